@@ -1,0 +1,155 @@
+#include "checks.h"
+
+#include <torch/headeronly/core/ScalarType.h>
+
+#include <array>
+#include <stdexcept>
+#include <utility>
+
+namespace sgemm {
+namespace {
+
+using torch::headeronly::IntHeaderOnlyArrayRef;
+using torch::headeronly::ScalarType;
+
+std::string list(IntHeaderOnlyArrayRef values) {
+  std::string out = "[";
+  for (size_t i = 0; i < values.size(); ++i) out += (i ? ", " : "") + std::to_string(values[i]);
+  return out + "]";
+}
+
+// Python's name of a dtype.
+std::string dtype_name(ScalarType type) {
+  switch (type) {
+    case ScalarType::Float: return "float32";
+    case ScalarType::Double: return "float64";
+    case ScalarType::Half: return "float16";
+    case ScalarType::BFloat16: return "bfloat16";
+    case ScalarType::ComplexFloat: return "complex64";
+    case ScalarType::ComplexDouble: return "complex128";
+    case ScalarType::Bool: return "bool";
+    case ScalarType::Byte: return "uint8";
+    case ScalarType::Char: return "int8";
+    case ScalarType::Short: return "int16";
+    case ScalarType::Int: return "int32";
+    case ScalarType::Long: return "int64";
+    default: return torch::headeronly::toString(type);
+  }
+}
+
+std::string device_name(const Tensor& tensor) {
+  return tensor.is_cuda() ? "cuda:" + std::to_string(tensor.get_device_index()) : tensor.is_cpu() ? "cpu" : "another device";
+}
+
+[[noreturn]] void reject(const char* op, const char* name, const Tensor& tensor, const std::string& accepted) {
+  fail(op, std::string("argument '") + name + "' has " + describe(tensor) + "; accepted: " + accepted);
+}
+
+// The product's sizes, batch last-but-two: {batch, m, n}, of which 2-D operators have the last two.
+std::array<int64_t, 3> product_sizes(const Tensor& a, const Tensor& b) {
+  const int64_t last = a.dim() - 1;
+  return {a.dim() == 3 ? a.size(0) : 1, a.size(last - 1), b.size(last)};
+}
+
+std::string product_shape(const Tensor& a, const Tensor& b) {
+  const std::array<int64_t, 3> sizes = product_sizes(a, b);
+  const bool batched = a.dim() == 3;
+  return list(IntHeaderOnlyArrayRef(sizes.data() + !batched, 2 + batched));
+}
+
+// One dimension of a tensor in memory.
+struct Axis {
+  int64_t stride, size;
+};
+
+// The dimensions that have a second element, shortest stride first.
+std::array<Axis, 3> axes(const Tensor& tensor, int& count) {
+  std::array<Axis, 3> out;
+  count = 0;
+  for (int64_t i = 0; i < tensor.dim(); ++i) {
+    if (tensor.size(i) <= 1) continue;
+    int place = count++;
+    for (; place > 0 && out[place - 1].stride > tensor.stride(i); --place) out[place] = out[place - 1];
+    out[place] = {tensor.stride(i), tensor.size(i)};
+  }
+  return out;
+}
+
+// First element and the one behind the last.
+std::pair<const float*, const float*> extent(const Tensor& tensor) {
+  const float* first = static_cast<const float*>(tensor.const_data_ptr());
+  const float* last = first;
+  for (int64_t i = 0; i < tensor.dim(); ++i) last += (tensor.size(i) - 1) * tensor.stride(i);
+  return {first, last + 1};
+}
+
+// Both lie in columns of one matrix whose rows are `pitch` elements apart, and the columns are different ones.
+bool in_disjoint_columns(const Tensor& x, const Tensor& y) {
+  int count_x, count_y;
+  const std::array<Axis, 3> axes_x = axes(x, count_x), axes_y = axes(y, count_y);
+  if (count_x != 2 || count_y != 2 || axes_x[0].stride != 1 || axes_y[0].stride != 1) return false;
+  const int64_t pitch = axes_x[1].stride;
+  if (axes_y[1].stride != pitch || axes_x[0].size > pitch || axes_y[0].size > pitch) return false;
+  const int64_t offset = (static_cast<const float*>(y.const_data_ptr()) - static_cast<const float*>(x.const_data_ptr())) % pitch;
+  const int64_t column = offset < 0 ? offset + pitch : offset;  // of y's first element, counted from x's
+  return column >= axes_x[0].size && column + axes_y[0].size <= pitch;
+}
+
+}  // namespace
+
+void fail(const char* op, const std::string& text) { throw std::runtime_error(std::string("sgemm::") + op + ": " + text); }
+
+std::string describe(const Tensor& tensor) {
+  return "shape " + list(tensor.sizes()) + ", strides " + list(tensor.strides()) + ", dtype " +
+         dtype_name(tensor.scalar_type()) + ", device " + device_name(tensor);
+}
+
+void check_tensor(const char* op, const char* name, const Tensor& tensor, const Tensor& like, int dims) {
+  const std::string shape = dims == 2 ? "(rows, columns)" : "(batch, rows, columns)";
+  if (tensor.scalar_type() != ScalarType::Float || tensor.dim() != dims || tensor.is_cuda() != like.is_cuda() ||
+      (tensor.is_cuda() && tensor.get_device_index() != like.get_device_index()))
+    reject(op, name, tensor, "dtype float32, device " + device_name(like) + ", " + std::to_string(dims) + " dimensions " + shape);
+}
+
+void check_product(const char* op, const Tensor& a, const Tensor& b) {
+  const int64_t last = a.dim() - 1;
+  if (a.dim() == 3 && b.size(0) != a.size(0))
+    reject(op, "b", b, "a batch of " + std::to_string(a.size(0)) + ", that of 'a' with " + describe(a));
+  if (b.size(last - 1) != a.size(last))
+    reject(op, "b", b, std::to_string(a.size(last)) + " rows, the columns of 'a' with " + describe(a));
+}
+
+void check_shape(const char* op, const char* name, const Tensor& tensor, const Tensor& a, const Tensor& b) {
+  const std::array<int64_t, 3> sizes = product_sizes(a, b);
+  for (int64_t i = 0; i < tensor.dim(); ++i)
+    if (tensor.size(i) != sizes[3 - tensor.dim() + i]) reject(op, name, tensor, "shape " + product_shape(a, b));
+}
+
+void check_broadcast(const char* op, const char* name, const Tensor& tensor, const Tensor& a, const Tensor& b) {
+  const std::array<int64_t, 3> sizes = product_sizes(a, b);
+  bool fits = tensor.dim() <= a.dim();
+  for (int64_t i = 0; fits && i < tensor.dim(); ++i)
+    fits = tensor.size(i) == 1 || tensor.size(i) == sizes[3 - tensor.dim() + i];
+  if (!fits) reject(op, name, tensor, "a shape that broadcasts to " + product_shape(a, b));
+}
+
+void check_writable(const char* op, const char* name, const Tensor& out) {
+  if (out.numel() == 0) return;
+  int count;
+  const std::array<Axis, 3> dims = axes(out, count);
+  int64_t reached = 0;  // distance of the last element along the axes so far
+  for (int i = 0; i < count; ++i) {
+    if (dims[i].stride <= reached) reject(op, name, out, "an output whose elements don't share memory");
+    reached += (dims[i].size - 1) * dims[i].stride;
+  }
+}
+
+void check_no_overlap(const char* op, const char* name, const Tensor& out, const char* input_name, const Tensor& input) {
+  if (out.numel() == 0 || input.numel() == 0) return;
+  const auto [out_first, out_end] = extent(out);
+  const auto [in_first, in_end] = extent(input);
+  if (out_end <= in_first || in_end <= out_first || in_disjoint_columns(out, input)) return;
+  reject(op, name, out, std::string("an output that shares no memory with '") + input_name + "', which has " + describe(input));
+}
+
+}  // namespace sgemm

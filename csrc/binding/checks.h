@@ -1,0 +1,33 @@
+// Checks of an operator's arguments, before anything runs or is written. Each failure is a std::runtime_error that names
+// the operator, the argument, its shape, strides, dtype and device, and what is accepted.
+#pragma once
+#include <string>
+
+#include "torch_calls.h"
+
+namespace sgemm {
+
+// float32, on the device of `like`, of `dims` dimensions.
+void check_tensor(const char* op, const char* name, const Tensor& tensor, const Tensor& like, int dims);
+
+// b's batch and inner size fit a's.
+void check_product(const char* op, const Tensor& a, const Tensor& b);
+
+// A tensor of the product's shape (m, n) or (batch, m, n).
+void check_shape(const char* op, const char* name, const Tensor& tensor, const Tensor& a, const Tensor& b);
+
+// c broadcasts to the product's shape.
+void check_broadcast(const char* op, const char* name, const Tensor& tensor, const Tensor& a, const Tensor& b);
+
+// No two elements of `out` share memory.
+void check_writable(const char* op, const char* name, const Tensor& out);
+
+// `out` shares no memory with `input`.
+void check_no_overlap(const char* op, const char* name, const Tensor& out, const char* input_name, const Tensor& input);
+
+// "shape [2, 3], strides [3, 1], dtype float32, device cuda:0"
+std::string describe(const Tensor& tensor);
+
+[[noreturn]] void fail(const char* op, const std::string& text);
+
+}  // namespace sgemm

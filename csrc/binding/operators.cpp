@@ -1,0 +1,246 @@
+// The operators of namespace sgemm: schemas, checks, choice, launch. Forward only; torch_sgemm/ops.py adds the fakes.
+#include <torch/csrc/stable/accelerator.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <stdexcept>
+#include <vector>
+
+#include "../describe.h"
+#include "checks.h"
+#if defined(SGEMM_CUDA)
+#include "../cuda_device.h"
+#endif
+
+namespace sgemm {
+namespace {
+
+#if defined(SGEMM_CUDA)
+Backend cuda() { return cuda_backend::backend(); }
+#else
+const Device& cuda_device(int) { throw std::runtime_error("sgemm: this build has no CUDA kernels; see python -m torch_sgemm.info"); }
+
+// The same rows, so that they can be named and explained; none can run.
+Backend cuda() {
+  static const std::vector<Kernel> rows = [] {
+    const Table cpu = simt_backend::backend().table;
+    std::vector<Kernel> copy(cpu.begin(), cpu.end());
+    for (Kernel& kernel : copy) kernel.launch = nullptr;
+    return copy;
+  }();
+  return {{rows.data(), static_cast<int>(rows.size())}, nullptr};
+}
+#endif
+
+Backend backend(DeviceType type) { return type == DeviceType::kCuda ? cuda() : simt_backend::backend(); }
+
+ConstMatrix view(const Tensor& x) {
+  const int64_t last = x.dim() - 1;
+  return {static_cast<const float*>(x.const_data_ptr()), x.size(last - 1), x.size(last), x.stride(last - 1), x.stride(last),
+          x.dim() == 3 ? x.stride(0) : 0};
+}
+
+// c broadcast to the product's shape: stride 0 along the dimensions that it lacks or has only once.
+ConstMatrix broadcast_view(const Tensor& c, const Problem& p) {
+  const auto stride = [&c](int64_t from_last) {
+    const int64_t i = c.dim() - 1 - from_last;
+    return i < 0 || c.size(i) == 1 ? 0 : c.stride(i);
+  };
+  return {static_cast<const float*>(c.const_data_ptr()), p.m, p.n, stride(1), stride(0), stride(2)};
+}
+
+// TORCH_SGEMM_LOG=1: one line on stderr for each new combination of problem and request.
+void log_choice(const char* op, const Kernel& kernel, const std::string& request, const Tensor& a, const Tensor& b) {
+  static const bool enabled = [] {
+    const char* text = std::getenv("TORCH_SGEMM_LOG");
+    return text && *text && std::string(text) != "0";
+  }();
+  if (!enabled) return;
+  static std::mutex mutex;
+  static std::set<std::string> seen;
+  const std::string line = std::string("sgemm::") + op + " a: " + describe(a) + "; b: " + describe(b) + "; kernel \"" + request +
+                           "\" -> " + kernel.name;
+  std::lock_guard<std::mutex> lock(mutex);
+  if (seen.insert(line).second) std::fprintf(stderr, "%s\n", line.c_str());
+}
+
+// out = alpha a b + beta c, all arguments checked before; c may be null when beta is 0.
+void product(const char* op, const Tensor& out, const Tensor* c, const Tensor& a, const Tensor& b, double alpha, double beta,
+             const std::string& request) {
+  Problem p;
+  p.a = view(a);
+  p.b = view(b);
+  p.m = p.a.rows;
+  p.k = p.a.cols;
+  p.n = p.b.cols;
+  p.batch = a.dim() == 3 ? a.size(0) : 1;
+  p.alpha = static_cast<float>(alpha);
+  p.beta = static_cast<float>(beta);
+  if (c) p.c = broadcast_view(*c, p);
+  const ConstMatrix d = view(out);
+  p.d = {static_cast<float*>(out.mutable_data_ptr()), d.rows, d.cols, d.row, d.col, d.batch};
+
+  const DeviceType type = out.is_cuda() ? DeviceType::kCuda : DeviceType::kCpu;
+  const Backend& rows = backend(type);
+  const Device device = type == DeviceType::kCuda ? cuda_device(out.get_device_index()) : Device{};
+  const Kernel* kernel;
+  try {
+    kernel = &choose(rows.table, p, device, request);
+  } catch (const std::invalid_argument& e) {
+    fail(op, std::string("argument 'kernel': ") + e.what() + "; 'a' has " + describe(a) + "; 'b' has " + describe(b));
+  }
+  log_choice(op, *kernel, request, a, b);
+  if (out.numel() == 0) return;
+  if (is_aten(*kernel)) return aten_product(out, c, a, b, alpha, beta);
+
+  std::optional<torch::stable::accelerator::DeviceGuard> guard;
+  if (type == DeviceType::kCuda) guard.emplace(out.get_device_index());
+  const Packing packing = plan(*kernel, p);
+  const int64_t floats = packing.floats_a + packing.floats_b;
+  const std::optional<Tensor> workspace = floats ? std::optional<Tensor>(empty({floats}, out)) : std::nullopt;
+  run(rows, *kernel, p, workspace ? static_cast<float*>(workspace->mutable_data_ptr()) : nullptr, current_stream(out));
+}
+
+void check_inputs(const char* op, const Tensor& a, const Tensor& b, int dims) {
+  check_tensor(op, "a", a, a, dims);
+  check_tensor(op, "b", b, a, dims);
+  check_product(op, a, b);
+}
+
+void check_output(const char* op, const char* name, const Tensor& out, const Tensor& a, const Tensor& b) {
+  check_tensor(op, name, out, a, static_cast<int>(a.dim()));
+  check_shape(op, name, out, a, b);
+  check_writable(op, name, out);
+  check_no_overlap(op, name, out, "a", a);
+  check_no_overlap(op, name, out, "b", b);
+}
+
+// c is read and broadcasts; out may be c itself, element by element, but not share memory with it otherwise.
+void check_addend(const char* op, const Tensor& c, const Tensor& a, const Tensor& b, const Tensor* out) {
+  check_tensor(op, "c", c, a, static_cast<int>(c.dim()));
+  check_broadcast(op, "c", c, a, b);
+  if (!out) return;
+  bool same = c.dim() == out->dim() && c.const_data_ptr() == out->const_data_ptr();
+  for (int64_t i = 0; same && i < c.dim(); ++i) same = c.size(i) == out->size(i) && c.stride(i) == out->stride(i);
+  if (!same) check_no_overlap(op, "out", *out, "c", c);
+}
+
+Tensor new_output(const Tensor& a, const Tensor& b) {
+  const int64_t last = a.dim() - 1;
+  return last == 1 ? empty({a.size(0), b.size(1)}, a) : empty({a.size(0), a.size(1), b.size(2)}, a);
+}
+
+// Each operator once for matrices (DIMS = 2) and once for batches of them (3).
+template <int DIMS>
+struct Operators {
+  static constexpr bool kBatched = DIMS == 3;
+
+  static Tensor mm(const Tensor& a, const Tensor& b, const std::string& kernel) {
+    constexpr const char* op = kBatched ? "bmm" : "mm";
+    check_inputs(op, a, b, DIMS);
+    Tensor out = new_output(a, b);
+    product(op, out, nullptr, a, b, 1, 0, kernel);
+    return out;
+  }
+
+  static void mm_out(const Tensor& a, const Tensor& b, const std::string& kernel, const Tensor& out) {
+    constexpr const char* op = kBatched ? "bmm_out" : "mm_out";
+    check_inputs(op, a, b, DIMS);
+    check_output(op, "out", out, a, b);
+    product(op, out, nullptr, a, b, 1, 0, kernel);
+  }
+
+  static Tensor addmm(const Tensor& c, const Tensor& a, const Tensor& b, double beta, double alpha, const std::string& kernel) {
+    constexpr const char* op = kBatched ? "baddbmm" : "addmm";
+    check_inputs(op, a, b, DIMS);
+    check_addend(op, c, a, b, nullptr);
+    Tensor out = new_output(a, b);
+    product(op, out, &c, a, b, alpha, beta, kernel);
+    return out;
+  }
+
+  static void addmm_out(const Tensor& c, const Tensor& a, const Tensor& b, double beta, double alpha, const std::string& kernel,
+                        const Tensor& out) {
+    constexpr const char* op = kBatched ? "baddbmm_out" : "addmm_out";
+    check_inputs(op, a, b, DIMS);
+    check_output(op, "out", out, a, b);
+    check_addend(op, c, a, b, &out);
+    product(op, out, &c, a, b, alpha, beta, kernel);
+  }
+};
+
+void gemm_(const Tensor& c, const Tensor& a, const Tensor& b, double alpha, double beta, const std::string& kernel) {
+  check_inputs("gemm_", a, b, a.dim() == 3 ? 3 : 2);
+  check_output("gemm_", "c", c, a, b);
+  product("gemm_", c, &c, a, b, alpha, beta, kernel);
+}
+
+// The rest serves torch_sgemm/table.py.
+
+std::string kernels() { return describe_table(simt_backend::backend().table, cuda().table); }
+
+// {cuda or not, arch, SMs, clock in kHz, bandwidth in MB/s, L2 in bytes}
+std::vector<int64_t> device(int64_t index) {
+  const Device& d = cuda_device(static_cast<int>(index));
+  return {1, d.arch, d.sms, int64_t(d.clock_ghz * 1e6), int64_t(d.bandwidth_gbs * 1e3), int64_t(d.l2_mb * 1048576)};
+}
+
+// problem: {m, n, k, batch, then for a and for b: row, column and batch stride and the address modulo 16}
+std::string explain(std::vector<int64_t> problem, double alpha, double beta, std::vector<int64_t> device, const std::string& kernel) {
+  if (problem.size() != 12 || device.size() != 6) fail("_explain", "12 numbers of the problem and 6 of the device are accepted");
+  Problem p;
+  p.m = problem[0];
+  p.n = problem[1];
+  p.k = problem[2];
+  p.batch = problem[3];
+  p.alpha = static_cast<float>(alpha);
+  p.beta = static_cast<float>(beta);
+  p.a = {reinterpret_cast<const float*>(problem[7]), p.m, p.k, problem[4], problem[5], problem[6]};
+  p.b = {reinterpret_cast<const float*>(problem[11]), p.k, p.n, problem[8], problem[9], problem[10]};
+  const DeviceType type = device[0] ? DeviceType::kCuda : DeviceType::kCpu;
+  const Device d = {type,           int(device[1]), int(device[2]), device[3] * 1e-6, device[4] * 1e-3, device[5] / 1048576.0};
+  return describe_choice(backend(type).table, p, d, kernel);
+}
+
+void register_products(torch::stable::detail::StableLibrary& m) {
+  m.impl("mm", TORCH_BOX(&Operators<2>::mm));
+  m.impl("mm_out", TORCH_BOX(&Operators<2>::mm_out));
+  m.impl("addmm", TORCH_BOX(&Operators<2>::addmm));
+  m.impl("addmm_out", TORCH_BOX(&Operators<2>::addmm_out));
+  m.impl("bmm", TORCH_BOX(&Operators<3>::mm));
+  m.impl("bmm_out", TORCH_BOX(&Operators<3>::mm_out));
+  m.impl("baddbmm", TORCH_BOX(&Operators<3>::addmm));
+  m.impl("baddbmm_out", TORCH_BOX(&Operators<3>::addmm_out));
+  m.impl("gemm_", TORCH_BOX(&gemm_));
+}
+
+}  // namespace
+}  // namespace sgemm
+
+STABLE_TORCH_LIBRARY(sgemm, m) {
+  m.def("mm(Tensor a, Tensor b, *, str kernel=\"auto\") -> Tensor");
+  m.def("bmm(Tensor a, Tensor b, *, str kernel=\"auto\") -> Tensor");
+  m.def("addmm(Tensor c, Tensor a, Tensor b, *, float beta=1, float alpha=1, str kernel=\"auto\") -> Tensor");
+  m.def("baddbmm(Tensor c, Tensor a, Tensor b, *, float beta=1, float alpha=1, str kernel=\"auto\") -> Tensor");
+  m.def("mm_out(Tensor a, Tensor b, *, str kernel=\"auto\", Tensor(a!) out) -> ()");
+  m.def("bmm_out(Tensor a, Tensor b, *, str kernel=\"auto\", Tensor(a!) out) -> ()");
+  m.def("addmm_out(Tensor c, Tensor a, Tensor b, *, float beta=1, float alpha=1, str kernel=\"auto\", Tensor(a!) out) -> ()");
+  m.def("baddbmm_out(Tensor c, Tensor a, Tensor b, *, float beta=1, float alpha=1, str kernel=\"auto\", Tensor(a!) out) -> ()");
+  m.def("gemm_(Tensor(a!) c, Tensor a, Tensor b, *, float alpha=1, float beta=0, str kernel=\"auto\") -> ()");
+  m.def("_kernels() -> str");
+  m.def("_device(int index) -> int[]");
+  m.def("_explain(int[] problem, float alpha, float beta, int[] device, str kernel) -> str");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(sgemm, CPU, m) { sgemm::register_products(m); }
+
+STABLE_TORCH_LIBRARY_IMPL(sgemm, CUDA, m) { sgemm::register_products(m); }
+
+STABLE_TORCH_LIBRARY_IMPL(sgemm, CompositeExplicitAutograd, m) {
+  m.impl("_kernels", TORCH_BOX(&sgemm::kernels));
+  m.impl("_device", TORCH_BOX(&sgemm::device));
+  m.impl("_explain", TORCH_BOX(&sgemm::explain));
+}

@@ -1,0 +1,67 @@
+#include "torch_calls.h"
+
+#include <dlfcn.h>
+#include <torch/csrc/inductor/aoti_torch/generated/c_shim_cpu.h>
+
+#include <array>
+#include <stdexcept>
+#include <string>
+
+namespace sgemm {
+namespace {
+
+// libtorch_cuda's functions are looked up when the first CUDA tensor comes: linked, they would keep the library from
+// loading under a PyTorch without CUDA.
+void* cuda_function(const char* name) {
+  static void* library = dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_NOLOAD);
+  void* function = library ? dlsym(library, name) : nullptr;
+  if (!function) throw std::runtime_error(std::string("sgemm: this PyTorch has no ") + name);
+  return function;
+}
+
+void check(AOTITorchError status, const char* what) {
+  if (status != AOTI_TORCH_SUCCESS) throw std::runtime_error(std::string("sgemm: PyTorch's ") + what + " failed");
+}
+
+using Product = decltype(&aoti_torch_cpu_mm_out);
+using SumOfProduct = decltype(&aoti_torch_cpu_addmm_out);
+
+}  // namespace
+
+Tensor empty(std::initializer_list<int64_t> sizes, const Tensor& like) {
+  std::array<int64_t, 3> strides;
+  int64_t stride = 1;
+  for (size_t i = sizes.size(); i-- > 0; stride *= std::max<int64_t>(1, sizes.begin()[i])) strides[i] = stride;
+  int32_t type, index;
+  check(aoti_torch_get_device_type(like.get(), &type), "device type");
+  check(aoti_torch_get_device_index(like.get(), &index), "device index");
+  AtenTensorHandle handle;
+  check(aoti_torch_empty_strided(sizes.size(), sizes.begin(), strides.data(), aoti_torch_dtype_float32(), type, index, &handle),
+        "allocation");
+  return Tensor(handle);
+}
+
+Stream current_stream(const Tensor& tensor) {
+  if (!tensor.is_cuda()) return nullptr;
+  static const auto get = reinterpret_cast<AOTITorchError (*)(int32_t, void**)>(cuda_function("aoti_torch_get_current_cuda_stream"));
+  void* stream;
+  check(get(tensor.get_device_index(), &stream), "current stream");
+  return stream;
+}
+
+void aten_product(const Tensor& out, const Tensor* c, const Tensor& a, const Tensor& b, double alpha, double beta) {
+  const bool cuda = out.is_cuda(), batched = out.dim() == 3;
+  if (!c) {
+    static const Product cpu[] = {aoti_torch_cpu_mm_out, aoti_torch_cpu_bmm_out};
+    static const char* const names[] = {"aoti_torch_cuda_mm_out", "aoti_torch_cuda_bmm_out"};
+    const Product product = cuda ? reinterpret_cast<Product>(cuda_function(names[batched])) : cpu[batched];
+    check(product(out.get(), a.get(), b.get()), batched ? "bmm" : "mm");
+  } else {
+    static const SumOfProduct cpu[] = {aoti_torch_cpu_addmm_out, aoti_torch_cpu_baddbmm_out};
+    static const char* const names[] = {"aoti_torch_cuda_addmm_out", "aoti_torch_cuda_baddbmm_out"};
+    const SumOfProduct product = cuda ? reinterpret_cast<SumOfProduct>(cuda_function(names[batched])) : cpu[batched];
+    check(product(out.get(), c->get(), a.get(), b.get(), beta, alpha), batched ? "baddbmm" : "addmm");
+  }
+}
+
+}  // namespace sgemm

@@ -1,0 +1,57 @@
+// How a kernel's grid is laid out and launched, the same for both builds.
+#pragma once
+#include <stdexcept>
+#include <string>
+
+#include "../gemm.h"
+#include "backend.h"
+
+namespace sgemm::SGEMM_BACKEND {
+
+// Where a block's tile of C begins.
+struct Tile {
+  int64_t batch, row, col;
+};
+
+// The grid has one dimension, because y and z end at 65535 blocks: tiles along n, then m, then the batch.
+template <class T>
+__device__ inline Tile block_tile(const MatrixView<T>& d, int bm, int bn) {
+  const unsigned tiles_n = static_cast<unsigned>((d.cols + bn - 1) / bn);
+  const unsigned tiles_m = static_cast<unsigned>((d.rows + bm - 1) / bm);
+  const unsigned row = blockIdx.x / tiles_n;
+  return {row / tiles_m, int64_t{row % tiles_m} * bm, int64_t{blockIdx.x % tiles_n} * bn};
+}
+
+// D(i, j) = alpha * acc + beta * C(i, j), for elements inside the matrix. C is not read when beta is 0: it may hold NaN.
+__device__ inline void store(const Problem& p, const Tile& tile, int64_t i, int64_t j, float acc) {
+  if (!p.d.contains(i, j)) return;
+  float value = p.alpha * acc;
+  if (p.beta != 0) value += p.beta * *p.c.matrix(tile.batch).at(i, j);
+  *p.d.matrix(tile.batch).at(i, j) = value;
+}
+
+#if defined(__CUDACC__)
+inline void check(cudaError_t status, const char* what) {
+  if (status != cudaSuccess) throw std::runtime_error(std::string("sgemm: ") + what + ": " + cudaGetErrorString(status));
+}
+
+template <class... Params, class... Args>
+void launch_blocks(void (*kernel)(Params...), unsigned blocks, dim3 threads, Stream stream, const Args&... args) {
+  kernel<<<blocks, threads, 0, static_cast<cudaStream_t>(stream)>>>(args...);
+  check(cudaGetLastError(), "launch");
+}
+#else
+template <class... Params, class... Args>
+void launch_blocks(void (*kernel)(Params...), unsigned blocks, dim3 threads, Stream, const Args&... args) {
+  simt::launch(blocks, threads, [&] { kernel(args...); });
+}
+#endif
+
+// One block a tile of C.
+template <class... Params>
+void launch_tiles(void (*kernel)(Params...), int bm, int bn, dim3 threads, const Problem& p, Stream stream) {
+  const int64_t blocks = ceil_div(p.m, bm) * ceil_div(p.n, bn) * p.batch;
+  launch_blocks(kernel, static_cast<unsigned>(blocks), threads, stream, p);
+}
+
+}  // namespace sgemm::SGEMM_BACKEND

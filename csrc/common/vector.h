@@ -1,0 +1,61 @@
+// Four neighbouring elements of a row at once.
+#pragma once
+#include "launch.h"
+
+namespace sgemm::SGEMM_BACKEND {
+
+// Elements (i, j) ... (i, j+3) of a matrix that Reads::kAlignedRows describes, j a multiple of 4; zeros outside.
+__device__ __forceinline__ float4 load4(const ConstMatrix& x, int64_t i, int64_t j) {
+  if (!x.contains(i, j)) return make_float4(0, 0, 0, 0);
+  return *reinterpret_cast<const float4*>(x.data + i * x.row + j);
+}
+
+__device__ __forceinline__ float4 load4(const float* x) { return *reinterpret_cast<const float4*>(x); }
+
+// How many of `size` elements lie before the end, `left` elements away.
+__device__ __forceinline__ int inside(int64_t left, int size) { return left < size ? static_cast<int>(left) : size; }
+
+// What one of THREADS threads copies of a ROWS x COLS tile: float4s kStride rows apart, by a pointer that walks from tile to
+// tile. Equivalent to load4() at each place, with the addresses and limits that don't change taken out of the loop.
+template <int ROWS, int COLS, int THREADS>
+struct TileReader {
+  static constexpr int kCopies = ROWS * COLS / (4 * THREADS), kStride = 4 * THREADS / COLS;
+  static_assert(ROWS == kCopies * kStride, "the threads copy whole tiles, in columns of float4s");
+  int row, col;  // of the first in the tile
+  const float* from;
+  int64_t pitch;
+
+  // The tile begins at (i, j).
+  __device__ TileReader(const ConstMatrix& x, int64_t i, int64_t j, int t)
+      : row(4 * t / COLS), col(4 * t % COLS), from(x.data + (i + row) * x.row + j + col), pitch(x.row) {}
+
+  // Zeros beyond the first `rows` and `cols` of the tile.
+  __device__ __forceinline__ void read(float4 (&out)[kCopies], int rows, int cols) const {
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i)
+      out[i] = row + i * kStride < rows && col < cols ? load4(from + i * kStride * pitch) : make_float4(0, 0, 0, 0);
+  }
+};
+
+// A row-major tile kept transposed: v holds four elements along k of one row of A.
+template <int BM>
+__device__ __forceinline__ void store_transposed(float (*tile)[BM], int q, int row, const float4& v) {  // (BK,BM)
+  tile[q][row] = v.x;
+  tile[q + 1][row] = v.y;
+  tile[q + 2][row] = v.z;
+  tile[q + 3][row] = v.w;
+}
+
+// store() for acc[0..3] at (i, j) ... (i, j+3), as one 16-byte store where D's rows allow it.
+__device__ __forceinline__ void store4(const Problem& p, const Tile& tile, int64_t i, int64_t j, const float* acc) {
+  const Matrix d = p.d.matrix(tile.batch);
+  float* target = d.at(i, j);
+  if (p.beta == 0 && d.col == 1 && d.contains(i, j + 3) && reinterpret_cast<uintptr_t>(target) % 16 == 0) {
+    *reinterpret_cast<float4*>(target) =
+        make_float4(p.alpha * acc[0], p.alpha * acc[1], p.alpha * acc[2], p.alpha * acc[3]);
+  } else {
+    for (int s = 0; s < 4; ++s) store(p, tile, i, j + s, acc[s]);
+  }
+}
+
+}  // namespace sgemm::SGEMM_BACKEND

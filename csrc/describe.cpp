@@ -1,0 +1,77 @@
+#include "describe.h"
+
+#include <cstdio>
+#include <stdexcept>
+
+namespace sgemm {
+namespace {
+
+std::string quoted(const std::string& text) {
+  std::string out = "\"";
+  for (char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += c;
+  }
+  return out + "\"";
+}
+
+std::string number(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.6g", value);
+  return text;
+}
+
+// "key": value, ...
+class Object {
+ public:
+  Object& text(const char* key, const std::string& value) { return raw(key, quoted(value)); }
+  Object& raw(const char* key, const std::string& value) {
+    body_ += (body_.empty() ? "" : ", ") + quoted(key) + ": " + value;
+    return *this;
+  }
+  std::string str() const { return "{" + body_ + "}"; }
+
+ private:
+  std::string body_;
+};
+
+void append(std::string& list, const std::string& item) { list += (list.empty() ? "" : ", ") + item; }
+
+}  // namespace
+
+std::string describe_table(const Table& cpu, const Table& cuda) {
+  std::string rows;
+  for (int i = 0; i < cpu.size; ++i) {
+    const Kernel& k = cuda.rows[i];
+    std::string devices;
+    if (is_aten(k) || cpu.rows[i].launch) append(devices, "\"cpu\"");
+    if (is_aten(k) || k.launch) append(devices, "\"cuda\"");
+    Object row;
+    row.text("name", k.name).text("family", k.family).text("idea", k.idea).text("source", k.source);
+    row.raw("devices", "[" + devices + "]").raw("min_arch", std::to_string(k.min_arch));
+    row.raw("bm", std::to_string(k.bm)).raw("bn", std::to_string(k.bn)).raw("bk", std::to_string(k.bk));
+    row.raw("tm", std::to_string(k.tm)).raw("tn", std::to_string(k.tn)).raw("threads", std::to_string(k.threads));
+    row.text("reads", k.reads == Reads::kAnyStrides ? "any" : "rows16");
+    append(rows, row.str());
+  }
+  return "[" + rows + "]";
+}
+
+std::string describe_choice(const Table& table, const Problem& p, const Device& device, const std::string& request) {
+  std::string chosen, error, verdicts;
+  try {
+    chosen = choose(table, p, device, request).name;
+  } catch (const std::invalid_argument& e) {
+    error = e.what();
+  }
+  for (const Kernel& kernel : table) {
+    const Verdict verdict = judge(kernel, p, device, request);
+    Object row;
+    row.text("name", kernel.name).text("family", kernel.family).raw("seconds", number(verdict.seconds));
+    row.text("reason", verdict.reason ? verdict.reason : "");
+    append(verdicts, row.str());
+  }
+  return Object().text("chosen", chosen).text("error", error).raw("verdicts", "[" + verdicts + "]").str();
+}
+
+}  // namespace sgemm

@@ -1,0 +1,164 @@
+#include "dispatch.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <stdexcept>
+
+namespace sgemm {
+namespace {
+
+constexpr double kLaunchSeconds = 3e-6;
+constexpr double kAtenEfficiency = 0.82;  // cuBLAS's best share of the FFMA peak on an H200
+constexpr int kThreadsToFill = 512;       // a multiprocessor needs about as many to reach a row's measured efficiency
+constexpr double kScatteredReads = 2;     // a row that reads element by element, along the wrong dimension
+
+// On CPU tensors a family chooses as for this GPU: the tests there then run what a GPU runs.
+constexpr Device kH200 = {DeviceType::kCuda, 90, 132, 1.98, 4300, 60};
+
+double ffma_peak(const Device& device) { return device.sms * 128 * 2 * device.clock_ghz * 1e9; }
+
+double bytes(const Problem& p) {
+  return 4.0 * p.batch * (double(p.m) * p.k + double(p.k) * p.n + double(p.m) * p.n * (p.beta != 0 ? 2 : 1));
+}
+
+double flops(const Problem& p) { return 2.0 * p.batch * p.m * p.n * p.k; }
+
+bool has_aligned_rows(const ConstMatrix& x) {
+  return x.col == 1 && x.cols % 4 == 0 && x.row % 4 == 0 && x.batch % 4 == 0 && reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
+}
+
+// Rows of whole float4s; what is added is zero.
+int64_t packed_cols(const ConstMatrix& x) { return ceil_div(x.cols, 4) * 4; }
+
+// An operand shared by the whole batch is copied once.
+int64_t packed_batch(const ConstMatrix& x, int64_t batch) { return x.batch == 0 ? 1 : batch; }
+
+int64_t tiles(const Kernel& kernel, const Problem& p) {
+  return ceil_div(p.m, kernel.bm) * ceil_div(p.n, kernel.bn) * p.batch;
+}
+
+// PyTorch's kernel at its best, so that no other row is preferred on a guess.
+double aten_seconds(const Problem& p, const Device& device) {
+  return kLaunchSeconds + std::max(flops(p) / (kAtenEfficiency * ffma_peak(device)), bytes(p) / (device.bandwidth_gbs * 1e9));
+}
+
+// The busiest multiprocessor does its tiles at the row's measured share of the FFMA peak, less where its tiles have too
+// few threads to hide latency; memory sets a floor.
+double row_seconds(const Kernel& kernel, const Problem& p, const Device& device) {
+  const double busiest = ceil_div(tiles(kernel, p), device.sms);
+  const double fill = std::min(1.0, busiest * kernel.threads / kThreadsToFill);
+  const double tile_flops = 2.0 * kernel.bm * kernel.bn * kernel.bk * ceil_div(p.k, kernel.bk);
+  double compute = busiest * tile_flops * device.sms / (ffma_peak(device) * kernel.efficiency * fill);
+  double packing = 0;
+  if (kernel.reads == Reads::kAlignedRows) {
+    const Packing needed = plan(kernel, p);
+    for (int64_t floats : {needed.floats_a, needed.floats_b})
+      if (floats) packing += kLaunchSeconds + 8.0 * floats / (device.bandwidth_gbs * 1e9);
+  } else {
+    if (p.a.col != 1) compute *= kScatteredReads;
+    if (p.b.col != 1) compute *= kScatteredReads;
+  }
+  return kLaunchSeconds + packing + std::max(compute, bytes(p) / (device.bandwidth_gbs * 1e9));
+}
+
+const char* unusable(const Kernel& kernel, const Problem& p, const Device& device, const std::string& request) {
+  const bool cuda = device.type == DeviceType::kCuda;
+  if (request != "auto" && request != kernel.family && request != kernel.name) return "not asked for";
+  if (is_aten(kernel)) return nullptr;
+  if (request == "auto" && !cuda) return "on CPU tensors auto is PyTorch's own kernel";
+  if (!kernel.launch) return cuda ? "not built for CUDA devices" : "not built for the CPU";
+  if (cuda && device.arch < kernel.min_arch) return "the device's architecture is too low";
+  if (tiles(kernel, p) > std::numeric_limits<int32_t>::max()) return "more than 2^31 - 1 tiles";
+  return nullptr;
+}
+
+int edit_distance(const std::string& x, const std::string& y) {
+  std::vector<int> row(y.size() + 1);
+  for (size_t j = 0; j <= y.size(); ++j) row[j] = static_cast<int>(j);
+  for (size_t i = 1; i <= x.size(); ++i) {
+    int diagonal = row[0];
+    row[0] = static_cast<int>(i);
+    for (size_t j = 1; j <= y.size(); ++j) {
+      const int above = row[j];
+      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (x[i - 1] != y[j - 1])});
+      diagonal = above;
+    }
+  }
+  return row[y.size()];
+}
+
+[[noreturn]] void fail(const Table& table, const Problem& p, const Device& device, const std::string& request) {
+  for (const Kernel& kernel : table)
+    if (const char* reason = request == kernel.name ? unusable(kernel, p, device, request) : nullptr)
+      throw std::invalid_argument("kernel \"" + request + "\" can't take this problem: " + reason);
+  std::vector<std::string> names = {"auto"};
+  for (const Kernel& kernel : table) {
+    if (request == kernel.family) throw std::invalid_argument("no row of the family \"" + request + "\" can take this problem");
+    for (const char* name : {kernel.family, kernel.name})
+      if (*name && std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  }
+  // A name that was cut short is as near as one with a letter wrong.
+  const auto distance = [&request](const std::string& name) {
+    return std::min(edit_distance(request, name), 1 + edit_distance(request, name.substr(0, request.size())));
+  };
+  std::stable_sort(names.begin(), names.end(),
+                   [&](const std::string& x, const std::string& y) { return distance(x) < distance(y); });
+  throw std::invalid_argument("kernel \"" + request + "\" is unknown; the nearest names are \"" + names[0] + "\", \"" + names[1] +
+                              "\", \"" + names[2] + "\"; accepted: \"auto\", a family, or a name of torch_sgemm.kernels()");
+}
+
+}  // namespace
+
+bool is_aten(const Kernel& kernel) { return *kernel.family == '\0'; }
+
+Verdict judge(const Kernel& kernel, const Problem& p, const Device& device, const std::string& request) {
+  const Device& model = device.type == DeviceType::kCpu ? kH200 : device;
+  const double seconds = is_aten(kernel) ? aten_seconds(p, model) : row_seconds(kernel, p, model);
+  return {&kernel, seconds, unusable(kernel, p, device, request)};
+}
+
+const Kernel& choose(const Table& table, const Problem& p, const Device& device, const std::string& request) {
+  const Kernel* best = nullptr;
+  double best_seconds = std::numeric_limits<double>::infinity();
+  for (const Kernel& kernel : table) {
+    if (unusable(kernel, p, device, request)) continue;
+    const double seconds = judge(kernel, p, device, request).seconds;
+    if (seconds < best_seconds) {
+      best = &kernel;
+      best_seconds = seconds;
+    }
+  }
+  if (!best) fail(table, p, device, request);
+  return *best;
+}
+
+Packing plan(const Kernel& kernel, const Problem& p) {
+  Packing packing = {};
+  if (is_aten(kernel) || kernel.reads == Reads::kAnyStrides || p.k == 0 || p.alpha == 0) return packing;
+  packing.a = !has_aligned_rows(p.a);
+  packing.b = !has_aligned_rows(p.b);
+  if (packing.a) packing.floats_a = packed_batch(p.a, p.batch) * p.m * packed_cols(p.a);
+  if (packing.b) packing.floats_b = packed_batch(p.b, p.batch) * p.k * packed_cols(p.b);
+  return packing;
+}
+
+void run(const Backend& backend, const Kernel& kernel, Problem p, float* workspace, Stream stream) {
+  const Packing packing = plan(kernel, p);
+  const auto pack = [&](ConstMatrix& x, float* copy) {
+    const int64_t cols = packed_cols(x), count = packed_batch(x, p.batch);
+    const Matrix target = {copy, x.rows, cols, cols, 1, count == 1 ? 0 : x.rows * cols};
+    backend.pack(x, target, count, stream);
+    x = {copy, x.rows, cols, cols, 1, target.batch};
+  };
+  if (packing.a) pack(p.a, workspace);
+  if (packing.b) pack(p.b, workspace + packing.floats_a);
+  // Nothing is added up: A and B are not read, and no Inf or NaN of theirs reaches D.
+  if (p.k == 0 || p.alpha == 0) {
+    p.k = p.a.cols = p.b.rows = 0;
+    p.alpha = 0;
+  }
+  kernel.launch(p, stream);
+}
+
+}  // namespace sgemm

@@ -1,0 +1,36 @@
+// Chooses a row of THE TABLE for a problem and runs it. Pure host code: the choice needs no GPU.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "kernels.h"
+
+namespace sgemm {
+
+// What was decided about one row. `reason` says why it can't be taken; null if it can.
+struct Verdict {
+  const Kernel* kernel;
+  double seconds;  // predicted, packing included
+  const char* reason;
+};
+
+// `request` is "auto", a family, or a row's name.
+Verdict judge(const Kernel& kernel, const Problem& problem, const Device& device, const std::string& request);
+
+// The row that is predicted to be fastest among those that `request` allows; the earlier row on a tie. Throws
+// std::invalid_argument for a name that the table lacks, and for a row or family that can't take the problem.
+const Kernel& choose(const Table& table, const Problem& problem, const Device& device, const std::string& request);
+
+bool is_aten(const Kernel& kernel);
+
+// Which operands a row can't read directly, and the workspace for their copies.
+struct Packing {
+  bool a, b;
+  int64_t floats_a, floats_b;
+};
+Packing plan(const Kernel& kernel, const Problem& problem);
+
+// Launches a row, with the packing before it. `workspace` holds floats_a + floats_b elements, 16-byte aligned.
+void run(const Backend& backend, const Kernel& kernel, Problem problem, float* workspace, Stream stream);
+
+}  // namespace sgemm

@@ -1,0 +1,88 @@
+// The problem that every kernel solves, and the row that describes a kernel.
+//
+//   D[b,i,j] = alpha * sum_q A[b,i,q] * B[b,q,j] + beta * C[b,i,j]      float32
+//
+// No torch and no CUDA runtime here: the same header serves the CUDA build, the CPU build and the dispatch.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#if defined(__CUDACC__)
+#define SGEMM_HOST_DEVICE __host__ __device__
+#else
+#define SGEMM_HOST_DEVICE
+#endif
+
+namespace sgemm {
+
+// A batch of matrices in memory: element (i, j) of matrix b is data[b*batch + i*row + j*col]. Strides count elements;
+// an input's may be 0 (expanded).
+template <class T>
+struct MatrixView {
+  T* data = nullptr;
+  int64_t rows = 0, cols = 0;
+  int64_t row = 0, col = 0, batch = 0;  // strides
+
+  SGEMM_HOST_DEVICE T* at(int64_t i, int64_t j) const { return data + i * row + j * col; }
+  SGEMM_HOST_DEVICE bool contains(int64_t i, int64_t j) const { return i < rows && j < cols; }
+  SGEMM_HOST_DEVICE MatrixView matrix(int64_t b) const { return {data + b * batch, rows, cols, row, col, 0}; }
+
+  // Zero outside: padding adds nothing to a sum, and 0 * 0 is no NaN.
+  SGEMM_HOST_DEVICE float load(int64_t i, int64_t j) const { return contains(i, j) ? *at(i, j) : 0.0f; }
+};
+using Matrix = MatrixView<float>;
+using ConstMatrix = MatrixView<const float>;
+
+struct Problem {
+  int64_t m = 0, n = 0, k = 0, batch = 1;
+  float alpha = 1, beta = 0;
+  ConstMatrix a;  // m x k
+  ConstMatrix b;  // k x n
+  ConstMatrix c;  // m x n; never read when beta is 0
+  Matrix d;       // m x n; c itself when the product is in place
+};
+
+// What a kernel reads directly; anything else is packed into such a copy first.
+enum class Reads {
+  kAnyStrides,   // one element at a time
+  kAlignedRows,  // float4 along a row: unit column stride, 16-byte aligned rows of whole float4s
+};
+
+enum class DeviceType { kCpu, kCuda };
+
+struct Device {
+  DeviceType type = DeviceType::kCpu;
+  int arch = 0;               // 90 for sm_90
+  int sms = 1;                // multiprocessors
+  double clock_ghz = 1;
+  double bandwidth_gbs = 1;   // device memory
+  double l2_mb = 0;
+};
+
+using Stream = void*;  // cudaStream_t
+
+// A row of THE TABLE in kernels.cu, the only list of kernels.
+struct Kernel {
+  const char* name;
+  const char* family;  // "ladder", "reference"; "" for PyTorch's own
+  const char* idea;
+  const char* source;
+  int bm, bn, bk;  // block tile
+  int tm, tn;      // thread tile
+  int threads;     // a block
+  Reads reads;
+  int min_arch;  // lowest sm that can run it
+  double efficiency;  // fraction of the FFMA peak on whole tiles, measured; feeds the cost model
+  void (*launch)(const Problem&, Stream);  // null where this backend can't run it
+};
+
+inline constexpr int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
+
+struct Table {
+  const Kernel* rows;
+  int size;
+  const Kernel* begin() const { return rows; }
+  const Kernel* end() const { return rows + size; }
+};
+
+}  // namespace sgemm

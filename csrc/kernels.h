@@ -1,0 +1,20 @@
+// THE TABLE, once for each of the two builds of kernels.cu.
+#pragma once
+#include "gemm.h"
+
+namespace sgemm {
+
+struct Backend {
+  Table table;
+  // Copies `source` to `target`, which has unit column stride and as many rows; its further columns become zero.
+  void (*pack)(const ConstMatrix& source, const Matrix& target, int64_t batch, Stream stream);
+};
+
+namespace cuda_backend {
+Backend backend();  // only where SGEMM_CUDA is defined
+}
+namespace simt_backend {
+Backend backend();
+}
+
+}  // namespace sgemm

@@ -1,0 +1,31 @@
+// The definition of the product as a loop on the CPU: the reference that the ladder starts from.
+//
+// Reads:  any strides.
+#pragma once
+#include "../common/launch.h"
+
+namespace sgemm::SGEMM_BACKEND {
+
+struct TripleLoop {
+  static constexpr const char* kIdea = "three loops on the CPU";
+  static constexpr int BM = 1, BN = 1, BK = 1, TM = 1, TN = 1;
+  static constexpr int kThreads = 1;
+  static constexpr Reads kReads = Reads::kAnyStrides;
+#if defined(__CUDACC__)
+  static constexpr void (*launch)(const Problem&, Stream) = nullptr;
+#else
+  static void launch(const Problem& p, Stream) {
+    for (int64_t batch = 0; batch < p.batch; ++batch) {
+      const ConstMatrix a = p.a.matrix(batch), b = p.b.matrix(batch);
+      for (int64_t i = 0; i < p.m; ++i)
+        for (int64_t j = 0; j < p.n; ++j) {
+          float acc = 0;
+          for (int64_t q = 0; q < p.k; ++q) acc += *a.at(i, q) * *b.at(q, j);
+          store(p, {batch, 0, 0}, i, j, acc);
+        }
+    }
+  }
+#endif
+};
+
+}  // namespace sgemm::SGEMM_BACKEND

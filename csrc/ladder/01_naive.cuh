@@ -1,0 +1,40 @@
+// One thread, one element of C; neighbouring threads take neighbouring rows.
+//
+// Idea:   the definition of the product, nothing else.
+// Bound:  memory transactions. threadIdx.x walks down a column of C, so the 32 threads of a warp read 32 rows of A
+//         and write 32 rows of C: 32 sectors where 4 would do.
+// Reads:  any strides.
+#pragma once
+#include "../common/launch.h"
+
+namespace sgemm::SGEMM_BACKEND {
+
+template <int BLOCK>
+struct Naive {
+  static constexpr const char* kIdea = "one thread, one element; warps walk down columns";
+  static constexpr int BM = BLOCK, BN = BLOCK, BK = 1, TM = 1, TN = 1;
+  static constexpr int kThreads = BLOCK * BLOCK;
+  static constexpr Reads kReads = Reads::kAnyStrides;
+  static_assert(kThreads <= 1024, "a block has at most 1024 threads");
+  static void launch(const Problem& p, Stream stream);
+};
+
+template <int BLOCK>
+__global__ void __launch_bounds__(BLOCK * BLOCK) naive(Problem p) {
+  const Tile tile = block_tile(p.d, BLOCK, BLOCK);
+  const int64_t i = tile.row + threadIdx.x, j = tile.col + threadIdx.y;
+  if (!p.d.contains(i, j)) return;
+
+  const float* a = p.a.matrix(tile.batch).at(i, 0);  // (k)
+  const float* b = p.b.matrix(tile.batch).at(0, j);  // (k)
+  float acc = 0;
+  for (int64_t q = 0; q < p.k; ++q) acc += a[q * p.a.col] * b[q * p.b.row];
+  store(p, tile, i, j, acc);
+}
+
+template <int BLOCK>
+void Naive<BLOCK>::launch(const Problem& p, Stream stream) {
+  launch_tiles(naive<BLOCK>, BM, BN, dim3(BLOCK, BLOCK), p, stream);
+}
+
+}  // namespace sgemm::SGEMM_BACKEND

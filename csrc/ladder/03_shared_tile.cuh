@@ -1,0 +1,47 @@
+// A block copies tiles of A and B to shared memory and multiplies them there.
+//
+// Idea:   each element of A and B is read from memory once a block instead of once a thread: BLOCK times less traffic.
+// Bound:  shared-memory loads. The inner loop, whose trip count the compiler can't see here, does two for each
+//         multiply-add.
+// Reads:  any strides.
+#pragma once
+#include "../common/launch.h"
+
+namespace sgemm::SGEMM_BACKEND {
+
+template <int BLOCK>
+struct SharedTile {
+  static constexpr const char* kIdea = "tiles of A and B shared by a block";
+  static constexpr int BM = BLOCK, BN = BLOCK, BK = BLOCK, TM = 1, TN = 1;
+  static constexpr int kThreads = BLOCK * BLOCK;
+  static constexpr Reads kReads = Reads::kAnyStrides;
+  static_assert(kThreads <= 1024, "a block has at most 1024 threads");
+  static void launch(const Problem& p, Stream stream);
+};
+
+template <int BLOCK>
+__global__ void __launch_bounds__(BLOCK * BLOCK) shared_tile(Problem p) {
+  __shared__ float as[BLOCK][BLOCK];  // (BM,BK)
+  __shared__ float bs[BLOCK][BLOCK];  // (BK,BN)
+  const Tile tile = block_tile(p.d, BLOCK, BLOCK);
+  const ConstMatrix a = p.a.matrix(tile.batch), b = p.b.matrix(tile.batch);
+  const int x = threadIdx.x, y = threadIdx.y, block = blockDim.x;
+  const int64_t i = tile.row + y, j = tile.col + x;
+
+  float acc = 0;
+  for (int64_t k0 = 0; k0 < p.k; k0 += BLOCK) {
+    as[y][x] = a.load(i, k0 + x);
+    bs[y][x] = b.load(k0 + y, j);
+    __syncthreads();
+    for (int q = 0; q < block; ++q) acc += as[y][q] * bs[q][x];
+    __syncthreads();
+  }
+  store(p, tile, i, j, acc);
+}
+
+template <int BLOCK>
+void SharedTile<BLOCK>::launch(const Problem& p, Stream stream) {
+  launch_tiles(shared_tile<BLOCK>, BM, BN, dim3(BLOCK, BLOCK), p, stream);
+}
+
+}  // namespace sgemm::SGEMM_BACKEND

@@ -1,0 +1,47 @@
+// The tile kept transposed, as kernels born from column-major code keep it, and what a padding column then saves.
+//
+// Idea:   in bs[n][k] the 32 threads of a warp read addresses BLOCK floats apart: all in one of the 32 banks, one after
+//         another. With PAD = 1 each row begins one bank further on, and the 32 reads take one cycle again.
+// Bound:  PAD = 0: bank conflicts, 32 to a load. PAD = 1: shared-memory loads, as before.
+// Reads:  any strides.
+#pragma once
+#include "../common/launch.h"
+
+namespace sgemm::SGEMM_BACKEND {
+
+template <int BLOCK, int PAD>
+struct PaddedTile {
+  static constexpr const char* kIdea = "transposed tiles: bank conflicts, and the padding that removes them";
+  static constexpr int BM = BLOCK, BN = BLOCK, BK = BLOCK, TM = 1, TN = 1;
+  static constexpr int kThreads = BLOCK * BLOCK;
+  static constexpr Reads kReads = Reads::kAnyStrides;
+  static_assert(kThreads <= 1024, "a block has at most 1024 threads");
+  static void launch(const Problem& p, Stream stream);
+};
+
+template <int BLOCK, int PAD>
+__global__ void __launch_bounds__(BLOCK * BLOCK) padded_tile(Problem p) {
+  __shared__ float as[BLOCK][BLOCK + PAD];  // (BK,BM)
+  __shared__ float bs[BLOCK][BLOCK + PAD];  // (BN,BK)
+  const Tile tile = block_tile(p.d, BLOCK, BLOCK);
+  const ConstMatrix a = p.a.matrix(tile.batch), b = p.b.matrix(tile.batch);
+  const int x = threadIdx.x, y = threadIdx.y, block = blockDim.x;
+  const int64_t i = tile.row + y, j = tile.col + x;
+
+  float acc = 0;
+  for (int64_t k0 = 0; k0 < p.k; k0 += BLOCK) {
+    as[x][y] = a.load(i, k0 + x);
+    bs[x][y] = b.load(k0 + y, j);
+    __syncthreads();
+    for (int q = 0; q < block; ++q) acc += as[q][y] * bs[x][q];
+    __syncthreads();
+  }
+  store(p, tile, i, j, acc);
+}
+
+template <int BLOCK, int PAD>
+void PaddedTile<BLOCK, PAD>::launch(const Problem& p, Stream stream) {
+  launch_tiles(padded_tile<BLOCK, PAD>, BM, BN, dim3(BLOCK, BLOCK), p, stream);
+}
+
+}  // namespace sgemm::SGEMM_BACKEND

@@ -1,0 +1,48 @@
+// The shared-memory tile with its inner loop unrolled.
+//
+// Idea:   a trip count known at compile time. No counter, compare and branch per step, addresses folded into the
+//         loads, and four neighbouring elements of A's tile in one 16-byte load.
+// Bound:  shared-memory loads of B's tile: one for each multiply-add.
+// Reads:  any strides.
+#pragma once
+#include "../common/launch.h"
+
+namespace sgemm::SGEMM_BACKEND {
+
+template <int BLOCK>
+struct UnrolledTile {
+  static constexpr const char* kIdea = "the inner loop unrolled";
+  static constexpr int BM = BLOCK, BN = BLOCK, BK = BLOCK, TM = 1, TN = 1;
+  static constexpr int kThreads = BLOCK * BLOCK;
+  static constexpr Reads kReads = Reads::kAnyStrides;
+  static_assert(kThreads <= 1024, "a block has at most 1024 threads");
+  static void launch(const Problem& p, Stream stream);
+};
+
+template <int BLOCK>
+__global__ void __launch_bounds__(BLOCK * BLOCK) unrolled_tile(Problem p) {
+  __shared__ float as[BLOCK][BLOCK];  // (BM,BK)
+  __shared__ float bs[BLOCK][BLOCK];  // (BK,BN)
+  const Tile tile = block_tile(p.d, BLOCK, BLOCK);
+  const ConstMatrix a = p.a.matrix(tile.batch), b = p.b.matrix(tile.batch);
+  const int x = threadIdx.x, y = threadIdx.y;
+  const int64_t i = tile.row + y, j = tile.col + x;
+
+  float acc = 0;
+  for (int64_t k0 = 0; k0 < p.k; k0 += BLOCK) {
+    as[y][x] = a.load(i, k0 + x);
+    bs[y][x] = b.load(k0 + y, j);
+    __syncthreads();
+#pragma unroll
+    for (int q = 0; q < BLOCK; ++q) acc += as[y][q] * bs[q][x];
+    __syncthreads();
+  }
+  store(p, tile, i, j, acc);
+}
+
+template <int BLOCK>
+void UnrolledTile<BLOCK>::launch(const Problem& p, Stream stream) {
+  launch_tiles(unrolled_tile<BLOCK>, BM, BN, dim3(BLOCK, BLOCK), p, stream);
+}
+
+}  // namespace sgemm::SGEMM_BACKEND

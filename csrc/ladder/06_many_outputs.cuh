@@ -1,0 +1,57 @@
+// Several elements of C a thread, spread over the tile: fewer threads, each with independent sums.
+//
+// Idea:   an element loaded from shared memory serves several multiply-adds (ROWS share one of B, COLS one of A), and
+//         the independent sums hide each other's latency. The elements of a thread lie a block's width apart, so that
+//         a warp still touches neighbouring addresses.
+// Bound:  shared-memory loads, until too few threads are left to hide latency.
+// Reads:  any strides.
+#pragma once
+#include "../common/launch.h"
+
+namespace sgemm::SGEMM_BACKEND {
+
+template <int BM_, int BN_, int BK_, int ROWS, int COLS, int UNROLL>
+struct ManyOutputs {
+  static constexpr const char* kIdea = "several elements a thread, a block apart";
+  static constexpr int BM = BM_, BN = BN_, BK = BK_, TM = ROWS, TN = COLS;
+  static constexpr int X = BN / COLS, Y = BM / ROWS;  // threads along n and m
+  static constexpr int kThreads = X * Y;
+  static constexpr Reads kReads = Reads::kAnyStrides;
+  static_assert(BM % ROWS == 0 && BN % COLS == 0, "the threads' elements fill the tile");
+  static_assert(BM % Y == 0 && BK % Y == 0 && BK % X == 0, "the threads copy whole tiles");
+  static void launch(const Problem& p, Stream stream);
+};
+
+template <class T, int UNROLL>
+__global__ void __launch_bounds__(T::kThreads) many_outputs(Problem p) {
+  __shared__ float as[T::BM][T::BK];  // (BM,BK)
+  __shared__ float bs[T::BK][T::BN];  // (BK,BN)
+  const Tile tile = block_tile(p.d, T::BM, T::BN);
+  const ConstMatrix a = p.a.matrix(tile.batch), b = p.b.matrix(tile.batch);
+  const int x = threadIdx.x, y = threadIdx.y;
+
+  float acc[T::TM][T::TN] = {};
+  for (int64_t k0 = 0; k0 < p.k; k0 += T::BK) {
+#pragma unroll
+    for (int r = 0; r < T::BM; r += T::Y)
+      for (int q = 0; q < T::BK; q += T::X) as[y + r][x + q] = a.load(tile.row + y + r, k0 + x + q);
+#pragma unroll
+    for (int q = 0; q < T::BK; q += T::Y)
+      for (int s = 0; s < T::BN; s += T::X) bs[y + q][x + s] = b.load(k0 + y + q, tile.col + x + s);
+    __syncthreads();
+#pragma unroll UNROLL
+    for (int q = 0; q < T::BK; ++q)
+      for (int r = 0; r < T::TM; ++r)
+        for (int s = 0; s < T::TN; ++s) acc[r][s] += as[y + r * T::Y][q] * bs[q][x + s * T::X];
+    __syncthreads();
+  }
+  for (int r = 0; r < T::TM; ++r)
+    for (int s = 0; s < T::TN; ++s) store(p, tile, tile.row + y + r * T::Y, tile.col + x + s * T::X, acc[r][s]);
+}
+
+template <int BM, int BN, int BK, int ROWS, int COLS, int UNROLL>
+void ManyOutputs<BM, BN, BK, ROWS, COLS, UNROLL>::launch(const Problem& p, Stream stream) {
+  launch_tiles(many_outputs<ManyOutputs, UNROLL>, BM, BN, dim3(X, Y), p, stream);
+}
+
+}  // namespace sgemm::SGEMM_BACKEND

@@ -1,0 +1,68 @@
+// float4 loads, four neighbouring elements of C a thread, and the next tiles on their way during the arithmetic.
+//
+// Idea:   16 bytes an instruction from memory and from shared memory: two loads for four multiply-adds. The next step's
+//         elements are fetched into registers before this step's arithmetic, which hides their latency. A's tile is
+//         transposed on its way in, so that a warp reads neighbouring rows of A from neighbouring banks.
+// Bound:  shared-memory loads, still one for two multiply-adds.
+// Reads:  aligned rows of whole float4s; anything else is packed first.
+#pragma once
+#include "../common/launch.h"
+
+namespace sgemm::SGEMM_BACKEND {
+
+template <int BLOCK>
+struct VectorPrefetch {
+  static constexpr const char* kIdea = "float4 moves, the next tiles prefetched into registers";
+  static constexpr int BM = BLOCK, BN = BLOCK, BK = BLOCK, TM = 1, TN = 4;
+  static constexpr int kThreads = BM * BN / TN;
+  static constexpr Reads kReads = Reads::kAlignedRows;
+  static_assert(BLOCK % 4 == 0 && kThreads <= 1024, "each thread copies one float4 of A and one of B");
+  static void launch(const Problem& p, Stream stream);
+};
+
+template <class T>
+__global__ void __launch_bounds__(T::kThreads) vector_prefetch(Problem p) {
+  alignas(16) __shared__ float as[T::BK][T::BM];  // (BK,BM)
+  alignas(16) __shared__ float bs[T::BK][T::BN];  // (BK,BN)
+  const Tile tile = block_tile(p.d, T::BM, T::BN);
+  const ConstMatrix a = p.a.matrix(tile.batch), b = p.b.matrix(tile.batch);
+  const int row = threadIdx.x / (T::BN / 4), col = threadIdx.x % (T::BN / 4) * 4;
+
+  const auto load4 = [](const ConstMatrix& x, int64_t i, int64_t j) {
+    if (!x.contains(i, j)) return make_float4(0, 0, 0, 0);
+    return *reinterpret_cast<const float4*>(x.data + i * x.row + j);
+  };
+  float4 next_a = load4(a, tile.row + row, col);
+  float4 next_b = load4(b, row, tile.col + col);
+  float acc[4] = {};
+  for (int64_t k0 = 0; k0 < p.k; k0 += T::BK) {
+    as[col][row] = next_a.x;
+    as[col + 1][row] = next_a.y;
+    as[col + 2][row] = next_a.z;
+    as[col + 3][row] = next_a.w;
+    *reinterpret_cast<float4*>(&bs[row][col]) = next_b;
+    __syncthreads();
+    if (k0 + T::BK < p.k) {
+      next_a = load4(a, tile.row + row, k0 + T::BK + col);
+      next_b = load4(b, k0 + T::BK + row, tile.col + col);
+    }
+#pragma unroll
+    for (int q = 0; q < T::BK; ++q) {
+      const float frag_a = as[q][row];
+      const float4 frag_b = *reinterpret_cast<const float4*>(&bs[q][col]);
+      acc[0] += frag_a * frag_b.x;
+      acc[1] += frag_a * frag_b.y;
+      acc[2] += frag_a * frag_b.z;
+      acc[3] += frag_a * frag_b.w;
+    }
+    __syncthreads();
+  }
+  for (int s = 0; s < 4; ++s) store(p, tile, tile.row + row, tile.col + col + s, acc[s]);
+}
+
+template <int BLOCK>
+void VectorPrefetch<BLOCK>::launch(const Problem& p, Stream stream) {
+  launch_tiles(vector_prefetch<VectorPrefetch>, BM, BN, dim3(kThreads), p, stream);
+}
+
+}  // namespace sgemm::SGEMM_BACKEND

@@ -1,0 +1,61 @@
+// A TM x TN tile of C a thread.
+//
+// Idea:   TM + TN elements loaded into registers serve TM * TN multiply-adds: 16 loads for 64 with an 8 x 8 tile. For
+//         the first time there is more arithmetic than loading.
+// Bound:  the loads into the tiles, one element at a time and between two barriers.
+// Reads:  any strides.
+#pragma once
+#include "../common/launch.h"
+
+namespace sgemm::SGEMM_BACKEND {
+
+template <int BM_, int BN_, int BK_, int TM_, int TN_>
+struct ThreadTile2d {
+  static constexpr const char* kIdea = "a two-dimensional tile of C a thread";
+  static constexpr int BM = BM_, BN = BN_, BK = BK_, TM = TM_, TN = TN_;
+  static constexpr int kThreads = (BM / TM) * (BN / TN);
+  static constexpr int kBlocks = kThreads == 256 ? 2 : 1;  // a multiprocessor: 128 registers a thread at most
+  static constexpr Reads kReads = Reads::kAnyStrides;
+  static_assert(BM % TM == 0 && BN % TN == 0, "the threads' tiles fill the block's");
+  static_assert(BM * BK % kThreads == 0 && BK * BN % kThreads == 0, "the threads copy whole tiles");
+  static void launch(const Problem& p, Stream stream);
+};
+
+template <class T>
+__global__ void __launch_bounds__(T::kThreads, T::kBlocks) thread_tile_2d(Problem p) {
+  __shared__ float as[T::BM][T::BK];  // (BM,BK)
+  __shared__ float bs[T::BK][T::BN];  // (BK,BN)
+  const Tile tile = block_tile(p.d, T::BM, T::BN);
+  const ConstMatrix a = p.a.matrix(tile.batch), b = p.b.matrix(tile.batch);
+  const int t = threadIdx.x;
+  const int row = t / (T::BN / T::TN) * T::TM, col = t % (T::BN / T::TN) * T::TN;
+
+  float acc[T::TM][T::TN] = {};
+  for (int64_t k0 = 0; k0 < p.k; k0 += T::BK) {
+#pragma unroll
+    for (int e = t; e < t + T::BM * T::BK; e += T::kThreads)
+      as[e / T::BK][e % T::BK] = a.load(tile.row + e / T::BK, k0 + e % T::BK);
+#pragma unroll
+    for (int e = t; e < t + T::BK * T::BN; e += T::kThreads)
+      bs[e / T::BN][e % T::BN] = b.load(k0 + e / T::BN, tile.col + e % T::BN);
+    __syncthreads();
+#pragma unroll
+    for (int q = 0; q < T::BK; ++q) {
+      float frag_a[T::TM], frag_b[T::TN];
+      for (int r = 0; r < T::TM; ++r) frag_a[r] = as[row + r][q];
+      for (int s = 0; s < T::TN; ++s) frag_b[s] = bs[q][col + s];
+      for (int r = 0; r < T::TM; ++r)
+        for (int s = 0; s < T::TN; ++s) acc[r][s] += frag_a[r] * frag_b[s];
+    }
+    __syncthreads();
+  }
+  for (int r = 0; r < T::TM; ++r)
+    for (int s = 0; s < T::TN; ++s) store(p, tile, tile.row + row + r, tile.col + col + s, acc[r][s]);
+}
+
+template <int BM, int BN, int BK, int TM, int TN>
+void ThreadTile2d<BM, BN, BK, TM, TN>::launch(const Problem& p, Stream stream) {
+  launch_tiles(thread_tile_2d<ThreadTile2d>, BM, BN, dim3(kThreads), p, stream);
+}
+
+}  // namespace sgemm::SGEMM_BACKEND

@@ -1,0 +1,98 @@
+// Two buffers in shared memory and two in registers, with every size a parameter.
+//
+// Idea:   while a thread multiplies one pair of fragments it loads the next, so that the arithmetic never waits for
+//         shared memory; the step's last fragments are multiplied after the next tiles have been made visible.
+// Bound:  the FFMA pipe, less what registers cost in threads that share a multiprocessor, and register-bank conflicts.
+// Reads:  aligned rows of whole float4s.
+#pragma once
+#include "../common/vector.h"
+
+namespace sgemm::SGEMM_BACKEND {
+
+template <int BM_, int BN_, int BK_, int TM_, int TN_>
+struct RegisterBuffer {
+  static constexpr const char* kIdea = "two buffers in shared memory and two in registers";
+  static constexpr int BM = BM_, BN = BN_, BK = BK_, TM = TM_, TN = TN_;
+  static constexpr int X = BN / TN, Y = BM / TM;  // threads along n and m
+  static constexpr int kThreads = X * Y;
+  static constexpr int kBlocks = kThreads == 256 ? 2 : 1;  // a multiprocessor: 128 registers a thread at most
+  static constexpr Reads kReads = Reads::kAlignedRows;
+  static_assert(BM % TM == 0 && BN % TN == 0 && TM % 4 == 0 && TN % 4 == 0, "the threads' quads fill the tile");
+  static_assert(BK % 4 == 0, "fragments alternate, and a float4 of A stays in one row of the tile");
+  static void launch(const Problem& p, Stream stream);
+};
+
+template <class T>
+__global__ void __launch_bounds__(T::kThreads, T::kBlocks) register_buffer(Problem p) {
+  alignas(16) __shared__ float as[2][T::BK][T::BM];  // (2,BK,BM)
+  alignas(16) __shared__ float bs[2][T::BK][T::BN];  // (2,BK,BN)
+  const Tile tile = block_tile(p.d, T::BM, T::BN);
+  const int t = threadIdx.x;
+  const int row = t / T::X * 4, col = t % T::X * 4;  // of the thread's first quad
+  const int rows = inside(p.m - tile.row, T::BM), cols = inside(p.n - tile.col, T::BN);
+
+  using ReaderA = TileReader<T::BM, T::BK, T::kThreads>;
+  using ReaderB = TileReader<T::BK, T::BN, T::kThreads>;
+  ReaderA a(p.a.matrix(tile.batch), tile.row, 0, t);
+  ReaderB b(p.b.matrix(tile.batch), 0, tile.col, t);
+  float4 next_a[ReaderA::kCopies], next_b[ReaderB::kCopies];
+  const auto fetch = [&](int64_t k0) {  // memory to registers
+    a.read(next_a, rows, inside(p.k - k0, T::BK));
+    b.read(next_b, inside(p.k - k0, T::BK), cols);
+    a.from += T::BK;
+    b.from += T::BK * b.pitch;
+  };
+  const auto deposit = [&](int buffer) {  // registers to shared memory
+#pragma unroll
+    for (int i = 0; i < ReaderA::kCopies; ++i)
+      store_transposed(as[buffer], a.col, a.row + i * ReaderA::kStride, next_a[i]);
+#pragma unroll
+    for (int i = 0; i < ReaderB::kCopies; ++i)
+      *reinterpret_cast<float4*>(&bs[buffer][b.row + i * ReaderB::kStride][b.col]) = next_b[i];
+  };
+  alignas(16) float frag_a[2][T::TM], frag_b[2][T::TN];
+  const auto load_fragments = [&](int buffer, int q) {  // shared memory to registers
+#pragma unroll
+    for (int r = 0; r < T::TM; r += 4)
+      *reinterpret_cast<float4*>(&frag_a[q % 2][r]) = load4(&as[buffer][q][row + r * T::Y]);
+#pragma unroll
+    for (int s = 0; s < T::TN; s += 4)
+      *reinterpret_cast<float4*>(&frag_b[q % 2][s]) = load4(&bs[buffer][q][col + s * T::X]);
+  };
+
+  float acc[T::TM][T::TN] = {};
+  int buffer = 0;
+  fetch(0);
+  deposit(buffer);
+  __syncthreads();
+  load_fragments(buffer, 0);
+  for (int64_t k0 = 0; k0 < p.k; k0 += T::BK) {
+    const bool more = k0 + T::BK < p.k;
+    if (more) fetch(k0 + T::BK);
+#pragma unroll
+    for (int q = 0; q < T::BK; ++q) {
+      if (q + 1 < T::BK) {
+        load_fragments(buffer, q + 1);
+      } else if (more) {
+        buffer ^= 1;
+        deposit(buffer);
+        __syncthreads();
+        load_fragments(buffer, 0);
+      }
+#pragma unroll
+      for (int r = 0; r < T::TM; ++r)
+#pragma unroll
+        for (int s = 0; s < T::TN; ++s) acc[r][s] += frag_a[q % 2][r] * frag_b[q % 2][s];
+    }
+  }
+  for (int r = 0; r < T::TM; ++r)
+    for (int s = 0; s < T::TN; s += 4)
+      store4(p, tile, tile.row + row + r / 4 * 4 * T::Y + r % 4, tile.col + col + s * T::X, &acc[r][s]);
+}
+
+template <int BM, int BN, int BK, int TM, int TN>
+void RegisterBuffer<BM, BN, BK, TM, TN>::launch(const Problem& p, Stream stream) {
+  launch_tiles(register_buffer<RegisterBuffer>, BM, BN, dim3(kThreads), p, stream);
+}
+
+}  // namespace sgemm::SGEMM_BACKEND

@@ -1,0 +1,44 @@
+// The words of CUDA C++ that the ladder uses, for a host compiler: the same kernel source then runs on the CPU.
+//
+// A block's threads are fibers of one OS thread and switch at __syncthreads(); blocks are spread over the cores. So a
+// __shared__ array is a static one of the OS thread: one block runs in it at a time, and it keeps what the last block
+// left there, as shared memory does.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+
+#include "executor.h"
+
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __shared__ static thread_local
+
+struct dim3 {
+  unsigned x, y, z;
+  constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+};
+
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+
+template <class T>
+T __ldg(const T* p) {
+  return *p;
+}
+
+#define threadIdx simt::context.thread
+#define blockIdx simt::context.block
+#define blockDim simt::context.block_dim
+#define gridDim simt::context.grid_dim
+
+inline void __syncthreads() { simt::barrier(); }
+
+namespace simt {
+inline void launch(unsigned blocks, dim3 threads, const Body& body) {
+  launch(blocks, Index{threads.x, threads.y, threads.z}, body);
+}
+}  // namespace simt

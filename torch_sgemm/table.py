@@ -1,0 +1,158 @@
+"""The table of kernels, and which of them is chosen for a product and why."""
+
+import json
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A row of the table: a kernel that ``kernel=`` can name."""
+
+    name: str
+    family: str
+    """``"ladder"``, ``"reference"``; ``""`` for ``aten``, PyTorch's own kernel."""
+    idea: str
+    source: str
+    """The kernel's file below csrc/; ``""`` for ``aten``."""
+    devices: tuple[str, ...]
+    """Where this build can run it: ``"cpu"``, ``"cuda"``."""
+    min_arch: int
+    """The lowest compute capability, 90 for 9.0; 0 if any."""
+    bm: int
+    bn: int
+    bk: int
+    """``bm``, ``bn``, ``bk``: the block tile."""
+    tm: int
+    tn: int
+    """``tm``, ``tn``: elements of C a thread."""
+    threads: int
+    """Threads a block."""
+    reads: str
+    """``"any"``: all strides directly; ``"rows16"``: unit column stride and 16-byte aligned rows, others are packed."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """What the cost model knows of a device. The defaults are an H200."""
+
+    type: str = "cuda"
+    arch: int = 90
+    """Compute capability, 90 for 9.0."""
+    sms: int = 132
+    """Multiprocessors."""
+    clock_ghz: float = 1.98
+    bandwidth_gbs: float = 4300.0
+    """Device memory that a copy reaches, GB/s, read and written bytes together."""
+    l2_mb: float = 60.0
+
+    @staticmethod
+    def of(device: torch.device) -> "Device":
+        """The description of an existing device.
+
+        Raises:
+            RuntimeError: the device is neither a CPU nor a CUDA device, or the build has no CUDA kernels.
+        """
+        if device.type == "cpu":
+            return Device(type="cpu", arch=0, sms=0, clock_ghz=0, bandwidth_gbs=0, l2_mb=0)
+        if device.type != "cuda":
+            raise RuntimeError(f"torch_sgemm: device {device} is neither a CPU nor a CUDA device; describe one with Device(...)")
+        index = torch.cuda.current_device() if device.index is None else device.index
+        _, arch, sms, khz, mbs, l2 = torch.ops.sgemm._device(index)
+        return Device("cuda", arch, sms, khz * 1e-6, mbs * 1e-3, l2 / 2**20)
+
+    def _numbers(self) -> list[int]:
+        rates = [round(self.clock_ghz * 1e6), round(self.bandwidth_gbs * 1e3), round(self.l2_mb * 2**20)]
+        return [int(self.type == "cuda"), self.arch, self.sms, *rates]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was decided about one row."""
+
+    name: str
+    family: str
+    seconds: float
+    """Predicted time, packing included."""
+    reason: str
+    """Why the row can't be taken; ``""`` if it can."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Which row a product takes, and why not each other one; ``str()`` gives a table."""
+
+    chosen: str
+    verdicts: tuple[Verdict, ...]
+
+    def __str__(self) -> str:
+        width = max(len(v.name) for v in self.verdicts)
+        lines = [f"{'kernel':{width}}  {'predicted':>12}"]
+        for v in self.verdicts:
+            note = "chosen" if v.name == self.chosen else v.reason or "predicted slower"
+            lines.append(f"{v.name:{width}}  {v.seconds * 1e6:9.1f} us  {note}")
+        return "\n".join(lines)
+
+
+@cache
+def _rows() -> tuple[Kernel, ...]:
+    return tuple(Kernel(**{**row, "devices": tuple(row["devices"])}) for row in json.loads(torch.ops.sgemm._kernels()))
+
+
+def kernels() -> list[Kernel]:
+    """All kernels, in the order of the table: ``aten`` (PyTorch's own), the CPU reference, the ladder."""
+    return list(_rows())
+
+
+def _layout(x: Tensor) -> list[int]:
+    """Row, column and batch stride, and the alignment of the address in bytes."""
+    address = x.storage_offset() * 4 if x.device.type == "meta" else x.data_ptr()
+    return [x.stride(-2), x.stride(-1), x.stride(0) if x.dim() == 3 else 0, address % 16]
+
+
+def explain(
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None = None,
+    *,
+    alpha: float = 1.0,
+    beta: float | None = None,
+    kernel: str = "auto",
+    device: Device | None = None,
+) -> Explanation:
+    """Which row ``kernel=`` takes for ``beta c + alpha a @ b``, and why not each other. Nothing runs.
+
+    Args:
+        a: float32 of shape (m, k) or (batch, m, k), any strides.
+        b: float32 of shape (k, n) or (batch, k, n), any strides.
+        c: the addend, if there is one.
+        alpha: factor of the product.
+        beta: factor of c; 1 with c and 0 without, unless given.
+        kernel: ``"auto"``, a family, or a row's name.
+        device: a device to choose for, instead of the tensors' own; a and b may then be meta tensors.
+
+    Raises:
+        RuntimeError: the operands don't form a product, or ``kernel`` is unknown or can't take it.
+    """
+    if a.dtype != torch.float32 or b.dtype != torch.float32 or a.dim() not in (2, 3) or a.dim() != b.dim():
+        raise RuntimeError(
+            f"torch_sgemm.explain: 'a' has shape {list(a.shape)}, dtype {a.dtype}; 'b' has shape {list(b.shape)}, dtype {b.dtype}; "
+            "accepted: float32, both of 2 or both of 3 dimensions"
+        )
+    if a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2]:
+        raise RuntimeError(
+            f"torch_sgemm.explain: 'a' has shape {list(a.shape)}, 'b' has shape {list(b.shape)}; "
+            "accepted: as many rows of 'b' as columns of 'a', equal batches"
+        )
+    if beta is None:
+        beta = 0.0 if c is None else 1.0
+    batch = a.shape[0] if a.dim() == 3 else 1
+    problem = [a.shape[-2], b.shape[-1], a.shape[-1], batch, *_layout(a), *_layout(b)]
+    numbers = (device or Device.of(a.device))._numbers()
+    answer = json.loads(torch.ops.sgemm._explain(problem, float(alpha), float(beta), numbers, kernel))
+    if answer["error"]:
+        raise RuntimeError(f"torch_sgemm.explain: argument 'kernel': {answer['error']}")
+    return Explanation(answer["chosen"], tuple(Verdict(**v) for v in answer["verdicts"]))
