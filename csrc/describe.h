@@ -10,6 +10,7 @@ namespace sgemm {
 std::string describe_table(const Table& cpu, const Table& cuda);
 
 // {"chosen": name or "", "error": text or "", "verdicts": [{"name": ..., "seconds": ..., "reason": ...}, ...]}
-std::string describe_choice(const Table& table, const Problem& problem, const Device& device, const std::string& request);
+std::string describe_choice(const Table& table, const Problem& problem, const Device& device,
+                            const std::string& request);
 
 }  // namespace sgemm

@@ -25,7 +25,8 @@ double bytes(const Problem& p) {
 double flops(const Problem& p) { return 2.0 * p.batch * p.m * p.n * p.k; }
 
 bool has_aligned_rows(const ConstMatrix& x) {
-  return x.col == 1 && x.cols % 4 == 0 && x.row % 4 == 0 && x.batch % 4 == 0 && reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
+  return x.col == 1 && x.cols % 4 == 0 && x.row % 4 == 0 && x.batch % 4 == 0 &&
+         reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
 }
 
 // Rows of whole float4s; what is added is zero.
@@ -40,7 +41,8 @@ int64_t tiles(const Kernel& kernel, const Problem& p) {
 
 // PyTorch's kernel at its best, so that no other row is preferred on a guess.
 double aten_seconds(const Problem& p, const Device& device) {
-  return kLaunchSeconds + std::max(flops(p) / (kAtenEfficiency * ffma_peak(device)), bytes(p) / (device.bandwidth_gbs * 1e9));
+  return kLaunchSeconds +
+         std::max(flops(p) / (kAtenEfficiency * ffma_peak(device)), bytes(p) / (device.bandwidth_gbs * 1e9));
 }
 
 // The busiest multiprocessor does its tiles at the row's measured share of the FFMA peak, less where its tiles have too
@@ -94,7 +96,8 @@ int edit_distance(const std::string& x, const std::string& y) {
       throw std::invalid_argument("kernel \"" + request + "\" can't take this problem: " + reason);
   std::vector<std::string> names = {"auto"};
   for (const Kernel& kernel : table) {
-    if (request == kernel.family) throw std::invalid_argument("no row of the family \"" + request + "\" can take this problem");
+    if (request == kernel.family)
+      throw std::invalid_argument("no row of the family \"" + request + "\" can take this problem");
     for (const char* name : {kernel.family, kernel.name})
       if (*name && std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
   }
@@ -104,8 +107,9 @@ int edit_distance(const std::string& x, const std::string& y) {
   };
   std::stable_sort(names.begin(), names.end(),
                    [&](const std::string& x, const std::string& y) { return distance(x) < distance(y); });
-  throw std::invalid_argument("kernel \"" + request + "\" is unknown; the nearest names are \"" + names[0] + "\", \"" + names[1] +
-                              "\", \"" + names[2] + "\"; accepted: \"auto\", a family, or a name of torch_sgemm.kernels()");
+  throw std::invalid_argument("kernel \"" + request + "\" is unknown; the nearest names are \"" + names[0] + "\", \"" +
+                              names[1] + "\", \"" + names[2] +
+                              "\"; accepted: \"auto\", a family, or a name of torch_sgemm.kernels()");
 }
 
 }  // namespace

@@ -52,10 +52,10 @@ enum class DeviceType { kCpu, kCuda };
 
 struct Device {
   DeviceType type = DeviceType::kCpu;
-  int arch = 0;               // 90 for sm_90
-  int sms = 1;                // multiprocessors
+  int arch = 0;  // 90 for sm_90
+  int sms = 1;   // multiprocessors
   double clock_ghz = 1;
-  double bandwidth_gbs = 1;   // device memory
+  double bandwidth_gbs = 1;  // device memory
   double l2_mb = 0;
 };
 
@@ -71,8 +71,8 @@ struct Kernel {
   int tm, tn;      // thread tile
   int threads;     // a block
   Reads reads;
-  int min_arch;  // lowest sm that can run it
-  double efficiency;  // fraction of the FFMA peak on whole tiles, measured; feeds the cost model
+  int min_arch;                            // lowest sm that can run it
+  double efficiency;                       // fraction of the FFMA peak on whole tiles, measured; feeds the cost model
   void (*launch)(const Problem&, Stream);  // null where this backend can't run it
 };
 

@@ -23,56 +23,53 @@ namespace sgemm::SGEMM_BACKEND {
 namespace {
 
 // PyTorch's own kernel, which the binding calls. It belongs to no family: no family falls back to it.
-constexpr Kernel kAten = {"aten", "", "PyTorch's own kernel (cuBLAS, MKL)", "", 0, 0, 0, 0, 0, 0, Reads::kAnyStrides, 0, 0,
-                          nullptr};
+constexpr Kernel kAten = {
+    "aten", "", "PyTorch's own kernel (cuBLAS, MKL)", "", 0, 0, 0, 0, 0, 0, Reads::kAnyStrides, 0, 0, nullptr};
 
 // `efficiency` is the share of the FFMA peak that the row reached at 4096 x 4096 x 4096 on an H200.
 template <class T>
-constexpr Kernel row(const char* name, const char* family, const char* source, double efficiency) {
-  return {name,  family, T::kIdea,    source,    T::BM, T::BN,      T::BK,    T::TM,
-          T::TN, T::kThreads, T::kReads, kMinArch, efficiency, T::launch};
+constexpr Kernel row(const char* name, const char* family, double efficiency) {
+  return {name,  family, T::kIdea,    T::kSource, T::BM,    T::BN,      T::BK,
+          T::TM, T::TN,  T::kThreads, T::kReads,  kMinArch, efficiency, T::launch};
 }
 
 const Kernel kTable[] = {
     kAten,
-    row<TripleLoop>("triple_loop", "reference", "ladder/00_triple_loop.cuh", 0.001),
-    row<Naive<32>>("naive_32", "ladder", "ladder/01_naive.cuh", 0.01),
-    row<Coalesced<8>>("coalesced_8", "ladder", "ladder/02_coalesced.cuh", 0.05),
-    row<Coalesced<16>>("coalesced_16", "ladder", "ladder/02_coalesced.cuh", 0.06),
-    row<Coalesced<32>>("coalesced_32", "ladder", "ladder/02_coalesced.cuh", 0.06),
-    row<SharedTile<8>>("shared_tile_8", "ladder", "ladder/03_shared_tile.cuh", 0.05),
-    row<SharedTile<16>>("shared_tile_16", "ladder", "ladder/03_shared_tile.cuh", 0.09),
-    row<SharedTile<32>>("shared_tile_32", "ladder", "ladder/03_shared_tile.cuh", 0.1),
-    row<PaddedTile<32, 0>>("transposed_tile_32", "ladder", "ladder/04_padded_tile.cuh", 0.03),
-    row<PaddedTile<32, 1>>("padded_tile_32", "ladder", "ladder/04_padded_tile.cuh", 0.1),
-    row<UnrolledTile<16>>("unrolled_tile_16", "ladder", "ladder/05_unrolled_tile.cuh", 0.12),
-    row<UnrolledTile<32>>("unrolled_tile_32", "ladder", "ladder/05_unrolled_tile.cuh", 0.12),
-    row<ManyOutputs<32, 32, 32, 1, 1, 32>>("rows_per_thread_1", "ladder", "ladder/06_many_outputs.cuh", 0.12),
-    row<ManyOutputs<32, 32, 32, 2, 1, 32>>("rows_per_thread_2", "ladder", "ladder/06_many_outputs.cuh", 0.18),
-    row<ManyOutputs<32, 32, 32, 4, 1, 32>>("rows_per_thread_4", "ladder", "ladder/06_many_outputs.cuh", 0.2),
-    row<ManyOutputs<32, 32, 32, 8, 1, 32>>("rows_per_thread_8", "ladder", "ladder/06_many_outputs.cuh", 0.2),
-    row<ManyOutputs<32, 32, 32, 16, 1, 32>>("rows_per_thread_16", "ladder", "ladder/06_many_outputs.cuh", 0.2),
-    row<ManyOutputs<32, 32, 32, 32, 1, 32>>("rows_per_thread_32", "ladder", "ladder/06_many_outputs.cuh", 0.15),
-    row<ManyOutputs<16, 32, 32, 1, 2, 1>>("cols_per_thread_2", "ladder", "ladder/06_many_outputs.cuh", 0.1),
-    row<ManyOutputs<16, 32, 32, 1, 2, 32>>("cols_per_thread_2_unrolled", "ladder", "ladder/06_many_outputs.cuh", 0.15),
-    row<ThreadTile1d<64, 64, 8, 8>>("thread_tile_1d", "ladder", "ladder/07_thread_tile_1d.cuh", 0.3),
-    row<VectorPrefetch<32>>("vector_prefetch", "ladder", "ladder/08_vector_prefetch.cuh", 0.3),
-    row<ThreadTile2d<64, 64, 16, 4, 4>>("thread_tile_2d_64", "ladder", "ladder/09_thread_tile_2d.cuh", 0.4),
-    row<ThreadTile2d<128, 128, 8, 8, 8>>("thread_tile_2d_128", "ladder", "ladder/09_thread_tile_2d.cuh", 0.5),
-    row<ThreadTile2dVector<128, 128, 8, 8, 8>>("thread_tile_2d_vector", "ladder",
-                                               "ladder/10_thread_tile_2d_vector.cuh", 0.55),
-    row<DoubleBuffer<1>>("double_buffer", "ladder", "ladder/11_double_buffer.cuh", 0.65),
-    row<DoubleBuffer<4>>("double_buffer_unroll4", "ladder", "ladder/11_double_buffer.cuh", 0.68),
-    row<RegisterBuffer<64, 64, 16, 4, 4>>("register_buffer_64x64x16_4x4", "ladder", "ladder/12_register_buffer.cuh", 0.5),
-    row<RegisterBuffer<64, 64, 32, 4, 4>>("register_buffer_64x64x32_4x4", "ladder", "ladder/12_register_buffer.cuh", 0.5),
-    row<RegisterBuffer<64, 64, 4, 8, 8>>("register_buffer_64x64x4_8x8", "ladder", "ladder/12_register_buffer.cuh", 0.6),
-    row<RegisterBuffer<64, 64, 8, 8, 8>>("register_buffer_64x64x8_8x8", "ladder", "ladder/12_register_buffer.cuh", 0.65),
-    row<RegisterBuffer<64, 64, 16, 8, 8>>("register_buffer_64x64x16_8x8", "ladder", "ladder/12_register_buffer.cuh", 0.6),
-    row<RegisterBuffer<64, 64, 32, 8, 8>>("register_buffer_64x64x32_8x8", "ladder", "ladder/12_register_buffer.cuh", 0.4),
-    row<RegisterBuffer<128, 128, 16, 8, 8>>("register_buffer_128x128x16_8x8", "ladder", "ladder/12_register_buffer.cuh",
-                                            0.68),
-    row<RegisterBuffer<128, 128, 8, 8, 8>>("register_buffer_128x128x8_8x8", "ladder", "ladder/12_register_buffer.cuh",
-                                           0.7),
+    row<TripleLoop>("triple_loop", "reference", 0.001),
+    row<Naive<32>>("naive_32", "ladder", 0.007),
+    row<Coalesced<8>>("coalesced_8", "ladder", 0.049),
+    row<Coalesced<16>>("coalesced_16", "ladder", 0.070),
+    row<Coalesced<32>>("coalesced_32", "ladder", 0.061),
+    row<SharedTile<8>>("shared_tile_8", "ladder", 0.067),
+    row<SharedTile<16>>("shared_tile_16", "ladder", 0.105),
+    row<SharedTile<32>>("shared_tile_32", "ladder", 0.108),
+    row<PaddedTile<32, 0>>("transposed_tile_32", "ladder", 0.022),
+    row<PaddedTile<32, 1>>("padded_tile_32", "ladder", 0.094),
+    row<UnrolledTile<16>>("unrolled_tile_16", "ladder", 0.117),
+    row<UnrolledTile<32>>("unrolled_tile_32", "ladder", 0.117),
+    row<ManyOutputs<32, 32, 32, 1, 1, 32>>("rows_per_thread_1", "ladder", 0.085),
+    row<ManyOutputs<32, 32, 32, 2, 1, 32>>("rows_per_thread_2", "ladder", 0.114),
+    row<ManyOutputs<32, 32, 32, 4, 1, 32>>("rows_per_thread_4", "ladder", 0.105),
+    row<ManyOutputs<32, 32, 32, 8, 1, 32>>("rows_per_thread_8", "ladder", 0.114),
+    row<ManyOutputs<32, 32, 32, 16, 1, 32>>("rows_per_thread_16", "ladder", 0.076),
+    row<ManyOutputs<32, 32, 32, 32, 1, 32>>("rows_per_thread_32", "ladder", 0.049),
+    row<ManyOutputs<16, 32, 32, 1, 2, 1>>("cols_per_thread_2", "ladder", 0.081),
+    row<ManyOutputs<16, 32, 32, 1, 2, 32>>("cols_per_thread_2_unrolled", "ladder", 0.106),
+    row<ThreadTile1d<64, 64, 8, 8>>("thread_tile_1d", "ladder", 0.227),
+    row<VectorPrefetch<32>>("vector_prefetch", "ladder", 0.154),
+    row<ThreadTile2d<64, 64, 16, 4, 4>>("thread_tile_2d_64", "ladder", 0.297),
+    row<ThreadTile2d<128, 128, 8, 8, 8>>("thread_tile_2d_128", "ladder", 0.360),
+    row<ThreadTile2dVector<128, 128, 8, 8, 8>>("thread_tile_2d_vector", "ladder", 0.505),
+    row<DoubleBuffer<1>>("double_buffer", "ladder", 0.574),
+    row<DoubleBuffer<4>>("double_buffer_unroll4", "ladder", 0.492),
+    row<RegisterBuffer<64, 64, 16, 4, 4>>("register_buffer_64x64x16_4x4", "ladder", 0.390),
+    row<RegisterBuffer<64, 64, 32, 4, 4>>("register_buffer_64x64x32_4x4", "ladder", 0.356),
+    row<RegisterBuffer<64, 64, 4, 8, 8>>("register_buffer_64x64x4_8x8", "ladder", 0.393),
+    row<RegisterBuffer<64, 64, 8, 8, 8>>("register_buffer_64x64x8_8x8", "ladder", 0.556),
+    row<RegisterBuffer<64, 64, 16, 8, 8>>("register_buffer_64x64x16_8x8", "ladder", 0.543),
+    row<RegisterBuffer<64, 64, 32, 8, 8>>("register_buffer_64x64x32_8x8", "ladder", 0.393),
+    row<RegisterBuffer<128, 128, 16, 8, 8>>("register_buffer_128x128x16_8x8", "ladder", 0.514),
+    row<RegisterBuffer<128, 128, 8, 8, 8>>("register_buffer_128x128x8_8x8", "ladder", 0.658),
 };
 
 }  // namespace

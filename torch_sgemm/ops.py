@@ -1,31 +1,35 @@
 """The operators of namespace ``sgemm`` and what they compute on fake tensors.
 
-All take float32 tensors on one device, CPU or CUDA, of any strides: row-major, column-major, leading dimensions larger than
-the row, expanded (stride 0) and sliced views, any 4-byte alignment. They are forward only.
+All take float32 tensors on one device, CPU or CUDA, of any strides: row-major, column-major,
+leading dimensions larger than the row, expanded (stride 0) and sliced views, any 4-byte alignment.
+They are forward only.
 
-===========================================================================  ==============================================
-operator                                                                     result
-===========================================================================  ==============================================
-``mm(a, b, *, kernel="auto")``                                               (m, n) = (m, k) @ (k, n)
-``bmm(a, b, *, kernel="auto")``                                              (batch, m, n) = (batch, m, k) @ (batch, k, n)
-``addmm(c, a, b, *, beta=1, alpha=1, kernel="auto")``                        beta c + alpha a @ b; c broadcasts to (m, n)
-``baddbmm(c, a, b, *, beta=1, alpha=1, kernel="auto")``                      the same for batches
-``mm_out(a, b, *, kernel="auto", out)``, ``bmm_out``, ``addmm_out``,         the same into ``out``, which is not resized;
-``baddbmm_out``                                                              return nothing
-``gemm_(c, a, b, *, alpha=1, beta=0, kernel="auto")``                        c = alpha a @ b + beta c in place, 2-D or
-                                                                             batched; returns nothing
-===========================================================================  ==============================================
+``mm(a, b, *, kernel="auto")``
+    (m, n) = (m, k) @ (k, n)
+``bmm(a, b, *, kernel="auto")``
+    (batch, m, n) = (batch, m, k) @ (batch, k, n)
+``addmm(c, a, b, *, beta=1, alpha=1, kernel="auto")``
+    beta c + alpha a @ b; c broadcasts to (m, n)
+``baddbmm(c, a, b, *, beta=1, alpha=1, kernel="auto")``
+    the same for batches
+``mm_out(a, b, *, kernel="auto", out)``, ``bmm_out``, ``addmm_out``, ``baddbmm_out``
+    the same into ``out``, which is not resized; they return nothing
+``gemm_(c, a, b, *, alpha=1, beta=0, kernel="auto")``
+    c = alpha a @ b + beta c in place, 2-D or batched; returns nothing
 
-``kernel`` is ``"auto"`` (the row of the table that is predicted to be fastest), a family (its best row for the problem), or a
-row's name; see :func:`torch_sgemm.kernels`. New outputs are contiguous. With ``beta=0``, c is not read; with ``alpha=0`` or
-k = 0, a and b are not.
+``kernel`` is ``"auto"`` (the row of the table that is predicted to be fastest), a family (its best
+row for the problem), or a row's name; see :func:`torch_sgemm.kernels`. New outputs are contiguous.
+With ``beta=0``, c is not read; with ``alpha=0`` or k = 0, a and b are not.
 
-Every argument is checked before anything runs: wrong dtype, device, dimensions, sizes, an output that overlaps itself or an
-input, or a kernel that is unknown or can't run on this device raise ``RuntimeError``. ``out`` may be ``c`` itself.
+Every argument is checked before anything runs: wrong dtype, device, dimensions, sizes, an output
+that overlaps itself or an input, or a kernel that is unknown or can't run on this device raise
+``RuntimeError``. ``out`` may be ``c`` itself.
 """
 
 import torch
 from torch import Tensor
+
+from torch_sgemm import _library  # noqa: F401  registers the operators that get their fakes here
 
 _DIMS = {"mm": 2, "addmm": 2, "bmm": 3, "baddbmm": 3}
 
@@ -35,8 +39,9 @@ def _product_shape(op: str, a: Tensor, b: Tensor, dims: int) -> list[int | torch
 
     def text() -> str:
         return (
-            f"sgemm::{op}: 'a' has shape {list(a.shape)}, dtype {a.dtype}; 'b' has shape {list(b.shape)}, dtype {b.dtype}; "
-            f"accepted: float32 of {dims} dimensions, as many rows of 'b' as columns of 'a', equal batches"
+            f"sgemm::{op}: 'a' has shape {list(a.shape)}, dtype {a.dtype}; "
+            f"'b' has shape {list(b.shape)}, dtype {b.dtype}; accepted: float32 of {dims} "
+            "dimensions, as many rows of 'b' as columns of 'a', equal batches"
         )
 
     torch._check(a.dtype == torch.float32 and b.dtype == torch.float32, text)

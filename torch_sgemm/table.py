@@ -32,7 +32,8 @@ class Kernel:
     threads: int
     """Threads a block."""
     reads: str
-    """``"any"``: all strides directly; ``"rows16"``: unit column stride and 16-byte aligned rows, others are packed."""
+    """``"any"``: all strides directly; ``"rows16"``: unit column stride and 16-byte aligned rows of
+    a multiple of 4 elements, others are packed."""
 
 
 @dataclass(frozen=True)
@@ -54,18 +55,26 @@ class Device:
         """The description of an existing device.
 
         Raises:
-            RuntimeError: the device is neither a CPU nor a CUDA device, or the build has no CUDA kernels.
+            RuntimeError: the device is neither a CPU nor a CUDA device, or the build has no
+                CUDA kernels.
         """
         if device.type == "cpu":
             return Device(type="cpu", arch=0, sms=0, clock_ghz=0, bandwidth_gbs=0, l2_mb=0)
         if device.type != "cuda":
-            raise RuntimeError(f"torch_sgemm: device {device} is neither a CPU nor a CUDA device; describe one with Device(...)")
+            raise RuntimeError(
+                f"torch_sgemm: device {device} is neither a CPU nor a CUDA device; "
+                "describe one with Device(...)"
+            )
         index = torch.cuda.current_device() if device.index is None else device.index
         _, arch, sms, khz, mbs, l2 = torch.ops.sgemm._device(index)
         return Device("cuda", arch, sms, khz * 1e-6, mbs * 1e-3, l2 / 2**20)
 
     def _numbers(self) -> list[int]:
-        rates = [round(self.clock_ghz * 1e6), round(self.bandwidth_gbs * 1e3), round(self.l2_mb * 2**20)]
+        rates = [
+            round(self.clock_ghz * 1e6),
+            round(self.bandwidth_gbs * 1e3),
+            round(self.l2_mb * 2**20),
+        ]
         return [int(self.type == "cuda"), self.arch, self.sms, *rates]
 
 
@@ -99,11 +108,14 @@ class Explanation:
 
 @cache
 def _rows() -> tuple[Kernel, ...]:
-    return tuple(Kernel(**{**row, "devices": tuple(row["devices"])}) for row in json.loads(torch.ops.sgemm._kernels()))
+    return tuple(
+        Kernel(**{**row, "devices": tuple(row["devices"])})
+        for row in json.loads(torch.ops.sgemm._kernels())
+    )
 
 
 def kernels() -> list[Kernel]:
-    """All kernels, in the order of the table: ``aten`` (PyTorch's own), the CPU reference, the ladder."""
+    """All kernels, in order: ``aten`` (PyTorch's own), the CPU reference, the ladder."""
     return list(_rows())
 
 
@@ -123,7 +135,9 @@ def explain(
     kernel: str = "auto",
     device: Device | None = None,
 ) -> Explanation:
-    """Which row ``kernel=`` takes for ``beta c + alpha a @ b``, and why not each other. Nothing runs.
+    """Which row ``kernel=`` takes for ``beta c + alpha a @ b``, and why not each other.
+
+    Nothing runs.
 
     Args:
         a: float32 of shape (m, k) or (batch, m, k), any strides.
@@ -132,14 +146,21 @@ def explain(
         alpha: factor of the product.
         beta: factor of c; 1 with c and 0 without, unless given.
         kernel: ``"auto"``, a family, or a row's name.
-        device: a device to choose for, instead of the tensors' own; a and b may then be meta tensors.
+        device: a device to choose for, instead of the tensors' own; a and b may then be
+            meta tensors.
 
     Raises:
         RuntimeError: the operands don't form a product, or ``kernel`` is unknown or can't take it.
     """
-    if a.dtype != torch.float32 or b.dtype != torch.float32 or a.dim() not in (2, 3) or a.dim() != b.dim():
+    if (
+        a.dtype != torch.float32
+        or b.dtype != torch.float32
+        or a.dim() not in (2, 3)
+        or a.dim() != b.dim()
+    ):
         raise RuntimeError(
-            f"torch_sgemm.explain: 'a' has shape {list(a.shape)}, dtype {a.dtype}; 'b' has shape {list(b.shape)}, dtype {b.dtype}; "
+            f"torch_sgemm.explain: 'a' has shape {list(a.shape)}, dtype {a.dtype}; "
+            f"'b' has shape {list(b.shape)}, dtype {b.dtype}; "
             "accepted: float32, both of 2 or both of 3 dimensions"
         )
     if a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2]:
@@ -152,7 +173,9 @@ def explain(
     batch = a.shape[0] if a.dim() == 3 else 1
     problem = [a.shape[-2], b.shape[-1], a.shape[-1], batch, *_layout(a), *_layout(b)]
     numbers = (device or Device.of(a.device))._numbers()
-    answer = json.loads(torch.ops.sgemm._explain(problem, float(alpha), float(beta), numbers, kernel))
+    answer = json.loads(
+        torch.ops.sgemm._explain(problem, float(alpha), float(beta), numbers, kernel)
+    )
     if answer["error"]:
         raise RuntimeError(f"torch_sgemm.explain: argument 'kernel': {answer['error']}")
     return Explanation(answer["chosen"], tuple(Verdict(**v) for v in answer["verdicts"]))

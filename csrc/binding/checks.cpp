@@ -21,24 +21,39 @@ std::string list(IntHeaderOnlyArrayRef values) {
 // Python's name of a dtype.
 std::string dtype_name(ScalarType type) {
   switch (type) {
-    case ScalarType::Float: return "float32";
-    case ScalarType::Double: return "float64";
-    case ScalarType::Half: return "float16";
-    case ScalarType::BFloat16: return "bfloat16";
-    case ScalarType::ComplexFloat: return "complex64";
-    case ScalarType::ComplexDouble: return "complex128";
-    case ScalarType::Bool: return "bool";
-    case ScalarType::Byte: return "uint8";
-    case ScalarType::Char: return "int8";
-    case ScalarType::Short: return "int16";
-    case ScalarType::Int: return "int32";
-    case ScalarType::Long: return "int64";
-    default: return torch::headeronly::toString(type);
+    case ScalarType::Float:
+      return "float32";
+    case ScalarType::Double:
+      return "float64";
+    case ScalarType::Half:
+      return "float16";
+    case ScalarType::BFloat16:
+      return "bfloat16";
+    case ScalarType::ComplexFloat:
+      return "complex64";
+    case ScalarType::ComplexDouble:
+      return "complex128";
+    case ScalarType::Bool:
+      return "bool";
+    case ScalarType::Byte:
+      return "uint8";
+    case ScalarType::Char:
+      return "int8";
+    case ScalarType::Short:
+      return "int16";
+    case ScalarType::Int:
+      return "int32";
+    case ScalarType::Long:
+      return "int64";
+    default:
+      return torch::headeronly::toString(type);
   }
 }
 
 std::string device_name(const Tensor& tensor) {
-  return tensor.is_cuda() ? "cuda:" + std::to_string(tensor.get_device_index()) : tensor.is_cpu() ? "cpu" : "another device";
+  return tensor.is_cuda()  ? "cuda:" + std::to_string(tensor.get_device_index())
+         : tensor.is_cpu() ? "cpu"
+                           : "another device";
 }
 
 [[noreturn]] void reject(const char* op, const char* name, const Tensor& tensor, const std::string& accepted) {
@@ -90,14 +105,17 @@ bool in_disjoint_columns(const Tensor& x, const Tensor& y) {
   if (count_x != 2 || count_y != 2 || axes_x[0].stride != 1 || axes_y[0].stride != 1) return false;
   const int64_t pitch = axes_x[1].stride;
   if (axes_y[1].stride != pitch || axes_x[0].size > pitch || axes_y[0].size > pitch) return false;
-  const int64_t offset = (static_cast<const float*>(y.const_data_ptr()) - static_cast<const float*>(x.const_data_ptr())) % pitch;
+  const int64_t offset =
+      (static_cast<const float*>(y.const_data_ptr()) - static_cast<const float*>(x.const_data_ptr())) % pitch;
   const int64_t column = offset < 0 ? offset + pitch : offset;  // of y's first element, counted from x's
   return column >= axes_x[0].size && column + axes_y[0].size <= pitch;
 }
 
 }  // namespace
 
-void fail(const char* op, const std::string& text) { throw std::runtime_error(std::string("sgemm::") + op + ": " + text); }
+void fail(const char* op, const std::string& text) {
+  throw std::runtime_error(std::string("sgemm::") + op + ": " + text);
+}
 
 std::string describe(const Tensor& tensor) {
   return "shape " + list(tensor.sizes()) + ", strides " + list(tensor.strides()) + ", dtype " +
@@ -108,7 +126,8 @@ void check_tensor(const char* op, const char* name, const Tensor& tensor, const 
   const std::string shape = dims == 2 ? "(rows, columns)" : "(batch, rows, columns)";
   if (tensor.scalar_type() != ScalarType::Float || tensor.dim() != dims || tensor.is_cuda() != like.is_cuda() ||
       (tensor.is_cuda() && tensor.get_device_index() != like.get_device_index()))
-    reject(op, name, tensor, "dtype float32, device " + device_name(like) + ", " + std::to_string(dims) + " dimensions " + shape);
+    reject(op, name, tensor,
+           "dtype float32, device " + device_name(like) + ", " + std::to_string(dims) + " dimensions " + shape);
 }
 
 void check_product(const char* op, const Tensor& a, const Tensor& b) {
@@ -144,12 +163,14 @@ void check_writable(const char* op, const char* name, const Tensor& out) {
   }
 }
 
-void check_no_overlap(const char* op, const char* name, const Tensor& out, const char* input_name, const Tensor& input) {
+void check_no_overlap(const char* op, const char* name, const Tensor& out, const char* input_name,
+                      const Tensor& input) {
   if (out.numel() == 0 || input.numel() == 0) return;
   const auto [out_first, out_end] = extent(out);
   const auto [in_first, in_end] = extent(input);
   if (out_end <= in_first || in_end <= out_first || in_disjoint_columns(out, input)) return;
-  reject(op, name, out, std::string("an output that shares no memory with '") + input_name + "', which has " + describe(input));
+  reject(op, name, out,
+         std::string("an output that shares no memory with '") + input_name + "', which has " + describe(input));
 }
 
 }  // namespace sgemm

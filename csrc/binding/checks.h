@@ -1,5 +1,5 @@
-// Checks of an operator's arguments, before anything runs or is written. Each failure is a std::runtime_error that names
-// the operator, the argument, its shape, strides, dtype and device, and what is accepted.
+// Checks of an operator's arguments, before anything runs or is written. Each failure is a std::runtime_error that
+// names the operator, the argument, its shape, strides, dtype and device, and what is accepted.
 #pragma once
 #include <string>
 

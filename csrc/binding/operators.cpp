@@ -21,7 +21,9 @@ namespace {
 #if defined(SGEMM_CUDA)
 Backend cuda() { return cuda_backend::backend(); }
 #else
-const Device& cuda_device(int) { throw std::runtime_error("sgemm: this build has no CUDA kernels; see python -m torch_sgemm.info"); }
+const Device& cuda_device(int) {
+  throw std::runtime_error("sgemm: this build has no CUDA kernels; see python -m torch_sgemm.info");
+}
 
 // The same rows, so that they can be named and explained; none can run.
 Backend cuda() {
@@ -39,7 +41,11 @@ Backend backend(DeviceType type) { return type == DeviceType::kCuda ? cuda() : s
 
 ConstMatrix view(const Tensor& x) {
   const int64_t last = x.dim() - 1;
-  return {static_cast<const float*>(x.const_data_ptr()), x.size(last - 1), x.size(last), x.stride(last - 1), x.stride(last),
+  return {static_cast<const float*>(x.const_data_ptr()),
+          x.size(last - 1),
+          x.size(last),
+          x.stride(last - 1),
+          x.stride(last),
           x.dim() == 3 ? x.stride(0) : 0};
 }
 
@@ -61,15 +67,15 @@ void log_choice(const char* op, const Kernel& kernel, const std::string& request
   if (!enabled) return;
   static std::mutex mutex;
   static std::set<std::string> seen;
-  const std::string line = std::string("sgemm::") + op + " a: " + describe(a) + "; b: " + describe(b) + "; kernel \"" + request +
-                           "\" -> " + kernel.name;
+  const std::string line = std::string("sgemm::") + op + " a: " + describe(a) + "; b: " + describe(b) + "; kernel \"" +
+                           request + "\" -> " + kernel.name;
   std::lock_guard<std::mutex> lock(mutex);
   if (seen.insert(line).second) std::fprintf(stderr, "%s\n", line.c_str());
 }
 
 // out = alpha a b + beta c, all arguments checked before; c may be null when beta is 0.
-void product(const char* op, const Tensor& out, const Tensor* c, const Tensor& a, const Tensor& b, double alpha, double beta,
-             const std::string& request) {
+void product(const char* op, const Tensor& out, const Tensor* c, const Tensor& a, const Tensor& b, double alpha,
+             double beta, const std::string& request) {
   Problem p;
   p.a = view(a);
   p.b = view(b);
@@ -153,7 +159,8 @@ struct Operators {
     product(op, out, nullptr, a, b, 1, 0, kernel);
   }
 
-  static Tensor addmm(const Tensor& c, const Tensor& a, const Tensor& b, double beta, double alpha, const std::string& kernel) {
+  static Tensor addmm(const Tensor& c, const Tensor& a, const Tensor& b, double beta, double alpha,
+                      const std::string& kernel) {
     constexpr const char* op = kBatched ? "baddbmm" : "addmm";
     check_inputs(op, a, b, DIMS);
     check_addend(op, c, a, b, nullptr);
@@ -162,8 +169,8 @@ struct Operators {
     return out;
   }
 
-  static void addmm_out(const Tensor& c, const Tensor& a, const Tensor& b, double beta, double alpha, const std::string& kernel,
-                        const Tensor& out) {
+  static void addmm_out(const Tensor& c, const Tensor& a, const Tensor& b, double beta, double alpha,
+                        const std::string& kernel, const Tensor& out) {
     constexpr const char* op = kBatched ? "baddbmm_out" : "addmm_out";
     check_inputs(op, a, b, DIMS);
     check_output(op, "out", out, a, b);
@@ -189,8 +196,10 @@ std::vector<int64_t> device(int64_t index) {
 }
 
 // problem: {m, n, k, batch, then for a and for b: row, column and batch stride and the address modulo 16}
-std::string explain(std::vector<int64_t> problem, double alpha, double beta, std::vector<int64_t> device, const std::string& kernel) {
-  if (problem.size() != 12 || device.size() != 6) fail("_explain", "12 numbers of the problem and 6 of the device are accepted");
+std::string explain(std::vector<int64_t> problem, double alpha, double beta, std::vector<int64_t> device,
+                    const std::string& kernel) {
+  if (problem.size() != 12 || device.size() != 6)
+    fail("_explain", "12 numbers of the problem and 6 of the device are accepted");
   Problem p;
   p.m = problem[0];
   p.n = problem[1];
@@ -201,7 +210,7 @@ std::string explain(std::vector<int64_t> problem, double alpha, double beta, std
   p.a = {reinterpret_cast<const float*>(problem[7]), p.m, p.k, problem[4], problem[5], problem[6]};
   p.b = {reinterpret_cast<const float*>(problem[11]), p.k, p.n, problem[8], problem[9], problem[10]};
   const DeviceType type = device[0] ? DeviceType::kCuda : DeviceType::kCpu;
-  const Device d = {type,           int(device[1]), int(device[2]), device[3] * 1e-6, device[4] * 1e-3, device[5] / 1048576.0};
+  const Device d = {type, int(device[1]), int(device[2]), device[3] * 1e-6, device[4] * 1e-3, device[5] / 1048576.0};
   return describe_choice(backend(type).table, p, d, kernel);
 }
 
@@ -227,8 +236,12 @@ STABLE_TORCH_LIBRARY(sgemm, m) {
   m.def("baddbmm(Tensor c, Tensor a, Tensor b, *, float beta=1, float alpha=1, str kernel=\"auto\") -> Tensor");
   m.def("mm_out(Tensor a, Tensor b, *, str kernel=\"auto\", Tensor(a!) out) -> ()");
   m.def("bmm_out(Tensor a, Tensor b, *, str kernel=\"auto\", Tensor(a!) out) -> ()");
-  m.def("addmm_out(Tensor c, Tensor a, Tensor b, *, float beta=1, float alpha=1, str kernel=\"auto\", Tensor(a!) out) -> ()");
-  m.def("baddbmm_out(Tensor c, Tensor a, Tensor b, *, float beta=1, float alpha=1, str kernel=\"auto\", Tensor(a!) out) -> ()");
+  m.def(
+      "addmm_out(Tensor c, Tensor a, Tensor b, *, float beta=1, float alpha=1, str kernel=\"auto\", Tensor(a!) out) -> "
+      "()");
+  m.def(
+      "baddbmm_out(Tensor c, Tensor a, Tensor b, *, float beta=1, float alpha=1, str kernel=\"auto\", Tensor(a!) out) "
+      "-> ()");
   m.def("gemm_(Tensor(a!) c, Tensor a, Tensor b, *, float alpha=1, float beta=0, str kernel=\"auto\") -> ()");
   m.def("_kernels() -> str");
   m.def("_device(int index) -> int[]");

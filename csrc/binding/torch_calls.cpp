@@ -36,14 +36,16 @@ Tensor empty(std::initializer_list<int64_t> sizes, const Tensor& like) {
   check(aoti_torch_get_device_type(like.get(), &type), "device type");
   check(aoti_torch_get_device_index(like.get(), &index), "device index");
   AtenTensorHandle handle;
-  check(aoti_torch_empty_strided(sizes.size(), sizes.begin(), strides.data(), aoti_torch_dtype_float32(), type, index, &handle),
+  check(aoti_torch_empty_strided(sizes.size(), sizes.begin(), strides.data(), aoti_torch_dtype_float32(), type, index,
+                                 &handle),
         "allocation");
   return Tensor(handle);
 }
 
 Stream current_stream(const Tensor& tensor) {
   if (!tensor.is_cuda()) return nullptr;
-  static const auto get = reinterpret_cast<AOTITorchError (*)(int32_t, void**)>(cuda_function("aoti_torch_get_current_cuda_stream"));
+  static const auto get =
+      reinterpret_cast<AOTITorchError (*)(int32_t, void**)>(cuda_function("aoti_torch_get_current_cuda_stream"));
   void* stream;
   check(get(tensor.get_device_index(), &stream), "current stream");
   return stream;

@@ -22,7 +22,8 @@ __device__ inline Tile block_tile(const MatrixView<T>& d, int bm, int bn) {
   return {row / tiles_m, int64_t{row % tiles_m} * bm, int64_t{blockIdx.x % tiles_n} * bn};
 }
 
-// D(i, j) = alpha * acc + beta * C(i, j), for elements inside the matrix. C is not read when beta is 0: it may hold NaN.
+// D(i, j) = alpha * acc + beta * C(i, j), for elements inside the matrix. C is not read when beta is 0: it may hold
+// NaN.
 __device__ inline void store(const Problem& p, const Tile& tile, int64_t i, int64_t j, float acc) {
   if (!p.d.contains(i, j)) return;
   float value = p.alpha * acc;
@@ -32,7 +33,8 @@ __device__ inline void store(const Problem& p, const Tile& tile, int64_t i, int6
 
 #if defined(__CUDACC__)
 inline void check(cudaError_t status, const char* what) {
-  if (status != cudaSuccess) throw std::runtime_error(std::string("sgemm: ") + what + ": " + cudaGetErrorString(status));
+  if (status != cudaSuccess)
+    throw std::runtime_error(std::string("sgemm: ") + what + ": " + cudaGetErrorString(status));
 }
 
 template <class... Params, class... Args>

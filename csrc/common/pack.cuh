@@ -1,4 +1,5 @@
-// Copies an operand that a kernel can't read directly to a row-major one whose rows are whole float4s, filled with zeros.
+// Copies an operand that a kernel can't read directly to a row-major one whose rows are whole float4s, filled with
+// zeros.
 //
 // A 32 x 32 tile goes through shared memory, so that both sides are coalesced whichever way the source runs; the
 // padding column keeps the transposed reads free of bank conflicts. Bound by memory: 8 bytes an element.

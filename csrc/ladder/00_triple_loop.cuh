@@ -8,6 +8,7 @@ namespace sgemm::SGEMM_BACKEND {
 
 struct TripleLoop {
   static constexpr const char* kIdea = "three loops on the CPU";
+  static constexpr const char* kSource = "ladder/00_triple_loop.cuh";
   static constexpr int BM = 1, BN = 1, BK = 1, TM = 1, TN = 1;
   static constexpr int kThreads = 1;
   static constexpr Reads kReads = Reads::kAnyStrides;

@@ -12,6 +12,7 @@ namespace sgemm::SGEMM_BACKEND {
 template <int BLOCK>
 struct Naive {
   static constexpr const char* kIdea = "one thread, one element; warps walk down columns";
+  static constexpr const char* kSource = "ladder/01_naive.cuh";
   static constexpr int BM = BLOCK, BN = BLOCK, BK = 1, TM = 1, TN = 1;
   static constexpr int kThreads = BLOCK * BLOCK;
   static constexpr Reads kReads = Reads::kAnyStrides;
@@ -20,7 +21,7 @@ struct Naive {
 };
 
 template <int BLOCK>
-__global__ void __launch_bounds__(BLOCK * BLOCK) naive(Problem p) {
+__global__ void __launch_bounds__(BLOCK* BLOCK) naive(Problem p) {
   const Tile tile = block_tile(p.d, BLOCK, BLOCK);
   const int64_t i = tile.row + threadIdx.x, j = tile.col + threadIdx.y;
   if (!p.d.contains(i, j)) return;

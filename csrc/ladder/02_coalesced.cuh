@@ -12,6 +12,7 @@ namespace sgemm::SGEMM_BACKEND {
 template <int BLOCK>
 struct Coalesced {
   static constexpr const char* kIdea = "warps walk along rows: coalesced loads and stores";
+  static constexpr const char* kSource = "ladder/02_coalesced.cuh";
   static constexpr int BM = BLOCK, BN = BLOCK, BK = 1, TM = 1, TN = 1;
   static constexpr int kThreads = BLOCK * BLOCK;
   static constexpr Reads kReads = Reads::kAnyStrides;
@@ -20,7 +21,7 @@ struct Coalesced {
 };
 
 template <int BLOCK>
-__global__ void __launch_bounds__(BLOCK * BLOCK) coalesced(Problem p) {
+__global__ void __launch_bounds__(BLOCK* BLOCK) coalesced(Problem p) {
   const Tile tile = block_tile(p.d, BLOCK, BLOCK);
   const int64_t i = tile.row + threadIdx.y, j = tile.col + threadIdx.x;
   if (!p.d.contains(i, j)) return;

@@ -12,6 +12,7 @@ namespace sgemm::SGEMM_BACKEND {
 template <int BLOCK>
 struct SharedTile {
   static constexpr const char* kIdea = "tiles of A and B shared by a block";
+  static constexpr const char* kSource = "ladder/03_shared_tile.cuh";
   static constexpr int BM = BLOCK, BN = BLOCK, BK = BLOCK, TM = 1, TN = 1;
   static constexpr int kThreads = BLOCK * BLOCK;
   static constexpr Reads kReads = Reads::kAnyStrides;
@@ -20,7 +21,7 @@ struct SharedTile {
 };
 
 template <int BLOCK>
-__global__ void __launch_bounds__(BLOCK * BLOCK) shared_tile(Problem p) {
+__global__ void __launch_bounds__(BLOCK* BLOCK) shared_tile(Problem p) {
   __shared__ float as[BLOCK][BLOCK];  // (BM,BK)
   __shared__ float bs[BLOCK][BLOCK];  // (BK,BN)
   const Tile tile = block_tile(p.d, BLOCK, BLOCK);

@@ -12,6 +12,7 @@ namespace sgemm::SGEMM_BACKEND {
 template <int BLOCK, int PAD>
 struct PaddedTile {
   static constexpr const char* kIdea = "transposed tiles: bank conflicts, and the padding that removes them";
+  static constexpr const char* kSource = "ladder/04_padded_tile.cuh";
   static constexpr int BM = BLOCK, BN = BLOCK, BK = BLOCK, TM = 1, TN = 1;
   static constexpr int kThreads = BLOCK * BLOCK;
   static constexpr Reads kReads = Reads::kAnyStrides;
@@ -20,7 +21,7 @@ struct PaddedTile {
 };
 
 template <int BLOCK, int PAD>
-__global__ void __launch_bounds__(BLOCK * BLOCK) padded_tile(Problem p) {
+__global__ void __launch_bounds__(BLOCK* BLOCK) padded_tile(Problem p) {
   __shared__ float as[BLOCK][BLOCK + PAD];  // (BK,BM)
   __shared__ float bs[BLOCK][BLOCK + PAD];  // (BN,BK)
   const Tile tile = block_tile(p.d, BLOCK, BLOCK);

@@ -12,6 +12,7 @@ namespace sgemm::SGEMM_BACKEND {
 template <int BLOCK>
 struct UnrolledTile {
   static constexpr const char* kIdea = "the inner loop unrolled";
+  static constexpr const char* kSource = "ladder/05_unrolled_tile.cuh";
   static constexpr int BM = BLOCK, BN = BLOCK, BK = BLOCK, TM = 1, TN = 1;
   static constexpr int kThreads = BLOCK * BLOCK;
   static constexpr Reads kReads = Reads::kAnyStrides;
@@ -20,7 +21,7 @@ struct UnrolledTile {
 };
 
 template <int BLOCK>
-__global__ void __launch_bounds__(BLOCK * BLOCK) unrolled_tile(Problem p) {
+__global__ void __launch_bounds__(BLOCK* BLOCK) unrolled_tile(Problem p) {
   __shared__ float as[BLOCK][BLOCK];  // (BM,BK)
   __shared__ float bs[BLOCK][BLOCK];  // (BK,BN)
   const Tile tile = block_tile(p.d, BLOCK, BLOCK);

@@ -12,6 +12,7 @@ namespace sgemm::SGEMM_BACKEND {
 template <int BM_, int BN_, int BK_, int TM_>
 struct ThreadTile1d {
   static constexpr const char* kIdea = "a column of neighbouring elements a thread, short tiles along k";
+  static constexpr const char* kSource = "ladder/07_thread_tile_1d.cuh";
   static constexpr int BM = BM_, BN = BN_, BK = BK_, TM = TM_, TN = 1;
   static constexpr int kThreads = BM * BN / TM;
   static constexpr Reads kReads = Reads::kAnyStrides;

@@ -13,6 +13,7 @@ namespace sgemm::SGEMM_BACKEND {
 template <int BLOCK>
 struct VectorPrefetch {
   static constexpr const char* kIdea = "float4 moves, the next tiles prefetched into registers";
+  static constexpr const char* kSource = "ladder/08_vector_prefetch.cuh";
   static constexpr int BM = BLOCK, BN = BLOCK, BK = BLOCK, TM = 1, TN = 4;
   static constexpr int kThreads = BM * BN / TN;
   static constexpr Reads kReads = Reads::kAlignedRows;

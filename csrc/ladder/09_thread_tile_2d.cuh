@@ -12,6 +12,7 @@ namespace sgemm::SGEMM_BACKEND {
 template <int BM_, int BN_, int BK_, int TM_, int TN_>
 struct ThreadTile2d {
   static constexpr const char* kIdea = "a two-dimensional tile of C a thread";
+  static constexpr const char* kSource = "ladder/09_thread_tile_2d.cuh";
   static constexpr int BM = BM_, BN = BN_, BK = BK_, TM = TM_, TN = TN_;
   static constexpr int kThreads = (BM / TM) * (BN / TN);
   static constexpr int kBlocks = kThreads == 256 ? 2 : 1;  // a multiprocessor: 128 registers a thread at most

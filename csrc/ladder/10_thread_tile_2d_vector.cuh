@@ -11,7 +11,8 @@ namespace sgemm::SGEMM_BACKEND {
 
 template <int BM_, int BN_, int BK_, int TM_, int TN_>
 struct ThreadTile2dVector {
-  static constexpr const char* kIdea = "two-dimensional thread tile, every move a float4, A transposed in shared memory";
+  static constexpr const char* kIdea = "two-dimensional thread tile, every move a float4, A transposed";
+  static constexpr const char* kSource = "ladder/10_thread_tile_2d_vector.cuh";
   static constexpr int BM = BM_, BN = BN_, BK = BK_, TM = TM_, TN = TN_;
   static constexpr int kThreads = (BM / TM) * (BN / TN);
   static constexpr int kBlocks = kThreads == 256 ? 2 : 1;  // a multiprocessor: 128 registers a thread at most

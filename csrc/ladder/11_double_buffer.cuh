@@ -13,6 +13,7 @@ namespace sgemm::SGEMM_BACKEND {
 template <int UNROLL>
 struct DoubleBuffer {
   static constexpr const char* kIdea = "two shared buffers, one barrier a step";
+  static constexpr const char* kSource = "ladder/11_double_buffer.cuh";
   static constexpr int BM = 128, BN = 128, BK = 8, TM = 8, TN = 8;
   static constexpr int kThreads = (BM / TM) * (BN / TN);
   static constexpr int kBlocks = kThreads == 256 ? 2 : 1;  // a multiprocessor: 128 registers a thread at most

@@ -12,6 +12,7 @@ namespace sgemm::SGEMM_BACKEND {
 template <int BM_, int BN_, int BK_, int TM_, int TN_>
 struct RegisterBuffer {
   static constexpr const char* kIdea = "two buffers in shared memory and two in registers";
+  static constexpr const char* kSource = "ladder/12_register_buffer.cuh";
   static constexpr int BM = BM_, BN = BN_, BK = BK_, TM = TM_, TN = TN_;
   static constexpr int X = BN / TN, Y = BM / TM;  // threads along n and m
   static constexpr int kThreads = X * Y;

@@ -29,8 +29,8 @@ struct Storage {
   ConstMatrix view;
 };
 
-// `rows` x `cols`, stored transposed or not, with `pad` unused elements a row. Integers, so that sums are exact; NaN between
-// the rows, so that what must not be read is not.
+// `rows` x `cols`, stored transposed or not, with `pad` unused elements a row. Integers, so that sums are exact; NaN
+// between the rows, so that what must not be read is not.
 Storage make_matrix(int64_t batch, int64_t rows, int64_t cols, bool transposed, int64_t pad, std::mt19937& random) {
   const int64_t lines = transposed ? cols : rows, length = transposed ? rows : cols, pitch = length + pad;
   const int64_t count = batch && lines && length ? ((batch * lines) - 1) * pitch + length : 0;
@@ -80,9 +80,9 @@ int64_t wrong_elements(const sgemm::Backend& backend, const Kernel& kernel, cons
 // Shapes around the edges of the row's tile, in turn with each layout, padding, alpha and beta.
 std::vector<Case> cases(const Kernel& kernel) {
   const int64_t m = kernel.bm, n = kernel.bn, k = kernel.bk;
-  const int64_t shapes[][4] = {{1, 1, 1, 1},         {1, m, n, k},         {1, m + 1, n - 1, k + 1}, {2, m - 1, n + 1, 2 * k + 3},
-                               {3, 5, 3, 2},         {1, 2, n + 2, k + 4}, {1, m + 2, 3, 0},         {1, 17, 33, 41},
-                               {2, m / 2 + 1, 7, 19}};
+  const int64_t shapes[][4] = {
+      {1, 1, 1, 1},         {1, m, n, k},     {1, m + 1, n - 1, k + 1}, {2, m - 1, n + 1, 2 * k + 3}, {3, 5, 3, 2},
+      {1, 2, n + 2, k + 4}, {1, m + 2, 3, 0}, {1, 17, 33, 41},          {2, m / 2 + 1, 7, 19}};
   const float factors[][2] = {{1, 0}, {2, 1}, {-1, 0.5f}, {0, 3}, {0, 0}};
   std::vector<Case> out;
   int turn = 0;
@@ -90,7 +90,8 @@ std::vector<Case> cases(const Kernel& kernel) {
     for (int layout = 0; layout < 8; ++layout, ++turn) {
       if (s[1] < 1 || s[2] < 1) continue;
       const auto& f = factors[turn % 5];
-      out.push_back({s[0], s[1], s[2], s[3], bool(layout & 1), bool(layout & 2), bool(layout & 4), turn % 3, f[0], f[1]});
+      out.push_back(
+          {s[0], s[1], s[2], s[3], bool(layout & 1), bool(layout & 2), bool(layout & 4), turn % 3, f[0], f[1]});
     }
   return out;
 }

@@ -1,0 +1,57 @@
+"""From a row of the kernel table to the symbol of its kernel in the compiled library.
+
+The table's source, csrc/kernels.cu, pairs each row's name with a template: row<SharedTile<32>>
+("shared_tile_32", ...). The kernel's demangled symbol carries either that template
+(many_outputs<ManyOutputs<16, 32, ...>>) or its arguments behind its own name (shared_tile<32>).
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TABLE = ROOT / "csrc" / "kernels.cu"
+
+
+def demangle(symbols: list[str]) -> list[str]:
+    """The symbols as C++ writes them, through cu++filt or c++filt."""
+    program = shutil.which("cu++filt") or shutil.which("c++filt")
+    if not program:
+        raise SystemExit("neither cu++filt nor c++filt was found: install binutils")
+    done = subprocess.run(
+        [program], input="\n".join(symbols), capture_output=True, text=True, check=True
+    )
+    return done.stdout.splitlines()
+
+
+def templates(table: str) -> dict[str, str]:
+    """Row name to template, as written in the table: {"naive_32": "Naive<32>"}."""
+    rows = re.findall(r"<\s*(\w+\s*<[^<>]*>)\s*>\s*\(\s*\"(\w+)\"", table)
+    return {name: re.sub(r"\s+", "", template) for template, name in rows}
+
+
+def symbol_pattern(row: str, table: str) -> str:
+    """A regular expression for the row's kernel among demangled symbols without blanks."""
+    found = templates(table).get(row)
+    if not found:
+        raise SystemExit(
+            f"{TABLE.name} has no row {row!r} that names a template; give the kernel's symbol "
+            f"with --symbol REGEX. Rows: {' '.join(templates(table))}"
+        )
+    name, arguments = found.rstrip(">").split("<", 1)
+    snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    return rf"\b(?:{name}|{snake})<{re.escape(arguments)}[>(]"
+
+
+def find_symbol(row: str, symbols: list[str], pattern: str = "") -> tuple[str, str]:
+    """(mangled, demangled) of the one symbol that fits; SystemExit names what was found instead."""
+    pattern = pattern or symbol_pattern(row, TABLE.read_text())
+    pairs = dict(zip(symbols, demangle(symbols), strict=True))
+    fits = [(s, d) for s, d in pairs.items() if re.search(pattern, re.sub(r"\s+", "", d))]
+    if len(fits) != 1:
+        seen = "\n    ".join(d for _, d in fits or pairs.items())
+        raise SystemExit(f"{len(fits)} kernels fit {pattern!r}, one should. Seen:\n    {seen}")
+    return fits[0]

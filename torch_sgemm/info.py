@@ -1,0 +1,168 @@
+"""What this installation is and what it can run here: ``python -m torch_sgemm.info [--json]``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import torch_sgemm
+
+PACKAGE = Path(__file__).resolve().parent
+LIBRARY = PACKAGE / "libtorch_sgemm.so"
+SMI_FIELDS = ("driver_version", "clocks.sm", "clocks.max.sm", "clocks.max.mem", "power.limit")
+ENVIRONMENT = {
+    "TORCH_SGEMM_LOG": "1: log which kernel each new problem takes",
+    "TORCH_SGEMM_SIMT_SHUFFLE": "seed: on the CPU, shuffle a block's threads between barriers",
+    "TORCH_SGEMM_CUDA": "build: 0 CPU only, 1 CUDA or an error",
+    "TORCH_SGEMM_TOOLKIT": "build: machine, pypi, or a CUDA version to fetch from PyPI",
+    "TORCH_CUDA_ARCH_LIST": "build: such as 9.0a or 8.0;9.0+PTX",
+    "MAX_JOBS": "build: compilers at once",
+}
+
+
+def build_info() -> dict[str, Any]:
+    """The build's account of its decisions: the package's build_info.json."""
+    return json.loads((PACKAGE / "build_info.json").read_text())
+
+
+def gpus() -> list[dict[str, Any]]:
+    """The GPUs that torch sees; clocks and driver where nvidia-smi tells them."""
+    if not torch.cuda.is_available():
+        return []
+    found = []
+    for index in range(torch.cuda.device_count()):
+        p = torch.cuda.get_device_properties(index)
+        found.append(
+            {
+                "index": index,
+                "name": p.name,
+                "arch": p.major * 10 + p.minor,
+                "sms": p.multi_processor_count,
+                "memory_gib": round(p.total_memory / 2**30, 1),
+                **_smi(str(getattr(p, "uuid", ""))),
+            }
+        )
+    return found
+
+
+def _smi(uuid: str) -> dict[str, str]:
+    """Driver and clocks of the GPU with this uuid (indices differ under CUDA_VISIBLE_DEVICES)."""
+    program = shutil.which("nvidia-smi")
+    if not program or not uuid:
+        return {}
+    command = [program, f"--query-gpu=uuid,{','.join(SMI_FIELDS)}", "--format=csv,noheader"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    for line in done.stdout.splitlines():
+        values = [v.strip() for v in line.split(",")]
+        if values[0].removeprefix("GPU-") == uuid.removeprefix("GPU-"):
+            return dict(zip(SMI_FIELDS, values[1:], strict=True))
+    return {}
+
+
+def rows(devices: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Every kernel of the table and where it runs here: "cpu", "cuda:0", ..."""
+    return [
+        {
+            "name": k.name,
+            "family": k.family,
+            "min_arch": k.min_arch,
+            "runs_on": (["cpu"] if "cpu" in k.devices else [])
+            + [
+                f"cuda:{d['index']}"
+                for d in devices
+                if "cuda" in k.devices and d["arch"] >= k.min_arch
+            ],
+            "built_for": list(k.devices),
+            "idea": k.idea,
+        }
+        for k in torch_sgemm.kernels()
+    ]
+
+
+def collect() -> dict[str, Any]:
+    """Everything that ``python -m torch_sgemm.info`` prints, as JSON-ready values."""
+    devices = gpus()
+    build = build_info()
+    return {
+        "torch_sgemm": build["version"],
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torch_cuda": torch.version.cuda,
+        "platform": platform.platform(),
+        "library": str(LIBRARY),
+        "library_mib": round(LIBRARY.stat().st_size / 2**20, 2),
+        "build": build,
+        "gpus": devices,
+        "kernels": rows(devices),
+        "environment": {name: os.environ.get(name) for name in ENVIRONMENT},
+    }
+
+
+def report(info: dict[str, Any]) -> str:
+    """The same as aligned text."""
+    build = info["build"]
+    toolkit = build["toolkit"]
+    lines = [
+        f"torch_sgemm   {info['torch_sgemm']}",
+        f"library       {info['library']} ({info['library_mib']} MiB)",
+        f"python        {info['python']}",
+        f"torch         {info['torch']} (CUDA {info['torch_cuda'] or 'none'})",
+        f"platform      {info['platform']}",
+        "",
+        f"built         {build['date']} against torch {build['torch']}, {build['jobs']} jobs",
+        f"CUDA kernels  {'yes' if build['cuda'] else 'no'}: {build['reason']}",
+        f"toolkit       {toolkit['kind']}"
+        + (f", nvcc {toolkit['version']}" if build["cuda"] else ""),
+        f"architectures {' '.join(build['architectures']) or 'none'}",
+        f"compiler      {build['compiler']}",
+        f"sources       {build['csrc_digest']}",
+        "",
+    ]
+    for d in info["gpus"]:
+        lines.append(
+            f"cuda:{d['index']}        {d['name']}, sm_{d['arch']}, {d['sms']} SMs, "
+            f"{d['memory_gib']} GiB"
+        )
+        more = [f"{k} {v}" for k, v in d.items() if k in SMI_FIELDS]
+        if more:
+            lines.append(f"              {', '.join(more)}")
+    if not info["gpus"]:
+        lines.append("GPUs          none that torch can use: kernels run on the CPU")
+    lines.append("")
+
+    table = [("kernel", "family", "runs here on", "idea")]
+    for k in info["kernels"]:
+        where = " ".join(k["runs_on"]) or f"nothing here (needs sm_{k['min_arch']})"
+        if "cuda" in k["built_for"] and not info["gpus"]:
+            where += " (cuda)"
+        table.append((k["name"], k["family"] or "-", where, k["idea"]))
+    widths = [max(len(row[i]) for row in table) for i in range(3)]
+    for row in table:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        lines.append("  ".join([*cells, row[3]]))
+    if not info["gpus"]:
+        lines.append("(cuda): also built for GPUs")
+    lines.append("")
+    for name, meaning in ENVIRONMENT.items():
+        value = info["environment"][name]
+        lines.append(f"{name:<25} {'unset' if value is None else value:<8} {meaning}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m torch_sgemm.info", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    info = collect()
+    print(json.dumps(info, indent=2) if parser.parse_args().json else report(info))
+
+
+if __name__ == "__main__":
+    main()
