@@ -75,7 +75,7 @@ sanitize: build  ## compute-sanitizer's four tools over the table (GPU)
 	@$(PY) tools/sanitize.py $(ARGS)
 
 profile: need-kernel build  ## Nsight Compute on one kernel: K=shared_tile_32 (GPU)
-	@$(PY) tools/profile.py '$(K)' $(ARGS)
+	@$(PY) tools/profile_kernel.py '$(K)' $(ARGS)
 
 sass: need-kernel build  ## instruction mix of one kernel's inner loop: K=shared_tile_32
 	@$(PY) tools/sass.py '$(K)' $(ARGS)

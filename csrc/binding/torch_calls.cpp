@@ -26,6 +26,19 @@ void check(AOTITorchError status, const char* what) {
 using Product = decltype(&aoti_torch_cpu_mm_out);
 using SumOfProduct = decltype(&aoti_torch_cpu_addmm_out);
 
+// Of matrices and of batches.
+struct CudaProducts {
+  Product product[2] = {reinterpret_cast<Product>(cuda_function("aoti_torch_cuda_mm_out")),
+                        reinterpret_cast<Product>(cuda_function("aoti_torch_cuda_bmm_out"))};
+  SumOfProduct sum[2] = {reinterpret_cast<SumOfProduct>(cuda_function("aoti_torch_cuda_addmm_out")),
+                         reinterpret_cast<SumOfProduct>(cuda_function("aoti_torch_cuda_baddbmm_out"))};
+};
+
+const CudaProducts& cuda_products() {
+  static const CudaProducts products;
+  return products;
+}
+
 }  // namespace
 
 Tensor empty(std::initializer_list<int64_t> sizes, const Tensor& like) {
@@ -54,14 +67,12 @@ Stream current_stream(const Tensor& tensor) {
 void aten_product(const Tensor& out, const Tensor* c, const Tensor& a, const Tensor& b, double alpha, double beta) {
   const bool cuda = out.is_cuda(), batched = out.dim() == 3;
   if (!c) {
-    static const Product cpu[] = {aoti_torch_cpu_mm_out, aoti_torch_cpu_bmm_out};
-    static const char* const names[] = {"aoti_torch_cuda_mm_out", "aoti_torch_cuda_bmm_out"};
-    const Product product = cuda ? reinterpret_cast<Product>(cuda_function(names[batched])) : cpu[batched];
+    const Product product =
+        cuda ? cuda_products().product[batched] : (batched ? aoti_torch_cpu_bmm_out : aoti_torch_cpu_mm_out);
     check(product(out.get(), a.get(), b.get()), batched ? "bmm" : "mm");
   } else {
-    static const SumOfProduct cpu[] = {aoti_torch_cpu_addmm_out, aoti_torch_cpu_baddbmm_out};
-    static const char* const names[] = {"aoti_torch_cuda_addmm_out", "aoti_torch_cuda_baddbmm_out"};
-    const SumOfProduct product = cuda ? reinterpret_cast<SumOfProduct>(cuda_function(names[batched])) : cpu[batched];
+    const SumOfProduct product =
+        cuda ? cuda_products().sum[batched] : (batched ? aoti_torch_cpu_baddbmm_out : aoti_torch_cpu_addmm_out);
     check(product(out.get(), c->get(), a.get(), b.get(), beta, alpha), batched ? "baddbmm" : "addmm");
   }
 }

@@ -1,0 +1,1 @@
+"""Benchmarks of torch_sgemm beside PyTorch's own products: ``python -m benchmarks --help``."""

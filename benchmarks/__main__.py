@@ -1,0 +1,58 @@
+"""Command line: ``python -m benchmarks COMMAND``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from types import ModuleType
+
+try:
+    from benchmarks import call, ladder, report, seeds, suite, tables
+except ModuleNotFoundError as missing:
+    sys.exit(f"benchmarks: {missing}; install the package with its extra: pip install '.[bench]'")
+
+MEASURING = {"ladder": ladder, "suite": suite, "seeds": seeds, "call": call}
+
+
+def first_line(module: ModuleType) -> str:
+    """A module's docstring without its command's name."""
+    return (module.__doc__ or "").splitlines()[0].split(": ", 1)[1]
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line; a command is a module with add_arguments and run."""
+    top = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    commands = top.add_subparsers(dest="command", required=True)
+    for name, module in MEASURING.items():
+        sub = commands.add_parser(name, help=first_line(module), description=module.__doc__)
+        module.add_arguments(sub)
+        shared = sub.add_argument_group("timing and record")
+        shared.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
+        shared.add_argument("--output", type=Path, help="record (default: benchmarks/results/...)")
+        shared.add_argument("--seed", type=int, default=1)
+        shared.add_argument("--rounds", type=int, default=8, help="replays of each side, at most")
+        shared.add_argument("--budget", type=float, default=1.0, help="seconds a pair, about")
+        shared.add_argument("--idle", type=float, default=0.02, help="pause before a replay, s")
+        shared.add_argument(
+            "--sustained", action="store_true", help="time each side after 0.5 s of itself"
+        )
+        sub.set_defaults(run=module.run)
+    sub = commands.add_parser("report", help=first_line(report), description=report.__doc__)
+    report.add_arguments(sub)
+    sub.set_defaults(run=report.run)
+    return top
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs one command; 1 if a row failed, is wrong, or a file is old."""
+    args = parser().parse_args(argv)
+    try:
+        return args.run(args)
+    except RuntimeError as failure:
+        tables.console.print(f"benchmarks {args.command}: {failure}", style="red", markup=False)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,105 @@
+"""``call``: what one call from Python costs on problems too small to matter on the device."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+
+import torch
+from torch.utils.benchmark import Timer
+
+import torch_sgemm
+from benchmarks import record, tables
+from benchmarks.measure import families
+from benchmarks.problems import Problem, make_pool
+from benchmarks.session import Session
+
+GPU_SIZES = (16, 64, 256)
+CPU_SIZES = (16, 64)
+TURNS = 5
+TIMING = (
+    "wall clock a call by torch.utils.benchmark, in blocks that end in a synchronisation, "
+    "one thread, all statements by turns"
+)
+BASELINE = "torch.mm(a, b)"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """--size and --kernel."""
+    parser.add_argument("--size", type=int, nargs="+", help="m = n = k")
+    parser.add_argument(
+        "--kernel", nargs="+", metavar="NAME", help="rows (default: aten and each family's choice)"
+    )
+
+
+def statements(kernels: list[str]) -> list[str]:
+    """What is timed; a, b and out are there."""
+    calls = [BASELINE, "torch.mm(a, b, out=out)", "torch.ops.sgemm.mm(a, b)"]
+    calls.append("torch.ops.sgemm.mm.default(a, b)")
+    calls += [f'torch.ops.sgemm.mm.default(a, b, kernel="{name}")' for name in kernels]
+    return [*calls, "torch.ops.sgemm.mm_out.default(a, b, out=out)"]
+
+
+def run(args: argparse.Namespace) -> int:
+    """Times all statements by turns, saves the record and prints the table."""
+    session = Session(args, TIMING)
+    sizes = args.size or (GPU_SIZES if session.on_gpu else CPU_SIZES)
+    results = session.record["rows"]
+    with session.progress(len(sizes) * TURNS) as step:
+        for size in sizes:
+            problem = Problem.square(size)
+            a, b, out = make_pool(problem, session.device, session.seed).sets[0]
+            kernels = args.kernel or default_kernels(a, b, session.device)
+            variables = {"torch": torch, "a": a, "b": b, "out": out}
+            timers = {s: Timer(s, globals=variables) for s in statements(kernels)}
+            times: dict[str, list[float]] = {s: [] for s in timers}
+            for turn in range(TURNS):
+                step(f"{size}, turn {turn + 1}")
+                for statement, timer in timers.items():
+                    block = timer.blocked_autorange(min_run_time=0.1)
+                    times[statement].append(1e6 * block.median)
+            for statement, us in times.items():
+                results.append(
+                    {
+                        "size": size,
+                        "statement": statement,
+                        "us": statistics.median(us),
+                        "us_min": min(us),
+                        "us_max": max(us),
+                        "torch_us": statistics.median(times[BASELINE]),
+                    }
+                )
+    columns, rows = cells(session.record)
+    tables.show("Microseconds a call from Python", columns, rows)
+    _, status = session.finish()
+    if not session.on_gpu:
+        show_recorded()
+    return status
+
+
+def default_kernels(a: torch.Tensor, b: torch.Tensor, device: torch.device) -> list[str]:
+    """PyTorch's kernel through our operator, and the row that each family takes."""
+    chosen = [torch_sgemm.explain(a, b, kernel=name).chosen for name in families(device)]
+    return list(dict.fromkeys(["aten", *chosen]))
+
+
+def cells(found: dict) -> tuple[list[str], list[list[str]]]:
+    """A line a statement, a column a size: microseconds and their range."""
+    sizes = sorted({r["size"] for r in found["rows"]})
+    by: dict[str, dict[int, str]] = {}
+    for r in found["rows"]:
+        text = f"{r['us']:.1f} ({r['us_min']:.1f} … {r['us_max']:.1f})"
+        by.setdefault(r["statement"], {})[r["size"]] = text
+    rows = [[name, *(line.get(size, tables.NONE) for size in sizes)] for name, line in by.items()]
+    return ["statement", *(f"{size}³" for size in sizes)], rows
+
+
+def show_recorded() -> None:
+    """The recorded GPU figures, on a machine that has none of its own."""
+    found = record.latest_gpu("call")
+    if found is None:
+        tables.say("\nThere is no GPU record yet (benchmarks/results/call-*.json).")
+        return
+    columns, rows = cells(found)
+    tables.show("\nRecorded on a GPU: microseconds a call", columns, rows)
+    tables.say(record.provenance(found))

@@ -1,0 +1,71 @@
+"""Errors against float64, in units of 2^-24 (|alpha| |A||B| + |beta| |C|)."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from benchmarks.problems import Operands, Problem
+from benchmarks.sides import Side
+
+UNIT = 2.0**-24
+SAMPLE_ROWS = 64
+SAMPLE_BATCHES = 16
+
+
+class Errors(NamedTuple):
+    """Largest and mean error of the rows looked at; NaN where an element is NaN."""
+
+    max: float
+    mean: float
+
+
+def bound(k: int) -> float:
+    """What float32 multiply-adds may be off by, in units: min(k + 2, 4 sqrt(k) + 8)."""
+    return min(k + 2, 4 * math.sqrt(k) + 8)
+
+
+def in_units(value: Tensor, exact: Tensor, magnitude: Tensor) -> Errors:
+    """Errors of ``value`` against the float64 ``exact``, relative to ``magnitude``.
+
+    Where the magnitude is 0 the value must be exact: anything else is infinitely wrong.
+    """
+    error = (value.double() - exact).abs()
+    ratio = (error / (magnitude * UNIT)).where(error != 0, 0.0)
+    return Errors(float(ratio.max()), float(ratio.mean()))
+
+
+class Reference:
+    """A sample of rows of a problem's product, in float64, for one set of operands."""
+
+    def __init__(self, problem: Problem, operands: Operands, seed: int) -> None:
+        self._operands = operands
+        self._problem = problem
+        generator = torch.Generator().manual_seed(seed)
+        device = operands.a.device
+        a, b, c = (x if x.dim() == 3 else x[None] for x in operands)
+        batches = torch.randperm(problem.batch, generator=generator)[:SAMPLE_BATCHES]
+        rows = torch.randperm(problem.m, generator=generator)[:SAMPLE_ROWS]
+        self._at = (batches.to(device)[:, None], rows.to(device)[None, :])
+        self._before = operands.c.clone() if problem.beta != 0 else None
+        sample, b = a[self._at].double(), b[self._at[0][:, 0]].double()
+        self._exact = problem.alpha * (sample @ b)
+        self._magnitude = abs(problem.alpha) * (sample.abs() @ b.abs())
+        if problem.beta != 0:
+            read = c[self._at].double()
+            self._exact += problem.beta * read
+            self._magnitude += abs(problem.beta) * read.abs()
+
+    def errors(self, side: Side) -> Errors:
+        """Runs ``side`` once on a C full of NaN (or as it was, if beta reads it)."""
+        c = self._operands.c
+        if self._before is None:
+            c.fill_(float("nan"))
+        else:
+            c.copy_(self._before)
+        side.run(self._operands)
+        sample = (c if c.dim() == 3 else c[None])[self._at]
+        return in_units(sample, self._exact, self._magnitude)

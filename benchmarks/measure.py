@@ -1,0 +1,99 @@
+"""One row of the table beside torch on one problem: error first, then time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+
+import torch_sgemm
+from benchmarks.errors import Errors, Reference, bound
+from benchmarks.machine import Sampler
+from benchmarks.problems import Problem, make_pool
+from benchmarks.sides import sgemm_side, torch_side
+from benchmarks.timing import Options, Timing, call_time, compare
+
+CALL_TIME_BELOW = 2e-3  # seconds of kernel; above it a call takes as long as its kernel
+
+
+class Measurement:
+    """A problem with its operands and reference, against which rows are measured one by one."""
+
+    def __init__(self, problem: Problem, device: torch.device, seed: int, options: Options) -> None:
+        l2 = torch.cuda.get_device_properties(device).L2_cache_size if device.type == "cuda" else 0
+        self.problem, self.device, self.options = problem, device, options
+        self.pool = make_pool(problem, device, seed, l2)
+        self._reference = Reference(problem, self.pool.sets[0], seed)
+        self._torch = torch_side(problem)
+        self._torch_errors = self._reference.errors(self._torch)
+        self._torch_call: float | None = None
+
+    def row(self, kernel: str, sampler: Sampler, call: bool = False) -> dict:
+        """Figures of ``kernel`` ("auto", a family or a row) and of torch in the same turns.
+
+        A kernel that raises has "failed" and no figures; one whose error exceeds the bound has
+        figures and ``correct`` False. Times are in microseconds, errors in units.
+        """
+        result = self.problem.as_dict() | {"kernel": kernel}
+        side = sgemm_side(self.problem, kernel)
+        try:
+            first = self.pool.sets[0]
+            result["chosen"] = torch_sgemm.explain(first.a, first.b, kernel=kernel).chosen
+            errors = self._reference.errors(side)
+            mark = sampler.mark()
+            theirs, ours = compare([self._torch, side], self.pool, self.options)
+        except RuntimeError as failure:
+            return result | {"failed": str(failure).splitlines()[0], "correct": False}
+        result |= self._times("kernel", ours) | self._times("torch", theirs)
+        result["percent_of_torch"] = 100 * theirs.typical / ours.typical
+        result |= self._errors(errors)
+        if call and self.device.type == "cuda" and ours.typical < CALL_TIME_BELOW:
+            if self._torch_call is None:
+                self._torch_call = call_time(self._torch, self.pool)
+            result["call_us"] = 1e6 * call_time(side, self.pool)
+            result["torch_call_us"] = 1e6 * self._torch_call
+        return result | sampler.since(mark)
+
+    def _times(self, side: str, timing: Timing) -> dict:
+        return {
+            f"{side}_us": 1e6 * timing.typical,
+            f"{side}_us_p10": 1e6 * timing.quantile(0.1),
+            f"{side}_us_p90": 1e6 * timing.quantile(0.9),
+            f"{side}_us_best": 1e6 * timing.best,
+            f"{side}_replays": len(timing.seconds),
+            f"{side}_calls": timing.calls,
+            f"{side}_tflops": self.problem.flops / timing.typical * 1e-12,
+        }
+
+    def _errors(self, ours: Errors) -> dict:
+        theirs, limit = self._torch_errors, bound(self.problem.k)
+        return {
+            "error_max": ours.max,
+            "error_mean": ours.mean,
+            "torch_error_max": theirs.max,
+            "torch_error_mean": theirs.mean,
+            "error_bound": limit,
+            "correct": ours.max <= limit,  # False for NaN
+        }
+
+
+def runnable(device: torch.device) -> list[torch_sgemm.Kernel]:
+    """The rows of the table that this build runs on ``device``."""
+    rows = [row for row in torch_sgemm.kernels() if device.type in row.devices]
+    if device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability(device)
+        rows = [row for row in rows if row.min_arch <= 10 * major + minor]
+    return rows
+
+
+def families(device: torch.device) -> list[str]:
+    """Families with a row that runs on ``device``, in table order, the reference left out."""
+    names = (row.family for row in runnable(device))
+    return [name for name in dict.fromkeys(names) if name not in ("", "reference")]
+
+
+def geomean(values: Iterable[float]) -> float:
+    """The geometric mean of positive numbers; NaN of none."""
+    logs = [math.log(value) for value in values]
+    return math.exp(sum(logs) / len(logs)) if logs else math.nan

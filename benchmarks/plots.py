@@ -1,0 +1,83 @@
+"""Bar charts from records."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+from benchmarks import tables
+from benchmarks.record import provenance
+
+OURS, THEIRS, WRONG = "#3b6ea5", "#b04a3a", "#bbbbbb"
+
+
+def ladder(record: dict, path: Path) -> Path:
+    """A panel a size: TFLOP/s of each row as a bar, torch.mm as a line, percentages beside."""
+    sizes = sorted({r["size"] for r in record["rows"]})
+    names = list(dict.fromkeys(r["kernel"] for r in record["rows"]))
+    width, height = 3.6 + 2.6 * len(sizes), 1.6 + 0.22 * len(names)
+    figure, axes = plt.subplots(
+        1, len(sizes), figsize=(width, height), sharey=True, squeeze=False, layout="constrained"
+    )
+    for axis, size in zip(axes[0], sizes, strict=True):
+        rows = {r["kernel"]: r for r in record["rows"] if r["size"] == size and "failed" not in r}
+        axis.set_title(f"{size}³", fontsize=9)
+        _panel(axis, [rows.get(name) for name in names], *tables.speed_unit(record))
+    axes[0][0].set_yticks(range(len(names)), names, fontsize=7)
+    axes[0][0].invert_yaxis()
+    _title(figure, f"{provenance(record)}; {record['timing']}")
+    return _save(figure, path)
+
+
+def _panel(axis: plt.Axes, rows: list[dict | None], unit: str, scale: float) -> None:
+    values = [scale * r["kernel_tflops"] if r else 0.0 for r in rows]
+    colors = [OURS if r and r["correct"] else WRONG for r in rows]
+    axis.barh(range(len(rows)), values, color=colors, height=0.75)
+    beside = sorted(scale * r["torch_tflops"] for r in rows if r)
+    if beside:
+        axis.axvline(beside[len(beside) // 2], color=THEIRS, linewidth=1, label="torch.mm")
+        axis.legend(fontsize=6, loc="lower right")
+    for y, r in enumerate(rows):
+        if r:
+            axis.text(values[y], y, f" {r['percent_of_torch']:.0f} %", va="center", fontsize=6)
+    axis.set_xlim(0, 1.18 * max([*values, *beside, 1e-9]))
+    axis.set_xlabel(unit, fontsize=7)
+    axis.tick_params(axis="x", labelsize=7)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def suite(record: dict, path: Path) -> Path:
+    """Ratio to torch of every case, a marker a kernel, on a logarithmic axis."""
+    cases = list(dict.fromkeys(r["label"] for r in record["rows"]))
+    figure, axis = plt.subplots(figsize=(8, 1.6 + 0.17 * len(cases)), layout="constrained")
+    for i, kernel in enumerate(dict.fromkeys(r["kernel"] for r in record["rows"])):
+        rows = [r for r in record["rows"] if r["kernel"] == kernel and "failed" not in r]
+        ratios = [r["percent_of_torch"] / 100 for r in rows]
+        places = [cases.index(r["label"]) for r in rows]
+        axis.plot(ratios, places, "os^vD"[i % 5], markersize=3.5, label=kernel)
+    axis.axvline(1, color=THEIRS, linewidth=1)
+    axis.set_xscale("log")
+    axis.set_yticks(range(len(cases)), cases, fontsize=5)
+    axis.set_ylim(len(cases) - 0.5, -0.5)
+    axis.set_xlabel("speed relative to torch", fontsize=7)
+    axis.tick_params(axis="x", labelsize=7)
+    axis.grid(axis="x", alpha=0.3)
+    axis.legend(fontsize=6)
+    _title(figure, f"{provenance(record)}; {record['timing']}")
+    return _save(figure, path)
+
+
+def _title(figure: plt.Figure, text: str) -> None:
+    figure.suptitle(textwrap.fill(text, int(18 * figure.get_figwidth())), fontsize=7)
+
+
+def _save(figure: plt.Figure, path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130, metadata={"Software": None})
+    plt.close(figure)
+    return path

@@ -1,0 +1,131 @@
+"""``report``: writes the tables and charts of README.md and docs/ from the records.
+
+A block lies between ``<!-- begin:NAME -->`` and ``<!-- end:NAME -->``; what stands between is
+replaced. NAME is a key of BLOCKS. No figure in a block comes from anywhere but a record.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks import call, ladder, plots, record, seeds, suite, tables
+
+BLOCK = re.compile(r"(<!-- begin:([\w-]+) -->\n)(.*?)(<!-- end:\2 -->)", re.DOTALL)
+MARKER = re.compile(r"<!-- (?:begin|end):[\w-]+ -->")
+Write = Callable[[dict, Path], str]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """--check, --gpu, --results and the files."""
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is old")
+    parser.add_argument("--gpu", metavar="SLUG", help="records of this GPU (default: the newest)")
+    parser.add_argument("--results", type=Path, default=record.RESULTS)
+    parser.add_argument("files", type=Path, nargs="*", help="default: README.md and docs/*.md")
+
+
+def _ladder_table(found: dict, _: Path) -> str:
+    columns, rows = ladder.summary(found)
+    head = "TFLOP/s, and the percentage of torch.mm timed by turns in the same run.\n\n"
+    return head + tables.markdown(columns, rows)
+
+
+def _ladder_errors(found: dict, _: Path) -> str:
+    size = max(r["size"] for r in found["rows"])
+    rows = [
+        [r["kernel"], tables.errors(r), tables.errors(r, "torch_"), tables.digits(r["error_bound"])]
+        for r in found["rows"]
+        if r["size"] == size and "failed" not in r
+    ]
+    head = f"Errors at {size}³ against float64, max / mean, in units of 2⁻²⁴·(|A||B|).\n\n"
+    return head + tables.markdown(["row", "error", "torch.mm's", "bound"], rows)
+
+
+def _ladder_chart(found: dict, page: Path) -> str:
+    chart = tables.chart_path(Path(found["path"]))
+    if not chart.exists():  # the command that writes a record draws its chart
+        plots.ladder(found, chart)
+    relative = Path(os.path.relpath(chart.resolve(), page.resolve().parent)).as_posix()
+    return f"![TFLOP/s of every row beside torch.mm]({relative})"
+
+
+def _suite_table(found: dict, _: Path) -> str:
+    columns, rows = suite.summary_cells(found)
+    return "Speed relative to torch.\n\n" + tables.markdown(columns, rows, left=2)
+
+
+def _seeds_tables(found: dict, _: Path) -> str:
+    parts, noted = [], set()
+    for title, columns, rows in seeds.document_tables(found):
+        name = title.split(":")[0]
+        note = "" if name in noted else found["documents"][name]["note"] + "\n\n"
+        noted.add(name)
+        parts.append(f"**{title}**\n\n{note}{tables.markdown(columns, rows, left=2)}")
+    return "\n\n".join(parts)
+
+
+def _call_table(found: dict, _: Path) -> str:
+    columns, rows = call.cells(found)
+    rows = [[f"`{row[0]}`", *row[1:]] for row in rows]
+    head = "Microseconds a call from Python, launch included: median (range of the turns).\n\n"
+    return head + tables.markdown(columns, rows)
+
+
+BLOCKS: dict[str, tuple[str, Write]] = {  # marker -> command whose record it shows, writer
+    "ladder": ("ladder", _ladder_table),
+    "ladder-errors": ("ladder", _ladder_errors),
+    "ladder-chart": ("ladder", _ladder_chart),
+    "suite": ("suite", _suite_table),
+    "seeds": ("seeds", _seeds_tables),
+    "call": ("call", _call_table),
+}
+
+
+def block(name: str, page: Path, results: Path, gpu: str | None) -> str:
+    """The text of one block, its provenance last."""
+    command, write = BLOCKS[name]
+    found = record.latest_gpu(command, results, gpu)
+    if found is None:
+        return f"No record yet: `python -m benchmarks {command}` on a GPU writes one.\n"
+    source = f"{record.provenance(found)}; {found['timing']}."
+    return f"\n{write(found, page)}\n\n<sub>{source}</sub>\n\n"
+
+
+def replace_blocks(text: str, make: Callable[[str], str]) -> str:
+    """``text`` with every block's content made anew by ``make(name)``.
+
+    Raises RuntimeError for an unknown name or a marker without its partner.
+    """
+
+    def renew(match: re.Match[str]) -> str:
+        if match[2] not in BLOCKS:
+            raise RuntimeError(f"unknown block {match[2]}; there are {', '.join(BLOCKS)}")
+        return match[1] + make(match[2]) + match[4]
+
+    lone = MARKER.search(BLOCK.sub("", text))
+    if lone:
+        raise RuntimeError(f"{lone[0]} has no partner")
+    return BLOCK.sub(renew, text)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Renews the blocks; with --check, 1 if a file would change."""
+    files = args.files or [record.ROOT / "README.md", *sorted((record.ROOT / "docs").glob("*.md"))]
+    status = 0
+    for page in files:
+        if not page.exists():
+            raise RuntimeError(f"{page}: no such file")
+        old = page.read_text()
+        new = replace_blocks(old, lambda name, p=page: block(name, p, args.results, args.gpu))
+        if new == old:
+            continue
+        if args.check:
+            tables.say(f"[red]{page} is not what the records say[/]")
+            status = 1
+        else:
+            page.write_text(new)
+            tables.say(f"{page} renewed")
+    return status

@@ -1,0 +1,99 @@
+"""What every measuring command shares: the device, the options, the record and the terminal."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from benchmarks import machine, record, tables
+from benchmarks.sides import strict_float32
+from benchmarks.timing import Options, spin_up
+
+Step = Callable[[str], None]
+
+
+class Session:
+    """One run of one command."""
+
+    def __init__(self, args: argparse.Namespace, timing: str | None = None) -> None:
+        strict_float32()
+        self.args = args
+        self.device = pick_device(args.device)
+        self.on_gpu = self.device.type == "cuda"
+        self.seed: int = args.seed
+        self.options = Options(
+            rounds=max(2, args.rounds),
+            budget=args.budget,
+            idle=args.idle,
+            sustained=args.sustained and self.on_gpu,
+        )
+        self.record = record.new_record(
+            args.command,
+            machine.describe(self.device),
+            timing or self.options.describe(self.device),
+            asdict(self.options) | {"seed": args.seed},
+        )
+        self.record["before"] = machine.state(self.device)
+        self.sampler = machine.Sampler(self.device)
+        self._announce()
+
+    def _announce(self) -> None:
+        about = self.record["machine"]
+        tables.say(f"[bold]{self.args.command}[/] on {about['name']}, seed {self.seed}")
+        tables.say(self.record["timing"])
+        if not self.on_gpu:
+            tables.say(
+                "[bold yellow]No GPU is used:[/] the rungs run their CUDA source on the CPU through"
+                " a SIMT executor. These times compare neither kernels nor GPUs.\n"
+            )
+        elif not self.record["before"]:
+            tables.say("[yellow]nvidia-smi does not answer: clocks and power are unknown.[/]\n")
+
+    @contextmanager
+    def progress(self, total: int) -> Iterator[Step]:
+        """A progress bar; the step it yields is called with what comes next. Samples clocks."""
+        columns = (
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+            TimeElapsedColumn(),
+        )  # fmt: skip
+        spin_up(self.device)
+        with self.sampler, Progress(*columns, console=tables.console, transient=True) as bar:
+            task = bar.add_task("", total=total)
+            begun = False
+
+            def step(what: str) -> None:
+                nonlocal begun
+                bar.update(task, description=what, advance=1 if begun else 0)
+                begun = True
+
+            yield step
+
+    def finish(self) -> tuple[Path, int]:
+        """Saves the record; returns its path and the exit status: 1 if a row failed or is wrong."""
+        self.record["after"] = machine.state(self.device)
+        path = self.args.output or record.default_path(self.record)
+        record.save(self.record, path)
+        tables.say(f"\n{record.provenance(self.record)}")
+        tables.say(f"Record: {path}")
+        return path, tables.report_failures(self.record["rows"])
+
+
+def pick_device(name: str) -> torch.device:
+    """``auto`` is the current GPU, or the CPU where there is none.
+
+    Raises RuntimeError where a GPU is asked for and torch sees none.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda":
+        if not torch.cuda.is_available():
+            built = torch.version.cuda or "none"
+            raise RuntimeError(f"--device cuda: torch sees no GPU (built for CUDA: {built})")
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")

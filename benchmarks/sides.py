@@ -1,0 +1,59 @@
+"""The two sides of every comparison: torch's own product, and one row of the kernel table.
+
+Both write into a given C, so that neither is charged for an allocation.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+import torch_sgemm  # noqa: F401  (registers torch.ops.sgemm)
+from benchmarks.problems import Operands, Problem
+
+TORCH = "torch"
+
+
+@dataclass(frozen=True)
+class Side:
+    """A name and what it does with one set of operands."""
+
+    name: str
+    run: Callable[[Operands], None]
+
+
+def torch_side(problem: Problem) -> Side:
+    """torch.mm, torch.bmm, or torch.addmm in place where there are alpha and beta."""
+    if problem.in_place:
+        product = torch.baddbmm if problem.batch > 1 else torch.addmm
+        scale = {"alpha": problem.alpha, "beta": problem.beta}
+        return Side(TORCH, lambda s: product(s.c, s.a, s.b, out=s.c, **scale))
+    product = torch.bmm if problem.batch > 1 else torch.mm
+    return Side(TORCH, lambda s: product(s.a, s.b, out=s.c))
+
+
+def sgemm_side(problem: Problem, kernel: str) -> Side:
+    """The same through torch.ops.sgemm with ``kernel``: "auto", a family or a row's name."""
+    ops = torch.ops.sgemm
+    if problem.in_place:
+        scale = {"alpha": problem.alpha, "beta": problem.beta}
+        return Side(kernel, lambda s: ops.gemm_.default(s.c, s.a, s.b, kernel=kernel, **scale))
+    product = ops.bmm_out.default if problem.batch > 1 else ops.mm_out.default
+    return Side(kernel, lambda s: product(s.a, s.b, kernel=kernel, out=s.c))
+
+
+def strict_float32() -> None:
+    """Turns TF32 off, so that both sides compute float32 products.
+
+    Raises RuntimeError where NVIDIA_TF32_OVERRIDE would turn it on again behind torch's back.
+    """
+    if os.environ.get("NVIDIA_TF32_OVERRIDE", "0") != "0":
+        raise RuntimeError("NVIDIA_TF32_OVERRIDE is set: torch.mm would not compute in float32")
+    matmul = torch.backends.cuda.matmul
+    if hasattr(matmul, "fp32_precision"):
+        matmul.fp32_precision = "ieee"
+    else:
+        matmul.allow_tf32 = False

@@ -1,0 +1,123 @@
+"""``suite``: the problems of shapes.json, ratios to torch.mm and torch.bmm, geometric means."""
+
+from __future__ import annotations
+
+import argparse
+
+from benchmarks import plots, record, tables
+from benchmarks.measure import Measurement, families, geomean
+from benchmarks.problems import load_cases
+from benchmarks.session import Session
+
+CPU_FLOPS = 4e6  # a case above it would take the SIMT executor seconds
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """--kernel and --group."""
+    parser.add_argument(
+        "--kernel", nargs="+", metavar="NAME", help="rows or families (default: auto, all families)"
+    )
+    parser.add_argument("--group", nargs="+", help="these groups of shapes.json only")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measures, saves the record and the chart, prints the tables."""
+    cases = load_cases()
+    groups = list(dict.fromkeys(group for group, _, _ in cases))
+    for name in args.group or ():
+        if name not in groups:
+            raise RuntimeError(f"--group {name}: no such group; there are {', '.join(groups)}")
+    session = Session(args)
+    if args.group:
+        cases = [case for case in cases if case[0] in args.group]
+    if not session.on_gpu:
+        small = [case for case in cases if case[2].flops <= CPU_FLOPS]
+        tables.say(f"{len(small)} of {len(cases)} cases are small enough for the CPU.")
+        cases = small
+    kernels = args.kernel or ["auto", *families(session.device)]
+    results = session.record["rows"]
+    with session.progress(len(cases) * len(kernels)) as step:
+        for group, source, problem in cases:
+            at = Measurement(problem, session.device, session.seed, session.options)
+            for kernel in kernels:
+                step(f"{problem.label} {kernel}")
+                about = {"group": group, "source": source, "label": f"{group} {problem.label}"}
+                results.append(about | at.row(kernel, session.sampler))
+            del at
+    session.record["summary"] = summarise(results)
+    show(session.record)
+    path, status = session.finish()
+    if results:
+        tables.say(f"Chart: {plots.suite(session.record, tables.chart_path(path))}")
+    if not session.on_gpu:
+        show_recorded()
+    return status
+
+
+def summarise(rows: list[dict]) -> list[dict]:
+    """For each kernel, over all cases and for each group: geometric mean and worst case.
+
+    A case that failed or is wrong is in neither; ``bad`` counts them.
+    """
+    summary = []
+    for kernel in dict.fromkeys(r["kernel"] for r in rows):
+        of_kernel = [r for r in rows if r["kernel"] == kernel]
+        for group in ("all", *dict.fromkeys(r["group"] for r in of_kernel)):
+            chosen = [r for r in of_kernel if group in ("all", r["group"])]
+            good = [r for r in chosen if r["correct"]]
+            worst = min(good, key=lambda r: r["percent_of_torch"], default=None)
+            summary.append(
+                {
+                    "kernel": kernel,
+                    "group": group,
+                    "cases": len(good),
+                    "bad": len(chosen) - len(good),
+                    "geomean": geomean(r["percent_of_torch"] / 100 for r in good),
+                    "worst": worst["percent_of_torch"] / 100 if worst else None,
+                    "worst_case": worst["label"] if worst else None,
+                }
+            )
+    return summary
+
+
+def show(found: dict) -> None:
+    """Both tables on the terminal."""
+    rows = []
+    for r in found["rows"]:
+        if "failed" in r:
+            rows.append([r["label"], r["kernel"], "failed", *[tables.NONE] * 5])
+            continue
+        cells = [r["label"], r["kernel"], r["chosen"], tables.time(r["kernel_us"])]
+        cells += [tables.time(r["torch_us"]), f"{r['percent_of_torch'] / 100:.2f}"]
+        cells += [f"{tables.errors(r)} {tables.verdict(r)}".strip(), tables.errors(r, "torch_")]
+        rows.append(cells)
+    columns = ["case", "kernel", "row", "time", "torch", "ratio", "error max / mean", "torch's"]
+    tables.show("Suite: speed relative to torch", columns, rows, left=3)
+    show_summary(found)
+
+
+def show_summary(found: dict) -> None:
+    """Geometric means on the terminal."""
+    columns, rows = summary_cells(found)
+    tables.show("Speed relative to torch", columns, rows, left=2)
+
+
+def summary_cells(found: dict) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows of the summary, for the terminal and for Markdown."""
+    rows = []
+    for s in found["summary"]:
+        worst = tables.NONE if s["worst"] is None else f"{s['worst']:.2f} ({s['worst_case']})"
+        mean = f"{s['geomean']:.2f}" if s["cases"] else tables.NONE
+        rows.append([s["kernel"], s["group"], str(s["cases"]), str(s["bad"]), mean, worst])
+    return ["kernel", "group", "cases", "failed or wrong", "geometric mean", "worst"], rows
+
+
+def show_recorded() -> None:
+    """The recorded GPU figures, on a machine that has none of its own."""
+    found = record.latest_gpu("suite")
+    if found is None:
+        tables.say("\nThere is no GPU record yet (benchmarks/results/suite-*.json).")
+        return
+    tables.say("\nRecorded on a GPU:")
+    show_summary(found)
+    tables.say(record.provenance(found))

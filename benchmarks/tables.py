@@ -1,0 +1,106 @@
+"""Tables on the terminal (rich) and in Markdown, from the same columns and rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+console = Console()
+if not console.is_terminal:  # a log has no width of its own
+    console = Console(width=150)
+Cells = Sequence[str]
+NONE = "-"
+
+
+def say(text: str) -> None:
+    """A line on the terminal, with rich's markup."""
+    console.print(text, highlight=False)
+
+
+def show(title: str, columns: Cells, rows: Sequence[Cells], left: int = 1) -> None:
+    """A table on the terminal; the first ``left`` columns hold text, the others numbers."""
+    table = Table(title=title, title_justify="left", header_style="bold")
+    for i, column in enumerate(columns):
+        justify = "left" if i < left else "right"
+        table.add_column(column, justify=justify, no_wrap=i < left, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+def markdown(columns: Cells, rows: Sequence[Cells], left: int = 1) -> str:
+    """The same in Markdown."""
+    rule = ["---" if i < left else "---:" for i in range(len(columns))]
+    lines = [columns, rule, *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |"
+                     for line in lines)  # fmt: skip
+
+
+def speed_unit(record: dict) -> tuple[str, float]:
+    """The unit that fits a record's device, and how many of it a TFLOP/s is."""
+    return ("TFLOP/s", 1.0) if record["machine"]["device"] == "cuda" else ("GFLOP/s", 1e3)
+
+
+def time(us: float | None) -> str:
+    """Microseconds in a fitting unit."""
+    if us is None:
+        return NONE
+    if us < 1e3:
+        return f"{digits(us)} µs"
+    return f"{digits(us / 1e3)} ms" if us < 1e6 else f"{digits(us / 1e6)} s"
+
+
+def digits(value: float | None) -> str:
+    """Three significant digits, without exponents."""
+    if value is None:
+        return NONE
+    size = abs(value)
+    if size >= 100 or size == 0:
+        return f"{value:.0f}"
+    if size >= 1:
+        return f"{value:.1f}" if size >= 10 else f"{value:.2f}"
+    return f"{value:.3f}" if size >= 0.01 else f"{value:.2g}"
+
+
+def percent(value: float | None) -> str:
+    """A percentage, with a decimal below 10."""
+    if value is None:
+        return NONE
+    return f"{value:.1f} %" if value < 10 else f"{value:.0f} %"
+
+
+def errors(row: dict, side: str = "") -> str:
+    """``max / mean`` of a measured row."""
+    if row.get(f"{side}error_max") is None:
+        return NONE
+    return f"{digits(row[f'{side}error_max'])} / {row[f'{side}error_mean']:.2f}"
+
+
+def verdict(row: dict) -> str:
+    """What a row's figures are worth: empty if all is well."""
+    if "failed" in row:
+        return "failed"
+    return "" if row["correct"] else "WRONG"
+
+
+def report_failures(rows: Sequence[dict]) -> int:
+    """Names rows that failed or are wrong; 1 if there are any, else 0."""
+    status = 0
+    for row in rows:
+        if row.get("correct", True):
+            continue
+        status = 1
+        why = row.get("failed") or (
+            f"error {row['error_max']:.3g} exceeds the bound of {row['error_bound']:.3g} units"
+        )
+        where = f"{row['m']} x {row['n']} x {row['k']}"
+        console.print(f"{row['kernel']} at {where}: {why}", style="red", markup=False)
+    return status
+
+
+def chart_path(path: Path) -> Path:
+    """The PNG next to a record."""
+    return path.with_suffix(".png")

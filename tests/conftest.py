@@ -1,0 +1,57 @@
+"""Fixtures and the ``gpu`` marker.
+
+Operands are seeded, TF32 is off, and nothing depends on the order of tests, so that any subset
+runs alone, in any order and in several processes.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "sgemm",
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+        HealthCheck.function_scoped_fixture,
+    ],
+)
+settings.load_profile("sgemm")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "gpu: needs a CUDA GPU")
+    # Several test processes share the machine's cores.
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    built = torch.version.cuda or "none"
+    reason = f"needs a CUDA GPU: torch sees none here (torch built for CUDA: {built})"
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(autouse=True)
+def ieee_float32():
+    """Float32 products of torch itself in full precision, so that both sides compute the same."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    yield
+    torch.backends.cuda.matmul.allow_tf32 = before
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    """Fixed seeds for whatever a test draws without a generator of its own."""
+    torch.manual_seed(20240613)

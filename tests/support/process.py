@@ -1,0 +1,23 @@
+"""Fresh Python processes, for what a process can only do once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def python(*arguments: str, timeout: float = 300, **env: str) -> subprocess.CompletedProcess:
+    """Runs this interpreter in tests/ with ``env`` added to the environment."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        cwd=ROOT / "tests",
+        # The package may be found by PYTHONPATH alone; relative entries would lose their meaning.
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path), **env},
+    )

@@ -1,0 +1,72 @@
+"""Which rows of the kernel table a test runs, and where.
+
+Everything is derived from ``torch_sgemm.kernels()``: a new row is tested without touching a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+import torch
+
+import torch_sgemm
+
+KERNELS = tuple(torch_sgemm.kernels())
+DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
+
+# Families whose products and sums are rounded as float32, so that the FFMA bound holds.
+FFMA_FAMILIES = frozenset({"reference", "ladder", "ieee"})
+
+each_device = pytest.mark.parametrize("device", DEVICES)
+
+
+def families() -> tuple[str, ...]:
+    """Families of the table, each once, in table order."""
+    return tuple(dict.fromkeys(row.family for row in KERNELS if row.family))
+
+
+def selectors(device: str) -> tuple[str, ...]:
+    """Values of ``kernel`` that leave the row to the library, on tensors of ``device``."""
+    usable = {row.family for row in KERNELS if device in row.devices}
+    return ("auto", *(name for name in families() if name in usable))
+
+
+@cache
+def arch() -> int:
+    """Compute capability of the current GPU as one number (9.0 is 90), 0 without one."""
+    if not torch.cuda.is_available():
+        return 0
+    major, minor = torch.cuda.get_device_capability()
+    return 10 * major + minor
+
+
+def runnable(device: str) -> list:
+    """Rows that tensors on ``device`` can use on this machine."""
+    rows = [row for row in KERNELS if device in row.devices]
+    return rows if device == "cpu" else [row for row in rows if row.min_arch <= arch()]
+
+
+def row_params(
+    devices: tuple[str, ...] = ("cpu", "cuda"), keep: Callable = lambda row: True
+) -> list:
+    """One parameter set ``(row, device)`` for each row and each device its build can run on."""
+    params = []
+    for device in devices:
+        for row in KERNELS:
+            if device not in row.devices or not keep(row):
+                continue
+            marks = []
+            if device == "cuda":
+                marks.append(pytest.mark.gpu)
+                if torch.cuda.is_available() and row.min_arch > arch():
+                    reason = f"{row.name} needs sm_{row.min_arch}, this GPU is sm_{arch()}"
+                    marks.append(pytest.mark.skip(reason=reason))
+            params.append(pytest.param(row, device, marks=marks, id=f"{device}-{row.name}"))
+    return params
+
+
+each_row = pytest.mark.parametrize("row, device", row_params())
+each_gpu_row = pytest.mark.parametrize("row, device", row_params(("cuda",)))
+each_cpu_row = pytest.mark.parametrize("row, device", row_params(("cpu",)))

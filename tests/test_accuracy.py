@@ -1,0 +1,107 @@
+"""Errors against float64 over every distribution, for k from 1 to 65536 (4096 on the CPU)."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+import torch
+from support.bounds import Reference, allowed_units, contract_units, ffma_units
+from support.data import DISTRIBUTIONS, operands
+from support.layouts import Guarded
+from support.table import DEVICES, KERNELS, each_row, selectors
+
+DEPTHS = {"cpu": (1, 3, 17, 100, 257, 1000, 4096), "cuda": (1, 2, 5, 31, 64, 257, 1024, 8192, 65536)}
+EXTENT = {"cpu": (37, 41), "cuda": (149, 131)}
+
+
+@cache
+def problem(name: str, k: int, device: str) -> tuple[torch.Tensor, torch.Tensor, Reference, float]:
+    """A, B, their product in float64, and torch.mm's own error in units."""
+    a, b = operands(name, *EXTENT[device], k, device, seed=k)
+    reference = Reference.of(a, b)
+    return a, b, reference, reference.units(torch.mm(a, b))
+
+
+def depths(row, name: str, device: str) -> tuple[int, ...]:  # noqa: ANN001
+    """All of k on a GPU. On the CPU two, spread so that rows and distributions meet each k."""
+    all_k = DEPTHS[device]
+    if device == "cuda":
+        return all_k
+    first = (KERNELS.index(row) + 3 * list(DISTRIBUTIONS).index(name)) % len(all_k)
+    return all_k[first], all_k[(first + 3) % len(all_k)]
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+@each_row
+def test_error_within_bound(row, device: str, name: str) -> None:  # noqa: ANN001
+    for k in depths(row, name, device):
+        a, b, reference, torch_units = problem(name, k, device)
+        out = Guarded(reference.value.shape, device=device)
+        torch.ops.sgemm.mm_out(a, b, kernel=row.name, out=out.view)
+        units = reference.units(out.view)
+        assert units <= allowed_units(row, k, torch_units), (
+            f"{row.name}, {name}, k={k}: {units:.1f} units, torch.mm {torch_units:.1f}"
+        )
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(1, 1), (-1.5, 0.75), (0.1, -3), (2.0**-20, 1)])
+@each_row
+def test_error_with_alpha_and_beta(row, device: str, alpha: float, beta: float) -> None:  # noqa: ANN001
+    k = 300
+    a, b, _, _ = problem("normal", k, device)
+    c = torch.randn(EXTENT[device], device=device)
+    reference = Reference.of(a, b, c, alpha, beta)
+    torch_units = reference.units(torch.addmm(c, a, b, alpha=alpha, beta=beta))
+    torch.ops.sgemm.gemm_(c, a, b, alpha=alpha, beta=beta, kernel=row.name)
+    assert reference.units(c) <= allowed_units(row, k, torch_units)
+
+
+def selector_params() -> list:
+    """Families and "auto", each on the devices where it has rows."""
+    return [
+        pytest.param(name, device, marks=[pytest.mark.gpu] if device == "cuda" else [])
+        for device in ("cpu", "cuda")
+        for name in selectors(device)
+    ]
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+@pytest.mark.parametrize(("kernel", "device"), selector_params())
+def test_error_of_chosen_row(kernel: str, device: str, name: str) -> None:
+    for k in DEPTHS[device]:
+        a, b, reference, torch_units = problem(name, k, device)
+        units = reference.units(torch.ops.sgemm.mm(a, b, kernel=kernel))
+        bound = contract_units(torch_units)
+        assert units <= (bound if kernel == "auto" else max(bound, ffma_units(k)))
+
+
+AUTO_SHAPES = (
+    (512, 512, 512), (1024, 1024, 1024), (2048, 2048, 2048), (2047, 2049, 2050), (4096, 4096, 64),
+    (1, 4096, 4096), (4096, 1, 4096), (16, 4096, 4096), (1000, 16, 16), (100000, 64, 64),
+    (128, 128, 65536), (33, 65, 65536), (1536, 1536, 1536), (3000, 17, 5000),
+)  # fmt: skip
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["uniform_0_1", "normal", "wide_phi_4", "softmax_rows"])
+@pytest.mark.parametrize(("m", "n", "k"), AUTO_SHAPES)
+def test_auto_keeps_the_accuracy_contract(m: int, n: int, k: int, name: str) -> None:
+    a, b = operands(name, m, n, k, "cuda", seed=1)
+    reference = Reference.of(a, b)
+    torch_units = reference.units(torch.mm(a, b))
+    units = reference.units(torch.ops.sgemm.mm(a, b))
+    assert units <= contract_units(torch_units)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_bound_rejects_bad_results(device: str) -> None:
+    """The yardstick itself: NaN, a lost element and bfloat16 inputs are all out of bounds."""
+    a, b, reference, _ = problem("uniform_1_1", 257, device)
+    good = (a.double() @ b.double()).float()
+    assert reference.units(good) <= 1
+    for spoil in (float("nan"), float("inf"), 0.0):
+        bad = good.clone()
+        bad[1, 2] = spoil
+        assert not reference.units(bad) <= ffma_units(257)
+    assert not reference.units((a.bfloat16() @ b.bfloat16()).float()) <= ffma_units(257)

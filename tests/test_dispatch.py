@@ -1,0 +1,236 @@
+"""The choice of a row: pure host code, tried for many devices without any of them."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import pytest
+import torch
+from support.process import python
+from support.table import KERNELS, families
+
+import torch_sgemm
+
+ROWS = {row.name: row for row in KERNELS}
+# arch, multiprocessors, GHz, GB/s, MB of L2
+DEVICES = {
+    "V100-like": (70, 80, 1.38, 900, 6),
+    "A100": (80, 108, 1.41, 1555, 40),
+    "A10": (86, 72, 1.70, 600, 6),
+    "RTX4060": (89, 24, 2.46, 272, 24),
+    "L40": (89, 142, 2.49, 864, 96),
+    "H100": (90, 114, 1.755, 2039, 50),
+    "H200": (90, 132, 1.98, 4300, 60),
+    "MIG-slice": (90, 16, 1.98, 600, 8),
+    "B200": (100, 148, 1.965, 8000, 126),
+    "RTX5090": (120, 170, 2.41, 1792, 96),
+    "one-SM": (86, 1, 1.0, 50, 1),
+    "odd-SMs": (90, 97, 1.5, 3000, 50),
+}
+SHAPES = (
+    (1, 1, 1), (1, 1, 1 << 20), (1 << 20, 1, 1), (1, 1 << 20, 1), (0, 5, 5), (5, 0, 5), (5, 5, 0),
+    (7, 9, 11), (32, 32, 32), (64, 64, 64), (128, 128, 128), (256, 256, 256), (512, 512, 512),
+    (1000, 1000, 1000), (1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096),
+    (8192, 8192, 8192), (16384, 16384, 16384), (4097, 4097, 4097), (2047, 2049, 2050),
+    (16, 4096, 4096), (4096, 16, 4096), (128, 128, 65536), (32, 32, 1000000), (1000000, 16, 16),
+    (100000, 64, 64), (67108864, 1, 32), (35783, 1, 65133), (65537, 65537, 3), (3, 200000, 70000),
+)  # fmt: skip
+LAYOUTS = {"N": 0, "T": 1}
+
+
+def device(name: str) -> torch_sgemm.Device:
+    """A described GPU, of which none is needed."""
+    arch, sms, clock, bandwidth, l2 = DEVICES[name]
+    return torch_sgemm.Device(
+        type="cuda", arch=arch, sms=sms, clock_ghz=clock, bandwidth_gbs=bandwidth, l2_mb=l2
+    )
+
+
+def meta(rows: int, cols: int, layout: str = "N", pad: int = 0) -> torch.Tensor:
+    """A matrix without memory: row-major or column-major, rows ``pad`` elements apart."""
+    if layout == "N":
+        return torch.empty(rows, cols + pad, device="meta")[:, :cols]
+    return torch.empty(cols, rows + pad, device="meta")[:, :rows].t()
+
+
+@cache
+def choice(name: str, shape, layouts: str = "NN", pad: int = 0, kernel: str = "auto"):  # noqa: ANN001, ANN201
+    m, n, k = shape
+    return torch_sgemm.explain(
+        meta(m, k, layouts[0], pad), meta(k, n, layouts[1], pad), kernel=kernel, device=device(name)
+    )
+
+
+def cuda_build() -> bool:
+    return any("cuda" in row.devices for row in KERNELS if row.family)
+
+
+needs_cuda_build = pytest.mark.skipif(not cuda_build(), reason="built without CUDA kernels")
+each_gpu_name = pytest.mark.parametrize("name", DEVICES)
+
+
+def assert_usable(name: str, explanation) -> None:  # noqa: ANN001
+    """The chosen row can take the problem and is predicted to be fastest among those that can."""
+    verdicts = {verdict.name: verdict for verdict in explanation.verdicts}
+    assert list(verdicts) == list(ROWS)
+    chosen = verdicts[explanation.chosen]
+    assert chosen.reason == ""
+    row = ROWS[chosen.name]
+    assert "cuda" in row.devices and row.min_arch <= DEVICES[name][0]
+    usable = [verdict for verdict in verdicts.values() if verdict.reason == ""]
+    assert all(math.isfinite(v.seconds) and v.seconds > 0 for v in usable)
+    assert chosen.seconds == min(verdict.seconds for verdict in usable)
+    for verdict in verdicts.values():
+        row = ROWS[verdict.name]
+        if "cuda" not in row.devices or row.min_arch > DEVICES[name][0]:
+            assert verdict.reason, f"{verdict.name} is offered where it can't run"
+
+
+@pytest.mark.parametrize("layouts", ["NN", "NT", "TN", "TT"])
+@each_gpu_name
+def test_auto_always_has_a_row(name: str, layouts: str) -> None:
+    for shape in SHAPES:
+        for pad in (0, 1, 4):
+            assert_usable(name, choice(name, shape, layouts, pad))
+
+
+@needs_cuda_build
+@pytest.mark.parametrize("family", [f for f in families() if f != "reference"])
+@each_gpu_name
+def test_family_never_falls_back(name: str, family: str) -> None:
+    """A family's choice is a row of that family, or an error, never PyTorch's kernel."""
+    assert DEVICES[name][0] >= 70
+    rows = [r for r in KERNELS if r.family == family and r.min_arch <= DEVICES[name][0]]
+    for shape in SHAPES:
+        if not rows:
+            with pytest.raises(RuntimeError, match=family):
+                choice(name, shape, kernel=family)
+            continue
+        for layouts in ("NN", "TT"):
+            explanation = choice(name, shape, layouts, kernel=family)
+            assert ROWS[explanation.chosen].family == family
+            assert_usable(name, explanation)
+            for verdict in explanation.verdicts:
+                if verdict.family != family:
+                    assert verdict.reason
+
+
+@needs_cuda_build
+def test_ladder_choice_follows_the_shape() -> None:
+    chosen = {shape: choice("H200", shape, kernel="ladder").chosen for shape in SHAPES}
+    assert len(set(chosen.values())) >= 4, chosen
+    # What fills an H200 is not what suits a small product.
+    assert chosen[8192, 8192, 8192] != chosen[64, 64, 64]
+    assert ROWS[chosen[8192, 8192, 8192]].bm >= 64
+
+
+@needs_cuda_build
+def test_ladder_choice_follows_the_layout_and_the_stride() -> None:
+    """Some shape has another row when operands are transposed, or rows are not aligned."""
+    shapes = [shape for shape in SHAPES if min(shape) > 0]
+    by_layout = [
+        len({choice("H200", shape, layouts, 0, "ladder").chosen for layouts in ("NN", "TT")})
+        for shape in shapes
+    ]
+    assert max(by_layout) > 1
+    by_stride = [
+        len({choice("H200", shape, "NN", pad, "ladder").chosen for pad in (0, 1)})
+        for shape in shapes
+    ]
+    assert max(by_stride) > 1
+
+
+@needs_cuda_build
+def test_ladder_choice_follows_the_device() -> None:
+    chosen = [
+        {choice(name, shape, kernel="ladder").chosen for name in DEVICES} for shape in SHAPES
+    ]
+    assert max(map(len, chosen)) > 1
+
+
+@each_gpu_name
+def test_more_work_never_takes_less_time(name: str) -> None:
+    """Predictions grow with m, n, k: a cost model that shrinks somewhere is wrong there."""
+    for kernel in (row.name for row in KERNELS if "cuda" in row.devices and not row.min_arch):
+        for grow in ((2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 2)):
+            before = 0.0
+            for power in range(12):
+                shape = tuple(16 * factor**power for factor in grow)
+                verdicts = choice(name, shape, kernel=kernel).verdicts
+                seconds = next(v.seconds for v in verdicts if v.name == kernel)
+                assert seconds >= before * (1 - 1e-9), (kernel, shape)
+                before = seconds
+
+
+@needs_cuda_build
+@each_gpu_name
+def test_named_row_is_taken(name: str) -> None:
+    for row in KERNELS:
+        if "cuda" in row.devices and row.min_arch <= DEVICES[name][0]:
+            assert choice(name, (100, 100, 100), kernel=row.name).chosen == row.name
+
+
+def test_row_the_device_lacks_is_refused() -> None:
+    for row in KERNELS:
+        if row.family and "cuda" not in row.devices:
+            with pytest.raises(RuntimeError, match=row.name):
+                choice("H200", (10, 10, 10), kernel=row.name)
+
+
+def test_batches_and_c() -> None:
+    a = torch.empty(8, 100, 50, device="meta")
+    b = torch.empty(8, 50, 70, device="meta")
+    explanation = torch_sgemm.explain(a, b, device=device("H200"))
+    assert_usable("H200", explanation)
+    c = torch.empty(100, 70, device="meta")
+    assert_usable("H200", torch_sgemm.explain(a[0], b[0], c, device=device("H200")))
+
+
+def test_text_names_every_row() -> None:
+    text = str(choice("H200", (512, 512, 512)))
+    assert all(row.name in text for row in KERNELS)
+    assert "\n" in text
+
+
+def test_cpu_auto_is_pytorch_and_ladder_is_not() -> None:
+    a, b = torch.ones(64, 64), torch.ones(64, 64)
+    assert torch_sgemm.explain(a, b).chosen == "aten"
+    assert ROWS[torch_sgemm.explain(a, b, kernel="ladder").chosen].family == "ladder"
+
+
+@pytest.mark.gpu
+def test_current_device_is_described() -> None:
+    a = torch.ones(256, 256, device="cuda")
+    explanation = torch_sgemm.explain(a, a)
+    assert any(v.name == explanation.chosen and v.reason == "" for v in explanation.verdicts)
+    ladder = torch_sgemm.explain(a, a, kernel="ladder").chosen
+    named = torch.ops.sgemm.mm(a, a, kernel=ladder)
+    assert torch.equal(torch.ops.sgemm.mm(a, a, kernel="ladder"), named)
+
+
+LOG_PROGRAM = """
+import torch, torch_sgemm
+a, b = torch.ones(4, 5), torch.ones(5, 6)
+for _ in range(3):
+    torch.ops.sgemm.mm(a, b)
+    torch.ops.sgemm.mm(a, b, kernel="naive_32")
+torch.ops.sgemm.mm(b.t(), a.t())
+"""
+
+
+def test_log_tells_each_problem_once() -> None:
+    result = python("-c", LOG_PROGRAM, TORCH_SGEMM_LOG="1")
+    assert result.returncode == 0, result.stderr
+    lines = [line for line in result.stderr.splitlines() if "sgemm::mm" in line]
+    assert len(lines) == 3, result.stderr
+    assert sum("naive_32" in line for line in lines) == 1
+    assert sum("aten" in line for line in lines) == 2
+    assert "[4, 5]" in lines[0] and "[5, 6]" in lines[0]
+
+
+def test_log_is_silent_unless_asked() -> None:
+    for value in ("", "0"):
+        result = python("-c", LOG_PROGRAM, TORCH_SGEMM_LOG=value)
+        assert result.returncode == 0, result.stderr
+        assert "sgemm" not in result.stderr

@@ -1,0 +1,271 @@
+"""Bad input: refused before anything is written, by a message that names what is wrong."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.operators import BATCH, VARIANTS, K, M, N, good, variant_id
+from support.table import DEVICES, KERNELS, runnable
+from torch import Tensor
+
+each_variant = pytest.mark.parametrize("variant", VARIANTS, ids=variant_id)
+each_device = pytest.mark.parametrize("device", DEVICES)
+
+
+def refused(call, *expected: str) -> str:  # noqa: ANN001
+    """Runs ``call``: it must raise and leave its output alone. Returns the message."""
+    before = None if call.written is None else call.tensors[call.written].clone()
+    with pytest.raises(RuntimeError) as caught:
+        call.run()
+    message = str(caught.value)
+    assert f"sgemm::{call.op}" in message
+    for text in expected:
+        assert text in message, message
+    if before is not None:
+        after = call.tensors[call.written]
+        assert torch.equal(after, before), "the output was written"
+    return message
+
+
+def described(name: str, tensor: Tensor) -> tuple[str, ...]:
+    """What a message has to say about an argument."""
+    return (
+        f"'{name}'",
+        f"shape {list(tensor.shape)}",
+        f"strides {list(tensor.stride())}",
+        f"dtype {str(tensor.dtype).removeprefix('torch.')}",
+        f"device {tensor.device}",
+        "accepted",
+    )
+
+
+def arguments(variant: tuple[str, bool]) -> tuple[str, ...]:
+    """Names of an operator's tensor arguments."""
+    return tuple(good(*variant).tensors)
+
+
+def argument_params() -> list:
+    """(variant, argument) for every tensor argument of every operator."""
+    return [
+        pytest.param(variant, name, id=f"{variant_id(variant)}-{name}")
+        for variant in VARIANTS
+        for name in arguments(variant)
+    ]
+
+
+each_argument = pytest.mark.parametrize(("variant", "name"), argument_params())
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.complex64],
+    ids=lambda dtype: str(dtype).removeprefix("torch."),
+)
+@each_argument
+@each_device
+def test_dtype(device: str, variant: tuple[str, bool], name: str, dtype: torch.dtype) -> None:
+    call = good(*variant, device)
+    call.tensors[name] = call.tensors[name].to(dtype)
+    refused(call, "float32", *described_any(call, name))
+
+
+def described_any(call, name: str) -> tuple[str, ...]:  # noqa: ANN001
+    """What a message says of ``name``, where the message can be about no other argument."""
+    tensor = call.tensors[name]
+    device = f"cuda:{tensor.device.index}" if tensor.is_cuda else "cpu"
+    return (*described(name, tensor)[:4], f"device {device}", "accepted")
+
+
+@each_argument
+@each_device
+def test_number_of_dimensions(device: str, variant: tuple[str, bool], name: str) -> None:
+    call = good(*variant, device)
+    addend = name == "c" and not call.op.startswith("gemm_")
+    if not addend:  # an addend of fewer dimensions broadcasts
+        call.tensors[name] = call.tensors[name][0]
+        # gemm_ takes its number of dimensions from a.
+        blamed = name if not (call.op == "gemm_" and name == "a" and variant[1]) else "b"
+        refused(call, *described_any(call, blamed))
+    call = good(*variant, device)
+    call.tensors[name] = call.tensors[name][None]
+    blamed = name if not (call.op == "gemm_" and name == "a" and not variant[1]) else "b"
+    refused(call, *described_any(call, blamed))
+
+
+@each_variant
+@each_device
+def test_inner_size(device: str, variant: tuple[str, bool]) -> None:
+    call = good(*variant, device)
+    call.tensors["b"] = torch.randn(*call.tensors["b"].shape[:-2], K + 1, N, device=device)
+    message = refused(call, *described_any(call, "b"))
+    assert f"shape {list(call.tensors['a'].shape)}" in message
+
+
+@pytest.mark.parametrize("variant", [v for v in VARIANTS if v[1]], ids=variant_id)
+@each_device
+def test_batch_size(device: str, variant: tuple[str, bool]) -> None:
+    for size in (1, BATCH + 1):  # bmm doesn't broadcast, as in torch
+        call = good(*variant, device)
+        call.tensors["b"] = torch.randn(size, K, N, device=device)
+        refused(call, *described_any(call, "b"))
+
+
+@pytest.mark.parametrize(
+    "variant", [v for v in VARIANTS if v[0].endswith(("_out", "gemm_"))], ids=variant_id
+)
+@each_device
+def test_output_shape(device: str, variant: tuple[str, bool]) -> None:
+    lead = (BATCH,) if variant[1] else ()
+    for shape in ((*lead, M, N + 1), (*lead, N, M), (*lead, 0, N), (*lead, M, 1)):
+        call = good(*variant, device)
+        call.tensors[call.written] = torch.full(shape, 7.0, device=device)
+        message = refused(call, *described_any(call, call.written))
+        assert str([*lead, M, N]) in message
+
+
+ADDENDS = [v for v in VARIANTS if v[0].startswith(("addmm", "baddbmm"))]
+
+
+@pytest.mark.parametrize("variant", ADDENDS, ids=variant_id)
+@each_device
+def test_addend_that_does_not_broadcast(device: str, variant: tuple[str, bool]) -> None:
+    for shape in ((M, N + 1), (M + 1, N), (M,), (2,), (0, N)):
+        call = good(*variant, device)
+        call.tensors["c"] = torch.full(shape, 7.0, device=device)
+        message = refused(call, *described_any(call, "c"))
+        assert "broadcast" in message
+
+
+WRITERS = [v for v in VARIANTS if v[0].endswith(("_out", "gemm_"))]
+each_writer = pytest.mark.parametrize("variant", WRITERS, ids=variant_id)
+
+
+@each_writer
+@each_device
+def test_output_that_overlaps_itself(device: str, variant: tuple[str, bool]) -> None:
+    call = good(*variant, device)
+    shape = call.tensors[call.written].shape
+    row = torch.full((N,), 7.0, device=device)
+    windows = torch.full((64,), 7.0, device=device)
+    for out in (row.expand(shape), windows.as_strided(shape, [1] * len(shape))):
+        call = good(*variant, device)
+        call.tensors[call.written] = out
+        refused(call, *described_any(call, call.written))
+
+
+@pytest.mark.parametrize("argument", ["a", "b"])
+@each_writer
+@each_device
+def test_output_that_aliases_an_input(
+    device: str, variant: tuple[str, bool], argument: str
+) -> None:
+    """The very same memory, and an overlap of one element at either end."""
+    call = good(*variant, device)
+    out_count = call.tensors[call.written].numel()
+    in_shape = call.tensors[argument].shape
+    in_count = in_shape.numel()
+    for distance in (0, 1, -1, out_count - 1, -(in_count - 1)):
+        memory = torch.full((2 * in_count + 2 * out_count,), 7.0, device=device)
+        call = good(*variant, device)
+        call.tensors[call.written] = memory[in_count:][:out_count].view(
+            call.tensors[call.written].shape
+        )
+        call.tensors[argument] = memory[in_count + distance :][:in_count].view(in_shape)
+        message = refused(call, *described_any(call, call.written))
+        assert f"'{argument}'" in message
+
+
+@each_writer
+@each_device
+def test_output_beside_an_input_is_accepted(device: str, variant: tuple[str, bool]) -> None:
+    """Touching is no overlap, nor are different columns of one matrix."""
+    lead = (BATCH,) if variant[1] else ()
+    call = good(*variant, device)
+    expected = good_result(call)
+    count = expected.numel()
+    memory = torch.cat([call.tensors["a"].flatten(), torch.full((count,), 7.0, device=device)])
+    call.tensors["a"] = memory[:-count].view_as(call.tensors["a"])
+    call.tensors[call.written] = memory[-count:].view_as(expected)
+    assert torch.allclose(call.run(), expected, rtol=1e-5, atol=1e-5)
+    if lead:
+        return
+    both = torch.full((M, K + N), 7.0, device=device)
+    both[:, :K] = call.tensors["a"]
+    call.tensors["a"], call.tensors[call.written] = both[:, :K], both[:, K:]
+    assert torch.allclose(call.run(), expected, rtol=1e-5, atol=1e-5)
+
+
+def good_result(call) -> Tensor:  # noqa: ANN001
+    """What ``call`` with default options has to give."""
+    product = call.tensors["a"] @ call.tensors["b"]
+    return product + call.tensors["c"] if call.op.startswith(("addmm", "baddbmm")) else product
+
+
+@pytest.mark.parametrize("variant", [v for v in ADDENDS if v[0].endswith("_out")], ids=variant_id)
+@each_device
+def test_addend_and_output(device: str, variant: tuple[str, bool]) -> None:
+    """C may be the output itself; any other overlap of the two is refused."""
+    call = good(*variant, device)
+    expected = good_result(call)
+    call.tensors["out"] = call.tensors["c"]
+    assert torch.allclose(call.run(), expected, rtol=1e-5, atol=1e-5)
+    call = good(*variant, device)
+    memory = torch.full((expected.numel() + 1,), 7.0, device=device)
+    call.tensors["c"] = memory[1:].view_as(expected)
+    call.tensors["out"] = memory[:-1].view_as(expected)
+    refused(call, *described_any(call, "out"), "'c'")
+    call = good(*variant, device)
+    call.tensors["c"] = call.tensors["out"][..., :1]  # broadcasts, and is overwritten meanwhile
+    refused(call, *described_any(call, "out"), "'c'")
+
+
+@each_variant
+@each_device
+def test_unknown_kernel(device: str, variant: tuple[str, bool]) -> None:
+    """The message lists the nearest names: the one that was meant is among them."""
+    for row in KERNELS:
+        wrong = row.name[:2] + row.name[3:]  # a letter left out
+        refused(good(*variant, device, kernel=wrong), f'kernel "{wrong}"', f'"{row.name}"')
+    for wrong in ("", "AUTO", "laddr", "no_such_kernel_at_all", "naive_32 "):
+        refused(good(*variant, device, kernel=wrong), f'"{wrong}"', "accepted")
+
+
+def elsewhere(device: str) -> list[str]:
+    """Rows that tensors on ``device`` can't use."""
+    return [row.name for row in KERNELS if row not in runnable(device)]
+
+
+@each_variant
+@each_device
+def test_row_that_the_device_cannot_use(device: str, variant: tuple[str, bool]) -> None:
+    names = elsewhere(device)
+    if not names:
+        pytest.skip(f"every row of this build runs on {device}")
+    for name in names:
+        refused(good(*variant, device, kernel=name), "'kernel'", name)
+
+
+@pytest.mark.gpu
+@each_argument
+def test_mixed_devices(variant: tuple[str, bool], name: str) -> None:
+    for device, other in (("cuda", "cpu"), ("cpu", "cuda")):
+        call = good(*variant, device)
+        call.tensors[name] = call.tensors[name].to(other)
+        before = None if call.written is None else call.tensors[call.written].clone()
+        message = ""
+        with pytest.raises(RuntimeError) as caught:
+            call.run()
+        message = str(caught.value)
+        assert f"sgemm::{call.op}" in message
+        assert "cuda:0" in message and "cpu" in message and "accepted" in message, message
+        if before is not None:
+            assert torch.equal(call.tensors[call.written], before)
+
+
+@each_variant
+def test_fakes_refuse_wrong_shapes_too(variant: tuple[str, bool]) -> None:
+    """A model that can't run must not trace."""
+    call = good(*variant, "meta")
+    call.tensors["b"] = torch.empty(*call.tensors["b"].shape[:-2], K + 1, N, device="meta")
+    with pytest.raises(RuntimeError):
+        call.run()

@@ -1,0 +1,129 @@
+"""Inf and NaN go where IEEE arithmetic sends them; what must not be read may hold NaN."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from support.bounds import UNIT, ffma_units
+from support.layouts import PAIRS, Guarded
+from support.table import each_row
+from torch import Tensor
+
+INF, NAN = math.inf, math.nan
+SHAPES = {"cpu": ((35, 37, 33),), "cuda": ((35, 37, 33), (130, 131, 65), (257, 129, 20))}
+PLANTED = ((INF,), (-INF,), (NAN,), (INF, -INF), (INF, NAN))
+
+
+def ieee_product(a: Tensor, b: Tensor) -> Tensor:
+    """Products added one by one in float64, so that no library decides about Inf and NaN."""
+    total = torch.zeros(a.shape[0], b.shape[1], dtype=torch.float64, device=a.device)
+    for q in range(a.shape[1]):
+        total += a[:, q].double()[:, None] * b[q].double()[None, :]
+    return total
+
+
+def assert_same_class(result: Tensor, a: Tensor, b: Tensor) -> None:
+    """The same elements are NaN, +Inf and -Inf, and the others are within the bound."""
+    expected = ieee_product(a, b)
+    assert torch.equal(result.isnan(), expected.isnan())
+    assert torch.equal(result == INF, expected == INF)
+    assert torch.equal(result == -INF, expected == -INF)
+    finite = expected.isfinite()
+    scale = ieee_product(a.abs(), b.abs())[finite]
+    error = (result.double()[finite] - expected[finite]).abs()
+    assert bool((error <= ffma_units(a.shape[1]) * UNIT * scale).all())
+
+
+def positions(rows: int, cols: int) -> list[tuple[int, int]]:
+    """Corners and inner places of a matrix, the last of each tile's tail among them."""
+    return [(0, 0), (rows - 1, cols - 1), (0, cols - 1), (rows - 1, 0), (rows // 2, cols // 3)]
+
+
+@pytest.mark.parametrize("side", ["a", "b", "both"])
+@pytest.mark.parametrize("values", PLANTED, ids=str)
+@each_row
+def test_nonfinite_inputs(row, device: str, values: tuple[float, ...], side: str) -> None:  # noqa: ANN001
+    for shape in SHAPES[device]:
+        m, n, k = shape
+        for place in range(5):
+            a, b = torch.randn(m, k, device=device), torch.randn(k, n, device=device)
+            b[:, 1] = 0  # Inf times 0 is NaN, and only there
+            a[2] = 0
+            for j, value in enumerate(values):
+                if side in ("a", "both"):
+                    a[positions(m, k)[(place + j) % 5]] = value
+                if side in ("b", "both"):
+                    b[positions(k, n)[(place + 2 * j) % 5]] = value
+            layouts = PAIRS[place % 4]
+            a_in = a if layouts[0] == "N" else a.t().contiguous().t()
+            b_in = b if layouts[1] == "N" else b.t().contiguous().t()
+            assert_same_class(torch.ops.sgemm.mm(a_in, b_in, kernel=row.name), a, b)
+
+
+@each_row
+def test_nan_reaches_exactly_its_row_and_column(row, device: str) -> None:  # noqa: ANN001
+    m, n, k = 66, 65, 34
+    a, b = torch.ones(m, k, device=device), torch.ones(k, n, device=device)
+    a[m - 1, k - 1] = NAN
+    b[0, 3] = NAN
+    c = torch.ops.sgemm.mm(a, b, kernel=row.name)
+    expected = torch.zeros(m, n, dtype=torch.bool, device=device)
+    expected[m - 1], expected[:, 3] = True, True
+    assert torch.equal(c.isnan(), expected)
+    assert torch.equal(c[~expected], torch.full_like(c[~expected], float(k)))
+
+
+@each_row
+def test_overflow_is_inf_and_not_nan(row, device: str) -> None:  # noqa: ANN001
+    a = torch.full((33, 5), 2.0**100, device=device)
+    b = torch.full((5, 34), -(2.0**100), device=device)
+    c = torch.ops.sgemm.mm(a, b, kernel=row.name)
+    assert torch.equal(c, torch.full_like(c, -INF))
+
+
+@each_row
+def test_beta_zero_does_not_read_c(row, device: str) -> None:  # noqa: ANN001
+    m, n, k = 35, 41, 9
+    a, b = torch.ones(m, k, device=device), torch.ones(k, n, device=device)
+    expected = torch.full((m, n), float(k), device=device)
+    c = torch.full((m, n), NAN, device=device)
+    out = Guarded((m, n), device=device)
+    torch.ops.sgemm.addmm_out(c, a, b, beta=0, kernel=row.name, out=out.view)
+    assert torch.equal(out.view, expected)
+    assert torch.equal(torch.ops.sgemm.addmm(c, a, b, beta=0, kernel=row.name), expected)
+    torch.ops.sgemm.gemm_(c, a, b, beta=0, kernel=row.name)
+    assert torch.equal(c, expected)
+
+
+@pytest.mark.parametrize("beta", [0.0, 1.0, -2.0])
+@each_row
+def test_alpha_zero_does_not_read_a_or_b(row, device: str, beta: float) -> None:  # noqa: ANN001
+    m, n, k = 35, 41, 9
+    a = torch.full((m, k), NAN, device=device)
+    b = torch.full((k, n), INF, device=device)
+    c = torch.arange(float(m * n), device=device).view(m, n)
+    expected = beta * c
+    c_in = c if beta else torch.full_like(c, NAN)
+    out = Guarded((m, n), device=device)
+    torch.ops.sgemm.addmm_out(c_in, a, b, beta=beta, alpha=0, kernel=row.name, out=out.view)
+    assert torch.equal(out.view, expected)
+    in_place = c_in.clone()
+    torch.ops.sgemm.gemm_(in_place, a, b, beta=beta, alpha=0, kernel=row.name)
+    assert torch.equal(in_place, expected)
+
+
+@pytest.mark.parametrize("beta", [0.0, 1.0, -2.0])
+@each_row
+def test_empty_k_leaves_beta_c(row, device: str, beta: float) -> None:  # noqa: ANN001
+    """An empty sum is 0, whatever lies where A and B would be."""
+    a, b = torch.empty(35, 0, device=device), torch.empty(0, 41, device=device)
+    c = torch.arange(35.0 * 41, device=device).view(35, 41)
+    c_in = c.clone() if beta else torch.full_like(c, NAN)
+    result = torch.ops.sgemm.addmm(c_in, a, b, beta=beta, kernel=row.name)
+    assert torch.equal(result, beta * c)
+    torch.ops.sgemm.gemm_(c_in, a, b, beta=beta, kernel=row.name)
+    assert torch.equal(c_in, beta * c)
+    zeros = torch.ops.sgemm.mm(a, b, kernel=row.name)
+    assert torch.equal(zeros, torch.zeros_like(zeros))

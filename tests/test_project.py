@@ -1,0 +1,84 @@
+"""Rules of the source tree: short files, one idea a rung, no path of somebody's machine."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from support.process import ROOT
+
+SOURCES = (".py", ".cu", ".cuh", ".h", ".cpp", ".cmake", ".toml", ".md", ".yaml", ".txt")
+GENERATED = {"build", "dist", ".git", ".venv", "venv", "__pycache__", "results", ".pytest_cache"}
+
+
+def project_files() -> list[Path]:
+    """Sources of the project, without what builds and benchmarks leave behind."""
+    return sorted(
+        path
+        for path in ROOT.rglob("*")
+        if path.is_file()
+        and (path.suffix in SOURCES or path.name == "Makefile")
+        and not GENERATED & set(path.relative_to(ROOT).parts)
+        and not any(part.endswith(".egg-info") for part in path.parts)
+    )
+
+
+def code_lines(path: Path) -> list[str]:
+    """Lines without comments and blank lines, so that prose doesn't count as a difference."""
+    text = re.sub(r"/\*.*?\*/", "", path.read_text(encoding="utf-8"), flags=re.S)
+    lines = (line.split("//")[0].rstrip() for line in text.splitlines())
+    return [line for line in lines if line.strip()]
+
+
+def changed_lines(before: list[str], after: list[str]) -> int:
+    """Lines of ``after`` that ``before`` lacks, or the reverse, whichever is more in a hunk."""
+    matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
+    return sum(
+        max(old_end - old, new_end - new)
+        for tag, old, old_end, new, new_end in matcher.get_opcodes()
+        if tag != "equal"
+    )
+
+
+def test_no_file_above_500_lines() -> None:
+    counts = {
+        path.relative_to(ROOT): len(path.read_text(encoding="utf-8").splitlines())
+        for path in project_files()
+    }
+    assert len(counts) > 10
+    assert not {path: count for path, count in counts.items() if count > 500}
+
+
+def test_neighbouring_rungs_differ_little() -> None:
+    """On average at most 40 changed lines of code from one rung of the ladder to the next."""
+    rungs = sorted((ROOT / "csrc" / "ladder").glob("[0-9][0-9]_*.cuh"))
+    assert len(rungs) > 5
+    changes = {
+        f"{before.name} -> {after.name}": changed_lines(code_lines(before), code_lines(after))
+        for before, after in pairwise(rungs)
+    }
+    worst = max(changes, key=changes.__getitem__)
+    average = sum(changes.values()) / len(changes)
+    print(f"average {average:.1f} changed lines, most {changes[worst]} in {worst}")
+    assert average <= 40, changes
+
+
+def test_no_path_of_one_machine() -> None:
+    # Spelled in pieces, so that this file doesn't match itself.
+    homes = "|".join(("home", "Users", "work", "root", "tmp"))
+    pattern = re.compile(rf"(?<![\w./$}}])/({homes})/[\w.]")
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in project_files()
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if pattern.search(line)
+    ]
+    assert not found
+
+
+@pytest.mark.parametrize("name", ["README.md", "LICENSE", "pyproject.toml", "CMakeLists.txt"])
+def test_expected_files_exist(name: str) -> None:
+    assert (ROOT / name).is_file()

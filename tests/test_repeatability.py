@@ -1,0 +1,59 @@
+"""The same call gives the same bits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.table import each_gpu_row, each_row, row_params
+
+SHAPES = {
+    "cpu": ((67, 45, 300), (130, 129, 65)),
+    "cuda": ((67, 45, 300), (257, 129, 1000), (1000, 1030, 513), (64, 64, 65536)),
+}
+
+
+@each_row
+def test_same_bits_five_times(row, device: str) -> None:  # noqa: ANN001
+    for m, n, k in SHAPES[device]:
+        a, b = torch.randn(m, k, device=device), torch.randn(k, n, device=device)
+        c = torch.randn(m, n, device=device)
+        first = torch.ops.sgemm.addmm(c, a, b, beta=0.5, alpha=1.5, kernel=row.name)
+        for _ in range(4):
+            again = torch.ops.sgemm.addmm(c, a, b, beta=0.5, alpha=1.5, kernel=row.name)
+            assert torch.equal(again.view(torch.int32), first.view(torch.int32)), (m, n, k)
+
+
+OWN_CPU_ROWS = row_params(("cpu",), lambda row: bool(row.family))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("row, device", OWN_CPU_ROWS)
+def test_same_bits_with_other_thread_counts(row, device: str, threads: int) -> None:  # noqa: ANN001
+    """How many CPU threads share the blocks doesn't change a sum."""
+    a, b = torch.randn(150, 200), torch.randn(200, 140)
+    expected = torch.ops.sgemm.mm(a, b, kernel=row.name)
+    count = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        assert torch.equal(torch.ops.sgemm.mm(a, b, kernel=row.name), expected)
+    finally:
+        torch.set_num_threads(count)
+
+
+@each_gpu_row
+def test_same_bits_beside_busy_streams(row, device: str) -> None:  # noqa: ANN001
+    """Other streams that fill the GPU change when blocks run, not what they add."""
+    a, b = torch.randn(513, 700, device=device), torch.randn(700, 300, device=device)
+    expected = torch.ops.sgemm.mm(a, b, kernel=row.name)
+    load = torch.randn(2048, 2048, device=device)
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    torch.cuda.synchronize()
+    for stream in streams[1:]:
+        with torch.cuda.stream(stream):
+            for _ in range(4):
+                load @ load
+    with torch.cuda.stream(streams[0]):
+        results = [torch.ops.sgemm.mm(a, b, kernel=row.name) for _ in range(5)]
+    torch.cuda.synchronize()
+    for result in results:
+        assert torch.equal(result.view(torch.int32), expected.view(torch.int32))

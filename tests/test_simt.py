@@ -1,0 +1,90 @@
+"""The kernels' CPU build: under sanitizers without torch, and with threads in shuffled order."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+from support.process import ROOT, python
+from support.table import KERNELS, runnable
+
+BUILD = ROOT / "build" / "simt_check"
+needs_cmake = pytest.mark.skipif(shutil.which("cmake") is None, reason="needs cmake")
+
+
+@cache
+def check_program() -> Path:
+    """Builds tests/cpp/ and the CPU kernels under AddressSanitizer and UBSan, once a change."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    generator = ["-G", "Ninja"] if shutil.which("ninja") else []
+    with (BUILD / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # other test processes wait here
+        for command in (
+            ["cmake", "-S", str(ROOT), "-B", str(BUILD), "-DSGEMM_SIMT_CHECK=ON", *generator],
+            ["cmake", "--build", str(BUILD), "--parallel", "2", "--target", "simt_check"],
+        ):
+            result = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+    return BUILD / "simt_check"
+
+
+def run_check(*arguments: str, **env: str) -> subprocess.CompletedProcess:
+    """The check program's output; a sanitizer's finding makes it exit with an error."""
+    options = {"ASAN_OPTIONS": "detect_leaks=1:abort_on_error=0", "UBSAN_OPTIONS": "halt_on_error=1"}
+    return subprocess.run(
+        [str(check_program()), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env={**os.environ, **options, **env},
+        check=False,
+    )
+
+
+@needs_cmake
+@pytest.mark.parametrize("seed", ["0", "1", "20240613"])
+def test_all_rows_under_sanitizers(seed: str) -> None:
+    """In order, and in two shuffled orders of each block's threads."""
+    result = run_check("all", TORCH_SGEMM_SIMT_SHUFFLE=seed)
+    report = result.stdout[-4000:] + result.stderr[-4000:]
+    assert result.returncode == 0, report
+    assert "ERROR: AddressSanitizer" not in report and "runtime error" not in report
+    for row in KERNELS:
+        if row.family and "cpu" in row.devices:
+            assert row.name in result.stdout, f"{row.name} did not run"
+
+
+@needs_cmake
+@pytest.mark.parametrize("seed", ["1", "2", "3"])
+def test_missing_barrier_is_caught(seed: str) -> None:
+    """A kernel without one of its barriers must not pass in shuffled order."""
+    result = run_check("broken", TORCH_SGEMM_SIMT_SHUFFLE=seed)
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
+    assert "caught" in result.stdout
+
+
+SHUFFLE_PROGRAM = """
+import torch, torch_sgemm
+from support.data import integers
+from support.table import runnable
+for row in runnable("cpu"):
+    for m, n, k in ((33, 35, 20), (130, 66, 37), (64, 64, 64)):
+        a, b = integers((m, k), 1), integers((n, k), 2).t()
+        c = torch.full((m, n), float("nan"))
+        torch.ops.sgemm.gemm_(c, a, b, kernel=row.name)
+        assert torch.equal(c.double(), a.double() @ b.double()), (row.name, m, n, k)
+    print(row.name, flush=True)
+"""
+
+
+@pytest.mark.parametrize("seed", [1, 7, 4242])
+def test_shuffled_threads_change_nothing(seed: int) -> None:
+    """The library itself: a row that leans on the order of its threads gives wrong numbers."""
+    result = python("-c", SHUFFLE_PROGRAM, TORCH_SGEMM_SIMT_SHUFFLE=str(seed))
+    assert result.returncode == 0, result.stdout[-500:] + result.stderr[-3000:]
+    assert result.stdout.split() == [row.name for row in runnable("cpu")]

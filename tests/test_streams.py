@@ -1,0 +1,180 @@
+"""Streams, graphs, threads, devices, memory: what a GPU library owes its caller."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from support.data import integers
+from support.layouts import PAIRS
+from support.table import each_gpu_row, runnable
+from torch import Tensor
+
+pytestmark = pytest.mark.gpu
+
+LONG = 40_000_000  # cycles, about 20 ms: longer than any launch takes the host
+M, N, K = 150, 131, 77
+
+
+def operands(layouts: str, seed: int, device: str = "cuda") -> tuple[Tensor, Tensor, Tensor]:
+    """A, B in ``layouts`` and their exact product; TN and TT need packing for some rows."""
+    a, b = integers((M, K), seed, device), integers((K, N), seed + 1, device)
+    expected = (a.double() @ b.double()).float()
+    if layouts[0] == "T":
+        a = a.t().contiguous().t()
+    if layouts[1] == "T":
+        b = b.t().contiguous().t()
+    return a, b, expected
+
+
+@each_gpu_row
+def test_runs_on_the_current_stream(row, device: str) -> None:  # noqa: ANN001
+    """Behind a delay and a copy on the same stream: elsewhere it would read old data."""
+    stream = torch.cuda.Stream()
+    for layouts in PAIRS:
+        a, b, expected = operands(layouts, 1)
+        late = torch.zeros_like(a)
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(LONG // 8)
+            late.copy_(a)
+            c = torch.ops.sgemm.mm(late, b, kernel=row.name)
+        stream.synchronize()
+        assert torch.equal(c, expected), layouts
+
+
+@each_gpu_row
+def test_graph_capture_and_replay(row, device: str) -> None:  # noqa: ANN001
+    """A captured product reads its operands at replay, packing included."""
+    problems = [operands(layouts, 3) for layouts in PAIRS]
+    outs = [torch.empty(M, N, device=device) for _ in PAIRS]
+    c = torch.zeros(M, N, device=device)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):  # a first call may load modules; that can't be captured
+        for (a, b, _), out in zip(problems, outs, strict=True):
+            torch.ops.sgemm.mm_out(a, b, kernel=row.name, out=out)
+        torch.ops.sgemm.gemm_(c, *problems[0][:2], beta=1, kernel=row.name)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for (a, b, _), out in zip(problems, outs, strict=True):
+            torch.ops.sgemm.mm_out(a, b, kernel=row.name, out=out)
+        new = torch.ops.sgemm.mm(*problems[1][:2], kernel=row.name)
+        torch.ops.sgemm.gemm_(c, *problems[0][:2], beta=1, kernel=row.name)
+    for seed in (11, 12):
+        c.zero_()
+        for (a, b, _), layouts in zip(problems, PAIRS, strict=True):
+            fresh_a, fresh_b, expected = operands(layouts, seed)
+            a.copy_(fresh_a)
+            b.copy_(fresh_b)
+        for out in outs:
+            out.fill_(float("nan"))
+        graph.replay()
+        assert all(torch.equal(out, expected) for out in outs)
+        assert torch.equal(new, expected)
+        assert torch.equal(c, expected)
+
+
+@each_gpu_row
+def test_no_host_synchronisation(row, device: str) -> None:  # noqa: ANN001
+    """The call comes back while the stream is still busy with what was before it."""
+    problems = [operands(layouts, 5) for layouts in PAIRS]
+    for a, b, _ in problems:
+        torch.ops.sgemm.mm(a, b, kernel=row.name)
+    torch.cuda.synchronize()
+    torch.cuda._sleep(LONG)
+    slept = torch.cuda.Event()
+    slept.record()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        results = [torch.ops.sgemm.mm(a, b, kernel=row.name) for a, b, _ in problems]
+        for a, b, _ in problems:
+            torch.ops.sgemm.gemm_(results[0], a, b, kernel=row.name)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert not slept.query()
+    torch.cuda.synchronize()
+    for result, (_, _, expected) in zip(results, problems, strict=True):
+        assert torch.equal(result, expected)
+
+
+def test_several_threads_at_once() -> None:
+    """Each with a stream and problems of its own, all rows."""
+    failures: list[str] = []
+    start = threading.Barrier(4)
+
+    def work(seed: int) -> None:
+        stream = torch.cuda.Stream()
+        try:
+            start.wait()
+            with torch.cuda.stream(stream):
+                for row in runnable("cuda"):
+                    for layouts in PAIRS:
+                        a, b, expected = operands(layouts, seed)
+                        results = [torch.ops.sgemm.mm(a, b, kernel=row.name) for _ in range(3)]
+                        if not all(torch.equal(result, expected) for result in results):
+                            failures.append(f"{row.name} {layouts} seed {seed}")
+        except Exception as error:  # noqa: BLE001  an exception in a thread must fail the test
+            failures.append(repr(error))
+
+    threads = [threading.Thread(target=work, args=(100 * i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_memory_comes_from_torch_allocator() -> None:
+    """Whatever the GPU's free memory loses, torch's allocator has reserved."""
+
+    def run(size: int) -> None:
+        for row in runnable("cuda"):
+            a = torch.ones(size, size + 1, device="cuda")[:, 1:].t()  # needs packing
+            b = torch.ones(size, size, device="cuda")
+            torch.ops.sgemm.mm(a, b, kernel=row.name)
+        torch.cuda.synchronize()
+
+    def taken_elsewhere() -> int:
+        free, total = torch.cuda.mem_get_info()
+        return total - free - torch.cuda.memory_reserved()
+
+    run(64)  # loads every kernel's code, which takes memory once
+    torch.cuda.empty_cache()
+    before = taken_elsewhere()
+    run(2048)
+    assert taken_elsewhere() <= before + (1 << 20)
+    # No workspace outlives its call.
+    allocated = torch.cuda.memory_allocated()
+    run(512)
+    assert torch.cuda.memory_allocated() == allocated
+
+
+@each_gpu_row
+def test_workspace_is_not_reused_too_early(row, device: str) -> None:  # noqa: ANN001
+    """Packed copies on one stream stay whole while another stream allocates and writes."""
+    a, b, expected = operands("TT", 7)
+    stream = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(LONG // 8)
+        c = torch.ops.sgemm.mm(a, b, kernel=row.name)
+    for _ in range(8):  # on the default stream: may get the block only if nothing needs it
+        torch.full((M, K), float("nan"), device=device)
+        torch.full((K, N), float("nan"), device=device)
+    torch.cuda.synchronize()
+    assert torch.equal(c, expected)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA GPUs")
+@each_gpu_row
+def test_device_that_is_not_current(row, device: str) -> None:  # noqa: ANN001
+    for layouts in PAIRS:
+        a, b, expected = operands(layouts, 9, "cuda:1")
+        with torch.cuda.device(0):
+            c = torch.ops.sgemm.mm(a, b, kernel=row.name)
+            assert torch.cuda.current_device() == 0
+        assert c.device == a.device
+        assert torch.equal(c, expected)

@@ -1,0 +1,96 @@
+"""What holds for every row of the kernel table."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from support.process import ROOT
+from support.table import KERNELS, families
+
+each_kernel = pytest.mark.parametrize("row", KERNELS, ids=lambda row: row.name)
+OWN = [row for row in KERNELS if row.family]
+each_own = pytest.mark.parametrize("row", OWN, ids=lambda row: row.name)
+
+
+def test_names_are_unique_and_no_selector() -> None:
+    names = [row.name for row in KERNELS]
+    assert len(set(names)) == len(names)
+    assert not set(names) & {"auto", *families()}
+
+
+def test_first_row_is_pytorch() -> None:
+    assert KERNELS[0].name == "aten"
+    assert KERNELS[0].family == ""
+    assert set(KERNELS[0].devices) == {"cpu", "cuda"}
+    assert all(row.family for row in KERNELS[1:])
+
+
+def test_the_ladder_holds_every_idea() -> None:
+    """Each rung that the documents describe has at least one row."""
+    ideas = (
+        "triple_loop", "naive", "coalesced", "shared_tile", "padded_tile", "unrolled_tile",
+        "rows_per_thread", "cols_per_thread", "thread_tile_1d", "vector_prefetch",
+        "thread_tile_2d_64", "thread_tile_2d_128", "thread_tile_2d_vector", "double_buffer",
+        "double_buffer_unroll4", "register_buffer",
+    )  # fmt: skip
+    names = [row.name for row in KERNELS]
+    assert not [idea for idea in ideas if not any(name.startswith(idea) for name in names)]
+    buffers = [row for row in KERNELS if row.name.startswith("register_buffer")]
+    assert len({(row.bm, row.bn, row.bk, row.tm, row.tn) for row in buffers}) == 8
+    blocks = {row.bm for row in KERNELS if row.name.startswith("coalesced")}
+    assert blocks == {8, 16, 32}
+    rows = {row.tm for row in KERNELS if row.name.startswith("rows_per_thread")}
+    assert rows == {1, 2, 4, 8, 16, 32}
+
+
+@each_kernel
+def test_devices_are_known(row) -> None:  # noqa: ANN001
+    assert set(row.devices) <= {"cpu", "cuda"}
+    assert row.min_arch == 0 or 70 <= row.min_arch <= 130
+    assert row.idea.strip() and "\n" not in row.idea
+
+
+@each_own
+def test_source_exists_and_is_the_row_s(row) -> None:  # noqa: ANN001
+    path = ROOT / "csrc" / row.source
+    assert path.is_file()
+    assert path.suffix in (".cuh", ".cu")
+    # The table reaches it: a source that nothing includes would be dead.
+    included = "".join(p.read_text(encoding="utf-8") for p in (ROOT / "csrc").rglob("*.cu"))
+    assert row.source in included
+
+
+@each_own
+def test_tile_fields_are_consistent(row) -> None:  # noqa: ANN001
+    assert min(row.bm, row.bn, row.bk, row.tm, row.tn, row.threads) >= 1
+    assert row.bm % row.tm == 0 and row.bn % row.tn == 0
+    assert row.threads <= 1024
+    # A block's threads cover its tile; more would idle.
+    assert row.bm * row.bn == row.threads * row.tm * row.tn
+    assert row.reads in ("any", "rows16")
+
+
+@each_own
+def test_parameters_in_the_name_are_the_row_s(row) -> None:  # noqa: ANN001
+    """A name that says 64x64x16_4x4 must run 64x64x16_4x4."""
+    if match := re.search(r"(\d+)x(\d+)x(\d+)_(\d+)x(\d+)$", row.name):
+        assert tuple(map(int, match.groups())) == (row.bm, row.bn, row.bk, row.tm, row.tn)
+    if match := re.match(r"rows_per_thread_(\d+)", row.name):
+        assert row.tm == int(match[1])
+    if match := re.match(r"cols_per_thread_(\d+)", row.name):
+        assert row.tn == int(match[1])
+    if match := re.match(r"(naive|coalesced|\w+_tile|thread_tile_2d)_(\d+)$", row.name):
+        assert int(match[2]) in (row.bm, row.bn)
+
+
+@each_own
+def test_every_plain_row_also_runs_on_the_cpu(row) -> None:  # noqa: ANN001
+    """Only a row that needs one architecture's instructions may be for GPUs alone."""
+    assert "cpu" in row.devices or row.min_arch >= 90
+
+
+def test_no_source_without_a_row() -> None:
+    sources = {row.source for row in OWN}
+    for path in (ROOT / "csrc" / "ladder").glob("[0-9][0-9]_*.cuh"):
+        assert str(path.relative_to(ROOT / "csrc")) in sources
