@@ -48,7 +48,7 @@ double aten_seconds(const Problem& p, const Device& device) {
 // The busiest multiprocessor does its tiles at the row's measured share of the FFMA peak, less where its tiles have too
 // few threads to hide latency; memory sets a floor.
 double row_seconds(const Kernel& kernel, const Problem& p, const Device& device) {
-  const double busiest = ceil_div(tiles(kernel, p), device.sms);
+  const double busiest = std::max<int64_t>(1, ceil_div(tiles(kernel, p), device.sms));
   const double fill = std::min(1.0, busiest * kernel.threads / kThreadsToFill);
   const double tile_flops = 2.0 * kernel.bm * kernel.bn * kernel.bk * ceil_div(p.k, kernel.bk);
   double compute = busiest * tile_flops * device.sms / (ffma_peak(device) * kernel.efficiency * fill);
@@ -66,7 +66,8 @@ double row_seconds(const Kernel& kernel, const Problem& p, const Device& device)
 
 const char* unusable(const Kernel& kernel, const Problem& p, const Device& device, const std::string& request) {
   const bool cuda = device.type == DeviceType::kCuda;
-  if (request != "auto" && request != kernel.family && request != kernel.name) return "not asked for";
+  const bool in_family = !is_aten(kernel) && request == kernel.family;
+  if (request != "auto" && !in_family && request != kernel.name) return "not asked for";
   if (is_aten(kernel)) return nullptr;
   if (request == "auto" && !cuda) return "on CPU tensors auto is PyTorch's own kernel";
   if (!kernel.launch) return cuda ? "not built for CUDA devices" : "not built for the CPU";
@@ -96,7 +97,7 @@ int edit_distance(const std::string& x, const std::string& y) {
       throw std::invalid_argument("kernel \"" + request + "\" can't take this problem: " + reason);
   std::vector<std::string> names = {"auto"};
   for (const Kernel& kernel : table) {
-    if (request == kernel.family)
+    if (!is_aten(kernel) && request == kernel.family)
       throw std::invalid_argument("no row of the family \"" + request + "\" can take this problem");
     for (const char* name : {kernel.family, kernel.name})
       if (*name && std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);

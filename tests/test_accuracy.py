@@ -9,9 +9,12 @@ import torch
 from support.bounds import Reference, allowed_units, contract_units, ffma_units
 from support.data import DISTRIBUTIONS, operands
 from support.layouts import Guarded
-from support.table import DEVICES, KERNELS, each_row, selectors
+from support.table import DEVICES, KERNELS, Kernel, each_row, selectors
 
-DEPTHS = {"cpu": (1, 3, 17, 100, 257, 1000, 4096), "cuda": (1, 2, 5, 31, 64, 257, 1024, 8192, 65536)}
+DEPTHS = {
+    "cpu": (1, 3, 17, 100, 257, 1000, 4096),
+    "cuda": (1, 2, 5, 31, 64, 257, 1024, 8192, 65536),
+}
 EXTENT = {"cpu": (37, 41), "cuda": (149, 131)}
 
 
@@ -23,7 +26,7 @@ def problem(name: str, k: int, device: str) -> tuple[torch.Tensor, torch.Tensor,
     return a, b, reference, reference.units(torch.mm(a, b))
 
 
-def depths(row, name: str, device: str) -> tuple[int, ...]:  # noqa: ANN001
+def depths(row: Kernel, name: str, device: str) -> tuple[int, ...]:
     """All of k on a GPU. On the CPU two, spread so that rows and distributions meet each k."""
     all_k = DEPTHS[device]
     if device == "cuda":
@@ -34,7 +37,7 @@ def depths(row, name: str, device: str) -> tuple[int, ...]:  # noqa: ANN001
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 @each_row
-def test_error_within_bound(row, device: str, name: str) -> None:  # noqa: ANN001
+def test_error_within_bound(row: Kernel, device: str, name: str) -> None:
     for k in depths(row, name, device):
         a, b, reference, torch_units = problem(name, k, device)
         out = Guarded(reference.value.shape, device=device)
@@ -47,7 +50,7 @@ def test_error_within_bound(row, device: str, name: str) -> None:  # noqa: ANN00
 
 @pytest.mark.parametrize(("alpha", "beta"), [(1, 1), (-1.5, 0.75), (0.1, -3), (2.0**-20, 1)])
 @each_row
-def test_error_with_alpha_and_beta(row, device: str, alpha: float, beta: float) -> None:  # noqa: ANN001
+def test_error_with_alpha_and_beta(row: Kernel, device: str, alpha: float, beta: float) -> None:
     k = 300
     a, b, _, _ = problem("normal", k, device)
     c = torch.randn(EXTENT[device], device=device)

@@ -55,7 +55,7 @@ def meta(rows: int, cols: int, layout: str = "N", pad: int = 0) -> torch.Tensor:
 
 
 @cache
-def choice(name: str, shape, layouts: str = "NN", pad: int = 0, kernel: str = "auto"):  # noqa: ANN001, ANN201
+def choice(name: str, shape, layouts: str = "NN", pad: int = 0, kernel: str = "auto"):
     m, n, k = shape
     return torch_sgemm.explain(
         meta(m, k, layouts[0], pad), meta(k, n, layouts[1], pad), kernel=kernel, device=device(name)
@@ -70,7 +70,7 @@ needs_cuda_build = pytest.mark.skipif(not cuda_build(), reason="built without CU
 each_gpu_name = pytest.mark.parametrize("name", DEVICES)
 
 
-def assert_usable(name: str, explanation) -> None:  # noqa: ANN001
+def assert_usable(name: str, explanation) -> None:
     """The chosen row can take the problem and is predicted to be fastest among those that can."""
     verdicts = {verdict.name: verdict for verdict in explanation.verdicts}
     assert list(verdicts) == list(ROWS)
@@ -143,9 +143,9 @@ def test_ladder_choice_follows_the_layout_and_the_stride() -> None:
 
 @needs_cuda_build
 def test_ladder_choice_follows_the_device() -> None:
-    chosen = [
-        {choice(name, shape, kernel="ladder").chosen for name in DEVICES} for shape in SHAPES
-    ]
+    lowest = min(row.min_arch for row in KERNELS if row.family == "ladder")
+    able = [name for name in DEVICES if DEVICES[name][0] >= lowest]  # a one-architecture build
+    chosen = [{choice(name, shape, kernel="ladder").chosen for name in able} for shape in SHAPES]
     assert max(map(len, chosen)) > 1
 
 

@@ -12,7 +12,7 @@ each_variant = pytest.mark.parametrize("variant", VARIANTS, ids=variant_id)
 each_device = pytest.mark.parametrize("device", DEVICES)
 
 
-def refused(call, *expected: str) -> str:  # noqa: ANN001
+def refused(call, *expected: str) -> str:
     """Runs ``call``: it must raise and leave its output alone. Returns the message."""
     before = None if call.written is None else call.tensors[call.written].clone()
     with pytest.raises(RuntimeError) as caught:
@@ -69,7 +69,7 @@ def test_dtype(device: str, variant: tuple[str, bool], name: str, dtype: torch.d
     refused(call, "float32", *described_any(call, name))
 
 
-def described_any(call, name: str) -> tuple[str, ...]:  # noqa: ANN001
+def described_any(call, name: str) -> tuple[str, ...]:
     """What a message says of ``name``, where the message can be about no other argument."""
     tensor = call.tensors[name]
     device = f"cuda:{tensor.device.index}" if tensor.is_cuda else "cpu"
@@ -195,7 +195,7 @@ def test_output_beside_an_input_is_accepted(device: str, variant: tuple[str, boo
     assert torch.allclose(call.run(), expected, rtol=1e-5, atol=1e-5)
 
 
-def good_result(call) -> Tensor:  # noqa: ANN001
+def good_result(call) -> Tensor:
     """What ``call`` with default options has to give."""
     product = call.tensors["a"] @ call.tensors["b"]
     return product + call.tensors["c"] if call.op.startswith(("addmm", "baddbmm")) else product

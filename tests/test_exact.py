@@ -7,14 +7,14 @@ import torch
 from support.data import integers
 from support.layouts import PAIRS, Guarded
 from support.sizes import SIZES, latin
-from support.table import each_row
+from support.table import Kernel, each_row
 
-SQUARE = {"cpu": [1, 8], "cuda": None}  # rows of the Latin square of sizes; all on a GPU
+SQUARE = {"cpu": [1, 5, 8, 13], "cuda": None}  # rows of the Latin square of sizes; all on a GPU
 
 
 @pytest.mark.parametrize("layouts", PAIRS)
 @each_row
-def test_integers_are_exact(row, device: str, layouts: str) -> None:  # noqa: ANN001
+def test_integers_are_exact(row: Kernel, device: str, layouts: str) -> None:
     """On a GPU every pair of sizes in every two positions of (m, n, k)."""
     largest = max(SIZES)
     every_a = integers((largest, largest), 1, device)
@@ -30,7 +30,7 @@ def test_integers_are_exact(row, device: str, layouts: str) -> None:  # noqa: AN
 
 
 @each_row
-def test_all_ones_count_k(row, device: str) -> None:  # noqa: ANN001
+def test_all_ones_count_k(row: Kernel, device: str) -> None:
     """With all ones each element is k itself, whatever the tile."""
     for k in (*range(0, 34), 63, 64, 65, 127, 129, 1000, 1023, 1025, 4097):
         a, b = torch.ones(5, k, device=device), torch.ones(k, 7, device=device)
@@ -40,7 +40,7 @@ def test_all_ones_count_k(row, device: str) -> None:  # noqa: ANN001
 
 
 @each_row
-def test_each_position_of_k_counts_once(row, device: str) -> None:  # noqa: ANN001
+def test_each_position_of_k_counts_once(row: Kernel, device: str) -> None:
     """A times the identity is A: every column must come from its own step."""
     for k in (1, 9, 33, 65, 130):
         a = torch.arange(70.0 * k, device=device).view(70, k) + 1
@@ -51,7 +51,7 @@ def test_each_position_of_k_counts_once(row, device: str) -> None:  # noqa: ANN0
 
 
 @each_row
-def test_alpha_and_beta_are_exact_on_integers(row, device: str) -> None:  # noqa: ANN001
+def test_alpha_and_beta_are_exact_on_integers(row: Kernel, device: str) -> None:
     m, n, k = 67, 70, 45
     a, b = integers((m, k), 1, device), integers((k, n), 2, device)
     c = integers((m, n), 3, device)

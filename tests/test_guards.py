@@ -7,14 +7,14 @@ import torch
 from support.data import integers
 from support.layouts import PAIRS, Guarded
 from support.process import python
-from support.table import each_row
+from support.table import Kernel, each_row
 
 PADDED = {"N": ("N_pad", "N_pad4", "N_off3"), "T": ("T_pad", "T_pad4", "T_off1")}
 
 
 @pytest.mark.parametrize("layouts", PAIRS)
 @each_row
-def test_surroundings_survive(row, device: str, layouts: str) -> None:  # noqa: ANN001
+def test_surroundings_survive(row: Kernel, device: str, layouts: str) -> None:
     """All operands padded; the padding is NaN, so that reading it shows in the result too."""
     for i, (m, n, k) in enumerate(((1, 1, 1), (33, 31, 17), (64, 64, 64), (130, 67, 34))):
         layout_a, layout_b = PADDED[layouts[0]][i % 3], PADDED[layouts[1]][(i + 1) % 3]
@@ -32,7 +32,7 @@ def test_surroundings_survive(row, device: str, layouts: str) -> None:  # noqa: 
 
 
 @each_row
-def test_batches_stay_apart(row, device: str) -> None:  # noqa: ANN001
+def test_batches_stay_apart(row: Kernel, device: str) -> None:
     a = Guarded((3, 33, 9), "N_off1", device, integers((3, 33, 9), 1, device))
     b = Guarded((3, 9, 35), "T_pad", device, integers((3, 9, 35), 2, device))
     c = Guarded((3, 33, 35), "N_pad", device, integers((3, 33, 35), 3, device))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from support.bounds import UNIT, ffma_units
 from support.layouts import PAIRS, Guarded
-from support.table import each_row
+from support.table import Kernel, each_row
 from torch import Tensor
 
 INF, NAN = math.inf, math.nan
@@ -44,7 +44,7 @@ def positions(rows: int, cols: int) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("side", ["a", "b", "both"])
 @pytest.mark.parametrize("values", PLANTED, ids=str)
 @each_row
-def test_nonfinite_inputs(row, device: str, values: tuple[float, ...], side: str) -> None:  # noqa: ANN001
+def test_nonfinite_inputs(row: Kernel, device: str, values: tuple[float, ...], side: str) -> None:
     for shape in SHAPES[device]:
         m, n, k = shape
         for place in range(5):
@@ -63,7 +63,7 @@ def test_nonfinite_inputs(row, device: str, values: tuple[float, ...], side: str
 
 
 @each_row
-def test_nan_reaches_exactly_its_row_and_column(row, device: str) -> None:  # noqa: ANN001
+def test_nan_reaches_exactly_its_row_and_column(row: Kernel, device: str) -> None:
     m, n, k = 66, 65, 34
     a, b = torch.ones(m, k, device=device), torch.ones(k, n, device=device)
     a[m - 1, k - 1] = NAN
@@ -76,7 +76,7 @@ def test_nan_reaches_exactly_its_row_and_column(row, device: str) -> None:  # no
 
 
 @each_row
-def test_overflow_is_inf_and_not_nan(row, device: str) -> None:  # noqa: ANN001
+def test_overflow_is_inf_and_not_nan(row: Kernel, device: str) -> None:
     a = torch.full((33, 5), 2.0**100, device=device)
     b = torch.full((5, 34), -(2.0**100), device=device)
     c = torch.ops.sgemm.mm(a, b, kernel=row.name)
@@ -84,7 +84,7 @@ def test_overflow_is_inf_and_not_nan(row, device: str) -> None:  # noqa: ANN001
 
 
 @each_row
-def test_beta_zero_does_not_read_c(row, device: str) -> None:  # noqa: ANN001
+def test_beta_zero_does_not_read_c(row: Kernel, device: str) -> None:
     m, n, k = 35, 41, 9
     a, b = torch.ones(m, k, device=device), torch.ones(k, n, device=device)
     expected = torch.full((m, n), float(k), device=device)
@@ -99,7 +99,7 @@ def test_beta_zero_does_not_read_c(row, device: str) -> None:  # noqa: ANN001
 
 @pytest.mark.parametrize("beta", [0.0, 1.0, -2.0])
 @each_row
-def test_alpha_zero_does_not_read_a_or_b(row, device: str, beta: float) -> None:  # noqa: ANN001
+def test_alpha_zero_does_not_read_a_or_b(row: Kernel, device: str, beta: float) -> None:
     m, n, k = 35, 41, 9
     a = torch.full((m, k), NAN, device=device)
     b = torch.full((k, n), INF, device=device)
@@ -116,7 +116,7 @@ def test_alpha_zero_does_not_read_a_or_b(row, device: str, beta: float) -> None:
 
 @pytest.mark.parametrize("beta", [0.0, 1.0, -2.0])
 @each_row
-def test_empty_k_leaves_beta_c(row, device: str, beta: float) -> None:  # noqa: ANN001
+def test_empty_k_leaves_beta_c(row: Kernel, device: str, beta: float) -> None:
     """An empty sum is 0, whatever lies where A and B would be."""
     a, b = torch.empty(35, 0, device=device), torch.empty(0, 41, device=device)
     c = torch.arange(35.0 * 41, device=device).view(35, 41)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from support.data import integers
 from support.operators import BATCH, VARIANTS, K, M, N, good, variant_id
-from support.table import DEVICES, each_row, selectors
+from support.table import DEVICES, Kernel, each_row, selectors
 from torch._subclasses import FakeTensorMode
 
 each_variant = pytest.mark.parametrize("variant", VARIANTS, ids=variant_id)
@@ -81,7 +81,7 @@ def test_out_variants_return_nothing(variant: tuple[str, bool]) -> None:
 
 
 @each_row
-def test_every_operator_reaches_the_row(row, device: str) -> None:  # noqa: ANN001
+def test_every_operator_reaches_the_row(row: Kernel, device: str) -> None:
     for variant in VARIANTS:
         call = good(*variant, device, kernel=row.name)
         a, b = (integers(call.tensors[name].shape, 3, device) for name in "ab")
@@ -94,7 +94,7 @@ def test_every_operator_reaches_the_row(row, device: str) -> None:  # noqa: ANN0
 
 @pytest.mark.parametrize("shape", [(), (1,), (N,), (1, 1), (1, N), (M, 1), (M, N)], ids=str)
 @each_row
-def test_addend_broadcasts(row, device: str, shape: tuple[int, ...]) -> None:  # noqa: ANN001
+def test_addend_broadcasts(row: Kernel, device: str, shape: tuple[int, ...]) -> None:
     a, b, c = (integers(s, i, device) for i, s in enumerate(((M, K), (K, N), shape)))
     result = torch.ops.sgemm.addmm(c, a, b, beta=2, kernel=row.name)
     assert torch.equal(result, torch.addmm(c, a, b, beta=2))
@@ -112,7 +112,7 @@ ZEROS = ((0, N, K), (M, 0, K), (M, N, 0), (0, 0, K), (0, N, 0), (M, 0, 0), (0, 0
 
 @pytest.mark.parametrize("shape", ZEROS, ids=str)
 @each_row
-def test_zero_sizes(row, device: str, shape: tuple[int, int, int]) -> None:  # noqa: ANN001
+def test_zero_sizes(row: Kernel, device: str, shape: tuple[int, int, int]) -> None:
     m, n, k = shape
     a, b, c = (integers(s, i, device) for i, s in enumerate(((m, k), (k, n), (m, n))))
     ops, options = torch.ops.sgemm, {"kernel": row.name}
@@ -142,7 +142,7 @@ def test_families_and_auto_give_the_product(device: str) -> None:
 def test_compile_fullgraph(device: str, kernel: str) -> None:
     """One graph with functional, in-place and out operators, also with dynamic sizes."""
 
-    def model(c, a, b):  # noqa: ANN001, ANN202
+    def model(c, a, b):
         x = torch.ops.sgemm.mm(a, b, kernel=kernel)
         out = torch.empty_like(x)
         torch.ops.sgemm.mm_out(a, b, kernel=kernel, out=out)
@@ -161,7 +161,7 @@ def test_compile_fullgraph(device: str, kernel: str) -> None:
 
 @each_device
 def test_compiled_batches(device: str) -> None:
-    def model(c, a, b):  # noqa: ANN001, ANN202
+    def model(c, a, b):
         out = torch.empty_like(c)
         torch.ops.sgemm.baddbmm_out(c, a, b, out=out)
         return out - torch.ops.sgemm.bmm(a, b)

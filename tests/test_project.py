@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from support.process import ROOT
 
-SOURCES = (".py", ".cu", ".cuh", ".h", ".cpp", ".cmake", ".toml", ".md", ".yaml", ".txt")
-GENERATED = {"build", "dist", ".git", ".venv", "venv", "__pycache__", "results", ".pytest_cache"}
+SOURCES = (".py", ".cu", ".cuh", ".h", ".cpp", ".toml", ".md", ".yaml")
+GENERATED = {
+    ".git", ".pytest_cache", ".venv", "CMakeFiles", "__pycache__", "build", "dist", "results", "venv",
+}  # fmt: skip
 
 
 def project_files() -> list[Path]:
@@ -20,7 +22,7 @@ def project_files() -> list[Path]:
         path
         for path in ROOT.rglob("*")
         if path.is_file()
-        and (path.suffix in SOURCES or path.name == "Makefile")
+        and (path.suffix in SOURCES or path.name in ("Makefile", "CMakeLists.txt"))
         and not GENERATED & set(path.relative_to(ROOT).parts)
         and not any(part.endswith(".egg-info") for part in path.parts)
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.table import each_gpu_row, each_row, row_params
+from support.table import Kernel, each_gpu_row, each_row, row_params
 
 SHAPES = {
     "cpu": ((67, 45, 300), (130, 129, 65)),
@@ -13,7 +13,7 @@ SHAPES = {
 
 
 @each_row
-def test_same_bits_five_times(row, device: str) -> None:  # noqa: ANN001
+def test_same_bits_five_times(row: Kernel, device: str) -> None:
     for m, n, k in SHAPES[device]:
         a, b = torch.randn(m, k, device=device), torch.randn(k, n, device=device)
         c = torch.randn(m, n, device=device)
@@ -28,7 +28,7 @@ OWN_CPU_ROWS = row_params(("cpu",), lambda row: bool(row.family))
 
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("row, device", OWN_CPU_ROWS)
-def test_same_bits_with_other_thread_counts(row, device: str, threads: int) -> None:  # noqa: ANN001
+def test_same_bits_with_other_thread_counts(row: Kernel, device: str, threads: int) -> None:
     """How many CPU threads share the blocks doesn't change a sum."""
     a, b = torch.randn(150, 200), torch.randn(200, 140)
     expected = torch.ops.sgemm.mm(a, b, kernel=row.name)
@@ -41,7 +41,7 @@ def test_same_bits_with_other_thread_counts(row, device: str, threads: int) -> N
 
 
 @each_gpu_row
-def test_same_bits_beside_busy_streams(row, device: str) -> None:  # noqa: ANN001
+def test_same_bits_beside_busy_streams(row: Kernel, device: str) -> None:
     """Other streams that fill the GPU change when blocks run, not what they add."""
     a, b = torch.randn(513, 700, device=device), torch.randn(700, 300, device=device)
     expected = torch.ops.sgemm.mm(a, b, kernel=row.name)

@@ -9,15 +9,17 @@ from hypothesis import strategies as st
 from support.data import integers
 from support.layouts import PAIRS, READABLE, WRITABLE, Guarded
 from support.sizes import SIZES, latin, tile_edges
-from support.table import each_row
+from support.table import Kernel, each_row
 
 SMALL = tuple(size for size in SIZES if size <= 9)
 MIDDLE = tuple(size for size in SIZES if 31 <= size <= 65)
 LARGE = tuple(size for size in SIZES if size >= 127)
-LATIN_ROWS = {"cpu": {SMALL: None, MIDDLE: [1, 4], LARGE: [2]}, "cuda": {}}
+LATIN_ROWS = {"cpu": {SMALL: None, MIDDLE: None, LARGE: [0, 2]}, "cuda": {}}
 
 
-def check_mm(row, device: str, shape, layouts, out_layout: str = "N", batch: int = 0) -> None:  # noqa: ANN001
+def check_mm(
+    row: Kernel, device: str, shape, layouts, out_layout: str = "N", batch: int = 0
+) -> None:
     """One product of integers: exact, every element written, nothing else touched."""
     m, n, k = shape
     lead = (batch,) if batch else ()
@@ -35,21 +37,21 @@ def check_mm(row, device: str, shape, layouts, out_layout: str = "N", batch: int
 @pytest.mark.parametrize("layouts", PAIRS)
 @pytest.mark.parametrize("sizes", [SMALL, MIDDLE, LARGE], ids=["small", "middle", "large"])
 @each_row
-def test_sizes(row, device: str, sizes: tuple[int, ...], layouts: str) -> None:  # noqa: ANN001
+def test_sizes(row: Kernel, device: str, sizes: tuple[int, ...], layouts: str) -> None:
     for shape in latin(sizes, LATIN_ROWS[device].get(sizes)):
         check_mm(row, device, shape, tuple(layouts))
 
 
 @pytest.mark.parametrize("layouts", PAIRS)
 @each_row
-def test_tile_edges(row, device: str, layouts: str) -> None:  # noqa: ANN001
+def test_tile_edges(row: Kernel, device: str, layouts: str) -> None:
     for shape in tile_edges(row):
         check_mm(row, device, shape, tuple(layouts))
 
 
 @pytest.mark.parametrize("layout", READABLE)
 @each_row
-def test_layouts(row, device: str, layout: str) -> None:  # noqa: ANN001
+def test_layouts(row: Kernel, device: str, layout: str) -> None:
     """Each layout on either side; the other operand and the output go through all of theirs."""
     shift = READABLE.index(layout)
     for i, other in enumerate(READABLE if device == "cuda" else READABLE[shift % 3 :: 3]):
@@ -60,7 +62,7 @@ def test_layouts(row, device: str, layout: str) -> None:  # noqa: ANN001
 
 @pytest.mark.parametrize("out_layout", WRITABLE)
 @each_row
-def test_in_place_layouts(row, device: str, out_layout: str) -> None:  # noqa: ANN001
+def test_in_place_layouts(row: Kernel, device: str, out_layout: str) -> None:
     """gemm_ reads and writes C through its own strides."""
     m, n, k = 45, 37, 29
     a, b = integers((m, k), 1, device), integers((k, n), 2, device)
@@ -73,14 +75,14 @@ def test_in_place_layouts(row, device: str, out_layout: str) -> None:  # noqa: A
 
 @pytest.mark.parametrize("batch", [1, 3])
 @each_row
-def test_batches(row, device: str, batch: int) -> None:  # noqa: ANN001
+def test_batches(row: Kernel, device: str, batch: int) -> None:
     for i, layouts in enumerate((("N", "N"), ("T", "N_pad"), ("sliced", "T"), ("N_off1", "T_pad"))):
         check_mm(row, device, (33, 34, 19), layouts, WRITABLE[3 * i], batch)
     check_mm(row, device, (70, 3, 5), ("N", "N"), "T", batch)
 
 
 @each_row
-def test_shared_and_permuted_batches(row, device: str) -> None:  # noqa: ANN001
+def test_shared_and_permuted_batches(row: Kernel, device: str) -> None:
     """A batch stride of 0, and a batch that is the innermost dimension."""
     a = Guarded((4, 21, 18), "N", device, integers((4, 21, 18), 1, device), shared=True)
     b = integers((18, 23, 4), 2, device).permute(2, 0, 1)
@@ -90,16 +92,14 @@ def test_shared_and_permuted_batches(row, device: str) -> None:  # noqa: ANN001
 
 
 @each_row
-def test_c_of_addmm_in_every_layout(row, device: str) -> None:  # noqa: ANN001
+def test_c_of_addmm_in_every_layout(row: Kernel, device: str) -> None:
     """addmm's C may be expanded or strided, and broadcasts."""
     m, n, k = 34, 39, 17
     a, b = integers((m, k), 1, device), integers((k, n), 2, device)
     for layout in READABLE:
         c = Guarded((m, n), layout, device, integers((m, n), 3, device))
         out = Guarded((m, n), "N_pad", device)
-        torch.ops.sgemm.addmm_out(
-            c.view, a, b, beta=-2, alpha=3, kernel=row.name, out=out.view
-        )
+        torch.ops.sgemm.addmm_out(c.view, a, b, beta=-2, alpha=3, kernel=row.name, out=out.view)
         expected = 3 * (a.double() @ b.double()) - 2 * c.view.double()
         assert torch.equal(out.view.double(), expected), layout
         assert c.unchanged() and out.guards_unchanged(), layout
@@ -111,10 +111,10 @@ scalar = st.sampled_from([0.0, 1.0, -1.0, 0.5, 2.0, -3.0])
 
 @pytest.mark.parametrize("part", range(2))
 @each_row
-def test_random_problems(row, device: str, part: int) -> None:  # noqa: ANN001
+def test_random_problems(row: Kernel, device: str, part: int) -> None:
     """Random shapes, layouts, batches and scalars, shrunk to the smallest failure."""
 
-    @settings(max_examples=100 if device == "cuda" else 10)
+    @settings(max_examples=60 if device == "cuda" else 30)
     @given(
         shape=st.tuples(extent, extent, extent),
         layouts=st.tuples(
@@ -125,16 +125,14 @@ def test_random_problems(row, device: str, part: int) -> None:  # noqa: ANN001
         beta=scalar,
         seed=st.integers(0, 2**16),
     )
-    def run(shape, layouts, batch, alpha, beta, seed) -> None:  # noqa: ANN001
+    def run(shape, layouts, batch, alpha, beta, seed) -> None:
         m, n, k = shape
         lead = (batch,) if batch else ()
         a = Guarded((*lead, m, k), layouts[0], device, integers((*lead, m, k), seed, device))
         b = Guarded((*lead, k, n), layouts[1], device, integers((*lead, k, n), seed + 1, device))
         c = Guarded((*lead, m, n), layouts[2], device, integers((*lead, m, n), seed + 2, device))
         expected = alpha * (a.view.double() @ b.view.double()) + beta * c.view.double()
-        torch.ops.sgemm.gemm_(
-            c.view, a.view, b.view, alpha=alpha, beta=beta, kernel=row.name
-        )
+        torch.ops.sgemm.gemm_(c.view, a.view, b.view, alpha=alpha, beta=beta, kernel=row.name)
         assert torch.equal(c.view.double(), expected)
         assert c.guards_unchanged() and a.unchanged() and b.unchanged()
 

@@ -35,7 +35,7 @@ def check_program() -> Path:
 
 def run_check(*arguments: str, **env: str) -> subprocess.CompletedProcess:
     """The check program's output; a sanitizer's finding makes it exit with an error."""
-    options = {"ASAN_OPTIONS": "detect_leaks=1:abort_on_error=0", "UBSAN_OPTIONS": "halt_on_error=1"}
+    options = {"ASAN_OPTIONS": "detect_leaks=1", "UBSAN_OPTIONS": "halt_on_error=1"}
     return subprocess.run(
         [str(check_program()), *arguments],
         capture_output=True,

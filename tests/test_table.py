@@ -6,7 +6,7 @@ import re
 
 import pytest
 from support.process import ROOT
-from support.table import KERNELS, families
+from support.table import KERNELS, Kernel, families
 
 each_kernel = pytest.mark.parametrize("row", KERNELS, ids=lambda row: row.name)
 OWN = [row for row in KERNELS if row.family]
@@ -45,14 +45,14 @@ def test_the_ladder_holds_every_idea() -> None:
 
 
 @each_kernel
-def test_devices_are_known(row) -> None:  # noqa: ANN001
+def test_devices_are_known(row: Kernel) -> None:
     assert set(row.devices) <= {"cpu", "cuda"}
     assert row.min_arch == 0 or 70 <= row.min_arch <= 130
     assert row.idea.strip() and "\n" not in row.idea
 
 
 @each_own
-def test_source_exists_and_is_the_row_s(row) -> None:  # noqa: ANN001
+def test_source_exists_and_is_the_row_s(row: Kernel) -> None:
     path = ROOT / "csrc" / row.source
     assert path.is_file()
     assert path.suffix in (".cuh", ".cu")
@@ -62,7 +62,7 @@ def test_source_exists_and_is_the_row_s(row) -> None:  # noqa: ANN001
 
 
 @each_own
-def test_tile_fields_are_consistent(row) -> None:  # noqa: ANN001
+def test_tile_fields_are_consistent(row: Kernel) -> None:
     assert min(row.bm, row.bn, row.bk, row.tm, row.tn, row.threads) >= 1
     assert row.bm % row.tm == 0 and row.bn % row.tn == 0
     assert row.threads <= 1024
@@ -72,7 +72,7 @@ def test_tile_fields_are_consistent(row) -> None:  # noqa: ANN001
 
 
 @each_own
-def test_parameters_in_the_name_are_the_row_s(row) -> None:  # noqa: ANN001
+def test_parameters_in_the_name_are_the_row_s(row: Kernel) -> None:
     """A name that says 64x64x16_4x4 must run 64x64x16_4x4."""
     if match := re.search(r"(\d+)x(\d+)x(\d+)_(\d+)x(\d+)$", row.name):
         assert tuple(map(int, match.groups())) == (row.bm, row.bn, row.bk, row.tm, row.tn)
@@ -85,7 +85,7 @@ def test_parameters_in_the_name_are_the_row_s(row) -> None:  # noqa: ANN001
 
 
 @each_own
-def test_every_plain_row_also_runs_on_the_cpu(row) -> None:  # noqa: ANN001
+def test_every_plain_row_also_runs_on_the_cpu(row: Kernel) -> None:
     """Only a row that needs one architecture's instructions may be for GPUs alone."""
     assert "cpu" in row.devices or row.min_arch >= 90
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from support.table import FFMA_FAMILIES
+from support.table import FFMA_FAMILIES, Kernel
 
 UNIT = 2.0**-24
 
@@ -48,6 +48,6 @@ def contract_units(torch_units: float) -> float:
     return max(2 * torch_units, 8.0)
 
 
-def allowed_units(row, k: int, torch_units: float) -> float:  # noqa: ANN001
+def allowed_units(row: Kernel, k: int, torch_units: float) -> float:
     """The bound that ``row`` is held to."""
     return ffma_units(k) if row.family in FFMA_FAMILIES else contract_units(torch_units)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from support.table import Kernel
+
 SIZES = (0, 1, 2, 3, 5, 7, 9, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257)
 Shape = tuple[int, int, int]
 
 
 def latin(sizes: Sequence[int], rows: Sequence[int] | None = None) -> Iterator[Shape]:
-    """(m, n, k) from a Latin square: every pair of sizes in every two positions.
+    """(m, n, k) from a Latin square: every pair of sizes for (m, n), and for the other two
+    pairs too where the number of sizes is prime.
 
-    ``rows`` keeps some rows of the square only: still every size in every position.
+    ``rows`` keeps some rows of the square only; m and n still take every size.
     """
     count = len(sizes)
     for shift in range(count) if rows is None else rows:
@@ -31,7 +34,7 @@ def around(edge: int) -> tuple[int, ...]:
     return tuple(sorted({below, edge - 1, edge, edge + 1, above} - {0}))
 
 
-def tile_edges(row) -> list[Shape]:  # noqa: ANN001
+def tile_edges(row: Kernel) -> list[Shape]:
     """Shapes around the edges of a row's block tile: each of m, n and k below, at and above."""
     m, n, k = (around(max(edge, 1)) for edge in (row.bm, row.bn, row.bk))
     count = max(len(m), len(n), len(k))

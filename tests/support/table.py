@@ -42,14 +42,14 @@ def arch() -> int:
     return 10 * major + minor
 
 
-def runnable(device: str) -> list:
+def runnable(device: str) -> list[Kernel]:
     """Rows that tensors on ``device`` can use on this machine."""
     rows = [row for row in KERNELS if device in row.devices]
     return rows if device == "cpu" else [row for row in rows if row.min_arch <= arch()]
 
 
 def row_params(
-    devices: tuple[str, ...] = ("cpu", "cuda"), keep: Callable = lambda row: True
+    devices: tuple[str, ...] = ("cpu", "cuda"), keep: Callable[[Kernel], bool] = lambda row: True
 ) -> list:
     """One parameter set ``(row, device)`` for each row and each device its build can run on."""
     params = []

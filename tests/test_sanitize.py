@@ -1,0 +1,45 @@
+"""tools/sanitize.py's reading of compute-sanitizer: an unread summary would look clean."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+from support.process import ROOT
+
+
+def load():
+    """The script as a module, without asking for it to be on the path."""
+    spec = importlib.util.spec_from_file_location("sanitize", ROOT / "tools" / "sanitize.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+SUMMARIES = {
+    "========= ERROR SUMMARY: 0 errors": 0,
+    "========= ERROR SUMMARY: 1 error": 1,
+    "========= ERROR SUMMARY: 1024 errors\n========= more": 1024,
+    "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)": 0,
+    "========= RACECHECK SUMMARY: 3 hazards displayed (1 error, 2 warnings)": 3,
+    "": None,
+    "Segmentation fault": None,
+}
+
+
+@pytest.mark.parametrize("text", SUMMARIES)
+def test_summary_is_read(text: str) -> None:
+    assert load().count_errors(text) == SUMMARIES[text]
+
+
+@pytest.mark.parametrize(
+    ("errors", "planted", "clean"),
+    [(0, 5, True), (1, 5, False), (None, 5, False), (0, 0, False), (0, None, False)],
+)
+def test_only_a_finished_run_that_finds_what_is_planted_is_clean(
+    monkeypatch: pytest.MonkeyPatch, errors: int | None, planted: int | None, clean: bool
+) -> None:
+    module = load()
+    counts = {True: planted, False: errors}
+    monkeypatch.setattr(module, "run_tool", lambda *a, planted: (counts[planted], ""))
+    assert module.report("compute-sanitizer", ["memcheck"], []) is clean

@@ -1,0 +1,190 @@
+"""Runs compute-sanitizer's tools over every row of the kernel table, at small sizes.
+
+    python tools/sanitize.py [--tool memcheck ...] [--kernel NAME ...]
+
+memcheck sees accesses outside an allocation, initcheck reads of memory never written, racecheck
+hazards in shared memory, synccheck barriers that not all threads reach. Before that, memcheck and
+initcheck must find errors that are planted: silence would otherwise prove nothing. Needs a GPU;
+prints a table and exits with 1 if anything was found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+PLANTABLE = ("memcheck", "initcheck")
+OURS = "cuda_backend"  # the namespace of our kernels: PyTorch's are not what is checked here
+
+# Less than a tile, tiles with tails in every direction, and whole tiles.
+SHAPES = ((1, 7, 3), (65, 67, 33), (129, 130, 17), (128, 128, 32))
+
+
+def operand(rows: int, cols: int, layout: str, seed: int):
+    """Integers on the GPU in an allocation of exactly their size: any step outside is seen.
+
+    Copied from the CPU, so that no kernel but ours runs: N, T, or off, 4-byte aligned.
+    """
+    import torch
+
+    gen = torch.Generator().manual_seed(seed)
+    values = torch.randint(-4, 5, (rows, cols), generator=gen).float()
+    if layout == "T":
+        return values.t().contiguous().cuda().t()
+    if layout == "off":
+        return torch.cat([torch.zeros(1), values.flatten()]).cuda()[1:].view(rows, cols)
+    return values.cuda()
+
+
+def check(row: str, shape: tuple[int, int, int], layouts: tuple[str, str]) -> None:
+    """A product with and one without C, compared on the CPU."""
+    import torch
+
+    m, n, k = shape
+    a, b = operand(m, k, layouts[0], 1), operand(k, n, layouts[1], 2)
+    c = operand(m, n, "off" if "off" in layouts else "N", 3)
+    product = a.cpu().double() @ b.cpu().double()
+    expected = 2 * product - c.cpu().double()
+    out = torch.empty(m, n, device="cuda")
+    torch.ops.sgemm.mm_out(a, b, kernel=row, out=out)
+    torch.ops.sgemm.gemm_(c, a, b, alpha=2, beta=-1, kernel=row)
+    where = f"{row} {shape} {layouts}"
+    if not torch.equal(out.cpu().double(), product):
+        raise SystemExit(f"{where}: mm_out is wrong")
+    if not torch.equal(c.cpu().double(), expected):
+        raise SystemExit(f"{where}: gemm_ is wrong")
+
+
+def plant(tool: str, rows: list[str]) -> None:
+    """Products whose A is bad: freed beyond its first row, or never written."""
+    import torch
+
+    for row in rows:
+        b = operand(64, 64, "N", 2)
+        a = torch.empty(4096, 64, device="cuda")
+        if tool == "memcheck":
+            a.untyped_storage().resize_(64 * 4)
+        torch.ops.sgemm.mm(a, b, kernel=row)
+        torch.cuda.synchronize()
+
+
+def work(kernels: list[str], planted: str) -> None:
+    """What runs under a tool: all rows, in one process."""
+    import torch
+
+    import torch_sgemm
+
+    major, minor = torch.cuda.get_device_capability()
+    rows = [
+        row.name
+        for row in torch_sgemm.kernels()
+        if row.family and "cuda" in row.devices and row.min_arch <= 10 * major + minor
+    ]
+    if kernels:
+        rows = [row for row in rows if row in kernels]
+    if not rows:
+        raise SystemExit("no row of the table is selected and runs on this GPU")
+    if planted:
+        plant(planted, rows[:1])
+        return
+    for row in rows:
+        for shape in SHAPES:
+            for layouts in (("N", "N"), ("N", "T"), ("T", "N"), ("T", "T"), ("off", "off")):
+                check(row, shape, layouts)
+    print(f"checked {len(rows)} rows", flush=True)
+
+
+def sanitizer() -> str | None:
+    """compute-sanitizer on PATH or in a CUDA toolkit's usual places."""
+    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
+    places = [f"{home}/{sub}" for home in homes if home for sub in ("bin", "compute-sanitizer")]
+    path = os.pathsep.join([os.environ.get("PATH", ""), *places])
+    return shutil.which("compute-sanitizer", path=path)
+
+
+def count_errors(output: str) -> int | None:
+    """The number in a tool's summary; None where there is no summary, as after a crash.
+
+    >>> count_errors("========= ERROR SUMMARY: 3 errors")
+    3
+    >>> count_errors("========= RACECHECK SUMMARY: 2 hazards displayed (1 error, 1 warning)")
+    2
+    """
+    found = re.findall(r"(?:ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard)", output)
+    return sum(int(a or b) for a, b in found) if found else None
+
+
+def run_tool(program: str, tool: str, kernels: list[str], planted: bool) -> tuple[int | None, str]:
+    """Errors that ``tool`` counts and the whole output; None if it did not get to the end."""
+    command = [program, "--tool", tool, "--kernel-regex", f"kns={OURS}", "--print-limit", "20"]
+    if tool == "racecheck":
+        command += ["--racecheck-report", "all"]
+    worker = [sys.executable, str(Path(__file__).resolve()), "--worker"]
+    for kernel in kernels:
+        worker += ["--kernel", kernel]
+    if planted:
+        worker += ["--plant", tool]
+    env = {
+        **os.environ,
+        # Each tensor its own allocation: the allocator's blocks would hide steps outside.
+        "PYTORCH_NO_CUDA_MEMORY_CACHING": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+    }
+    done = subprocess.run([*command, *worker], capture_output=True, text=True, env=env, check=False)
+    output = done.stdout + done.stderr
+    errors = count_errors(output)
+    finished = planted or "checked " in done.stdout
+    return (errors if finished else None), output
+
+
+def report(program: str, tools: list[str], kernels: list[str]) -> bool:
+    """Prints tool, errors and seconds. True if all is clean and all that was planted was found."""
+    print(f"{'tool':10} {'planted':>10} {'errors':>8} {'seconds':>8}")
+    clean = True
+    for tool in tools:
+        start = time.monotonic()
+        found = "-"
+        if tool in PLANTABLE:
+            planted, _ = run_tool(program, tool, kernels, planted=True)
+            found = "found" if planted else "MISSED"
+        errors, output = run_tool(program, tool, kernels, planted=False)
+        shown = "failed" if errors is None else str(errors)
+        print(f"{tool:10} {found:>10} {shown:>8} {time.monotonic() - start:8.1f}", flush=True)
+        if errors != 0:
+            print(output[-8000:])
+        clean = clean and errors == 0 and found != "MISSED"
+    return clean
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tool", action="append", choices=TOOLS, help="default: all four")
+    parser.add_argument("--kernel", action="append", default=[], help="a row; default: all")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--plant", default="", choices=PLANTABLE, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        work(options.kernel, options.plant)
+        return 0
+    program = sanitizer()
+    if program is None:
+        print("compute-sanitizer was not found: it comes with the CUDA toolkit", file=sys.stderr)
+        return 2
+    import torch
+
+    if not torch.cuda.is_available():
+        print("no CUDA GPU: compute-sanitizer has nothing to run on", file=sys.stderr)
+        return 2
+    return 0 if report(program, options.tool or list(TOOLS), options.kernel) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
