@@ -12,7 +12,8 @@ from support.process import ROOT
 
 SOURCES = (".py", ".cu", ".cuh", ".h", ".cpp", ".toml", ".md", ".yaml")
 GENERATED = {
-    ".git", ".pytest_cache", ".venv", "CMakeFiles", "__pycache__", "build", "dist", "results", "venv",
+    ".git", ".pytest_cache", ".venv", "CMakeFiles", "__pycache__", "build", "dist", "results",
+    "venv",
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.data import integers
 from support.layouts import PAIRS, READABLE, WRITABLE, Guarded
-from support.sizes import SIZES, latin, tile_edges
+from support.sizes import SIZES, Shape, latin, tile_edges
 from support.table import Kernel, each_row
 
 SMALL = tuple(size for size in SIZES if size <= 9)
@@ -18,7 +18,12 @@ LATIN_ROWS = {"cpu": {SMALL: None, MIDDLE: None, LARGE: [0, 2]}, "cuda": {}}
 
 
 def check_mm(
-    row: Kernel, device: str, shape, layouts, out_layout: str = "N", batch: int = 0
+    row: Kernel,
+    device: str,
+    shape: Shape,
+    layouts: tuple[str, str],
+    out_layout: str = "N",
+    batch: int = 0,
 ) -> None:
     """One product of integers: exact, every element written, nothing else touched."""
     m, n, k = shape
@@ -39,14 +44,14 @@ def check_mm(
 @each_row
 def test_sizes(row: Kernel, device: str, sizes: tuple[int, ...], layouts: str) -> None:
     for shape in latin(sizes, LATIN_ROWS[device].get(sizes)):
-        check_mm(row, device, shape, tuple(layouts))
+        check_mm(row, device, shape, (layouts[0], layouts[1]))
 
 
 @pytest.mark.parametrize("layouts", PAIRS)
 @each_row
 def test_tile_edges(row: Kernel, device: str, layouts: str) -> None:
     for shape in tile_edges(row):
-        check_mm(row, device, shape, tuple(layouts))
+        check_mm(row, device, shape, (layouts[0], layouts[1]))
 
 
 @pytest.mark.parametrize("layout", READABLE)

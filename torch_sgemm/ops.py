@@ -4,17 +4,17 @@ All take float32 tensors on one device, CPU or CUDA, of any strides: row-major, 
 leading dimensions larger than the row, expanded (stride 0) and sliced views, any 4-byte alignment.
 They are forward only.
 
-``mm(a, b, *, kernel="auto")``
+``mm(a, b, kernel="auto")``
     (m, n) = (m, k) @ (k, n)
-``bmm(a, b, *, kernel="auto")``
+``bmm(a, b, kernel="auto")``
     (batch, m, n) = (batch, m, k) @ (batch, k, n)
-``addmm(c, a, b, *, beta=1, alpha=1, kernel="auto")``
+``addmm(c, a, b, kernel="auto", *, beta=1, alpha=1)``
     beta c + alpha a @ b; c broadcasts to (m, n)
-``baddbmm(c, a, b, *, beta=1, alpha=1, kernel="auto")``
+``baddbmm(c, a, b, kernel="auto", *, beta=1, alpha=1)``
     the same for batches
-``mm_out(a, b, *, kernel="auto", out)``, ``bmm_out``, ``addmm_out``, ``baddbmm_out``
+``mm_out(a, b, kernel="auto", *, out)``, ``bmm_out``, ``addmm_out``, ``baddbmm_out``
     the same into ``out``, which is not resized; they return nothing
-``gemm_(c, a, b, *, alpha=1, beta=0, kernel="auto")``
+``gemm_(c, a, b, kernel="auto", *, alpha=1, beta=0)``
     c = alpha a @ b + beta c in place, 2-D or batched; returns nothing
 
 ``kernel`` is ``"auto"`` (the row of the table that is predicted to be fastest), a family (its best
@@ -30,12 +30,15 @@ import torch
 from torch import Tensor
 
 from torch_sgemm import _library  # noqa: F401  registers the operators that get their fakes here
+from torch_sgemm.inductor import register_lowerings
 
 _DIMS = {"mm": 2, "addmm": 2, "bmm": 3, "baddbmm": 3}
+_NAMES = [*_DIMS, *(f"{name}_out" for name in _DIMS), "gemm_"]
 
 
 def _product_shape(op: str, a: Tensor, b: Tensor, dims: int) -> list[int | torch.SymInt]:
     """The product's shape, after the checks that shapes allow."""
+    register_lowerings(_NAMES)
 
     def text() -> str:
         return (
@@ -55,26 +58,26 @@ def _product_shape(op: str, a: Tensor, b: Tensor, dims: int) -> list[int | torch
 def _register_fakes(op: str) -> None:
     dims = _DIMS[op]
 
-    if op.endswith("addmm") or op == "baddbmm":
+    if "add" in op:
 
         @torch.library.register_fake(f"sgemm::{op}")
-        def _(c, a, b, *, beta=1.0, alpha=1.0, kernel="auto"):
+        def _(c, a, b, kernel="auto", *, beta=1.0, alpha=1.0):
             shape = _product_shape(op, a, b, dims)
             torch.broadcast_shapes(c.shape, shape)
             return a.new_empty(shape)
 
         @torch.library.register_fake(f"sgemm::{op}_out")
-        def _(c, a, b, *, beta=1.0, alpha=1.0, kernel="auto", out):
+        def _(c, a, b, kernel="auto", *, beta=1.0, alpha=1.0, out):
             _product_shape(f"{op}_out", a, b, dims)
 
     else:
 
         @torch.library.register_fake(f"sgemm::{op}")
-        def _(a, b, *, kernel="auto"):
+        def _(a, b, kernel="auto"):
             return a.new_empty(_product_shape(op, a, b, dims))
 
         @torch.library.register_fake(f"sgemm::{op}_out")
-        def _(a, b, *, kernel="auto", out):
+        def _(a, b, kernel="auto", *, out):
             _product_shape(f"{op}_out", a, b, dims)
 
 
@@ -83,5 +86,5 @@ for _op in _DIMS:
 
 
 @torch.library.register_fake("sgemm::gemm_")
-def _(c, a, b, *, alpha=1.0, beta=0.0, kernel="auto"):
+def _(c, a, b, kernel="auto", *, alpha=1.0, beta=0.0):
     _product_shape("gemm_", a, b, a.dim())

@@ -159,8 +159,8 @@ struct Operators {
     product(op, out, nullptr, a, b, 1, 0, kernel);
   }
 
-  static Tensor addmm(const Tensor& c, const Tensor& a, const Tensor& b, double beta, double alpha,
-                      const std::string& kernel) {
+  static Tensor addmm(const Tensor& c, const Tensor& a, const Tensor& b, const std::string& kernel, double beta,
+                      double alpha) {
     constexpr const char* op = kBatched ? "baddbmm" : "addmm";
     check_inputs(op, a, b, DIMS);
     check_addend(op, c, a, b, nullptr);
@@ -169,8 +169,8 @@ struct Operators {
     return out;
   }
 
-  static void addmm_out(const Tensor& c, const Tensor& a, const Tensor& b, double beta, double alpha,
-                        const std::string& kernel, const Tensor& out) {
+  static void addmm_out(const Tensor& c, const Tensor& a, const Tensor& b, const std::string& kernel, double beta,
+                        double alpha, const Tensor& out) {
     constexpr const char* op = kBatched ? "baddbmm_out" : "addmm_out";
     check_inputs(op, a, b, DIMS);
     check_output(op, "out", out, a, b);
@@ -179,7 +179,7 @@ struct Operators {
   }
 };
 
-void gemm_(const Tensor& c, const Tensor& a, const Tensor& b, double alpha, double beta, const std::string& kernel) {
+void gemm_(const Tensor& c, const Tensor& a, const Tensor& b, const std::string& kernel, double alpha, double beta) {
   check_inputs("gemm_", a, b, a.dim() == 3 ? 3 : 2);
   check_output("gemm_", "c", c, a, b);
   product("gemm_", c, &c, a, b, alpha, beta, kernel);
@@ -229,20 +229,22 @@ void register_products(torch::stable::detail::StableLibrary& m) {
 }  // namespace
 }  // namespace sgemm
 
+// `kernel` may be positional: Inductor can't pass on a keyword-only argument of that name.
 STABLE_TORCH_LIBRARY(sgemm, m) {
-  m.def("mm(Tensor a, Tensor b, *, str kernel=\"auto\") -> Tensor");
-  m.def("bmm(Tensor a, Tensor b, *, str kernel=\"auto\") -> Tensor");
-  m.def("addmm(Tensor c, Tensor a, Tensor b, *, float beta=1, float alpha=1, str kernel=\"auto\") -> Tensor");
-  m.def("baddbmm(Tensor c, Tensor a, Tensor b, *, float beta=1, float alpha=1, str kernel=\"auto\") -> Tensor");
-  m.def("mm_out(Tensor a, Tensor b, *, str kernel=\"auto\", Tensor(a!) out) -> ()");
-  m.def("bmm_out(Tensor a, Tensor b, *, str kernel=\"auto\", Tensor(a!) out) -> ()");
+  m.def("mm(Tensor a, Tensor b, str kernel=\"auto\") -> Tensor");
+  m.def("bmm(Tensor a, Tensor b, str kernel=\"auto\") -> Tensor");
+  m.def("addmm(Tensor c, Tensor a, Tensor b, str kernel=\"auto\", *, float beta=1, float alpha=1) -> Tensor");
+  m.def("baddbmm(Tensor c, Tensor a, Tensor b, str kernel=\"auto\", *, float beta=1, float alpha=1) -> Tensor");
+  m.def("mm_out(Tensor a, Tensor b, str kernel=\"auto\", *, Tensor(a!) out) -> ()");
+  m.def("bmm_out(Tensor a, Tensor b, str kernel=\"auto\", *, Tensor(a!) out) -> ()");
   m.def(
-      "addmm_out(Tensor c, Tensor a, Tensor b, *, float beta=1, float alpha=1, str kernel=\"auto\", Tensor(a!) out) -> "
+      "addmm_out(Tensor c, Tensor a, Tensor b, str kernel=\"auto\", *, float beta=1, float alpha=1, Tensor(a!) out) -> "
       "()");
   m.def(
-      "baddbmm_out(Tensor c, Tensor a, Tensor b, *, float beta=1, float alpha=1, str kernel=\"auto\", Tensor(a!) out) "
-      "-> ()");
-  m.def("gemm_(Tensor(a!) c, Tensor a, Tensor b, *, float alpha=1, float beta=0, str kernel=\"auto\") -> ()");
+      "baddbmm_out(Tensor c, Tensor a, Tensor b, str kernel=\"auto\", *, float beta=1, float alpha=1, Tensor(a!) out) "
+      "-> "
+      "()");
+  m.def("gemm_(Tensor(a!) c, Tensor a, Tensor b, str kernel=\"auto\", *, float alpha=1, float beta=0) -> ()");
   m.def("_kernels() -> str");
   m.def("_device(int index) -> int[]");
   m.def("_explain(int[] problem, float alpha, float beta, int[] device, str kernel) -> str");

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import torch_sgemm
+from torch_sgemm import Kernel
 
 KERNELS = tuple(torch_sgemm.kernels())
 DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))

@@ -1,0 +1,37 @@
+"""Lets Inductor, torch.compile's default backend, call the operators.
+
+Its call of an operator that it doesn't know takes the operator as an argument named ``kernel``, so
+an operator's own argument of that name can't be passed on by keyword. The lowerings registered here
+pass it by position.
+"""
+
+import sys
+
+import torch
+
+
+def register_lowerings(names: list[str]) -> None:
+    """Registers the lowerings once Inductor is loaded; until then does nothing.
+
+    The operators' fakes call this, which Inductor runs before it lowers anything: so importing
+    torch_sgemm does not import Inductor.
+    """
+    lowering = sys.modules.get("torch._inductor.lowering")
+    if lowering is None or not hasattr(lowering, "register_lowering"):
+        return
+    for name in names:
+        op = getattr(torch.ops.sgemm, name).default
+        if op not in lowering.lowerings:
+            lowering.register_lowering(op, type_promotion_kind=None)(_by_position(lowering, op))
+
+
+def _by_position(lowering, op: torch._ops.OpOverload):
+    handler = lowering.fallback_handler(op)
+    positional = [argument for argument in op._schema.arguments if not argument.kwarg_only]
+
+    def lower(*args, **kwargs):
+        rest = positional[len(args) :]
+        args += tuple(kwargs.pop(argument.name, argument.default_value) for argument in rest)
+        return handler(*args, **kwargs)
+
+    return lower
