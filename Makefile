@@ -53,8 +53,8 @@ $(VENV)/.dev: $(VENV)/.ready
 build: $(READY)  ## the library, in place; only what changed is compiled
 	@TORCH_CUDA_ARCH_LIST='$(or $(ARCH),$(TORCH_CUDA_ARCH_LIST))' $(PY) setup.py -q build_ext --inplace
 
-test: build  ## all tests (those for GPUs only where there is one)
-	@$(PY) -m pytest $$($(PY) -c 'import xdist' 2>/dev/null && printf '%s' '-n auto') $(ARGS)
+test: build  ## all tests: one process where there is a GPU, else one a core
+	@$(PY) -m pytest $$($(PY) -c 'import torch, xdist; torch.cuda.is_available() or print("-n auto")' 2>/dev/null) $(ARGS)
 
 bench: build  ## the ladder benchmark
 	@$(PY) -m benchmarks ladder $(ARGS)

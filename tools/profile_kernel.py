@@ -1,7 +1,7 @@
 """Nsight Compute's figures for one row of the kernel table (needs a GPU and ncu).
 
     python tools/profile_kernel.py coalesced_32 --size 1024
-    python tools/profile_kernel.py coalesced_32 -m 4096 -n 4096 -k 512 --metrics dram__bytes_read.sum
+    python tools/profile_kernel.py naive_32 -m 4096 -n 4096 -k 512 --metrics dram__bytes_read.sum
 
 The first call of a row is left out; one call of it is profiled, its packing passes included.
 """
