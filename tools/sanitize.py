@@ -24,8 +24,10 @@ TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 PLANTABLE = ("memcheck", "initcheck")
 OURS = "cuda_backend"  # the namespace of our kernels: PyTorch's are not what is checked here
 
-# Less than a tile, tiles with tails in every direction, and whole tiles.
+# Less than a tile, tiles with tails in every direction, and whole tiles; row-major and transposed
+# operands, and some that are only 4-byte aligned.
 SHAPES = ((1, 7, 3), (65, 67, 33), (129, 130, 17), (128, 128, 32))
+LAYOUTS = (("N", "N"), ("N", "T"), ("T", "N"), ("T", "T"), ("off", "off"))
 
 
 def operand(rows: int, cols: int, layout: str, seed: int):
@@ -65,14 +67,17 @@ def check(rows: list[str], shape: tuple[int, int, int], layouts: tuple[str, str]
 
 
 def plant(tool: str, rows: list[str]) -> None:
-    """Products whose A is bad: freed beyond its first row, or never written."""
+    """Small products whose A is bad: it ends after its first row, or was never written.
+
+    Small, because the tool takes long over each error.
+    """
     import torch
 
     for row in rows:
-        b = operand(64, 64, "N", 2)
-        a = torch.empty(4096, 64, device="cuda")
+        b = operand(8, 2, "N", 2)
+        a = torch.empty(2, 8, device="cuda")
         if tool == "memcheck":
-            a.untyped_storage().resize_(64 * 4)
+            a.untyped_storage().resize_(8 * 4)
         torch.ops.sgemm.mm(a, b, kernel=row)
         torch.cuda.synchronize()
 
@@ -97,7 +102,7 @@ def work(kernels: list[str], planted: str) -> None:
         plant(planted, rows[:1])
         return
     for shape in SHAPES:
-        for layouts in (("N", "N"), ("N", "T"), ("T", "N"), ("T", "T"), ("off", "off")):
+        for layouts in LAYOUTS:
             check(rows, shape, layouts)
     print(f"checked {len(rows)} rows", flush=True)
 
