@@ -6,6 +6,7 @@ import fcntl
 import os
 import shutil
 import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -14,43 +15,51 @@ from support.process import ROOT, python
 from support.table import KERNELS, runnable
 
 BUILD = ROOT / "build" / "simt_check"
-needs_cmake = pytest.mark.skipif(shutil.which("cmake") is None, reason="needs cmake")
+PROGRAMS = ("simt_check", "simt_check_ucontext")
+
+
+def tool(name: str) -> str | None:
+    """A program of the environment that the tests run in, activated or not, or one on PATH."""
+    here = str(Path(sys.executable).parent)
+    return shutil.which(name, path=os.pathsep.join([here, os.environ.get("PATH", "")]))
 
 
 @cache
-def check_program() -> Path:
+def check_programs() -> Path:
     """Builds tests/cpp/ and the CPU kernels under AddressSanitizer and UBSan, once a change."""
     BUILD.mkdir(parents=True, exist_ok=True)
-    generator = ["-G", "Ninja"] if shutil.which("ninja") else []
+    cmake, ninja = tool("cmake"), tool("ninja")
+    assert cmake, "cmake is not in this environment, though the library is built with it"
+    generator = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"] if ninja else []
     with (BUILD / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # other test processes wait here
         for command in (
-            ["cmake", "-S", str(ROOT), "-B", str(BUILD), "-DSGEMM_SIMT_CHECK=ON", *generator],
-            ["cmake", "--build", str(BUILD), "--parallel", "2", "--target", "simt_check"],
+            [cmake, "-S", str(ROOT), "-B", str(BUILD), "-DSGEMM_SIMT_CHECK=ON", *generator],
+            [cmake, "--build", str(BUILD), "--parallel", "2"],
         ):
             result = subprocess.run(command, capture_output=True, text=True, check=False)
             assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
-    return BUILD / "simt_check"
+    return BUILD
 
 
-def run_check(*arguments: str, **env: str) -> subprocess.CompletedProcess:
+def run_check(program: str, mode: str, seed: str) -> subprocess.CompletedProcess:
     """The check program's output; a sanitizer's finding makes it exit with an error."""
     options = {"ASAN_OPTIONS": "detect_leaks=1", "UBSAN_OPTIONS": "halt_on_error=1"}
     return subprocess.run(
-        [str(check_program()), *arguments],
+        [str(check_programs() / program), mode, seed],
         capture_output=True,
         text=True,
         timeout=600,
-        env={**os.environ, **options, **env},
+        env={**os.environ, **options},
         check=False,
     )
 
 
-@needs_cmake
 @pytest.mark.parametrize("seed", ["0", "1", "20240613"])
-def test_all_rows_under_sanitizers(seed: str) -> None:
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_all_rows_under_sanitizers(program: str, seed: str) -> None:
     """In order, and in two shuffled orders of each block's threads."""
-    result = run_check("all", TORCH_SGEMM_SIMT_SHUFFLE=seed)
+    result = run_check(program, "all", seed)
     report = result.stdout[-4000:] + result.stderr[-4000:]
     assert result.returncode == 0, report
     assert "ERROR: AddressSanitizer" not in report and "runtime error" not in report
@@ -59,11 +68,11 @@ def test_all_rows_under_sanitizers(seed: str) -> None:
             assert row.name in result.stdout, f"{row.name} did not run"
 
 
-@needs_cmake
 @pytest.mark.parametrize("seed", ["1", "2", "3"])
-def test_missing_barrier_is_caught(seed: str) -> None:
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_missing_barrier_is_caught(program: str, seed: str) -> None:
     """A kernel without one of its barriers must not pass in shuffled order."""
-    result = run_check("broken", TORCH_SGEMM_SIMT_SHUFFLE=seed)
+    result = run_check(program, "broken", seed)
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
     assert "caught" in result.stdout
 
