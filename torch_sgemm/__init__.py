@@ -4,7 +4,9 @@
 registered by importing this package; :mod:`torch_sgemm.ops` documents them.
 """
 
-from torch_sgemm import ops
+from torch_sgemm import derivatives, ops
+from torch_sgemm.dropin import Stats, disable, enable, enabled, reset_stats, stats
+from torch_sgemm.functional import matmul
 from torch_sgemm.table import Device, Explanation, Kernel, Verdict, explain, kernels
 
 __version__ = "0.1.0"
@@ -13,9 +15,17 @@ __all__ = [
     "Device",
     "Explanation",
     "Kernel",
+    "Stats",
     "Verdict",
+    "derivatives",
+    "disable",
+    "enable",
+    "enabled",
     "explain",
     "kernels",
+    "matmul",
     "ops",
+    "reset_stats",
+    "stats",
     "__version__",
 ]

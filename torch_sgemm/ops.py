@@ -2,7 +2,7 @@
 
 All take float32 tensors on one device, CPU or CUDA, of any strides: row-major, column-major,
 leading dimensions larger than the row, expanded (stride 0) and sliced views, any 4-byte alignment.
-They are forward only.
+``mm``, ``bmm``, ``addmm`` and ``baddbmm`` have derivatives (:mod:`torch_sgemm.derivatives`).
 
 ``mm(a, b, kernel="auto")``
     (m, n) = (m, k) @ (k, n)

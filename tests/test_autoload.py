@@ -1,0 +1,52 @@
+"""TORCH_SGEMM=1 at ``import torch``, without touching the program."""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+import pytest
+from support.process import python
+
+PROGRAM = """
+import torch
+torch.mm(torch.ones(3, 4), torch.ones(4, 5))
+import sys
+print("loaded" if "torch_sgemm" in sys.modules else "not loaded")
+import torch_sgemm
+print(torch_sgemm.stats().hits)
+"""
+
+
+def installed() -> bool:
+    """Whether torch finds the entry point: packages have them once installed, editable ones too."""
+    found = importlib.metadata.entry_points(group="torch.backends")
+    return any(point.value.startswith("torch_sgemm_autoload") for point in found)
+
+
+pytestmark = pytest.mark.skipif(not installed(), reason="needs torch_sgemm installed by pip")
+
+
+@pytest.mark.parametrize("value", ["1", "ladder", "padded_tile_32"])
+def test_enabled_at_import(value: str) -> None:
+    result = python("-c", PROGRAM, TORCH_SGEMM=value, TORCH_SGEMM_DEVICES="cpu")
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert result.stdout.splitlines() == ["loaded", "{'mm': 1}"]
+
+
+@pytest.mark.parametrize("value", ["", "0"])
+def test_nothing_is_loaded_unasked(value: str) -> None:
+    result = python("-c", PROGRAM, TORCH_SGEMM=value, TORCH_SGEMM_DEVICES="cpu")
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert result.stdout.splitlines() == ["not loaded", "{}"]
+
+
+def test_only_named_devices() -> None:
+    """On a machine without a GPU the default, CUDA tensors only, changes nothing."""
+    result = python("-c", PROGRAM, TORCH_SGEMM="1")
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert result.stdout.splitlines() == ["loaded", "{}"]
+
+
+def test_unknown_kernel_is_an_error() -> None:
+    result = python("-c", PROGRAM, TORCH_SGEMM="no_such_kernel")
+    assert result.returncode != 0 and "no_such_kernel" in result.stderr

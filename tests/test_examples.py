@@ -1,0 +1,42 @@
+"""The programs of examples/ run and compute what they say."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from support.process import ROOT, python
+
+import torch_sgemm._library
+
+TOOLKIT = torch.version.cuda is None or shutil.which("nvcc") or os.environ.get("CUDA_HOME")
+
+
+def test_training_is_the_same() -> None:
+    result = python(str(ROOT / "examples" / "train_block.py"), "--steps", "3")
+    assert result.returncode == 0, result.stderr[-3000:]
+    losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", result.stdout)]
+    assert len(losses) == 2 and abs(losses[0] - losses[1]) <= 1e-4 * losses[0]
+    assert "'addmm': 12" in result.stdout and "fallbacks={}" in result.stdout
+
+
+@pytest.mark.skipif(not TOOLKIT, reason="find_package(Torch) of a CUDA torch needs a CUDA toolkit")
+def test_libtorch_program(tmp_path: Path) -> None:
+    here = str(Path(sys.executable).parent)
+    cmake = shutil.which("cmake", path=os.pathsep.join([here, os.environ.get("PATH", "")]))
+    assert cmake, "cmake is not in this environment, though the library is built with it"
+    prefix = f"-DCMAKE_PREFIX_PATH={torch.utils.cmake_prefix_path}"
+    for command in (
+        [cmake, "-S", str(ROOT / "examples" / "libtorch"), "-B", str(tmp_path), prefix],
+        [cmake, "--build", str(tmp_path)],
+        [str(tmp_path / "product"), str(torch_sgemm._library.PATH)],
+    ):
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+    assert "100 x 200 x 50" in result.stdout

@@ -1,0 +1,115 @@
+"""Functions with torch's semantics, computed by the operators."""
+
+import torch
+from torch import Tensor
+
+
+def matmul(a: Tensor, b: Tensor, *, kernel: str = "auto", out: Tensor | None = None) -> Tensor:
+    """``torch.matmul(a, b)`` by a kernel of this package, with derivatives.
+
+    Args:
+        a: of shape (k,), (m, k) or (..., m, k), any strides.
+        b: of shape (k,), (k, n) or (..., k, n), any strides; leading dimensions broadcast.
+        kernel: ``"auto"``, a family, or a row of :func:`torch_sgemm.kernels`.
+        out: where to write, as for ``torch.matmul``.
+
+    Operands that are not float32, under autocast too, and shapes that don't fit go to
+    ``torch.matmul``, which computes them or words the error.
+
+    Raises:
+        RuntimeError: ``kernel`` is unknown, or can't take the product.
+    """
+    if not _is_ours(a, b):
+        return torch.matmul(a, b, out=out)
+    if out is not None:
+        return _into(out, matmul(a, b, kernel=kernel))
+    rows = a if a.dim() > 1 else a.unsqueeze(0)
+    cols = b if b.dim() > 1 else b.unsqueeze(1)
+    result = _matrices(rows, cols, kernel)
+    if a.dim() == 1:
+        result = result.squeeze(-2)
+    if b.dim() == 1:
+        result = result.squeeze(-1)
+    return result
+
+
+def _is_ours(a: Tensor, b: Tensor) -> bool:
+    fits = (
+        a.dtype == b.dtype == torch.float32
+        and a.device == b.device
+        and a.layout == b.layout == torch.strided
+        and a.dim() > 0
+        and b.dim() > 0
+        and a.shape[-1] == b.shape[max(b.dim() - 2, 0)]
+    )
+    return fits and not torch.is_autocast_enabled(a.device.type)
+
+
+def _into(out: Tensor, result: Tensor) -> Tensor:
+    if out.dtype != result.dtype or out.device != result.device:
+        raise RuntimeError(
+            f"torch_sgemm.matmul: argument 'out' has dtype {out.dtype}, device {out.device}; "
+            f"accepted: {result.dtype}, {result.device}"
+        )
+    if out.shape != result.shape:
+        out.resize_(result.shape)
+    return out.copy_(result)
+
+
+def _matrices(a: Tensor, b: Tensor, kernel: str) -> Tensor:
+    """(..., m, k) @ (..., k, n), with as few and as large products as the shapes allow."""
+    if b.dim() == 2:  # one B: the rows of all A make one matrix
+        return _product(a.flatten(0, -2), b, kernel).reshape(*a.shape[:-1], b.shape[-1])
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    a, b = a.expand(*batch, *a.shape[-2:]), b.expand(*batch, *b.shape[-2:])
+    result = _product(a.flatten(0, -3), b.flatten(0, -3), kernel)
+    return result.reshape(*batch, a.shape[-2], b.shape[-1])
+
+
+def _product(a: Tensor, b: Tensor, kernel: str) -> Tensor:
+    """Of matrices or of batches of them."""
+    if torch.compiler.is_compiling():
+        return _operator(a)(a, b, kernel)
+    return _Product.apply(a, b, kernel)
+
+
+def _operator(a: Tensor):
+    return torch.ops.sgemm.mm.default if a.dim() == 2 else torch.ops.sgemm.bmm.default
+
+
+class _Product(torch.autograd.Function):
+    """The operators have a backward of their own; this one has what torch.func needs as well."""
+
+    @staticmethod
+    def forward(a: Tensor, b: Tensor, kernel: str) -> Tensor:
+        return _operator(a)(a, b, kernel)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        a, b, ctx.kernel = inputs
+        ctx.save_for_backward(a, b)
+        ctx.save_for_forward(a, b)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        a, b = ctx.saved_tensors
+        needs_a, needs_b, _ = ctx.needs_input_grad
+        grad_a = _product(grad, b.mT, ctx.kernel) if needs_a else None
+        grad_b = _product(a.mT, grad, ctx.kernel) if needs_b else None
+        return grad_a, grad_b, None
+
+    @staticmethod
+    def jvp(ctx, tangent_a: Tensor | None, tangent_b: Tensor | None, _) -> Tensor:
+        a, b = ctx.saved_tensors
+        terms = []
+        if tangent_a is not None:
+            terms.append(_product(tangent_a, b, ctx.kernel))
+        if tangent_b is not None:
+            terms.append(_product(a, tangent_b, ctx.kernel))
+        return sum(terms[1:], terms[0])
+
+    @staticmethod
+    def vmap(info, in_dims, a: Tensor, b: Tensor, kernel: str):
+        a = a if in_dims[0] is None else a.movedim(in_dims[0], 0)
+        b = b if in_dims[1] is None else b.movedim(in_dims[1], 0)
+        return _matrices(a, b, kernel), 0

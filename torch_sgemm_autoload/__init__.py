@@ -1,0 +1,25 @@
+"""``TORCH_SGEMM=1 python script.py``: enables torch_sgemm at ``import torch``.
+
+An entry point of the group ``torch.backends``, which torch calls at the end of its import. A
+package of its own, so that a program that doesn't set the variable loads nothing.
+
+TORCH_SGEMM: "1" for ``enable()``, or the name of a family or kernel; unset, "" or "0" for nothing.
+TORCH_SGEMM_DEVICES: where, "cuda" unless set; "cuda,cpu" for both.
+"""
+
+import os
+
+
+def enable_if_asked() -> None:
+    """Calls ``torch_sgemm.enable`` as the environment says.
+
+    Raises:
+        RuntimeError: an unknown kernel or device.
+    """
+    kernel = os.environ.get("TORCH_SGEMM", "")
+    if kernel in ("", "0"):
+        return
+    import torch_sgemm
+
+    devices = os.environ.get("TORCH_SGEMM_DEVICES", "cuda").split(",")
+    torch_sgemm.enable("auto" if kernel == "1" else kernel, devices=tuple(devices))
