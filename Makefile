@@ -54,7 +54,7 @@ build: $(READY)  ## the library, in place; only what changed is compiled
 	@TORCH_CUDA_ARCH_LIST='$(or $(ARCH),$(TORCH_CUDA_ARCH_LIST))' $(PY) setup.py -q build_ext --inplace
 
 test: build  ## all tests: one process where there is a GPU, else one a core
-	@$(PY) -m pytest $$($(PY) -c 'import torch, xdist; torch.cuda.is_available() or print("-n auto")' 2>/dev/null) $(ARGS)
+	@$(PY) -m pytest $$($(PY) -c 'import torch, xdist; torch.cuda.is_available() or print("-n auto --dist loadgroup")' 2>/dev/null) $(ARGS)
 
 bench: build  ## the ladder benchmark
 	@$(PY) -m benchmarks ladder $(ARGS)

@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from torch_sgemm import _library  # noqa: F401  registers the operators that get their fakes here
+from torch_sgemm.distributed import register_if_loaded
 from torch_sgemm.inductor import register_lowerings
 
 _DIMS = {"mm": 2, "addmm": 2, "bmm": 3, "baddbmm": 3}
@@ -39,6 +40,7 @@ _NAMES = [*_DIMS, *(f"{name}_out" for name in _DIMS), "gemm_"]
 def _product_shape(op: str, a: Tensor, b: Tensor, dims: int) -> list[int | torch.SymInt]:
     """The product's shape, after the checks that shapes allow."""
     register_lowerings(_NAMES)
+    register_if_loaded()
 
     def text() -> str:
         return (

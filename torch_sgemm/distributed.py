@@ -1,0 +1,158 @@
+"""Sharding rules: ``sgemm::mm``, ``bmm``, ``addmm`` and ``baddbmm`` of DTensors.
+
+The rules are those of the aten operators of the same names, on every dimension of the mesh:
+
+    split along m, n or the batch     C is split in the same way
+    A and B split along k             C is a partial sum; the addend is made one as well
+    A or B a partial sum              C is a partial sum, where this holds for aten's products
+    otherwise                         operands are redistributed, at the least cost
+
+Each process calls the operator on its own parts with the arguments as given, so ``kernel="auto"``
+chooses by the parts' shapes. The ``_out`` operators and ``gemm_`` have no rule, and DTensor raises
+NotImplementedError: their placement would have to follow from a tensor that is written, which the
+public way to register rules can't say. Products of DTensors under ``torch_sgemm.enable()`` need no
+rule from here, aten's apply.
+
+The rules register themselves: the operators' fakes call :func:`register_if_loaded`, and DTensor
+runs an operator's fake before it looks for its rule. So the order of imports doesn't matter, there
+is no import hook, and a program without DTensors never loads ``torch.distributed.tensor``.
+:func:`register` does the same explicitly.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from torch_sgemm import _library  # noqa: F401  registers the operators
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor.placement_types import Placement
+
+    # What the result may be on one dimension of the mesh, and what the operands are then.
+    Rule = tuple[list[Placement], list[Placement]]
+
+# An operator's dimensions by name, in the order in which aten tries to split them: where costs are
+# equal, the first rule holds.
+_EQUATIONS = {"mm": ("mk", "kn", "mn"), "bmm": ("bmk", "bkn", "bmn")}
+_ORDER = "bkmn"
+
+_registered = False
+
+
+def register_if_loaded() -> None:
+    """:func:`register`, if the program has imported ``torch.distributed.tensor``."""
+    loaded = sys.modules.get("torch.distributed.tensor")
+    if not _registered and hasattr(loaded, "DTensor"):
+        register()
+
+
+def register() -> None:
+    """Registers the rules; imports ``torch.distributed.tensor``. Further calls do nothing.
+
+    Raises:
+        ImportError: this PyTorch was built without distributed.
+    """
+    global _registered
+    if _registered:
+        return
+    from torch.distributed.tensor.experimental import register_sharding
+
+    for product, product_sum in (("mm", "addmm"), ("bmm", "baddbmm")):
+        register_sharding(getattr(torch.ops.sgemm, product).default)(_product_rules(product))
+        register_sharding(getattr(torch.ops.sgemm, product_sum).default)(_sum_rules(product))
+    _registered = True
+
+
+def _product_rules(name: str) -> Callable[..., list[Rule]]:
+    def rules(a: DTensor, b: DTensor, kernel: str = "auto") -> list[Rule]:
+        return _rules(name, (a, b))
+
+    return rules
+
+
+def _sum_rules(name: str) -> Callable[..., list[Rule]]:
+    def rules(
+        c: DTensor,
+        a: DTensor,
+        b: DTensor,
+        kernel: str = "auto",
+        *,
+        beta: float = 1.0,
+        alpha: float = 1.0,
+    ) -> list[Rule]:
+        dims = len(_EQUATIONS[name][-1])
+        return [
+            ([out], [_addend(out, c.shape, dims), *operands])
+            for [out], operands in _rules(name, (c, a, b))
+        ]
+
+    return rules
+
+
+def _rules(name: str, tensors: Sequence[DTensor]) -> list[Rule]:
+    """Of a product, without the addend."""
+    from torch.distributed.tensor import Partial, Replicate
+
+    *operands, result = _EQUATIONS[name]
+    rules: list[Rule] = [([Replicate()], [Replicate(), Replicate()])]
+    for letter in _ORDER:
+        if letter not in "".join(operands):
+            continue
+        for kind in _kinds_of_shard(tensors):
+            rules.append(
+                (
+                    [_shard(kind, result.index(letter)) if letter in result else Partial()],
+                    [
+                        _shard(kind, operand.index(letter)) if letter in operand else Replicate()
+                        for operand in operands
+                    ],
+                )
+            )
+    for reduction in _linear_reductions():
+        partial = Partial(reduction)
+        rules.append(([partial], [partial, Replicate()]))
+        rules.append(([partial], [Replicate(), partial]))
+    return rules
+
+
+def _linear_reductions() -> Sequence[str]:
+    """The reductions with which aten's products take a partial operand: none in older PyTorch."""
+    from torch.distributed.tensor import Partial
+
+    return getattr(Partial, "LINEAR_REDUCE_OPS", ())
+
+
+def _kinds_of_shard(tensors: Sequence[DTensor]) -> list[Placement]:
+    """Those that the operands have, as in aten's rules since they take partial operands.
+
+    Besides Shard it is the strided one: what Shard becomes where a view flattens dimensions.
+    """
+    from torch.distributed.tensor import Shard
+
+    if not _linear_reductions():
+        return [Shard(0)]
+    kinds: dict[int | None, Placement] = {}
+    for placement in (p for tensor in tensors for p in tensor.placements if hasattr(p, "dim")):
+        kinds.setdefault(getattr(placement, "split_factor", None), placement)
+    return list(kinds.values())
+
+
+def _shard(kind: Placement, dim: int) -> Placement:
+    """Of the same kind, along ``dim``."""
+    factor = getattr(kind, "split_factor", None)
+    return type(kind)(dim) if factor is None else type(kind)(dim, split_factor=factor)
+
+
+def _addend(out: Placement, shape: torch.Size, dims: int) -> Placement:
+    """Placement of an addend, which broadcasts, for a result of ``dims`` dimensions."""
+    from torch.distributed.tensor import Replicate
+
+    if not hasattr(out, "dim"):
+        return out
+    dim = out.dim - (dims - len(shape))
+    return Replicate() if dim < 0 or shape[dim] == 1 else _shard(out, dim)
