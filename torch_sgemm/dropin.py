@@ -12,7 +12,7 @@ The setting is the process's, not the thread's: a backward runs in threads of it
 
 import threading
 import warnings
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -47,6 +47,9 @@ _scopes: list[_Setting] = []
 _current: _Setting | None = None
 _libraries: dict[str, torch.library.Library] = {}
 _originals: dict[tuple[str, str], object] = {}
+# A thread that was dispatched to an override may still wait for the interpreter's lock when another
+# thread takes the override back: the latest 640 (64 times ten operators) outlive that.
+_recent: deque[object] = deque(maxlen=640)
 _hits: Counter[str] = Counter()
 _fallbacks: Counter[tuple[str, str]] = Counter()
 
@@ -64,8 +67,13 @@ def enable(kernel: str = "auto", *, devices: tuple[str, ...] = ("cuda",)) -> Non
     global _base
     setting = _setting(kernel, devices)
     with _lock:
-        _base = setting
-        _apply()
+        before, _base = _base, setting
+        try:
+            _apply()
+        except BaseException:
+            _base = before
+            _apply()
+            raise
 
 
 def disable() -> None:
@@ -80,10 +88,10 @@ def disable() -> None:
 def enabled(kernel: str = "auto", *, devices: tuple[str, ...] = ("cuda",)) -> Iterator[None]:
     """:func:`enable` for a ``with`` block. Blocks nest; the one that was opened last holds."""
     setting = _setting(kernel, devices)
-    with _lock:
-        _scopes.append(setting)
-        _apply()
     try:
+        with _lock:
+            _scopes.append(setting)
+            _apply()
         yield
     finally:
         with _lock:
@@ -138,15 +146,17 @@ def _apply() -> None:
 
 
 def _override(key: str) -> torch.library.Library:
+    for name in _OVERRIDES:
+        if (name, key) not in _originals:
+            _originals[name, key] = torch.library.get_kernel(f"aten::{name}", key)
     library = torch.library.Library("aten", "IMPL", key)
     with warnings.catch_warnings():
         # torch 2.10 warns of an overridden kernel, although that was allowed.
         warnings.filterwarnings("ignore", "(?s).*Overriding a previously registered kernel")
         for name, make in _OVERRIDES.items():
-            if (name, key) not in _originals:
-                _originals[name, key] = torch.library.get_kernel(f"aten::{name}", key)
             function = make(name, _originals[name, key], key)
             library.impl(name, function, with_keyset=True, allow_override=True)
+            _recent.append(torch.library.get_kernel(f"aten::{name}", key))
     return library
 
 

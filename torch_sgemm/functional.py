@@ -11,17 +11,23 @@ def matmul(a: Tensor, b: Tensor, *, kernel: str = "auto", out: Tensor | None = N
         a: of shape (k,), (m, k) or (..., m, k), any strides.
         b: of shape (k,), (k, n) or (..., k, n), any strides; leading dimensions broadcast.
         kernel: ``"auto"``, a family, or a row of :func:`torch_sgemm.kernels`.
-        out: where to write, as for ``torch.matmul``.
+        out: where to write, as for ``torch.matmul``; without derivatives.
 
     Operands that are not float32, under autocast too, and shapes that don't fit go to
     ``torch.matmul``, which computes them or words the error.
 
     Raises:
-        RuntimeError: ``kernel`` is unknown, or can't take the product.
+        RuntimeError: ``kernel`` is unknown, or can't take the product; ``out`` is of another dtype
+            or device, or a tensor requires grad where ``out`` is given.
     """
     if not _is_ours(a, b):
         return torch.matmul(a, b, out=out)
     if out is not None:
+        if torch.is_grad_enabled() and any(x.requires_grad for x in (a, b, out)):
+            raise RuntimeError(
+                "torch_sgemm.matmul: argument 'out' can't be differentiated, but a tensor requires "
+                "grad; accepted: tensors that don't, or torch.no_grad()"
+            )
         return _into(out, matmul(a, b, kernel=kernel))
     rows = a if a.dim() > 1 else a.unsqueeze(0)
     cols = b if b.dim() > 1 else b.unsqueeze(1)
@@ -41,8 +47,14 @@ def _is_ours(a: Tensor, b: Tensor) -> bool:
         and a.dim() > 0
         and b.dim() > 0
         and a.shape[-1] == b.shape[max(b.dim() - 2, 0)]
+        and _batches_fit(a.shape[:-2], b.shape[:-2])
     )
     return fits and not torch.is_autocast_enabled(a.device.type)
+
+
+def _batches_fit(a: torch.Size, b: torch.Size) -> bool:
+    pairs = zip(reversed(a), reversed(b), strict=False)
+    return all(p == q or p == 1 or q == 1 for p, q in pairs)
 
 
 def _into(out: Tensor, result: Tensor) -> Tensor:

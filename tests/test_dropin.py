@@ -1,0 +1,296 @@
+"""``enable()`` and ``enabled()``: what they change while on, and that nothing is left after."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from support import fallbacks as cases
+from support.data import integers
+from support.models import Products, perceptron
+from support.process import python
+from support.table import each_device
+from torch import Tensor
+
+import torch_sgemm
+from torch_sgemm import dropin
+
+OVERRIDDEN = ("mm", "bmm", "addmm", "baddbmm", "mm.out", "bmm.out", "addmm.out", "baddbmm.out")
+
+
+def registrations() -> str:
+    """The dispatcher's own view of the operators that are overridden."""
+    names = (*OVERRIDDEN, "addmm_", "baddbmm_")
+    return "".join(torch._C._dispatch_dump(f"aten::{name}") for name in names)
+
+
+@pytest.fixture(autouse=True)
+def switched_off() -> Iterator[None]:
+    """Every test starts without overrides, and leaves the dispatcher as it was."""
+    torch_sgemm.reset_stats()
+    before = registrations()
+    yield
+    assert registrations() == before
+    assert not dropin._libraries and not dropin._scopes and dropin._base is None
+
+
+def drawn(device: str, *shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator).to(device)
+
+
+def hits() -> dict[str, int]:
+    return torch_sgemm.stats().hits
+
+
+def fallbacks() -> dict[tuple[str, str], int]:
+    return torch_sgemm.stats().fallbacks
+
+
+# --- on and off -----------------------------------------------------------------------------
+
+
+@each_device
+def test_original_bits_are_back(device: str) -> None:
+    a, b = drawn(device, 40, 300), drawn(device, 300, 50, seed=1)
+    before = a @ b
+    for _ in range(1000):
+        torch_sgemm.enable("ladder", devices=(device,))
+        torch_sgemm.disable()
+    with torch_sgemm.enabled("triple_loop" if device == "cpu" else "ladder", devices=(device,)):
+        other = a @ b
+    assert hits() == {"mm": 1}
+    assert not torch.equal(other, before), "the data doesn't tell the kernels apart"
+    assert torch.equal(a @ b, before)
+    assert hits() == {"mm": 1}
+
+
+@each_device
+def test_threads(device: str) -> None:
+    """Eight at once switch and compute: right results, and off at the end."""
+    a, b = integers((9, 7), 1, device), integers((7, 5), 2, device)
+    expected = a @ b
+
+    def work(thread: int) -> int:
+        right = 0
+        for turn in range(125):
+            if (thread + turn) % 3 == 0:
+                torch_sgemm.enable("ladder", devices=(device,))
+                right += torch.equal(a @ b, expected)
+                torch_sgemm.disable()
+            else:
+                with torch_sgemm.enabled("auto", devices=(device,)):
+                    right += torch.equal(a @ b, expected)
+        return right
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(work, range(8))) == [125] * 8
+    # A scope of its own holds the override; enable() may be taken back by another thread.
+    assert hits()["mm"] >= 8 * 125 * 2 // 3 - 8
+
+
+@each_device
+def test_scopes_nest(device: str) -> None:
+    x = integers((4, 4), 1, device)
+    torch_sgemm.enable("ladder", devices=(device,))
+    assert dropin._current.kernel == "ladder"
+    with torch_sgemm.enabled("naive_32", devices=(device,)):
+        with torch_sgemm.enabled("aten", devices=(device,)):
+            assert dropin._current.kernel == "aten"
+            torch_sgemm.disable()
+            assert dropin._current.kernel == "aten"
+            assert torch.equal(x @ x, x.double().mm(x.double()).float())
+        assert dropin._current.kernel == "naive_32"
+    assert hits() == {"mm": 1}
+    assert fallbacks() == {("mm", "dtype"): 1}
+    assert dropin._current is None
+
+
+@each_device
+def test_an_exception_ends_its_scope(device: str) -> None:
+    x = torch.ones(2, 3, device=device)
+    raises = pytest.raises(RuntimeError, match="shapes cannot be multiplied")
+    with raises, torch_sgemm.enabled(devices=(device,)):
+        x @ x
+    assert fallbacks() == {("mm", "shape"): 1}
+    assert dropin._current is None
+
+
+@each_device
+def test_scopes_closed_in_another_order(device: str) -> None:
+    x = integers((4, 4), 1, device)
+    first = torch_sgemm.enabled("naive_32", devices=(device,))
+    second = torch_sgemm.enabled("aten", devices=(device,))
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert dropin._current.kernel == "aten"
+    x @ x
+    second.__exit__(None, None, None)
+    x @ x
+    assert hits() == {"mm": 1}
+
+
+def test_an_inner_scope_takes_another_device() -> None:
+    """The operator stays overridden for the outer scope, and goes to PyTorch meanwhile."""
+    if not torch.version.cuda:
+        pytest.skip("this PyTorch has no CUDA kernels to override")
+    x = integers((4, 4), 1)
+    expected = x @ x
+    with torch_sgemm.enabled(devices=("cpu",)), torch_sgemm.enabled(devices=("cuda",)):
+        assert torch.equal(x @ x, expected)
+    assert hits() == {}
+    assert fallbacks() == {("mm", "disabled"): 1}
+
+
+def test_quiet_and_without_leaks() -> None:
+    result = python("-W", "error::UserWarning", "-m", "support.quiet")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() == "quiet"
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize("switch", [torch_sgemm.enable, torch_sgemm.enabled])
+def test_unknown_kernel_and_device(switch: Callable) -> None:
+    def on(*args: object, **kwargs: object) -> None:
+        scope = switch(*args, **kwargs)
+        if scope is not None:
+            scope.__enter__()
+
+    with pytest.raises(RuntimeError, match="'laddr'.*accepted"):
+        on("laddr", devices=("cpu",))
+    for devices in (("mps",), ("cpu", "cuda:0"), ()):
+        with pytest.raises(RuntimeError, match="accepted: 'cuda', 'cpu'"):
+            on("auto", devices=devices)
+
+
+@pytest.mark.parametrize("switch", [torch_sgemm.enable, torch_sgemm.enabled])
+def test_a_device_without_kernels(switch: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where PyTorch has no kernel to override, an error, and everything stays as it was."""
+
+    def missing(*_: object) -> None:
+        raise RuntimeError("no kernel for this key")
+
+    monkeypatch.setattr(dropin, "_originals", {})
+    monkeypatch.setattr(torch.library, "get_kernel", missing)
+    with pytest.raises(RuntimeError, match="no kernel for this key"):
+        scope = switch(devices=("cpu",))
+        scope.__enter__()
+
+
+# --- what arrives ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kernel", ["auto", "aten", "ladder"])
+@each_device
+def test_every_variant(device: str, kernel: str) -> None:
+    """One hit each, the right values, and what is written is what is returned."""
+    a, b, c = (integers(s, i, device) for i, s in enumerate(((2, 3, 4), (2, 4, 5), (2, 3, 5))))
+    product = (a.double() @ b.double()).float()
+    total, scaled = product + c, 2 * product - 3 * c
+    with torch_sgemm.enabled(kernel, devices=(device,)):
+        for x, y, z, p, s, t, batch in (
+            (a[0], b[0], c[0], product[0], total[0], scaled[0], ""),
+            (a, b, c, product, total, scaled, "b"),
+        ):
+            out = torch.full_like(p.mT, float("nan")).mT  # column-major
+            mm, addmm = ("bmm", "baddbmm") if batch else ("mm", "addmm")
+            multiply, add = getattr(torch, mm), getattr(torch, addmm)
+            assert torch.equal(multiply(x, y), p)
+            assert multiply(x, y, out=out) is out and torch.equal(out, p)
+            assert torch.equal(add(z, x, y), s)
+            assert torch.equal(add(z[..., :1, :], x, y, beta=0), p)
+            out = out.clone().fill_(float("nan"))
+            assert add(z, x, y, alpha=2, beta=-3, out=out) is out and torch.equal(out, t)
+            own = z.clone()
+            assert add(own, x, y, alpha=2, beta=-3, out=own) is own and torch.equal(own, t)
+            own = z.clone()
+            assert getattr(own, addmm + "_")(x, y, alpha=2, beta=-3) is own
+            assert torch.equal(own, t)
+            assert hits() == {
+                mm: 1, f"{mm}.out": 1, addmm: 2, f"{addmm}.out": 2, f"{addmm}_": 1
+            }  # fmt: skip
+            torch_sgemm.reset_stats()
+    assert fallbacks() == {}
+
+
+@each_device
+def test_backward_arrives(device: str) -> None:
+    """Forward, a product a layer; backward, one for each weight and each inner activation."""
+    model, x = perceptron(device, layers=3), drawn(device, 5, 6)
+    loss = model(x).square().sum()
+    expected = torch.autograd.grad(loss, list(model.parameters()))
+    with torch_sgemm.enabled("ladder", devices=(device,)):
+        loss = model(x).square().sum()
+        gradients = torch.autograd.grad(loss, list(model.parameters()))
+    assert hits() == {"addmm": 3, "mm": 3 + 2}
+    assert fallbacks() == {}
+    for gradient, other in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(gradient, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", cases.CASES, ids=lambda case: case.name)
+@each_device
+def test_fallback(device: str, case: cases.Fallback) -> None:
+    """PyTorch's own result or error, and the reason is counted."""
+    expected = cases.outcome(case.call, device)
+    with torch_sgemm.enabled("ladder", devices=(device,)):
+        result = cases.outcome(case.call, device)
+    assert cases.same(result, expected), f"{result} instead of {expected}"
+    assert hits() == {}
+    assert fallbacks() == dict.fromkeys(case.reasons, 1)
+
+
+@pytest.mark.gpu
+def test_fallback_for_tf32() -> None:
+    x = integers((4, 4), 1, "cuda")
+    torch.backends.cuda.matmul.allow_tf32 = True
+    with torch_sgemm.enabled():
+        x @ x
+    assert hits() == {}
+    assert fallbacks() == {("mm", "precision"): 1}
+
+
+@each_device
+def test_inference_mode(device: str) -> None:
+    a = integers((4, 4), 1, device)
+    expected = a @ a
+    with torch_sgemm.enabled(devices=(device,)), torch.inference_mode():
+        result = a @ a
+    assert result.is_inference()
+    assert torch.equal(result, expected)
+    assert hits() == {"mm": 1}
+
+
+@pytest.mark.parametrize("training", [False, True])
+@each_device
+def test_compiled_by_inductor(device: str, training: bool) -> None:
+    """The calls that Inductor writes into its code are of the operators that are overridden."""
+    torch.compiler.reset()
+    model, x = perceptron(device, layers=1), drawn(device, 5, 6)
+    weight = drawn(device, 6, 6, seed=1)
+    compiled = torch.compile(lambda x: model(x) @ weight, fullgraph=True)
+    with torch_sgemm.enabled("ladder", devices=(device,)), torch.set_grad_enabled(training):
+        result = compiled(x)
+        forward = sum(hits().values())
+        if training:
+            result.sum().backward()
+    assert forward == 2
+    assert sum(hits().values()) == (4 if training else 2)  # the input and the weight have none
+    assert fallbacks() == {}
+    with torch.no_grad():
+        torch.testing.assert_close(result, model(x) @ weight, rtol=1e-4, atol=1e-5)
+
+
+@each_device
+def test_a_model_is_copied_and_pickled(device: str) -> None:
+    model, x = Products("ladder").to(device), drawn(device, 5, 6)
+    expected = model(x)
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert torch.equal(twin(x), expected)
+        twin(x).sum().backward()
+        assert twin.first.grad is not None and model.first.grad is None

@@ -1,0 +1,281 @@
+"""``torch_sgemm.matmul`` is ``torch.matmul``: shapes, strides, errors, transforms, compilation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support.bounds import Reference, ffma_units
+from support.data import generator, integers
+from support.multilinear import assert_accurate, run
+from support.table import each_device
+from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
+
+import torch_sgemm
+
+each_kernel = pytest.mark.parametrize("kernel", ["auto", "ladder"])
+
+# Of 1 to 5 dimensions on both sides, broadcast, and with zeros.
+PAIRS = (
+    ((4,), (4,)), ((4,), (4, 5)), ((3, 4), (4,)), ((3, 4), (4, 5)), ((4,), (2, 4, 5)),
+    ((2, 3, 4), (4,)), ((2, 3, 4), (4, 5)), ((3, 4), (2, 4, 5)), ((2, 3, 4), (2, 4, 5)),
+    ((2, 1, 3, 4), (6, 4, 5)), ((1, 3, 4), (2, 4, 5)), ((2, 3, 1, 3, 4), (3, 2, 4, 5)),
+    ((2, 3, 0), (0, 5)), ((0, 3, 4), (4, 5)), ((0, 3, 4), (1, 4, 5)), ((0,), (0,)),
+)  # fmt: skip
+
+
+@st.composite
+def products(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
+    """Operands that fit, of 1 to 5 dimensions, on the CPU, in any order of strides."""
+    size = st.integers(0, 5)
+    m, n, k = draw(size), draw(size), draw(size)
+    batch = draw(st.lists(st.integers(0, 3), max_size=3))
+
+    def lead() -> list[int]:
+        kept = batch[len(batch) - draw(st.integers(0, len(batch))) :]
+        return [1 if draw(st.booleans()) else extent for extent in kept]
+
+    def operand(shape: list[int], seed: int) -> Tensor:
+        order = draw(st.permutations(range(len(shape))))
+        step = draw(st.integers(1, 2))
+        base = torch.randn([step * shape[i] for i in order], generator=generator(seed))
+        back = sorted(range(len(shape)), key=lambda i: order[i])
+        return base.permute(back)[tuple(slice(None, None, step) for _ in shape)]
+
+    a = operand([k] if draw(st.integers(0, 3)) == 0 else [*lead(), m, k], 1)
+    b = operand([k] if draw(st.integers(0, 3)) == 0 else [*lead(), k, n], 2)
+    return a, b
+
+
+@given(products())
+@each_kernel
+@each_device
+def test_matches_torch(device: str, kernel: str, operands: tuple[Tensor, Tensor]) -> None:
+    a, b = (x.to(device) for x in operands)
+    expected = torch.matmul(a, b)
+    result = torch_sgemm.matmul(a, b, kernel=kernel)
+    assert result.shape == expected.shape
+    assert result.stride() == expected.stride()
+    assert result.dtype == expected.dtype and result.device == expected.device
+    reference = Reference(a.double() @ b.double(), a.double().abs() @ b.double().abs())
+    assert reference.units(result) <= ffma_units(a.shape[-1])
+
+
+def drawn(pair: tuple, device: str) -> tuple[Tensor, Tensor]:
+    return torch.randn(pair[0], device=device), torch.randn(pair[1], device=device)
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=str)
+@each_kernel
+@each_device
+def test_gradients(device: str, kernel: str, pair: tuple) -> None:
+    def function(a: Tensor, b: Tensor) -> Tensor:
+        return ours(a, b, kernel)
+
+    operands = drawn(pair, device)
+    seed = torch.randn_like(torch.matmul(*operands))
+    assert_accurate(function, operands, {}, run(function, operands, {}, seed), seed)
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=str)
+@each_kernel
+@each_device
+def test_double_gradients(device: str, kernel: str, pair: tuple) -> None:
+    operands = drawn(pair, device)
+    seed = torch.randn_like(torch.matmul(*operands))
+    for which in (0, 1):
+
+        def gradient(seed: Tensor, *operands: Tensor, which: int = which) -> Tensor:
+            value = ours(*operands, kernel)
+            return torch.autograd.grad(value, operands[which], seed, create_graph=True)[0]
+
+        arguments = (seed, *operands)
+        assert_accurate(gradient, arguments, {}, run(gradient, arguments, {}))
+
+
+def ours(a: Tensor, b: Tensor, kernel: str) -> Tensor:
+    """The function under test for float32, the reference for float64."""
+    if a.dtype == torch.float64:
+        return torch.matmul(a, b)
+    return torch_sgemm.matmul(a, b, kernel=kernel)
+
+
+# --- what torch.matmul does besides -----------------------------------------------------------
+
+WRONG: tuple[Callable[[str], tuple[Tensor, Tensor]], ...] = (
+    lambda device: (torch.ones(3, 4, device=device), torch.ones(5, 6, device=device)),
+    lambda device: (torch.ones(4, device=device), torch.ones(5, device=device)),
+    lambda device: (torch.ones(2, 3, 4, device=device), torch.ones(3, 4, 5, device=device)),
+    lambda device: (torch.ones(3, 4, device=device), torch.ones(2, 5, 6, device=device)),
+    lambda device: (torch.ones((), device=device), torch.ones(2, 2, device=device)),
+    lambda device: (torch.ones(3, 4, device=device), torch.ones(4, 5, device=device).double()),
+    lambda device: (torch.ones(3, 4, device=device), torch.ones(4, 5, device=device).int()),
+)
+
+
+@pytest.mark.parametrize("make", WRONG)
+@each_device
+def test_errors(device: str, make: Callable[[str], tuple[Tensor, Tensor]]) -> None:
+    a, b = make(device)
+    with pytest.raises(RuntimeError) as expected:
+        torch.matmul(a, b)
+    with pytest.raises(RuntimeError) as caught:
+        torch_sgemm.matmul(a, b)
+    assert str(caught.value) == str(expected.value)
+
+
+@each_device
+def test_unknown_kernel(device: str) -> None:
+    for pair in PAIRS:
+        with pytest.raises(RuntimeError, match='"laddr".*"ladder"'):
+            torch_sgemm.matmul(*drawn(pair, device), kernel="laddr")
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=str)
+@each_device
+def test_out(device: str, pair: tuple) -> None:
+    a, b = integers(pair[0], 1, device), integers(pair[1], 2, device)
+    expected = torch.matmul(a, b)
+    strided = torch.full((*expected.shape, 2), math.nan, device=device)[..., 0]
+    for out in (torch.empty(0, device=device), torch.full_like(expected, math.nan), strided):
+        assert torch_sgemm.matmul(a, b, kernel="ladder", out=out) is out
+        assert torch.equal(out, expected)
+
+
+@each_device
+def test_wrong_out(device: str) -> None:
+    a, b = drawn(((3, 4), (4, 5)), device)
+    with pytest.raises(RuntimeError, match="float64.*accepted: torch.float32"):
+        torch_sgemm.matmul(a, b, out=torch.empty(3, 5, dtype=torch.float64, device=device))
+    for which in (0, 1, 2):
+        operands = [*drawn(((3, 4), (4, 5)), device), torch.zeros(3, 5, device=device)]
+        operands[which].requires_grad_()
+        for function in (torch.matmul, torch_sgemm.matmul):
+            with pytest.raises(RuntimeError, match="differentiat"):
+                function(*operands[:2], out=operands[2])
+            with torch.no_grad():
+                function(*operands[:2], out=operands[2])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.complex64, torch.int64])
+def test_other_dtypes_are_pytorch_s(dtype: torch.dtype) -> None:
+    a, b = integers((2, 3, 4), 1).to(dtype), integers((4, 5), 2).to(dtype)
+    result = torch_sgemm.matmul(a, b)
+    assert result.dtype == dtype
+    assert torch.equal(result, torch.matmul(a, b))
+
+
+@each_device
+def test_autocast(device: str) -> None:
+    a, b = drawn(((3, 4), (4, 5)), device)
+    with torch.autocast(device, torch.bfloat16):
+        result, expected = torch_sgemm.matmul(a, b), torch.matmul(a, b)
+    assert result.dtype == expected.dtype == torch.bfloat16
+    assert torch.equal(result, expected)
+
+
+# --- torch.func -------------------------------------------------------------------------------
+
+
+def transforms() -> dict[str, Callable]:
+    """Functions of (product, a, b) that are the same for both products."""
+    func = torch.func
+
+    def scalar(product: Callable, a: Tensor, b: Tensor) -> Tensor:
+        return product(a, b).square().sum()
+
+    return {
+        "grad": lambda f, a, b: func.grad(lambda x: scalar(f, x, b))(a),
+        "grad_of_both": lambda f, a, b: func.grad(lambda x, y: scalar(f, x, y), (0, 1))(a, b)[1],
+        "grad_of_grad": lambda f, a, b: func.grad(
+            lambda x: func.grad(lambda y: scalar(f, a, y))(x).square().sum()
+        )(b),
+        "jvp_a": lambda f, a, b: func.jvp(lambda x: f(x, b), (a,), (a + 1,))[1],
+        "jvp_b": lambda f, a, b: func.jvp(lambda x: f(a, x), (b,), (b + 1,))[1],
+        "jvp_both": lambda f, a, b: func.jvp(f, (a, b), (a + 1, b - 1))[1],
+        "vjp": lambda f, a, b: func.vjp(f, a, b)[1](torch.ones_like(a @ b))[0],
+        "jacrev": lambda f, a, b: func.jacrev(f, 1)(a, b),
+        "jacfwd": lambda f, a, b: func.jacfwd(f, 0)(a, b),
+        "jvp_of_grad": lambda f, a, b: func.jvp(
+            func.grad(lambda x: scalar(f, x, b)), (a,), (a - 1,)
+        )[1],
+        "grad_per_sample": lambda f, a, b: func.vmap(
+            func.grad(lambda x, y: scalar(f, x, y)), (None, 0)
+        )(a, torch.stack([b, b + 1])),
+    }
+
+
+@pytest.mark.parametrize("name", transforms())
+@each_kernel
+@each_device
+def test_func(device: str, kernel: str, name: str) -> None:
+    """Integers, so that the result is torch's exactly."""
+    transform = transforms()[name]
+    for pair in (((3, 4), (4, 5)), ((4,), (4, 5)), ((2, 3, 4), (4,)), ((2, 3, 4), (2, 4, 5))):
+        a, b = integers(pair[0], 1, device), integers(pair[1], 2, device)
+        expected = transform(torch.matmul, a, b)
+        result = transform(lambda x, y: torch_sgemm.matmul(x, y, kernel=kernel), a, b)
+        assert torch.equal(result, expected), pair
+
+
+@pytest.mark.parametrize("in_dims", [(0, None), (None, 0), (0, 0), (1, 0), (-1, 1), (0, -1)])
+@each_kernel
+@each_device
+def test_vmap(device: str, kernel: str, in_dims: tuple[int | None, int | None]) -> None:
+    for pair in PAIRS:
+        a, b = (
+            x if dim is None else torch.stack([x, x + 1, -x], 0).movedim(0, dim if x.dim() else 0)
+            for x, dim in zip(
+                (integers(pair[0], 1, device), integers(pair[1], 2, device)), in_dims, strict=True
+            )
+        )
+        expected = torch.vmap(torch.matmul, in_dims)(a, b)
+        result = torch.vmap(lambda x, y: torch_sgemm.matmul(x, y, kernel=kernel), in_dims)(a, b)
+        assert torch.equal(result, expected), pair
+
+
+# --- compilation ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@each_device
+def test_compile_with_dynamic_shapes(device: str, backend: str) -> None:
+    """One graph for all sizes, forward and backward."""
+    torch.compiler.reset()
+    graphs = CompileCounterWithBackend(backend)
+
+    def model(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+        hidden = torch_sgemm.matmul(x, w, kernel="ladder")
+        return torch_sgemm.matmul(hidden.mT, hidden) @ v + torch_sgemm.matmul(hidden, v).sum()
+
+    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=graphs)
+    for batch, m, n in ((2, 3, 5), (4, 7, 6), (3, 9, 8)):
+        sizes = ((batch, m, 4), (4, n), (n,))
+        operands = [integers(s, i, device).requires_grad_() for i, s in enumerate(sizes)]
+        expected, result = model(*operands), compiled(*operands)
+        assert torch.equal(result, expected)
+        wanted = torch.autograd.grad(expected.sum(), operands)
+        given_back = torch.autograd.grad(result.sum(), operands)
+        assert all(map(torch.equal, given_back, wanted))
+    assert graphs.frame_count == 1
+
+
+@each_device
+def test_export(device: str) -> None:
+    class Model(torch.nn.Module):
+        def forward(self, x: Tensor, w: Tensor) -> Tensor:
+            return torch_sgemm.matmul(x, w, kernel="ladder")
+
+    rows = torch.export.Dim("rows", min=2, max=64)
+    example = integers((2, 6, 4), 1, device), integers((4, 5), 2, device)
+    program = torch.export.export(Model(), example, dynamic_shapes=({1: rows}, None))
+    called = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
+    assert "sgemm.mm.default" in called
+    for count in (3, 17):
+        x = integers((2, count, 4), count, device)
+        assert torch.equal(program.module()(x, example[1]), x @ example[1])
