@@ -29,6 +29,10 @@ bool has_aligned_rows(const ConstMatrix& x) {
          reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
 }
 
+size_t bytes_of_copies(const Packing& packing) { return sizeof(float) * (packing.floats_a + packing.floats_b); }
+
+size_t aligned(size_t bytes) { return (bytes + 255) / 256 * 256; }
+
 // Rows of whole float4s; what is added is zero.
 int64_t packed_cols(const ConstMatrix& x) { return ceil_div(x.cols, 4) * 4; }
 
@@ -72,6 +76,7 @@ const char* unusable(const Kernel& kernel, const Problem& p, const Device& devic
   if (request == "auto" && !cuda) return "on CPU tensors auto is PyTorch's own kernel";
   if (!kernel.launch) return cuda ? "not built for CUDA devices" : "not built for the CPU";
   if (cuda && device.arch < kernel.min_arch) return "the device's architecture is too low";
+  if (cuda && device.arch > kernel.max_arch) return "the device's architecture is too high";
   if (tiles(kernel, p) > std::numeric_limits<int32_t>::max()) return "more than 2^31 - 1 tiles";
   return nullptr;
 }
@@ -119,7 +124,9 @@ bool is_aten(const Kernel& kernel) { return *kernel.family == '\0'; }
 
 Verdict judge(const Kernel& kernel, const Problem& p, const Device& device, const std::string& request) {
   const Device& model = device.type == DeviceType::kCpu ? kH200 : device;
-  const double seconds = is_aten(kernel) ? aten_seconds(p, model) : row_seconds(kernel, p, model);
+  const double seconds = is_aten(kernel)  ? aten_seconds(p, model)
+                         : kernel.seconds ? kernel.seconds(p, model)
+                                          : row_seconds(kernel, p, model);
   return {&kernel, seconds, unusable(kernel, p, device, request)};
 }
 
@@ -138,9 +145,17 @@ const Kernel& choose(const Table& table, const Problem& p, const Device& device,
   return *best;
 }
 
+Problem simplified(Problem p) {
+  if (p.k == 0 || p.alpha == 0) {
+    p.k = p.a.cols = p.b.rows = 0;
+    p.alpha = 0;
+  }
+  return p;
+}
+
 Packing plan(const Kernel& kernel, const Problem& p) {
   Packing packing = {};
-  if (is_aten(kernel) || kernel.reads == Reads::kAnyStrides || p.k == 0 || p.alpha == 0) return packing;
+  if (is_aten(kernel) || kernel.reads == Reads::kAnyStrides || p.k == 0) return packing;
   packing.a = !has_aligned_rows(p.a);
   packing.b = !has_aligned_rows(p.b);
   if (packing.a) packing.floats_a = packed_batch(p.a, p.batch) * p.m * packed_cols(p.a);
@@ -148,22 +163,23 @@ Packing plan(const Kernel& kernel, const Problem& p) {
   return packing;
 }
 
-void run(const Backend& backend, const Kernel& kernel, Problem p, float* workspace, Stream stream) {
+size_t workspace_bytes(const Kernel& kernel, const Problem& p, const Device& device) {
+  return aligned(bytes_of_copies(plan(kernel, p))) + (kernel.workspace ? kernel.workspace(p, device) : 0);
+}
+
+void run(const Backend& backend, const Kernel& kernel, Problem p, Context context) {
   const Packing packing = plan(kernel, p);
   const auto pack = [&](ConstMatrix& x, float* copy) {
     const int64_t cols = packed_cols(x), count = packed_batch(x, p.batch);
     const Matrix target = {copy, x.rows, cols, cols, 1, count == 1 ? 0 : x.rows * cols};
-    backend.pack(x, target, count, stream);
+    backend.pack(x, target, count, context.stream);
     x = {copy, x.rows, cols, cols, 1, target.batch};
   };
-  if (packing.a) pack(p.a, workspace);
-  if (packing.b) pack(p.b, workspace + packing.floats_a);
-  // Nothing is added up: A and B are not read, and no Inf or NaN of theirs reaches D.
-  if (p.k == 0 || p.alpha == 0) {
-    p.k = p.a.cols = p.b.rows = 0;
-    p.alpha = 0;
-  }
-  kernel.launch(p, stream);
+  float* copies = static_cast<float*>(context.workspace);
+  if (packing.a) pack(p.a, copies);
+  if (packing.b) pack(p.b, copies + packing.floats_a);
+  if (context.workspace) context.workspace = static_cast<char*>(context.workspace) + aligned(bytes_of_copies(packing));
+  kernel.launch(p, context);
 }
 
 }  // namespace sgemm

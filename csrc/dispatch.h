@@ -23,14 +23,21 @@ const Kernel& choose(const Table& table, const Problem& problem, const Device& d
 
 bool is_aten(const Kernel& kernel);
 
-// Which operands a row can't read directly, and the workspace for their copies.
+// The problem without what doesn't count: with alpha = 0 or k = 0 nothing is added up, so A and B are not read, and no
+// Inf or NaN of theirs reaches D.
+Problem simplified(Problem problem);
+
+// Which operands a row can't read directly, and the size of their copies.
 struct Packing {
   bool a, b;
   int64_t floats_a, floats_b;
 };
 Packing plan(const Kernel& kernel, const Problem& problem);
 
-// Launches a row, with the packing before it. `workspace` holds floats_a + floats_b elements, 16-byte aligned.
-void run(const Backend& backend, const Kernel& kernel, Problem problem, float* workspace, Stream stream);
+// What run() needs, in bytes.
+size_t workspace_bytes(const Kernel& kernel, const Problem& problem, const Device& device);
+
+// Launches a row, with the packing before it.
+void run(const Backend& backend, const Kernel& kernel, Problem problem, Context context);
 
 }  // namespace sgemm

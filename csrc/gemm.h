@@ -61,20 +61,33 @@ struct Device {
 
 using Stream = void*;  // cudaStream_t
 
+// Where a launch happens.
+struct Context {
+  Stream stream = nullptr;
+  const Device* device = nullptr;
+  void* workspace = nullptr;  // of as many bytes as the row asked for, 256-byte aligned; null if none
+};
+
 // A row of THE TABLE in kernels.cu, the only list of kernels.
 struct Kernel {
   const char* name;
-  const char* family;  // "ladder", "reference"; "" for PyTorch's own
+  const char* family;  // "ladder", "split", "reference"; "" for PyTorch's own
   const char* idea;
   const char* source;
   int bm, bn, bk;  // block tile
   int tm, tn;      // thread tile
   int threads;     // a block
   Reads reads;
-  int min_arch;                            // lowest sm that can run it
-  double efficiency;                       // fraction of the FFMA peak on whole tiles, measured; feeds the cost model
-  void (*launch)(const Problem&, Stream);  // null where this backend can't run it
+  int min_arch, max_arch;  // the sm that can run it
+  double efficiency;       // fraction of the FFMA peak on whole tiles, measured; feeds the cost model
+  void (*launch)(const Problem&, const Context&);  // null where this backend can't run it
+
+  // A row of several kernels predicts its own time and asks for its workspace in bytes; null for the others.
+  double (*seconds)(const Problem&, const Device&) = nullptr;
+  size_t (*workspace)(const Problem&, const Device&) = nullptr;
 };
+
+inline constexpr int kAnyArch = 1 << 20;
 
 inline constexpr int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
 

@@ -88,6 +88,7 @@ void product(const char* op, const Tensor& out, const Tensor* c, const Tensor& a
   if (c) p.c = broadcast_view(*c, p);
   const ConstMatrix d = view(out);
   p.d = {static_cast<float*>(out.mutable_data_ptr()), d.rows, d.cols, d.row, d.col, d.batch};
+  p = simplified(p);
 
   const DeviceType type = out.is_cuda() ? DeviceType::kCuda : DeviceType::kCpu;
   const Backend& rows = backend(type);
@@ -104,10 +105,9 @@ void product(const char* op, const Tensor& out, const Tensor* c, const Tensor& a
 
   std::optional<torch::stable::accelerator::DeviceGuard> guard;
   if (type == DeviceType::kCuda) guard.emplace(out.get_device_index());
-  const Packing packing = plan(*kernel, p);
-  const int64_t floats = packing.floats_a + packing.floats_b;
-  const std::optional<Tensor> workspace = floats ? std::optional<Tensor>(empty({floats}, out)) : std::nullopt;
-  run(rows, *kernel, p, workspace ? static_cast<float*>(workspace->mutable_data_ptr()) : nullptr, current_stream(out));
+  const int64_t bytes = static_cast<int64_t>(workspace_bytes(*kernel, p, device));
+  const std::optional<Tensor> workspace = bytes ? std::optional<Tensor>(empty({ceil_div(bytes, 4)}, out)) : std::nullopt;
+  run(rows, *kernel, p, {current_stream(out), &device, workspace ? workspace->mutable_data_ptr() : nullptr});
 }
 
 void check_inputs(const char* op, const Tensor& a, const Tensor& b, int dims) {

@@ -13,9 +13,9 @@ struct TripleLoop {
   static constexpr int kThreads = 1;
   static constexpr Reads kReads = Reads::kAnyStrides;
 #if defined(__CUDACC__)
-  static constexpr void (*launch)(const Problem&, Stream) = nullptr;
+  static constexpr void (*launch)(const Problem&, const Context&) = nullptr;
 #else
-  static void launch(const Problem& p, Stream) {
+  static void launch(const Problem& p, const Context&) {
     for (int64_t batch = 0; batch < p.batch; ++batch) {
       const ConstMatrix a = p.a.matrix(batch), b = p.b.matrix(batch);
       for (int64_t i = 0; i < p.m; ++i)

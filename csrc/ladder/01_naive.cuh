@@ -17,7 +17,7 @@ struct Naive {
   static constexpr int kThreads = BLOCK * BLOCK;
   static constexpr Reads kReads = Reads::kAnyStrides;
   static_assert(kThreads <= 1024, "a block has at most 1024 threads");
-  static void launch(const Problem& p, Stream stream);
+  static void launch(const Problem& p, const Context& context);
 };
 
 template <int BLOCK>
@@ -34,8 +34,8 @@ __global__ void __launch_bounds__(BLOCK* BLOCK) naive(Problem p) {
 }
 
 template <int BLOCK>
-void Naive<BLOCK>::launch(const Problem& p, Stream stream) {
-  launch_tiles(naive<BLOCK>, BM, BN, dim3(BLOCK, BLOCK), p, stream);
+void Naive<BLOCK>::launch(const Problem& p, const Context& context) {
+  launch_tiles(naive<BLOCK>, BM, BN, dim3(BLOCK, BLOCK), p, context);
 }
 
 }  // namespace sgemm::SGEMM_BACKEND

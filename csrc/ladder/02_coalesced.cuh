@@ -17,7 +17,7 @@ struct Coalesced {
   static constexpr int kThreads = BLOCK * BLOCK;
   static constexpr Reads kReads = Reads::kAnyStrides;
   static_assert(kThreads <= 1024, "a block has at most 1024 threads");
-  static void launch(const Problem& p, Stream stream);
+  static void launch(const Problem& p, const Context& context);
 };
 
 template <int BLOCK>
@@ -34,8 +34,8 @@ __global__ void __launch_bounds__(BLOCK* BLOCK) coalesced(Problem p) {
 }
 
 template <int BLOCK>
-void Coalesced<BLOCK>::launch(const Problem& p, Stream stream) {
-  launch_tiles(coalesced<BLOCK>, BM, BN, dim3(BLOCK, BLOCK), p, stream);
+void Coalesced<BLOCK>::launch(const Problem& p, const Context& context) {
+  launch_tiles(coalesced<BLOCK>, BM, BN, dim3(BLOCK, BLOCK), p, context);
 }
 
 }  // namespace sgemm::SGEMM_BACKEND

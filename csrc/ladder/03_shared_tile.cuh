@@ -17,7 +17,7 @@ struct SharedTile {
   static constexpr int kThreads = BLOCK * BLOCK;
   static constexpr Reads kReads = Reads::kAnyStrides;
   static_assert(kThreads <= 1024, "a block has at most 1024 threads");
-  static void launch(const Problem& p, Stream stream);
+  static void launch(const Problem& p, const Context& context);
 };
 
 template <int BLOCK>
@@ -41,8 +41,8 @@ __global__ void __launch_bounds__(BLOCK* BLOCK) shared_tile(Problem p) {
 }
 
 template <int BLOCK>
-void SharedTile<BLOCK>::launch(const Problem& p, Stream stream) {
-  launch_tiles(shared_tile<BLOCK>, BM, BN, dim3(BLOCK, BLOCK), p, stream);
+void SharedTile<BLOCK>::launch(const Problem& p, const Context& context) {
+  launch_tiles(shared_tile<BLOCK>, BM, BN, dim3(BLOCK, BLOCK), p, context);
 }
 
 }  // namespace sgemm::SGEMM_BACKEND

@@ -17,7 +17,7 @@ struct PaddedTile {
   static constexpr int kThreads = BLOCK * BLOCK;
   static constexpr Reads kReads = Reads::kAnyStrides;
   static_assert(kThreads <= 1024, "a block has at most 1024 threads");
-  static void launch(const Problem& p, Stream stream);
+  static void launch(const Problem& p, const Context& context);
 };
 
 template <int BLOCK, int PAD>
@@ -41,8 +41,8 @@ __global__ void __launch_bounds__(BLOCK* BLOCK) padded_tile(Problem p) {
 }
 
 template <int BLOCK, int PAD>
-void PaddedTile<BLOCK, PAD>::launch(const Problem& p, Stream stream) {
-  launch_tiles(padded_tile<BLOCK, PAD>, BM, BN, dim3(BLOCK, BLOCK), p, stream);
+void PaddedTile<BLOCK, PAD>::launch(const Problem& p, const Context& context) {
+  launch_tiles(padded_tile<BLOCK, PAD>, BM, BN, dim3(BLOCK, BLOCK), p, context);
 }
 
 }  // namespace sgemm::SGEMM_BACKEND

@@ -17,7 +17,7 @@ struct UnrolledTile {
   static constexpr int kThreads = BLOCK * BLOCK;
   static constexpr Reads kReads = Reads::kAnyStrides;
   static_assert(kThreads <= 1024, "a block has at most 1024 threads");
-  static void launch(const Problem& p, Stream stream);
+  static void launch(const Problem& p, const Context& context);
 };
 
 template <int BLOCK>
@@ -42,8 +42,8 @@ __global__ void __launch_bounds__(BLOCK* BLOCK) unrolled_tile(Problem p) {
 }
 
 template <int BLOCK>
-void UnrolledTile<BLOCK>::launch(const Problem& p, Stream stream) {
-  launch_tiles(unrolled_tile<BLOCK>, BM, BN, dim3(BLOCK, BLOCK), p, stream);
+void UnrolledTile<BLOCK>::launch(const Problem& p, const Context& context) {
+  launch_tiles(unrolled_tile<BLOCK>, BM, BN, dim3(BLOCK, BLOCK), p, context);
 }
 
 }  // namespace sgemm::SGEMM_BACKEND

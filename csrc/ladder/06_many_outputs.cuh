@@ -20,7 +20,7 @@ struct ManyOutputs {
   static constexpr Reads kReads = Reads::kAnyStrides;
   static_assert(BM % ROWS == 0 && BN % COLS == 0, "the threads' elements fill the tile");
   static_assert(BM % Y == 0 && BK % Y == 0 && BK % X == 0, "the threads copy whole tiles");
-  static void launch(const Problem& p, Stream stream);
+  static void launch(const Problem& p, const Context& context);
 };
 
 template <class T, int UNROLL>
@@ -51,8 +51,8 @@ __global__ void __launch_bounds__(T::kThreads) many_outputs(Problem p) {
 }
 
 template <int BM, int BN, int BK, int ROWS, int COLS, int UNROLL>
-void ManyOutputs<BM, BN, BK, ROWS, COLS, UNROLL>::launch(const Problem& p, Stream stream) {
-  launch_tiles(many_outputs<ManyOutputs, UNROLL>, BM, BN, dim3(X, Y), p, stream);
+void ManyOutputs<BM, BN, BK, ROWS, COLS, UNROLL>::launch(const Problem& p, const Context& context) {
+  launch_tiles(many_outputs<ManyOutputs, UNROLL>, BM, BN, dim3(X, Y), p, context);
 }
 
 }  // namespace sgemm::SGEMM_BACKEND

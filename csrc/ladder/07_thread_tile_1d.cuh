@@ -18,7 +18,7 @@ struct ThreadTile1d {
   static constexpr Reads kReads = Reads::kAnyStrides;
   static_assert(BM % TM == 0, "the threads' elements fill the tile");
   static_assert(BM * BK == kThreads && BK * BN == kThreads, "each thread copies one element of A and one of B");
-  static void launch(const Problem& p, Stream stream);
+  static void launch(const Problem& p, const Context& context);
 };
 
 template <class T>
@@ -46,8 +46,8 @@ __global__ void __launch_bounds__(T::kThreads) thread_tile_1d(Problem p) {
 }
 
 template <int BM, int BN, int BK, int TM>
-void ThreadTile1d<BM, BN, BK, TM>::launch(const Problem& p, Stream stream) {
-  launch_tiles(thread_tile_1d<ThreadTile1d>, BM, BN, dim3(kThreads), p, stream);
+void ThreadTile1d<BM, BN, BK, TM>::launch(const Problem& p, const Context& context) {
+  launch_tiles(thread_tile_1d<ThreadTile1d>, BM, BN, dim3(kThreads), p, context);
 }
 
 }  // namespace sgemm::SGEMM_BACKEND

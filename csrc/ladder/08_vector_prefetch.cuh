@@ -18,7 +18,7 @@ struct VectorPrefetch {
   static constexpr int kThreads = BM * BN / TN;
   static constexpr Reads kReads = Reads::kAlignedRows;
   static_assert(BLOCK % 4 == 0 && kThreads <= 1024, "each thread copies one float4 of A and one of B");
-  static void launch(const Problem& p, Stream stream);
+  static void launch(const Problem& p, const Context& context);
 };
 
 template <class T>
@@ -62,8 +62,8 @@ __global__ void __launch_bounds__(T::kThreads) vector_prefetch(Problem p) {
 }
 
 template <int BLOCK>
-void VectorPrefetch<BLOCK>::launch(const Problem& p, Stream stream) {
-  launch_tiles(vector_prefetch<VectorPrefetch>, BM, BN, dim3(kThreads), p, stream);
+void VectorPrefetch<BLOCK>::launch(const Problem& p, const Context& context) {
+  launch_tiles(vector_prefetch<VectorPrefetch>, BM, BN, dim3(kThreads), p, context);
 }
 
 }  // namespace sgemm::SGEMM_BACKEND

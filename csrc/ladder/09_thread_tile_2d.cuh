@@ -19,7 +19,7 @@ struct ThreadTile2d {
   static constexpr Reads kReads = Reads::kAnyStrides;
   static_assert(BM % TM == 0 && BN % TN == 0, "the threads' tiles fill the block's");
   static_assert(BM * BK % kThreads == 0 && BK * BN % kThreads == 0, "the threads copy whole tiles");
-  static void launch(const Problem& p, Stream stream);
+  static void launch(const Problem& p, const Context& context);
 };
 
 template <class T>
@@ -55,8 +55,8 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) thread_tile_2d(Proble
 }
 
 template <int BM, int BN, int BK, int TM, int TN>
-void ThreadTile2d<BM, BN, BK, TM, TN>::launch(const Problem& p, Stream stream) {
-  launch_tiles(thread_tile_2d<ThreadTile2d>, BM, BN, dim3(kThreads), p, stream);
+void ThreadTile2d<BM, BN, BK, TM, TN>::launch(const Problem& p, const Context& context) {
+  launch_tiles(thread_tile_2d<ThreadTile2d>, BM, BN, dim3(kThreads), p, context);
 }
 
 }  // namespace sgemm::SGEMM_BACKEND

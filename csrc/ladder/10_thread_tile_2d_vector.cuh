@@ -19,7 +19,7 @@ struct ThreadTile2dVector {
   static constexpr Reads kReads = Reads::kAlignedRows;
   static_assert(BM % TM == 0 && BN % TN == 0 && TM % 4 == 0 && TN % 4 == 0, "the threads' tiles fill the block's");
   static_assert(BM * BK % (4 * kThreads) == 0 && BK * BN % (4 * kThreads) == 0, "the threads copy whole tiles");
-  static void launch(const Problem& p, Stream stream);
+  static void launch(const Problem& p, const Context& context);
 };
 
 template <class T>
@@ -55,8 +55,8 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) thread_tile_2d_vector
 }
 
 template <int BM, int BN, int BK, int TM, int TN>
-void ThreadTile2dVector<BM, BN, BK, TM, TN>::launch(const Problem& p, Stream stream) {
-  launch_tiles(thread_tile_2d_vector<ThreadTile2dVector>, BM, BN, dim3(kThreads), p, stream);
+void ThreadTile2dVector<BM, BN, BK, TM, TN>::launch(const Problem& p, const Context& context) {
+  launch_tiles(thread_tile_2d_vector<ThreadTile2dVector>, BM, BN, dim3(kThreads), p, context);
 }
 
 }  // namespace sgemm::SGEMM_BACKEND

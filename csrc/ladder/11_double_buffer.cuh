@@ -19,7 +19,7 @@ struct DoubleBuffer {
   static constexpr int kBlocks = kThreads == 256 ? 2 : 1;  // a multiprocessor: 128 registers a thread at most
   static constexpr Reads kReads = Reads::kAlignedRows;
   static_assert(BM * BK == 4 * kThreads && BK * BN == 4 * kThreads, "each thread copies one float4 of A and one of B");
-  static void launch(const Problem& p, Stream stream);
+  static void launch(const Problem& p, const Context& context);
 };
 
 template <class T, int UNROLL>
@@ -63,8 +63,8 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) double_buffer(Problem
 }
 
 template <int UNROLL>
-void DoubleBuffer<UNROLL>::launch(const Problem& p, Stream stream) {
-  launch_tiles(double_buffer<DoubleBuffer, UNROLL>, BM, BN, dim3(kThreads), p, stream);
+void DoubleBuffer<UNROLL>::launch(const Problem& p, const Context& context) {
+  launch_tiles(double_buffer<DoubleBuffer, UNROLL>, BM, BN, dim3(kThreads), p, context);
 }
 
 }  // namespace sgemm::SGEMM_BACKEND

@@ -20,7 +20,7 @@ struct RegisterBuffer {
   static constexpr Reads kReads = Reads::kAlignedRows;
   static_assert(BM % TM == 0 && BN % TN == 0 && TM % 4 == 0 && TN % 4 == 0, "the threads' quads fill the tile");
   static_assert(BK % 4 == 0, "fragments alternate, and a float4 of A stays in one row of the tile");
-  static void launch(const Problem& p, Stream stream);
+  static void launch(const Problem& p, const Context& context);
 };
 
 template <class T>
@@ -96,8 +96,8 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) register_buffer(Probl
 }
 
 template <int BM, int BN, int BK, int TM, int TN>
-void RegisterBuffer<BM, BN, BK, TM, TN>::launch(const Problem& p, Stream stream) {
-  launch_tiles(register_buffer<RegisterBuffer>, BM, BN, dim3(kThreads), p, stream);
+void RegisterBuffer<BM, BN, BK, TM, TN>::launch(const Problem& p, const Context& context) {
+  launch_tiles(register_buffer<RegisterBuffer>, BM, BN, dim3(kThreads), p, context);
 }
 
 }  // namespace sgemm::SGEMM_BACKEND

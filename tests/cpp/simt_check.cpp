@@ -72,9 +72,10 @@ int64_t wrong_elements(const sgemm::Backend& backend, const Kernel& kernel, cons
 
   Problem p{x.m, x.n, x.k, x.batch, x.alpha, x.beta, a.view, b.view, d.view, {}};
   p.d = {d.data.get(), x.m, x.n, d.view.row, d.view.col, d.view.batch};
-  const sgemm::Packing packing = sgemm::plan(kernel, p);
-  const std::unique_ptr<float[]> workspace(new float[packing.floats_a + packing.floats_b]);
-  sgemm::run(backend, kernel, p, workspace.get(), nullptr);
+  p = sgemm::simplified(p);
+  const sgemm::Device cpu;
+  const std::unique_ptr<float[]> workspace(new float[sgemm::workspace_bytes(kernel, p, cpu) / 4]);
+  sgemm::run(backend, kernel, p, {nullptr, &cpu, workspace.get()});
   int64_t wrong = 0;
   for (int64_t i = 0; i < count; ++i) wrong += !(d.data[i] == expected[i]);
   return wrong;

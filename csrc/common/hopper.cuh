@@ -1,0 +1,176 @@
+// Hopper's asynchronous instructions under the names that the PTX ISA gives them: mbarriers, bulk copies, warpgroup
+// matrix products, clusters, programmatic dependent launch. Only for sm_90a.
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <type_traits>
+
+namespace sgemm::hopper {
+
+__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// ---- programmatic dependent launch: a kernel's blocks may start before the kernel in front of it has ended
+
+// The kernel behind this one may start filling the multiprocessors that become free.
+__device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+
+// Until the kernel in front has ended and its writes are visible.
+__device__ __forceinline__ void wait_for_predecessor() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+// ---- mbarriers in shared memory
+
+__device__ __forceinline__ void init_barrier(uint64_t* barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+
+// Makes initialised barriers visible to bulk copies and to the cluster.
+__device__ __forceinline__ void fence_barrier_init() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void arrive(uint64_t* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
+// Arrives, and lets the phase also wait for `bytes` of bulk copies.
+__device__ __forceinline__ void arrive_expecting(uint64_t* barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
+}
+
+// Until the barrier's phase of this parity has completed.
+__device__ __forceinline__ void wait(uint64_t* barrier, uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}\n" ::"r"(shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+}
+
+// ---- bulk copies: `bytes`, target and source are multiples of 16
+
+__device__ __forceinline__ void copy_bulk(void* target, const void* source, uint32_t bytes, uint64_t* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(target)),
+               "l"(source), "r"(bytes), "r"(shared_address(barrier))
+               : "memory");
+}
+
+// ---- clusters
+
+__device__ __forceinline__ uint32_t cluster_rank() {
+  uint32_t rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+__device__ __forceinline__ uint32_t cluster_size() {
+  uint32_t size;
+  asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
+  return size;
+}
+
+// All threads of the cluster; what each wrote before is visible to all behind.
+__device__ __forceinline__ void sync_cluster() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// The address in shared memory of block `rank` that corresponds to `address` in this block's.
+__device__ __forceinline__ uint32_t map_to_rank(uint32_t address, uint32_t rank) {
+  uint32_t mapped;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
+  return mapped;
+}
+
+__device__ __forceinline__ void store_in_cluster(uint32_t address, float value) {
+  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+}
+
+__device__ __forceinline__ void store_in_cluster(uint32_t address, uint32_t value) {
+  asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+
+__device__ __forceinline__ void add_in_cluster(uint32_t address, uint32_t value) {
+  asm volatile("red.relaxed.cluster.shared::cluster.add.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+
+// ---- registers: a warpgroup hands some to another
+
+template <int COUNT>
+__device__ __forceinline__ void release_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
+template <int COUNT>
+__device__ __forceinline__ void acquire_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
+// ---- wgmma: 64 x 128 x 16 products of a warpgroup, operands in shared memory, sums in registers
+
+// An operand's tile in shared memory with the 128-byte swizzle. Along k ("K-major"): rows of 128 bytes, eight of them
+// `stride` bytes from the next eight. Along m or n ("MN-major"): for each of k 64 elements in 128 bytes, eight of k
+// `stride` bytes from the next eight, 64 elements `leading` bytes from the next 64.
+__device__ __forceinline__ uint64_t matrix_descriptor(uint32_t address, uint32_t leading, uint32_t stride) {
+  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
+  return kSwizzle128 | ((address & 0x3FFFF) >> 4) | (uint64_t{leading >> 4} << 16) | (uint64_t{stride >> 4} << 32);
+}
+
+// Registers and shared memory written before are visible to the products behind.
+__device__ __forceinline__ void fence_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+
+__device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+// Until at most PENDING committed groups are under way.
+template <int PENDING>
+__device__ __forceinline__ void wait_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+
+// Keeps the compiler from using sums before a wait_products() that completes them.
+template <int N>
+__device__ __forceinline__ void fence_registers(float (&d)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+#define SGEMM_SUMS_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define SGEMM_SUMS_16(i) SGEMM_SUMS_4(i), SGEMM_SUMS_4(i + 4), SGEMM_SUMS_4(i + 8), SGEMM_SUMS_4(i + 12)
+#define SGEMM_WGMMA(TYPE)                                                                                    \
+  asm volatile(                                                                                              \
+      "{\n"                                                                                                  \
+      ".reg .pred add;\n"                                                                                    \
+      "setp.ne.b32 add, %66, 0;\n"                                                                           \
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE                                           \
+      " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "    \
+      "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, " \
+      "%41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, " \
+      "%61, %62, %63}, %64, %65, add, 1, 1, %67, %68;\n"                                                     \
+      "}\n"                                                                                                  \
+      : SGEMM_SUMS_16(0), SGEMM_SUMS_16(16), SGEMM_SUMS_16(32), SGEMM_SUMS_16(48)                            \
+      : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(static_cast<int>(A_ALONG_M)),                        \
+        "n"(static_cast<int>(B_ALONG_N)))
+
+// d = a b, or d += a b if `add`. Thread t of the warpgroup holds in d[4 j + i] the element of row
+// 16 (t / 32) + t % 32 / 4 + 8 (i / 2) and column 8 j + 2 (t % 4) + i % 2.
+template <class T, bool A_ALONG_M, bool B_ALONG_N>
+__device__ __forceinline__ void multiply(float (&d)[64], uint64_t a, uint64_t b, bool add) {
+  if constexpr (std::is_same_v<T, __half>)
+    SGEMM_WGMMA("f16");
+  else
+    SGEMM_WGMMA("bf16");
+}
+#undef SGEMM_WGMMA
+#undef SGEMM_SUMS_16
+#undef SGEMM_SUMS_4
+
+}  // namespace sgemm::hopper

@@ -1,0 +1,92 @@
+// How a float32 is written as a sum of 16-bit floats, and what the guard has to know of the sum's error.
+//
+// Every row of A and column of B is scaled by a power of two, so that its largest element comes near the format's upper
+// end. A row's word holds that scale and the guard's threshold.
+#pragma once
+#include "../common/hopper.cuh"
+#include "plan.h"
+
+namespace sgemm::split {
+
+// x = hi + lo / 2^11, three products: hi hi + (hi lo + lo hi) / 2^11.
+//
+// An element v of a scaled row is off by at most max(2^-22 |v|, 2^-36): only small ones, 0 < |v| < 2^-14, lose relative
+// accuracy. With na of them in a row of A and nb in a column of B, whose elements are below 2^15, what is lost in their
+// product is at most (na + nb) 2^-21. A product of at least 4 (na + nb) is off by at most 2^-23 of itself.
+struct Fp16x3 {
+  using Element = __half;
+  static constexpr Shape kShape = kFp16x3;
+  static constexpr int kTopExponent = 14;      // a scaled row's largest element is in [2^14, 2^15)
+  static constexpr float kSmall = 0x1p-14f;    // below it an element loses relative accuracy
+  static constexpr float kThreshold = 4;       // for each small element
+  static constexpr float kCorrection = 0x1p-11f;
+
+  // Two neighbours; plane 0 is hi, plane 1 is lo.
+  __device__ static __forceinline__ void split(float x, float y, uint32_t (&plane)[2]) {
+    const __half2 hi = __floats2half2_rn(x, y);
+    const float2 back = __half22float2(hi);
+    const __half2 lo = __floats2half2_rn((x - back.x) * 0x1p11f, (y - back.y) * 0x1p11f);
+    plane[0] = *reinterpret_cast<const uint32_t*>(&hi);
+    plane[1] = *reinterpret_cast<const uint32_t*>(&lo);
+  }
+};
+
+// x = hi + mid + lo, six products: hi hi + (hi mid + mid hi + hi lo + mid mid + lo hi).
+//
+// Three bfloat16 hold a float32 whole, down to bfloat16's smallest subnormal 2^-133: a scaled element below 2^-110 loses
+// up to 2^-134, times another's 2^41. A product of at least (na + nb) 2^-70 is off by at most 2^-23 of itself.
+struct Bf16x6 {
+  using Element = __nv_bfloat16;
+  static constexpr Shape kShape = kBf16x6;
+  static constexpr int kTopExponent = 40;
+  static constexpr float kSmall = 0x1p-110f;
+  static constexpr float kThreshold = 0x1p-70f;
+  static constexpr float kCorrection = 1;
+
+  // Planes 0, 1 and 2 are hi, mid and lo; nothing reads plane 3.
+  __device__ static __forceinline__ void split(float x, float y, uint32_t (&plane)[3]) {
+#pragma unroll
+    for (int i = 0; i < 3; ++i) {
+      const __nv_bfloat162 part = __floats2bfloat162_rn(x, y);
+      const float2 back = __bfloat1622float2(part);
+      x -= back.x;
+      y -= back.y;
+      plane[i] = *reinterpret_cast<const uint32_t*>(&part);
+    }
+  }
+};
+
+__device__ __forceinline__ float power_of_two(int exponent) {  // of a normal float
+  return __uint_as_float(static_cast<uint32_t>(exponent + 127) << 23);
+}
+
+constexpr uint32_t kMagnitude = 0x7fffffff, kInfinity = 0x7f800000;
+
+// The exponent that a row is divided by, from the bits of its largest magnitude. Rows of very small elements don't come
+// up to the top: the factor must be a float. A row with Inf or NaN is redone, whatever its scale.
+template <class F>
+__device__ __forceinline__ int row_exponent(uint32_t largest) {
+  const int exponent = static_cast<int>(largest >> 23) - 127;
+  return max(exponent, F::kTopExponent - 126) - F::kTopExponent;
+}
+
+// A row's scale and threshold in one word: the threshold's upper 24 bits (so many are exact for up to 2^16 small
+// elements), the exponent below them. A row with Inf or NaN has the threshold Inf.
+template <class F>
+__device__ __forceinline__ uint32_t row_word(uint32_t largest, int exponent, uint32_t small) {
+  const float threshold = F::kThreshold * static_cast<float>(small);
+  const uint32_t bits = largest >= kInfinity ? kInfinity : __float_as_uint(threshold);
+  return (bits & 0xffffff00u) | static_cast<uint32_t>(exponent + 128);
+}
+
+// A word unpacked. The scale is the product of two factors: between them lies no overflow and no underflow.
+struct RowScale {
+  float first, second, threshold;
+};
+
+__device__ __forceinline__ RowScale unpack(uint32_t word) {
+  const int exponent = static_cast<int>(word & 0xff) - 128;
+  return {power_of_two(exponent >> 1), power_of_two(exponent - (exponent >> 1)), __uint_as_float(word & 0xffffff00u)};
+}
+
+}  // namespace sgemm::split

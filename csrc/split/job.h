@@ -1,0 +1,42 @@
+// One piece of a split product, as its kernels see it.
+#pragma once
+#include "plan.h"
+
+namespace sgemm::split {
+
+// An operand seen as `size` rows along k, whichever operand it is: rows of A, columns of B.
+struct Operand {
+  const float* data;
+  int64_t size;           // m or n
+  int64_t stride, k_stride, batch_stride;
+  int64_t count;          // matrices that are split: 1 if the batch shares one
+  int tiles;              // of 128 rows
+  bool along_k;           // planes are K-major, else MN-major
+  bool vector;            // float4s can be read
+  char* planes;
+  uint32_t* words;
+};
+
+struct Job {
+  Problem p;       // k is a slice's; batch counts slices as well; d takes the sums, or the partial sums of slices
+  Operand a, b;
+  int64_t k_all;   // of all slices
+  int64_t k_slice; // 0 if the batch entries are not slices
+  int steps;       // of k a tile
+  int group;       // rows of tiles that are walked together, so that their panels stay in the L2 cache
+  int tiles;
+  // The guard: whether anything is to be redone; for each tile, which quarters of which warps left a mask, and how many
+  // elements; the masks.
+  uint32_t* any;
+  uint32_t* flags;  // (tiles, 2)
+  uint16_t* masks;  // (tiles, 4, 256)
+
+  // k of one entry of the batch: the last slice may be shorter.
+  SGEMM_HOST_DEVICE int64_t depth(int64_t batch) const {
+    if (!k_slice) return p.k;
+    const int64_t left = k_all - batch * k_slice;
+    return left < k_slice ? left : k_slice;
+  }
+};
+
+}  // namespace sgemm::split

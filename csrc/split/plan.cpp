@@ -1,0 +1,130 @@
+#include "plan.h"
+
+#include "split.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace sgemm::split {
+namespace {
+
+// Measured on an H200. The tensor cores take 256 cycles for a 16-bit product of a tile and a step; their clock falls
+// under load.
+constexpr double kCyclesOfStep = 256, kTensorClock = 1.45e9;
+constexpr double kTileSeconds = 2.6e-6;        // to fill the pipeline, and to store
+constexpr double kClusterSeconds = 1.5e-6;     // to add up a cluster's parts
+constexpr double kLaunchSeconds = 5.5e-6;      // pass, product and redo, when there is nothing to do
+constexpr double kSumSeconds = 2.0e-6;         // one launch more
+constexpr double kPassBandwidth = 0.8;         // of a copy's
+constexpr int64_t kShortestSlice = 256;
+constexpr size_t kDefaultLimitMib = 4096;
+
+int64_t shared_batch(const ConstMatrix& x, int64_t batch) { return x.batch == 0 ? 1 : batch; }
+
+int64_t steps(int64_t k) { return std::max<int64_t>(1, ceil_div(k, kStep)); }
+
+// Blocks that run at once: clusters stay within a GPC, of which some lack a few multiprocessors.
+int64_t resident(const Device& device, int cluster) {
+  return cluster == 4 ? device.sms / 11 * 10 / 4 : device.sms / cluster;
+}
+
+double seconds(const Shape& shape, const Problem& p, const Device& device, int64_t slice, int64_t slices, int cluster) {
+  const int64_t tiles = ceil_div(p.m, kTile) * ceil_div(p.n, kTile) * p.batch * slices;
+  const double waves = double(ceil_div(tiles, resident(device, cluster)));
+  const double step = shape.products * kCyclesOfStep / kTensorClock;
+  const double product = waves * (ceil_div(steps(slice), cluster) * step + kTileSeconds + (cluster > 1) * kClusterSeconds);
+  const double bandwidth = device.bandwidth_gbs * 1e9;
+  const double operands = shared_batch(p.a, p.batch) * double(p.m) * p.k + shared_batch(p.b, p.batch) * double(p.n) * p.k;
+  const double pass = operands * (4 + 4 * shape.planes) / (kPassBandwidth * bandwidth);
+  const double stores = double(p.m) * p.n * p.batch * 4 / bandwidth;
+  const double sum = slices > 1 ? kSumSeconds + stores * (slices + 1) : 0;
+  return kLaunchSeconds + pass + std::max(product, stores * slices) + sum;
+}
+
+}  // namespace
+
+size_t workspace_limit() {
+  const char* text = std::getenv("TORCH_SGEMM_WORKSPACE");
+  const long long mib = text ? std::atoll(text) : 0;
+  return (mib > 0 ? static_cast<size_t>(mib) : kDefaultLimitMib) << 20;
+}
+
+Plan plan(const Shape& shape, const Problem& p, const Device& device, size_t limit) {
+  const int64_t tiles = ceil_div(p.m, kTile) * ceil_div(p.n, kTile) * p.batch;
+  const int64_t fewest = std::max<int64_t>(1, ceil_div(p.k, kMaxSlice));
+  Plan best = {};
+  for (int64_t slices = fewest; slices == fewest || (p.batch == 1 && p.k / slices >= kShortestSlice &&
+                                                     tiles * slices <= 2 * device.sms);
+       slices *= 2) {
+    const int64_t slice = steps(ceil_div(p.k, slices)) * kStep;
+    for (int cluster = 1; cluster <= 4; cluster *= 2) {
+      if (cluster > 1 && (tiles * slices > resident(device, cluster) || steps(slice) < 2 * cluster)) continue;
+      const double time = seconds(shape, p, device, slice, slices, cluster);
+      if (best.slices == 0 || time < best.seconds)
+        best = {p.m, p.n, p.batch, slice, std::max<int64_t>(1, ceil_div(p.k, slice)), cluster, time};
+    }
+  }
+  if (best.slices > 1) best.batch = 1;
+  // Each halving keeps whole tiles; k comes last, because its pieces read and write C again.
+  Problem piece = p;
+  for (;;) {
+    piece.m = best.m;
+    piece.n = best.n;
+    piece.batch = best.batch;
+    if (layout(shape, piece, best).total <= limit) return best;
+    int64_t* widest = best.m > best.n ? &best.m : &best.n;
+    if (best.batch > 1)
+      best.batch = ceil_div(best.batch, 2);
+    else if (*widest > kTile)
+      *widest = ceil_div(*widest, 2 * kTile) * kTile;
+    else if (best.slices > 1)
+      best.slices = ceil_div(best.slices, 2);
+    else
+      return best;  // the least that works
+  }
+}
+
+Layout layout(const Shape& shape, const Problem& piece, const Plan& plan) {
+  const int64_t tiles_m = ceil_div(piece.m, kTile), tiles_n = ceil_div(piece.n, kTile);
+  const int64_t batch = piece.batch * plan.slices, tiles = tiles_m * tiles_n * batch;
+  const int64_t panel = steps(plan.slice) * shape.planes * kPanelBytes;
+  const auto count = [&](const ConstMatrix& x) { return plan.slices > 1 ? batch : shared_batch(x, batch); };
+  Layout l = {};
+  const auto take = [&l](int64_t bytes) {
+    const size_t at = l.total;
+    l.total += static_cast<size_t>(ceil_div(bytes, 1024) * 1024);
+    return at;
+  };
+  l.planes_a = take(count(piece.a) * tiles_m * panel);
+  l.planes_b = take(count(piece.b) * tiles_n * panel);
+  l.words_a = take(count(piece.a) * tiles_m * kTile * 4);
+  l.words_b = take(count(piece.b) * tiles_n * kTile * 4);
+  l.flags = take((1 + 2 * tiles) * 4);
+  l.masks = take(tiles * kTile * kTile / 8);
+  l.partials = plan.slices > 1 ? take(piece.m * piece.n * plan.slices * 4) : l.total;
+  return l;
+}
+
+namespace {
+
+size_t workspace(const Shape& shape, const Problem& p, const Device& device) {
+  const Plan chosen = plan(shape, p, device, workspace_limit());
+  Problem piece = p;
+  piece.m = chosen.m;
+  piece.n = chosen.n;
+  piece.batch = chosen.batch;
+  return layout(shape, piece, chosen).total;
+}
+
+double seconds_of(const Shape& shape, const Problem& p, const Device& device) {
+  return plan(shape, p, device, workspace_limit()).seconds;
+}
+
+}  // namespace
+
+double seconds_fp16x3(const Problem& p, const Device& device) { return seconds_of(kFp16x3, p, device); }
+double seconds_bf16x6(const Problem& p, const Device& device) { return seconds_of(kBf16x6, p, device); }
+size_t workspace_fp16x3(const Problem& p, const Device& device) { return workspace(kFp16x3, p, device); }
+size_t workspace_bf16x6(const Problem& p, const Device& device) { return workspace(kBf16x6, p, device); }
+
+}  // namespace sgemm::split

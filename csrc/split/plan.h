@@ -1,0 +1,46 @@
+// How a split product is cut up: slices of k, clusters, pieces that fit the workspace. Pure host code.
+#pragma once
+#include "../gemm.h"
+
+namespace sgemm::split {
+
+// What the two number formats of the family differ in on the host.
+struct Shape {
+  int planes;    // pairs of 16-bit planes an operand
+  int products;  // 16-bit products for one of float32
+};
+inline constexpr Shape kFp16x3 = {1, 3}, kBf16x6 = {2, 6};
+
+inline constexpr int kTile = 128;        // rows and columns of C a block
+inline constexpr int kStep = 32;         // of k a stage of the product
+inline constexpr int kMaxSlice = 8192;   // of k, that the splitting pass holds in registers
+inline constexpr int kPanelBytes = 128 * kStep * 4;  // a pair of planes of 128 rows x 32 of k
+
+struct Plan {
+  int64_t m, n, batch;  // of a piece: pieces run one after the other in the same workspace
+  int64_t slice;        // of k: slices are products of their own, added up in order at the end
+  int64_t slices;       // a piece; a problem with more is added up piece by piece
+  int cluster;          // blocks that share a tile, each with a part of k
+  double seconds;       // predicted
+
+  int64_t k() const { return slice * slices; }  // of a piece
+};
+
+// TORCH_SGEMM_WORKSPACE, in MiB, as bytes.
+size_t workspace_limit();
+
+// The fastest of the ways to cut `p` up, as predicted, within `limit` bytes.
+Plan plan(const Shape& shape, const Problem& p, const Device& device, size_t limit);
+
+// Where a piece's buffers lie in the workspace.
+struct Layout {
+  size_t planes_a, planes_b;  // panels of kPanelBytes: (batch or 1, tiles, steps, pairs)
+  size_t words_a, words_b;    // a row's or column's scale and guard: (batch or 1, tiles, 128) uint32
+  size_t flags;               // 1 + 2 * tiles uint32
+  size_t masks;               // (tiles, 4, 256) uint16
+  size_t partials;            // (slices, m, n) float, if there are several slices
+  size_t total;
+};
+Layout layout(const Shape& shape, const Problem& piece, const Plan& plan);
+
+}  // namespace sgemm::split

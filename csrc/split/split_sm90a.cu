@@ -1,0 +1,188 @@
+// The launches of a split product: for each piece the splitting pass, the product, the redo, and the sum of slices.
+#include "split.h"
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "../common/launch.h"
+#include "pass.cuh"
+#include "product.cuh"
+#include "redo.cuh"
+
+namespace sgemm::split {
+namespace {
+
+using cuda_backend::check;
+
+constexpr int kGroup = 8;  // rows of tiles walked together: 8 to 12 are fastest at 4096 and 8192
+
+// `overlapping`: the kernel may start before the one in front has ended; it waits for it by itself.
+template <class... Params>
+void launch(void (*kernel)(Params...), int64_t blocks, int threads, int shared_bytes, int cluster, bool overlapping,
+            Stream stream, const Params&... params) {
+  cudaLaunchAttribute attributes[2];
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = static_cast<cudaStream_t>(stream);
+  config.attrs = attributes;
+  attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+  attributes[config.numAttrs++].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+  if (overlapping) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  check(cudaLaunchKernelEx(&config, kernel, params...), "launch");
+}
+
+int next_power_of_two(int64_t x) {
+  int power = 1;
+  while (power < x) power *= 2;
+  return power;
+}
+
+Operand operand(const float* data, int64_t size, int64_t stride, int64_t k_stride, int64_t batch_stride, int64_t batch,
+                char* planes, char* words) {
+  Operand x = {};
+  x.data = data;
+  x.size = size;
+  x.stride = stride;
+  x.k_stride = k_stride;
+  x.batch_stride = batch_stride;
+  x.count = batch_stride == 0 ? 1 : batch;
+  x.tiles = static_cast<int>(ceil_div(size, kTile));
+  x.along_k = k_stride == 1 || stride != 1;
+  const int64_t across = x.along_k ? stride : k_stride;
+  x.vector = (x.along_k ? k_stride : stride) == 1 && across % 4 == 0 && batch_stride % 4 == 0 &&
+             reinterpret_cast<uintptr_t>(data) % 16 == 0;
+  x.planes = planes;
+  x.words = reinterpret_cast<uint32_t*>(words);
+  return x;
+}
+
+template <class F, int THREADS>
+void launch_pass(const Job& job, Stream stream) {
+  PassGrid grid = {};
+  grid.row_threads = std::max(8, next_power_of_two(ceil_div(int64_t{job.steps} * kStep, 4 * kHeld)));
+  const bool strips = !job.a.along_k || !job.b.along_k;
+  const int cluster = strips ? static_cast<int>(ceil_div(int64_t{job.steps} * kStep, THREADS)) : 1;
+  const auto blocks = [&](const Operand& x) {
+    const int64_t tiles = x.count * x.tiles;
+    return x.along_k ? tiles * kTile * grid.row_threads / THREADS : tiles * (kTile / kStrip) * cluster;
+  };
+  grid.busy_b = blocks(job.b);
+  grid.busy_a = blocks(job.a);
+  grid.blocks_b = ceil_div(grid.busy_b, cluster) * cluster;
+  const int64_t all = grid.blocks_b + ceil_div(grid.busy_a, cluster) * cluster;
+  launch(split_pass<F, THREADS>, all, THREADS, 0, cluster, false, stream, job, grid);
+}
+
+template <class F>
+void launch_product(const Job& job, int sms, int cluster, Stream stream) {
+  void (*const kernels[2][2])(Job) = {{split_product<F, true, true>, split_product<F, true, false>},
+                                      {split_product<F, false, true>, split_product<F, false, false>}};
+  void (*const kernel)(Job) = kernels[job.a.along_k][job.b.along_k];
+  static std::atomic<uint64_t> prepared{0};  // a bit a device and kernel: the limit is set once
+  int device;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  const uint64_t bit = uint64_t{1} << (device * 4 + job.a.along_k * 2 + job.b.along_k) % 64;
+  if (device >= 16 || !(prepared.load(std::memory_order_relaxed) & bit)) {
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Ring<F>::kBytes),
+          "cudaFuncSetAttribute");
+    prepared.fetch_or(bit, std::memory_order_relaxed);
+  }
+  const int64_t clusters = std::min<int64_t>(job.tiles, sms / cluster);
+  launch(kernel, clusters * cluster, kProductThreads, Ring<F>::kBytes, cluster, true, stream, job);
+}
+
+// One piece: the k of `p` is that of its slices, d and c are whole.
+template <class F>
+void launch_piece(const Problem& p, const Plan& plan, const Context& context) {
+  char* workspace = static_cast<char*>(context.workspace);
+  const Layout at = layout(F::kShape, p, plan);
+  const bool sliced = plan.slices > 1;
+  Job job = {};
+  job.p = p;
+  job.k_all = p.k;
+  if (sliced) {
+    job.k_slice = plan.slice;
+    job.p.k = plan.slice;
+    job.p.batch = ceil_div(p.k, plan.slice);
+    job.p.a.batch = plan.slice * p.a.col;
+    job.p.b.batch = plan.slice * p.b.row;
+    job.p.alpha = 1;
+    job.p.beta = 0;
+    job.p.d = {reinterpret_cast<float*>(workspace + at.partials), p.m, p.n, p.n, 1, p.m * p.n};
+  }
+  const Problem& q = job.p;
+  job.a = operand(q.a.data, q.m, q.a.row, q.a.col, q.a.batch, q.batch, workspace + at.planes_a, workspace + at.words_a);
+  job.b = operand(q.b.data, q.n, q.b.col, q.b.row, q.b.batch, q.batch, workspace + at.planes_b, workspace + at.words_b);
+  job.steps = static_cast<int>(std::max<int64_t>(1, ceil_div(q.k, kStep)));
+  job.group = kGroup;
+  job.tiles = static_cast<int>(q.batch * job.a.tiles * job.b.tiles);
+  job.any = reinterpret_cast<uint32_t*>(workspace + at.flags);
+  job.flags = job.any + 1;
+  job.masks = reinterpret_cast<uint16_t*>(workspace + at.masks);
+
+  const int sms = context.device->sms;
+  const bool long_strips = job.steps * kStep > 4096 && !(job.a.along_k && job.b.along_k);
+  if (long_strips)
+    launch_pass<F, 1024>(job, context.stream);
+  else
+    launch_pass<F, 512>(job, context.stream);
+  launch_product<F>(job, sms, plan.cluster, context.stream);
+  launch(split_redo, std::min(job.tiles, 2 * sms), kRedoThreads, 0, 1, true, context.stream, job);
+  if (sliced)
+    launch(split_sum, std::min<int64_t>(ceil_div(p.m * p.n, 256), 8 * sms), 256, 0, 1, true, context.stream,
+           static_cast<const float*>(job.p.d.data), job.p.batch, p);
+}
+
+template <class T>
+MatrixView<T> block(const MatrixView<T>& x, int64_t batch, int64_t i, int64_t j, int64_t rows, int64_t cols) {
+  return {x.data + batch * x.batch + i * x.row + j * x.col, rows, cols, x.row, x.col, x.batch};
+}
+
+template <class F>
+void launch_split(const Problem& p, const Context& context) {
+  const Plan plan = split::plan(F::kShape, p, *context.device, workspace_limit());
+  const int64_t depth = std::max<int64_t>(1, p.k);
+  for (int64_t z = 0; z < p.batch; z += plan.batch)
+    for (int64_t i = 0; i < p.m; i += plan.m)
+      for (int64_t j = 0; j < p.n; j += plan.n)
+        for (int64_t q = 0; q < depth; q += plan.k()) {
+          Problem piece = p;
+          piece.m = std::min(plan.m, p.m - i);
+          piece.n = std::min(plan.n, p.n - j);
+          piece.k = std::min(plan.k(), p.k - q);
+          piece.batch = std::min(plan.batch, p.batch - z);
+          piece.a = block(p.a, z, i, q, piece.m, piece.k);
+          piece.b = block(p.b, z, q, j, piece.k, piece.n);
+          piece.c = block(p.c, z, i, j, piece.m, piece.n);
+          piece.d = block(p.d, z, i, j, piece.m, piece.n);
+          if (q > 0) {  // added to the pieces of k before
+            piece.beta = 1;
+            piece.c = {piece.d.data, piece.m, piece.n, p.d.row, p.d.col, p.d.batch};
+          }
+          launch_piece<F>(piece, plan, context);
+        }
+}
+
+}  // namespace
+
+void launch_fp16x3(const Problem& p, const Context& context) { launch_split<Fp16x3>(p, context); }
+void launch_bf16x6(const Problem& p, const Context& context) { launch_split<Bf16x6>(p, context); }
+
+Redone redone() {
+  unsigned long long values[2];
+  cudaStream_t stream;
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
+  check(cudaMemcpyFromSymbolAsync(&values[0], redone_elements, 8, 0, cudaMemcpyDeviceToHost, stream), "copy");
+  check(cudaMemcpyFromSymbolAsync(&values[1], redone_tiles, 8, 0, cudaMemcpyDeviceToHost, stream), "copy");
+  check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  check(cudaStreamDestroy(stream), "cudaStreamDestroy");
+  return {values[0], values[1]};
+}
+
+}  // namespace sgemm::split
