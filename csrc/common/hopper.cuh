@@ -79,9 +79,12 @@ __device__ __forceinline__ uint32_t cluster_size() {
   return size;
 }
 
-// All threads of the cluster; what each wrote before is visible to all behind.
+// The cluster's barrier in two halves, for all threads; what each wrote before arriving is visible behind the wait.
+__device__ __forceinline__ void arrive_cluster() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wait_cluster() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 __device__ __forceinline__ void sync_cluster() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+  arrive_cluster();
+  wait_cluster();
 }
 
 // The address in shared memory of block `rank` that corresponds to `address` in this block's.

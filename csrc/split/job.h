@@ -25,6 +25,7 @@ struct Job {
   int steps;       // of k a tile
   int group;       // rows of tiles that are walked together, so that their panels stay in the L2 cache
   int tiles;
+  int promotion;   // sums leave the tensor cores every stage (0) or every second one (1)
   // The guard: whether anything is to be redone; for each tile, which quarters of which warps left a mask, and how many
   // elements; the masks.
   uint32_t* any;

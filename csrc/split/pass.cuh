@@ -15,26 +15,49 @@
 namespace sgemm::split {
 
 constexpr int kHeld = 8;     // float4s in a thread's registers
-constexpr int kStrip = 32;   // columns
-constexpr int kStripQuads = kStrip / 4;
+constexpr int kMaxStrip = 32;  // columns
 constexpr int kMaxCluster = 8;
 
-// Elements (mn, q) ... four on, along k or along mn; zeros outside.
-__device__ __forceinline__ float4 load_quad(const Operand& x, const float* matrix, int64_t mn, int64_t q, int64_t depth) {
-  const float* from = matrix + mn * x.stride + q * x.k_stride;
-  const int64_t left = x.along_k ? depth - q : x.size - mn;
-  const int64_t step = x.along_k ? x.k_stride : x.stride;
-  const bool inside = mn < x.size && q < depth;
-  if (inside && x.vector && left >= 4) return __ldg(reinterpret_cast<const float4*>(from));
-  float4 v = make_float4(0, 0, 0, 0);
-  if (inside) {
-    v.x = __ldg(from);
-    if (left > 1) v.y = __ldg(from + step);
-    if (left > 2) v.z = __ldg(from + 2 * step);
-    if (left > 3) v.w = __ldg(from + 3 * step);
+// Quads of neighbours, read one after the other: (mn, q), then `apart` along k each time. Zeros outside.
+struct QuadReader {
+  const float* from;
+  int64_t apart, neighbour;  // distances in memory
+  int valid, k_left, k_apart;  // elements inside along mn (or rows, 0 or 4, if the quads lie along k); of k
+
+  __device__ __forceinline__ QuadReader(const Operand& x, int64_t batch, int64_t mn, int q, int k_apart, int64_t depth)
+      : from(x.data + batch * x.batch_stride + mn * x.stride + q * x.k_stride), apart(k_apart * x.k_stride),
+        neighbour(x.along_k ? x.k_stride : x.stride), k_left(static_cast<int>(depth) - q), k_apart(k_apart) {
+    const int64_t left = x.size - mn;
+    valid = left <= 0 ? 0 : x.along_k || left > 4 ? 4 : static_cast<int>(left);
   }
-  return v;
-}
+
+  __device__ __forceinline__ void read_vectors(float4 (&v)[kHeld]) const {
+#pragma unroll
+    for (int j = 0; j < kHeld; ++j)
+      v[j] = valid && j * k_apart < k_left ? __ldg(reinterpret_cast<const float4*>(from + j * apart))
+                                           : make_float4(0, 0, 0, 0);
+  }
+
+  __device__ __forceinline__ void read_scalars(float4 (&v)[kHeld], bool along_k) const {
+#pragma unroll
+    for (int j = 0; j < kHeld; ++j) {
+      const float* at = from + j * apart;
+      const int left = k_left - j * k_apart;
+      const int count = along_k ? (valid ? left : 0) : (left > 0 ? valid : 0);
+      v[j].x = count > 0 ? __ldg(at) : 0;
+      v[j].y = count > 1 ? __ldg(at + neighbour) : 0;
+      v[j].z = count > 2 ? __ldg(at + 2 * neighbour) : 0;
+      v[j].w = count > 3 ? __ldg(at + 3 * neighbour) : 0;
+    }
+  }
+
+  __device__ __forceinline__ void read(float4 (&v)[kHeld], const Operand& x) const {
+    if (x.vector)
+      read_vectors(v);
+    else
+      read_scalars(v, x.along_k);
+  }
+};
 
 __device__ __forceinline__ uint32_t magnitude(float x) { return __float_as_uint(x) & kMagnitude; }
 
@@ -70,13 +93,10 @@ __device__ void split_rows(const Job& job, const Operand& x, int64_t block, int 
   const int64_t batch = tile / x.tiles;
   const int r = static_cast<int>(first % kTile) + threadIdx.x / threads;
   const int64_t mn = tile % x.tiles * kTile + r;
-  const int64_t depth = job.depth(batch);
-  const float* matrix = x.data + batch * x.batch_stride;
 
   float4 v[kHeld];
   uint32_t largest = 0;
-#pragma unroll
-  for (int j = 0; j < kHeld; ++j) v[j] = load_quad(x, matrix, mn, 4 * (t + j * threads), depth);
+  QuadReader(x, batch, mn, 4 * t, 4 * threads, job.depth(batch)).read(v, x);
 #pragma unroll
   for (int j = 0; j < kHeld; ++j) largest = max(largest, largest_magnitude(v[j]));
   const int warps = threads / 32;  // of a row; 0 if a warp holds several
@@ -114,32 +134,30 @@ __device__ void split_rows(const Job& job, const Operand& x, int64_t block, int 
 
 // What a strip's cluster shares.
 struct StripScratch {
-  uint32_t of_warp[32][kStrip];
-  uint32_t of_block[kMaxCluster][kStrip];
-  uint32_t small[kStrip];
+  uint32_t of_warp[32][kMaxStrip];
+  uint32_t of_block[kMaxCluster][kMaxStrip];
+  uint32_t small[kMaxStrip];
 };
 
-// A strip of columns (rows of the operand, whose neighbours lie side by side): each block of the cluster holds THREADS of
-// k.
-template <class F, int THREADS>
+// A strip of STRIP columns (rows of the operand, whose neighbours lie side by side): each block of the cluster holds as
+// much of k as its threads' registers do.
+template <class F, int THREADS, int STRIP>
 __device__ void split_strip(const Job& job, const Operand& x, int64_t strip, StripScratch& scratch) {
+  constexpr int kQuads = STRIP / 4, kApart = THREADS / kQuads;  // of k, between two quads of a thread
   const uint32_t rank = hopper::cluster_rank(), blocks = hopper::cluster_size();
+  const auto sync = [blocks] { blocks > 1 ? hopper::sync_cluster() : __syncthreads(); };
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int quad = threadIdx.x % kStripQuads;
-  const int64_t tile = strip / (kTile / kStrip);
+  const int quad = threadIdx.x % kQuads;
+  const int64_t tile = strip / (kTile / STRIP);
   const int64_t batch = tile / x.tiles;
-  const int r = static_cast<int>(strip % (kTile / kStrip)) * kStrip + quad * 4;  // in the tile
+  const int r = static_cast<int>(strip % (kTile / STRIP)) * STRIP + quad * 4;  // in the tile
   const int64_t mn = tile % x.tiles * kTile + r;
-  const int64_t depth = job.depth(batch);
-  const float* matrix = x.data + batch * x.batch_stride;
-  const int q0 = static_cast<int>(rank) * THREADS + threadIdx.x / kStripQuads;
-  constexpr int kApart = THREADS / kStripQuads;  // of k, between two of a thread
+  const int q0 = static_cast<int>(rank) * kHeld * kApart + threadIdx.x / kQuads;
 
-  if (threadIdx.x < kStrip) scratch.small[threadIdx.x] = 0;
+  if (threadIdx.x < STRIP) scratch.small[threadIdx.x] = 0;
   float4 v[kHeld];
   uint32_t largest[4] = {};
-#pragma unroll
-  for (int j = 0; j < kHeld; ++j) v[j] = load_quad(x, matrix, mn, q0 + j * kApart, depth);
+  QuadReader(x, batch, mn, q0, kApart, job.depth(batch)).read(v, x);
 #pragma unroll
   for (int j = 0; j < kHeld; ++j) {
     largest[0] = max(largest[0], magnitude(v[j].x));
@@ -149,17 +167,17 @@ __device__ void split_strip(const Job& job, const Operand& x, int64_t strip, Str
   }
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    for (int o = 16; o >= kStripQuads; o /= 2) largest[i] = max(largest[i], __shfl_xor_sync(~0u, largest[i], o));
-    if (lane < kStripQuads) scratch.of_warp[warp][quad * 4 + i] = largest[i];
+    for (int o = 16; o >= kQuads; o /= 2) largest[i] = max(largest[i], __shfl_xor_sync(~0u, largest[i], o));
+    if (lane < kQuads) scratch.of_warp[warp][quad * 4 + i] = largest[i];
   }
-  hopper::sync_cluster();  // also: every block of the cluster has started
-  for (uint32_t i = threadIdx.x; i < kStrip * blocks; i += THREADS) {
-    const uint32_t column = i % kStrip, to = i / kStrip;
+  sync();  // also: every block of the cluster has started
+  for (uint32_t i = threadIdx.x; i < STRIP * blocks; i += THREADS) {
+    const uint32_t column = i % STRIP, to = i / STRIP;
     uint32_t of_block = 0;
     for (int w = 0; w < THREADS / 32; ++w) of_block = max(of_block, scratch.of_warp[w][column]);
     hopper::store_in_cluster(hopper::map_to_rank(hopper::shared_address(&scratch.of_block[rank][column]), to), of_block);
   }
-  hopper::sync_cluster();
+  sync();
   int exponent[4];
   float factor[4];
 #pragma unroll
@@ -189,13 +207,19 @@ __device__ void split_strip(const Job& job, const Operand& x, int64_t strip, Str
   if (__syncthreads_or(small[0] + small[1] + small[2] + small[3])) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      for (int o = 16; o >= kStripQuads; o /= 2) small[i] += __shfl_xor_sync(~0u, small[i], o);
+      for (int o = 16; o >= kQuads; o /= 2) small[i] += __shfl_xor_sync(~0u, small[i], o);
       const uint32_t sum = hopper::map_to_rank(hopper::shared_address(&scratch.small[quad * 4 + i]), 0);
-      if (lane < kStripQuads && small[i]) hopper::add_in_cluster(sum, small[i]);
+      if (lane < kQuads && small[i]) hopper::add_in_cluster(sum, small[i]);
     }
   }
-  hopper::sync_cluster();
-  if (rank == 0 && threadIdx.x < kStripQuads)
+  if (blocks > 1) {
+    hopper::arrive_cluster();
+    if (rank != 0) return;
+    hopper::wait_cluster();
+  } else {
+    __syncthreads();
+  }
+  if (threadIdx.x < kQuads)
 #pragma unroll
     for (int i = 0; i < 4; ++i)
       x.words[tile * kTile + r + i] = row_word<F>(largest[i], exponent[i], scratch.small[quad * 4 + i]);
@@ -206,6 +230,7 @@ struct PassGrid {
   int64_t blocks_b;
   int64_t busy_a, busy_b;          // blocks with work; the rest fills the last cluster
   int row_threads;                 // that hold a row along k; a power of two
+  int strip;                       // columns of a strip: 16 or 32
 };
 
 template <class F, int THREADS>
@@ -223,8 +248,10 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS) split_pass(const __gr
   if (block >= (is_b ? grid.busy_b : grid.busy_a)) return;
   if (x.along_k)
     split_rows<F, THREADS>(job, x, block, grid.row_threads, &scratch.of_warp[0][0]);
+  else if (grid.strip == 16)
+    split_strip<F, THREADS, 16>(job, x, block / hopper::cluster_size(), scratch);
   else
-    split_strip<F, THREADS>(job, x, block / hopper::cluster_size(), scratch);
+    split_strip<F, THREADS, 32>(job, x, block / hopper::cluster_size(), scratch);
 }
 
 }  // namespace sgemm::split

@@ -1,7 +1,7 @@
 // The product of split operands on Hopper's tensor cores, with float32 accuracy.
 //
-// Idea:   16-bit wgmma adds with 25 bits and cuts off, so long sums drift. Here a sum lives in the tensor cores for 32 of
-//         k only: hi * hi goes to a fresh accumulator that is added to a float32 one in the ordinary way, while the tensor
+// Idea:   16-bit wgmma adds with 25 bits and cuts off, so long sums drift. Here a sum lives in the tensor cores for 64 of
+//         k only (32 if k is small): hi * hi goes to a fresh accumulator that is added to a float32 one in the ordinary way, while the tensor
 //         cores work on the corrections, which are 2^11 times smaller (2^8 in bfloat16) and have an accumulator of their own.
 // Block:  a persistent block of three warpgroups works on 128 x 128 tiles. One thread of the first keeps a ring of stages
 //         filled with bulk copies; each of the others owns 64 x 128 of the tile: 192 accumulators a thread.
@@ -108,17 +108,17 @@ struct PanelView {
   }
 };
 
-// The products of one stage: hi * hi to `fresh`, the others to `correction`.
+// The products of one stage: hi * hi to `fresh`, which starts anew if `restart`; the others to `correction`.
 template <class F, bool A_ALONG_M, bool B_ALONG_N>
 __device__ __forceinline__ void multiply_stage(float (&fresh)[64], float (&correction)[64],
                                                const PanelView<A_ALONG_M>& a, const PanelView<B_ALONG_N>& b, int offset,
-                                               bool first) {
+                                               bool first, bool restart) {
   using T = typename F::Element;
   const auto product = [&](float(&d)[64], int i, int j, int half, bool add) {
     hopper::multiply<T, A_ALONG_M, B_ALONG_N>(d, a.plane(offset, i, half), b.plane(offset, j, half), add);
   };
   hopper::fence_products();
-  product(fresh, 0, 0, 0, false);
+  product(fresh, 0, 0, 0, !restart);
   product(fresh, 0, 0, 1, true);
   hopper::commit_products();
   product(correction, 0, 1, 0, !first);
@@ -167,67 +167,101 @@ __device__ void add_up_cluster(float (&sum)[64], char* ring, int t, uint32_t ran
   }
 }
 
-// Scales a tile's elements, tests each one and stores those that pass; the others are left as they are and marked.
-// The block finishes `quarters` of the thread's elements.
-__device__ __forceinline__ void finish_tile(const Job& job, const float (&sum)[64], const TileIndex& tile, int index,
-                                            const uint32_t (&words)[2][kTile], int t, int first_quarter,
-                                            int quarters) {
-  const Matrix d = job.p.d.matrix(tile.batch);
-  const ConstMatrix c = job.p.c.matrix(tile.batch);
-  const int64_t row0 = int64_t{tile.row} * kTile, col0 = int64_t{tile.col} * kTile;
-  const bool pairs = job.p.beta == 0 && d.col == 1 && d.row % 2 == 0 && reinterpret_cast<uintptr_t>(d.data) % 8 == 0;
-  const RowScale rows[2] = {unpack(words[0][element_row(t, 0)]), unpack(words[0][element_row(t, 2)])};
-  const auto put = [&](int64_t i, int64_t j, float value) {
+// A tile's sums on their way to D. The block finishes `quarters` of each thread's elements from `first_quarter` on.
+struct TileOutput {
+  const Job& job;
+  const TileIndex tile;
+  const int t, first_quarter, quarters;
+  Matrix d;
+  ConstMatrix c;
+  int64_t row0, col0;  // of the thread's first element
+  RowScale rows[2];
+
+  __device__ __forceinline__ TileOutput(const Job& job, const TileIndex& tile, const uint32_t (&words)[2][kTile], int t,
+                                        int first_quarter, int quarters)
+      : job(job), tile(tile), t(t), first_quarter(first_quarter), quarters(quarters), d(job.p.d.matrix(tile.batch)),
+        c(job.p.c.matrix(tile.batch)), row0(int64_t{tile.row} * kTile + element_row(t, 0)),
+        col0(int64_t{tile.col} * kTile + element_col(t, 0)),
+        rows{unpack(words[0][element_row(t, 0)]), unpack(words[0][element_row(t, 2)])} {}
+
+  __device__ __forceinline__ bool finishes(int quarter) const {
+    return quarter >= first_quarter && quarter < first_quarter + quarters;
+  }
+
+  // All of the tile is inside, and its pairs of neighbours can be stored at once, without C.
+  __device__ __forceinline__ bool plain() const {
+    return job.p.beta == 0 && d.col == 1 && d.row % 2 == 0 && reinterpret_cast<uintptr_t>(d.data) % 8 == 0 &&
+           (tile.row + 1) * int64_t{kTile} <= d.rows && (tile.col + 1) * int64_t{kTile} <= d.cols;
+  }
+
+  __device__ __forceinline__ float value(float sum, const RowScale& row, const RowScale& col) const {
+    return job.p.alpha * (sum * (row.first * col.first) * (row.second * col.second));
+  }
+
+  __device__ __forceinline__ void put(int64_t i, int64_t j, float value) const {
+    if (!d.contains(i, j)) return;
     if (job.p.beta != 0) value += job.p.beta * *c.at(i, j);
     *d.at(i, j) = value;
-  };
-  uint32_t marked = 0;
+  }
+
+  __device__ __forceinline__ void store_pairs(const float (&sum)[64], const uint32_t (&words)[kTile]) const {
+    float* upper = d.at(row0, col0);
+    float* lower = d.at(row0 + 8, col0);
 #pragma unroll
-  for (int quarter = 0; quarter < 4; ++quarter) {
-    if (quarter < first_quarter || quarter >= first_quarter + quarters) continue;
-    uint32_t mask = 0;
-#pragma unroll
-    for (int e = quarter * 16; e < quarter * 16 + 16; e += 4) {
-      const int64_t j = col0 + element_col(t, e);
-      const RowScale cols[2] = {unpack(words[1][element_col(t, e)]), unpack(words[1][element_col(t, e + 1)])};
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const RowScale& row = rows[half];
-        const int64_t i = row0 + element_row(t, 2 * half);
-        float value[2];
-        bool good[2];
-#pragma unroll
-        for (int s = 0; s < 2; ++s) {
-          const float scaled = sum[e + 2 * half + s];
-          good[s] = fabsf(scaled) >= row.threshold + cols[s].threshold && fabsf(scaled) <= 0x1.fffffep127f;
-          value[s] = job.p.alpha * (scaled * (row.first * cols[s].first) * (row.second * cols[s].second));
-        }
-        const bool inside[2] = {d.contains(i, j), d.contains(i, j + 1)};
-        if (pairs && inside[1] && good[0] && good[1]) {
-          *reinterpret_cast<float2*>(d.at(i, j)) = make_float2(value[0], value[1]);
-          continue;
-        }
-#pragma unroll
-        for (int s = 0; s < 2; ++s) {
-          if (!inside[s]) continue;
-          if (good[s])
-            put(i, j + s, value[s]);
-          else
-            mask |= 1u << (e % 16 + 2 * half + s);
-        }
-      }
+    for (int e = 0; e < 64; e += 4) {
+      if (!finishes(e / 16)) continue;
+      const int j = e / 4 * 8;
+      const RowScale left = unpack(words[element_col(t, e)]), right = unpack(words[element_col(t, e + 1)]);
+      *reinterpret_cast<float2*>(upper + j) = {value(sum[e], rows[0], left), value(sum[e + 1], rows[0], right)};
+      *reinterpret_cast<float2*>(lower + j) = {value(sum[e + 2], rows[1], left), value(sum[e + 3], rows[1], right)};
     }
-    if (__any_sync(~0u, mask)) {
+  }
+
+  __device__ __forceinline__ void store_each(const float (&sum)[64], const uint32_t (&words)[kTile]) const {
+#pragma unroll
+    for (int e = 0; e < 64; e += 2) {
+      if (!finishes(e / 16)) continue;
+      const int64_t i = row0 + e / 2 % 2 * 8, j = col0 + e / 4 * 8;
+      put(i, j, value(sum[e], rows[e / 2 % 2], unpack(words[element_col(t, e)])));
+      put(i, j + 1, value(sum[e + 1], rows[e / 2 % 2], unpack(words[element_col(t, e + 1)])));
+    }
+  }
+
+  // Tests each element, stores those that pass, and marks the others, which stay as they are.
+  __device__ __forceinline__ void store_certified(const float* sum, const uint32_t (&words)[kTile], int index) const {
+    uint32_t marked = 0;
+#pragma unroll 1
+    for (int quarter = first_quarter; quarter < first_quarter + quarters; ++quarter) {
+      uint32_t mask = 0;
+#pragma unroll 1
+      for (int e = 0; e < 16; ++e) {
+        const int at = quarter * 16 + e;
+        const RowScale row = e / 2 % 2 ? rows[1] : rows[0], col = unpack(words[element_col(t, at)]);
+        const int64_t i = row0 + e / 2 % 2 * 8, j = col0 + element_col(0, at);
+        if (fabsf(sum[at]) >= row.threshold + col.threshold)
+          put(i, j, value(sum[at], row, col));
+        else if (d.contains(i, j))
+          mask |= 1u << e;
+      }
+      if (!__any_sync(~0u, mask)) continue;
       job.masks[(int64_t{index} * 4 + quarter) * kConsumers + t] = static_cast<uint16_t>(mask);
       marked += __reduce_add_sync(~0u, __popc(mask));
       if (t % 32 == 0) atomicOr(&job.flags[2 * index], 1u << (t / 32 * 4 + quarter));
     }
+    if (marked && t % 32 == 0) {
+      atomicAdd(&job.flags[2 * index + 1], marked);
+      atomicOr(job.any, 1u);
+    }
   }
-  if (marked && t % 32 == 0) {
-    atomicAdd(&job.flags[2 * index + 1], marked);
-    atomicOr(job.any, 1u);
+
+  // Whether one of the thread's rows and columns has a threshold: without it every element is certified.
+  __device__ __forceinline__ bool uncertain(const uint32_t (&words)[kTile]) const {
+    uint32_t thresholds = __float_as_uint(rows[0].threshold) | __float_as_uint(rows[1].threshold);
+#pragma unroll
+    for (int e = 0; e < 64; e += 4) thresholds |= words[element_col(t, e)] | words[element_col(t, e + 1)];
+    return thresholds >> 8;
   }
-}
+};
 
 template <class F, bool A_ALONG_M, bool B_ALONG_N>
 __device__ void consume(const Job& job, char* ring, ProductShared& shared, int first, int stride, int steps, uint32_t rank,
@@ -247,12 +281,15 @@ __device__ void consume(const Job& job, char* ring, ProductShared& shared, int f
     int previous = 0;
     for (int step = 0; step < steps; ++step) {
       hopper::wait(&shared.full[at.stage], at.parity);
-      multiply_stage<F, A_ALONG_M, B_ALONG_N>(fresh, correction, a, b, at.stage * (R::kStageBytes / 16), step == 0);
+      multiply_stage<F, A_ALONG_M, B_ALONG_N>(fresh, correction, a, b, at.stage * (R::kStageBytes / 16), step == 0,
+                                              (step & job.promotion) == 0);
       hopper::wait_products<1>();  // hi * hi is done, and with it the corrections of the stage before
       hopper::fence_registers(fresh);
       if (step > 0 && leader) hopper::arrive(&shared.empty[previous]);
+      if ((step & job.promotion) == job.promotion || step + 1 == steps) {
 #pragma unroll
-      for (int e = 0; e < 64; ++e) sum[e] += fresh[e];
+        for (int e = 0; e < 64; ++e) sum[e] += fresh[e];
+      }
       previous = at.stage;
       at.advance();
     }
@@ -265,9 +302,19 @@ __device__ void consume(const Job& job, char* ring, ProductShared& shared, int f
     if (blocks == 4) add_up_cluster<4>(sum, ring, t, rank);
 
     hopper::wait(&shared.words_full[words.stage], words.parity);
+    const uint32_t(&scales)[2][kTile] = shared.words[words.stage];
     const int quarters = 4 / static_cast<int>(blocks);
-    finish_tile(job, sum, tile_at(job, index), index, shared.words[words.stage], t, static_cast<int>(rank) * quarters,
-                quarters);
+    const TileOutput output(job, tile_at(job, index), scales, t, static_cast<int>(rank) * quarters, quarters);
+    if (__any_sync(~0u, output.uncertain(scales[1]))) {
+      float copy[64];  // indexed at run time, so in local memory
+#pragma unroll
+      for (int e = 0; e < 64; ++e) copy[e] = sum[e];
+      output.store_certified(copy, scales[1], index);
+    } else if (output.plain()) {
+      output.store_pairs(sum, scales[1]);
+    } else {
+      output.store_each(sum, scales[1]);
+    }
     if (leader) hopper::arrive(&shared.words_empty[words.stage]);
     words.advance();
   }

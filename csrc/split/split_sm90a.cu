@@ -15,6 +15,7 @@ namespace {
 
 using cuda_backend::check;
 
+constexpr int kShort = 512;  // of k: below it every rounding counts, above it every addition costs power
 constexpr int kGroup = 8;  // rows of tiles walked together: 8 to 12 are fastest at 4096 and 8192
 
 // `overlapping`: the kernel may start before the one in front has ended; it waits for it by itself.
@@ -44,7 +45,7 @@ int next_power_of_two(int64_t x) {
 }
 
 Operand operand(const float* data, int64_t size, int64_t stride, int64_t k_stride, int64_t batch_stride, int64_t batch,
-                char* planes, char* words) {
+                int64_t depth, char* planes, char* words) {
   Operand x = {};
   x.data = data;
   x.size = size;
@@ -54,8 +55,8 @@ Operand operand(const float* data, int64_t size, int64_t stride, int64_t k_strid
   x.count = batch_stride == 0 ? 1 : batch;
   x.tiles = static_cast<int>(ceil_div(size, kTile));
   x.along_k = k_stride == 1 || stride != 1;
-  const int64_t across = x.along_k ? stride : k_stride;
-  x.vector = (x.along_k ? k_stride : stride) == 1 && across % 4 == 0 && batch_stride % 4 == 0 &&
+  const int64_t neighbour = x.along_k ? k_stride : stride, across = x.along_k ? stride : k_stride;
+  x.vector = neighbour == 1 && (x.along_k ? depth : size) % 4 == 0 && across % 4 == 0 && batch_stride % 4 == 0 &&
              reinterpret_cast<uintptr_t>(data) % 16 == 0;
   x.planes = planes;
   x.words = reinterpret_cast<uint32_t*>(words);
@@ -65,12 +66,14 @@ Operand operand(const float* data, int64_t size, int64_t stride, int64_t k_strid
 template <class F, int THREADS>
 void launch_pass(const Job& job, Stream stream) {
   PassGrid grid = {};
-  grid.row_threads = std::max(8, next_power_of_two(ceil_div(int64_t{job.steps} * kStep, 4 * kHeld)));
+  const int64_t depth = int64_t{job.steps} * kStep;
+  grid.row_threads = std::max(8, next_power_of_two(ceil_div(depth, 4 * kHeld)));
   const bool strips = !job.a.along_k || !job.b.along_k;
-  const int cluster = strips ? static_cast<int>(ceil_div(int64_t{job.steps} * kStep, THREADS)) : 1;
+  grid.strip = depth > THREADS && depth <= 2 * THREADS ? 16 : 32;
+  const int cluster = strips ? static_cast<int>(ceil_div(depth * grid.strip, 32 * THREADS)) : 1;
   const auto blocks = [&](const Operand& x) {
     const int64_t tiles = x.count * x.tiles;
-    return x.along_k ? tiles * kTile * grid.row_threads / THREADS : tiles * (kTile / kStrip) * cluster;
+    return x.along_k ? tiles * kTile * grid.row_threads / THREADS : tiles * (kTile / grid.strip) * cluster;
   };
   grid.busy_b = blocks(job.b);
   grid.busy_a = blocks(job.a);
@@ -117,10 +120,11 @@ void launch_piece(const Problem& p, const Plan& plan, const Context& context) {
     job.p.d = {reinterpret_cast<float*>(workspace + at.partials), p.m, p.n, p.n, 1, p.m * p.n};
   }
   const Problem& q = job.p;
-  job.a = operand(q.a.data, q.m, q.a.row, q.a.col, q.a.batch, q.batch, workspace + at.planes_a, workspace + at.words_a);
-  job.b = operand(q.b.data, q.n, q.b.col, q.b.row, q.b.batch, q.batch, workspace + at.planes_b, workspace + at.words_b);
+  job.a = operand(q.a.data, q.m, q.a.row, q.a.col, q.a.batch, q.batch, p.k, workspace + at.planes_a, workspace + at.words_a);
+  job.b = operand(q.b.data, q.n, q.b.col, q.b.row, q.b.batch, q.batch, p.k, workspace + at.planes_b, workspace + at.words_b);
   job.steps = static_cast<int>(std::max<int64_t>(1, ceil_div(q.k, kStep)));
   job.group = kGroup;
+  job.promotion = q.k > kShort;
   job.tiles = static_cast<int>(q.batch * job.a.tiles * job.b.tiles);
   job.any = reinterpret_cast<uint32_t*>(workspace + at.flags);
   job.flags = job.any + 1;
