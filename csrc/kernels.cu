@@ -38,7 +38,7 @@ constexpr Kernel row(const char* name, const char* family, double efficiency) {
 constexpr Kernel split_row(const char* name, const char* idea, void (*launch)(const Problem&, const Context&),
                            double (*seconds)(const Problem&, const Device&),
                            size_t (*workspace)(const Problem&, const Device&)) {
-  return {name, "split", idea, "split/split_sm90a.cu", 128, 128, 32, 8, 16, 128, Reads::kAnyStrides, split::kSplitArch,
+  return {name, "split", idea, "split/split_sm90a.cu", 128, 128, 32, 2, 32, 256, Reads::kAnyStrides, split::kSplitArch,
           split::kSplitArch, 0, launch, seconds, workspace};
 }
 #if defined(__CUDACC__) && defined(SGEMM_SM90A)

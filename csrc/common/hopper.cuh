@@ -94,8 +94,10 @@ __device__ __forceinline__ uint32_t map_to_rank(uint32_t address, uint32_t rank)
   return mapped;
 }
 
-__device__ __forceinline__ void store_in_cluster(uint32_t address, float value) {
-  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+__device__ __forceinline__ void store_in_cluster(uint32_t address, const float* four) {
+  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(four[0]), "f"(four[1]),
+               "f"(four[2]), "f"(four[3])
+               : "memory");
 }
 
 __device__ __forceinline__ void store_in_cluster(uint32_t address, uint32_t value) {

@@ -26,10 +26,9 @@ struct Job {
   int group;       // rows of tiles that are walked together, so that their panels stay in the L2 cache
   int tiles;
   int promotion;   // sums leave the tensor cores every stage (0) or every second one (1)
-  // The guard: whether anything is to be redone; for each tile, which quarters of which warps left a mask, and how many
-  // elements; the masks.
-  uint32_t* any;
-  uint32_t* flags;  // (tiles, 2)
+  // What the guard marks: for each tile, block of its cluster and warp, a bit for each quarter of the threads' elements
+  // that has masks, and from bit 8 on how many elements; the masks.
+  uint32_t* marks;  // (tiles, 4, 8)
   uint16_t* masks;  // (tiles, 4, 256)
 
   // k of one entry of the batch: the last slice may be shorter.

@@ -84,80 +84,73 @@ __device__ __forceinline__ void store_planes(char* first, char* second, const fl
     *reinterpret_cast<uint2*>((i % 2 ? second : first) + i / 2 * kPanelBytes) = make_uint2(xy[i], zw[i]);
 }
 
-// Rows along k: `threads` neighbours hold one, 4 * kHeld elements each at most.
-template <class F, int THREADS>
-__device__ void split_rows(const Job& job, const Operand& x, int64_t block, int threads, uint32_t* scratch) {
-  const int t = threadIdx.x & (threads - 1), rows = THREADS / threads;
-  const int64_t first = block * rows;  // counts all matrices' rows, of which each has whole tiles
-  const int64_t tile = first / kTile;
-  const int64_t batch = tile / x.tiles;
-  const int r = static_cast<int>(first % kTile) + threadIdx.x / threads;
-  const int64_t mn = tile % x.tiles * kTile + r;
+// Where a thread's quads lie: element `r` of a panel, of which four neighbours along k, or from it on along mn; `q` of k and
+// every `apart` further.
+struct Place {
+  int64_t tile;  // counts all matrices' tiles
+  int r, q, apart;
+};
 
-  float4 v[kHeld];
-  uint32_t largest = 0;
-  QuadReader(x, batch, mn, 4 * t, 4 * threads, job.depth(batch)).read(v, x);
-#pragma unroll
-  for (int j = 0; j < kHeld; ++j) largest = max(largest, largest_magnitude(v[j]));
-  const int warps = threads / 32;  // of a row; 0 if a warp holds several
-  for (int o = min(threads, 32) / 2; o; o /= 2) largest = max(largest, __shfl_xor_sync(~0u, largest, o));
-  if (warps > 1) {
-    if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = largest;
-    __syncthreads();
-    for (int i = 0; i < warps; ++i) largest = max(largest, scratch[threadIdx.x / threads * warps + i]);
-  }
-  const int exponent = row_exponent<F>(largest);
-  const float factor = power_of_two(-exponent);
-
-  char* panel = x.planes + tile * job.steps * F::kShape.planes * kPanelBytes + r * 128;
-  uint32_t small = 0;
-#pragma unroll
-  for (int j = 0; j < kHeld; ++j) {
-    const int quad = t + j * threads, step = quad / 8, chunk = quad / 2 % 4;
-    if (step >= job.steps) break;
-    const float4 s = make_float4(v[j].x * factor, v[j].y * factor, v[j].z * factor, v[j].w * factor);
-    small += is_small<F>(s.x) + is_small<F>(s.y) + is_small<F>(s.z) + is_small<F>(s.w);
-    char* to = panel + static_cast<int64_t>(step) * F::kShape.planes * kPanelBytes + quad % 2 * 8;
-    store_planes<F>(to + ((chunk ^ r % 8) << 4), to + (((chunk + 4) ^ r % 8) << 4), s);
-  }
-  if (__syncthreads_or(small)) {
-    for (int o = min(threads, 32) / 2; o; o /= 2) small += __shfl_xor_sync(~0u, small, o);
-    if (warps > 1) {
-      if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = small;
-      __syncthreads();
-      small = 0;
-      for (int i = 0; i < warps; ++i) small += scratch[threadIdx.x / threads * warps + i];
-    }
-  }
-  if (t == 0) x.words[tile * kTile + r] = row_word<F>(largest, exponent, small);
-}
-
-// What a strip's cluster shares.
-struct StripScratch {
+struct PassScratch {
   uint32_t of_warp[32][kMaxStrip];
   uint32_t of_block[kMaxCluster][kMaxStrip];
   uint32_t small[kMaxStrip];
 };
 
-// A strip of STRIP columns (rows of the operand, whose neighbours lie side by side): each block of the cluster holds as
-// much of k as its threads' registers do.
-template <class F, int THREADS, int STRIP>
-__device__ void split_strip(const Job& job, const Operand& x, int64_t strip, StripScratch& scratch) {
-  constexpr int kQuads = STRIP / 4, kApart = THREADS / kQuads;  // of k, between two quads of a thread
-  const uint32_t rank = hopper::cluster_rank(), blocks = hopper::cluster_size();
-  const auto sync = [blocks] { blocks > 1 ? hopper::sync_cluster() : __syncthreads(); };
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int quad = threadIdx.x % kQuads;
-  const int64_t tile = strip / (kTile / STRIP);
-  const int64_t batch = tile / x.tiles;
-  const int r = static_cast<int>(strip % (kTile / STRIP)) * STRIP + quad * 4;  // in the tile
-  const int64_t mn = tile % x.tiles * kTile + r;
-  const int q0 = static_cast<int>(rank) * kHeld * kApart + threadIdx.x / kQuads;
+template <class F>
+__device__ __forceinline__ char* panel_at(const Job& job, const Operand& x, int64_t tile, int step) {
+  return x.planes + (tile * job.steps + step) * F::kShape.planes * kPanelBytes;
+}
 
-  if (threadIdx.x < STRIP) scratch.small[threadIdx.x] = 0;
-  float4 v[kHeld];
+// Rows along k, each held by `threads` neighbours.
+template <class F>
+__device__ __forceinline__ void split_rows(const Job& job, const Operand& x, const Place& at, const float4 (&v)[kHeld],
+                                           int threads, uint32_t* scratch) {
+  const int t = threadIdx.x & (threads - 1), warps = threads / 32;  // of a row; 0 if a warp holds several
+  // Of the row's threads, over all its warps.
+  const auto reduce = [&](uint32_t value, auto op) {
+    for (int o = min(threads, 32) / 2; o; o /= 2) value = op(value, __shfl_xor_sync(~0u, value, o));
+    if (warps > 1) {
+      __syncthreads();
+      if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = value;
+      __syncthreads();
+      value = 0;
+      for (int i = 0; i < warps; ++i) value = op(value, scratch[threadIdx.x / threads * warps + i]);
+    }
+    return value;
+  };
+  uint32_t largest = 0;
+#pragma unroll
+  for (int j = 0; j < kHeld; ++j) largest = max(largest, largest_magnitude(v[j]));
+  largest = reduce(largest, [](uint32_t a, uint32_t b) { return max(a, b); });
+  const int exponent = row_exponent<F>(largest);
+  const float factor = power_of_two(-exponent);
+
+  uint32_t small = 0;
+  const int chunk = at.q / 8 % 4, swizzle = at.r % 8;
+  char* first = panel_at<F>(job, x, at.tile, at.q / kStep) + at.r * 128 + at.q / 4 % 2 * 8;
+  char* second = first + (((chunk + 4) ^ swizzle) << 4);
+  first += (chunk ^ swizzle) << 4;
+  const int64_t apart = int64_t{at.apart / kStep} * F::kShape.planes * kPanelBytes;
+#pragma unroll
+  for (int j = 0; j < kHeld; ++j) {
+    if (at.q + j * at.apart >= job.steps * kStep) break;
+    const float4 s = make_float4(v[j].x * factor, v[j].y * factor, v[j].z * factor, v[j].w * factor);
+    small += is_small<F>(s.x) + is_small<F>(s.y) + is_small<F>(s.z) + is_small<F>(s.w);
+    store_planes<F>(first + j * apart, second + j * apart, s);
+  }
+  if (__syncthreads_or(small)) small = reduce(small, [](uint32_t a, uint32_t b) { return a + b; });
+  if (t == 0) x.words[at.tile * kTile + at.r] = row_word<F>(largest, exponent, small);
+}
+
+// A strip of 4 * `quads` columns (rows of the operand, whose neighbours lie side by side). Each block of a cluster holds a
+// part of k.
+template <class F, int THREADS>
+__device__ __forceinline__ void split_strip(const Job& job, const Operand& x, const Place& at, const float4 (&v)[kHeld],
+                                            int quads, PassScratch& scratch) {
+  const uint32_t rank = hopper::cluster_rank(), blocks = hopper::cluster_size();
+  const int lane = threadIdx.x % 32, quad = threadIdx.x & (quads - 1), strip = 4 * quads;
   uint32_t largest[4] = {};
-  QuadReader(x, batch, mn, q0, kApart, job.depth(batch)).read(v, x);
 #pragma unroll
   for (int j = 0; j < kHeld; ++j) {
     largest[0] = max(largest[0], magnitude(v[j].x));
@@ -165,51 +158,63 @@ __device__ void split_strip(const Job& job, const Operand& x, int64_t strip, Str
     largest[2] = max(largest[2], magnitude(v[j].z));
     largest[3] = max(largest[3], magnitude(v[j].w));
   }
+  if (threadIdx.x < kMaxStrip) scratch.small[threadIdx.x] = 0;
+  if (blocks > 1) hopper::arrive_cluster();  // the others may write here, once this block has started
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    for (int o = 16; o >= kQuads; o /= 2) largest[i] = max(largest[i], __shfl_xor_sync(~0u, largest[i], o));
-    if (lane < kQuads) scratch.of_warp[warp][quad * 4 + i] = largest[i];
+    for (int o = 16; o >= quads; o /= 2) largest[i] = max(largest[i], __shfl_xor_sync(~0u, largest[i], o));
+    if (lane < quads) scratch.of_warp[threadIdx.x / 32][quad * 4 + i] = largest[i];
   }
-  sync();  // also: every block of the cluster has started
-  for (uint32_t i = threadIdx.x; i < STRIP * blocks; i += THREADS) {
-    const uint32_t column = i % STRIP, to = i / STRIP;
-    uint32_t of_block = 0;
-    for (int w = 0; w < THREADS / 32; ++w) of_block = max(of_block, scratch.of_warp[w][column]);
-    hopper::store_in_cluster(hopper::map_to_rank(hopper::shared_address(&scratch.of_block[rank][column]), to), of_block);
+  __syncthreads();
+  if (blocks > 1) {
+    hopper::wait_cluster();
+    for (uint32_t i = threadIdx.x; i < strip * blocks; i += THREADS) {
+      const uint32_t column = i & (strip - 1), to = i / strip;
+      uint32_t of_block = 0;
+#pragma unroll
+      for (int w = 0; w < THREADS / 32; ++w) of_block = max(of_block, scratch.of_warp[w][column]);
+      hopper::store_in_cluster(hopper::map_to_rank(hopper::shared_address(&scratch.of_block[rank][column]), to), of_block);
+    }
+    hopper::sync_cluster();
   }
-  sync();
   int exponent[4];
   float factor[4];
+  const uint32_t(*maxima)[kMaxStrip] = blocks > 1 ? scratch.of_block : scratch.of_warp;
+  const int rows = blocks > 1 ? blocks : THREADS / 32;
+  for (int b = 0; b < rows; ++b) {
+    const uint4 row = *reinterpret_cast<const uint4*>(&maxima[b][quad * 4]);
+    largest[0] = max(largest[0], row.x);
+    largest[1] = max(largest[1], row.y);
+    largest[2] = max(largest[2], row.z);
+    largest[3] = max(largest[3], row.w);
+  }
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    largest[i] = 0;
-    for (uint32_t b = 0; b < blocks; ++b) largest[i] = max(largest[i], scratch.of_block[b][quad * 4 + i]);
     exponent[i] = row_exponent<F>(largest[i]);
     factor[i] = power_of_two(-exponent[i]);
   }
 
-  char* panel = x.planes + tile * job.steps * F::kShape.planes * kPanelBytes + r / 64 * 4096 + r / 4 % 2 * 8;
-  const int chunk = r % 64 / 8;
+  const int chunk = at.r % 64 / 8;
   uint32_t small[4] = {};
 #pragma unroll
   for (int j = 0; j < kHeld; ++j) {
-    const int q = q0 + j * kApart;
+    const int q = at.q + j * at.apart;
     if (q >= job.steps * kStep) break;
     const float4 s = make_float4(v[j].x * factor[0], v[j].y * factor[1], v[j].z * factor[2], v[j].w * factor[3]);
     small[0] += is_small<F>(s.x);
     small[1] += is_small<F>(s.y);
     small[2] += is_small<F>(s.z);
     small[3] += is_small<F>(s.w);
-    char* to = panel + static_cast<int64_t>(q / kStep) * F::kShape.planes * kPanelBytes + q % kStep * 128 +
-               ((chunk ^ q % 8) << 4);
+    char* to = panel_at<F>(job, x, at.tile, q / kStep) + at.r / 64 * 4096 + q % kStep * 128 + ((chunk ^ q % 8) << 4) +
+               at.r / 4 % 2 * 8;
     store_planes<F>(to, to + kPanelBytes / 2, s);
   }
   if (__syncthreads_or(small[0] + small[1] + small[2] + small[3])) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      for (int o = 16; o >= kQuads; o /= 2) small[i] += __shfl_xor_sync(~0u, small[i], o);
+      for (int o = 16; o >= quads; o /= 2) small[i] += __shfl_xor_sync(~0u, small[i], o);
       const uint32_t sum = hopper::map_to_rank(hopper::shared_address(&scratch.small[quad * 4 + i]), 0);
-      if (lane < kQuads && small[i]) hopper::add_in_cluster(sum, small[i]);
+      if (lane < quads && small[i]) hopper::add_in_cluster(sum, small[i]);
     }
   }
   if (blocks > 1) {
@@ -219,39 +224,51 @@ __device__ void split_strip(const Job& job, const Operand& x, int64_t strip, Str
   } else {
     __syncthreads();
   }
-  if (threadIdx.x < kQuads)
+  if (threadIdx.x < quads)
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      x.words[tile * kTile + r + i] = row_word<F>(largest[i], exponent[i], scratch.small[quad * 4 + i]);
+      x.words[at.tile * kTile + at.r + i] = row_word<F>(largest[i], exponent[i], scratch.small[quad * 4 + i]);
 }
 
 // How the pass's blocks are dealt out: first those of b, then those of a.
 struct PassGrid {
   int64_t blocks_b;
-  int64_t busy_a, busy_b;          // blocks with work; the rest fills the last cluster
-  int row_threads;                 // that hold a row along k; a power of two
-  int strip;                       // columns of a strip: 16 or 32
+  int64_t busy_a, busy_b;  // blocks with work; the rest fills the last cluster
+  int row_threads;         // that hold a row along k; a power of two
+  int quads;               // of a strip's columns: 4 or 8
 };
 
 template <class F, int THREADS>
 __global__ void __launch_bounds__(THREADS, 1024 / THREADS) split_pass(const __grid_constant__ Job job,
                                                                      const __grid_constant__ PassGrid grid) {
-  __shared__ StripScratch scratch;
+  __shared__ alignas(16) PassScratch scratch;
   hopper::launch_dependents();
-  const int64_t thread = int64_t{blockIdx.x} * THREADS + threadIdx.x;
-  if (thread == 0) *job.any = 0;
-  for (int64_t i = thread; i < 2 * int64_t{job.tiles}; i += int64_t{gridDim.x} * THREADS) job.flags[i] = 0;
-
   const bool is_b = blockIdx.x < grid.blocks_b;
   const Operand& x = is_b ? job.b : job.a;
   const int64_t block = is_b ? blockIdx.x : blockIdx.x - grid.blocks_b;
   if (block >= (is_b ? grid.busy_b : grid.busy_a)) return;
+
+  Place at;
+  int64_t first;  // of the block's rows, counting all matrices', of which each has whole tiles
+  if (x.along_k) {
+    first = block * (THREADS / grid.row_threads) + threadIdx.x / grid.row_threads;
+    at.q = 4 * (threadIdx.x & (grid.row_threads - 1));
+    at.apart = 4 * grid.row_threads;
+  } else {
+    const int blocks = hopper::cluster_size();
+    first = block / blocks * (4 * grid.quads) + 4 * (threadIdx.x & (grid.quads - 1));
+    at.apart = THREADS / grid.quads;
+    at.q = static_cast<int>(hopper::cluster_rank()) * kHeld * at.apart + threadIdx.x / grid.quads;
+  }
+  at.tile = first / kTile;
+  at.r = static_cast<int>(first % kTile);
+  const int64_t batch = at.tile / x.tiles, mn = at.tile % x.tiles * kTile + at.r;
+  float4 v[kHeld];
+  QuadReader(x, batch, mn, at.q, at.apart, job.depth(batch)).read(v, x);
   if (x.along_k)
-    split_rows<F, THREADS>(job, x, block, grid.row_threads, &scratch.of_warp[0][0]);
-  else if (grid.strip == 16)
-    split_strip<F, THREADS, 16>(job, x, block / hopper::cluster_size(), scratch);
+    split_rows<F>(job, x, at, v, grid.row_threads, &scratch.of_warp[0][0]);
   else
-    split_strip<F, THREADS, 32>(job, x, block / hopper::cluster_size(), scratch);
+    split_strip<F, THREADS>(job, x, at, v, grid.quads, scratch);
 }
 
 }  // namespace sgemm::split

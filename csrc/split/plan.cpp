@@ -99,7 +99,7 @@ Layout layout(const Shape& shape, const Problem& piece, const Plan& plan) {
   l.planes_b = take(count(piece.b) * tiles_n * panel);
   l.words_a = take(count(piece.a) * tiles_m * kTile * 4);
   l.words_b = take(count(piece.b) * tiles_n * kTile * 4);
-  l.flags = take((1 + 2 * tiles) * 4);
+  l.marks = take(tiles * 4 * 8 * 4);
   l.masks = take(tiles * kTile * kTile / 8);
   l.partials = plan.slices > 1 ? take(piece.m * piece.n * plan.slices * 4) : l.total;
   return l;

@@ -36,7 +36,7 @@ Plan plan(const Shape& shape, const Problem& p, const Device& device, size_t lim
 struct Layout {
   size_t planes_a, planes_b;  // panels of kPanelBytes: (batch or 1, tiles, steps, pairs)
   size_t words_a, words_b;    // a row's or column's scale and guard: (batch or 1, tiles, 128) uint32
-  size_t flags;               // 1 + 2 * tiles uint32
+  size_t marks;               // (tiles, 4, 8) uint32
   size_t masks;               // (tiles, 4, 256) uint16
   size_t partials;            // (slices, m, n) float, if there are several slices
   size_t total;

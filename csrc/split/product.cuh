@@ -10,11 +10,12 @@
 #pragma once
 #include "format.cuh"
 #include "job.h"
+#include "redo.cuh"
+#include "tile.cuh"
 
 namespace sgemm::split {
 
 constexpr int kProductThreads = 384;
-constexpr int kConsumers = 256;
 
 template <class F>
 struct Ring {
@@ -37,30 +38,14 @@ struct Cursor {
   }
 };
 
-struct TileIndex {
-  int batch, row, col;
-};
-
-// Tiles in an order in which neighbours share panels: `group` rows of tiles, column by column.
-__device__ __forceinline__ TileIndex tile_at(const Job& job, int t) {
-  const int of_matrix = job.a.tiles * job.b.tiles;
-  const int in_matrix = t % of_matrix, of_group = job.group * job.b.tiles;
-  const int first = in_matrix / of_group * job.group, height = min(job.a.tiles - first, job.group);
-  const int in_group = in_matrix % of_group;
-  return {t / of_matrix, first + in_group % height, in_group / height};
-}
-
 __device__ __forceinline__ int64_t panel_of(const Operand& x, int batch, int tile) {
   return int64_t{x.count == 1 ? 0 : batch} * x.tiles + tile;
 }
 
-// Where an accumulator's element lies in the tile: `t` counts the consumers' threads, `e` the thread's elements.
-__device__ __forceinline__ int element_row(int t, int e) { return t / 32 * 16 + t % 32 / 4 + e / 2 % 2 * 8; }
-__device__ __forceinline__ int element_col(int t, int e) { return e / 4 * 8 + t % 4 * 2 + e % 2; }
-
 struct ProductShared {
   uint64_t full[7], empty[7];            // of the ring's stages
   uint64_t words_full[2], words_empty[2];
+  uint32_t marked;  // the guard has marked something
   alignas(16) uint32_t words[2][2][kTile];  // (tile's parity, operand, row)
 };
 
@@ -137,131 +122,41 @@ __device__ __forceinline__ void multiply_stage(float (&fresh)[64], float (&corre
 }
 
 // Adds up the parts of k that a cluster's blocks hold. Block r gets the whole sums of its share of each thread's elements,
-// the r-th 64 / BLOCKS of them, added in the order of the ranks. The ring serves as mailbox: (rank, element, thread).
+// the r-th 64 / BLOCKS of them, added in the order of the ranks. The ring serves as mailbox: (rank, quad, thread) float4.
 template <int BLOCKS>
-__device__ void add_up_cluster(float (&sum)[64], char* ring, int t, uint32_t rank) {
+__device__ __forceinline__ void add_up_cluster(float (&sum)[64], char* ring, int t, uint32_t rank) {
   constexpr int kShare = 64 / BLOCKS;
   hopper::sync_cluster();  // no block reads its ring any more
-  const uint32_t place = hopper::shared_address(ring) + (rank * kShare * kConsumers + t) * sizeof(float);
+  const uint32_t place = hopper::shared_address(ring) + (rank * (kShare / 4) * kConsumers + t) * sizeof(float4);
 #pragma unroll
   for (int owner = 0; owner < BLOCKS; ++owner) {
     if (owner == rank) continue;
     const uint32_t mailbox = hopper::map_to_rank(place, owner);
 #pragma unroll
-    for (int e = 0; e < kShare; ++e)
-      hopper::store_in_cluster(mailbox + e * kConsumers * sizeof(float), sum[owner * kShare + e]);
+    for (int e = 0; e < kShare; e += 4) hopper::store_in_cluster(mailbox + e * kConsumers * 4, &sum[owner * kShare + e]);
   }
   hopper::sync_cluster();
-  const float* mailbox = reinterpret_cast<const float*>(ring) + t;
+  const float4* mailbox = reinterpret_cast<const float4*>(ring) + t;
 #pragma unroll
   for (int owner = 0; owner < BLOCKS; ++owner) {
     if (owner != rank) continue;
 #pragma unroll
-    for (int e = 0; e < kShare; ++e) {
-      float total = 0;
+    for (int e = 0; e < kShare; e += 4) {
+      float4 total = make_float4(0, 0, 0, 0);
+      float* own = &sum[owner * kShare + e];
 #pragma unroll
-      for (int r = 0; r < BLOCKS; ++r)
-        total += r == owner ? sum[owner * kShare + e] : mailbox[(r * kShare + e) * kConsumers];
-      sum[owner * kShare + e] = total;
+      for (int r = 0; r < BLOCKS; ++r) {
+        const float4 part = r == owner ? make_float4(own[0], own[1], own[2], own[3])
+                                       : mailbox[(r * (kShare / 4) + e / 4) * kConsumers];
+        total = make_float4(total.x + part.x, total.y + part.y, total.z + part.z, total.w + part.w);
+      }
+      own[0] = total.x;
+      own[1] = total.y;
+      own[2] = total.z;
+      own[3] = total.w;
     }
   }
 }
-
-// A tile's sums on their way to D. The block finishes `quarters` of each thread's elements from `first_quarter` on.
-struct TileOutput {
-  const Job& job;
-  const TileIndex tile;
-  const int t, first_quarter, quarters;
-  Matrix d;
-  ConstMatrix c;
-  int64_t row0, col0;  // of the thread's first element
-  RowScale rows[2];
-
-  __device__ __forceinline__ TileOutput(const Job& job, const TileIndex& tile, const uint32_t (&words)[2][kTile], int t,
-                                        int first_quarter, int quarters)
-      : job(job), tile(tile), t(t), first_quarter(first_quarter), quarters(quarters), d(job.p.d.matrix(tile.batch)),
-        c(job.p.c.matrix(tile.batch)), row0(int64_t{tile.row} * kTile + element_row(t, 0)),
-        col0(int64_t{tile.col} * kTile + element_col(t, 0)),
-        rows{unpack(words[0][element_row(t, 0)]), unpack(words[0][element_row(t, 2)])} {}
-
-  __device__ __forceinline__ bool finishes(int quarter) const {
-    return quarter >= first_quarter && quarter < first_quarter + quarters;
-  }
-
-  // All of the tile is inside, and its pairs of neighbours can be stored at once, without C.
-  __device__ __forceinline__ bool plain() const {
-    return job.p.beta == 0 && d.col == 1 && d.row % 2 == 0 && reinterpret_cast<uintptr_t>(d.data) % 8 == 0 &&
-           (tile.row + 1) * int64_t{kTile} <= d.rows && (tile.col + 1) * int64_t{kTile} <= d.cols;
-  }
-
-  __device__ __forceinline__ float value(float sum, const RowScale& row, const RowScale& col) const {
-    return job.p.alpha * (sum * (row.first * col.first) * (row.second * col.second));
-  }
-
-  __device__ __forceinline__ void put(int64_t i, int64_t j, float value) const {
-    if (!d.contains(i, j)) return;
-    if (job.p.beta != 0) value += job.p.beta * *c.at(i, j);
-    *d.at(i, j) = value;
-  }
-
-  __device__ __forceinline__ void store_pairs(const float (&sum)[64], const uint32_t (&words)[kTile]) const {
-    float* upper = d.at(row0, col0);
-    float* lower = d.at(row0 + 8, col0);
-#pragma unroll
-    for (int e = 0; e < 64; e += 4) {
-      if (!finishes(e / 16)) continue;
-      const int j = e / 4 * 8;
-      const RowScale left = unpack(words[element_col(t, e)]), right = unpack(words[element_col(t, e + 1)]);
-      *reinterpret_cast<float2*>(upper + j) = {value(sum[e], rows[0], left), value(sum[e + 1], rows[0], right)};
-      *reinterpret_cast<float2*>(lower + j) = {value(sum[e + 2], rows[1], left), value(sum[e + 3], rows[1], right)};
-    }
-  }
-
-  __device__ __forceinline__ void store_each(const float (&sum)[64], const uint32_t (&words)[kTile]) const {
-#pragma unroll
-    for (int e = 0; e < 64; e += 2) {
-      if (!finishes(e / 16)) continue;
-      const int64_t i = row0 + e / 2 % 2 * 8, j = col0 + e / 4 * 8;
-      put(i, j, value(sum[e], rows[e / 2 % 2], unpack(words[element_col(t, e)])));
-      put(i, j + 1, value(sum[e + 1], rows[e / 2 % 2], unpack(words[element_col(t, e + 1)])));
-    }
-  }
-
-  // Tests each element, stores those that pass, and marks the others, which stay as they are.
-  __device__ __forceinline__ void store_certified(const float* sum, const uint32_t (&words)[kTile], int index) const {
-    uint32_t marked = 0;
-#pragma unroll 1
-    for (int quarter = first_quarter; quarter < first_quarter + quarters; ++quarter) {
-      uint32_t mask = 0;
-#pragma unroll 1
-      for (int e = 0; e < 16; ++e) {
-        const int at = quarter * 16 + e;
-        const RowScale row = e / 2 % 2 ? rows[1] : rows[0], col = unpack(words[element_col(t, at)]);
-        const int64_t i = row0 + e / 2 % 2 * 8, j = col0 + element_col(0, at);
-        if (fabsf(sum[at]) >= row.threshold + col.threshold)
-          put(i, j, value(sum[at], row, col));
-        else if (d.contains(i, j))
-          mask |= 1u << e;
-      }
-      if (!__any_sync(~0u, mask)) continue;
-      job.masks[(int64_t{index} * 4 + quarter) * kConsumers + t] = static_cast<uint16_t>(mask);
-      marked += __reduce_add_sync(~0u, __popc(mask));
-      if (t % 32 == 0) atomicOr(&job.flags[2 * index], 1u << (t / 32 * 4 + quarter));
-    }
-    if (marked && t % 32 == 0) {
-      atomicAdd(&job.flags[2 * index + 1], marked);
-      atomicOr(job.any, 1u);
-    }
-  }
-
-  // Whether one of the thread's rows and columns has a threshold: without it every element is certified.
-  __device__ __forceinline__ bool uncertain(const uint32_t (&words)[kTile]) const {
-    uint32_t thresholds = __float_as_uint(rows[0].threshold) | __float_as_uint(rows[1].threshold);
-#pragma unroll
-    for (int e = 0; e < 64; e += 4) thresholds |= words[element_col(t, e)] | words[element_col(t, e + 1)];
-    return thresholds >> 8;
-  }
-};
 
 template <class F, bool A_ALONG_M, bool B_ALONG_N>
 __device__ void consume(const Job& job, char* ring, ProductShared& shared, int first, int stride, int steps, uint32_t rank,
@@ -305,19 +200,28 @@ __device__ void consume(const Job& job, char* ring, ProductShared& shared, int f
     const uint32_t(&scales)[2][kTile] = shared.words[words.stage];
     const int quarters = 4 / static_cast<int>(blocks);
     const TileOutput output(job, tile_at(job, index), scales, t, static_cast<int>(rank) * quarters, quarters);
+    uint32_t mark = 0;
     if (__any_sync(~0u, output.uncertain(scales[1]))) {
       float copy[64];  // indexed at run time, so in local memory
 #pragma unroll
       for (int e = 0; e < 64; ++e) copy[e] = sum[e];
-      output.store_certified(copy, scales[1], index);
+      mark = output.store_certified(copy, scales[1], index);
     } else if (output.plain()) {
       output.store_pairs(sum, scales[1]);
     } else {
       output.store_each(sum, scales[1]);
     }
+    if (leader) {
+      job.marks[(int64_t{index} * 4 + rank) * 8 + t / 32] = mark;
+      if (mark) atomicOr(&shared.marked, 1u);
+    }
     if (leader) hopper::arrive(&shared.words_empty[words.stage]);
     words.advance();
   }
+  sync_consumers();
+  if (shared.marked)
+    for (int index = first; index < job.tiles; index += stride)
+      redo(job, index, rank, t, *reinterpret_cast<RedoShared*>(ring));
 }
 
 template <class F, bool A_ALONG_M, bool B_ALONG_N>
@@ -333,6 +237,7 @@ __global__ void __launch_bounds__(kProductThreads, 1) split_product(const __grid
       hopper::init_barrier(&shared.words_full[i], 1);
       hopper::init_barrier(&shared.words_empty[i], kConsumers / 32);
     }
+    shared.marked = 0;
     hopper::fence_barrier_init();
   }
   __syncthreads();

@@ -1,4 +1,4 @@
-// The launches of a split product: for each piece the splitting pass, the product, the redo, and the sum of slices.
+// The launches of a split product: for each piece the splitting pass, the product and the sum of slices.
 #include "split.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 #include "../common/launch.h"
 #include "pass.cuh"
 #include "product.cuh"
-#include "redo.cuh"
+#include "sum.cuh"
 
 namespace sgemm::split {
 namespace {
@@ -69,11 +69,11 @@ void launch_pass(const Job& job, Stream stream) {
   const int64_t depth = int64_t{job.steps} * kStep;
   grid.row_threads = std::max(8, next_power_of_two(ceil_div(depth, 4 * kHeld)));
   const bool strips = !job.a.along_k || !job.b.along_k;
-  grid.strip = depth > THREADS && depth <= 2 * THREADS ? 16 : 32;
-  const int cluster = strips ? static_cast<int>(ceil_div(depth * grid.strip, 32 * THREADS)) : 1;
+  grid.quads = depth > THREADS && depth <= 2 * THREADS ? 4 : 8;  // narrower, if that spares the cluster
+  const int cluster = strips ? static_cast<int>(ceil_div(depth * grid.quads, 8 * THREADS)) : 1;
   const auto blocks = [&](const Operand& x) {
     const int64_t tiles = x.count * x.tiles;
-    return x.along_k ? tiles * kTile * grid.row_threads / THREADS : tiles * (kTile / grid.strip) * cluster;
+    return x.along_k ? tiles * kTile * grid.row_threads / THREADS : tiles * (kTile / (4 * grid.quads)) * cluster;
   };
   grid.busy_b = blocks(job.b);
   grid.busy_a = blocks(job.a);
@@ -126,8 +126,7 @@ void launch_piece(const Problem& p, const Plan& plan, const Context& context) {
   job.group = kGroup;
   job.promotion = q.k > kShort;
   job.tiles = static_cast<int>(q.batch * job.a.tiles * job.b.tiles);
-  job.any = reinterpret_cast<uint32_t*>(workspace + at.flags);
-  job.flags = job.any + 1;
+  job.marks = reinterpret_cast<uint32_t*>(workspace + at.marks);
   job.masks = reinterpret_cast<uint16_t*>(workspace + at.masks);
 
   const int sms = context.device->sms;
@@ -137,7 +136,6 @@ void launch_piece(const Problem& p, const Plan& plan, const Context& context) {
   else
     launch_pass<F, 512>(job, context.stream);
   launch_product<F>(job, sms, plan.cluster, context.stream);
-  launch(split_redo, std::min(job.tiles, 2 * sms), kRedoThreads, 0, 1, true, context.stream, job);
   if (sliced)
     launch(split_sum, std::min<int64_t>(ceil_div(p.m * p.n, 256), 8 * sms), 256, 0, 1, true, context.stream,
            static_cast<const float*>(job.p.d.data), job.p.batch, p);
