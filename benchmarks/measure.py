@@ -83,7 +83,7 @@ def runnable(device: torch.device) -> list[torch_sgemm.Kernel]:
     rows = [row for row in torch_sgemm.kernels() if device.type in row.devices]
     if device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
-        rows = [row for row in rows if row.min_arch <= 10 * major + minor]
+        rows = [row for row in rows if row.runs_on(10 * major + minor)]
     return rows
 
 

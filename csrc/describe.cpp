@@ -49,6 +49,7 @@ std::string describe_table(const Table& cpu, const Table& cuda) {
     Object row;
     row.text("name", k.name).text("family", k.family).text("idea", k.idea).text("source", k.source);
     row.raw("devices", "[" + devices + "]").raw("min_arch", std::to_string(k.min_arch));
+    row.raw("max_arch", k.max_arch == kAnyArch ? "null" : std::to_string(k.max_arch));
     row.raw("bm", std::to_string(k.bm)).raw("bn", std::to_string(k.bn)).raw("bk", std::to_string(k.bk));
     row.raw("tm", std::to_string(k.tm)).raw("tn", std::to_string(k.tn)).raw("threads", std::to_string(k.threads));
     row.text("reads", k.reads == Reads::kAnyStrides ? "any" : "rows16");

@@ -23,30 +23,31 @@
 namespace sgemm::SGEMM_BACKEND {
 namespace {
 
+using split::Bf16x6, split::Fp16x3, split::SplitProduct;
+
 // PyTorch's own kernel, which the binding calls. It belongs to no family: no family falls back to it.
 constexpr Kernel kAten = {
-    "aten", "", "PyTorch's own kernel (cuBLAS, MKL)", "", 0, 0, 0, 0, 0, 0, Reads::kAnyStrides, 0, kAnyArch, 0, nullptr};
+    "aten", "",     "PyTorch's own kernel (cuBLAS, MKL)", "", 0, 0, 0, 0, 0, 0, Reads::kAnyStrides, 0, kAnyArch,
+    0,      nullptr};
 
 // `efficiency` is the share of the FFMA peak that the row reached at 4096 x 4096 x 4096 on an H200.
 template <class T>
 constexpr Kernel row(const char* name, const char* family, double efficiency) {
-  return {name,  family, T::kIdea,    T::kSource, T::BM,    T::BN,      T::BK,
-          T::TM, T::TN,  T::kThreads, T::kReads,  kMinArch, kAnyArch, efficiency, T::launch};
+  return {name,  family,      T::kIdea,  T::kSource, T::BM,    T::BN,      T::BK,    T::TM,
+          T::TN, T::kThreads, T::kReads, kMinArch,   kAnyArch, efficiency, T::launch};
 }
 
-// Several launches, on Hopper alone.
-constexpr Kernel split_row(const char* name, const char* idea, void (*launch)(const Problem&, const Context&),
-                           double (*seconds)(const Problem&, const Device&),
-                           size_t (*workspace)(const Problem&, const Device&)) {
-  return {name, "split", idea, "split/split_sm90a.cu", 128, 128, 32, 2, 32, 256, Reads::kAnyStrides, split::kSplitArch,
-          split::kSplitArch, 0, launch, seconds, workspace};
-}
+// Rows of several launches, with a cost model of their own, for Hopper alone.
+template <class T>
+constexpr Kernel split_row(const char* name, const char* idea) {
 #if defined(__CUDACC__) && defined(SGEMM_SM90A)
-constexpr auto kLaunchFp16x3 = split::launch_fp16x3, kLaunchBf16x6 = split::launch_bf16x6;
+  constexpr auto launch = T::launch;
 #else
-constexpr void (*kLaunchFp16x3)(const Problem&, const Context&) = nullptr;
-constexpr void (*kLaunchBf16x6)(const Problem&, const Context&) = nullptr;
+  constexpr void (*launch)(const Problem&, const Context&) = nullptr;
 #endif
+  return {name,        "split",   idea,     T::kSource, T::BM, T::BN,  T::BK,      T::TM,       T::TN,
+          T::kThreads, T::kReads, T::kArch, T::kArch,   0,     launch, T::seconds, T::workspace};
+}
 
 const Kernel kTable[] = {
     kAten,
@@ -85,10 +86,8 @@ const Kernel kTable[] = {
     row<RegisterBuffer<64, 64, 32, 8, 8>>("register_buffer_64x64x32_8x8", "ladder", 0.509),
     row<RegisterBuffer<128, 128, 16, 8, 8>>("register_buffer_128x128x16_8x8", "ladder", 0.675),
     row<RegisterBuffer<128, 128, 8, 8, 8>>("register_buffer_128x128x8_8x8", "ladder", 0.568),
-    split_row("split_bf16x6", "three bfloat16 an element, six tensor-core products", kLaunchBf16x6,
-              split::seconds_bf16x6, split::workspace_bf16x6),
-    split_row("split_fp16x3", "two float16 an element, three tensor-core products, each result certified",
-              kLaunchFp16x3, split::seconds_fp16x3, split::workspace_fp16x3),
+    split_row<SplitProduct<Bf16x6>>("split_bf16x6", "three bfloat16 an element, six tensor-core products"),
+    split_row<SplitProduct<Fp16x3>>("split_fp16x3", "two float16 an element, three products, each result certified"),
 };
 
 }  // namespace

@@ -343,4 +343,4 @@ def test_every_row_of_the_table_source_is_found():
     ours = [k.name for k in torch_sgemm.kernels() if k.family not in ("", "reference")]
     assert set(ours) <= set(found)
     pattern = kernel_symbols.symbol_pattern("x_32", 'row<SharedTile<32, 8>>("x_32", 1)')
-    assert pattern == r"\b(?:SharedTile|shared_tile)<32,8[>(]"
+    assert pattern == r"\b(?:SharedTile|shared_tile)<(?:\w+::)*32,8[>(,]"

@@ -77,13 +77,13 @@ def assert_usable(name: str, explanation) -> None:
     chosen = verdicts[explanation.chosen]
     assert chosen.reason == ""
     row = ROWS[chosen.name]
-    assert "cuda" in row.devices and row.min_arch <= DEVICES[name][0]
+    assert row.runs_on(DEVICES[name][0])
     usable = [verdict for verdict in verdicts.values() if verdict.reason == ""]
     assert all(math.isfinite(v.seconds) and v.seconds > 0 for v in usable)
     assert chosen.seconds == min(verdict.seconds for verdict in usable)
     for verdict in verdicts.values():
         row = ROWS[verdict.name]
-        if "cuda" not in row.devices or row.min_arch > DEVICES[name][0]:
+        if not row.runs_on(DEVICES[name][0]):
             assert verdict.reason, f"{verdict.name} is offered where it can't run"
 
 
@@ -101,7 +101,7 @@ def test_auto_always_has_a_row(name: str, layouts: str) -> None:
 def test_family_never_falls_back(name: str, family: str) -> None:
     """A family's choice is a row of that family, or an error, never PyTorch's kernel."""
     assert DEVICES[name][0] >= 70
-    rows = [r for r in KERNELS if r.family == family and r.min_arch <= DEVICES[name][0]]
+    rows = [r for r in KERNELS if r.family == family and r.runs_on(DEVICES[name][0])]
     for shape in SHAPES:
         if not rows:
             with pytest.raises(RuntimeError, match=family):
@@ -167,7 +167,7 @@ def test_more_work_never_takes_less_time(name: str) -> None:
 @each_gpu_name
 def test_named_row_is_taken(name: str) -> None:
     for row in KERNELS:
-        if "cuda" in row.devices and row.min_arch <= DEVICES[name][0]:
+        if row.runs_on(DEVICES[name][0]):
             assert choice(name, (100, 100, 100), kernel=row.name).chosen == row.name
 
 

@@ -43,15 +43,18 @@ def symbol_pattern(row: str, table: str) -> str:
         )
     name, arguments = found.rstrip(">").split("<", 1)
     snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
-    return rf"\b(?:{name}|{snake})<{re.escape(arguments)}[>(]"
+    return rf"\b(?:{name}|{snake})<(?:\w+::)*{re.escape(arguments)}[>(,]"
 
 
 def find_symbol(row: str, symbols: list[str], pattern: str = "") -> tuple[str, str]:
-    """(mangled, demangled) of the one symbol that fits; SystemExit names what was found instead."""
+    """(mangled, demangled) of the symbol that fits, the first of several instantiations.
+
+    SystemExit names what was found instead of a single kernel.
+    """
     pattern = pattern or symbol_pattern(row, TABLE.read_text())
     pairs = dict(zip(symbols, demangle(symbols), strict=True))
     fits = [(s, d) for s, d in pairs.items() if re.search(pattern, re.sub(r"\s+", "", d))]
-    if len(fits) != 1:
+    if len({demangled.split("<")[0] for _, demangled in fits}) != 1:
         seen = "\n    ".join(d for _, d in fits or pairs.items())
         raise SystemExit(f"{len(fits)} kernels fit {pattern!r}, one should. Seen:\n    {seen}")
-    return fits[0]
+    return min(fits)

@@ -92,7 +92,7 @@ def work(kernels: list[str], planted: str) -> None:
     rows = [
         row.name
         for row in torch_sgemm.kernels()
-        if row.family and "cuda" in row.devices and row.min_arch <= 10 * major + minor
+        if row.family and row.runs_on(10 * major + minor)
     ]
     if kernels:
         rows = [row for row in rows if row in kernels]

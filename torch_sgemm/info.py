@@ -78,7 +78,7 @@ def rows(devices: list[dict[str, Any]]) -> list[dict[str, Any]]:
             + [
                 f"cuda:{d['index']}"
                 for d in devices
-                if "cuda" in k.devices and d["arch"] >= k.min_arch
+                if k.runs_on(d["arch"])
             ],
             "built_for": list(k.devices),
             "idea": k.idea,

@@ -14,7 +14,7 @@ class Kernel:
 
     name: str
     family: str
-    """``"ladder"``, ``"reference"``; ``""`` for ``aten``, PyTorch's own kernel."""
+    """``"ladder"``, ``"split"``, ``"reference"``; ``""`` for ``aten``, PyTorch's own kernel."""
     idea: str
     source: str
     """The kernel's file below csrc/; ``""`` for ``aten``."""
@@ -22,6 +22,8 @@ class Kernel:
     """Where this build can run it: ``"cpu"``, ``"cuda"``."""
     min_arch: int
     """The lowest compute capability, 90 for 9.0; 0 if any."""
+    max_arch: int | None
+    """The highest compute capability; None if any."""
     bm: int
     bn: int
     bk: int
@@ -34,6 +36,14 @@ class Kernel:
     reads: str
     """``"any"``: all strides directly; ``"rows16"``: unit column stride and 16-byte aligned rows of
     a multiple of 4 elements, others are packed."""
+
+    def runs_on(self, arch: int) -> bool:
+        """Whether this build can run the row on a GPU of compute capability ``arch``, 90 for 9.0."""
+        return (
+            "cuda" in self.devices
+            and self.min_arch <= arch
+            and (self.max_arch is None or arch <= self.max_arch)
+        )
 
 
 @dataclass(frozen=True)
@@ -115,7 +125,7 @@ def _rows() -> tuple[Kernel, ...]:
 
 
 def kernels() -> list[Kernel]:
-    """All kernels, in order: ``aten`` (PyTorch's own), the CPU reference, the ladder."""
+    """All kernels, in order: ``aten`` (PyTorch's own), the CPU reference, the ladder, split."""
     return list(_rows())
 
 

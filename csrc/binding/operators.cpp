@@ -106,7 +106,8 @@ void product(const char* op, const Tensor& out, const Tensor* c, const Tensor& a
   std::optional<torch::stable::accelerator::DeviceGuard> guard;
   if (type == DeviceType::kCuda) guard.emplace(out.get_device_index());
   const int64_t bytes = static_cast<int64_t>(workspace_bytes(*kernel, p, device));
-  const std::optional<Tensor> workspace = bytes ? std::optional<Tensor>(empty({ceil_div(bytes, 4)}, out)) : std::nullopt;
+  const std::optional<Tensor> workspace =
+      bytes ? std::optional<Tensor>(empty({ceil_div(bytes, 4)}, out)) : std::nullopt;
   run(rows, *kernel, p, {current_stream(out), &device, workspace ? workspace->mutable_data_ptr() : nullptr});
 }
 

@@ -80,7 +80,9 @@ __device__ __forceinline__ uint32_t cluster_size() {
 }
 
 // The cluster's barrier in two halves, for all threads; what each wrote before arriving is visible behind the wait.
-__device__ __forceinline__ void arrive_cluster() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+__device__ __forceinline__ void arrive_cluster() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
 __device__ __forceinline__ void wait_cluster() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 __device__ __forceinline__ void sync_cluster() {
   arrive_cluster();

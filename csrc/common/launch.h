@@ -51,8 +51,7 @@ void launch_blocks(void (*kernel)(Params...), unsigned blocks, dim3 threads, Str
 
 // One block a tile of C.
 template <class... Params>
-void launch_tiles(void (*kernel)(Params...), int bm, int bn, dim3 threads, const Problem& p,
-                  const Context& context) {
+void launch_tiles(void (*kernel)(Params...), int bm, int bn, dim3 threads, const Problem& p, const Context& context) {
   const int64_t blocks = ceil_div(p.m, bm) * ceil_div(p.n, bn) * p.batch;
   launch_blocks(kernel, static_cast<unsigned>(blocks), threads, context.stream, p);
 }

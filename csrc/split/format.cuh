@@ -15,10 +15,9 @@ namespace sgemm::split {
 // product is at most (na + nb) 2^-21. A product of at least 4 (na + nb) is off by at most 2^-23 of itself.
 struct Fp16x3 {
   using Element = __half;
-  static constexpr Shape kShape = kFp16x3;
-  static constexpr int kTopExponent = 14;      // a scaled row's largest element is in [2^14, 2^15)
-  static constexpr float kSmall = 0x1p-14f;    // below it an element loses relative accuracy
-  static constexpr float kThreshold = 4;       // for each small element
+  static constexpr int kTopExponent = 14;    // a scaled row's largest element is in [2^14, 2^15)
+  static constexpr float kSmall = 0x1p-14f;  // below it an element loses relative accuracy
+  static constexpr float kThreshold = 4;     // for each small element
   static constexpr float kCorrection = 0x1p-11f;
 
   // Two neighbours; plane 0 is hi, plane 1 is lo.
@@ -33,11 +32,10 @@ struct Fp16x3 {
 
 // x = hi + mid + lo, six products: hi hi + (hi mid + mid hi + hi lo + mid mid + lo hi).
 //
-// Three bfloat16 hold a float32 whole, down to bfloat16's smallest subnormal 2^-133: a scaled element below 2^-110 loses
-// up to 2^-134, times another's 2^41. A product of at least (na + nb) 2^-70 is off by at most 2^-23 of itself.
+// Three bfloat16 hold a float32 whole, down to bfloat16's smallest subnormal 2^-133: a scaled element below 2^-110
+// loses up to 2^-134, times another's 2^41. A product of at least (na + nb) 2^-70 is off by at most 2^-23 of itself.
 struct Bf16x6 {
   using Element = __nv_bfloat16;
-  static constexpr Shape kShape = kBf16x6;
   static constexpr int kTopExponent = 40;
   static constexpr float kSmall = 0x1p-110f;
   static constexpr float kThreshold = 0x1p-70f;
@@ -71,8 +69,8 @@ __device__ __forceinline__ int row_exponent(uint32_t largest) {
 }
 
 // A row's scale and threshold in one word: the threshold's upper 24 bits (so many are exact for up to 2^16 small
-// elements), the exponent below them. A row with Inf or NaN has the threshold NaN, that no element passes; all other sums
-// are finite.
+// elements), the exponent below them. A row with Inf or NaN has the threshold NaN, that no element passes; all other
+// sums are finite.
 template <class F>
 __device__ __forceinline__ uint32_t row_word(uint32_t largest, int exponent, uint32_t small) {
   const float threshold = F::kThreshold * static_cast<float>(small);

@@ -7,25 +7,25 @@ namespace sgemm::split {
 // An operand seen as `size` rows along k, whichever operand it is: rows of A, columns of B.
 struct Operand {
   const float* data;
-  int64_t size;           // m or n
+  int64_t size;  // m or n
   int64_t stride, k_stride, batch_stride;
-  int64_t count;          // matrices that are split: 1 if the batch shares one
-  int tiles;              // of 128 rows
-  bool along_k;           // planes are K-major, else MN-major
-  bool vector;            // float4s can be read
+  int64_t count;  // matrices that are split: 1 if the batch shares one
+  int tiles;      // of 128 rows
+  bool along_k;   // planes are K-major, else MN-major
+  bool vector;    // float4s can be read
   char* planes;
   uint32_t* words;
 };
 
 struct Job {
-  Problem p;       // k is a slice's; batch counts slices as well; d takes the sums, or the partial sums of slices
+  Problem p;  // k is a slice's; batch counts slices as well; d takes the sums, or the partial sums of slices
   Operand a, b;
-  int64_t k_all;   // of all slices
-  int64_t k_slice; // 0 if the batch entries are not slices
-  int steps;       // of k a tile
-  int group;       // rows of tiles that are walked together, so that their panels stay in the L2 cache
+  int64_t k_all;    // of all slices
+  int64_t k_slice;  // 0 if the batch entries are not slices
+  int steps;        // of k a tile
+  int group;        // rows of tiles that are walked together, so that their panels stay in the L2 cache
   int tiles;
-  int promotion;   // sums leave the tensor cores every stage (0) or every second one (1)
+  int promotion;  // sums leave the tensor cores every stage (0) or every second one (1)
   // What the guard marks: for each tile, block of its cluster and warp, a bit for each quarter of the threads' elements
   // that has masks, and from bit 8 on how many elements; the masks.
   uint32_t* marks;  // (tiles, 4, 8)

@@ -1,32 +1,35 @@
 // The splitting pass: float32 operands to pairs of 16-bit planes, both operands in one launch, each element read once.
 //
 // Idea:   a row that lies along k is held in the registers of one block's threads, a strip of 32 columns in those of a
-//         cluster, while its largest magnitude is found; then it is scaled and split. The planes come out as the product
-//         wants them in shared memory: panels of 128 rows x 32 of k, already swizzled, K-major or MN-major as the source
-//         runs, so that the product loads a panel with one plain bulk copy and nothing is ever transposed.
+//         cluster, while its largest magnitude is found; then it is scaled and split. The planes come out as the
+//         product wants them in shared memory: panels of 128 rows x 32 of k, already swizzled, K-major or MN-major as
+//         the source runs, so that the product loads a panel with one plain bulk copy and nothing is ever transposed.
 // Bound:  memory: 4 bytes an element in, 4 (8 for three planes) out.
 // Panel:  kPanelBytes, for each pair of planes. K-major: row r holds 128 bytes, 32 of k of the first plane, then of the
-//         second; its 16-byte chunk c lies at chunk c ^ (r % 8). MN-major: for each plane two blocks of 64 rows, in which
-//         each of k holds 64 rows in 128 bytes, chunks swizzled by k % 8.
+//         second; its 16-byte chunk c lies at chunk c ^ (r % 8). MN-major: for each plane two blocks of 64 rows, in
+//         which each of k holds 64 rows in 128 bytes, chunks swizzled by k % 8.
 #pragma once
 #include "format.cuh"
 #include "job.h"
 
 namespace sgemm::split {
 
-constexpr int kHeld = 8;     // float4s in a thread's registers
+constexpr int kHeld = 8;       // float4s in a thread's registers
 constexpr int kMaxStrip = 32;  // columns
 constexpr int kMaxCluster = 8;
 
 // Quads of neighbours, read one after the other: (mn, q), then `apart` along k each time. Zeros outside.
 struct QuadReader {
   const float* from;
-  int64_t apart, neighbour;  // distances in memory
+  int64_t apart, neighbour;    // distances in memory
   int valid, k_left, k_apart;  // elements inside along mn (or rows, 0 or 4, if the quads lie along k); of k
 
   __device__ __forceinline__ QuadReader(const Operand& x, int64_t batch, int64_t mn, int q, int k_apart, int64_t depth)
-      : from(x.data + batch * x.batch_stride + mn * x.stride + q * x.k_stride), apart(k_apart * x.k_stride),
-        neighbour(x.along_k ? x.k_stride : x.stride), k_left(static_cast<int>(depth) - q), k_apart(k_apart) {
+      : from(x.data + batch * x.batch_stride + mn * x.stride + q * x.k_stride),
+        apart(k_apart * x.k_stride),
+        neighbour(x.along_k ? x.k_stride : x.stride),
+        k_left(static_cast<int>(depth) - q),
+        k_apart(k_apart) {
     const int64_t left = x.size - mn;
     valid = left <= 0 ? 0 : x.along_k || left > 4 ? 4 : static_cast<int>(left);
   }
@@ -75,7 +78,7 @@ __device__ __forceinline__ uint32_t is_small(float scaled) {
 // `second` bytes on or, where a swizzle has flipped that bit, back.
 template <class F>
 __device__ __forceinline__ void store_planes(char* first, char* second, const float4& v) {
-  constexpr int kPlanes = F::kShape.planes == 1 ? 2 : 3;
+  constexpr int kPlanes = kShape<F>.planes == 1 ? 2 : 3;
   uint32_t xy[kPlanes], zw[kPlanes];
   F::split(v.x, v.y, xy);
   F::split(v.z, v.w, zw);
@@ -84,8 +87,8 @@ __device__ __forceinline__ void store_planes(char* first, char* second, const fl
     *reinterpret_cast<uint2*>((i % 2 ? second : first) + i / 2 * kPanelBytes) = make_uint2(xy[i], zw[i]);
 }
 
-// Where a thread's quads lie: element `r` of a panel, of which four neighbours along k, or from it on along mn; `q` of k and
-// every `apart` further.
+// Where a thread's quads lie: element `r` of a panel, of which four neighbours along k, or from it on along mn; `q` of
+// k and every `apart` further.
 struct Place {
   int64_t tile;  // counts all matrices' tiles
   int r, q, apart;
@@ -99,7 +102,7 @@ struct PassScratch {
 
 template <class F>
 __device__ __forceinline__ char* panel_at(const Job& job, const Operand& x, int64_t tile, int step) {
-  return x.planes + (tile * job.steps + step) * F::kShape.planes * kPanelBytes;
+  return x.planes + (tile * job.steps + step) * kShape<F>.planes * kPanelBytes;
 }
 
 // Rows along k, each held by `threads` neighbours.
@@ -131,7 +134,7 @@ __device__ __forceinline__ void split_rows(const Job& job, const Operand& x, con
   char* first = panel_at<F>(job, x, at.tile, at.q / kStep) + at.r * 128 + at.q / 4 % 2 * 8;
   char* second = first + (((chunk + 4) ^ swizzle) << 4);
   first += (chunk ^ swizzle) << 4;
-  const int64_t apart = int64_t{at.apart / kStep} * F::kShape.planes * kPanelBytes;
+  const int64_t apart = int64_t{at.apart / kStep} * kShape<F>.planes * kPanelBytes;
 #pragma unroll
   for (int j = 0; j < kHeld; ++j) {
     if (at.q + j * at.apart >= job.steps * kStep) break;
@@ -143,8 +146,8 @@ __device__ __forceinline__ void split_rows(const Job& job, const Operand& x, con
   if (t == 0) x.words[at.tile * kTile + at.r] = row_word<F>(largest, exponent, small);
 }
 
-// A strip of 4 * `quads` columns (rows of the operand, whose neighbours lie side by side). Each block of a cluster holds a
-// part of k.
+// A strip of 4 * `quads` columns (rows of the operand, whose neighbours lie side by side). Each block of a cluster
+// holds a part of k.
 template <class F, int THREADS>
 __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, const Place& at, const float4 (&v)[kHeld],
                                             int quads, PassScratch& scratch) {
@@ -173,7 +176,8 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
       uint32_t of_block = 0;
 #pragma unroll
       for (int w = 0; w < THREADS / 32; ++w) of_block = max(of_block, scratch.of_warp[w][column]);
-      hopper::store_in_cluster(hopper::map_to_rank(hopper::shared_address(&scratch.of_block[rank][column]), to), of_block);
+      hopper::store_in_cluster(hopper::map_to_rank(hopper::shared_address(&scratch.of_block[rank][column]), to),
+                               of_block);
     }
     hopper::sync_cluster();
   }
@@ -239,8 +243,8 @@ struct PassGrid {
 };
 
 template <class F, int THREADS>
-__global__ void __launch_bounds__(THREADS, 1024 / THREADS) split_pass(const __grid_constant__ Job job,
-                                                                     const __grid_constant__ PassGrid grid) {
+__global__ void __launch_bounds__(THREADS, 1024 / THREADS)
+    split_pass(const __grid_constant__ Job job, const __grid_constant__ PassGrid grid) {
   __shared__ alignas(16) PassScratch scratch;
   hopper::launch_dependents();
   const bool is_b = blockIdx.x < grid.blocks_b;

@@ -11,11 +11,11 @@ namespace {
 // Measured on an H200. The tensor cores take 256 cycles for a 16-bit product of a tile and a step; their clock falls
 // under load.
 constexpr double kCyclesOfStep = 256, kTensorClock = 1.45e9;
-constexpr double kTileSeconds = 2.6e-6;        // to fill the pipeline, and to store
-constexpr double kClusterSeconds = 1.5e-6;     // to add up a cluster's parts
-constexpr double kLaunchSeconds = 5.5e-6;      // pass, product and redo, when there is nothing to do
-constexpr double kSumSeconds = 2.0e-6;         // one launch more
-constexpr double kPassBandwidth = 0.8;         // of a copy's
+constexpr double kTileSeconds = 2.6e-6;     // to fill the pipeline, and to store
+constexpr double kClusterSeconds = 1.5e-6;  // to add up a cluster's parts
+constexpr double kLaunchSeconds = 5.5e-6;   // pass, product and redo, when there is nothing to do
+constexpr double kSumSeconds = 2.0e-6;      // one launch more
+constexpr double kPassBandwidth = 0.8;      // of a copy's
 constexpr int64_t kShortestSlice = 256;
 constexpr size_t kDefaultLimitMib = 4096;
 
@@ -32,9 +32,11 @@ double seconds(const Shape& shape, const Problem& p, const Device& device, int64
   const int64_t tiles = ceil_div(p.m, kTile) * ceil_div(p.n, kTile) * p.batch * slices;
   const double waves = double(ceil_div(tiles, resident(device, cluster)));
   const double step = shape.products * kCyclesOfStep / kTensorClock;
-  const double product = waves * (ceil_div(steps(slice), cluster) * step + kTileSeconds + (cluster > 1) * kClusterSeconds);
+  const double product =
+      waves * (ceil_div(steps(slice), cluster) * step + kTileSeconds + (cluster > 1) * kClusterSeconds);
   const double bandwidth = device.bandwidth_gbs * 1e9;
-  const double operands = shared_batch(p.a, p.batch) * double(p.m) * p.k + shared_batch(p.b, p.batch) * double(p.n) * p.k;
+  const double operands =
+      shared_batch(p.a, p.batch) * double(p.m) * p.k + shared_batch(p.b, p.batch) * double(p.n) * p.k;
   const double pass = operands * (4 + 4 * shape.planes) / (kPassBandwidth * bandwidth);
   const double stores = double(p.m) * p.n * p.batch * 4 / bandwidth;
   const double sum = slices > 1 ? kSumSeconds + stores * (slices + 1) : 0;
@@ -53,8 +55,8 @@ Plan plan(const Shape& shape, const Problem& p, const Device& device, size_t lim
   const int64_t tiles = ceil_div(p.m, kTile) * ceil_div(p.n, kTile) * p.batch;
   const int64_t fewest = std::max<int64_t>(1, ceil_div(p.k, kMaxSlice));
   Plan best = {};
-  for (int64_t slices = fewest; slices == fewest || (p.batch == 1 && p.k / slices >= kShortestSlice &&
-                                                     tiles * slices <= 2 * device.sms);
+  for (int64_t slices = fewest;
+       slices == fewest || (p.batch == 1 && p.k / slices >= kShortestSlice && tiles * slices <= 2 * device.sms);
        slices *= 2) {
     const int64_t slice = steps(ceil_div(p.k, slices)) * kStep;
     for (int cluster = 1; cluster <= 4; cluster *= 2) {
@@ -116,15 +118,21 @@ size_t workspace(const Shape& shape, const Problem& p, const Device& device) {
   return layout(shape, piece, chosen).total;
 }
 
-double seconds_of(const Shape& shape, const Problem& p, const Device& device) {
-  return plan(shape, p, device, workspace_limit()).seconds;
-}
-
 }  // namespace
 
-double seconds_fp16x3(const Problem& p, const Device& device) { return seconds_of(kFp16x3, p, device); }
-double seconds_bf16x6(const Problem& p, const Device& device) { return seconds_of(kBf16x6, p, device); }
-size_t workspace_fp16x3(const Problem& p, const Device& device) { return workspace(kFp16x3, p, device); }
-size_t workspace_bf16x6(const Problem& p, const Device& device) { return workspace(kBf16x6, p, device); }
+template <class F>
+double SplitProduct<F>::seconds(const Problem& p, const Device& device) {
+  return plan(kShape<F>, p, device, workspace_limit()).seconds;
+}
+
+template <class F>
+size_t SplitProduct<F>::workspace(const Problem& p, const Device& device) {
+  return split::workspace(kShape<F>, p, device);
+}
+
+template double SplitProduct<Fp16x3>::seconds(const Problem&, const Device&);
+template double SplitProduct<Bf16x6>::seconds(const Problem&, const Device&);
+template size_t SplitProduct<Fp16x3>::workspace(const Problem&, const Device&);
+template size_t SplitProduct<Bf16x6>::workspace(const Problem&, const Device&);
 
 }  // namespace sgemm::split

@@ -4,16 +4,23 @@
 
 namespace sgemm::split {
 
-// What the two number formats of the family differ in on the host.
+// What the number formats of the family differ in on the host; format.cuh has the rest.
 struct Shape {
   int planes;    // pairs of 16-bit planes an operand
   int products;  // 16-bit products for one of float32
 };
-inline constexpr Shape kFp16x3 = {1, 3}, kBf16x6 = {2, 6};
+struct Fp16x3;
+struct Bf16x6;
+template <class F>
+inline constexpr Shape kShape = {};
+template <>
+inline constexpr Shape kShape<Fp16x3> = {1, 3};
+template <>
+inline constexpr Shape kShape<Bf16x6> = {2, 6};
 
-inline constexpr int kTile = 128;        // rows and columns of C a block
-inline constexpr int kStep = 32;         // of k a stage of the product
-inline constexpr int kMaxSlice = 8192;   // of k, that the splitting pass holds in registers
+inline constexpr int kTile = 128;                    // rows and columns of C a block
+inline constexpr int kStep = 32;                     // of k a stage of the product
+inline constexpr int kMaxSlice = 8192;               // of k, that the splitting pass holds in registers
 inline constexpr int kPanelBytes = 128 * kStep * 4;  // a pair of planes of 128 rows x 32 of k
 
 struct Plan {

@@ -1,9 +1,12 @@
 // The product of split operands on Hopper's tensor cores, with float32 accuracy.
 //
-// Idea:   16-bit wgmma adds with 25 bits and cuts off, so long sums drift. Here a sum lives in the tensor cores for 64 of
-//         k only (32 if k is small): hi * hi goes to a fresh accumulator that is added to a float32 one in the ordinary way, while the tensor
-//         cores work on the corrections, which are 2^11 times smaller (2^8 in bfloat16) and have an accumulator of their own.
-// Block:  a persistent block of three warpgroups works on 128 x 128 tiles. One thread of the first keeps a ring of stages
+// Idea:   16-bit wgmma adds with 25 bits and cuts off, so long sums drift. Here a sum lives in the tensor cores for 64
+// of
+//         k only (32 if k is small): hi * hi goes to a fresh accumulator that is added to a float32 one in the ordinary
+//         way, while the tensor cores work on the corrections, which are 2^11 times smaller (2^8 in bfloat16) and have
+//         an accumulator of their own.
+// Block:  a persistent block of three warpgroups works on 128 x 128 tiles. One thread of the first keeps a ring of
+// stages
 //         filled with bulk copies; each of the others owns 64 x 128 of the tile: 192 accumulators a thread.
 // Bound:  the tensor cores (256 cycles for a 16-bit product of a stage) and the chip's power.
 // Small problems: the blocks of a cluster share a tile, each with a part of k; each finishes a part of the columns.
@@ -19,9 +22,9 @@ constexpr int kProductThreads = 384;
 
 template <class F>
 struct Ring {
-  static constexpr int kOperandBytes = F::kShape.planes * kPanelBytes;
+  static constexpr int kOperandBytes = kShape<F>.planes * kPanelBytes;
   static constexpr int kStageBytes = 2 * kOperandBytes;
-  static constexpr int kStages = 7 / F::kShape.planes;
+  static constexpr int kStages = 7 / kShape<F>.planes;
   static constexpr int kBytes = kStages * kStageBytes;
 };
 
@@ -43,14 +46,15 @@ __device__ __forceinline__ int64_t panel_of(const Operand& x, int batch, int til
 }
 
 struct ProductShared {
-  uint64_t full[7], empty[7];            // of the ring's stages
+  uint64_t full[7], empty[7];  // of the ring's stages
   uint64_t words_full[2], words_empty[2];
-  uint32_t marked;  // the guard has marked something
+  uint32_t marked;                          // the guard has marked something
   alignas(16) uint32_t words[2][2][kTile];  // (tile's parity, operand, row)
 };
 
 template <class F>
-__device__ void produce(const Job& job, char* ring, ProductShared& shared, int first, int stride, int step0, int step1) {
+__device__ void produce(const Job& job, char* ring, ProductShared& shared, int first, int stride, int step0,
+                        int step1) {
   using R = Ring<F>;
   Cursor<R::kStages> at;
   Cursor<2> words;
@@ -81,8 +85,8 @@ __device__ void produce(const Job& job, char* ring, ProductShared& shared, int f
 // An operand's panels in shared memory as wgmma's descriptors see them; distances in units of 16 bytes.
 template <bool ALONG_MN>
 struct PanelView {
-  uint64_t first;  // the first plane, the warpgroup's rows
-  static constexpr int kHalf = ALONG_MN ? 128 : 2;                    // to the second 16 of k
+  uint64_t first;                                   // the first plane, the warpgroup's rows
+  static constexpr int kHalf = ALONG_MN ? 128 : 2;  // to the second 16 of k
   static constexpr int kSecondPlane = ALONG_MN ? 512 : 4;
   static constexpr int kSecondPair = kPanelBytes / 16;
   // `block`: 64 rows of the panel.
@@ -110,7 +114,7 @@ __device__ __forceinline__ void multiply_stage(float (&fresh)[64], float (&corre
   product(correction, 0, 1, 1, true);
   product(correction, 1, 0, 0, true);
   product(correction, 1, 0, 1, true);
-  if constexpr (F::kShape.planes == 2) {
+  if constexpr (kShape<F>.planes == 2) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       product(correction, 0, 2, half, true);
@@ -121,8 +125,9 @@ __device__ __forceinline__ void multiply_stage(float (&fresh)[64], float (&corre
   hopper::commit_products();
 }
 
-// Adds up the parts of k that a cluster's blocks hold. Block r gets the whole sums of its share of each thread's elements,
-// the r-th 64 / BLOCKS of them, added in the order of the ranks. The ring serves as mailbox: (rank, quad, thread) float4.
+// Adds up the parts of k that a cluster's blocks hold. Block r gets the whole sums of its share of each thread's
+// elements, the r-th 64 / BLOCKS of them, added in the order of the ranks. The ring serves as mailbox: (rank, quad,
+// thread) float4.
 template <int BLOCKS>
 __device__ __forceinline__ void add_up_cluster(float (&sum)[64], char* ring, int t, uint32_t rank) {
   constexpr int kShare = 64 / BLOCKS;
@@ -133,7 +138,8 @@ __device__ __forceinline__ void add_up_cluster(float (&sum)[64], char* ring, int
     if (owner == rank) continue;
     const uint32_t mailbox = hopper::map_to_rank(place, owner);
 #pragma unroll
-    for (int e = 0; e < kShare; e += 4) hopper::store_in_cluster(mailbox + e * kConsumers * 4, &sum[owner * kShare + e]);
+    for (int e = 0; e < kShare; e += 4)
+      hopper::store_in_cluster(mailbox + e * kConsumers * 4, &sum[owner * kShare + e]);
   }
   hopper::sync_cluster();
   const float4* mailbox = reinterpret_cast<const float4*>(ring) + t;
@@ -146,8 +152,8 @@ __device__ __forceinline__ void add_up_cluster(float (&sum)[64], char* ring, int
       float* own = &sum[owner * kShare + e];
 #pragma unroll
       for (int r = 0; r < BLOCKS; ++r) {
-        const float4 part = r == owner ? make_float4(own[0], own[1], own[2], own[3])
-                                       : mailbox[(r * (kShare / 4) + e / 4) * kConsumers];
+        const float4 part =
+            r == owner ? make_float4(own[0], own[1], own[2], own[3]) : mailbox[(r * (kShare / 4) + e / 4) * kConsumers];
         total = make_float4(total.x + part.x, total.y + part.y, total.z + part.z, total.w + part.w);
       }
       own[0] = total.x;
@@ -159,8 +165,8 @@ __device__ __forceinline__ void add_up_cluster(float (&sum)[64], char* ring, int
 }
 
 template <class F, bool A_ALONG_M, bool B_ALONG_N>
-__device__ void consume(const Job& job, char* ring, ProductShared& shared, int first, int stride, int steps, uint32_t rank,
-                        uint32_t blocks) {
+__device__ void consume(const Job& job, char* ring, ProductShared& shared, int first, int stride, int steps,
+                        uint32_t rank, uint32_t blocks) {
   using R = Ring<F>;
   const int t = threadIdx.x - 128, warpgroup = t / 128;
   const bool leader = t % 32 == 0;

@@ -16,7 +16,7 @@ namespace {
 using cuda_backend::check;
 
 constexpr int kShort = 512;  // of k: below it every rounding counts, above it every addition costs power
-constexpr int kGroup = 8;  // rows of tiles walked together: 8 to 12 are fastest at 4096 and 8192
+constexpr int kGroup = 8;    // rows of tiles walked together: 8 to 12 are fastest at 4096 and 8192
 
 // `overlapping`: the kernel may start before the one in front has ended; it waits for it by itself.
 template <class... Params>
@@ -104,7 +104,7 @@ void launch_product(const Job& job, int sms, int cluster, Stream stream) {
 template <class F>
 void launch_piece(const Problem& p, const Plan& plan, const Context& context) {
   char* workspace = static_cast<char*>(context.workspace);
-  const Layout at = layout(F::kShape, p, plan);
+  const Layout at = layout(kShape<F>, p, plan);
   const bool sliced = plan.slices > 1;
   Job job = {};
   job.p = p;
@@ -120,8 +120,10 @@ void launch_piece(const Problem& p, const Plan& plan, const Context& context) {
     job.p.d = {reinterpret_cast<float*>(workspace + at.partials), p.m, p.n, p.n, 1, p.m * p.n};
   }
   const Problem& q = job.p;
-  job.a = operand(q.a.data, q.m, q.a.row, q.a.col, q.a.batch, q.batch, p.k, workspace + at.planes_a, workspace + at.words_a);
-  job.b = operand(q.b.data, q.n, q.b.col, q.b.row, q.b.batch, q.batch, p.k, workspace + at.planes_b, workspace + at.words_b);
+  job.a = operand(q.a.data, q.m, q.a.row, q.a.col, q.a.batch, q.batch, p.k, workspace + at.planes_a,
+                  workspace + at.words_a);
+  job.b = operand(q.b.data, q.n, q.b.col, q.b.row, q.b.batch, q.batch, p.k, workspace + at.planes_b,
+                  workspace + at.words_b);
   job.steps = static_cast<int>(std::max<int64_t>(1, ceil_div(q.k, kStep)));
   job.group = kGroup;
   job.promotion = q.k > kShort;
@@ -148,7 +150,7 @@ MatrixView<T> block(const MatrixView<T>& x, int64_t batch, int64_t i, int64_t j,
 
 template <class F>
 void launch_split(const Problem& p, const Context& context) {
-  const Plan plan = split::plan(F::kShape, p, *context.device, workspace_limit());
+  const Plan plan = split::plan(kShape<F>, p, *context.device, workspace_limit());
   const int64_t depth = std::max<int64_t>(1, p.k);
   for (int64_t z = 0; z < p.batch; z += plan.batch)
     for (int64_t i = 0; i < p.m; i += plan.m)
@@ -173,8 +175,12 @@ void launch_split(const Problem& p, const Context& context) {
 
 }  // namespace
 
-void launch_fp16x3(const Problem& p, const Context& context) { launch_split<Fp16x3>(p, context); }
-void launch_bf16x6(const Problem& p, const Context& context) { launch_split<Bf16x6>(p, context); }
+template <class F>
+void SplitProduct<F>::launch(const Problem& p, const Context& context) {
+  launch_split<F>(p, context);
+}
+template void SplitProduct<Fp16x3>::launch(const Problem&, const Context&);
+template void SplitProduct<Bf16x6>::launch(const Problem&, const Context&);
 
 Redone redone() {
   unsigned long long values[2];

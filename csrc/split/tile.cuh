@@ -36,8 +36,14 @@ struct TileOutput {
 
   __device__ __forceinline__ TileOutput(const Job& job, const TileIndex& tile, const uint32_t (&words)[2][kTile], int t,
                                         int first_quarter, int quarters)
-      : job(job), tile(tile), t(t), first_quarter(first_quarter), quarters(quarters), d(job.p.d.matrix(tile.batch)),
-        c(job.p.c.matrix(tile.batch)), row0(int64_t{tile.row} * kTile + element_row(t, 0)),
+      : job(job),
+        tile(tile),
+        t(t),
+        first_quarter(first_quarter),
+        quarters(quarters),
+        d(job.p.d.matrix(tile.batch)),
+        c(job.p.c.matrix(tile.batch)),
+        row0(int64_t{tile.row} * kTile + element_row(t, 0)),
         col0(int64_t{tile.col} * kTile + element_col(t, 0)),
         rows{unpack(words[0][element_row(t, 0)]), unpack(words[0][element_row(t, 2)])} {}
 
@@ -85,7 +91,8 @@ struct TileOutput {
   }
 
   // Tests each element, stores those that pass, and leaves the others as they are, with masks. Returns the warp's mark.
-  __device__ __forceinline__ uint32_t store_certified(const float* sum, const uint32_t (&words)[kTile], int index) const {
+  __device__ __forceinline__ uint32_t store_certified(const float* sum, const uint32_t (&words)[kTile],
+                                                      int index) const {
     uint32_t marked = 0;
 #pragma unroll 1
     for (int quarter = first_quarter; quarter < first_quarter + quarters; ++quarter) {

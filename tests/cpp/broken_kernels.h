@@ -27,12 +27,12 @@ __global__ void faulty_tile(Problem p) {
 }
 
 template <Fault FAULT>
-void launch_faulty(const Problem& p, Stream stream) {
-  launch_tiles(faulty_tile<FAULT>, 16, 16, dim3(16, 16), p, stream);
+void launch_faulty(const Problem& p, const Context& context) {
+  launch_tiles(faulty_tile<FAULT>, 16, 16, dim3(16, 16), p, context);
 }
 
-inline Kernel faulty(const char* name, void (*launch)(const Problem&, Stream)) {
-  return {name, "broken", "", "", 16, 16, 16, 1, 1, 256, Reads::kAnyStrides, 0, 1, launch};
+inline Kernel faulty(const char* name, void (*launch)(const Problem&, const Context&)) {
+  return {name, "broken", "", "", 16, 16, 16, 1, 1, 256, Reads::kAnyStrides, 0, kAnyArch, 1, launch};
 }
 
 inline std::vector<Kernel> broken_kernels() {

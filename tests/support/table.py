@@ -46,7 +46,7 @@ def arch() -> int:
 def runnable(device: str) -> list[Kernel]:
     """Rows that tensors on ``device`` can use on this machine."""
     rows = [row for row in KERNELS if device in row.devices]
-    return rows if device == "cpu" else [row for row in rows if row.min_arch <= arch()]
+    return rows if device == "cpu" else [row for row in rows if row.runs_on(arch())]
 
 
 def row_params(
@@ -61,7 +61,7 @@ def row_params(
             marks = []
             if device == "cuda":
                 marks.append(pytest.mark.gpu)
-                if torch.cuda.is_available() and row.min_arch > arch():
+                if torch.cuda.is_available() and not row.runs_on(arch()):
                     reason = f"{row.name} needs sm_{row.min_arch}, this GPU is sm_{arch()}"
                     marks.append(pytest.mark.skip(reason=reason))
             params.append(pytest.param(row, device, marks=marks, id=f"{device}-{row.name}"))
