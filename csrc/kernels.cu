@@ -5,6 +5,7 @@
 #include "kernels.h"
 
 #include "common/pack.cuh"
+#include "ieee/skinny.h"
 #include "ladder/00_triple_loop.cuh"
 #include "ladder/01_naive.cuh"
 #include "ladder/02_coalesced.cuh"
@@ -23,6 +24,7 @@
 namespace sgemm::SGEMM_BACKEND {
 namespace {
 
+using ieee::Skinny;
 using split::Bf16x6, split::Fp16x3, split::SplitProduct;
 
 // PyTorch's own kernel, which the binding calls. It belongs to no family: no family falls back to it.
@@ -37,16 +39,34 @@ constexpr Kernel row(const char* name, const char* family, double efficiency) {
           T::TN, T::kThreads, T::kReads, kMinArch,   kAnyArch, efficiency, T::launch};
 }
 
-// Rows of several launches, with a cost model of their own, for Hopper alone.
+// Rows of several launches, with a cost model of their own.
+template <class T>
+constexpr Kernel planned_row(const char* name, const char* family, const char* idea, int min_arch, int max_arch,
+                             void (*launch)(const Problem&, const Context&)) {
+  return {name,        family,    idea,     T::kSource, T::BM, T::BN,  T::BK,      T::TM,       T::TN,
+          T::kThreads, T::kReads, min_arch, max_arch,   0,     launch, T::seconds, T::workspace};
+}
+
+// Launched by a file of their own: for GPUs alone, the second for Hopper alone.
+#if defined(__CUDACC__)
+#define SGEMM_ON_GPU(launch) launch
+#else
+#define SGEMM_ON_GPU(launch) nullptr
+#endif
+#if defined(__CUDACC__) && defined(SGEMM_SM90A)
+#define SGEMM_ON_HOPPER(launch) launch
+#else
+#define SGEMM_ON_HOPPER(launch) nullptr
+#endif
+
+template <class T>
+constexpr Kernel ieee_row(const char* name) {
+  return planned_row<T>(name, "ieee", T::kIdea, T::kMinArch, kAnyArch, SGEMM_ON_GPU(T::launch));
+}
+
 template <class T>
 constexpr Kernel split_row(const char* name, const char* idea) {
-#if defined(__CUDACC__) && defined(SGEMM_SM90A)
-  constexpr auto launch = T::launch;
-#else
-  constexpr void (*launch)(const Problem&, const Context&) = nullptr;
-#endif
-  return {name,        "split",   idea,     T::kSource, T::BM, T::BN,  T::BK,      T::TM,       T::TN,
-          T::kThreads, T::kReads, T::kArch, T::kArch,   0,     launch, T::seconds, T::workspace};
+  return planned_row<T>(name, "split", idea, T::kArch, T::kArch, SGEMM_ON_HOPPER(T::launch));
 }
 
 const Kernel kTable[] = {
@@ -86,6 +106,7 @@ const Kernel kTable[] = {
     row<RegisterBuffer<64, 64, 32, 8, 8>>("register_buffer_64x64x32_8x8", "ladder", 0.509),
     row<RegisterBuffer<128, 128, 16, 8, 8>>("register_buffer_128x128x16_8x8", "ladder", 0.675),
     row<RegisterBuffer<128, 128, 8, 8, 8>>("register_buffer_128x128x8_8x8", "ladder", 0.568),
+    ieee_row<Skinny>("ieee_skinny"),
     split_row<SplitProduct<Bf16x6>>("split_bf16x6", "three bfloat16 an element, six tensor-core products"),
     split_row<SplitProduct<Fp16x3>>("split_fp16x3", "two float16 an element, three products, each result certified"),
 };

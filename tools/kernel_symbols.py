@@ -28,8 +28,8 @@ def demangle(symbols: list[str]) -> list[str]:
 
 
 def templates(table: str) -> dict[str, str]:
-    """Row name to template, as written in the table: {"naive_32": "Naive<32>"}."""
-    rows = re.findall(r"<\s*(\w+\s*<[^<>]*>)\s*>\s*\(\s*\"(\w+)\"", table)
+    """Row name to type, as written in the table: {"naive_32": "Naive<32>"}."""
+    rows = re.findall(r"<\s*(\w+(?:\s*<[^<>]*>)?)\s*>\s*\(\s*\"(\w+)\"", table)
     return {name: re.sub(r"\s+", "", template) for template, name in rows}
 
 
@@ -41,8 +41,10 @@ def symbol_pattern(row: str, table: str) -> str:
             f"{TABLE.name} has no row {row!r} that names a template; give the kernel's symbol "
             f"with --symbol REGEX. Rows: {' '.join(templates(table))}"
         )
-    name, arguments = found.rstrip(">").split("<", 1)
+    name, _, arguments = found.rstrip(">").partition("<")
     snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    if not arguments:
+        return rf"\b(?:{name}|{snake})\b"
     return rf"\b(?:{name}|{snake})<(?:\w+::)*{re.escape(arguments)}[>(,]"
 
 

@@ -5,38 +5,16 @@
 #include <atomic>
 #include <utility>
 
-#include "../common/launch.h"
+#include "../common/launch_cluster.cuh"
+#include "../common/sum.cuh"
 #include "pass.cuh"
 #include "product.cuh"
-#include "sum.cuh"
 
 namespace sgemm::split {
 namespace {
 
-using cuda_backend::check;
-
 constexpr int kShort = 512;  // of k: below it every rounding counts, above it every addition costs power
 constexpr int kGroup = 8;    // rows of tiles walked together: 8 to 12 are fastest at 4096 and 8192
-
-// `overlapping`: the kernel may start before the one in front has ended; it waits for it by itself.
-template <class... Params>
-void launch(void (*kernel)(Params...), int64_t blocks, int threads, int shared_bytes, int cluster, bool overlapping,
-            Stream stream, const Params&... params) {
-  cudaLaunchAttribute attributes[2];
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(blocks));
-  config.blockDim = dim3(threads);
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = static_cast<cudaStream_t>(stream);
-  config.attrs = attributes;
-  attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
-  attributes[config.numAttrs++].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
-  if (overlapping) {
-    attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
-  }
-  check(cudaLaunchKernelEx(&config, kernel, params...), "launch");
-}
 
 int next_power_of_two(int64_t x) {
   int power = 1;
@@ -82,22 +60,23 @@ void launch_pass(const Job& job, Stream stream) {
   launch(split_pass<F, THREADS>, all, THREADS, 0, cluster, false, stream, job, grid);
 }
 
-template <class F>
+template <class F, bool A_ALONG_M, bool B_ALONG_N>
 void launch_product(const Job& job, int sms, int cluster, Stream stream) {
-  void (*const kernels[2][2])(Job) = {{split_product<F, true, true>, split_product<F, true, false>},
-                                      {split_product<F, false, true>, split_product<F, false, false>}};
-  void (*const kernel)(Job) = kernels[job.a.along_k][job.b.along_k];
-  static std::atomic<uint64_t> prepared{0};  // a bit a device and kernel: the limit is set once
-  int device;
-  check(cudaGetDevice(&device), "cudaGetDevice");
-  const uint64_t bit = uint64_t{1} << (device * 4 + job.a.along_k * 2 + job.b.along_k) % 64;
-  if (device >= 16 || !(prepared.load(std::memory_order_relaxed) & bit)) {
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Ring<F>::kBytes),
-          "cudaFuncSetAttribute");
-    prepared.fetch_or(bit, std::memory_order_relaxed);
-  }
+  static std::atomic<uint64_t> prepared{0};
+  const auto kernel = split_product<F, A_ALONG_M, B_ALONG_N>;
+  allow_shared_bytes(reinterpret_cast<const void*>(kernel), Ring<F>::kBytes, prepared);
   const int64_t clusters = std::min<int64_t>(job.tiles, sms / cluster);
   launch(kernel, clusters * cluster, kProductThreads, Ring<F>::kBytes, cluster, true, stream, job);
+}
+
+template <class F>
+void launch_product(const Job& job, int sms, int cluster, Stream stream) {
+  if (job.a.along_k)
+    job.b.along_k ? launch_product<F, false, false>(job, sms, cluster, stream)
+                  : launch_product<F, false, true>(job, sms, cluster, stream);
+  else
+    job.b.along_k ? launch_product<F, true, false>(job, sms, cluster, stream)
+                  : launch_product<F, true, true>(job, sms, cluster, stream);
 }
 
 // One piece: the k of `p` is that of its slices, d and c are whole.
@@ -138,9 +117,7 @@ void launch_piece(const Problem& p, const Plan& plan, const Context& context) {
   else
     launch_pass<F, 512>(job, context.stream);
   launch_product<F>(job, sms, plan.cluster, context.stream);
-  if (sliced)
-    launch(split_sum, std::min<int64_t>(ceil_div(p.m * p.n, 256), 8 * sms), 256, 0, 1, true, context.stream,
-           static_cast<const float*>(job.p.d.data), job.p.batch, p);
+  if (sliced) launch_sum(job.p.d.data, job.p.batch, p, context);
 }
 
 template <class T>

@@ -1,0 +1,28 @@
+// Copies from global to shared memory that don't pass through registers (sm_80 and later), and the groups in which they
+// are waited for.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace sgemm {
+
+// BYTES (4 or 16), of which the first `valid` are read; the rest becomes zero.
+template <int BYTES>
+__device__ __forceinline__ void copy_async(float* target, const float* source, int valid) {
+  const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(target));
+  if constexpr (BYTES == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(source), "r"(valid) : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(source), "r"(valid) : "memory");
+}
+
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Until at most PENDING committed groups are under way.
+template <int PENDING>
+__device__ __forceinline__ void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+}  // namespace sgemm

@@ -1,0 +1,28 @@
+// The sum of slices of k.
+#pragma once
+#include "launch_cluster.cuh"
+
+namespace sgemm {
+
+// D = alpha * (the slices' sum, first to last) + beta * C.
+static __global__ void __launch_bounds__(256) sum_slices(const float* partials, int64_t slices, Problem p) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");  // launched before the kernel in front has ended
+#endif
+  const int64_t count = p.m * p.n;
+  for (int64_t x = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; x < count; x += int64_t{gridDim.x} * blockDim.x) {
+    float sum = 0;
+    for (int64_t s = 0; s < slices; ++s) sum += partials[s * count + x];
+    const int64_t i = x / p.n, j = x % p.n;
+    float value = p.alpha * sum;
+    if (p.beta != 0) value += p.beta * *p.c.at(i, j);
+    *p.d.at(i, j) = value;
+  }
+}
+
+inline void launch_sum(const float* partials, int64_t slices, const Problem& p, const Context& context) {
+  const int64_t blocks = ceil_div(p.m * p.n, 256), most = 8 * context.device->sms;
+  launch(sum_slices, blocks < most ? blocks : most, 256, 0, 1, true, context.stream, partials, slices, p);
+}
+
+}  // namespace sgemm

@@ -1,0 +1,72 @@
+#include "skinny.h"
+
+#include <algorithm>
+
+namespace sgemm::ieee {
+namespace {
+
+// Measured on an H200.
+constexpr double kLaunchSeconds = 3.0e-6;
+constexpr double kBlockSeconds = 3.0e-6;  // to fill the pipeline, to add up and to store
+constexpr double kSumSeconds = 2.0e-6;    // one launch more
+constexpr double kReadBandwidth = 0.85;   // of a copy's
+constexpr double kFfma = 0.6;             // of the peak, where columns fill the width
+constexpr double kScattered = 4;          // elements that are not read 16 bytes at a time
+constexpr int64_t kResident = 2;          // blocks a multiprocessor
+constexpr int64_t kShortestPart = 256;    // of k, of a block
+
+template <class T>
+MatrixView<T> transposed(const MatrixView<T>& x) {
+  return {x.data, x.cols, x.rows, x.col, x.row, x.batch};
+}
+
+}  // namespace
+
+Problem transposed(const Problem& p) {
+  return {p.n, p.m, p.k, p.batch, p.alpha, p.beta, transposed(p.b), transposed(p.a), transposed(p.c), transposed(p.d)};
+}
+
+SkinnyPlan skinny_plan(const Problem& problem, const Device& device) {
+  SkinnyPlan plan = {};
+  plan.swapped = problem.m < problem.n;
+  const Problem p = plan.swapped ? transposed(problem) : problem;
+  plan.along_k = p.a.col == 1 || p.a.row != 1;
+  plan.width = 1;
+  while (plan.width < p.n && plan.width < 16) plan.width *= 2;
+  plan.rows = plan.along_k ? 32 : 128;
+  const int64_t tiles_n = ceil_div(p.n, plan.width), tiles = ceil_div(p.m, plan.rows) * tiles_n * p.batch;
+  const int64_t room = kResident * device.sms;
+  // Parts of k until the device is full: first a cluster's, then slices.
+  plan.cluster = 1;
+  plan.slices = 1;
+  const auto divisible = [&] {
+    const int64_t parts = plan.cluster * plan.slices;
+    return 2 * tiles * parts <= room && p.k >= 2 * parts * kShortestPart;
+  };
+  while (plan.cluster < 8 && divisible()) plan.cluster *= 2;
+  while (p.batch == 1 && divisible()) plan.slices *= 2;
+  plan.slice = std::max<int64_t>(1, ceil_div(p.k, plan.slices));
+  plan.slices = std::max<int64_t>(1, ceil_div(p.k, plan.slice));
+
+  const int64_t parts = tiles * plan.cluster * plan.slices, waves = ceil_div(parts, room);
+  const double bandwidth = device.bandwidth_gbs * 1e9, peak = device.sms * 256.0 * device.clock_ghz * 1e9;
+  const int64_t across = plan.along_k ? p.a.row : p.a.col;
+  const bool quads = (plan.along_k ? p.a.col : p.a.row) == 1 && across % 4 == 0;
+  const double read = (double(p.m) * tiles_n + p.n) * p.k * p.batch * 4 / (kReadBandwidth * bandwidth);
+  const double part = double(plan.rows) * plan.width * (plan.slice / double(plan.cluster));
+  const double compute = waves * kResident * part * 2 * device.sms / (kFfma * peak);
+  const double result = double(p.m) * p.n * p.batch * 4 / bandwidth;
+  const double sum = plan.slices > 1 ? kSumSeconds + result * (plan.slices + 1) : 0;
+  plan.seconds =
+      kLaunchSeconds + waves * kBlockSeconds + std::max(compute, read) * (quads ? 1 : kScattered) + result + sum;
+  return plan;
+}
+
+double Skinny::seconds(const Problem& p, const Device& device) { return skinny_plan(p, device).seconds; }
+
+size_t Skinny::workspace(const Problem& p, const Device& device) {
+  const SkinnyPlan plan = skinny_plan(p, device);
+  return plan.slices > 1 ? static_cast<size_t>(p.m * p.n * plan.slices * 4) : 0;
+}
+
+}  // namespace sgemm::ieee

@@ -1,0 +1,284 @@
+// Products with few columns (or few rows, transposed): bound by reading A once.
+//
+// Idea:   A goes straight from memory to registers, 16 bytes a thread, and each element meets all of B's columns there;
+// B,
+//         which is small, waits in shared memory. Where A runs along k, a warp owns rows and its lanes parts of k,
+//         which are added up by shuffles; where A runs along m, a lane owns four rows and the warps take turns in k.
+// Small problems: the blocks of a cluster share a tile, each with a part of k; beyond that, slices of k are products of
+//         their own.
+// Bound:  memory, up to about 16 columns; then the FFMA pipe.
+#pragma once
+#include "../common/async_copy.cuh"
+#include "../common/cluster.cuh"
+#include "skinny.h"
+
+namespace sgemm::ieee {
+
+constexpr int kThreads = Skinny::kThreads, kWarps = kThreads / 32;
+
+struct SkinnyJob {
+  Problem p;      // d takes the product, or the partial products of slices
+  int64_t slice;  // of k
+  int slices;
+  int tiles_m, tiles_n;
+  bool vector;    // A can be read 16 bytes at a time
+  bool b_vector;  // so can B, along k
+};
+
+// What a block computes.
+struct SkinnyPart {
+  int64_t m0, n0, k0, k1;
+  int64_t entry;  // of d's batch
+  ConstMatrix a, b;
+
+  __device__ __forceinline__ SkinnyPart(const SkinnyJob& job, int rows, int width, uint32_t rank, uint32_t blocks) {
+    const int64_t tile = blockIdx.x / blocks;
+    n0 = tile % job.tiles_n * width;
+    m0 = tile / job.tiles_n % job.tiles_m * rows;
+    entry = tile / job.tiles_n / job.tiles_m;
+    const int64_t slice = entry % job.slices, batch = entry / job.slices;
+    a = job.p.a.matrix(batch);
+    b = job.p.b.matrix(batch);
+    const int64_t first = slice * job.slice, end = min(job.p.k, first + job.slice);
+    const int64_t each = ((end - first + blocks - 1) / blocks + 3) / 4 * 4;  // quads are not cut
+    k0 = min(end, first + each * rank);
+    k1 = min(end, k0 + each);
+  }
+};
+
+// Starts to copy B's rows k ... k + DEPTH of the block's columns, zeros outside, to [col * COL_PITCH + q * K_PITCH].
+template <int WIDTH, int DEPTH, int COL_PITCH, int K_PITCH>
+__device__ __forceinline__ void load_b(float* to, const SkinnyJob& job, const SkinnyPart& part, int64_t k) {
+  const int depth = static_cast<int>(max(int64_t{0}, min(int64_t{DEPTH}, part.k1 - k)));
+  const int cols = static_cast<int>(min(int64_t{WIDTH}, part.b.cols - part.n0));
+  const float* from = part.b.at(part.k0, part.n0);
+  const int64_t row = k - part.k0;
+  if (K_PITCH == 1 && job.b_vector) {
+    for (int i = threadIdx.x; i < WIDTH * DEPTH / 4; i += kThreads) {
+      const int col = i / (DEPTH / 4), q = i % (DEPTH / 4) * 4;
+      const int valid = col < cols && q < depth ? 4 * min(4, depth - q) : 0;
+      copy_async<16>(to + col * COL_PITCH + q, valid ? from + (row + q) + col * part.b.col : from, valid);
+    }
+  } else {
+    const bool along_k = part.b.row == 1;
+    for (int i = threadIdx.x; i < WIDTH * DEPTH; i += kThreads) {
+      const int col = along_k ? i / DEPTH : i % WIDTH, q = along_k ? i % DEPTH : i / WIDTH;
+      const bool inside = col < cols && q < depth;
+      copy_async<4>(to + col * COL_PITCH + q * K_PITCH,
+                    inside ? from + (row + q) * part.b.row + col * part.b.col : from, inside ? 4 : 0);
+    }
+  }
+  commit_copies();
+}
+
+// Adds up each v[i] over the warp's lanes: half of the sums go to half of the lanes, again and again. Afterwards a
+// lane's v[0], v[1], ... are the sums from the returned index on, N / 32 of them, at least one.
+template <int N>
+__device__ __forceinline__ int add_up_lanes(float (&v)[N], int lane) {
+  int first = 0, left = N;
+#pragma unroll
+  for (int o = 16; o; o /= 2) {
+    const bool upper = lane & o;
+    const int half = left / 2;
+    if (half == 0) {
+      v[0] += __shfl_xor_sync(~0u, v[0], o);
+      continue;
+    }
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i) {
+      if (i >= half) continue;
+      const float keep = upper ? v[i + half] : v[i], send = upper ? v[i] : v[i + half];
+      v[i] = keep + __shfl_xor_sync(~0u, send, o);
+    }
+    first += upper ? half : 0;
+    left = half;
+  }
+  return first;
+}
+
+// The cluster's parts of the tile, (WIDTH, ROWS) each, added in the order of the ranks, and stored. Each block does a
+// part of the tile.
+template <int WIDTH, int ROWS>
+__device__ __forceinline__ void store_tile(const SkinnyJob& job, const SkinnyPart& part, const float* sums,
+                                           uint32_t rank, uint32_t blocks) {
+  cluster::sync(blocks);
+  const Matrix d = job.p.d.matrix(part.entry);
+  const ConstMatrix c = job.p.c.matrix(part.entry);
+  const bool by_rows = d.row == 1;  // neighbours in memory are stored by neighbouring threads
+  for (int i = rank * kThreads + threadIdx.x; i < WIDTH * ROWS; i += blocks * kThreads) {
+    const int row = by_rows ? i % ROWS : i / WIDTH, col = by_rows ? i / ROWS : i % WIDTH;
+    const int64_t m = part.m0 + row, n = part.n0 + col;
+    if (!d.contains(m, n)) continue;
+    float total = 0;
+    for (uint32_t r = 0; r < blocks; ++r) total += cluster::load(sums + col * ROWS + row, r, blocks);
+    float value = job.p.alpha * total;
+    if (job.p.beta != 0) value += job.p.beta * *c.at(m, n);
+    *d.at(m, n) = value;
+  }
+  cluster::sync(blocks);  // the others may still be reading here
+}
+
+template <int WIDTH>
+struct AlongK {
+  static constexpr int kRowsOfWarp = 4;
+  static constexpr int kRows = kRowsOfWarp * kWarps;
+  static constexpr int kDepth = WIDTH == 16 ? 256 : 512;  // of k, that B waits with
+};
+
+template <int WIDTH>
+__global__ void __launch_bounds__(kThreads, 2) skinny_along_k(const __grid_constant__ SkinnyJob job) {
+  using T = AlongK<WIDTH>;
+  __shared__ alignas(16) float bs[2][WIDTH][T::kDepth];
+  __shared__ float sums[WIDTH][T::kRows];
+  const uint32_t rank = cluster::rank(), blocks = cluster::size();
+  const SkinnyPart part(job, T::kRows, WIDTH, rank, blocks);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+
+  const int64_t first_row = part.m0 + warp * T::kRowsOfWarp;
+  const int rows = static_cast<int>(min(int64_t{T::kRowsOfWarp}, part.a.rows - first_row));  // inside
+  const float* const from = part.a.at(rows > 0 ? first_row : 0, part.k0);
+  const int64_t depth = part.k1 - part.k0;
+  float4 next[T::kRowsOfWarp];
+  const auto fetch = [&](int64_t q) {
+    const int64_t left = depth - q;
+#pragma unroll
+    for (int r = 0; r < T::kRowsOfWarp; ++r) {
+      const float* at = from + r * part.a.row + q * part.a.col;
+      next[r] = make_float4(0, 0, 0, 0);
+      if (r >= rows || left <= 0) continue;
+      if (job.vector && left >= 4) {
+        next[r] = __ldcs(reinterpret_cast<const float4*>(at));
+      } else {
+        next[r].x = at[0];
+        if (left > 1) next[r].y = at[part.a.col];
+        if (left > 2) next[r].z = at[2 * part.a.col];
+        if (left > 3) next[r].w = at[3 * part.a.col];
+      }
+    }
+  };
+
+  float acc[WIDTH * T::kRowsOfWarp] = {};  // (col, row)
+  fetch(4 * lane);
+  load_b<WIDTH, T::kDepth, T::kDepth, 1>(&bs[0][0][0], job, part, part.k0);
+  int buffer = 0;
+  for (int64_t begin = 0; begin < depth; begin += T::kDepth, buffer ^= 1) {
+    wait_copies<0>();
+    __syncthreads();  // B is here, and the other buffer is free
+    load_b<WIDTH, T::kDepth, T::kDepth, 1>(&bs[buffer ^ 1][0][0], job, part, part.k0 + begin + T::kDepth);
+#pragma unroll 1
+    for (int q = 4 * lane; q < T::kDepth; q += 128) {
+      float4 a[T::kRowsOfWarp];
+#pragma unroll
+      for (int r = 0; r < T::kRowsOfWarp; ++r) a[r] = next[r];
+      fetch(begin + q + 128);
+#pragma unroll
+      for (int col = 0; col < WIDTH; ++col) {
+        const float4 b = *reinterpret_cast<const float4*>(&bs[buffer][col][q]);
+#pragma unroll
+        for (int r = 0; r < T::kRowsOfWarp; ++r) {
+          float& sum = acc[col * T::kRowsOfWarp + r];
+          sum = fmaf(a[r].x, b.x, sum);
+          sum = fmaf(a[r].y, b.y, sum);
+          sum = fmaf(a[r].z, b.z, sum);
+          sum = fmaf(a[r].w, b.w, sum);
+        }
+      }
+    }
+  }
+  wait_copies<0>();
+  const int first = add_up_lanes(acc, lane);
+#pragma unroll
+  for (int i = 0; i < (WIDTH * T::kRowsOfWarp + 31) / 32; ++i) {
+    const int e = first + i;
+    sums[e / T::kRowsOfWarp][warp * T::kRowsOfWarp + e % T::kRowsOfWarp] = acc[i];
+  }
+  store_tile<WIDTH, T::kRows>(job, part, &sums[0][0], rank, blocks);
+}
+
+template <int WIDTH>
+struct AlongM {
+  static constexpr int kRowsOfLane = 4;
+  static constexpr int kRows = kRowsOfLane * 32;
+  static constexpr int kAhead = WIDTH == 16 ? 4 : 8;      // of a warp's k, in registers
+  static constexpr int kDepth = WIDTH == 16 ? 128 : 256;  // of k, that B waits with
+};
+
+template <int WIDTH>
+__global__ void __launch_bounds__(kThreads, 2) skinny_along_m(const __grid_constant__ SkinnyJob job) {
+  using T = AlongM<WIDTH>;
+  constexpr int kPitch = (WIDTH + 3) / 4 * 4;
+  __shared__ alignas(16) float bs[2][T::kDepth][kPitch];
+  __shared__ float sums[WIDTH][T::kRows];
+  const uint32_t rank = cluster::rank(), blocks = cluster::size();
+  const SkinnyPart part(job, T::kRows, WIDTH, rank, blocks);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+
+  const int64_t m = part.m0 + lane * T::kRowsOfLane;
+  const int rows = static_cast<int>(max(int64_t{0}, min(int64_t{T::kRowsOfLane}, part.a.rows - m)));  // inside
+  const float* const from = part.a.at(rows ? m : 0, part.k0);
+  const int64_t depth = part.k1 - part.k0;
+  float4 next[T::kAhead];
+  const auto fetch = [&](int64_t q) {
+#pragma unroll
+    for (int i = 0; i < T::kAhead; ++i) {
+      const float* at = from + (q + i * kWarps) * part.a.col;
+      next[i] = make_float4(0, 0, 0, 0);
+      if (q + i * kWarps >= depth) continue;
+      if (job.vector && rows == T::kRowsOfLane) {
+        next[i] = __ldcs(reinterpret_cast<const float4*>(at));
+      } else {
+        if (rows > 0) next[i].x = at[0];
+        if (rows > 1) next[i].y = at[part.a.row];
+        if (rows > 2) next[i].z = at[2 * part.a.row];
+        if (rows > 3) next[i].w = at[3 * part.a.row];
+      }
+    }
+  };
+
+  float4 acc[WIDTH] = {};
+  fetch(warp);
+  load_b<WIDTH, T::kDepth, 1, kPitch>(&bs[0][0][0], job, part, part.k0);
+  int buffer = 0;
+  for (int64_t begin = 0; begin < depth; begin += T::kDepth, buffer ^= 1) {
+    wait_copies<0>();
+    __syncthreads();  // B is here, and the other buffer is free
+    load_b<WIDTH, T::kDepth, 1, kPitch>(&bs[buffer ^ 1][0][0], job, part, part.k0 + begin + T::kDepth);
+#pragma unroll 1
+    for (int q = warp; q < T::kDepth; q += kWarps * T::kAhead) {
+      float4 a[T::kAhead];
+#pragma unroll
+      for (int i = 0; i < T::kAhead; ++i) a[i] = next[i];
+      fetch(begin + q + kWarps * T::kAhead);
+#pragma unroll
+      for (int i = 0; i < T::kAhead; ++i) {
+        float columns[kPitch];
+#pragma unroll
+        for (int col = 0; col < WIDTH; col += 4)
+          *reinterpret_cast<float4*>(&columns[col]) =
+              *reinterpret_cast<const float4*>(&bs[buffer][q + i * kWarps][col]);
+#pragma unroll
+        for (int col = 0; col < WIDTH; ++col) {
+          acc[col].x = fmaf(a[i].x, columns[col], acc[col].x);
+          acc[col].y = fmaf(a[i].y, columns[col], acc[col].y);
+          acc[col].z = fmaf(a[i].z, columns[col], acc[col].z);
+          acc[col].w = fmaf(a[i].w, columns[col], acc[col].w);
+        }
+      }
+    }
+  }
+  wait_copies<0>();
+  for (int turn = 0; turn < kWarps; ++turn) {  // the warps' parts, one after the other
+    if (warp == turn)
+#pragma unroll
+      for (int col = 0; col < WIDTH; ++col) {
+        float* sum = &sums[col][lane * T::kRowsOfLane];
+        const float part_of_warp[4] = {acc[col].x, acc[col].y, acc[col].z, acc[col].w};
+#pragma unroll
+        for (int r = 0; r < 4; ++r) sum[r] = turn ? sum[r] + part_of_warp[r] : part_of_warp[r];
+      }
+    __syncthreads();
+  }
+  store_tile<WIDTH, T::kRows>(job, part, &sums[0][0], rank, blocks);
+}
+
+}  // namespace sgemm::ieee

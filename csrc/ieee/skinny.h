@@ -1,0 +1,35 @@
+// The row for products that are bound by reading one operand: how it is cut up. Pure host code.
+#pragma once
+#include "../gemm.h"
+
+namespace sgemm::ieee {
+
+struct Skinny {
+  static constexpr const char* kIdea =
+      "one operand streamed once, straight to registers; few rows or columns of the other";
+  static constexpr const char* kSource = "ieee/skinny.cu";
+  static constexpr int BM = 128, BN = 16, BK = 128, TM = 4, TN = 2;
+  static constexpr int kThreads = 256;
+  static constexpr Reads kReads = Reads::kAnyStrides;
+  static constexpr int kMinArch = 90;  // clusters
+
+  static double seconds(const Problem& p, const Device& device);
+  static size_t workspace(const Problem& p, const Device& device);
+  static void launch(const Problem& p, const Context& context);  // only where SGEMM_CUDA is defined
+};
+
+struct SkinnyPlan {
+  bool swapped;           // the transposed product, D^T = B^T A^T: A is then the operand that is streamed
+  bool along_k;           // its neighbours in memory lie along k
+  int width;              // columns of a block: 1, 2, 4, 8 or 16
+  int rows;               // of a block
+  int cluster;            // blocks that share a tile, each with a part of k
+  int64_t slice, slices;  // of k: products of their own, added up at the end
+  double seconds;         // predicted
+};
+SkinnyPlan skinny_plan(const Problem& p, const Device& device);
+
+// The product with the operands exchanged.
+Problem transposed(const Problem& p);
+
+}  // namespace sgemm::ieee
