@@ -7,7 +7,16 @@ registered by importing this package; :mod:`torch_sgemm.ops` documents them.
 from torch_sgemm import derivatives, ops
 from torch_sgemm.dropin import Stats, disable, enable, enabled, reset_stats, stats
 from torch_sgemm.functional import matmul
-from torch_sgemm.table import Device, Explanation, Kernel, Verdict, explain, kernels
+from torch_sgemm.table import (
+    Device,
+    Explanation,
+    Kernel,
+    Redone,
+    Verdict,
+    explain,
+    kernels,
+    redone,
+)
 
 __version__ = "0.1.0"
 
@@ -15,6 +24,7 @@ __all__ = [
     "Device",
     "Explanation",
     "Kernel",
+    "Redone",
     "Stats",
     "Verdict",
     "derivatives",
@@ -25,6 +35,7 @@ __all__ = [
     "kernels",
     "matmul",
     "ops",
+    "redone",
     "reset_stats",
     "stats",
     "__version__",

@@ -75,11 +75,7 @@ def rows(devices: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "family": k.family,
             "min_arch": k.min_arch,
             "runs_on": (["cpu"] if "cpu" in k.devices else [])
-            + [
-                f"cuda:{d['index']}"
-                for d in devices
-                if k.runs_on(d["arch"])
-            ],
+            + [f"cuda:{d['index']}" for d in devices if k.runs_on(d["arch"])],
             "built_for": list(k.devices),
             "idea": k.idea,
         }

@@ -38,7 +38,7 @@ class Kernel:
     a multiple of 4 elements, others are packed."""
 
     def runs_on(self, arch: int) -> bool:
-        """Whether this build can run the row on a GPU of compute capability ``arch``, 90 for 9.0."""
+        """Whether this build runs the row on compute capability ``arch``, 90 for 9.0."""
         return (
             "cuda" in self.devices
             and self.min_arch <= arch
@@ -114,6 +114,33 @@ class Explanation:
             note = "chosen" if v.name == self.chosen else v.reason or "predicted slower"
             lines.append(f"{v.name:{width}}  {v.seconds * 1e6:9.1f} us  {note}")
         return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Redone:
+    """What the guard of the split family had computed again, see docs/split.md."""
+
+    elements: int
+    """Elements of results."""
+    tiles: int
+    """Tiles of 128 x 128 that had too many of them, and were computed whole."""
+
+
+def redone(device: int | torch.device | None = None) -> Redone:
+    """The guard's counts on a CUDA device (default: the current one) since the start.
+
+    Read without waiting: products that are still under way may not be counted yet.
+
+    Raises:
+        RuntimeError: the build has no kernels of the family split, or ``device`` isn't CUDA.
+    """
+    device = (
+        torch.device("cuda", device) if isinstance(device, int) else torch.device(device or "cuda")
+    )
+    if device.type != "cuda":
+        raise RuntimeError(f"torch_sgemm.redone: device is {device}; accepted: a CUDA device")
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return Redone(*torch.ops.sgemm._redone(index))
 
 
 @cache

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "../describe.h"
+#include "../split/split.h"
 #include "checks.h"
 #if defined(SGEMM_CUDA)
 #include "../cuda_device.h"
@@ -196,6 +197,17 @@ std::vector<int64_t> device(int64_t index) {
   return {1, d.arch, d.sms, int64_t(d.clock_ghz * 1e6), int64_t(d.bandwidth_gbs * 1e3), int64_t(d.l2_mb * 1048576)};
 }
 
+// {elements, tiles} that the split family's guard had redone on a device
+std::vector<int64_t> redone(int64_t index) {
+#if defined(SGEMM_SM90A)
+  const torch::stable::accelerator::DeviceGuard guard(static_cast<torch::stable::accelerator::DeviceIndex>(index));
+  const split::Redone counts = split::redone();
+  return {static_cast<int64_t>(counts.elements), static_cast<int64_t>(counts.tiles)};
+#else
+  throw std::runtime_error("sgemm: this build has no kernels of the family split; see python -m torch_sgemm.info");
+#endif
+}
+
 // problem: {m, n, k, batch, then for a and for b: row, column and batch stride and the address modulo 16}
 std::string explain(std::vector<int64_t> problem, double alpha, double beta, std::vector<int64_t> device,
                     const std::string& kernel) {
@@ -248,6 +260,7 @@ STABLE_TORCH_LIBRARY(sgemm, m) {
   m.def("gemm_(Tensor(a!) c, Tensor a, Tensor b, str kernel=\"auto\", *, float alpha=1, float beta=0) -> ()");
   m.def("_kernels() -> str");
   m.def("_device(int index) -> int[]");
+  m.def("_redone(int index) -> int[]");
   m.def("_explain(int[] problem, float alpha, float beta, int[] device, str kernel) -> str");
 }
 
@@ -258,5 +271,6 @@ STABLE_TORCH_LIBRARY_IMPL(sgemm, CUDA, m) { sgemm::register_products(m); }
 STABLE_TORCH_LIBRARY_IMPL(sgemm, CompositeExplicitAutograd, m) {
   m.impl("_kernels", TORCH_BOX(&sgemm::kernels));
   m.impl("_device", TORCH_BOX(&sgemm::device));
+  m.impl("_redone", TORCH_BOX(&sgemm::redone));
   m.impl("_explain", TORCH_BOX(&sgemm::explain));
 }

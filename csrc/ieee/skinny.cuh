@@ -123,12 +123,13 @@ struct AlongK {
   static constexpr int kRowsOfWarp = 4;
   static constexpr int kRows = kRowsOfWarp * kWarps;
   static constexpr int kDepth = WIDTH == 16 ? 256 : 512;  // of k, that B waits with
+  static constexpr int kPitch = kDepth + 4;               // columns start in different banks
 };
 
 template <int WIDTH>
 __global__ void __launch_bounds__(kThreads, 2) skinny_along_k(const __grid_constant__ SkinnyJob job) {
   using T = AlongK<WIDTH>;
-  __shared__ alignas(16) float bs[2][WIDTH][T::kDepth];
+  __shared__ alignas(16) float bs[2][WIDTH][T::kPitch];
   __shared__ float sums[WIDTH][T::kRows];
   const uint32_t rank = cluster::rank(), blocks = cluster::size();
   const SkinnyPart part(job, T::kRows, WIDTH, rank, blocks);
@@ -159,12 +160,12 @@ __global__ void __launch_bounds__(kThreads, 2) skinny_along_k(const __grid_const
 
   float acc[WIDTH * T::kRowsOfWarp] = {};  // (col, row)
   fetch(4 * lane);
-  load_b<WIDTH, T::kDepth, T::kDepth, 1>(&bs[0][0][0], job, part, part.k0);
+  load_b<WIDTH, T::kDepth, T::kPitch, 1>(&bs[0][0][0], job, part, part.k0);
   int buffer = 0;
   for (int64_t begin = 0; begin < depth; begin += T::kDepth, buffer ^= 1) {
     wait_copies<0>();
     __syncthreads();  // B is here, and the other buffer is free
-    load_b<WIDTH, T::kDepth, T::kDepth, 1>(&bs[buffer ^ 1][0][0], job, part, part.k0 + begin + T::kDepth);
+    load_b<WIDTH, T::kDepth, T::kPitch, 1>(&bs[buffer ^ 1][0][0], job, part, part.k0 + begin + T::kDepth);
 #pragma unroll 1
     for (int q = 4 * lane; q < T::kDepth; q += 128) {
       float4 a[T::kRowsOfWarp];
@@ -199,15 +200,15 @@ template <int WIDTH>
 struct AlongM {
   static constexpr int kRowsOfLane = 4;
   static constexpr int kRows = kRowsOfLane * 32;
-  static constexpr int kAhead = WIDTH == 16 ? 4 : 8;      // of a warp's k, in registers
-  static constexpr int kDepth = WIDTH == 16 ? 128 : 256;  // of k, that B waits with
+  static constexpr int kAhead = WIDTH == 16 ? 4 : 8;                        // of a warp's k, in registers
+  static constexpr int kDepth = WIDTH == 16 ? 128 : 256;                    // of k, that B waits with
+  static constexpr int kPitch = (WIDTH + 3) / 4 * 4 + (WIDTH < 4 ? 0 : 4);  // rows start in different banks
 };
 
 template <int WIDTH>
 __global__ void __launch_bounds__(kThreads, 2) skinny_along_m(const __grid_constant__ SkinnyJob job) {
   using T = AlongM<WIDTH>;
-  constexpr int kPitch = (WIDTH + 3) / 4 * 4;
-  __shared__ alignas(16) float bs[2][T::kDepth][kPitch];
+  __shared__ alignas(16) float bs[2][T::kDepth][T::kPitch];
   __shared__ float sums[WIDTH][T::kRows];
   const uint32_t rank = cluster::rank(), blocks = cluster::size();
   const SkinnyPart part(job, T::kRows, WIDTH, rank, blocks);
@@ -237,12 +238,12 @@ __global__ void __launch_bounds__(kThreads, 2) skinny_along_m(const __grid_const
 
   float4 acc[WIDTH] = {};
   fetch(warp);
-  load_b<WIDTH, T::kDepth, 1, kPitch>(&bs[0][0][0], job, part, part.k0);
+  load_b<WIDTH, T::kDepth, 1, T::kPitch>(&bs[0][0][0], job, part, part.k0);
   int buffer = 0;
   for (int64_t begin = 0; begin < depth; begin += T::kDepth, buffer ^= 1) {
     wait_copies<0>();
     __syncthreads();  // B is here, and the other buffer is free
-    load_b<WIDTH, T::kDepth, 1, kPitch>(&bs[buffer ^ 1][0][0], job, part, part.k0 + begin + T::kDepth);
+    load_b<WIDTH, T::kDepth, 1, T::kPitch>(&bs[buffer ^ 1][0][0], job, part, part.k0 + begin + T::kDepth);
 #pragma unroll 1
     for (int q = warp; q < T::kDepth; q += kWarps * T::kAhead) {
       float4 a[T::kAhead];
@@ -251,7 +252,7 @@ __global__ void __launch_bounds__(kThreads, 2) skinny_along_m(const __grid_const
       fetch(begin + q + kWarps * T::kAhead);
 #pragma unroll
       for (int i = 0; i < T::kAhead; ++i) {
-        float columns[kPitch];
+        float columns[T::kPitch];
 #pragma unroll
         for (int col = 0; col < WIDTH; col += 4)
           *reinterpret_cast<float4*>(&columns[col]) =

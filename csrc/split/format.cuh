@@ -58,7 +58,7 @@ __device__ __forceinline__ float power_of_two(int exponent) {  // of a normal fl
   return __uint_as_float(static_cast<uint32_t>(exponent + 127) << 23);
 }
 
-constexpr uint32_t kMagnitude = 0x7fffffff, kInfinity = 0x7f800000, kNan = 0x7fc00000;
+constexpr uint32_t kMagnitude = 0x7fffffff, kInfinity = 0x7f800000, kMinusInfinity = 0xff800000, kNan = 0x7fc00000;
 
 // The exponent that a row is divided by, from the bits of its largest magnitude. Rows of very small elements don't come
 // up to the top: the factor must be a float. A row with Inf or NaN is redone, whatever its scale.
@@ -70,11 +70,12 @@ __device__ __forceinline__ int row_exponent(uint32_t largest) {
 
 // A row's scale and threshold in one word: the threshold's upper 24 bits (so many are exact for up to 2^16 small
 // elements), the exponent below them. A row with Inf or NaN has the threshold NaN, that no element passes; all other
-// sums are finite.
+// sums are finite. A row of zeros has -Inf: its products are zero, whatever else is small.
 template <class F>
 __device__ __forceinline__ uint32_t row_word(uint32_t largest, int exponent, uint32_t small) {
-  const float threshold = F::kThreshold * static_cast<float>(small);
-  const uint32_t bits = largest >= kInfinity ? kNan : __float_as_uint(threshold);
+  uint32_t bits = __float_as_uint(F::kThreshold * static_cast<float>(small));
+  if (largest >= kInfinity) bits = kNan;
+  if (largest == 0) bits = kMinusInfinity;
   return (bits & 0xffffff00u) | static_cast<uint32_t>(exponent + 128);
 }
 

@@ -17,6 +17,7 @@ constexpr double kLaunchSeconds = 5.5e-6;   // pass, product and redo, when ther
 constexpr double kSumSeconds = 2.0e-6;      // one launch more
 constexpr double kPassBandwidth = 0.8;      // of a copy's
 constexpr int64_t kShortestSlice = 256;
+constexpr int64_t kMoreSlices = 6;
 constexpr size_t kDefaultLimitMib = 4096;
 
 int64_t shared_batch(const ConstMatrix& x, int64_t batch) { return x.batch == 0 ? 1 : batch; }
@@ -37,7 +38,10 @@ double seconds(const Shape& shape, const Problem& p, const Device& device, int64
   const double bandwidth = device.bandwidth_gbs * 1e9;
   const double operands =
       shared_batch(p.a, p.batch) * double(p.m) * p.k + shared_batch(p.b, p.batch) * double(p.n) * p.k;
-  const double pass = operands * (4 + 4 * shape.planes) / (kPassBandwidth * bandwidth);
+  const double panels = shared_batch(p.a, p.batch) * double(ceil_div(p.m, kTile)) +
+                        shared_batch(p.b, p.batch) * double(ceil_div(p.n, kTile));
+  const double planes = panels * slices * steps(slice) * shape.planes * kPanelBytes;
+  const double pass = (4 * operands + planes) / (kPassBandwidth * bandwidth);
   const double stores = double(p.m) * p.n * p.batch * 4 / bandwidth;
   const double sum = slices > 1 ? kSumSeconds + stores * (slices + 1) : 0;
   return kLaunchSeconds + pass + std::max(product, stores * slices) + sum;
@@ -55,17 +59,19 @@ Plan plan(const Shape& shape, const Problem& p, const Device& device, size_t lim
   const int64_t tiles = ceil_div(p.m, kTile) * ceil_div(p.n, kTile) * p.batch;
   const int64_t fewest = std::max<int64_t>(1, ceil_div(p.k, kMaxSlice));
   Plan best = {};
-  for (int64_t slices = fewest;
-       slices == fewest || (p.batch == 1 && p.k / slices >= kShortestSlice && tiles * slices <= 2 * device.sms);
-       slices *= 2) {
-    const int64_t slice = steps(ceil_div(p.k, slices)) * kStep;
+  const auto consider = [&](int64_t wanted) {
+    const int64_t slice = steps(ceil_div(p.k, wanted)) * kStep, slices = std::max<int64_t>(1, ceil_div(p.k, slice));
     for (int cluster = 1; cluster <= 4; cluster *= 2) {
       if (cluster > 1 && (tiles * slices > resident(device, cluster) || steps(slice) < 2 * cluster)) continue;
       const double time = seconds(shape, p, device, slice, slices, cluster);
-      if (best.slices == 0 || time < best.seconds)
-        best = {p.m, p.n, p.batch, slice, std::max<int64_t>(1, ceil_div(p.k, slice)), cluster, time};
+      if (best.slices == 0 || time < best.seconds) best = {p.m, p.n, p.batch, slice, slices, cluster, time};
     }
-  }
+  };
+  // A few more slices than needed may fill the last wave; many, a device that has few tiles.
+  consider(fewest);
+  const int64_t most = p.batch > 1 ? fewest : std::max(fewest, p.k / kShortestSlice);
+  for (int64_t slices = fewest + 1; slices <= std::min(most, fewest + kMoreSlices); ++slices) consider(slices);
+  for (int64_t slices = 2 * fewest; slices <= most && tiles * slices <= 2 * device.sms; slices *= 2) consider(slices);
   if (best.slices > 1) best.batch = 1;
   // Each halving keeps whole tiles; k comes last, because its pieces read and write C again.
   Problem piece = p;

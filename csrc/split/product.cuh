@@ -207,7 +207,7 @@ __device__ void consume(const Job& job, char* ring, ProductShared& shared, int f
     const int quarters = 4 / static_cast<int>(blocks);
     const TileOutput output(job, tile_at(job, index), scales, t, static_cast<int>(rank) * quarters, quarters);
     uint32_t mark = 0;
-    if (__any_sync(~0u, output.uncertain(scales[1]))) {
+    if (__any_sync(~0u, output.uncertain(scales))) {
       float copy[64];  // indexed at run time, so in local memory
 #pragma unroll
       for (int e = 0; e < 64; ++e) copy[e] = sum[e];

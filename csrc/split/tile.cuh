@@ -114,12 +114,15 @@ struct TileOutput {
     return marked;
   }
 
-  // Whether one of the thread's rows and columns has a threshold: without it every element is certified.
-  __device__ __forceinline__ bool uncertain(const uint32_t (&words)[kTile]) const {
-    uint32_t thresholds = __float_as_uint(rows[0].threshold) | __float_as_uint(rows[1].threshold);
+  // Whether one of the thread's rows and columns has a threshold: without it every element is certified. As an integer,
+  // a word with a threshold above zero, or NaN, is larger than an exponent alone, and one with -Inf is negative.
+  __device__ __forceinline__ bool uncertain(const uint32_t (&words)[2][kTile]) const {
+    int most = max(static_cast<int>(words[0][element_row(t, 0)]), static_cast<int>(words[0][element_row(t, 2)]));
 #pragma unroll
-    for (int e = 0; e < 64; e += 4) thresholds |= words[element_col(t, e)] | words[element_col(t, e + 1)];
-    return thresholds >> 8;
+    for (int e = 0; e < 64; e += 4)
+      most = max(most,
+                 max(static_cast<int>(words[1][element_col(t, e)]), static_cast<int>(words[1][element_col(t, e + 1)])));
+    return most > 0xff;
   }
 };
 

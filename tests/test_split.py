@@ -1,0 +1,262 @@
+"""The split family: what its guard certifies, what it has redone, and how it is cut into pieces.
+
+The guard's arithmetic is tried on the CPU with the constants of csrc/split/format.cuh; its kernels
+on a GPU, with bad rows, columns, tiles and elements planted anywhere.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+import pytest
+import torch
+from support.bounds import Reference, contract_units
+from support.data import DISTRIBUTIONS, integers, operands
+from support.process import ROOT
+from support.table import KERNELS, Kernel, runnable
+from torch import Tensor
+
+import torch_sgemm
+
+SPLIT = [row for row in KERNELS if row.family == "split"]
+FORMAT = (ROOT / "csrc" / "split" / "format.cuh").read_text(encoding="utf-8")
+each_split = pytest.mark.parametrize("row", SPLIT, ids=lambda row: row.name)
+TILE = 128
+
+
+# --- the scheme, on the CPU -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Format:
+    """A number format of the family, with the constants that its kernels are compiled with."""
+
+    name: str
+    dtype: torch.dtype
+    planes: int
+
+    def constant(self, name: str) -> float:
+        body = FORMAT.split(f"struct {self.name} {{")[1]
+        text = re.search(rf"\b{name} = ([-+0-9a-fx.p]+?)f?;", body)[1]
+        return float.fromhex(text) if "x" in text else float(text)
+
+    def scaled(self, x: Tensor) -> Tensor:
+        """Rows times the power of two that brings their largest element to the top."""
+        top = int(self.constant("kTopExponent"))
+        largest = x.abs().amax(dim=1, keepdim=True).double()
+        exponent = torch.floor(torch.log2(largest.clamp(min=2.0**-149)))
+        exponent = exponent.clamp(min=top - 126)
+        return x.double() * torch.exp2(top - exponent)
+
+    def represented(self, scaled: Tensor) -> Tensor:
+        """The sum of the planes."""
+        total, rest = torch.zeros_like(scaled), scaled.float()
+        for plane in range(self.planes):
+            step = 2.0**-11 if self.name == "Fp16x3" and plane else 1.0
+            part = (rest / step).to(self.dtype).float() * step
+            total, rest = total + part.double(), rest - part
+        return total
+
+    def thresholds(self, scaled: Tensor) -> Tensor:
+        small = (scaled != 0) & (scaled.abs() < self.constant("kSmall"))
+        certain = (scaled == 0).all(dim=1)
+        return (small.sum(dim=1) * self.constant("kThreshold")).masked_fill(certain, -math.inf)
+
+
+FORMATS = (Format("Fp16x3", torch.float16, 2), Format("Bf16x6", torch.bfloat16, 3))
+HARD = ("inner_scaled_20", "inner_scaled_40", "wide_phi_4", "softmax_rows", "student_t2", "normal")
+
+
+@pytest.mark.parametrize("name", HARD)
+@pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
+def test_what_passes_the_guard_is_represented_well(form: Format, name: str) -> None:
+    """Elements that pass lose at most 2 units of themselves beside the relative error of planes."""
+    a, b = operands(name, 60, 50, 400, seed=3)
+    a[7] *= 2.0**-100
+    a[8, ::2] *= 2.0**-60
+    a[9] = 0
+    rows, cols = form.scaled(a), form.scaled(b.t().contiguous())
+    exact = rows @ cols.t()
+    represented = form.represented(rows) @ form.represented(cols).t()
+    passes = exact.abs() >= form.thresholds(rows)[:, None] + form.thresholds(cols)[None, :]
+    relative = 2.0**-21 if form.name == "Fp16x3" else 0
+    allowed = relative * (rows.abs() @ cols.abs().t()) + 2 * 2.0**-24 * exact.abs()
+    slack = 2.0**-50 * (rows.abs() @ cols.abs().t())  # float64's own
+    lost = (represented - exact).abs()
+    assert bool((lost[passes] <= (allowed + slack)[passes]).all())
+    assert bool(passes[9].all()), "exact zeros are certain"
+    if name == "normal":
+        assert bool(passes[:7].all())
+
+
+def test_fp16_loses_what_the_guard_stops() -> None:
+    """Without the guard the bar would be missed by far: the test above could fail."""
+    form = FORMATS[0]
+    a, b = operands("inner_scaled_40", 40, 40, 300, seed=1)
+    rows, cols = form.scaled(a), form.scaled(b.t().contiguous())
+    exact, scale = rows @ cols.t(), rows.abs() @ cols.abs().t()
+    error = (form.represented(rows) @ form.represented(cols).t() - exact).abs() / (scale * 2.0**-24)
+    passes = exact.abs() >= form.thresholds(rows)[:, None] + form.thresholds(cols)[None, :]
+    assert float(error.max()) > 1000
+    assert not bool(passes[error > 20].any())
+
+
+def test_thresholds_fit_their_word() -> None:
+    """The upper 24 bits of a float hold the threshold of as many small elements as a slice has."""
+    plan = (ROOT / "csrc" / "split" / "plan.h").read_text(encoding="utf-8")
+    most = int(re.search(r"kMaxSlice = (\d+);", plan)[1])
+    for form in FORMATS:
+        counts = torch.arange(most + 1, dtype=torch.float32) * form.constant("kThreshold")
+        assert torch.equal((counts.view(torch.int32) & -256).view(torch.float32), counts)
+
+
+# --- the kernels, on a GPU ------------------------------------------------------------------
+
+
+def within_contract(a: Tensor, b: Tensor, result: Tensor) -> bool:
+    reference = Reference.of(a, b)
+    return reference.units(result) <= contract_units(reference.units(torch.mm(a, b)))
+
+
+def here(row: Kernel) -> None:
+    if row not in runnable("cuda"):
+        pytest.skip(f"{row.name} needs sm_{row.min_arch}")
+
+
+PLANTS = {
+    "small": lambda x: x.mul_(2.0**-45),
+    "tiny": lambda x: x.mul_(2.0**-120),
+    "subnormal": lambda x: x.mul_(2.0**-140),
+    "huge": lambda x: x.mul_(2.0**90),
+    "largest": lambda x: x.fill_(3.4e38),
+    "alternating": lambda x: x[..., ::2].mul_(2.0**-50),
+    "zero": lambda x: x.zero_(),
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("plant", PLANTS)
+@each_split
+def test_planted_rows_change_only_their_own_results(row: Kernel, plant: str) -> None:
+    """A bad row of A or column of B: right there, and the same bits as before everywhere else."""
+    here(row)
+    m, n, k = 300, 270, 500
+    a, b = torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda")
+    before = torch.ops.sgemm.mm(a, b, kernel=row.name)
+    for i in (0, 127, 128, 299):
+        bad = a.clone()
+        PLANTS[plant](bad[i])
+        result = torch.ops.sgemm.mm(bad, b, kernel=row.name)
+        others = torch.arange(m, device="cuda") != i
+        assert torch.equal(result[others], before[others])
+        if plant != "largest":  # there IEEE sums overflow, in an order of their own
+            assert within_contract(bad[i : i + 1], b, result[i : i + 1])
+    for j in (0, 127, 128, 269):
+        bad = b.clone()
+        PLANTS[plant](bad[:, j])
+        result = torch.ops.sgemm.mm(a, bad, kernel=row.name)
+        others = torch.arange(n, device="cuda") != j
+        assert torch.equal(result[:, others], before[:, others])
+        if plant != "largest":
+            assert within_contract(a, bad[:, j : j + 1], result[:, j : j + 1])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layouts", ["NN", "NT", "TN", "TT"])
+@each_split
+def test_single_giants(row: Kernel, layouts: str) -> None:
+    """One giant element in A and one in B: they meet in one sum, and spoil a row and a column."""
+    here(row)
+    m, n, k = 200, 180, 700
+    for giant in (2.0**40, 2.0**60, 2.0**100):
+        a, b = torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda")
+        a[130, 3] = giant
+        b[5, 129] = giant
+        a_in = a if layouts[0] == "N" else a.t().contiguous().t()
+        b_in = b if layouts[1] == "N" else b.t().contiguous().t()
+        assert within_contract(a, b, torch.ops.sgemm.mm(a_in, b_in, kernel=row.name))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("count", [1, 64, 65, 16384])
+def test_few_and_many_marked_elements(count: int) -> None:
+    """Elements that cancel below the threshold: by dot products, or the tile as a whole."""
+    row = next(row for row in SPLIT if row.name == "split_fp16x3")
+    here(row)
+    m = n = TILE
+    k = 256
+    a, b = torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda")
+    # The rows' sums live in small elements alone: those in `lost` columns of B meet no large one.
+    a[:, 0] = 2.0**20
+    a[:, 1:] *= 2.0**-30
+    b[0] = 1
+    lost = torch.arange(m * n, device="cuda").view(m, n) < count
+    columns = lost.any(dim=0)
+    b[0, columns] = 0
+    before = torch_sgemm.redone()
+    c = torch.randn(m, n, device="cuda")
+    out = c.clone()
+    torch.ops.sgemm.gemm_(out, a, b, alpha=2.0**29, beta=0.5, kernel=row.name)
+    torch.cuda.synchronize()
+    after = torch_sgemm.redone()
+    reference = Reference.of(a, b, c, 2.0**29, 0.5)
+    torch_units = reference.units(torch.addmm(c, a, b, alpha=2.0**29, beta=0.5))
+    assert reference.units(out) <= contract_units(torch_units)
+    redone = after.elements - before.elements
+    assert 0 < redone <= int(columns.sum()) * m
+    assert (after.tiles - before.tiles == 1) == (redone > 64)
+
+
+@pytest.mark.gpu
+def test_ordinary_data_is_not_redone() -> None:
+    here(SPLIT[-1])
+    torch.cuda.synchronize()
+    before = torch_sgemm.redone()
+    for name in ("uniform_0_1", "normal", "one_sided", "small_integers", "identity"):
+        a, b = operands(name, 300, 300, 1000, "cuda")
+        torch.ops.sgemm.mm(a, b, kernel="split_fp16x3")
+    torch.cuda.synchronize()
+    assert torch_sgemm.redone() == before
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+@each_split
+def test_batches_and_slices_keep_the_contract(row: Kernel, name: str) -> None:
+    here(row)
+    a, b = operands(name, 3 * 140, 150, 300, "cuda", seed=5)
+    batch = torch.ops.sgemm.bmm(a.view(3, 140, 300), b.expand(3, -1, -1), kernel=row.name)
+    assert within_contract(a, b, batch.view(420, 150))
+    a, b = operands(name, 70, 60, 20000, "cuda", seed=6)
+    assert within_contract(a, b, torch.ops.sgemm.mm(a, b, kernel=row.name))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mib", [1, 3, 20])
+@each_split
+def test_workspace_limit(row: Kernel, mib: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces of the batch, of m and n, of k: the same exact sums, in the memory allowed."""
+    here(row)
+    monkeypatch.setenv("TORCH_SGEMM_WORKSPACE", str(mib))
+    for m, n, k, batch in ((1000, 900, 500, 1), (130, 260, 30000, 1), (200, 100, 700, 9)):
+        a = integers((batch, m, k), 1, "cuda")
+        b = integers((batch, k, n), 2, "cuda")
+        out = integers((batch, m, n), 3, "cuda")
+        expected = 2 * (a.double() @ b.double()) - out.double()
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        allocated = torch.cuda.memory_allocated()
+        torch.ops.sgemm.gemm_(out, a, b, alpha=2.0, beta=-1.0, kernel=row.name)
+        torch.cuda.synchronize()
+        assert torch.equal(out.double(), expected), (m, n, k, batch)
+        least = 2**21  # the smallest piece, and the allocator's rounding
+        assert torch.cuda.max_memory_allocated() - allocated <= (mib << 20) + least
+
+
+@pytest.mark.gpu
+def test_redone_wants_a_gpu() -> None:
+    with pytest.raises(RuntimeError, match="accepted: a CUDA device"):
+        torch_sgemm.redone("cpu")
+    assert math.isfinite(torch_sgemm.redone(0).elements)
