@@ -16,6 +16,7 @@ import torch
 
 import torch_sgemm
 from benchmarks import (
+    accuracy,
     errors,
     machine,
     measure,
@@ -28,6 +29,7 @@ from benchmarks import (
     timing,
 )
 from benchmarks.__main__ import main
+from benchmarks.distributions import DISTRIBUTIONS
 from benchmarks.problems import Problem
 from benchmarks.sides import Side, sgemm_side, torch_side
 
@@ -52,12 +54,8 @@ def gpu_record(**changes) -> dict:
         "driver": "1.2",
         "torch": "2.10",
     }
-    about |= {
-        "torch_cuda": "13.0",
-        "torch_sgemm": "0.1",
-        "max_sm_mhz": 1980.0,
-        "power_limit_w": 700.0,
-    }
+    about |= {"torch_cuda": "13.0", "torch_sgemm": "0.1"}
+    about |= {"max_sm_mhz": 1980.0, "power_limit_w": 700.0}
     result = {
         "command": "ladder",
         "date": "2024-01-02 03:04 UTC",
@@ -321,6 +319,19 @@ def test_suite_summary_leaves_out_what_is_wrong():
     assert y["cases"] == 0 and y["worst"] is None and math.isnan(y["geomean"])
 
 
+def test_accuracy_summary_compares_long_sums():
+    rows = [
+        measured("x", distribution=name, k=k, error_mean=mean, torch_error_mean=theirs, good=good)
+        for name, k, mean, theirs, good in (
+            ("better", 64, 9.0, 1.0, False), ("better", 512, 1.0, 0.5, True),
+            ("better", 8192, 1.0, 2.0, True), ("equal", 512, 0.0, 0.0, True),
+            ("unfinished", 512, math.nan, 1.0, False),
+        )
+    ]  # fmt: skip
+    expected = {"kernel": "x", "cases": 5, "bad": 2, "below": 1, "distributions": 3}
+    assert accuracy.summarise(rows) == [expected]
+
+
 def test_clocks_are_summarised():
     keys = list(machine.FIELDS)
     samples = [
@@ -350,6 +361,7 @@ def test_blocks_are_replaced_and_nothing_else():
     assert new == PAGE.replace("old", "new ladder")
     assert report.replace_blocks(new, lambda name: f"new {name}\n") == new
     assert report.replace_blocks("no block\n", pytest.fail) == "no block\n"
+    assert report.replace_blocks(PAGE, lambda name: None) == PAGE
 
 
 @pytest.mark.parametrize(
@@ -372,17 +384,41 @@ def test_report_writes_the_recorded_figures(tmp_path):
     page.write_text(PAGE + PAGE.replace("ladder", "ladder-chart") + PAGE.replace("ladder", "call"))
     arguments = ["report", str(page), "--results", str(results)]
     assert main(arguments) == 0
-    assert page.read_text().count("No record yet") == 3
+    assert page.read_text().count("\nold\n") == 3
     found = gpu_record(rows=[measured(), measured("double_buffer", percent_of_torch=93.0)])
     path = record.save(found, record.default_path(found, results))
     assert main([*arguments, "--check"]) == 1
-    assert page.read_text().count("No record yet") == 3
+    assert page.read_text().count("\nold\n") == 3
     assert main(arguments) == 0
     text = page.read_text()
     assert "| double_buffer | 1.50 (93 %) |" in text and "Test GPU" in text and "a" * 12 in text
     assert f"](../results/{path.stem}.png)" in text and path.with_suffix(".png").exists()
-    assert text.count("No record yet") == 1
+    assert text.count("\nold\n") == 1
     assert main([*arguments, "--check"]) == 0
+
+
+def test_report_writes_errors_and_the_suite(tmp_path):
+    results, page = tmp_path / "results", tmp_path / "page.md"
+    names = ("accuracy", "accuracy-chart", "suite", "suite-chart")
+    page.write_text("".join(PAGE.replace("ladder", name) for name in names))
+    rows = [
+        measured(name, distribution="normal", m=30, n=20, k=k, error_max=error, good=error < 8)
+        for name, error in (("split_fp16x3", 1.5), ("split_bf16x6", math.nan))
+        for k in (128, 8192, 65536)
+    ]
+    found = gpu_record(command="accuracy", rows=rows, summary=accuracy.summarise(rows))
+    record.save(found, record.default_path(found, results))
+    rows = [measured("auto", group="x", label="x 1")]
+    found = gpu_record(command="suite", rows=rows, summary=suite.summarise(rows))
+    record.save(found, record.default_path(found, results))
+    assert main(["report", str(page), "--results", str(results)]) == 0
+    text = page.read_text()
+    assert "old" not in text and text.count("Test GPU") == 4
+    figures = "2.00 / 0.30 | 1.50 / 0.30 | nan / 0.30 BAD |"
+    assert f"| normal | {figures} {figures}" in text and "30 x 20 x k" in text
+    assert "| auto | x | 1 | 0 | 0.50 | 0.50 (x 1) |" in text
+    for chart in ("accuracy-test-gpu.png", "suite-test-gpu.png"):
+        assert f"](results/{chart})" in text and (results / chart).exists()
 
 
 def test_pages_hold_what_the_records_say():
@@ -412,6 +448,21 @@ def test_ladder_measures_every_row_of_the_table(tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "No GPU is used" in shown
     assert "There is no GPU record yet" in shown or "Recorded on a GPU" in shown
+
+
+def test_accuracy_measures_every_distribution(tmp_path):
+    path = tmp_path / "accuracy.json"
+    run = ["accuracy", "--device", "cpu", "--k", "7", "600", "--extent", "9", "5", "--output"]
+    assert main([*run, str(path)]) == 0
+    found = record.load(path)
+    cases = [(r["distribution"], r["k"], r["kernel"]) for r in found["rows"]]
+    assert cases == [(name, k, "ladder") for name in DISTRIBUTIONS for k in (7, 600)]
+    for r in found["rows"]:
+        assert (r["m"], r["n"]) == (9, 5) and r["correct"]
+        assert 0 <= r["error_mean"] <= r["error_max"]
+        assert r["good"] == (r["error_max"] <= max(2 * r["torch_error_max"], 8))
+    assert found["summary"] == accuracy.summarise(found["rows"])
+    assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_every_row_of_the_table_runs_somewhere():

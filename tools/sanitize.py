@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 PLANTABLE = ("memcheck", "initcheck")
-OURS = "cuda_backend"  # the namespace of our kernels: PyTorch's are not what is checked here
+OURS = "5sgemm"  # the mangled namespace of our kernels: PyTorch's are not what is checked here
 
 # Less than a tile, tiles with tails in every direction, and whole tiles; row-major and transposed
 # operands, and some that are only 4-byte aligned.
@@ -30,15 +30,18 @@ SHAPES = ((1, 7, 3), (65, 67, 33), (129, 130, 17), (128, 128, 32))
 LAYOUTS = (("N", "N"), ("N", "T"), ("T", "N"), ("T", "T"), ("off", "off"))
 
 
-def operand(rows: int, cols: int, layout: str, seed: int):
+def operand(rows: int, cols: int, layout: str, seed: int, corner: float | None = None):
     """Integers on the GPU in an allocation of exactly their size: any step outside is seen.
 
-    Copied from the CPU, so that no kernel but ours runs: N, T, or off, 4-byte aligned.
+    Copied from the CPU, so that no kernel but ours runs: N, T, or off, 4-byte aligned. ``corner``
+    is the first element.
     """
     import torch
 
     gen = torch.Generator().manual_seed(seed)
     values = torch.randint(-4, 5, (rows, cols), generator=gen).float()
+    if corner is not None:
+        values[0, 0] = corner
     if layout == "T":
         return values.t().contiguous().cuda().t()
     if layout == "off":
@@ -51,8 +54,10 @@ def check(rows: list[str], shape: tuple[int, int, int], layouts: tuple[str, str]
     import torch
 
     m, n, k = shape
-    a, b = operand(m, k, layouts[0], 1), operand(k, n, layouts[1], 2)
-    product = a.cpu() @ b.cpu()  # of small integers: exact in any order
+    # Beside a giant the guard of split products has elements computed again.
+    a, b = operand(m, k, layouts[0], 1, corner=2.0**60), operand(k, n, layouts[1], 2)
+    # Exact in any order: small integers, or multiples of the giant, that swallow the others.
+    product = (a.cpu().double() @ b.cpu().double()).float()
     for row in rows:
         c = operand(m, n, "off" if "off" in layouts else "N", 3)
         expected = 2 * product - c.cpu()
@@ -90,9 +95,7 @@ def work(kernels: list[str], planted: str) -> None:
 
     major, minor = torch.cuda.get_device_capability()
     rows = [
-        row.name
-        for row in torch_sgemm.kernels()
-        if row.family and row.runs_on(10 * major + minor)
+        row.name for row in torch_sgemm.kernels() if row.family and row.runs_on(10 * major + minor)
     ]
     if kernels:
         rows = [row for row in rows if row in kernels]

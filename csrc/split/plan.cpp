@@ -87,6 +87,8 @@ Plan plan(const Shape& shape, const Problem& p, const Device& device, size_t lim
       *widest = ceil_div(*widest, 2 * kTile) * kTile;
     else if (best.slices > 1)
       best.slices = ceil_div(best.slices, 2);
+    else if (best.slice > kStep)
+      best.slice = ceil_div(best.slice, 2 * kStep) * kStep;
     else
       return best;  // the least that works
   }

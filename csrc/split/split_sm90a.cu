@@ -116,7 +116,9 @@ void launch_piece(const Problem& p, const Plan& plan, const Context& context) {
     launch_pass<F, 1024>(job, context.stream);
   else
     launch_pass<F, 512>(job, context.stream);
-  launch_product<F>(job, sms, plan.cluster, context.stream);
+  int cluster = plan.cluster;
+  while (cluster > job.steps) cluster /= 2;  // the last piece of k may be short
+  launch_product<F>(job, sms, cluster, context.stream);
   if (sliced) launch_sum(job.p.d.data, job.p.batch, p, context);
 }
 
