@@ -8,11 +8,11 @@ from pathlib import Path
 from types import ModuleType
 
 try:
-    from benchmarks import call, ladder, report, seeds, suite, tables
+    from benchmarks import accuracy, call, ladder, report, seeds, suite, tables
 except ModuleNotFoundError as missing:
     sys.exit(f"benchmarks: {missing}; install the package with its extra: pip install '.[bench]'")
 
-MEASURING = {"ladder": ladder, "suite": suite, "seeds": seeds, "call": call}
+MEASURING = {"ladder": ladder, "suite": suite, "seeds": seeds, "call": call, "accuracy": accuracy}
 
 
 def first_line(module: ModuleType) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from pathlib import Path
 
@@ -65,6 +66,38 @@ def suite(record: dict, path: Path) -> Path:
     axis.set_yticks(range(len(cases)), cases, fontsize=5)
     axis.set_ylim(len(cases) - 0.5, -0.5)
     axis.set_xlabel("speed relative to torch", fontsize=7)
+    axis.tick_params(axis="x", labelsize=7)
+    axis.grid(axis="x", alpha=0.3)
+    axis.legend(fontsize=6)
+    _title(figure, f"{provenance(record)}; {record['timing']}")
+    return _save(figure, path)
+
+
+def accuracy(record: dict, path: Path) -> Path:
+    """Largest error on every distribution at the largest k up to 8192, a marker a kernel."""
+    depths = {r["k"] for r in record["rows"]}
+    k = max((k for k in depths if k <= 8192), default=max(depths))
+    rows = [r for r in record["rows"] if r["k"] == k]
+    names = list(dict.fromkeys(r["distribution"] for r in rows))
+    sides = {"torch.mm": {r["distribution"]: r["torch_error_max"] for r in rows}}
+    for r in rows:
+        sides.setdefault(r["kernel"], {})[r["distribution"]] = r.get("error_max", math.nan)
+    figure, axis = plt.subplots(figsize=(8, 1.6 + 0.26 * len(names)), layout="constrained")
+    for i, (side, errors) in enumerate(sides.items()):
+        color = THEIRS if i == 0 else f"C{i - 1}"
+        # Side by side within a line: many errors are nearly the same.
+        places = [names.index(name) + 0.7 * ((i + 0.5) / len(sides) - 0.5) for name in errors]
+        axis.plot(errors.values(), places, "Dos^vP"[i % 6], color=color, markersize=4, label=side)
+        for y, error in zip(places, errors.values(), strict=True):
+            if not math.isfinite(error):
+                at = axis.get_yaxis_transform()
+                text = {"color": color, "fontsize": 5, "ha": "right", "va": "center"}
+                axis.text(0.99, y, f"{side}: not finite", transform=at, **text)
+    axis.set_xscale("symlog", linthresh=1, linscale=0.4)
+    axis.set_xlim(left=-0.2)
+    axis.set_yticks(range(len(names)), names, fontsize=6)
+    axis.set_ylim(len(names) - 0.5, -0.5)
+    axis.set_xlabel(f"largest error at k = {k}, in units of 2⁻²⁴·(|A||B|)", fontsize=7)
     axis.tick_params(axis="x", labelsize=7)
     axis.grid(axis="x", alpha=0.3)
     axis.legend(fontsize=6)

@@ -1,7 +1,8 @@
 """``report``: writes the tables and charts of README.md and docs/ from the records.
 
 A block lies between ``<!-- begin:NAME -->`` and ``<!-- end:NAME -->``; what stands between is
-replaced. NAME is a key of BLOCKS. No figure in a block comes from anywhere but a record.
+replaced, if there is a record. NAME is a key of BLOCKS. No figure in a block comes from anywhere
+but a record.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import call, ladder, plots, record, seeds, suite, tables
+from benchmarks import accuracy, call, ladder, plots, record, seeds, suite, tables
 
 BLOCK = re.compile(r"(<!-- begin:([\w-]+) -->\n)(.*?)(<!-- end:\2 -->)", re.DOTALL)
 MARKER = re.compile(r"<!-- (?:begin|end):[\w-]+ -->")
@@ -44,17 +45,27 @@ def _ladder_errors(found: dict, _: Path) -> str:
     return head + tables.markdown(["row", "error", "torch.mm's", "bound"], rows)
 
 
-def _ladder_chart(found: dict, page: Path) -> str:
-    chart = tables.chart_path(Path(found["path"]))
-    if not chart.exists():  # the command that writes a record draws its chart
-        plots.ladder(found, chart)
-    relative = Path(os.path.relpath(chart.resolve(), page.resolve().parent)).as_posix()
-    return f"![TFLOP/s of every row beside torch.mm]({relative})"
+def _chart(draw: Callable[[dict, Path], Path], shows: str) -> Write:
+    def write(found: dict, page: Path) -> str:
+        chart = tables.chart_path(Path(found["path"]))
+        if not chart.exists():  # the command that writes a record draws its chart
+            draw(found, chart)
+        relative = Path(os.path.relpath(chart.resolve(), page.resolve().parent)).as_posix()
+        return f"![{shows}]({relative})"
+
+    return write
 
 
 def _suite_table(found: dict, _: Path) -> str:
     columns, rows = suite.summary_cells(found)
     return "Speed relative to torch.\n\n" + tables.markdown(columns, rows, left=2)
+
+
+def _accuracy_table(found: dict, _: Path) -> str:
+    columns, rows = accuracy.cells(found, (128, 8192), ("split_fp16x3", "split_bf16x6"))
+    m, n = found["rows"][0]["m"], found["rows"][0]["n"]
+    head = f"Errors of {m} x {n} x k against float64, max / mean, in units of 2⁻²⁴·(|A||B|).\n\n"
+    return head + tables.markdown(columns, rows)
 
 
 def _seeds_tables(found: dict, _: Path) -> str:
@@ -77,25 +88,31 @@ def _call_table(found: dict, _: Path) -> str:
 BLOCKS: dict[str, tuple[str, Write]] = {  # marker -> command whose record it shows, writer
     "ladder": ("ladder", _ladder_table),
     "ladder-errors": ("ladder", _ladder_errors),
-    "ladder-chart": ("ladder", _ladder_chart),
+    "ladder-chart": ("ladder", _chart(plots.ladder, "TFLOP/s of every row beside torch.mm")),
     "suite": ("suite", _suite_table),
+    "suite-chart": ("suite", _chart(plots.suite, "speed relative to torch, case by case")),
+    "accuracy": ("accuracy", _accuracy_table),
+    "accuracy-chart": (
+        "accuracy",
+        _chart(plots.accuracy, "largest errors beside torch.mm's, by distribution"),
+    ),
     "seeds": ("seeds", _seeds_tables),
     "call": ("call", _call_table),
 }
 
 
-def block(name: str, page: Path, results: Path, gpu: str | None) -> str:
-    """The text of one block, its provenance last."""
+def block(name: str, page: Path, results: Path, gpu: str | None) -> str | None:
+    """The text of one block, its provenance last; None if there is no record yet."""
     command, write = BLOCKS[name]
     found = record.latest_gpu(command, results, gpu)
     if found is None:
-        return f"No record yet: `python -m benchmarks {command}` on a GPU writes one.\n"
+        return None
     source = f"{record.provenance(found)}; {found['timing']}."
     return f"\n{write(found, page)}\n\n<sub>{source}</sub>\n\n"
 
 
-def replace_blocks(text: str, make: Callable[[str], str]) -> str:
-    """``text`` with every block's content made anew by ``make(name)``.
+def replace_blocks(text: str, make: Callable[[str], str | None]) -> str:
+    """``text`` with every block's content made anew by ``make(name)``, or as it is for None.
 
     Raises RuntimeError for an unknown name or a marker without its partner.
     """
@@ -103,7 +120,8 @@ def replace_blocks(text: str, make: Callable[[str], str]) -> str:
     def renew(match: re.Match[str]) -> str:
         if match[2] not in BLOCKS:
             raise RuntimeError(f"unknown block {match[2]}; there are {', '.join(BLOCKS)}")
-        return match[1] + make(match[2]) + match[4]
+        new = make(match[2])
+        return match[0] if new is None else match[1] + new + match[4]
 
     lone = MARKER.search(BLOCK.sub("", text))
     if lone:

@@ -1,0 +1,172 @@
+"""``accuracy``: errors over distributions that are hard for float32, beside torch.mm's."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+import torch
+
+import torch_sgemm
+from benchmarks import plots, record, tables
+from benchmarks.distributions import DISTRIBUTIONS, operands
+from benchmarks.errors import Errors, bound, in_units
+from benchmarks.measure import runnable
+from benchmarks.problems import Operands, Problem
+from benchmarks.session import Session
+from benchmarks.sides import Side, sgemm_side, torch_side
+
+GPU_DEPTHS = (1, 7, 32, 64, 128, 512, 2048, 8192, 65536)
+CPU_DEPTHS = (1, 7, 64, 512)
+GPU_EXTENT, CPU_EXTENT = (300, 260), (37, 41)
+FAMILIES = ("split", "ieee")  # the ladder's errors are in its own record
+LONG = 512  # from this k on, means tell how a kernel adds up and not only how it multiplies
+METHOD = "errors of every element against float64, each output full of NaN before its call"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """--k, --extent and --kernel."""
+    parser.add_argument("--k", type=int, nargs="+", help="(default: 1 ... 65536)")
+    parser.add_argument(
+        "--extent", type=int, nargs=2, metavar=("M", "N"), help="(default: 300 260)"
+    )
+    parser.add_argument(
+        "--kernel", nargs="+", metavar="NAME", help="rows or families (default: split and ieee)"
+    )
+
+
+def default_kernels(device: torch.device) -> list[str]:
+    """The rows of FAMILIES that run on ``device``; the ladder's choice where there are none."""
+    return [row.name for row in runnable(device) if row.family in FAMILIES] or ["ladder"]
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measures, saves the record and the chart, prints the tables."""
+    session = Session(args, METHOD)
+    depths = args.k or (GPU_DEPTHS if session.on_gpu else CPU_DEPTHS)
+    m, n = args.extent or (GPU_EXTENT if session.on_gpu else CPU_EXTENT)
+    kernels = args.kernel or default_kernels(session.device)
+    for kernel in kernels:  # an unknown name is an error before anything runs
+        a, b = (torch.empty(s, device=session.device) for s in ((m, depths[0]), (depths[0], n)))
+        torch_sgemm.explain(a, b, kernel=kernel)
+    results = session.record["rows"]
+    with session.progress(len(DISTRIBUTIONS) * len(depths)) as step:
+        for name in DISTRIBUTIONS:
+            for k in depths:
+                step(f"{name} {k}")
+                a, b = operands(name, m, n, k, session.device, session.seed)
+                about = {"distribution": name} | Problem(m, n, k).as_dict()
+                results += [about | figures for figures in measure(a, b, kernels)]
+    session.record["summary"] = summarise(results)
+    for k in depths:
+        columns, rows = cells(session.record, [k], kernels)
+        tables.show(f"{m} x {n} x {k}: error max / mean", columns, rows)
+    show_summary(session.record)
+    path, status = session.finish()
+    tables.say(f"Chart: {plots.accuracy(session.record, tables.chart_path(path))}")
+    if not session.on_gpu:
+        show_recorded()
+    return status
+
+
+def measure(a: torch.Tensor, b: torch.Tensor, kernels: Sequence[str]) -> list[dict]:
+    """Errors of each kernel on a @ b, and torch.mm's.
+
+    A kernel that raises has "failed" and no errors. One that is not good is still correct within
+    the bound of float32 multiply-adds, which other rows than the split ones are held to.
+    """
+    problem = Problem(a.size(0), b.size(1), a.size(1))
+    exact, magnitude = a.double() @ b.double(), a.abs().double() @ b.abs().double()
+    c = torch.empty(problem.m, problem.n, device=a.device)
+
+    def errors(side: Side) -> Errors:
+        c.fill_(float("nan"))
+        side.run(Operands(a, b, c))
+        return in_units(c, exact, magnitude)
+
+    theirs = errors(torch_side(problem))
+    rows = []
+    for kernel in kernels:
+        row = {"kernel": kernel, "good": False, "correct": False}
+        row |= {"torch_error_max": theirs.max, "torch_error_mean": theirs.mean}
+        try:
+            ours = errors(sgemm_side(problem, kernel))
+        except RuntimeError as failure:
+            rows.append(row | {"failed": str(failure).splitlines()[0]})
+            continue
+        limit = good_up_to(theirs.max)
+        row |= {"error_max": ours.max, "error_mean": ours.mean, "good": ours.max <= limit}
+        limit = max(limit, bound(problem.k))
+        rows.append(row | {"error_bound": limit, "correct": ours.max <= limit})  # False for NaN
+    return rows
+
+
+def good_up_to(torch_error_max: float) -> float:
+    """The largest error of a good result: twice torch.mm's, or 8 units."""
+    return max(8.0, 2 * torch_error_max)
+
+
+def summarise(rows: Sequence[dict]) -> list[dict]:
+    """For each kernel: bad cases, and on how many distributions its long sums beat torch.mm's.
+
+    ``below`` of ``distributions`` have a smaller mean error, averaged over k >= LONG; a case that
+    failed or is NaN is not smaller than anything.
+    """
+    summary = []
+    for kernel in dict.fromkeys(r["kernel"] for r in rows):
+        of_kernel = [r for r in rows if r["kernel"] == kernel]
+        means: dict[str, list[tuple[float, float]]] = {}
+        for r in of_kernel:
+            if r["k"] >= LONG:
+                pair = r.get("error_mean", float("nan")), r["torch_error_mean"]
+                means.setdefault(r["distribution"], []).append(pair)
+        # The same k on both sides, so that sums compare as averages do.
+        sums = [tuple(map(sum, zip(*pairs, strict=True))) for pairs in means.values()]
+        summary.append(
+            {
+                "kernel": kernel,
+                "cases": len(of_kernel),
+                "bad": sum(not r["good"] for r in of_kernel),
+                "below": sum(ours < theirs for ours, theirs in sums),
+                "distributions": len(sums),
+            }
+        )
+    return summary
+
+
+def cells(
+    found: dict, depths: Sequence[int], kernels: Sequence[str]
+) -> tuple[list[str], list[list[str]]]:
+    """A line a distribution; for each k, torch.mm's and the kernels' errors, max / mean."""
+    by: dict[str, dict[tuple[int, str], str]] = {}
+    for r in found["rows"]:
+        line = by.setdefault(r["distribution"], {})
+        verdict = "" if r["good"] else tables.verdict(r) or "BAD"
+        text = "failed" if "failed" in r else f"{tables.errors(r)} {verdict}".strip()
+        line[r["k"], r["kernel"]] = text
+        line[r["k"], "torch.mm"] = tables.errors(r, "torch_")
+    places = [(k, name) for k in depths for name in ("torch.mm", *kernels)]
+    rows = [[name, *(line.get(at, tables.NONE) for at in places)] for name, line in by.items()]
+    heads = [name if len(depths) == 1 else f"{name}, k = {k}" for k, name in places]
+    return ["distribution", *heads], rows
+
+
+def show_summary(found: dict) -> None:
+    """Bad cases and comparisons of the means on the terminal."""
+    rows = [
+        [s["kernel"], str(s["cases"]), str(s["bad"]), f"{s['below']} of {s['distributions']}"]
+        for s in found["summary"]
+    ]
+    columns = ["kernel", "cases", "bad", f"distributions with a smaller mean, k ≥ {LONG}"]
+    tables.show("Errors beside torch.mm's", columns, rows)
+
+
+def show_recorded() -> None:
+    """The recorded GPU figures, on a machine that has none of its own."""
+    found = record.latest_gpu("accuracy")
+    if found is None:
+        tables.say("\nThere is no GPU record yet (benchmarks/results/accuracy-*.json).")
+        return
+    tables.say("\nRecorded on a GPU:")
+    show_summary(found)
+    tables.say(record.provenance(found))
