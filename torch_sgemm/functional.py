@@ -3,14 +3,20 @@
 import torch
 from torch import Tensor
 
+from torch_sgemm.packed import PackedMatrix
 
-def matmul(a: Tensor, b: Tensor, *, kernel: str = "auto", out: Tensor | None = None) -> Tensor:
+
+def matmul(
+    a: Tensor, b: Tensor | PackedMatrix, *, kernel: str = "auto", out: Tensor | None = None
+) -> Tensor:
     """``torch.matmul(a, b)`` by a kernel of this package, with derivatives.
 
     Args:
         a: of shape (k,), (m, k) or (..., m, k), any strides.
-        b: of shape (k,), (k, n) or (..., k, n), any strides; leading dimensions broadcast.
-        kernel: ``"auto"``, a family, or a row of :func:`torch_sgemm.kernels`.
+        b: of shape (k,), (k, n) or (..., k, n), any strides; leading dimensions broadcast. Or a
+            matrix from :func:`torch_sgemm.pack`.
+        kernel: ``"auto"``, a family, or a row of :func:`torch_sgemm.kernels`; not used with a
+            packed matrix.
         out: where to write, as for ``torch.matmul``; without derivatives.
 
     Operands that are not float32, under autocast too, and shapes that don't fit go to
@@ -20,6 +26,9 @@ def matmul(a: Tensor, b: Tensor, *, kernel: str = "auto", out: Tensor | None = N
         RuntimeError: ``kernel`` is unknown, or can't take the product; ``out`` is of another dtype
             or device, or a tensor requires grad where ``out`` is given.
     """
+    if isinstance(b, PackedMatrix):
+        result = b.mm(a.reshape(-1, a.shape[-1])).reshape(*a.shape[:-1], b.shape[1])
+        return result if out is None else _into(out, result)
     if not _is_ours(a, b):
         return torch.matmul(a, b, out=out)
     if out is not None:

@@ -74,9 +74,8 @@ void log_choice(const char* op, const Kernel& kernel, const std::string& request
   if (seen.insert(line).second) std::fprintf(stderr, "%s\n", line.c_str());
 }
 
-// out = alpha a b + beta c, all arguments checked before; c may be null when beta is 0.
-void product(const char* op, const Tensor& out, const Tensor* c, const Tensor& a, const Tensor& b, double alpha,
-             double beta, const std::string& request) {
+// c may be null when beta is 0.
+Problem problem(const Tensor& out, const Tensor* c, const Tensor& a, const Tensor& b, double alpha, double beta) {
   Problem p;
   p.a = view(a);
   p.b = view(b);
@@ -89,8 +88,13 @@ void product(const char* op, const Tensor& out, const Tensor* c, const Tensor& a
   if (c) p.c = broadcast_view(*c, p);
   const ConstMatrix d = view(out);
   p.d = {static_cast<float*>(out.mutable_data_ptr()), d.rows, d.cols, d.row, d.col, d.batch};
-  p = simplified(p);
+  return simplified(p);
+}
 
+// out = alpha a b + beta c, all arguments checked before.
+void product(const char* op, const Tensor& out, const Tensor* c, const Tensor& a, const Tensor& b, double alpha,
+             double beta, const std::string& request) {
+  const Problem p = problem(out, c, a, b, alpha, beta);
   const DeviceType type = out.is_cuda() ? DeviceType::kCuda : DeviceType::kCpu;
   const Backend& rows = backend(type);
   const Device device = type == DeviceType::kCuda ? cuda_device(out.get_device_index()) : Device{};
@@ -197,6 +201,52 @@ std::vector<int64_t> device(int64_t index) {
   return {1, d.arch, d.sms, int64_t(d.clock_ghz * 1e6), int64_t(d.bandwidth_gbs * 1e3), int64_t(d.l2_mb * 1048576)};
 }
 
+// Both only for Hopper, see torch_sgemm/packed.py.
+const Device& packing_device(const char* op, const Tensor& b) {
+  check_tensor(op, "b", b, b, 2);
+  const Device* device = b.is_cuda() ? &cuda_device(b.get_device_index()) : nullptr;
+  if (!device || device->arch != split::SplitProduct<split::Fp16x3>::kArch)
+    fail(op, "argument 'b' has " + describe(b) + "; accepted: a tensor on a GPU of compute capability 9.0");
+  return *device;
+}
+
+Tensor pack(const Tensor& b) {
+  const Device& device = packing_device("pack", b);
+  Tensor packed = empty({static_cast<int64_t>(split::packed_bytes(b.size(0), b.size(1)) / 4)}, b);
+#if defined(SGEMM_SM90A)
+  const torch::stable::accelerator::DeviceGuard guard(b.get_device_index());
+  if (b.numel()) split::pack_b(view(b), packed.mutable_data_ptr(), {current_stream(b), &device, nullptr});
+#else
+  fail("pack", "this build has no kernels of the family split; see python -m torch_sgemm.info");
+#endif
+  return packed;
+}
+
+// beta c + alpha a b; `packed` is what pack(b) returned.
+Tensor mm_packed(const Tensor& a, const Tensor& b, const Tensor& packed, const std::optional<Tensor>& c, double beta,
+                 double alpha) {
+  const Device& device = packing_device("mm_packed", b);
+  check_inputs("mm_packed", a, b, 2);
+  check_tensor("mm_packed", "packed", packed, b, 1);
+  if (packed.numel() != static_cast<int64_t>(split::packed_bytes(b.size(0), b.size(1)) / 4))
+    fail("mm_packed", "argument 'packed' has " + describe(packed) +
+                          "; accepted: what pack returned for 'b', which has " + describe(b));
+  if (c) check_addend("mm_packed", *c, a, b, nullptr);
+  Tensor out = new_output(a, b);
+  if (out.numel() == 0) return out;
+  const Problem p = problem(out, c ? &*c : nullptr, a, b, alpha, c ? beta : 0);
+  if (p.k == 0) {  // nothing was packed
+    product("mm_packed", out, c ? &*c : nullptr, a, b, alpha, c ? beta : 0, "split");
+    return out;
+  }
+#if defined(SGEMM_SM90A)
+  const torch::stable::accelerator::DeviceGuard guard(out.get_device_index());
+  const Tensor workspace = empty({static_cast<int64_t>(ceil_div(split::packed_workspace(p, device), 4))}, out);
+  split::launch_packed(p, packed.mutable_data_ptr(), {current_stream(out), &device, workspace.mutable_data_ptr()});
+#endif
+  return out;
+}
+
 // {elements, tiles} that the split family's guard had redone on a device
 std::vector<int64_t> redone(int64_t index) {
 #if defined(SGEMM_SM90A)
@@ -237,6 +287,8 @@ void register_products(torch::stable::detail::StableLibrary& m) {
   m.impl("baddbmm", TORCH_BOX(&Operators<3>::addmm));
   m.impl("baddbmm_out", TORCH_BOX(&Operators<3>::addmm_out));
   m.impl("gemm_", TORCH_BOX(&gemm_));
+  m.impl("_pack", TORCH_BOX(&pack));
+  m.impl("_mm_packed", TORCH_BOX(&mm_packed));
 }
 
 }  // namespace
@@ -260,6 +312,10 @@ STABLE_TORCH_LIBRARY(sgemm, m) {
   m.def("gemm_(Tensor(a!) c, Tensor a, Tensor b, str kernel=\"auto\", *, float alpha=1, float beta=0) -> ()");
   m.def("_kernels() -> str");
   m.def("_device(int index) -> int[]");
+  m.def("_pack(Tensor b) -> Tensor");
+  m.def(
+      "_mm_packed(Tensor a, Tensor b, Tensor packed, Tensor? c=None, *, float beta=1, float alpha=1) -> "
+      "Tensor");
   m.def("_redone(int index) -> int[]");
   m.def("_explain(int[] problem, float alpha, float beta, int[] device, str kernel) -> str");
 }

@@ -209,7 +209,7 @@ template <int WIDTH>
 __global__ void __launch_bounds__(kThreads, 2) skinny_along_m(const __grid_constant__ SkinnyJob job) {
   using T = AlongM<WIDTH>;
   __shared__ alignas(16) float bs[2][T::kDepth][T::kPitch];
-  __shared__ float sums[WIDTH][T::kRows];
+  __shared__ alignas(16) float sums[WIDTH][T::kRows];
   const uint32_t rank = cluster::rank(), blocks = cluster::size();
   const SkinnyPart part(job, T::kRows, WIDTH, rank, blocks);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -272,10 +272,9 @@ __global__ void __launch_bounds__(kThreads, 2) skinny_along_m(const __grid_const
     if (warp == turn)
 #pragma unroll
       for (int col = 0; col < WIDTH; ++col) {
-        float* sum = &sums[col][lane * T::kRowsOfLane];
-        const float part_of_warp[4] = {acc[col].x, acc[col].y, acc[col].z, acc[col].w};
-#pragma unroll
-        for (int r = 0; r < 4; ++r) sum[r] = turn ? sum[r] + part_of_warp[r] : part_of_warp[r];
+        float4* sum = reinterpret_cast<float4*>(&sums[col][lane * T::kRowsOfLane]);
+        const float4 before = turn ? *sum : make_float4(0, 0, 0, 0);
+        *sum = make_float4(before.x + acc[col].x, before.y + acc[col].y, before.z + acc[col].z, before.w + acc[col].w);
       }
     __syncthreads();
   }

@@ -29,17 +29,19 @@ int64_t resident(const Device& device, int cluster) {
   return cluster == 4 ? device.sms / 11 * 10 / 4 : device.sms / cluster;
 }
 
-double seconds(const Shape& shape, const Problem& p, const Device& device, int64_t slice, int64_t slices, int cluster) {
+double seconds(const Shape& shape, const Problem& p, const Device& device, const Plan& plan) {
+  const int64_t slice = plan.slice, slices = plan.slices;
+  const int cluster = plan.cluster;
   const int64_t tiles = ceil_div(p.m, kTile) * ceil_div(p.n, kTile) * p.batch * slices;
   const double waves = double(ceil_div(tiles, resident(device, cluster)));
   const double step = shape.products * kCyclesOfStep / kTensorClock;
   const double product =
       waves * (ceil_div(steps(slice), cluster) * step + kTileSeconds + (cluster > 1) * kClusterSeconds);
   const double bandwidth = device.bandwidth_gbs * 1e9;
-  const double operands =
-      shared_batch(p.a, p.batch) * double(p.m) * p.k + shared_batch(p.b, p.batch) * double(p.n) * p.k;
-  const double panels = shared_batch(p.a, p.batch) * double(ceil_div(p.m, kTile)) +
-                        shared_batch(p.b, p.batch) * double(ceil_div(p.n, kTile));
+  // What the pass reads and writes.
+  const double matrices_a = shared_batch(p.a, p.batch), matrices_b = plan.packed_b ? 0 : shared_batch(p.b, p.batch);
+  const double operands = (matrices_a * p.m + matrices_b * p.n) * p.k;
+  const double panels = matrices_a * ceil_div(p.m, kTile) + matrices_b * ceil_div(p.n, kTile);
   const double planes = panels * slices * steps(slice) * shape.planes * kPanelBytes;
   const double pass = (4 * operands + planes) / (kPassBandwidth * bandwidth);
   const double stores = double(p.m) * p.n * p.batch * 4 / bandwidth;
@@ -55,7 +57,7 @@ size_t workspace_limit() {
   return (mib > 0 ? static_cast<size_t>(mib) : kDefaultLimitMib) << 20;
 }
 
-Plan plan(const Shape& shape, const Problem& p, const Device& device, size_t limit) {
+Plan plan(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b) {
   const int64_t tiles = ceil_div(p.m, kTile) * ceil_div(p.n, kTile) * p.batch;
   const int64_t fewest = std::max<int64_t>(1, ceil_div(p.k, kMaxSlice));
   Plan best = {};
@@ -63,13 +65,14 @@ Plan plan(const Shape& shape, const Problem& p, const Device& device, size_t lim
     const int64_t slice = steps(ceil_div(p.k, wanted)) * kStep, slices = std::max<int64_t>(1, ceil_div(p.k, slice));
     for (int cluster = 1; cluster <= 4; cluster *= 2) {
       if (cluster > 1 && (tiles * slices > resident(device, cluster) || steps(slice) < 2 * cluster)) continue;
-      const double time = seconds(shape, p, device, slice, slices, cluster);
-      if (best.slices == 0 || time < best.seconds) best = {p.m, p.n, p.batch, slice, slices, cluster, time};
+      Plan candidate = {p.m, p.n, p.batch, slice, slices, cluster, 0, packed_b};
+      candidate.seconds = seconds(shape, p, device, candidate);
+      if (best.slices == 0 || candidate.seconds < best.seconds) best = candidate;
     }
   };
   // A few more slices than needed may fill the last wave; many, a device that has few tiles.
   consider(fewest);
-  const int64_t most = p.batch > 1 ? fewest : std::max(fewest, p.k / kShortestSlice);
+  const int64_t most = p.batch > 1 || packed_b ? fewest : std::max(fewest, p.k / kShortestSlice);
   for (int64_t slices = fewest + 1; slices <= std::min(most, fewest + kMoreSlices); ++slices) consider(slices);
   for (int64_t slices = 2 * fewest; slices <= most && tiles * slices <= 2 * device.sms; slices *= 2) consider(slices);
   if (best.slices > 1) best.batch = 1;
@@ -80,7 +83,8 @@ Plan plan(const Shape& shape, const Problem& p, const Device& device, size_t lim
     piece.n = best.n;
     piece.batch = best.batch;
     if (layout(shape, piece, best).total <= limit) return best;
-    int64_t* widest = best.m > best.n ? &best.m : &best.n;
+    int64_t* widest = packed_b || best.m > best.n ? &best.m : &best.n;
+    if (packed_b && best.m <= kTile) return best;
     if (best.batch > 1)
       best.batch = ceil_div(best.batch, 2);
     else if (*widest > kTile)
@@ -94,6 +98,13 @@ Plan plan(const Shape& shape, const Problem& p, const Device& device, size_t lim
   }
 }
 
+PackedLayout packed_layout(const Shape& shape, int64_t k, int64_t n) {
+  const int64_t fewest = std::max<int64_t>(1, ceil_div(k, kMaxSlice)), slice = steps(ceil_div(k, fewest)) * kStep;
+  const int64_t slices = std::max<int64_t>(1, ceil_div(k, slice)), panels = slices * ceil_div(n, kTile);
+  const size_t planes = panels * steps(slice) * shape.planes * kPanelBytes;
+  return {slice, slices, planes, planes + panels * kTile * 4};
+}
+
 Layout layout(const Shape& shape, const Problem& piece, const Plan& plan) {
   const int64_t tiles_m = ceil_div(piece.m, kTile), tiles_n = ceil_div(piece.n, kTile);
   const int64_t batch = piece.batch * plan.slices, tiles = tiles_m * tiles_n * batch;
@@ -105,10 +116,11 @@ Layout layout(const Shape& shape, const Problem& piece, const Plan& plan) {
     l.total += static_cast<size_t>(ceil_div(bytes, 1024) * 1024);
     return at;
   };
-  l.planes_a = take(count(piece.a) * tiles_m * panel);
-  l.planes_b = take(count(piece.b) * tiles_n * panel);
-  l.words_a = take(count(piece.a) * tiles_m * kTile * 4);
-  l.words_b = take(count(piece.b) * tiles_n * kTile * 4);
+  const int64_t panels_a = count(piece.a) * tiles_m, panels_b = plan.packed_b ? 0 : count(piece.b) * tiles_n;
+  l.planes_a = take(panels_a * panel);
+  l.planes_b = take(panels_b * panel);
+  l.words_a = take(panels_a * kTile * 4);
+  l.words_b = take(panels_b * kTile * 4);
   l.marks = take(tiles * 4 * 8 * 4);
   l.masks = take(tiles * kTile * kTile / 8);
   l.partials = plan.slices > 1 ? take(piece.m * piece.n * plan.slices * 4) : l.total;
@@ -117,8 +129,8 @@ Layout layout(const Shape& shape, const Problem& piece, const Plan& plan) {
 
 namespace {
 
-size_t workspace(const Shape& shape, const Problem& p, const Device& device) {
-  const Plan chosen = plan(shape, p, device, workspace_limit());
+size_t workspace(const Shape& shape, const Problem& p, const Device& device, bool packed_b) {
+  const Plan chosen = plan(shape, p, device, workspace_limit(), packed_b);
   Problem piece = p;
   piece.m = chosen.m;
   piece.n = chosen.n;
@@ -135,8 +147,12 @@ double SplitProduct<F>::seconds(const Problem& p, const Device& device) {
 
 template <class F>
 size_t SplitProduct<F>::workspace(const Problem& p, const Device& device) {
-  return split::workspace(kShape<F>, p, device);
+  return split::workspace(kShape<F>, p, device, false);
 }
+
+size_t packed_bytes(int64_t k, int64_t n) { return packed_layout(kShape<Fp16x3>, k, n).total; }
+
+size_t packed_workspace(const Problem& p, const Device& device) { return workspace(kShape<Fp16x3>, p, device, true); }
 
 template double SplitProduct<Fp16x3>::seconds(const Problem&, const Device&);
 template double SplitProduct<Bf16x6>::seconds(const Problem&, const Device&);

@@ -29,6 +29,7 @@ struct Plan {
   int64_t slices;       // a piece; a problem with more is added up piece by piece
   int cluster;          // blocks that share a tile, each with a part of k
   double seconds;       // predicted
+  bool packed_b;        // B's planes are there already
 
   int64_t k() const { return slice * slices; }  // of a piece
 };
@@ -36,8 +37,15 @@ struct Plan {
 // TORCH_SGEMM_WORKSPACE, in MiB, as bytes.
 size_t workspace_limit();
 
-// The fastest of the ways to cut `p` up, as predicted, within `limit` bytes.
-Plan plan(const Shape& shape, const Problem& p, const Device& device, size_t limit);
+// The fastest of the ways to cut `p` up, as predicted, within `limit` bytes. With a packed B it is cut along m alone.
+Plan plan(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b = false);
+
+// A packed B of k x n, as every product with it reads it: first the planes, then the words.
+struct PackedLayout {
+  int64_t slice, slices;  // of k
+  size_t words, total;    // bytes
+};
+PackedLayout packed_layout(const Shape& shape, int64_t k, int64_t n);
 
 // Where a piece's buffers lie in the workspace.
 struct Layout {

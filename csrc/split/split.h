@@ -18,6 +18,13 @@ struct SplitProduct {
   static void launch(const Problem& p, const Context& context);  // only where SGEMM_SM90A is defined
 };
 
+// A B that is split once, as split_fp16x3 does it, for many products: its size, and the workspace of a product with it.
+size_t packed_bytes(int64_t k, int64_t n);
+size_t packed_workspace(const Problem& p, const Device& device);
+// Only where SGEMM_SM90A is defined. p.b is the matrix that was packed; p.batch is 1.
+void pack_b(const ConstMatrix& b, void* packed, const Context& context);
+void launch_packed(const Problem& p, void* packed, const Context& context);
+
 struct Redone {
   uint64_t elements, tiles;
 };

@@ -42,22 +42,31 @@ Operand operand(const float* data, int64_t size, int64_t stride, int64_t k_strid
 }
 
 template <class F, int THREADS>
-void launch_pass(const Job& job, Stream stream) {
+void launch_pass(const Job& job, bool split_a, bool split_b, Stream stream) {
   PassGrid grid = {};
   const int64_t depth = int64_t{job.steps} * kStep;
   grid.row_threads = std::max(8, next_power_of_two(ceil_div(depth, 4 * kHeld)));
-  const bool strips = !job.a.along_k || !job.b.along_k;
+  const bool strips = (split_a && !job.a.along_k) || (split_b && !job.b.along_k);
   grid.quads = depth > THREADS && depth <= 2 * THREADS ? 4 : 8;  // narrower, if that spares the cluster
   const int cluster = strips ? static_cast<int>(ceil_div(depth * grid.quads, 8 * THREADS)) : 1;
   const auto blocks = [&](const Operand& x) {
     const int64_t tiles = x.count * x.tiles;
     return x.along_k ? tiles * kTile * grid.row_threads / THREADS : tiles * (kTile / (4 * grid.quads)) * cluster;
   };
-  grid.busy_b = blocks(job.b);
-  grid.busy_a = blocks(job.a);
+  grid.busy_b = split_b ? blocks(job.b) : 0;
+  grid.busy_a = split_a ? blocks(job.a) : 0;
   grid.blocks_b = ceil_div(grid.busy_b, cluster) * cluster;
   const int64_t all = grid.blocks_b + ceil_div(grid.busy_a, cluster) * cluster;
   launch(split_pass<F, THREADS>, all, THREADS, 0, cluster, false, stream, job, grid);
+}
+
+template <class F>
+void launch_pass(const Job& job, bool split_a, bool split_b, Stream stream) {
+  const bool long_strips = job.steps * kStep > 4096 && !(job.a.along_k && job.b.along_k);
+  if (long_strips)
+    launch_pass<F, 1024>(job, split_a, split_b, stream);
+  else
+    launch_pass<F, 512>(job, split_a, split_b, stream);
 }
 
 template <class F, bool A_ALONG_M, bool B_ALONG_N>
@@ -79,16 +88,15 @@ void launch_product(const Job& job, int sms, int cluster, Stream stream) {
                   : launch_product<F, true, true>(job, sms, cluster, stream);
 }
 
-// One piece: the k of `p` is that of its slices, d and c are whole.
+// A piece's problem with its buffers. The k of `p` is that of its slices, d and c are whole; `packed` holds B's planes,
+// or is null.
 template <class F>
-void launch_piece(const Problem& p, const Plan& plan, const Context& context) {
-  char* workspace = static_cast<char*>(context.workspace);
+Job make_job(const Problem& p, const Plan& plan, char* packed, char* workspace) {
   const Layout at = layout(kShape<F>, p, plan);
-  const bool sliced = plan.slices > 1;
   Job job = {};
   job.p = p;
   job.k_all = p.k;
-  if (sliced) {
+  if (plan.slices > 1) {
     job.k_slice = plan.slice;
     job.p.k = plan.slice;
     job.p.batch = ceil_div(p.k, plan.slice);
@@ -99,27 +107,29 @@ void launch_piece(const Problem& p, const Plan& plan, const Context& context) {
     job.p.d = {reinterpret_cast<float*>(workspace + at.partials), p.m, p.n, p.n, 1, p.m * p.n};
   }
   const Problem& q = job.p;
+  char* planes_b = packed ? packed : workspace + at.planes_b;
+  char* words_b = packed ? packed + packed_layout(kShape<F>, p.k, p.n).words : workspace + at.words_b;
   job.a = operand(q.a.data, q.m, q.a.row, q.a.col, q.a.batch, q.batch, p.k, workspace + at.planes_a,
                   workspace + at.words_a);
-  job.b = operand(q.b.data, q.n, q.b.col, q.b.row, q.b.batch, q.batch, p.k, workspace + at.planes_b,
-                  workspace + at.words_b);
+  job.b = operand(q.b.data, q.n, q.b.col, q.b.row, q.b.batch, q.batch, p.k, planes_b, words_b);
+  if (packed) job.b.count = static_cast<int64_t>(plan.slices);
   job.steps = static_cast<int>(std::max<int64_t>(1, ceil_div(q.k, kStep)));
   job.group = kGroup;
   job.promotion = q.k > kShort;
   job.tiles = static_cast<int>(q.batch * job.a.tiles * job.b.tiles);
   job.marks = reinterpret_cast<uint32_t*>(workspace + at.marks);
   job.masks = reinterpret_cast<uint16_t*>(workspace + at.masks);
+  return job;
+}
 
-  const int sms = context.device->sms;
-  const bool long_strips = job.steps * kStep > 4096 && !(job.a.along_k && job.b.along_k);
-  if (long_strips)
-    launch_pass<F, 1024>(job, context.stream);
-  else
-    launch_pass<F, 512>(job, context.stream);
+template <class F>
+void launch_piece(const Problem& p, const Plan& plan, char* packed, const Context& context) {
+  const Job job = make_job<F>(p, plan, packed, static_cast<char*>(context.workspace));
+  launch_pass<F>(job, true, !packed, context.stream);
   int cluster = plan.cluster;
   while (cluster > job.steps) cluster /= 2;  // the last piece of k may be short
-  launch_product<F>(job, sms, cluster, context.stream);
-  if (sliced) launch_sum(job.p.d.data, job.p.batch, p, context);
+  launch_product<F>(job, context.device->sms, cluster, context.stream);
+  if (plan.slices > 1) launch_sum(job.p.d.data, job.p.batch, p, context);
 }
 
 template <class T>
@@ -128,8 +138,8 @@ MatrixView<T> block(const MatrixView<T>& x, int64_t batch, int64_t i, int64_t j,
 }
 
 template <class F>
-void launch_split(const Problem& p, const Context& context) {
-  const Plan plan = split::plan(kShape<F>, p, *context.device, workspace_limit());
+void launch_split(const Problem& p, char* packed, const Context& context) {
+  const Plan plan = split::plan(kShape<F>, p, *context.device, workspace_limit(), packed);
   const int64_t depth = std::max<int64_t>(1, p.k);
   for (int64_t z = 0; z < p.batch; z += plan.batch)
     for (int64_t i = 0; i < p.m; i += plan.m)
@@ -148,7 +158,7 @@ void launch_split(const Problem& p, const Context& context) {
             piece.beta = 1;
             piece.c = {piece.d.data, piece.m, piece.n, p.d.row, p.d.col, p.d.batch};
           }
-          launch_piece<F>(piece, plan, context);
+          launch_piece<F>(piece, plan, packed, context);
         }
 }
 
@@ -156,10 +166,25 @@ void launch_split(const Problem& p, const Context& context) {
 
 template <class F>
 void SplitProduct<F>::launch(const Problem& p, const Context& context) {
-  launch_split<F>(p, context);
+  launch_split<F>(p, nullptr, context);
 }
 template void SplitProduct<Fp16x3>::launch(const Problem&, const Context&);
 template void SplitProduct<Bf16x6>::launch(const Problem&, const Context&);
+
+void launch_packed(const Problem& p, void* packed, const Context& context) {
+  launch_split<Fp16x3>(p, static_cast<char*>(packed), context);
+}
+
+void pack_b(const ConstMatrix& b, void* packed, const Context& context) {
+  const PackedLayout at = packed_layout(kShape<Fp16x3>, b.rows, b.cols);
+  Problem p;
+  p.n = b.cols;
+  p.k = b.rows;
+  p.a = {nullptr, 0, b.rows, b.rows, 1, 0};
+  p.b = b;
+  const Plan plan = {0, p.n, 1, at.slice, at.slices, 1, 0, true};
+  launch_pass<Fp16x3>(make_job<Fp16x3>(p, plan, static_cast<char*>(packed), nullptr), false, true, context.stream);
+}
 
 Redone redone() {
   unsigned long long values[2];
