@@ -234,3 +234,36 @@ def test_log_is_silent_unless_asked() -> None:
         result = python("-c", LOG_PROGRAM, TORCH_SGEMM_LOG=value)
         assert result.returncode == 0, result.stderr
         assert "sgemm" not in result.stderr
+
+
+CHOICES_PROGRAM = """
+import sys, torch, torch_sgemm
+def run(m, n, k, layout, offset, kernel):
+    a = torch.empty(m * k + offset)[offset:]
+    a = a.view(m, k) if layout[0] == "N" else a.view(k, m).t()
+    b = torch.empty(k, n) if layout[1] == "N" else torch.empty(n, k).t()
+    chosen = torch_sgemm.explain(a, b, kernel=kernel).chosen
+    print(f"expected {chosen}", file=sys.stderr)
+    torch.ops.sgemm.mm(a, b, kernel=kernel)
+for turn in range(2):
+    for m in (1, 17, 64, 70):
+        for layout in ("NN", "NT", "TN"):
+            for offset in (0, 1, 4):
+                for kernel in ("auto", "ladder", "naive_32"):
+                    run(m, 33, 40 + turn, layout, offset, kernel)
+"""
+
+
+def test_remembered_choices_are_those_explained() -> None:
+    """Problems that differ in anything that matters don't share a remembered choice."""
+    result = python("-c", CHOICES_PROGRAM, TORCH_SGEMM_LOG="1")
+    assert result.returncode == 0, result.stderr
+    expected = ""
+    logged = 0
+    for line in result.stderr.splitlines():
+        if line.startswith("expected "):
+            expected = line.removeprefix("expected ")
+        elif "sgemm::mm" in line:
+            assert line.endswith(f"-> {expected}"), line
+            logged += 1
+    assert logged >= 72

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "../choice_cache.h"
 #include "../describe.h"
 #include "../split/split.h"
 #include "checks.h"
@@ -97,10 +98,12 @@ void product(const char* op, const Tensor& out, const Tensor* c, const Tensor& a
   const Problem p = problem(out, c, a, b, alpha, beta);
   const DeviceType type = out.is_cuda() ? DeviceType::kCuda : DeviceType::kCpu;
   const Backend& rows = backend(type);
-  const Device device = type == DeviceType::kCuda ? cuda_device(out.get_device_index()) : Device{};
+  static const Device cpu;
+  const Device& device = type == DeviceType::kCuda ? cuda_device(out.get_device_index()) : cpu;
+  thread_local ChoiceCache choices;
   const Kernel* kernel;
   try {
-    kernel = &choose(rows.table, p, device, request);
+    kernel = &choices.choose(rows.table, p, device, request);
   } catch (const std::invalid_argument& e) {
     fail(op, std::string("argument 'kernel': ") + e.what() + "; 'a' has " + describe(a) + "; 'b' has " + describe(b));
   }
