@@ -1,8 +1,7 @@
 """``report``: writes the tables and charts of README.md and docs/ from the records.
 
 A block lies between ``<!-- begin:NAME -->`` and ``<!-- end:NAME -->``; what stands between is
-replaced, if there is a record. NAME is a key of BLOCKS. No figure in a block comes from anywhere
-but a record.
+replaced. NAME is a key of BLOCKS. No figure in a block comes from anywhere but a record.
 """
 
 from __future__ import annotations
@@ -101,18 +100,18 @@ BLOCKS: dict[str, tuple[str, Write]] = {  # marker -> command whose record it sh
 }
 
 
-def block(name: str, page: Path, results: Path, gpu: str | None) -> str | None:
-    """The text of one block, its provenance last; None if there is no record yet."""
+def block(name: str, page: Path, results: Path, gpu: str | None) -> str:
+    """The text of one block, its provenance last."""
     command, write = BLOCKS[name]
     found = record.latest_gpu(command, results, gpu)
     if found is None:
-        return None
+        return f"No record yet: `python -m benchmarks {command}` on a GPU writes one.\n"
     source = f"{record.provenance(found)}; {found['timing']}."
     return f"\n{write(found, page)}\n\n<sub>{source}</sub>\n\n"
 
 
-def replace_blocks(text: str, make: Callable[[str], str | None]) -> str:
-    """``text`` with every block's content made anew by ``make(name)``, or as it is for None.
+def replace_blocks(text: str, make: Callable[[str], str]) -> str:
+    """``text`` with every block's content made anew by ``make(name)``.
 
     Raises RuntimeError for an unknown name or a marker without its partner.
     """
@@ -120,8 +119,7 @@ def replace_blocks(text: str, make: Callable[[str], str | None]) -> str:
     def renew(match: re.Match[str]) -> str:
         if match[2] not in BLOCKS:
             raise RuntimeError(f"unknown block {match[2]}; there are {', '.join(BLOCKS)}")
-        new = make(match[2])
-        return match[0] if new is None else match[1] + new + match[4]
+        return match[1] + make(match[2]) + match[4]
 
     lone = MARKER.search(BLOCK.sub("", text))
     if lone:
