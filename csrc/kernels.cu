@@ -25,7 +25,7 @@ namespace sgemm::SGEMM_BACKEND {
 namespace {
 
 using ieee::Skinny;
-using split::Bf16x6, split::Fp16x3, split::SplitProduct;
+using split::Bf16x6, split::Fp16x3, split::FusedProduct, split::SplitProduct;
 
 // PyTorch's own kernel, which the binding calls. It belongs to no family: no family falls back to it.
 constexpr Kernel kAten = {
@@ -108,6 +108,7 @@ const Kernel kTable[] = {
     row<RegisterBuffer<128, 128, 8, 8, 8>>("register_buffer_128x128x8_8x8", "ladder", 0.568),
     ieee_row<Skinny>("ieee_skinny"),
     split_row<SplitProduct<Bf16x6>>("split_bf16x6", "three bfloat16 an element, six tensor-core products"),
+    split_row<FusedProduct>("split_fp16x3_fused", "the next row in one kernel: split on the way to the tensor cores"),
     split_row<SplitProduct<Fp16x3>>("split_fp16x3", "two float16 an element, three products, each result certified"),
 };
 

@@ -65,6 +65,31 @@ __device__ __forceinline__ void copy_bulk(void* target, const void* source, uint
                : "memory");
 }
 
+// What this thread wrote to shared memory the ordinary way becomes visible to products and bulk copies.
+__device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// ---- barriers of some of a block's warps, by number
+
+__device__ __forceinline__ void sync_some(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+// The same; whether any thread's condition holds.
+__device__ __forceinline__ bool any_of_some(int barrier, int threads, bool condition) {
+  int any;
+  asm volatile(
+      "{\n"
+      ".reg .pred mine, all;\n"
+      "setp.ne.b32 mine, %1, 0;\n"
+      "bar.red.or.pred all, %2, %3, mine;\n"
+      "selp.b32 %0, 1, 0, all;\n"
+      "}\n"
+      : "=r"(any)
+      : "r"(static_cast<int>(condition)), "r"(barrier), "r"(threads)
+      : "memory");
+  return any;
+}
+
 // ---- clusters
 
 __device__ __forceinline__ uint32_t cluster_rank() {
@@ -104,6 +129,12 @@ __device__ __forceinline__ void store_in_cluster(uint32_t address, const float* 
 
 __device__ __forceinline__ void store_in_cluster(uint32_t address, uint32_t value) {
   asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+
+__device__ __forceinline__ uint32_t load_from_cluster(uint32_t address) {
+  uint32_t value;
+  asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  return value;
 }
 
 __device__ __forceinline__ void add_in_cluster(uint32_t address, uint32_t value) {
