@@ -14,7 +14,7 @@ class Kernel:
 
     name: str
     family: str
-    """``"ladder"``, ``"split"``, ``"reference"``; ``""`` for ``aten``, PyTorch's own kernel."""
+    """``"ladder"``, ``"ieee"``, ``"split"``, ``"reference"``; ``""`` for ``aten``."""
     idea: str
     source: str
     """The kernel's file below csrc/; ``""`` for ``aten``."""
@@ -158,7 +158,7 @@ def _rows() -> tuple[Kernel, ...]:
 
 
 def kernels() -> list[Kernel]:
-    """All kernels, in order: ``aten`` (PyTorch's own), the CPU reference, the ladder, split."""
+    """All rows: ``aten`` (PyTorch's own kernel), the CPU reference, the ladder, ieee, split."""
     return list(_rows())
 
 

@@ -12,6 +12,7 @@ constexpr double kLaunchSeconds = 3.0e-6;
 constexpr double kBlockSeconds = 1.2e-6;  // to read, to add up and to store: each waits for the one before
 constexpr double kBandwidth = 0.85;       // of a copy's
 constexpr double kFfma = 0.5;             // of the peak
+constexpr int kThreadsToFill = 128;       // that a multiprocessor needs for that share
 constexpr double kElements = 1.5;         // neighbours that are not read 16 bytes at a time
 constexpr double kScattered = 4;          // elements without neighbours
 
@@ -36,16 +37,17 @@ TinyRead tiny_read(const ConstMatrix& x) {
 }
 
 double tiny_seconds(const Problem& p, const Device& device) {
-  if (std::max({p.m, p.n, p.k}) > kLargestTiny) return 1;
+  if (std::max({p.m, p.n, p.k}) > kLargestTiny) return 1;  // never taken
   const TinyClass& tile = kTinyClasses[tiny_class(p)];
   const double bandwidth = kBandwidth * device.bandwidth_gbs * 1e9;
   const double d = 4.0 * p.m * p.n * p.batch;
   const double memory =
       (traffic(p.a, p.batch, tiny_read(p.a).quads) + traffic(p.b, p.batch, tiny_read(p.b).quads)) / bandwidth +
       d * (p.beta != 0 ? 2 : 1) / bandwidth;
-  const double products = double(ceil_div(ceil_div(p.batch, tile.products), device.sms)) * tile.products;
-  const double ffmas = products * tile.size * tile.size * (ceil_div(p.k, 4) * 4);
-  const double compute = ffmas / (kFfma * 128 * device.clock_ghz * 1e9);
+  const double blocks = ceil_div(ceil_div(p.batch, tile.products), device.sms);  // of the busiest multiprocessor
+  const double ffmas = blocks * tile.products * tile.size * tile.size * (ceil_div(p.k, 4) * 4);
+  const double fill = std::min(1.0, blocks * tile.threads() / kThreadsToFill);
+  const double compute = ffmas / (kFfma * fill * 128 * device.clock_ghz * 1e9);
   return kLaunchSeconds + kBlockSeconds + std::max(memory, compute);
 }
 

@@ -16,8 +16,9 @@ namespace sgemm::SGEMM_BACKEND {
 struct Tiny {
   static constexpr const char* kIdea = "many tiny products a block, every element read once and at once";
   static constexpr const char* kSource = "ieee/tiny.cuh";
-  static constexpr int BM = ieee::kLargestTiny, BN = BM, BK = BM, TM = 8, TN = 8, kThreads = 64;
-  static constexpr int kMaxSize = ieee::kLargestTiny;
+  static constexpr ieee::TinyClass kLargest = ieee::kTinyClasses[ieee::kTinyCount - 1];
+  static constexpr int BM = kLargest.size, BN = BM, BK = BM, TM = kLargest.tm, TN = kLargest.tn;
+  static constexpr int kThreads = kLargest.threads(), kMaxSize = kLargest.size;
   static constexpr Reads kReads = Reads::kAnyStrides;
   static void launch(const Problem& p, const Context& context);
 };
@@ -38,7 +39,7 @@ struct TinyTile {
   static constexpr int kPitch = S == 4 ? 4 : S + 4, kPlane = S * kPitch + S;
   static constexpr int kQuads = S * S / 4;  // of a product's operand
   static constexpr int kCopies = kQuads * kProducts / kThreads;
-  static_assert(TM % 4 == 0 && TN % 4 == 0, "a thread's tile is made of quads");
+  static_assert(TN % 4 == 0, "a thread's columns are quads");
   static_assert(kQuads % kThreads == 0 || kThreads % kQuads == 0, "copies are whole products or whole parts of one");
 
   // The quad that a thread copies: number `quad` of a line, which is a row or, BY_COLS, a column. Each field is a bit

@@ -18,7 +18,8 @@ struct TinyClass {
 // The thread tile grows as the product does, from what memory bounds to what the FFMA pipe bounds.
 inline constexpr TinyClass kTinyClasses[] = {
     {4, 4, 4, 128, 8}, {8, 4, 4, 32, 8}, {16, 4, 4, 8, 8}, {32, 4, 8, 4, 4}, {64, 8, 8, 1, 6}};
-inline constexpr int kLargestTiny = 64;
+inline constexpr int kTinyCount = sizeof kTinyClasses / sizeof kTinyClasses[0];
+inline constexpr int kLargestTiny = kTinyClasses[kTinyCount - 1].size;
 
 // The index of the smallest class that a problem fits in.
 int tiny_class(const Problem& p);
