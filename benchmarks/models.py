@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 
 import torch
@@ -14,6 +15,8 @@ from benchmarks import plots, record, steps, tables
 from benchmarks.errors import in_units_of_rms
 from benchmarks.session import Session
 from benchmarks.workloads import ATTENTIONS, WORKLOADS, Task
+
+Scope = Callable[[], AbstractContextManager]
 
 DEFAULTS = {"rounds": 20, "budget": 4.0}  # steps are long: a budget of 1 s would be a few of them
 
@@ -63,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     return status
 
 
-def measure(task: Task, ours: partial, session: Session) -> dict:
+def measure(task: Task, ours: Scope, session: Session) -> dict:
     """Figures of both sides; "failed" and none if a side raises. Times are in microseconds."""
     try:
         figures = checked(task, ours)
@@ -86,7 +89,7 @@ def measure(task: Task, ours: partial, session: Session) -> dict:
     return figures | session.sampler.since(mark)
 
 
-def counted(step: Callable[[], None], ours: partial) -> dict:
+def counted(step: Callable[[], None], ours: Scope) -> dict:
     """What one step counts: products, those that came here and those that did not, and why."""
     with ours():
         torch_sgemm.reset_stats()
@@ -97,7 +100,7 @@ def counted(step: Callable[[], None], ours: partial) -> dict:
     return {"products": products, "hits": stats.hits, "fallbacks": fallbacks}
 
 
-def checked(task: Task, ours: partial) -> dict:
+def checked(task: Task, ours: Scope) -> dict:
     """Both sides' errors against float64, on as much of the batch as there is memory for."""
     full = batch = len(task.inputs)
     while batch:
@@ -110,7 +113,7 @@ def checked(task: Task, ours: partial) -> dict:
     raise RuntimeError("the float64 run does not fit into memory")
 
 
-def errors(task: Task, ours: partial) -> dict:
+def errors(task: Task, ours: Scope) -> dict:
     """Errors in units of 2^-24 of the float64 output's, and all gradients', root mean square.
 
     Correct: the largest is at most twice torch's, or 8 units.
