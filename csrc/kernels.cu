@@ -119,8 +119,8 @@ const Kernel kTable[] = {
     ieee_row<Skinny>("ieee_skinny"),
     limited_row<Tiny>("ieee_tiny", "ieee", ieee::tiny_seconds),
     split_row<SplitProduct<Bf16x6>>("split_bf16x6", "three bfloat16 an element, six tensor-core products"),
-    split_row<FusedProduct>("split_fp16x3_fused", "the next row in one kernel: split on the way to the tensor cores"),
     split_row<SplitProduct<Fp16x3>>("split_fp16x3", "two float16 an element, three products, each result certified"),
+    split_row<FusedProduct>("split_fp16x3_fused", "the same in one kernel: split on the way to the tensor cores"),
 };
 
 }  // namespace

@@ -12,8 +12,7 @@ struct Operand {
   int64_t count;  // matrices that are split: 1 if the batch shares one
   int tiles;      // of 128 rows
   bool along_k;   // planes are K-major, else MN-major
-  bool aligned;   // float4s begin where float4s may be read
-  bool vector;    // whole ones
+  bool vector;    // float4s can be read
   char* planes;
   uint32_t* words;
 };

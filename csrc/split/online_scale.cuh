@@ -9,15 +9,18 @@
 
 namespace sgemm::split {
 
-constexpr int kHeadroom = 2;      // binades
-constexpr int kMostCoarser = 40;  // binades by which sums stay accurate: beyond, the row is redone
-constexpr int kNoScale = -126;    // of a row that has had zeros only; the largest factor
+constexpr int kHeadroom = 2;    // binades
+constexpr int kNoScale = -126;  // of a row that has had zeros only; the largest factor
 constexpr uint32_t kRedoRow = 1u << 31;
+
+// Binades by which a scale may become coarser in a block, and again for a cluster's other blocks; beyond, the row is
+// redone. Sums are multiples of 2^-59, the product of the planes' last bits: four times 20 binades leave them exact.
+constexpr int kMostCoarser = 20;
 
 // 128 rows of an operand.
 struct OnlineRows {
   alignas(16) float factor[kTile];  // 2^-exponent
-  int exponent[kTile];
+  int exponent[kTile], first_exponent[kTile];
   uint32_t largest[kTile];  // bits of the largest magnitude in a stage
   uint32_t small[kTile];    // how many elements were too small, or kRedoRow
 };
@@ -40,8 +43,11 @@ __device__ __forceinline__ float rescale_row(OnlineRows& rows, int r) {
   if (largest == 0 || largest >= kInfinity || (exponent != kNoScale && fits)) return 1;
   rows.exponent[r] = wanted;
   rows.factor[r] = power_of_two(-wanted);
-  if (exponent == kNoScale) return 1;
-  if (wanted - exponent > kMostCoarser) rows.small[r] |= kRedoRow;
+  if (exponent == kNoScale) {
+    rows.first_exponent[r] = wanted;
+    return 1;
+  }
+  if (wanted - rows.first_exponent[r] > kMostCoarser) rows.small[r] |= kRedoRow;
   return power_of_two(max(exponent - wanted, -126));
 }
 

@@ -222,7 +222,6 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     split_pass(const __grid_constant__ Job job, const __grid_constant__ PassGrid grid) {
   __shared__ alignas(16) PassScratch scratch;
   hopper::launch_dependents();
-  hopper::wait_for_predecessor();  // which may write the operands, or still use the workspace
   const bool is_b = blockIdx.x < grid.blocks_b;
   const Operand& x = is_b ? job.b : job.a;
   const int64_t block = is_b ? blockIdx.x : blockIdx.x - grid.blocks_b;

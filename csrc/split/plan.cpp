@@ -34,8 +34,8 @@ int64_t resident(const Device& device, int cluster) {
 
 // Whether neighbours can be read four at a time.
 bool quads(const ConstMatrix& x) {
-  const int64_t across = x.col == 1 ? x.row : x.col;
-  return (x.col == 1 || x.row == 1) && across % 4 == 0 && x.batch % 4 == 0 &&
+  const int64_t along = x.col == 1 ? x.cols : x.rows, across = x.col == 1 ? x.row : x.col;
+  return (x.col == 1 || x.row == 1) && along % 4 == 0 && across % 4 == 0 && x.batch % 4 == 0 &&
          reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
 }
 

@@ -35,8 +35,8 @@ Operand operand(const float* data, int64_t size, int64_t stride, int64_t k_strid
   x.tiles = static_cast<int>(ceil_div(size, kTile));
   x.along_k = k_stride == 1 || stride != 1;
   const int64_t neighbour = x.along_k ? k_stride : stride, across = x.along_k ? stride : k_stride;
-  x.aligned = neighbour == 1 && across % 4 == 0 && batch_stride % 4 == 0 && reinterpret_cast<uintptr_t>(data) % 16 == 0;
-  x.vector = x.aligned && (x.along_k ? depth : size) % 4 == 0;
+  x.vector = neighbour == 1 && (x.along_k ? depth : size) % 4 == 0 && across % 4 == 0 && batch_stride % 4 == 0 &&
+             reinterpret_cast<uintptr_t>(data) % 16 == 0;
   x.planes = planes;
   x.words = reinterpret_cast<uint32_t*>(words);
   return x;
@@ -58,7 +58,8 @@ void launch_pass(const Job& job, bool split_a, bool split_b, Stream stream) {
   grid.busy_a = split_a ? blocks(job.a) : 0;
   grid.blocks_b = ceil_div(grid.busy_b, cluster) * cluster;
   const int64_t all = grid.blocks_b + ceil_div(grid.busy_a, cluster) * cluster;
-  launch(split_pass<F, THREADS>, all, THREADS, 0, cluster, true, stream, job, grid);
+  // Not before the kernel in front has ended: its last blocks would leave the pass crowded on a few multiprocessors.
+  launch(split_pass<F, THREADS>, all, THREADS, 0, cluster, false, stream, job, grid);
 }
 
 template <class F>
