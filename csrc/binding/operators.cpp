@@ -13,6 +13,7 @@
 #include "../describe.h"
 #include "../split/split.h"
 #include "checks.h"
+#include "product.h"
 #if defined(SGEMM_CUDA)
 #include "../cuda_device.h"
 #endif
@@ -92,7 +93,8 @@ Problem problem(const Tensor& out, const Tensor* c, const Tensor& a, const Tenso
   return simplified(p);
 }
 
-// out = alpha a b + beta c, all arguments checked before.
+}  // namespace
+
 void product(const char* op, const Tensor& out, const Tensor* c, const Tensor& a, const Tensor& b, double alpha,
              double beta, const std::string& request) {
   const Problem p = problem(out, c, a, b, alpha, beta);
@@ -119,6 +121,13 @@ void product(const char* op, const Tensor& out, const Tensor* c, const Tensor& a
   run(rows, *kernel, p, {current_stream(out), &device, workspace ? workspace->mutable_data_ptr() : nullptr});
 }
 
+Tensor new_output(const Tensor& a, const Tensor& b) {
+  const int64_t last = a.dim() - 1;
+  return last == 1 ? empty({a.size(0), b.size(1)}, a) : empty({a.size(0), a.size(1), b.size(2)}, a);
+}
+
+namespace {
+
 void check_inputs(const char* op, const Tensor& a, const Tensor& b, int dims) {
   check_tensor(op, "a", a, a, dims);
   check_tensor(op, "b", b, a, dims);
@@ -138,14 +147,7 @@ void check_addend(const char* op, const Tensor& c, const Tensor& a, const Tensor
   check_tensor(op, "c", c, a, static_cast<int>(c.dim()));
   check_broadcast(op, "c", c, a, b);
   if (!out) return;
-  bool same = c.dim() == out->dim() && c.const_data_ptr() == out->const_data_ptr();
-  for (int64_t i = 0; same && i < c.dim(); ++i) same = c.size(i) == out->size(i) && c.stride(i) == out->stride(i);
-  if (!same) check_no_overlap(op, "out", *out, "c", c);
-}
-
-Tensor new_output(const Tensor& a, const Tensor& b) {
-  const int64_t last = a.dim() - 1;
-  return last == 1 ? empty({a.size(0), b.size(1)}, a) : empty({a.size(0), a.size(1), b.size(2)}, a);
+  if (!is_same(c, *out)) check_no_overlap(op, "out", *out, "c", c);
 }
 
 // Each operator once for matrices (DIMS = 2) and once for batches of them (3).
