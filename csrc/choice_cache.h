@@ -23,7 +23,7 @@ class ChoiceCache {
 
  private:
   static constexpr int kBits = 8;
-  // All that a choice depends on: sizes, strides, alignment, whether C is read.
+  // All that a choice depends on: sizes, strides, alignment, whether C is read and f computed.
   using Key = std::array<int64_t, 14>;
   struct Entry {
     Key key;
@@ -45,7 +45,7 @@ class ChoiceCache {
             p.b.col,
             p.b.batch,
             alignment,
-            p.beta != 0,
+            (p.beta != 0) + 2 * (p.activation != Activation::kNone),
             static_cast<int64_t>(reinterpret_cast<uintptr_t>(table.rows)),
             static_cast<int64_t>(reinterpret_cast<uintptr_t>(&device))};
   }

@@ -96,8 +96,9 @@ Problem problem(const Tensor& out, const Tensor* c, const Tensor& a, const Tenso
 }  // namespace
 
 void product(const char* op, const Tensor& out, const Tensor* c, const Tensor& a, const Tensor& b, double alpha,
-             double beta, const std::string& request) {
-  const Problem p = problem(out, c, a, b, alpha, beta);
+             double beta, const std::string& request, Activation activation) {
+  Problem p = problem(out, c, a, b, alpha, beta);
+  p.activation = activation;
   const DeviceType type = out.is_cuda() ? DeviceType::kCuda : DeviceType::kCpu;
   const Backend& rows = backend(type);
   static const Device cpu;
@@ -111,7 +112,10 @@ void product(const char* op, const Tensor& out, const Tensor* c, const Tensor& a
   }
   log_choice(op, *kernel, request, a, b);
   if (out.numel() == 0) return;
-  if (is_aten(*kernel)) return aten_product(out, c, a, b, alpha, beta);
+  if (is_aten(*kernel)) {
+    aten_product(out, c, a, b, alpha, beta);
+    return aten_activation(out, activation);
+  }
 
   std::optional<torch::stable::accelerator::DeviceGuard> guard;
   if (type == DeviceType::kCuda) guard.emplace(out.get_device_index());

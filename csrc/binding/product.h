@@ -6,9 +6,9 @@
 
 namespace sgemm {
 
-// out = alpha a b + beta c by the row that `request` asks for; 2-D or batched. c may be null when beta is 0.
+// out = f(alpha a b + beta c) by the row that `request` asks for; 2-D or batched. c may be null when beta is 0.
 void product(const char* op, const Tensor& out, const Tensor* c, const Tensor& a, const Tensor& b, double alpha,
-             double beta, const std::string& request);
+             double beta, const std::string& request, Activation activation = Activation::kNone);
 
 // Uninitialised, of the product's shape.
 Tensor new_output(const Tensor& a, const Tensor& b);

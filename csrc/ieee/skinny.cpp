@@ -23,7 +23,17 @@ MatrixView<T> transposed(const MatrixView<T>& x) {
 }  // namespace
 
 Problem transposed(const Problem& p) {
-  return {p.n, p.m, p.k, p.batch, p.alpha, p.beta, transposed(p.b), transposed(p.a), transposed(p.c), transposed(p.d)};
+  return {p.n,
+          p.m,
+          p.k,
+          p.batch,
+          p.alpha,
+          p.beta,
+          p.activation,
+          transposed(p.b),
+          transposed(p.a),
+          transposed(p.c),
+          transposed(p.d)};
 }
 
 SkinnyPlan skinny_plan(const Problem& problem, const Device& device) {
