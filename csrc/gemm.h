@@ -39,11 +39,11 @@ enum class Activation : int { kNone, kRelu, kGelu, kGeluTanh, kSilu };
 struct Problem {
   int64_t m = 0, n = 0, k = 0, batch = 1;
   float alpha = 1, beta = 0;
-  Activation activation = Activation::kNone;
   ConstMatrix a;  // m x k
   ConstMatrix b;  // k x n
   ConstMatrix c;  // m x n; never read when beta is 0
   Matrix d;       // m x n; c itself when the product is in place
+  Activation activation = Activation::kNone;
 };
 
 // What a kernel reads directly; anything else is packed into such a copy first.

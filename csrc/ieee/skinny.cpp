@@ -29,11 +29,11 @@ Problem transposed(const Problem& p) {
           p.batch,
           p.alpha,
           p.beta,
-          p.activation,
           transposed(p.b),
           transposed(p.a),
           transposed(p.c),
-          transposed(p.d)};
+          transposed(p.d),
+          p.activation};
 }
 
 SkinnyPlan skinny_plan(const Problem& problem, const Device& device) {
