@@ -168,6 +168,44 @@ def test_unknown_kernel_and_device(switch: Callable) -> None:
             on("auto", devices=devices)
 
 
+CPU_ONLY = """
+import sys, warnings
+import torch
+if sys.argv[1] == "torch":
+    torch.version.cuda = None
+import torch_sgemm
+from torch_sgemm import dropin
+if sys.argv[1] == "build":
+    dropin.kernels = lambda: [row for row in torch_sgemm.kernels() if not row.family]
+for scope in (False, True):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        if scope:
+            with torch_sgemm.enabled():
+                torch.mm(torch.ones(2, 3), torch.ones(3, 4))
+        else:
+            torch_sgemm.enable()
+            torch.mm(torch.ones(2, 3), torch.ones(3, 4))
+            torch_sgemm.disable()
+    [warning] = caught
+    assert warning.filename == "<string>", warning.filename
+    print(warning.message)
+    assert sys.argv[1] == "gpu" or not dropin._originals
+assert torch_sgemm.stats().hits == {}
+"""
+
+
+@pytest.mark.parametrize(
+    "lacking, reason",
+    [("gpu", "sees no GPU"), ("torch", "built without CUDA"), ("build", "no CUDA kernels")],
+)
+def test_without_cuda(lacking: str, reason: str) -> None:
+    """The program runs, and a warning says that nothing comes here."""
+    result = python("-c", CPU_ONLY, lacking, CUDA_VISIBLE_DEVICES="")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count(reason) == 2 and result.stdout.count("changes nothing") == 2
+
+
 @pytest.mark.parametrize("switch", [torch_sgemm.enable, torch_sgemm.enabled])
 def test_a_device_without_kernels(switch: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where PyTorch has no kernel to override, an error, and everything stays as it was."""

@@ -61,11 +61,15 @@ def enable(kernel: str = "auto", *, devices: tuple[str, ...] = ("cuda",)) -> Non
         kernel: ``"auto"``, a family, or a row of :func:`torch_sgemm.kernels`.
         devices: of ``"cuda"``, ``"cpu"``.
 
+    Where none of ``devices`` can be used (no GPU, a PyTorch or a build of this package without
+    CUDA) it warns and changes nothing.
+
     Raises:
         RuntimeError: an unknown kernel or device.
     """
     global _base
     setting = _setting(kernel, devices)
+    _warn_if_useless(setting, 2)
     with _lock:
         before, _base = _base, setting
         try:
@@ -88,6 +92,7 @@ def disable() -> None:
 def enabled(kernel: str = "auto", *, devices: tuple[str, ...] = ("cuda",)) -> Iterator[None]:
     """:func:`enable` for a ``with`` block. Blocks nest; the one that was opened last holds."""
     setting = _setting(kernel, devices)
+    _warn_if_useless(setting, 3)  # behind contextlib
     try:
         with _lock:
             _scopes.append(setting)
@@ -127,18 +132,34 @@ def _setting(kernel: str, devices: tuple[str, ...]) -> _Setting:
             f"torch_sgemm.enable: kernel {kernel!r} is unknown; accepted: 'auto', a family, or a "
             "name of torch_sgemm.kernels()"
         )
-    if "cuda" in devices and torch.cuda.is_available() and not _has_kernels("cuda"):
-        raise RuntimeError(
-            "torch_sgemm.enable: this build has no CUDA kernels; see python -m torch_sgemm.info"
-        )
     unknown = [device for device in devices if device not in _KEYS]
     if unknown or not devices:
         raise RuntimeError(f"torch_sgemm.enable: devices {devices!r}; accepted: 'cuda', 'cpu'")
     return _Setting(kernel, tuple(devices))
 
 
-def _has_kernels(device: str) -> bool:
-    return any(row.family and device in row.devices for row in kernels())
+def _not_built(device: str) -> str:
+    """Why there is nothing to override on ``device``, or nothing to override it with; else ""."""
+    if device == "cuda" and torch.version.cuda is None:
+        return "this PyTorch was built without CUDA"
+    if not any(row.family and device in row.devices for row in kernels()):
+        return "this build of torch_sgemm has no CUDA kernels, see python -m torch_sgemm.info"
+    return ""
+
+
+def _warn_if_useless(setting: _Setting, stacklevel: int) -> None:
+    """A program for GPUs shall run without one as well, but not seem to use this package."""
+    obstacles = [
+        _not_built(device)
+        or ("PyTorch sees no GPU" if device == "cuda" and not torch.cuda.is_available() else "")
+        for device in setting.devices
+    ]
+    if all(obstacles):
+        warnings.warn(
+            f"torch_sgemm.enable: devices={setting.devices!r} changes nothing: {obstacles[0]}; "
+            "products stay PyTorch's. devices=('cpu',) takes those on the CPU",
+            stacklevel=stacklevel + 1,
+        )
 
 
 def _apply() -> None:
@@ -150,7 +171,9 @@ def _apply() -> None:
         _current.kernel if _current else "", "cpu" in devices, "cuda" in devices
     )
     wanted = {device for scope in (_base, *_scopes) if scope for device in scope.devices}
-    for device in filter(_has_kernels, wanted - _libraries.keys()):
+    for device in wanted - _libraries.keys():
+        if _not_built(device):
+            continue
         _libraries[device] = _override(_KEYS[device])
     for device in _libraries.keys() - wanted:
         _libraries.pop(device)._destroy()
