@@ -104,25 +104,27 @@ void product(const char* op, const Tensor& out, const Tensor* c, const Tensor& a
   static const Device cpu;
   const Device& device = type == DeviceType::kCuda ? cuda_device(out.get_device_index()) : cpu;
   thread_local ChoiceCache choices;
-  const Kernel* kernel;
+  const Choice* choice;
   try {
-    kernel = &choices.choose(rows.table, p, device, request);
+    choice = &choices.choose(op, rows.table, p, device, request);
   } catch (const std::invalid_argument& e) {
     fail(op, std::string("argument 'kernel': ") + e.what() + "; 'a' has " + describe(a) + "; 'b' has " + describe(b));
   }
-  log_choice(op, *kernel, request, a, b);
+  const Kernel& kernel = *choice->kernel;
+  log_choice(op, kernel, request, a, b);
   if (out.numel() == 0) return;
-  if (is_aten(*kernel)) {
+  const ProfiledRange range(choice->label.c_str());
+  if (is_aten(kernel)) {
     aten_product(out, c, a, b, alpha, beta);
     return aten_activation(out, activation);
   }
 
   std::optional<torch::stable::accelerator::DeviceGuard> guard;
   if (type == DeviceType::kCuda) guard.emplace(out.get_device_index());
-  const int64_t bytes = static_cast<int64_t>(workspace_bytes(*kernel, p, device));
+  const int64_t bytes = static_cast<int64_t>(workspace_bytes(kernel, p, device));
   const std::optional<Tensor> workspace =
       bytes ? std::optional<Tensor>(empty({ceil_div(bytes, 4)}, out)) : std::nullopt;
-  run(rows, *kernel, p, {current_stream(out), &device, workspace ? workspace->mutable_data_ptr() : nullptr});
+  run(rows, kernel, p, {current_stream(out), &device, workspace ? workspace->mutable_data_ptr() : nullptr});
 }
 
 Tensor new_output(const Tensor& a, const Tensor& b) {

@@ -98,4 +98,12 @@ void aten_activation(const Tensor& out, Activation activation) {
   torch::stable::detail::to<Tensor>(stack[0]);  // the same tensor again, to be released
 }
 
+ProfiledRange::ProfiledRange(const char* name) {
+  if (aoti_record_function_start(name, nullptr, nullptr, 0, &handle_) != AOTI_TORCH_SUCCESS) handle_ = nullptr;
+}
+
+ProfiledRange::~ProfiledRange() {
+  if (handle_) aoti_record_function_end(handle_);
+}
+
 }  // namespace sgemm
