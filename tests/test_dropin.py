@@ -94,6 +94,21 @@ def test_threads(device: str) -> None:
 
 
 @each_device
+def test_no_call_is_lost_in_counting(device: str) -> None:
+    a, b = integers((2, 3), 1, device), integers((3, 4), 2, device)
+
+    def work(_: int) -> None:
+        for _ in range(500):
+            torch.mm(a, b)
+            torch.mm(a.double(), b.double())
+
+    with torch_sgemm.enabled("aten", devices=(device,)), ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    assert hits() == {"mm": 8 * 500}
+    assert fallbacks() == {("mm", "dtype"): 8 * 500}
+
+
+@each_device
 def test_scopes_nest(device: str) -> None:
     x = integers((4, 4), 1, device)
     torch_sgemm.enable("ladder", devices=(device,))
