@@ -8,30 +8,44 @@
 
 namespace sgemm {
 
+struct Choice {
+  const Kernel* kernel = nullptr;
+  std::string label;  // for a profiler: "sgemm::mm[naive_32 3x5x4]", the batch first if there is one
+};
+
 class ChoiceCache {
  public:
-  // As choose(), for a table and a device that outlive the cache.
-  const Kernel& choose(const Table& table, const Problem& p, const Device& device, const std::string& request) {
-    const Key key = key_of(table, p, device);
+  // As choose(), for a table, a device and a name of an operator that outlive the cache.
+  const Choice& choose(const char* op, const Table& table, const Problem& p, const Device& device,
+                       const std::string& request) {
+    const Key key = key_of(op, table, p, device);
     size_t hash = std::hash<std::string>()(request);
     for (int64_t word : key) hash = (hash ^ static_cast<size_t>(word)) * 0x9E3779B97F4A7C15u;
     Entry& entry = entries_[hash >> (64 - kBits)];
-    if (!entry.kernel || entry.key != key || entry.request != request)
-      entry = {key, request, &sgemm::choose(table, p, device, request)};
-    return *entry.kernel;
+    if (!entry.choice.kernel || entry.key != key || entry.request != request) {
+      const Kernel& kernel = sgemm::choose(table, p, device, request);
+      entry = {key, request, {&kernel, label(op, kernel, p)}};
+    }
+    return entry.choice;
   }
 
  private:
   static constexpr int kBits = 8;
-  // All that a choice depends on: sizes, strides, alignment, whether C is read.
-  using Key = std::array<int64_t, 14>;
+  // The operator, and all that a choice depends on: sizes, strides, alignment, whether C is read and f computed.
+  using Key = std::array<int64_t, 15>;
   struct Entry {
     Key key;
     std::string request;
-    const Kernel* kernel = nullptr;
+    Choice choice;
   };
 
-  static Key key_of(const Table& table, const Problem& p, const Device& device) {
+  static std::string label(const char* op, const Kernel& kernel, const Problem& p) {
+    std::string text = std::string("sgemm::") + op + "[" + kernel.name + " ";
+    if (p.batch != 1) text += std::to_string(p.batch) + "x";
+    return text + std::to_string(p.m) + "x" + std::to_string(p.n) + "x" + std::to_string(p.k) + "]";
+  }
+
+  static Key key_of(const char* op, const Table& table, const Problem& p, const Device& device) {
     const int64_t alignment =
         reinterpret_cast<uintptr_t>(p.a.data) % 16 * 16 + reinterpret_cast<uintptr_t>(p.b.data) % 16;
     return {p.m,
@@ -45,7 +59,8 @@ class ChoiceCache {
             p.b.col,
             p.b.batch,
             alignment,
-            p.beta != 0,
+            (p.beta != 0) + 2 * (p.activation != Activation::kNone),
+            static_cast<int64_t>(reinterpret_cast<uintptr_t>(op)),
             static_cast<int64_t>(reinterpret_cast<uintptr_t>(table.rows)),
             static_cast<int64_t>(reinterpret_cast<uintptr_t>(&device))};
   }

@@ -77,6 +77,12 @@ double row_seconds(const Kernel& kernel, const Problem& p, const Device& device)
   return kLaunchSeconds + packing + std::max(compute, bytes(p) / (device.bandwidth_gbs * 1e9));
 }
 
+// PyTorch's kernel is followed by a pass over D as well.
+double activation_seconds(const Kernel& kernel, const Problem& p, const Device& device) {
+  if (p.activation == Activation::kNone || kernel.activates) return 0;
+  return kLaunchSeconds + 8.0 * p.batch * p.m * p.n / (device.bandwidth_gbs * 1e9);
+}
+
 const char* unusable(const Kernel& kernel, const Problem& p, const Device& device, const std::string& request) {
   const bool cuda = device.type == DeviceType::kCuda;
   const bool in_family = !is_aten(kernel) && request == kernel.family;
@@ -144,7 +150,7 @@ Verdict judge(const Kernel& kernel, const Problem& p, const Device& device, cons
   const double seconds = is_aten(kernel)  ? aten_seconds(p, model)
                          : kernel.seconds ? kernel.seconds(p, model)
                                           : row_seconds(kernel, p, model);
-  return {&kernel, seconds, unusable(kernel, p, device, request)};
+  return {&kernel, seconds + activation_seconds(kernel, p, model), unusable(kernel, p, device, request)};
 }
 
 const Kernel& choose(const Table& table, const Problem& p, const Device& device, const std::string& request) {
@@ -196,7 +202,11 @@ void run(const Backend& backend, const Kernel& kernel, Problem p, Context contex
   if (packing.a) pack(p.a, copies);
   if (packing.b) pack(p.b, copies + packing.floats_a);
   if (context.workspace) context.workspace = static_cast<char*>(context.workspace) + aligned(bytes_of_copies(packing));
-  kernel.launch(p, context);
+  if (kernel.activates || p.activation == Activation::kNone) return kernel.launch(p, context);
+  Problem inner = p;
+  inner.activation = Activation::kNone;
+  kernel.launch(inner, context);
+  backend.activate(p, context);
 }
 
 }  // namespace sgemm

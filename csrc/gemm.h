@@ -1,6 +1,6 @@
 // The problem that every kernel solves, and the row that describes a kernel.
 //
-//   D[b,i,j] = alpha * sum_q A[b,i,q] * B[b,q,j] + beta * C[b,i,j]      float32
+//   D[b,i,j] = f(alpha * sum_q A[b,i,q] * B[b,q,j] + beta * C[b,i,j])      float32
 //
 // No torch and no CUDA runtime here: the same header serves the CUDA build, the CPU build and the dispatch.
 #pragma once
@@ -33,6 +33,9 @@ struct MatrixView {
 using Matrix = MatrixView<float>;
 using ConstMatrix = MatrixView<const float>;
 
+// f: common/activation.h. Where there is one, D is not C.
+enum class Activation : int { kNone, kRelu, kGelu, kGeluTanh, kSilu };
+
 struct Problem {
   int64_t m = 0, n = 0, k = 0, batch = 1;
   float alpha = 1, beta = 0;
@@ -40,6 +43,7 @@ struct Problem {
   ConstMatrix b;  // k x n
   ConstMatrix c;  // m x n; never read when beta is 0
   Matrix d;       // m x n; c itself when the product is in place
+  Activation activation = Activation::kNone;
 };
 
 // What a kernel reads directly; anything else is packed into such a copy first.
@@ -87,6 +91,9 @@ struct Kernel {
   size_t (*workspace)(const Problem&, const Device&) = nullptr;
 
   int max_size = 0;  // the largest m, n and k that it takes; 0 if any
+
+  // Applies Problem::activation as it stores; for the others it is a pass of its own.
+  bool activates = false;
 };
 
 inline constexpr int kAnyArch = 1 << 20;

@@ -4,6 +4,7 @@
 // nvcc builds this file for GPUs; simt/kernels_simt.cpp includes it for the CPU.
 #include "kernels.h"
 
+#include "common/activate.cuh"
 #include "common/pack.cuh"
 #include "ieee/skinny.h"
 #include "ieee/tiny.cuh"
@@ -44,8 +45,8 @@ constexpr Kernel row(const char* name, const char* family, double efficiency) {
 template <class T>
 constexpr Kernel planned_row(const char* name, const char* family, const char* idea, int min_arch, int max_arch,
                              void (*launch)(const Problem&, const Context&)) {
-  return {name,        family,    idea,     T::kSource, T::BM, T::BN,  T::BK,      T::TM,       T::TN,
-          T::kThreads, T::kReads, min_arch, max_arch,   0,     launch, T::seconds, T::workspace};
+  return {name,      family,   idea,     T::kSource, T::BM,  T::BN,      T::BK,        T::TM, T::TN,        T::kThreads,
+          T::kReads, min_arch, max_arch, 0,          launch, T::seconds, T::workspace, 0,     T::kActivates};
 }
 
 // A row for small problems alone, with a cost model of its own.
@@ -125,6 +126,6 @@ const Kernel kTable[] = {
 
 }  // namespace
 
-Backend backend() { return {{kTable, static_cast<int>(sizeof kTable / sizeof kTable[0])}, pack}; }
+Backend backend() { return {{kTable, static_cast<int>(sizeof kTable / sizeof kTable[0])}, pack, activate}; }
 
 }  // namespace sgemm::SGEMM_BACKEND

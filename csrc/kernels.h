@@ -8,6 +8,8 @@ struct Backend {
   Table table;
   // Copies `source` to `target`, which has unit column stride and as many rows; its further columns become zero.
   void (*pack)(const ConstMatrix& source, const Matrix& target, int64_t batch, Stream stream);
+  // D = f(D), for a row that leaves f out.
+  void (*activate)(const Problem& problem, const Context& context);
 };
 
 namespace cuda_backend {

@@ -94,6 +94,21 @@ def test_threads(device: str) -> None:
 
 
 @each_device
+def test_no_call_is_lost_in_counting(device: str) -> None:
+    a, b = integers((2, 3), 1, device), integers((3, 4), 2, device)
+
+    def work(_: int) -> None:
+        for _ in range(500):
+            torch.mm(a, b)
+            torch.mm(a.double(), b.double())
+
+    with torch_sgemm.enabled("aten", devices=(device,)), ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    assert hits() == {"mm": 8 * 500}
+    assert fallbacks() == {("mm", "dtype"): 8 * 500}
+
+
+@each_device
 def test_scopes_nest(device: str) -> None:
     x = integers((4, 4), 1, device)
     torch_sgemm.enable("ladder", devices=(device,))
@@ -166,6 +181,44 @@ def test_unknown_kernel_and_device(switch: Callable) -> None:
     for devices in (("mps",), ("cpu", "cuda:0"), ()):
         with pytest.raises(RuntimeError, match="accepted: 'cuda', 'cpu'"):
             on("auto", devices=devices)
+
+
+CPU_ONLY = """
+import sys, warnings
+import torch
+if sys.argv[1] == "torch":
+    torch.version.cuda = None
+import torch_sgemm
+from torch_sgemm import dropin
+if sys.argv[1] == "build":
+    dropin.kernels = lambda: [row for row in torch_sgemm.kernels() if not row.family]
+for scope in (False, True):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        if scope:
+            with torch_sgemm.enabled():
+                torch.mm(torch.ones(2, 3), torch.ones(3, 4))
+        else:
+            torch_sgemm.enable()
+            torch.mm(torch.ones(2, 3), torch.ones(3, 4))
+            torch_sgemm.disable()
+    [warning] = caught
+    assert warning.filename == "<string>", warning.filename
+    print(warning.message)
+    assert sys.argv[1] == "gpu" or not dropin._originals
+assert torch_sgemm.stats().hits == {}
+"""
+
+
+@pytest.mark.parametrize(
+    "lacking, reason",
+    [("gpu", "sees no GPU"), ("torch", "built without CUDA"), ("build", "no CUDA kernels")],
+)
+def test_without_cuda(lacking: str, reason: str) -> None:
+    """The program runs, and a warning says that nothing comes here."""
+    result = python("-c", CPU_ONLY, lacking, CUDA_VISIBLE_DEVICES="")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count(reason) == 2 and result.stdout.count("changes nothing") == 2
 
 
 @pytest.mark.parametrize("switch", [torch_sgemm.enable, torch_sgemm.enabled])
@@ -274,13 +327,19 @@ def test_compiled_by_inductor(device: str, training: bool) -> None:
     model, x = perceptron(device, layers=1), drawn(device, 5, 6)
     weight = drawn(device, 6, 6, seed=1)
     compiled = torch.compile(lambda x: model(x) @ weight, fullgraph=True)
-    with torch_sgemm.enabled("ladder", devices=(device,)), torch.set_grad_enabled(training):
+
+    def step() -> Tensor:
         result = compiled(x)
-        forward = sum(hits().values())
         if training:
             result.sum().backward()
-    assert forward == 2
-    assert sum(hits().values()) == (4 if training else 2)  # the input and the weight have none
+        return result
+
+    with torch_sgemm.enabled("ladder", devices=(device,)), torch.set_grad_enabled(training):
+        step()  # compiles, and there Inductor times products of its own, which are counted too
+        torch_sgemm.reset_stats()
+        result = step()
+    # Backward: of both products, by one operand each; the input and the last weight take none.
+    assert sum(hits().values()) == (4 if training else 2)
     assert fallbacks() == {}
     with torch.no_grad():
         torch.testing.assert_close(result, model(x) @ weight, rtol=1e-4, atol=1e-5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -145,6 +146,23 @@ def test_out(device: str, pair: tuple) -> None:
     for out in (torch.empty(0, device=device), torch.full_like(expected, math.nan), strided):
         assert torch_sgemm.matmul(a, b, kernel="ladder", out=out) is out
         assert torch.equal(out, expected)
+
+
+@pytest.mark.parametrize("shape", [(7,), (2, 2), (0,), (5, 3), (1, 3, 5)], ids=str)
+@each_device
+def test_out_of_another_shape(device: str, shape: tuple[int, ...]) -> None:
+    """Resized, and warned of, as torch.matmul does."""
+    a, b = integers((3, 4), 1, device), integers((4, 5), 2, device)
+    expected = torch.matmul(a, b)
+    outcomes = []
+    for function in (torch.matmul, torch_sgemm.matmul):
+        out = torch.ones(shape, device=device)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert function(a, b, out=out) is out
+        assert torch.equal(out, expected)
+        outcomes.append((out.stride(), [str(warning.message) for warning in caught]))
+    assert outcomes[0] == outcomes[1]
 
 
 @each_device

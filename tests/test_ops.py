@@ -9,6 +9,8 @@ from support.operators import BATCH, VARIANTS, K, M, N, good, variant_id
 from support.table import DEVICES, Kernel, each_row, selectors
 from torch._subclasses import FakeTensorMode
 
+import torch_sgemm
+
 each_variant = pytest.mark.parametrize("variant", VARIANTS, ids=variant_id)
 each_device = pytest.mark.parametrize("device", DEVICES)
 UTILS = (
@@ -127,6 +129,24 @@ def test_zero_sizes(row: Kernel, device: str, shape: tuple[int, int, int]) -> No
     out = torch.full((m, n), float("nan"), device=device)
     ops.mm_out(a, b, out=out, **options)
     assert torch.equal(out, torch.mm(a, b))
+
+
+@pytest.mark.parametrize("kernel", ["auto", "ladder"])
+@each_device
+def test_a_profiler_shows_the_choice(device: str, kernel: str) -> None:
+    """Operator, row and sizes, within the operator's own range."""
+    a, b = integers((3, 4), 1, device), integers((4, 5), 2, device)
+    a3, b3 = a.expand(2, 3, 4), b.expand(2, 4, 5)
+    with torch.profiler.profile() as profile:
+        torch.ops.sgemm.mm(a, b, kernel)
+        torch.ops.sgemm.addmm(b[0], a, b, kernel)
+        torch.ops.sgemm.bmm(a3, b3, kernel)
+    row = torch_sgemm.explain(a, b, kernel=kernel).chosen
+    parents = {event.name: event.cpu_parent for event in profile.events()}
+    assert parents[f"sgemm::mm[{row} 3x5x4]"].name == "sgemm::mm"
+    assert any(name.startswith("sgemm::addmm[") for name in parents)
+    [batched] = [name for name in parents if name.startswith("sgemm::bmm[")]
+    assert batched.endswith(" 2x3x5x4]")
 
 
 @each_device

@@ -7,6 +7,7 @@ registered by importing this package; :mod:`torch_sgemm.ops` documents them.
 from torch_sgemm import derivatives, ops
 from torch_sgemm.dropin import Stats, disable, enable, enabled, reset_stats, stats
 from torch_sgemm.functional import matmul
+from torch_sgemm.fused import linear
 from torch_sgemm.packed import PackedMatrix, pack
 from torch_sgemm.table import (
     Device,
@@ -35,6 +36,7 @@ __all__ = [
     "enabled",
     "explain",
     "kernels",
+    "linear",
     "matmul",
     "ops",
     "pack",

@@ -52,6 +52,31 @@ _register_derivative("bmm", _bmm)
 _register_derivative_with_addend("addmm", _mm)
 _register_derivative_with_addend("baddbmm", _bmm)
 
+_in_front = torch.library.Library("sgemm", "IMPL")
+
+
+def _shorten(name: str, key: str) -> None:
+    """Calls that need no gradient skip what register_autograd() installed, half of their time.
+
+    A key of one device comes before the alias of all, which register_autograd() takes.
+    """
+    redispatch = getattr(torch.ops.sgemm, name).default._handle.redispatch_boxed
+    derivative = torch.library.get_kernel(f"sgemm::{name}", key)
+    any_requires_grad, is_grad_enabled = torch._C._any_requires_grad, torch.is_grad_enabled
+    below = torch._C._after_autograd_keyset
+
+    def product(keyset, *args, **kwargs):
+        if any_requires_grad(*args) and is_grad_enabled():
+            return derivative.call_boxed(keyset, *args, **kwargs)
+        return redispatch(keyset & below, *args, **kwargs)
+
+    _in_front.impl(name, product, key, with_keyset=True)
+
+
+for _name in ("mm", "bmm", "addmm", "baddbmm"):
+    for _key in ("AutogradCPU", "AutogradCUDA"):
+        _shorten(_name, _key)
+
 
 def _batched(x: Tensor, dim: int | None, size: int) -> Tensor:
     """With the vmapped dimension first; expanded, without a copy, if it has none."""

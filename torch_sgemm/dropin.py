@@ -10,6 +10,7 @@ than ieee. ``stats()`` counts both.
 The setting is the process's, not the thread's: a backward runs in threads of its own.
 """
 
+import json
 import threading
 import warnings
 from collections import Counter, deque
@@ -18,8 +19,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
+from torch_sgemm import _library  # noqa: F401  registers the operators
 from torch_sgemm.table import kernels
 
 _KEYS = {"cuda": "CUDA", "cpu": "CPU"}
@@ -50,8 +51,7 @@ _originals: dict[tuple[str, str], object] = {}
 # A thread that was dispatched to an override may still wait for the interpreter's lock when another
 # thread takes the override back: the latest 640 (64 times ten operators) outlive that.
 _recent: deque[object] = deque(maxlen=640)
-_hits: Counter[str] = Counter()
-_fallbacks: Counter[tuple[str, str]] = Counter()
+_complex: Counter[tuple[str, str]] = Counter()
 
 
 def enable(kernel: str = "auto", *, devices: tuple[str, ...] = ("cuda",)) -> None:
@@ -61,11 +61,15 @@ def enable(kernel: str = "auto", *, devices: tuple[str, ...] = ("cuda",)) -> Non
         kernel: ``"auto"``, a family, or a row of :func:`torch_sgemm.kernels`.
         devices: of ``"cuda"``, ``"cpu"``.
 
+    Where none of ``devices`` can be used (no GPU, a PyTorch or a build of this package without
+    CUDA) it warns and changes nothing.
+
     Raises:
         RuntimeError: an unknown kernel or device.
     """
     global _base
     setting = _setting(kernel, devices)
+    _warn_if_useless(setting, 2)
     with _lock:
         before, _base = _base, setting
         try:
@@ -88,6 +92,7 @@ def disable() -> None:
 def enabled(kernel: str = "auto", *, devices: tuple[str, ...] = ("cuda",)) -> Iterator[None]:
     """:func:`enable` for a ``with`` block. Blocks nest; the one that was opened last holds."""
     setting = _setting(kernel, devices)
+    _warn_if_useless(setting, 3)  # behind contextlib
     try:
         with _lock:
             _scopes.append(setting)
@@ -101,15 +106,22 @@ def enabled(kernel: str = "auto", *, devices: tuple[str, ...] = ("cuda",)) -> It
 
 def stats() -> Stats:
     """The counters, copied."""
+    counts = json.loads(torch.ops.sgemm._override_counts())
+    hits = {name: reasons.pop("") for name, reasons in counts.items() if "" in reasons}
+    fallbacks = {
+        (name, reason): count
+        for name, reasons in counts.items()
+        for reason, count in reasons.items()
+    }
     with _lock:
-        return Stats(dict(_hits), dict(_fallbacks))
+        return Stats(hits, {**fallbacks, **_complex})
 
 
 def reset_stats() -> None:
     """Sets the counters to zero."""
+    torch.ops.sgemm._override_reset()
     with _lock:
-        _hits.clear()
-        _fallbacks.clear()
+        _complex.clear()
 
 
 def _setting(kernel: str, devices: tuple[str, ...]) -> _Setting:
@@ -120,26 +132,48 @@ def _setting(kernel: str, devices: tuple[str, ...]) -> _Setting:
             f"torch_sgemm.enable: kernel {kernel!r} is unknown; accepted: 'auto', a family, or a "
             "name of torch_sgemm.kernels()"
         )
-    if "cuda" in devices and torch.cuda.is_available() and not _has_kernels("cuda"):
-        raise RuntimeError(
-            "torch_sgemm.enable: this build has no CUDA kernels; see python -m torch_sgemm.info"
-        )
     unknown = [device for device in devices if device not in _KEYS]
     if unknown or not devices:
         raise RuntimeError(f"torch_sgemm.enable: devices {devices!r}; accepted: 'cuda', 'cpu'")
     return _Setting(kernel, tuple(devices))
 
 
-def _has_kernels(device: str) -> bool:
-    return any(row.family and device in row.devices for row in kernels())
+def _not_built(device: str) -> str:
+    """Why there is nothing to override on ``device``, or nothing to override it with; else ""."""
+    if device == "cuda" and torch.version.cuda is None:
+        return "this PyTorch was built without CUDA"
+    if not any(row.family and device in row.devices for row in kernels()):
+        return "this build of torch_sgemm has no CUDA kernels, see python -m torch_sgemm.info"
+    return ""
+
+
+def _warn_if_useless(setting: _Setting, stacklevel: int) -> None:
+    """A program for GPUs shall run without one as well, but not seem to use this package."""
+    obstacles = [
+        _not_built(device)
+        or ("PyTorch sees no GPU" if device == "cuda" and not torch.cuda.is_available() else "")
+        for device in setting.devices
+    ]
+    if all(obstacles):
+        warnings.warn(
+            f"torch_sgemm.enable: devices={setting.devices!r} changes nothing: {obstacles[0]}; "
+            "products stay PyTorch's. devices=('cpu',) takes those on the CPU",
+            stacklevel=stacklevel + 1,
+        )
 
 
 def _apply() -> None:
     """Makes the overrides those of the setting that holds now."""
     global _current
     _current = _scopes[-1] if _scopes else _base
+    devices = _current.devices if _current else ()
+    torch.ops.sgemm._override_set(
+        _current.kernel if _current else "", "cpu" in devices, "cuda" in devices
+    )
     wanted = {device for scope in (_base, *_scopes) if scope for device in scope.devices}
-    for device in filter(_has_kernels, wanted - _libraries.keys()):
+    for device in wanted - _libraries.keys():
+        if _not_built(device):
+            continue
         _libraries[device] = _override(_KEYS[device])
     for device in _libraries.keys() - wanted:
         _libraries.pop(device)._destroy()
@@ -162,151 +196,90 @@ def _override(key: str) -> torch.library.Library:
 
 # --- the overrides --------------------------------------------------------------------------
 
+# csrc/binding/override.cpp checks, counts and runs a call at once: on this path a microsecond
+# counts. The overrides themselves are in Python because what PyTorch's own kernel raises keeps its
+# type only here.
 
-def _precision_is_ieee(key: str) -> bool:
-    return key != "CUDA" or torch.backends.cuda.matmul.fp32_precision in ("ieee", "none")
-
-
-def _refusal(key: str, a: Tensor, b: Tensor, dims: int, others: tuple[Tensor, ...]) -> str:
-    """Why a call is not ours; "" if it is."""
-    for x in (a, b, *others):
-        if x.dtype != torch.float32:
-            return "dtype"
-        if x.layout != torch.strided:
-            return "layout"
-        if x.device != a.device:
-            return "device"
-    if a.dim() != dims or b.dim() != dims or a.shape[-1] != b.shape[-2]:
-        return "shape"
-    if dims == 3 and a.shape[0] != b.shape[0]:
-        return "shape"
-    if not _precision_is_ieee(key):
-        return "precision"
-    setting = _current
-    if setting is None or a.device.type not in setting.devices:
-        return "disabled"
-    return ""
-
-
-def _refusal_of_output(out: Tensor, a: Tensor, b: Tensor) -> str:
-    """PyTorch resizes an output, and words the error of one that overlaps."""
-    if out.shape != (*a.shape[:-1], b.shape[-1]):
-        return "output shape"
-    storage = out.untyped_storage().data_ptr()
-    if storage in (a.untyped_storage().data_ptr(), b.untyped_storage().data_ptr()):
-        return "output shares storage"
-    if out.numel() > 1 and 0 in out.stride():
-        return "output overlaps itself"
-    return ""
-
-
-def _broadcasts(c: Tensor, a: Tensor, b: Tensor) -> bool:
-    shape = (*a.shape[:-1], b.shape[-1])
-    return c.dim() <= len(shape) and all(
-        size in (1, full) for size, full in zip(reversed(c.shape), reversed(shape), strict=False)
-    )
-
-
-def _counted(name: str, reason: str) -> None:
-    with _lock:
-        if reason:
-            _fallbacks[name, reason] += 1
-        else:
-            _hits[name] += 1
-
-
-def _kernel() -> str:
-    setting = _current
-    return setting.kernel if setting else "auto"
-
-
-def _dims(name: str) -> int:
-    return 3 if "bmm" in name else 2
+_precision = getattr(
+    torch._C,
+    "_get_fp32_precision_getter",
+    lambda *_: torch.backends.cuda.matmul.fp32_precision,  # the same, ten times slower
+)
+_IEEE = ("ieee", "none")
 
 
 def _ours(name: str) -> Callable:
-    """The operator ``sgemm::name`` of the same name as aten's, such as ``mm`` or ``addmm_out``."""
-    return getattr(torch.ops.sgemm, name).default
+    """The operator that takes the place of ``aten::name``, past Python's part of its call."""
+    overload = getattr(torch.ops.sgemm, f"_override_{name.replace('.', '_')}").default
+    return getattr(overload, "_op", overload)
 
 
 def _product(name: str, original, key: str) -> Callable:
-    dims, ours = _dims(name), _ours(name)
+    ours, cpu = _ours(name), key == "CPU"
 
     def product(keyset, a, b):
-        reason = _refusal(key, a, b, dims, ())
-        _counted(name, reason)
-        return original.call_boxed(keyset, a, b) if reason else ours(a, b, _kernel())
+        result = ours(a, b, cpu or _precision("cuda", "matmul") in _IEEE)
+        return original.call_boxed(keyset, a, b) if result is None else result
 
     return product
 
 
 def _product_out(name: str, original, key: str) -> Callable:
-    dims, ours = _dims(name), _ours(name.replace(".", "_"))
+    ours, cpu = _ours(name), key == "CPU"
 
     def product_out(keyset, a, b, *, out):
-        reason = _refusal(key, a, b, dims, (out,)) or _refusal_of_output(out, a, b)
-        _counted(name, reason)
-        if reason:
-            return original.call_boxed(keyset, a, b, out=out)
-        ours(a, b, _kernel(), out=out)
-        return out
+        if ours(a, b, cpu or _precision("cuda", "matmul") in _IEEE, out=out):
+            return out
+        return original.call_boxed(keyset, a, b, out=out)
 
     return product_out
 
 
-def _refusal_of_sum(key: str, c: Tensor, a: Tensor, b: Tensor, dims: int, factors: tuple) -> str:
-    reason = _refusal(key, a, b, dims, (c,))
-    if reason:
-        return reason
-    if not _broadcasts(c, a, b):
-        return "shape"
-    return "" if all(isinstance(f, (int, float)) for f in factors) else "factor"
+def _is_complex(name: str, beta, alpha) -> bool:
+    """Counts a call with a factor that is no real number."""
+    if not (isinstance(beta, complex) or isinstance(alpha, complex)):
+        return False
+    with _lock:
+        _complex[name, "factor"] += 1
+    return True
 
 
 def _sum(name: str, original, key: str) -> Callable:
-    dims, ours = _dims(name), _ours(name)
+    ours, cpu = _ours(name), key == "CPU"
 
     def product_sum(keyset, c, a, b, *, beta=1, alpha=1):
-        reason = _refusal_of_sum(key, c, a, b, dims, (beta, alpha))
-        _counted(name, reason)
-        if reason:
-            return original.call_boxed(keyset, c, a, b, beta=beta, alpha=alpha)
-        return ours(c, a, b, _kernel(), beta=float(beta), alpha=float(alpha))
+        if not _is_complex(name, beta, alpha):
+            ieee = cpu or _precision("cuda", "matmul") in _IEEE
+            result = ours(c, a, b, beta, alpha, ieee)
+            if result is not None:
+                return result
+        return original.call_boxed(keyset, c, a, b, beta=beta, alpha=alpha)
 
     return product_sum
 
 
 def _sum_out(name: str, original, key: str) -> Callable:
-    dims, ours = _dims(name), _ours(name.replace(".", "_"))
+    ours, cpu = _ours(name), key == "CPU"
 
     def product_sum_out(keyset, c, a, b, *, beta=1, alpha=1, out):
-        reason = (
-            _refusal_of_sum(key, c, a, b, dims, (beta, alpha))
-            or _refusal(key, a, b, dims, (out,))
-            or _refusal_of_output(out, a, b)
-        )
-        if not reason and out.untyped_storage().data_ptr() == c.untyped_storage().data_ptr():
-            same = out.data_ptr() == c.data_ptr() and out.stride() == c.stride()
-            reason = "" if same and out.shape == c.shape else "output shares storage"
-        _counted(name, reason)
-        if reason:
-            return original.call_boxed(keyset, c, a, b, beta=beta, alpha=alpha, out=out)
-        ours(c, a, b, _kernel(), beta=float(beta), alpha=float(alpha), out=out)
-        return out
+        if not _is_complex(name, beta, alpha):
+            ieee = cpu or _precision("cuda", "matmul") in _IEEE
+            if ours(c, a, b, beta, alpha, ieee, out=out):
+                return out
+        return original.call_boxed(keyset, c, a, b, beta=beta, alpha=alpha, out=out)
 
     return product_sum_out
 
 
 def _sum_in_place(name: str, original, key: str) -> Callable:
-    dims, ours = _dims(name), _ours("gemm_")
+    ours, cpu = _ours(name), key == "CPU"
 
     def product_sum_in_place(keyset, c, a, b, *, beta=1, alpha=1):
-        reason = _refusal_of_sum(key, c, a, b, dims, (beta, alpha)) or _refusal_of_output(c, a, b)
-        _counted(name, reason)
-        if reason:
-            return original.call_boxed(keyset, c, a, b, beta=beta, alpha=alpha)
-        ours(c, a, b, _kernel(), alpha=float(alpha), beta=float(beta))
-        return c
+        if not _is_complex(name, beta, alpha):
+            ieee = cpu or _precision("cuda", "matmul") in _IEEE
+            if ours(c, a, b, beta, alpha, ieee):
+                return c
+        return original.call_boxed(keyset, c, a, b, beta=beta, alpha=alpha)
 
     return product_sum_in_place
 

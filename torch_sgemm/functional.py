@@ -17,7 +17,8 @@ def matmul(
             matrix from :func:`torch_sgemm.pack`.
         kernel: ``"auto"``, a family, or a row of :func:`torch_sgemm.kernels`; not used with a
             packed matrix.
-        out: where to write, as for ``torch.matmul``; without derivatives.
+        out: where to write, as for ``torch.matmul``; without derivatives. One of another shape is
+            resized, with PyTorch's warning unless it is empty.
 
     Operands that are not float32, under autocast too, and shapes that don't fit go to
     ``torch.matmul``, which computes them or words the error.
@@ -72,8 +73,8 @@ def _into(out: Tensor, result: Tensor) -> Tensor:
             f"torch_sgemm.matmul: argument 'out' has dtype {out.dtype}, device {out.device}; "
             f"accepted: {result.dtype}, {result.device}"
         )
-    if out.shape != result.shape:
-        out.resize_(result.shape)
+    if out.shape != result.shape:  # resizes, and warns unless it was empty
+        return torch.mul(result, 1, out=out)
     return out.copy_(result)
 
 

@@ -16,6 +16,8 @@ leading dimensions larger than the row, expanded (stride 0) and sliced views, an
     the same into ``out``, which is not resized; they return nothing
 ``gemm_(c, a, b, kernel="auto", *, alpha=1, beta=0)``
     c = alpha a @ b + beta c in place, 2-D or batched; returns nothing
+``linear(x, weight, bias=None, activation=None, kernel="auto")``
+    a layer; see :mod:`torch_sgemm.fused`
 
 ``kernel`` is ``"auto"`` (the row of the table that is predicted to be fastest), a family (its best
 row for the problem), or a row's name; see :func:`torch_sgemm.kernels`. New outputs are contiguous.

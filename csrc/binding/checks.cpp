@@ -124,8 +124,7 @@ std::string describe(const Tensor& tensor) {
 
 void check_tensor(const char* op, const char* name, const Tensor& tensor, const Tensor& like, int dims) {
   const std::string shape = dims == 2 ? "(rows, columns)" : "(batch, rows, columns)";
-  if (tensor.scalar_type() != ScalarType::Float || tensor.dim() != dims || tensor.is_cuda() != like.is_cuda() ||
-      (tensor.is_cuda() && tensor.get_device_index() != like.get_device_index()))
+  if (tensor.scalar_type() != ScalarType::Float || tensor.dim() != dims || !same_device(tensor, like))
     reject(op, name, tensor,
            "dtype float32, device " + device_name(like) + ", " + std::to_string(dims) + " dimensions " + shape);
 }
@@ -139,28 +138,16 @@ void check_product(const char* op, const Tensor& a, const Tensor& b) {
 }
 
 void check_shape(const char* op, const char* name, const Tensor& tensor, const Tensor& a, const Tensor& b) {
-  const std::array<int64_t, 3> sizes = product_sizes(a, b);
-  for (int64_t i = 0; i < tensor.dim(); ++i)
-    if (tensor.size(i) != sizes[3 - tensor.dim() + i]) reject(op, name, tensor, "shape " + product_shape(a, b));
+  if (!has_product_shape(tensor, a, b)) reject(op, name, tensor, "shape " + product_shape(a, b));
 }
 
 void check_broadcast(const char* op, const char* name, const Tensor& tensor, const Tensor& a, const Tensor& b) {
-  const std::array<int64_t, 3> sizes = product_sizes(a, b);
-  bool fits = tensor.dim() <= a.dim();
-  for (int64_t i = 0; fits && i < tensor.dim(); ++i)
-    fits = tensor.size(i) == 1 || tensor.size(i) == sizes[3 - tensor.dim() + i];
-  if (!fits) reject(op, name, tensor, "a shape that broadcasts to " + product_shape(a, b));
+  if (!broadcasts_to_product(tensor, a, b))
+    reject(op, name, tensor, "a shape that broadcasts to " + product_shape(a, b));
 }
 
 void check_writable(const char* op, const char* name, const Tensor& out) {
-  if (out.numel() == 0) return;
-  int count;
-  const std::array<Axis, 3> dims = axes(out, count);
-  int64_t reached = 0;  // distance of the last element along the axes so far
-  for (int i = 0; i < count; ++i) {
-    if (dims[i].stride <= reached) reject(op, name, out, "an output whose elements don't share memory");
-    reached += (dims[i].size - 1) * dims[i].stride;
-  }
+  if (!is_writable(out)) reject(op, name, out, "an output whose elements don't share memory");
 }
 
 void check_no_overlap(const char* op, const char* name, const Tensor& out, const char* input_name,
@@ -171,6 +158,55 @@ void check_no_overlap(const char* op, const char* name, const Tensor& out, const
   if (out_end <= in_first || in_end <= out_first || in_disjoint_columns(out, input)) return;
   reject(op, name, out,
          std::string("an output that shares no memory with '") + input_name + "', which has " + describe(input));
+}
+
+bool same_device(const Tensor& x, const Tensor& y) {
+  return x.is_cuda() == y.is_cuda() && (!x.is_cuda() || x.get_device_index() == y.get_device_index());
+}
+
+bool has_product_shape(const Tensor& tensor, const Tensor& a, const Tensor& b) {
+  const std::array<int64_t, 3> sizes = product_sizes(a, b);
+  bool same = true;
+  for (int64_t i = 0; i < tensor.dim(); ++i) same &= tensor.size(i) == sizes[3 - tensor.dim() + i];
+  return same;
+}
+
+bool broadcasts_to_product(const Tensor& tensor, const Tensor& a, const Tensor& b) {
+  const std::array<int64_t, 3> sizes = product_sizes(a, b);
+  bool fits = tensor.dim() <= a.dim();
+  for (int64_t i = 0; fits && i < tensor.dim(); ++i)
+    fits = tensor.size(i) == 1 || tensor.size(i) == sizes[3 - tensor.dim() + i];
+  return fits;
+}
+
+bool is_writable(const Tensor& out) {
+  if (out.numel() == 0) return true;
+  int count;
+  const std::array<Axis, 3> dims = axes(out, count);
+  int64_t reached = 0;  // distance of the last element along the axes so far
+  for (int i = 0; i < count; ++i) {
+    if (dims[i].stride <= reached) return false;
+    reached += (dims[i].size - 1) * dims[i].stride;
+  }
+  return true;
+}
+
+bool is_strided(const Tensor& tensor) {
+  int32_t layout;
+  return aoti_torch_get_layout(tensor.get(), &layout) == AOTI_TORCH_SUCCESS && layout == aoti_torch_layout_strided();
+}
+
+bool share_storage(const Tensor& x, const Tensor& y) {
+  const auto storage = [](const Tensor& tensor) {
+    return static_cast<const float*>(tensor.const_data_ptr()) - tensor.storage_offset();
+  };
+  return x.numel() && y.numel() && storage(x) == storage(y);
+}
+
+bool is_same(const Tensor& x, const Tensor& y) {
+  bool same = x.dim() == y.dim() && x.const_data_ptr() == y.const_data_ptr();
+  for (int64_t i = 0; same && i < x.dim(); ++i) same = x.size(i) == y.size(i) && x.stride(i) == y.stride(i);
+  return same;
 }
 
 }  // namespace sgemm

@@ -25,6 +25,20 @@ void check_writable(const char* op, const char* name, const Tensor& out);
 // `out` shares no memory with `input`.
 void check_no_overlap(const char* op, const char* name, const Tensor& out, const char* input_name, const Tensor& input);
 
+// The same as questions.
+bool same_device(const Tensor& x, const Tensor& y);
+bool has_product_shape(const Tensor& tensor, const Tensor& a, const Tensor& b);
+bool broadcasts_to_product(const Tensor& tensor, const Tensor& a, const Tensor& b);
+bool is_writable(const Tensor& out);
+
+bool is_strided(const Tensor& tensor);
+
+// Views of one storage, float32.
+bool share_storage(const Tensor& x, const Tensor& y);
+
+// The same elements in the same order.
+bool is_same(const Tensor& x, const Tensor& y);
+
 // "shape [2, 3], strides [3, 1], dtype float32, device cuda:0"
 std::string describe(const Tensor& tensor);
 

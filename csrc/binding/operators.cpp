@@ -13,6 +13,7 @@
 #include "../describe.h"
 #include "../split/split.h"
 #include "checks.h"
+#include "product.h"
 #if defined(SGEMM_CUDA)
 #include "../cuda_device.h"
 #endif
@@ -92,32 +93,46 @@ Problem problem(const Tensor& out, const Tensor* c, const Tensor& a, const Tenso
   return simplified(p);
 }
 
-// out = alpha a b + beta c, all arguments checked before.
+}  // namespace
+
 void product(const char* op, const Tensor& out, const Tensor* c, const Tensor& a, const Tensor& b, double alpha,
-             double beta, const std::string& request) {
-  const Problem p = problem(out, c, a, b, alpha, beta);
+             double beta, const std::string& request, Activation activation) {
+  Problem p = problem(out, c, a, b, alpha, beta);
+  p.activation = activation;
   const DeviceType type = out.is_cuda() ? DeviceType::kCuda : DeviceType::kCpu;
   const Backend& rows = backend(type);
   static const Device cpu;
   const Device& device = type == DeviceType::kCuda ? cuda_device(out.get_device_index()) : cpu;
   thread_local ChoiceCache choices;
-  const Kernel* kernel;
+  const Choice* choice;
   try {
-    kernel = &choices.choose(rows.table, p, device, request);
+    choice = &choices.choose(op, rows.table, p, device, request);
   } catch (const std::invalid_argument& e) {
     fail(op, std::string("argument 'kernel': ") + e.what() + "; 'a' has " + describe(a) + "; 'b' has " + describe(b));
   }
-  log_choice(op, *kernel, request, a, b);
+  const Kernel& kernel = *choice->kernel;
+  log_choice(op, kernel, request, a, b);
   if (out.numel() == 0) return;
-  if (is_aten(*kernel)) return aten_product(out, c, a, b, alpha, beta);
+  const ProfiledRange range(choice->label.c_str());
+  if (is_aten(kernel)) {
+    aten_product(out, c, a, b, alpha, beta);
+    return aten_activation(out, activation);
+  }
 
   std::optional<torch::stable::accelerator::DeviceGuard> guard;
   if (type == DeviceType::kCuda) guard.emplace(out.get_device_index());
-  const int64_t bytes = static_cast<int64_t>(workspace_bytes(*kernel, p, device));
+  const int64_t bytes = static_cast<int64_t>(workspace_bytes(kernel, p, device));
   const std::optional<Tensor> workspace =
       bytes ? std::optional<Tensor>(empty({ceil_div(bytes, 4)}, out)) : std::nullopt;
-  run(rows, *kernel, p, {current_stream(out), &device, workspace ? workspace->mutable_data_ptr() : nullptr});
+  run(rows, kernel, p, {current_stream(out), &device, workspace ? workspace->mutable_data_ptr() : nullptr});
 }
+
+Tensor new_output(const Tensor& a, const Tensor& b) {
+  const int64_t last = a.dim() - 1;
+  return last == 1 ? empty({a.size(0), b.size(1)}, a) : empty({a.size(0), a.size(1), b.size(2)}, a);
+}
+
+namespace {
 
 void check_inputs(const char* op, const Tensor& a, const Tensor& b, int dims) {
   check_tensor(op, "a", a, a, dims);
@@ -138,14 +153,7 @@ void check_addend(const char* op, const Tensor& c, const Tensor& a, const Tensor
   check_tensor(op, "c", c, a, static_cast<int>(c.dim()));
   check_broadcast(op, "c", c, a, b);
   if (!out) return;
-  bool same = c.dim() == out->dim() && c.const_data_ptr() == out->const_data_ptr();
-  for (int64_t i = 0; same && i < c.dim(); ++i) same = c.size(i) == out->size(i) && c.stride(i) == out->stride(i);
-  if (!same) check_no_overlap(op, "out", *out, "c", c);
-}
-
-Tensor new_output(const Tensor& a, const Tensor& b) {
-  const int64_t last = a.dim() - 1;
-  return last == 1 ? empty({a.size(0), b.size(1)}, a) : empty({a.size(0), a.size(1), b.size(2)}, a);
+  if (!is_same(c, *out)) check_no_overlap(op, "out", *out, "c", c);
 }
 
 // Each operator once for matrices (DIMS = 2) and once for batches of them (3).

@@ -55,6 +55,14 @@ Tensor empty(std::initializer_list<int64_t> sizes, const Tensor& like) {
   return Tensor(handle);
 }
 
+Tensor view_as(const Tensor& tensor, const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides) {
+  AtenTensorHandle handle;
+  check(aoti_torch__reinterpret_tensor(tensor.get(), static_cast<int64_t>(sizes.size()), sizes.data(), strides.data(),
+                                       tensor.storage_offset(), &handle),
+        "view");
+  return Tensor(handle);
+}
+
 Stream current_stream(const Tensor& tensor) {
   if (!tensor.is_cuda()) return nullptr;
   static const auto get =
@@ -75,6 +83,27 @@ void aten_product(const Tensor& out, const Tensor* c, const Tensor& a, const Ten
         cuda ? cuda_products().sum[batched] : (batched ? aoti_torch_cpu_baddbmm_out : aoti_torch_cpu_addmm_out);
     check(product(out.get(), c->get(), a.get(), b.get(), beta, alpha), batched ? "baddbmm" : "addmm");
   }
+}
+
+void aten_activation(const Tensor& out, Activation activation) {
+  if (activation == Activation::kNone) return;
+  std::array<StableIValue, 2> stack = {torch::stable::detail::from(out)};
+  const bool tanh = activation == Activation::kGeluTanh;
+  const char* name = "aten::gelu_";
+  if (tanh || activation == Activation::kGelu)
+    stack[1] = torch::stable::detail::from(std::string(tanh ? "tanh" : "none"));
+  else
+    name = activation == Activation::kRelu ? "aten::relu_" : "aten::silu_";
+  check(torch_call_dispatcher(name, "", stack.data(), TORCH_ABI_VERSION), name);
+  torch::stable::detail::to<Tensor>(stack[0]);  // the same tensor again, to be released
+}
+
+ProfiledRange::ProfiledRange(const char* name) {
+  if (aoti_record_function_start(name, nullptr, nullptr, 0, &handle_) != AOTI_TORCH_SUCCESS) handle_ = nullptr;
+}
+
+ProfiledRange::~ProfiledRange() {
+  if (handle_) aoti_record_function_end(handle_);
 }
 
 }  // namespace sgemm

@@ -4,6 +4,7 @@
 #include <torch/csrc/stable/tensor.h>
 
 #include <initializer_list>
+#include <vector>
 
 #include "../gemm.h"
 
@@ -14,10 +15,27 @@ using torch::stable::Tensor;
 // An uninitialised contiguous float32 tensor on the device of `like`, from PyTorch's allocator.
 Tensor empty(std::initializer_list<int64_t> sizes, const Tensor& like);
 
+// The same memory seen as a tensor of these sizes and strides.
+Tensor view_as(const Tensor& tensor, const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides);
+
 // The stream that PyTorch is using on the device; null on the CPU.
 Stream current_stream(const Tensor& tensor);
 
 // PyTorch's own kernel, below the dispatcher: out = alpha a b + beta c, 2-D or batched. Without c: out = a b.
 void aten_product(const Tensor& out, const Tensor* c, const Tensor& a, const Tensor& b, double alpha, double beta);
+
+// PyTorch's own activation, in place.
+void aten_activation(const Tensor& out, Activation activation);
+
+// What torch.profiler shows while it lives; 30 ns where no profiler runs. The name has to outlive it.
+class ProfiledRange {
+ public:
+  explicit ProfiledRange(const char* name);
+  ~ProfiledRange();
+  ProfiledRange(const ProfiledRange&) = delete;
+
+ private:
+  AtenRecordFunctionHandle handle_ = nullptr;
+};
 
 }  // namespace sgemm

@@ -1,10 +1,11 @@
 // The sum of slices of k.
 #pragma once
+#include "activation.h"
 #include "launch_cluster.cuh"
 
 namespace sgemm {
 
-// D = alpha * (the slices' sum, first to last) + beta * C.
+// D = f(alpha * (the slices' sum, first to last) + beta * C).
 static __global__ void __launch_bounds__(256) sum_slices(const float* partials, int64_t slices, Problem p) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");  // launched before the kernel in front has ended
@@ -16,7 +17,7 @@ static __global__ void __launch_bounds__(256) sum_slices(const float* partials, 
     const int64_t i = x / p.n, j = x % p.n;
     float value = p.alpha * sum;
     if (p.beta != 0) value += p.beta * *p.c.at(i, j);
-    *p.d.at(i, j) = value;
+    *p.d.at(i, j) = activated(p.activation, value);
   }
 }
 

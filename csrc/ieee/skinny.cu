@@ -36,6 +36,7 @@ void Skinny::launch(const Problem& problem, const Context& context) {
     job.p.d = {partials, p.m, p.n, p.n, 1, p.m * p.n};
     job.p.alpha = 1;
     job.p.beta = 0;
+    job.p.activation = Activation::kNone;  // of the sum
   }
   switch (plan.width) {
     case 1:

@@ -8,6 +8,7 @@
 //         their own.
 // Bound:  memory, up to about 16 columns; then the FFMA pipe.
 #pragma once
+#include "../common/activation.h"
 #include "../common/async_copy.cuh"
 #include "../common/cluster.cuh"
 #include "skinny.h"
@@ -113,7 +114,7 @@ __device__ __forceinline__ void store_tile(const SkinnyJob& job, const SkinnyPar
     for (uint32_t r = 0; r < blocks; ++r) total += cluster::load(sums + col * ROWS + row, r, blocks);
     float value = job.p.alpha * total;
     if (job.p.beta != 0) value += job.p.beta * *c.at(m, n);
-    *d.at(m, n) = value;
+    *d.at(m, n) = activated(job.p.activation, value);
   }
   cluster::sync(blocks);  // the others may still be reading here
 }

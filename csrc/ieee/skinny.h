@@ -10,6 +10,7 @@ struct Skinny {
   static constexpr const char* kSource = "ieee/skinny.cu";
   static constexpr int BM = 128, BN = 16, BK = 128, TM = 4, TN = 2;
   static constexpr int kThreads = 256;
+  static constexpr bool kActivates = true;
   static constexpr Reads kReads = Reads::kAnyStrides;
   static constexpr int kMinArch = 90;  // clusters
 

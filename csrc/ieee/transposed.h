@@ -10,7 +10,17 @@ MatrixView<T> transposed(const MatrixView<T>& x) {
 }
 
 inline Problem transposed(const Problem& p) {
-  return {p.n, p.m, p.k, p.batch, p.alpha, p.beta, transposed(p.b), transposed(p.a), transposed(p.c), transposed(p.d)};
+  return {p.n,
+          p.m,
+          p.k,
+          p.batch,
+          p.alpha,
+          p.beta,
+          transposed(p.b),
+          transposed(p.a),
+          transposed(p.c),
+          transposed(p.d),
+          p.activation};
 }
 
 }  // namespace sgemm::ieee

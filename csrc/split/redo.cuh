@@ -5,6 +5,7 @@
 //         elements has them redone one by one, a dot product for each warp; one with many is computed as a whole, and
 //         the marked elements are stored.
 #pragma once
+#include "../common/activation.h"
 #include "job.h"
 #include "tile.cuh"
 
@@ -28,6 +29,12 @@ __device__ __forceinline__ void store_redone(const Job& job, int batch, int64_t 
   float value = job.p.alpha * sum;
   if (job.p.beta != 0) value += job.p.beta * *job.p.c.matrix(batch).at(i, j);
   *job.p.d.matrix(batch).at(i, j) = value;
+}
+
+// Where it was stored: the function's code is long, and the sums of a tile are in registers.
+__device__ __forceinline__ void activate_redone(const Job& job, int batch, int64_t i, int64_t j) {
+  float* at = job.p.d.matrix(batch).at(i, j);
+  *at = activated(job.p.activation, *at);
 }
 
 // Each thread reads the masks that it wrote.
@@ -62,7 +69,9 @@ __device__ __forceinline__ void redo_elements(const Job& job, const TileIndex& t
       float sum = 0;
       for (int64_t q = t % 32; q < depth; q += 32) sum = fmaf(*a.at(row, q), *b.at(q, col), sum);
       for (int o = 16; o; o /= 2) sum += __shfl_xor_sync(~0u, sum, o);
-      if (t % 32 == 0) store_redone(job, tile.batch, row, col, sum);
+      if (t % 32 != 0) continue;
+      store_redone(job, tile.batch, row, col, sum);
+      activate_redone(job, tile.batch, row, col);
     }
   }
 }
@@ -71,6 +80,7 @@ __device__ __forceinline__ void redo_tile(const Job& job, const TileIndex& tile,
   const ConstMatrix a = job.p.a.matrix(tile.batch), b = job.p.b.matrix(tile.batch);
   const int64_t row0 = int64_t{tile.row} * kTile, col0 = int64_t{tile.col} * kTile, depth = job.depth(tile.batch);
   const int row = t / 16 * 8, col = t % 16 * 8;
+  const auto marked = [&](int i, int j) { return shared.marks[row + i][(col + j) / 32] >> (col + j) % 32 & 1; };
   float acc[8][8] = {};
 #pragma unroll 1
   for (int64_t q0 = 0; q0 < depth; q0 += kRedoStep) {
@@ -102,8 +112,11 @@ __device__ __forceinline__ void redo_tile(const Job& job, const TileIndex& tile,
   for (int i = 0; i < 8; ++i)
 #pragma unroll
     for (int j = 0; j < 8; ++j)
-      if (shared.marks[row + i][(col + j) / 32] >> (col + j) % 32 & 1)
-        store_redone(job, tile.batch, row0 + row + i, col0 + col + j, acc[i][j]);
+      if (marked(i, j)) store_redone(job, tile.batch, row0 + row + i, col0 + col + j, acc[i][j]);
+  if (job.p.activation == Activation::kNone) return;
+#pragma unroll 1
+  for (int e = 0; e < 64; ++e)
+    if (marked(e / 8, e % 8)) activate_redone(job, tile.batch, row0 + row + e / 8, col0 + col + e % 8);
 }
 
 // The marked elements of a tile that block `rank` of its cluster finished. `t` counts the consumers' threads.

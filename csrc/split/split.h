@@ -10,6 +10,7 @@ struct SplitProduct {
   static constexpr const char* kSource = "split/split_sm90a.cu";
   static constexpr int BM = kTile, BN = kTile, BK = kStep, TM = 2, TN = 32;
   static constexpr int kThreads = 256;  // that hold sums
+  static constexpr bool kActivates = true;
   static constexpr Reads kReads = Reads::kAnyStrides;
   static constexpr int kArch = 90;  // wgmma is sm_90a's alone
 

@@ -118,6 +118,7 @@ Job make_job(const Shape& shape, const Problem& p, const Plan& plan, char* packe
     job.p.b.batch = plan.slice * p.b.row;
     job.p.alpha = 1;
     job.p.beta = 0;
+    job.p.activation = Activation::kNone;  // of the sum
     job.p.d = {reinterpret_cast<float*>(workspace + at.partials), p.m, p.n, p.n, 1, p.m * p.n};
   }
   const Problem& q = job.p;
@@ -177,6 +178,7 @@ void launch_split(const Shape& shape, const Problem& p, char* packed, const Cont
             piece.beta = 1;
             piece.c = {piece.d.data, piece.m, piece.n, p.d.row, p.d.col, p.d.batch};
           }
+          if (q + piece.k < p.k) piece.activation = Activation::kNone;  // of the last piece
           launch_piece<F>(shape, piece, plan, packed, context);
         }
 }

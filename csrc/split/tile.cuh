@@ -1,5 +1,6 @@
 // A tile of C: its place, the order of tiles, and the way of its sums to memory through the guard.
 #pragma once
+#include "../common/activation.h"
 #include "format.cuh"
 #include "job.h"
 
@@ -51,7 +52,7 @@ struct TileOutput {
     return quarter >= first_quarter && quarter < first_quarter + quarters;
   }
 
-  // All of the tile is inside, and its pairs of neighbours can be stored at once, without C.
+  // All of the tile is inside, and its pairs of neighbours can be stored at once, as they are when scaled.
   __device__ __forceinline__ bool plain() const {
     return job.p.beta == 0 && d.col == 1 && d.row % 2 == 0 && reinterpret_cast<uintptr_t>(d.data) % 8 == 0 &&
            (tile.row + 1) * int64_t{kTile} <= d.rows && (tile.col + 1) * int64_t{kTile} <= d.cols;
@@ -61,10 +62,11 @@ struct TileOutput {
     return job.p.alpha * (sum * (row.first * col.first) * (row.second * col.second));
   }
 
-  __device__ __forceinline__ void put(int64_t i, int64_t j, float value) const {
+  __device__ __forceinline__ void put(int64_t i, int64_t j, float value,
+                                      Activation activation = Activation::kNone) const {
     if (!d.contains(i, j)) return;
     if (job.p.beta != 0) value += job.p.beta * *c.at(i, j);
-    *d.at(i, j) = value;
+    *d.at(i, j) = activated(activation, value);
   }
 
   __device__ __forceinline__ void store_pairs(const float (&sum)[64], const uint32_t (&words)[kTile]) const {
@@ -77,6 +79,27 @@ struct TileOutput {
       const RowScale left = unpack(words[element_col(t, e)]), right = unpack(words[element_col(t, e + 1)]);
       *reinterpret_cast<float2*>(upper + j) = {value(sum[e], rows[0], left), value(sum[e + 1], rows[0], right)};
       *reinterpret_cast<float2*>(lower + j) = {value(sum[e + 2], rows[1], left), value(sum[e + 3], rows[1], right)};
+    }
+  }
+
+  // With C and an activation, whose code is long: so `sum` is indexed at run time.
+  __device__ __forceinline__ void store_activated(const float* sum, const uint32_t (&words)[kTile]) const {
+#pragma unroll 2
+    for (int e = first_quarter * 16; e < (first_quarter + quarters) * 16; e += 4) {
+      const RowScale left = unpack(words[element_col(t, e)]), right = unpack(words[element_col(t, e + 1)]);
+      float x[4] = {value(sum[e], rows[0], left), value(sum[e + 1], rows[0], right), value(sum[e + 2], rows[1], left),
+                    value(sum[e + 3], rows[1], right)};
+      const auto at = [&](const auto& matrix, int i) { return matrix.at(row0 + i / 2 * 8, col0 + e / 4 * 8 + i % 2); };
+      const auto inside = [&](int i) { return d.contains(row0 + i / 2 * 8, col0 + e / 4 * 8 + i % 2); };
+      if (job.p.beta != 0) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          if (inside(i)) x[i] += job.p.beta * *at(c, i);
+      }
+      activate(job.p.activation, x);
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if (inside(i)) *at(d, i) = x[i];
     }
   }
 
@@ -93,6 +116,10 @@ struct TileOutput {
   // Tests each element, stores those that pass, and leaves the others as they are, with masks. Returns the warp's mark.
   __device__ __forceinline__ uint32_t store_certified(const float* sum, const uint32_t (&words)[kTile],
                                                       int index) const {
+    if (job.p.activation != Activation::kNone && !__any_sync(~0u, has_threshold(words))) {
+      store_activated(sum, words);
+      return 0;
+    }
     uint32_t marked = 0;
 #pragma unroll 1
     for (int quarter = first_quarter; quarter < first_quarter + quarters; ++quarter) {
@@ -103,7 +130,7 @@ struct TileOutput {
         const RowScale row = e / 2 % 2 ? rows[1] : rows[0], col = unpack(words[element_col(t, at)]);
         const int64_t i = row0 + e / 2 % 2 * 8, j = col0 + element_col(0, at);
         if (fabsf(sum[at]) >= row.threshold + col.threshold)
-          put(i, j, value(sum[at], row, col));
+          put(i, j, value(sum[at], row, col), job.p.activation);
         else if (d.contains(i, j))
           mask |= 1u << e;
       }
@@ -116,13 +143,17 @@ struct TileOutput {
 
   // Whether one of the thread's rows and columns has a threshold: without it every element is certified. As an integer,
   // a word with a threshold above zero, or NaN, is larger than an exponent alone, and one with -Inf is negative.
-  __device__ __forceinline__ bool uncertain(const uint32_t (&words)[2][kTile]) const {
-    int most = max(static_cast<int>(words[0][element_row(t, 0)]), static_cast<int>(words[0][element_row(t, 2)]));
+  __device__ __forceinline__ bool has_threshold(const uint32_t (&cols)[kTile]) const {
+    int most = 0;
 #pragma unroll
     for (int e = 0; e < 64; e += 4)
-      most = max(most,
-                 max(static_cast<int>(words[1][element_col(t, e)]), static_cast<int>(words[1][element_col(t, e + 1)])));
-    return most > 0xff;
+      most = max(most, max(static_cast<int>(cols[element_col(t, e)]), static_cast<int>(cols[element_col(t, e + 1)])));
+    return most > 0xff || !(rows[0].threshold <= 0 && rows[1].threshold <= 0);
+  }
+
+  // Whether the sums are to be looked at one by one.
+  __device__ __forceinline__ bool uncertain(const uint32_t (&words)[2][kTile]) const {
+    return job.p.activation != Activation::kNone || has_threshold(words[1]);
   }
 };
 

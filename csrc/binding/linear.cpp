@@ -1,0 +1,84 @@
+// sgemm::linear: a layer's product, with its bias and activation in the kernel's last step.
+#include <torch/csrc/stable/ops.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "checks.h"
+#include "product.h"
+
+namespace sgemm {
+namespace {
+
+constexpr std::pair<const char*, Activation> kActivations[] = {{"relu", Activation::kRelu},
+                                                               {"gelu", Activation::kGelu},
+                                                               {"gelu_tanh", Activation::kGeluTanh},
+                                                               {"silu", Activation::kSilu}};
+
+Activation activation_named(const std::optional<std::string>& name) {
+  if (!name) return Activation::kNone;
+  for (const auto& [known, activation] : kActivations)
+    if (*name == known) return activation;
+  fail("linear",
+       "argument 'activation' is \"" + *name + "\"; accepted: None, \"relu\", \"gelu\", \"gelu_tanh\", \"silu\"");
+}
+
+void check_arguments(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
+  const auto reject = [](const char* name, const Tensor& tensor, const std::string& accepted) {
+    fail("linear", std::string("argument '") + name + "' has " + describe(tensor) + "; accepted: " + accepted);
+  };
+  if (x.dim() < 1) reject("x", x, "1 dimension (features) or more");
+  check_tensor("linear", "x", x, x, static_cast<int>(x.dim()));
+  check_tensor("linear", "weight", weight, x, 2);
+  if (weight.size(1) != x.size(x.dim() - 1))
+    reject("weight", weight, std::to_string(x.size(x.dim() - 1)) + " columns, the features of 'x' with " + describe(x));
+  if (!bias) return;
+  check_tensor("linear", "bias", *bias, x, 1);
+  if (bias->size(0) != weight.size(0))
+    reject("bias", *bias,
+           "shape [" + std::to_string(weight.size(0)) + "], the rows of 'weight' with " + describe(weight));
+}
+
+// All but the last dimension as one, without a copy where strides allow it.
+Tensor rows_of(const Tensor& x, int64_t rows) {
+  const int64_t last = x.dim() - 1, features = x.size(last);
+  int64_t stride = features, expected = 0;  // of the rows; of the next dimension, 0 before the first that counts
+  bool regular = true;
+  for (int64_t i = last - 1; i >= 0; --i) {
+    if (x.size(i) == 1) continue;
+    if (expected == 0) stride = expected = x.stride(i);
+    regular &= x.stride(i) == expected;
+    expected *= x.size(i);
+  }
+  if (regular || rows == 0) return view_as(x, {rows, features}, {stride, x.stride(last)});
+  return view_as(torch::stable::contiguous(x), {rows, features}, {features, 1});
+}
+
+Tensor linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
+              const std::optional<std::string>& name, const std::string& kernel) {
+  check_arguments(x, weight, bias);
+  const Activation activation = activation_named(name);
+  std::vector<int64_t> sizes(x.sizes().begin(), x.sizes().end()), strides(sizes.size(), 1);
+  sizes.back() = weight.size(0);
+  int64_t rows = 1;
+  for (size_t i = 0; i + 1 < sizes.size(); ++i) rows *= sizes[i];
+  for (size_t i = sizes.size() - 1; i > 0; --i) strides[i - 1] = strides[i] * std::max<int64_t>(1, sizes[i]);
+  const Tensor out = empty({rows, weight.size(0)}, x);
+  const Tensor transposed = view_as(weight, {weight.size(1), weight.size(0)}, {weight.stride(1), weight.stride(0)});
+  product("linear", out, bias ? &*bias : nullptr, rows_of(x, rows), transposed, 1, bias ? 1 : 0, kernel, activation);
+  return x.dim() == 2 ? out : view_as(out, sizes, strides);
+}
+
+}  // namespace
+}  // namespace sgemm
+
+STABLE_TORCH_LIBRARY_FRAGMENT(sgemm, m) {
+  m.def("linear(Tensor x, Tensor weight, Tensor? bias=None, str? activation=None, str kernel=\"auto\") -> Tensor");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(sgemm, CPU, m) { m.impl("linear", TORCH_BOX(&sgemm::linear)); }
+
+STABLE_TORCH_LIBRARY_IMPL(sgemm, CUDA, m) { m.impl("linear", TORCH_BOX(&sgemm::linear)); }

@@ -1,0 +1,224 @@
+// What torch_sgemm/dropin.py calls in place of aten's products: each operator checks a call, counts it, and runs it if
+// it is a float32 product. What it refuses goes to PyTorch's own kernel, from Python, so that errors keep their types.
+#include <atomic>
+#include <initializer_list>
+#include <iterator>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <tuple>
+
+#include "checks.h"
+#include "product.h"
+
+namespace sgemm {
+namespace {
+
+enum Op { kMm, kMmOut, kAddmm, kAddmmOut, kAddmmInPlace };  // of matrices; those of batches follow in the same order
+constexpr const char* kOps[] = {"mm",  "mm.out",  "addmm",   "addmm.out",   "addmm_",
+                                "bmm", "bmm.out", "baddbmm", "baddbmm.out", "baddbmm_"};
+
+enum Reason { kNone, kDtype, kLayout, kDevice, kShape, kPrecision, kDisabled, kOutShape, kOutShared, kOutOverlaps };
+constexpr const char* kReasons[] = {"",
+                                    "dtype",
+                                    "layout",
+                                    "device",
+                                    "shape",
+                                    "precision",
+                                    "disabled",
+                                    "output shape",
+                                    "output shares storage",
+                                    "output overlaps itself"};
+
+// Of all threads, without a lock; a call without a reason to refuse it is a hit.
+std::atomic<int64_t> counts[std::size(kOps)][std::size(kReasons)];
+
+struct Setting {
+  std::string kernel;
+  bool cpu, cuda;
+  bool operator<(const Setting& other) const {
+    return std::tie(kernel, cpu, cuda) < std::tie(other.kernel, other.cpu, other.cuda);
+  }
+};
+std::atomic<const Setting*> current{nullptr};
+
+// "" for none. Settings are kept, since a thread may still be reading one; they are few.
+void set(const std::string& kernel, bool cpu, bool cuda) {
+  static std::mutex mutex;
+  static std::set<Setting>& kept = *new std::set<Setting>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  current = kernel.empty() ? nullptr : &*kept.insert({kernel, cpu, cuda}).first;
+}
+
+// {"mm": {"": 3, "dtype": 1}, ...} of what has happened.
+std::string read_counts() {
+  std::string json;
+  for (size_t op = 0; op < std::size(kOps); ++op) {
+    std::string reasons;
+    for (size_t reason = 0; reason < std::size(kReasons); ++reason)
+      if (const int64_t count = counts[op][reason])
+        reasons += (reasons.empty() ? "\"" : ", \"") + std::string(kReasons[reason]) + "\": " + std::to_string(count);
+    if (!reasons.empty()) json += (json.empty() ? "\"" : ", \"") + std::string(kOps[op]) + "\": {" + reasons + "}";
+  }
+  return "{" + json + "}";
+}
+
+void reset_counts() {
+  for (auto& of_op : counts)
+    for (auto& count : of_op) count = 0;
+}
+
+Reason refusal_of_tensors(std::initializer_list<const Tensor*> tensors) {
+  const Tensor& first = **tensors.begin();
+  for (const Tensor* x : tensors) {
+    if (x->scalar_type() != torch::headeronly::ScalarType::Float) return kDtype;
+    if (!is_strided(*x)) return kLayout;
+    if (!same_device(*x, first)) return kDevice;
+  }
+  return kNone;
+}
+
+Reason refusal_of_shapes(int dims, const Tensor& a, const Tensor& b) {
+  const bool fits = a.dim() == dims && b.dim() == dims && a.size(dims - 1) == b.size(dims - 2) &&
+                    (dims == 2 || a.size(0) == b.size(0));
+  return fits ? kNone : kShape;
+}
+
+// PyTorch resizes an output, and words the error of one that overlaps.
+Reason refusal_of_output(const Tensor& out, const Tensor& a, const Tensor& b) {
+  if (out.dim() != a.dim() || !has_product_shape(out, a, b)) return kOutShape;
+  if (share_storage(out, a) || share_storage(out, b)) return kOutShared;
+  return is_writable(out) ? kNone : kOutOverlaps;
+}
+
+// A call of an operator, the first reason to refuse it, and the setting that held when it came.
+struct Call {
+  Op op;
+  int dims;
+  const Tensor &a, &b;
+  const Setting* setting;
+  Reason reason;
+
+  Call(Op op, int dims, const Tensor& a, const Tensor& b, bool ieee, std::initializer_list<const Tensor*> tensors)
+      : op(op), dims(dims), a(a), b(b), setting(current.load()), reason(refusal_of_tensors(tensors)) {
+    require(refusal_of_shapes, dims, a, b);
+    if (!reason && !ieee) reason = kPrecision;
+    if (!reason && !(setting && (a.is_cuda() ? setting->cuda : setting->cpu))) reason = kDisabled;
+  }
+
+  template <class Refusal, class... Args>
+  void require(Refusal refusal, const Args&... args) {
+    if (!reason) reason = refusal(args...);
+  }
+
+  // Counts it.
+  bool is_ours() const {
+    ++counts[op + (dims == 3) * std::size(kOps) / 2][reason];
+    return !reason;
+  }
+
+  void run(const char* name, const char* batched_name, const Tensor& out, const Tensor* c, double beta,
+           double alpha) const {
+    product(dims == 3 ? batched_name : name, out, c, a, b, alpha, beta, setting->kernel);
+  }
+};
+
+Reason refusal_of_addend(const Tensor& c, const Tensor& a, const Tensor& b) {
+  return broadcasts_to_product(c, a, b) ? kNone : kShape;
+}
+
+// `out` may be the addend itself, but not share memory with it otherwise.
+Reason refusal_beside(const Tensor& out, const Tensor& c) {
+  return share_storage(out, c) && !is_same(out, c) ? kOutShared : kNone;
+}
+
+// Each for matrices (DIMS = 2) and for batches of them (3). `ieee`: PyTorch's settings ask for float32 products.
+template <int DIMS>
+struct Override {
+  static std::optional<Tensor> mm(const Tensor& a, const Tensor& b, bool ieee) {
+    const Call call(kMm, DIMS, a, b, ieee, {&a, &b});
+    if (!call.is_ours()) return std::nullopt;
+    Tensor out = new_output(a, b);
+    call.run("mm", "bmm", out, nullptr, 0, 1);
+    return out;
+  }
+
+  static bool mm_out(const Tensor& a, const Tensor& b, bool ieee, const Tensor& out) {
+    Call call(kMmOut, DIMS, a, b, ieee, {&a, &b, &out});
+    call.require(refusal_of_output, out, a, b);
+    if (!call.is_ours()) return false;
+    call.run("mm_out", "bmm_out", out, nullptr, 0, 1);
+    return true;
+  }
+
+  static std::optional<Tensor> addmm(const Tensor& c, const Tensor& a, const Tensor& b, double beta, double alpha,
+                                     bool ieee) {
+    Call call(kAddmm, DIMS, a, b, ieee, {&a, &b, &c});
+    call.require(refusal_of_addend, c, a, b);
+    if (!call.is_ours()) return std::nullopt;
+    Tensor out = new_output(a, b);
+    call.run("addmm", "baddbmm", out, &c, beta, alpha);
+    return out;
+  }
+
+  static bool addmm_out(const Tensor& c, const Tensor& a, const Tensor& b, double beta, double alpha, bool ieee,
+                        const Tensor& out) {
+    Call call(kAddmmOut, DIMS, a, b, ieee, {&a, &b, &c, &out});
+    call.require(refusal_of_addend, c, a, b);
+    call.require(refusal_of_output, out, a, b);
+    call.require(refusal_beside, out, c);
+    if (!call.is_ours()) return false;
+    call.run("addmm_out", "baddbmm_out", out, &c, beta, alpha);
+    return true;
+  }
+
+  static bool addmm_in_place(const Tensor& c, const Tensor& a, const Tensor& b, double beta, double alpha, bool ieee) {
+    Call call(kAddmmInPlace, DIMS, a, b, ieee, {&a, &b, &c});
+    call.require(refusal_of_addend, c, a, b);
+    call.require(refusal_of_output, c, a, b);
+    if (!call.is_ours()) return false;
+    call.run("gemm_", "gemm_", c, &c, beta, alpha);
+    return true;
+  }
+};
+
+void register_overrides(torch::stable::detail::StableLibrary& m) {
+  m.impl("_override_mm", TORCH_BOX(&Override<2>::mm));
+  m.impl("_override_mm_out", TORCH_BOX(&Override<2>::mm_out));
+  m.impl("_override_addmm", TORCH_BOX(&Override<2>::addmm));
+  m.impl("_override_addmm_out", TORCH_BOX(&Override<2>::addmm_out));
+  m.impl("_override_addmm_", TORCH_BOX(&Override<2>::addmm_in_place));
+  m.impl("_override_bmm", TORCH_BOX(&Override<3>::mm));
+  m.impl("_override_bmm_out", TORCH_BOX(&Override<3>::mm_out));
+  m.impl("_override_baddbmm", TORCH_BOX(&Override<3>::addmm));
+  m.impl("_override_baddbmm_out", TORCH_BOX(&Override<3>::addmm_out));
+  m.impl("_override_baddbmm_", TORCH_BOX(&Override<3>::addmm_in_place));
+}
+
+}  // namespace
+}  // namespace sgemm
+
+STABLE_TORCH_LIBRARY_FRAGMENT(sgemm, m) {
+  for (const std::string b : {"", "b"}) {
+    const std::string mm = "_override_" + b + "mm", addmm = "_override_" + (b + "add") + (b + "mm");
+    const std::string operands = "Tensor a, Tensor b", sum = "(Tensor c, " + operands + ", float beta, float alpha, ";
+    m.def((mm + "(" + operands + ", bool ieee) -> Tensor?").c_str());
+    m.def((mm + "_out(" + operands + ", bool ieee, *, Tensor(a!) out) -> bool").c_str());
+    m.def((addmm + sum + "bool ieee) -> Tensor?").c_str());
+    m.def((addmm + "_out" + sum + "bool ieee, *, Tensor(a!) out) -> bool").c_str());
+    m.def((addmm + "_(Tensor(a!) c, " + operands + ", float beta, float alpha, bool ieee) -> bool").c_str());
+  }
+  m.def("_override_set(str kernel, bool cpu, bool cuda) -> ()");
+  m.def("_override_counts() -> str");
+  m.def("_override_reset() -> ()");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(sgemm, CPU, m) { sgemm::register_overrides(m); }
+
+STABLE_TORCH_LIBRARY_IMPL(sgemm, CUDA, m) { sgemm::register_overrides(m); }
+
+STABLE_TORCH_LIBRARY_IMPL(sgemm, CompositeExplicitAutograd, m) {
+  m.impl("_override_set", TORCH_BOX(&sgemm::set));
+  m.impl("_override_counts", TORCH_BOX(&sgemm::read_counts));
+  m.impl("_override_reset", TORCH_BOX(&sgemm::reset_counts));
+}
