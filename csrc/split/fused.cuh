@@ -331,6 +331,7 @@ struct AddStages {
       stage.main(fresh, false);
       hopper::wait_products<0>();
       hopper::fence_registers(fresh);
+      __syncwarp();  // all lanes have followed the scales
       if (t % 32 == 0) hopper::arrive(&shared.empty[at.stage]);
 #pragma unroll
       for (int e = 0; e < 64; ++e) sum[e] += fresh[e];

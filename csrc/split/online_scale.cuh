@@ -75,16 +75,18 @@ struct OnlineScales {
     const uint32_t* own = &shared.words[stage][operand][row];
     const uint32_t address = hopper::shared_address(own);
     int exponent = kNoScale;
-    float threshold = -INFINITY;
     for (uint32_t rank = 0; rank < blocks; ++rank)
       exponent = max(exponent, word_exponent(hopper::load_from_cluster(hopper::map_to_rank(address, rank))));
+    float threshold = -INFINITY;  // of zeros alone
+    bool redo = false;
     for (uint32_t rank = 0; rank < blocks; ++rank) {
       const uint32_t word = hopper::load_from_cluster(hopper::map_to_rank(address, rank));
       const float part = word_threshold(word);
       if (part == -INFINITY) continue;
-      threshold = max(threshold, 0.0f) + part;
-      if (exponent - word_exponent(word) > kMostCoarser) threshold = NAN;
+      threshold = fmaxf(threshold, 0) + part;
+      redo |= isnan(part) || exponent - word_exponent(word) > kMostCoarser;
     }
+    if (redo) threshold = NAN;
     shared.agreed[operand][row] = (__float_as_uint(threshold) & ~0xffu) | static_cast<uint32_t>(exponent + 128);
     float(&change)[2][kTile] = shared.change[0];
     change[operand][row] = power_of_two(max(word_exponent(*own) - exponent, -126));

@@ -269,11 +269,12 @@ __device__ void consume(const Job& job, char* ring, typename Scales::Shared& sha
     } else {
       output.store_each(sum, scales[1]);
     }
+    __syncwarp();  // all lanes have read the words
     if (leader) {
       job.marks[(int64_t{index} * 4 + rank) * 8 + t / 32] = mark;
       if (mark) atomicOr(&shared.marked, 1u);
+      hopper::arrive(&shared.words_empty[words.stage]);
     }
-    if (leader) hopper::arrive(&shared.words_empty[words.stage]);
     words.advance();
   }
   sync_consumers();
