@@ -130,7 +130,10 @@ def test_strides(device: str) -> None:
     _, weight, bias = drawn(device, (), 4, 5)
     base = torch.randn(6, 5, 3, 8, device=device)
     xs = [base[..., ::2], base[..., :4], base.permute(2, 1, 0, 3)[..., 4:], base.mT[..., :3].mT]
-    xs = [x[..., :4] for x in xs] + [base[:1, :1, :1, :4].expand(6, 5, 3, 4)]
+    xs = [x[..., :4] for x in xs]
+    for lead in ((1, 1, 1), (6, 1, 1), (1, 5, 1), (6, 1, 3)):
+        x = base[tuple(slice(size) for size in (*lead, 4))]
+        xs.append(x.expand(6, 5, 3, 4))
     for x, weights in itertools.product(xs, (weight, weight.t().contiguous().t())):
         result = torch_sgemm.linear(x, weights, bias, "silu", kernel="ladder")
         assert_accurate(result, "silu", x, weights, bias)
