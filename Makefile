@@ -24,7 +24,7 @@ endif
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help build test bench test-gpu test-kernel bench-kernel sanitize profile sass info \
+.PHONY: help build test bench test-gpu test-kernel bench-kernel sanitize delays profile sass info \
         format lint wheel check-wheel clean distclean need-kernel
 
 help:  ## this list
@@ -73,6 +73,9 @@ bench-kernel: need-kernel build  ## time one kernel beside torch.mm: K=shared_ti
 
 sanitize: build  ## compute-sanitizer's four tools over the table (GPU)
 	@$(PY) tools/sanitize.py $(ARGS)
+
+delays: build  ## the kernels with threads that dawdle: the same bits? (GPU)
+	@$(PY) tools/delays.py $(ARGS)
 
 profile: need-kernel build  ## Nsight Compute on one kernel: K=shared_tile_32 (GPU)
 	@$(PY) tools/profile_kernel.py '$(K)' $(ARGS)

@@ -8,11 +8,18 @@ from pathlib import Path
 from types import ModuleType
 
 try:
-    from benchmarks import accuracy, call, ladder, report, seeds, suite, tables
+    from benchmarks import accuracy, call, ladder, models, report, seeds, suite, tables
 except ModuleNotFoundError as missing:
     sys.exit(f"benchmarks: {missing}; install the package with its extra: pip install '.[bench]'")
 
-MEASURING = {"ladder": ladder, "suite": suite, "seeds": seeds, "call": call, "accuracy": accuracy}
+MEASURING = {
+    "ladder": ladder,
+    "suite": suite,
+    "seeds": seeds,
+    "call": call,
+    "accuracy": accuracy,
+    "models": models,
+}
 
 
 def first_line(module: ModuleType) -> str:
@@ -37,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
         shared.add_argument(
             "--sustained", action="store_true", help="time each side after 0.5 s of itself"
         )
-        sub.set_defaults(run=module.run)
+        sub.set_defaults(run=module.run, **getattr(module, "DEFAULTS", {}))
     sub = commands.add_parser("report", help=first_line(report), description=report.__doc__)
     report.add_arguments(sub)
     sub.set_defaults(run=report.run)

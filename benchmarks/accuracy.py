@@ -37,8 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def default_kernels(device: torch.device) -> list[str]:
-    """The rows of FAMILIES that run on ``device``; the ladder's choice where there are none."""
-    return [row.name for row in runnable(device) if row.family in FAMILIES] or ["ladder"]
+    """The rows of FAMILIES for any product on ``device``; the ladder's choice without any."""
+    rows = [row for row in runnable(device) if row.family in FAMILIES and row.max_size is None]
+    return [row.name for row in rows] or ["ladder"]
 
 
 def run(args: argparse.Namespace) -> int:

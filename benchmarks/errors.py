@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -36,6 +37,19 @@ def in_units(value: Tensor, exact: Tensor, magnitude: Tensor) -> Errors:
     error = (value.double() - exact).abs()
     ratio = (error / (magnitude * UNIT)).where(error != 0, 0.0)
     return Errors(float(ratio.max()), float(ratio.mean()))
+
+
+def in_units_of_rms(values: Sequence[Tensor], exact: Sequence[Tensor]) -> Errors:
+    """Errors of tensors taken together as one vector, relative to its root mean square.
+
+    For what no single product computes, such as a model's output or all of its gradients.
+    """
+    count = sum(x.numel() for x in exact)
+    unit = UNIT * torch.stack([x.square().sum() for x in exact]).sum().div(count).sqrt()
+    errors = [(v.double() - x).abs() for v, x in zip(values, exact, strict=True)]
+    largest = torch.stack([e.max() for e in errors]).max()  # NaN where there is one
+    mean = torch.stack([e.sum() for e in errors]).sum() / count
+    return Errors(float(largest / unit), float(mean / unit))
 
 
 class Reference:

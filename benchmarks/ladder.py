@@ -42,11 +42,12 @@ def run(args: argparse.Namespace) -> int:
     rows = choose_rows(runnable(session.device), args.kernel)
     sizes = args.size or (GPU_SIZES if session.on_gpu else CPU_SIZES)
     results = session.record["rows"]
-    with session.progress(len(sizes) * len(rows)) as step:
+    taken = {size: [row for row in rows if row.takes(size, size, size)] for size in sizes}
+    with session.progress(sum(map(len, taken.values()))) as step:
         for size in sizes:
             problem = Problem.square(size)
             at = Measurement(problem, session.device, session.seed, session.options)
-            for row in rows:
+            for row in taken[size]:
                 step(f"{size} {row.name}")
                 about = {"size": size, "family": row.family, "idea": row.idea}
                 results.append(about | at.row(row.name, session.sampler, call=True))

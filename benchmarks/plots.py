@@ -105,6 +105,33 @@ def accuracy(record: dict, path: Path) -> Path:
     return _save(figure, path)
 
 
+def models(record: dict, path: Path) -> Path:
+    """Milliseconds of a step of every model: torch, and torch under enable(); bars to p10, p90."""
+    rows = [r for r in record["rows"] if "failed" not in r]
+    figure, axis = plt.subplots(figsize=(8, 1.4 + 0.6 * len(rows)), layout="constrained")
+    for i, (side, name, color) in enumerate(
+        (("torch_step", "torch", THEIRS), ("step", "torch_sgemm.enable()", OURS))
+    ):
+        ms, low, high = ([r[f"{side}_us{q}"] / 1e3 for r in rows] for q in ("", "_p10", "_p90"))
+        spread = [
+            [max(0.0, t - p) for t, p in zip(ms, low, strict=True)],
+            [max(0.0, p - t) for t, p in zip(ms, high, strict=True)],
+        ]
+        places = [y + 0.38 * (i - 0.5) for y in range(len(rows))]
+        axis.barh(places, ms, 0.36, xerr=spread, color=color, error_kw={"lw": 0.8}, label=name)
+    for y, r in enumerate(rows):
+        at = max(r["step_us"], r["step_us_p90"]) / 1e3, y + 0.19
+        axis.text(*at, f"  {r['percent_of_torch'] / 100:.2f} x", va="center", fontsize=7)
+    axis.set_yticks(range(len(rows)), [r["label"] for r in rows], fontsize=7)
+    axis.set_ylim(len(rows) - 0.5, -0.5)
+    axis.set_xlabel("ms a step", fontsize=7)
+    axis.tick_params(axis="x", labelsize=7)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(fontsize=6)
+    _title(figure, f"{provenance(record)}; {record['timing']}")
+    return _save(figure, path)
+
+
 def _title(figure: plt.Figure, text: str) -> None:
     figure.suptitle(textwrap.fill(text, int(18 * figure.get_figwidth())), fontsize=7)
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import accuracy, call, ladder, plots, record, seeds, suite, tables
+from benchmarks import accuracy, call, ladder, models, plots, record, seeds, suite, tables
 
 BLOCK = re.compile(r"(<!-- begin:([\w-]+) -->\n)(.*?)(<!-- end:\2 -->)", re.DOTALL)
 MARKER = re.compile(r"<!-- (?:begin|end):[\w-]+ -->")
@@ -84,6 +84,17 @@ def _call_table(found: dict, _: Path) -> str:
     return head + tables.markdown(columns, rows)
 
 
+def _models_table(found: dict, _: Path) -> str:
+    columns, rows = models.cells(found)
+    head = (
+        f"Milliseconds a step, median (10 % … 90 %), attention `{found['options']['attention']}`. "
+        "Errors against float64, max / mean, in units of 2⁻²⁴ of the root mean square of the "
+        "output, or of all gradients.\n\n"
+    )
+    noted = "".join(f"\n\n{line}" for line in models.notes(found))
+    return head + tables.markdown(columns, rows) + noted
+
+
 BLOCKS: dict[str, tuple[str, Write]] = {  # marker -> command whose record it shows, writer
     "ladder": ("ladder", _ladder_table),
     "ladder-errors": ("ladder", _ladder_errors),
@@ -97,6 +108,8 @@ BLOCKS: dict[str, tuple[str, Write]] = {  # marker -> command whose record it sh
     ),
     "seeds": ("seeds", _seeds_tables),
     "call": ("call", _call_table),
+    "models": ("models", _models_table),
+    "models-chart": ("models", _chart(plots.models, "a step of whole models, both sides")),
 }
 
 

@@ -16,12 +16,13 @@ from benchmarks.sides import strict_float32
 from benchmarks.timing import Options, spin_up
 
 Step = Callable[[str], None]
+Describe = Callable[[Options, torch.device], str]
 
 
 class Session:
     """One run of one command."""
 
-    def __init__(self, args: argparse.Namespace, timing: str | None = None) -> None:
+    def __init__(self, args: argparse.Namespace, timing: str | Describe = Options.describe) -> None:
         strict_float32()
         self.args = args
         self.device = pick_device(args.device)
@@ -36,7 +37,7 @@ class Session:
         self.record = record.new_record(
             args.command,
             machine.describe(self.device),
-            timing or self.options.describe(self.device),
+            timing if isinstance(timing, str) else timing(self.options, self.device),
             asdict(self.options) | {"seed": args.seed},
         )
         self.record["before"] = machine.state(self.device)

@@ -46,7 +46,7 @@ def sgemm_side(problem: Problem, kernel: str) -> Side:
 
 
 def strict_float32() -> None:
-    """Turns TF32 off, so that both sides compute float32 products.
+    """Turns TF32 off, so that both sides compute float32 products (and convolutions).
 
     Raises RuntimeError where NVIDIA_TF32_OVERRIDE would turn it on again behind torch's back.
     """
@@ -57,3 +57,4 @@ def strict_float32() -> None:
         matmul.fp32_precision = "ieee"
     else:
         matmul.allow_tf32 = False
+    torch.backends.cudnn.conv.fp32_precision = "ieee"

@@ -93,10 +93,11 @@ def report_failures(rows: Sequence[dict]) -> int:
         if row.get("correct", True):
             continue
         status = 1
-        why = row.get("failed") or (
-            f"error {row['error_max']:.3g} exceeds the bound of {row['error_bound']:.3g} units"
-        )
-        where = f"{row['m']} x {row['n']} x {row['k']}"
+        why = row.get("failed") or row.get("wrong")
+        if not why:
+            largest, limit = row["error_max"], row["error_bound"]
+            why = f"error {largest:.3g} exceeds the bound of {limit:.3g} units"
+        where = row.get("label") or f"{row['m']} x {row['n']} x {row['k']}"
         console.print(f"{row['kernel']} at {where}: {why}", style="red", markup=False)
     return status
 

@@ -52,6 +52,7 @@ std::string describe_table(const Table& cpu, const Table& cuda) {
     row.raw("max_arch", k.max_arch == kAnyArch ? "null" : std::to_string(k.max_arch));
     row.raw("bm", std::to_string(k.bm)).raw("bn", std::to_string(k.bn)).raw("bk", std::to_string(k.bk));
     row.raw("tm", std::to_string(k.tm)).raw("tn", std::to_string(k.tn)).raw("threads", std::to_string(k.threads));
+    row.raw("max_size", k.max_size ? std::to_string(k.max_size) : "null");
     row.text("reads", k.reads == Reads::kAnyStrides ? "any" : "rows16");
     append(rows, row.str());
   }

@@ -94,6 +94,7 @@ const char* unusable(const Kernel& kernel, const Problem& p, const Device& devic
   if (!kernel.launch) return cuda ? "not built for CUDA devices" : "not built for the CPU";
   if (cuda && device.arch < kernel.min_arch) return "the device's architecture is too low";
   if (cuda && device.arch > kernel.max_arch) return "the device's architecture is too high";
+  if (kernel.max_size && std::max({p.m, p.n, p.k}) > kernel.max_size) return "m, n or k is larger than it takes";
   if (tiles(kernel, p) > std::numeric_limits<int32_t>::max()) return "more than 2^31 - 1 tiles";
   return nullptr;
 }
@@ -113,10 +114,15 @@ int edit_distance(const std::string& x, const std::string& y) {
   return row[y.size()];
 }
 
+// What a row for small problems would have accepted.
+std::string limit(const Kernel& kernel) {
+  return kernel.max_size ? "; accepted: m, n and k up to " + std::to_string(kernel.max_size) : "";
+}
+
 [[noreturn]] void fail(const Table& table, const Problem& p, const Device& device, const std::string& request) {
   for (const Kernel& kernel : table)
     if (const char* reason = request == kernel.name ? unusable(kernel, p, device, request) : nullptr)
-      throw std::invalid_argument("kernel \"" + request + "\" can't take this problem: " + reason);
+      throw std::invalid_argument("kernel \"" + request + "\" can't take this problem: " + reason + limit(kernel));
   std::vector<std::string> names = {"auto"};
   for (const Kernel& kernel : table) {
     if (!is_aten(kernel) && request == kernel.family)

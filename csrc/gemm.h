@@ -75,7 +75,7 @@ struct Context {
 // A row of THE TABLE in kernels.cu, the only list of kernels.
 struct Kernel {
   const char* name;
-  const char* family;  // "ladder", "split", "reference"; "" for PyTorch's own
+  const char* family;  // "ladder", "ieee", "split", "reference"; "" for PyTorch's own
   const char* idea;
   const char* source;
   int bm, bn, bk;  // block tile
@@ -89,6 +89,9 @@ struct Kernel {
   // A row of several kernels predicts its own time and asks for its workspace in bytes; null for the others.
   double (*seconds)(const Problem&, const Device&) = nullptr;
   size_t (*workspace)(const Problem&, const Device&) = nullptr;
+
+  int max_size = 0;  // the largest m, n and k that it takes; 0 if any
+
   // Applies Problem::activation as it stores; for the others it is a pass of its own.
   bool activates = false;
 };

@@ -7,6 +7,7 @@
 #include "common/activate.cuh"
 #include "common/pack.cuh"
 #include "ieee/skinny.h"
+#include "ieee/tiny.cuh"
 #include "ladder/00_triple_loop.cuh"
 #include "ladder/01_naive.cuh"
 #include "ladder/02_coalesced.cuh"
@@ -26,7 +27,7 @@ namespace sgemm::SGEMM_BACKEND {
 namespace {
 
 using ieee::Skinny;
-using split::Bf16x6, split::Fp16x3, split::SplitProduct;
+using split::Bf16x6, split::Fp16x3, split::FusedProduct, split::SplitProduct;
 
 // PyTorch's own kernel, which the binding calls. It belongs to no family: no family falls back to it.
 constexpr Kernel kAten = {
@@ -44,8 +45,17 @@ constexpr Kernel row(const char* name, const char* family, double efficiency) {
 template <class T>
 constexpr Kernel planned_row(const char* name, const char* family, const char* idea, int min_arch, int max_arch,
                              void (*launch)(const Problem&, const Context&)) {
-  return {name,        family,    idea,     T::kSource, T::BM, T::BN,  T::BK,      T::TM,        T::TN,
-          T::kThreads, T::kReads, min_arch, max_arch,   0,     launch, T::seconds, T::workspace, T::kActivates};
+  return {name,      family,   idea,     T::kSource, T::BM,  T::BN,      T::BK,        T::TM, T::TN,        T::kThreads,
+          T::kReads, min_arch, max_arch, 0,          launch, T::seconds, T::workspace, 0,     T::kActivates};
+}
+
+// A row for small problems alone, with a cost model of its own.
+template <class T>
+constexpr Kernel limited_row(const char* name, const char* family, double (*seconds)(const Problem&, const Device&)) {
+  Kernel kernel = row<T>(name, family, 0);
+  kernel.seconds = seconds;
+  kernel.max_size = T::kMaxSize;
+  return kernel;
 }
 
 // Launched by a file of their own: for GPUs alone, the second for Hopper alone.
@@ -108,8 +118,10 @@ const Kernel kTable[] = {
     row<RegisterBuffer<128, 128, 16, 8, 8>>("register_buffer_128x128x16_8x8", "ladder", 0.675),
     row<RegisterBuffer<128, 128, 8, 8, 8>>("register_buffer_128x128x8_8x8", "ladder", 0.568),
     ieee_row<Skinny>("ieee_skinny"),
+    limited_row<Tiny>("ieee_tiny", "ieee", ieee::tiny_seconds),
     split_row<SplitProduct<Bf16x6>>("split_bf16x6", "three bfloat16 an element, six tensor-core products"),
     split_row<SplitProduct<Fp16x3>>("split_fp16x3", "two float16 an element, three products, each result certified"),
+    split_row<FusedProduct>("split_fp16x3_fused", "the same in one kernel: split on the way to the tensor cores"),
 };
 
 }  // namespace

@@ -9,7 +9,7 @@ import torch
 from support.bounds import Reference, allowed_units, contract_units, ffma_units
 from support.data import DISTRIBUTIONS, operands
 from support.layouts import Guarded
-from support.table import DEVICES, KERNELS, Kernel, each_row, selectors
+from support.table import DEVICES, KERNELS, Kernel, each_row, fit, selectors
 
 DEPTHS = {
     "cpu": (1, 3, 17, 100, 257, 1000, 4096),
@@ -19,9 +19,11 @@ EXTENT = {"cpu": (37, 41), "cuda": (149, 131)}
 
 
 @cache
-def problem(name: str, k: int, device: str) -> tuple[torch.Tensor, torch.Tensor, Reference, float]:
+def problem(
+    name: str, m: int, n: int, k: int, device: str
+) -> tuple[torch.Tensor, torch.Tensor, Reference, float]:
     """A, B, their product in float64, and torch.mm's own error in units."""
-    a, b = operands(name, *EXTENT[device], k, device, seed=k)
+    a, b = operands(name, m, n, k, device, seed=k)
     reference = Reference.of(a, b)
     return a, b, reference, reference.units(torch.mm(a, b))
 
@@ -30,16 +32,16 @@ def depths(row: Kernel, name: str, device: str) -> tuple[int, ...]:
     """All of k on a GPU. On the CPU two, spread so that rows and distributions meet each k."""
     all_k = DEPTHS[device]
     if device == "cuda":
-        return all_k
+        return tuple(dict.fromkeys(fit(row, *all_k)))
     first = (KERNELS.index(row) + 3 * list(DISTRIBUTIONS).index(name)) % len(all_k)
-    return all_k[first], all_k[(first + 3) % len(all_k)]
+    return fit(row, all_k[first], all_k[(first + 3) % len(all_k)])
 
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 @each_row
 def test_error_within_bound(row: Kernel, device: str, name: str) -> None:
     for k in depths(row, name, device):
-        a, b, reference, torch_units = problem(name, k, device)
+        a, b, reference, torch_units = problem(name, *fit(row, *EXTENT[device]), k, device)
         out = Guarded(reference.value.shape, device=device)
         torch.ops.sgemm.mm_out(a, b, kernel=row.name, out=out.view)
         units = reference.units(out.view)
@@ -51,9 +53,9 @@ def test_error_within_bound(row: Kernel, device: str, name: str) -> None:
 @pytest.mark.parametrize(("alpha", "beta"), [(1, 1), (-1.5, 0.75), (0.1, -3), (2.0**-20, 1)])
 @each_row
 def test_error_with_alpha_and_beta(row: Kernel, device: str, alpha: float, beta: float) -> None:
-    k = 300
-    a, b, _, _ = problem("normal", k, device)
-    c = torch.randn(EXTENT[device], device=device)
+    m, n, k = fit(row, *EXTENT[device], 300)
+    a, b, _, _ = problem("normal", m, n, k, device)
+    c = torch.randn(m, n, device=device)
     reference = Reference.of(a, b, c, alpha, beta)
     torch_units = reference.units(torch.addmm(c, a, b, alpha=alpha, beta=beta))
     torch.ops.sgemm.gemm_(c, a, b, alpha=alpha, beta=beta, kernel=row.name)
@@ -73,7 +75,7 @@ def selector_params() -> list:
 @pytest.mark.parametrize(("kernel", "device"), selector_params())
 def test_error_of_chosen_row(kernel: str, device: str, name: str) -> None:
     for k in DEPTHS[device]:
-        a, b, reference, torch_units = problem(name, k, device)
+        a, b, reference, torch_units = problem(name, *EXTENT[device], k, device)
         units = reference.units(torch.ops.sgemm.mm(a, b, kernel=kernel))
         bound = contract_units(torch_units)
         assert units <= (bound if kernel == "auto" else max(bound, ffma_units(k)))
@@ -100,7 +102,7 @@ def test_auto_keeps_the_accuracy_contract(m: int, n: int, k: int, name: str) -> 
 @pytest.mark.parametrize("device", DEVICES)
 def test_bound_rejects_bad_results(device: str) -> None:
     """The yardstick itself: NaN, a lost element and bfloat16 inputs are all out of bounds."""
-    a, b, reference, _ = problem("uniform_1_1", 257, device)
+    a, b, reference, _ = problem("uniform_1_1", *EXTENT[device], 257, device)
     good = (a.double() @ b.double()).float()
     assert reference.units(good) <= 1
     for spoil in (float("nan"), float("inf"), 0.0):

@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 import torch
 from support.process import python
-from support.table import KERNELS, families
+from support.table import KERNELS, Kernel, families, fit
 
 import torch_sgemm
 
@@ -103,7 +103,7 @@ def test_family_never_falls_back(name: str, family: str) -> None:
     assert DEVICES[name][0] >= 70
     rows = [r for r in KERNELS if r.family == family and r.runs_on(DEVICES[name][0])]
     for shape in SHAPES:
-        if not rows:
+        if not any(row.takes(*shape) for row in rows):
             with pytest.raises(RuntimeError, match=family):
                 choice(name, shape, kernel=family)
             continue
@@ -152,14 +152,18 @@ def test_ladder_choice_follows_the_device() -> None:
 @each_gpu_name
 def test_more_work_never_takes_less_time(name: str) -> None:
     """Predictions grow with m, n, k: a cost model that shrinks somewhere is wrong there."""
-    for kernel in (row.name for row in KERNELS if "cuda" in row.devices and not row.min_arch):
+    for row in (row for row in KERNELS if "cuda" in row.devices):
+        if row.min_arch and row.max_size is None:
+            continue
         for grow in ((2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 2)):
             before = 0.0
             for power in range(12):
                 shape = tuple(16 * factor**power for factor in grow)
-                verdicts = choice(name, shape, kernel=kernel).verdicts
-                seconds = next(v.seconds for v in verdicts if v.name == kernel)
-                assert seconds >= before * (1 - 1e-9), (kernel, shape)
+                if not row.takes(*shape):
+                    break
+                verdicts = choice(name, shape).verdicts
+                seconds = next(v.seconds for v in verdicts if v.name == row.name)
+                assert seconds >= before * (1 - 1e-9), (row.name, shape)
                 before = seconds
 
 
@@ -168,7 +172,48 @@ def test_more_work_never_takes_less_time(name: str) -> None:
 def test_named_row_is_taken(name: str) -> None:
     for row in KERNELS:
         if row.runs_on(DEVICES[name][0]):
-            assert choice(name, (100, 100, 100), kernel=row.name).chosen == row.name
+            shape = fit(row, 100, 100, 100)
+            assert choice(name, shape, kernel=row.name).chosen == row.name
+
+
+LIMITED = [row for row in KERNELS if row.max_size is not None]
+
+
+@needs_cuda_build
+@pytest.mark.parametrize("row", LIMITED, ids=lambda row: row.name)
+@each_gpu_name
+def test_row_for_small_problems_is_offered_for_them_alone(name: str, row: Kernel) -> None:
+    if not row.runs_on(DEVICES[name][0]):
+        return
+    limit = row.max_size
+    for shape in ((limit, limit, limit), (limit, 1, limit), (1, limit, 1), (1, 1, 0)):
+        assert row.takes(*shape)
+        assert choice(name, shape, kernel=row.name).chosen == row.name
+    for shape in ((limit + 1, 1, 1), (1, limit + 1, 1), (1, 1, limit + 1), (4096, 4096, 4096)):
+        assert not row.takes(*shape)
+        verdict = next(v for v in choice(name, shape).verdicts if v.name == row.name)
+        assert verdict.reason == "m, n or k is larger than it takes"
+        with pytest.raises(RuntimeError, match=f"accepted: m, n and k up to {limit}"):
+            choice(name, shape, kernel=row.name)
+
+
+def batches(count: int, size: int, layouts: str = "NN"):
+    """What auto chooses for a batch of square products on an H200."""
+    a, b = (torch.empty(count, size, size, device="meta") for _ in "ab")
+    a = a.mT if layouts[0] == "T" else a
+    b = b.mT if layouts[1] == "T" else b
+    return torch_sgemm.explain(a, b, device=device("H200"))
+
+
+@needs_cuda_build
+@pytest.mark.parametrize("layouts", ["NN", "NT", "TN", "TT"])
+def test_auto_takes_batches_of_tiny_products_together(layouts: str) -> None:
+    for count, size in ((100000, 8), (10000, 16), (4096, 32), (1024, 64)):
+        explanation = batches(count, size, layouts)
+        assert_usable("H200", explanation)
+        assert explanation.chosen == "ieee_tiny"
+    assert batches(1, 64, layouts).chosen != "ieee_tiny"
+    assert batches(8, 65, layouts).chosen != "ieee_tiny"
 
 
 def test_row_the_device_lacks_is_refused() -> None:

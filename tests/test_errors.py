@@ -238,6 +238,26 @@ def test_row_that_the_device_cannot_use(device: str, variant: tuple[str, bool]) 
         refused(good(*variant, device, kernel=name), "'kernel'", name)
 
 
+@each_variant
+@each_device
+def test_row_that_takes_small_problems_only(device: str, variant: tuple[str, bool]) -> None:
+    """Each of m, n and k one above the limit: nothing is computed, and the limit is named."""
+    rows = [row for row in runnable(device) if row.max_size is not None]
+    if not rows:
+        pytest.skip(f"no row on {device} has a limit")
+    lead = (BATCH,) if variant[1] else ()
+    for row in rows:
+        for position in range(3):
+            m, n, k = (row.max_size + 1 if i == position else 2 for i in range(3))
+            call = good(*variant, device, kernel=row.name)
+            shapes = {"a": (*lead, m, k), "b": (*lead, k, n)}
+            for name in call.tensors:
+                shape = shapes.get(name, (*lead, m, n))
+                call.tensors[name] = torch.full(shape, 7.0, device=device)
+            message = refused(call, "'kernel'", row.name, f"m, n and k up to {row.max_size}")
+            assert str([*lead, m, k]) in message and str([*lead, k, n]) in message
+
+
 @pytest.mark.gpu
 @each_argument
 def test_mixed_devices(variant: tuple[str, bool], name: str) -> None:

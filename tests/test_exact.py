@@ -7,7 +7,7 @@ import torch
 from support.data import integers
 from support.layouts import PAIRS, Guarded
 from support.sizes import SIZES, latin
-from support.table import Kernel, each_row
+from support.table import Kernel, each_row, fit
 
 SQUARE = {"cpu": [1, 5, 8, 13], "cuda": None}  # rows of the Latin square of sizes; all on a GPU
 
@@ -19,7 +19,8 @@ def test_integers_are_exact(row: Kernel, device: str, layouts: str) -> None:
     largest = max(SIZES)
     every_a = integers((largest, largest), 1, device)
     every_b = integers((largest, largest), 2, device)
-    for m, n, k in latin(SIZES, SQUARE[device]):
+    for shape in latin(SIZES, SQUARE[device]):
+        m, n, k = fit(row, *shape)
         a = Guarded((m, k), layouts[0], device, every_a[:m, :k])
         b = Guarded((k, n), layouts[1], device, every_b[:k, :n])
         out = Guarded((m, n), device=device)
@@ -32,7 +33,7 @@ def test_integers_are_exact(row: Kernel, device: str, layouts: str) -> None:
 @each_row
 def test_all_ones_count_k(row: Kernel, device: str) -> None:
     """With all ones each element is k itself, whatever the tile."""
-    for k in (*range(0, 34), 63, 64, 65, 127, 129, 1000, 1023, 1025, 4097):
+    for k in fit(row, *range(0, 34), 63, 64, 65, 127, 129, 1000, 1023, 1025, 4097):
         a, b = torch.ones(5, k, device=device), torch.ones(k, 7, device=device)
         out = Guarded((5, 7), device=device)
         torch.ops.sgemm.mm_out(a, b, kernel=row.name, out=out.view)
@@ -42,8 +43,9 @@ def test_all_ones_count_k(row: Kernel, device: str) -> None:
 @each_row
 def test_each_position_of_k_counts_once(row: Kernel, device: str) -> None:
     """A times the identity is A: every column must come from its own step."""
-    for k in (1, 9, 33, 65, 130):
-        a = torch.arange(70.0 * k, device=device).view(70, k) + 1
+    for k in fit(row, 1, 9, 33, 65, 130):
+        (m,) = fit(row, 70)
+        a = torch.arange(float(m * k), device=device).view(m, k) + 1
         c = torch.ops.sgemm.mm(a, torch.eye(k, device=device), kernel=row.name)
         assert torch.equal(c, a), k
         c = torch.ops.sgemm.mm(torch.eye(k, device=device), a.t(), kernel=row.name)
@@ -52,7 +54,7 @@ def test_each_position_of_k_counts_once(row: Kernel, device: str) -> None:
 
 @each_row
 def test_alpha_and_beta_are_exact_on_integers(row: Kernel, device: str) -> None:
-    m, n, k = 67, 70, 45
+    m, n, k = fit(row, 67, 70, 45)
     a, b = integers((m, k), 1, device), integers((k, n), 2, device)
     c = integers((m, n), 3, device)
     for alpha, beta in ((1, 0), (1, 1), (2, -1), (-3, 0.5), (0, 2), (0, 0), (0.25, 0)):

@@ -7,7 +7,7 @@ import torch
 from support.data import integers
 from support.layouts import PAIRS, Guarded
 from support.process import python
-from support.table import Kernel, each_row
+from support.table import Kernel, each_row, fit
 
 PADDED = {"N": ("N_pad", "N_pad4", "N_off3"), "T": ("T_pad", "T_pad4", "T_off1")}
 
@@ -16,7 +16,8 @@ PADDED = {"N": ("N_pad", "N_pad4", "N_off3"), "T": ("T_pad", "T_pad4", "T_off1")
 @each_row
 def test_surroundings_survive(row: Kernel, device: str, layouts: str) -> None:
     """All operands padded; the padding is NaN, so that reading it shows in the result too."""
-    for i, (m, n, k) in enumerate(((1, 1, 1), (33, 31, 17), (64, 64, 64), (130, 67, 34))):
+    for i, shape in enumerate(((1, 1, 1), (33, 31, 17), (64, 64, 64), (130, 67, 34))):
+        m, n, k = fit(row, *shape)
         layout_a, layout_b = PADDED[layouts[0]][i % 3], PADDED[layouts[1]][(i + 1) % 3]
         a = Guarded((m, k), layout_a, device, integers((m, k), 1, device))
         b = Guarded((k, n), layout_b, device, integers((k, n), 2, device))

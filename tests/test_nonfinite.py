@@ -8,7 +8,7 @@ import pytest
 import torch
 from support.bounds import UNIT, ffma_units
 from support.layouts import PAIRS, Guarded
-from support.table import Kernel, each_row
+from support.table import Kernel, each_row, fit
 from torch import Tensor
 
 INF, NAN = math.inf, math.nan
@@ -46,7 +46,7 @@ def positions(rows: int, cols: int) -> list[tuple[int, int]]:
 @each_row
 def test_nonfinite_inputs(row: Kernel, device: str, values: tuple[float, ...], side: str) -> None:
     for shape in SHAPES[device]:
-        m, n, k = shape
+        m, n, k = fit(row, *shape)
         for place in range(5):
             a, b = torch.randn(m, k, device=device), torch.randn(k, n, device=device)
             b[:, 1] = 0  # Inf times 0 is NaN, and only there
@@ -64,7 +64,7 @@ def test_nonfinite_inputs(row: Kernel, device: str, values: tuple[float, ...], s
 
 @each_row
 def test_nan_reaches_exactly_its_row_and_column(row: Kernel, device: str) -> None:
-    m, n, k = 66, 65, 34
+    m, n, k = fit(row, 66, 65, 34)
     a, b = torch.ones(m, k, device=device), torch.ones(k, n, device=device)
     a[m - 1, k - 1] = NAN
     b[0, 3] = NAN

@@ -6,7 +6,7 @@ import os
 
 import pytest
 import torch
-from support.table import Kernel, each_gpu_row, each_row, row_params
+from support.table import Kernel, each_gpu_row, each_row, fit, row_params
 
 SHAPES = {
     "cpu": ((67, 45, 300), (130, 129, 65)),
@@ -16,7 +16,8 @@ SHAPES = {
 
 @each_row
 def test_same_bits_five_times(row: Kernel, device: str) -> None:
-    for m, n, k in SHAPES[device]:
+    for shape in SHAPES[device]:
+        m, n, k = fit(row, *shape)
         a, b = torch.randn(m, k, device=device), torch.randn(k, n, device=device)
         c = torch.randn(m, n, device=device)
         first = torch.ops.sgemm.addmm(c, a, b, beta=0.5, alpha=1.5, kernel=row.name)
@@ -31,7 +32,8 @@ OWN_CPU_ROWS = row_params(("cpu",), lambda row: bool(row.family))
 @pytest.mark.parametrize("row, device", OWN_CPU_ROWS)
 def test_same_bits_on_one_core(row: Kernel, device: str) -> None:
     """How many cores share the blocks doesn't change a sum."""
-    a, b = torch.randn(150, 200), torch.randn(200, 140)
+    m, n, k = fit(row, 150, 140, 200)
+    a, b = torch.randn(m, k), torch.randn(k, n)
     expected = torch.ops.sgemm.mm(a, b, kernel=row.name)
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(cores)})
@@ -44,7 +46,8 @@ def test_same_bits_on_one_core(row: Kernel, device: str) -> None:
 @each_gpu_row
 def test_same_bits_beside_busy_streams(row: Kernel, device: str) -> None:
     """Other streams that fill the GPU change when blocks run, not what they add."""
-    a, b = torch.randn(513, 700, device=device), torch.randn(700, 300, device=device)
+    m, n, k = fit(row, 513, 300, 700)
+    a, b = torch.randn(m, k, device=device), torch.randn(k, n, device=device)
     expected = torch.ops.sgemm.mm(a, b, kernel=row.name)
     load = torch.randn(2048, 2048, device=device)
     streams = [torch.cuda.Stream() for _ in range(3)]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.data import integers
 from support.layouts import PAIRS, READABLE, WRITABLE, Guarded
 from support.sizes import SIZES, Shape, latin, tile_edges
-from support.table import Kernel, each_row
+from support.table import Kernel, each_row, fit
 
 SMALL = tuple(size for size in SIZES if size <= 9)
 MIDDLE = tuple(size for size in SIZES if 31 <= size <= 65)
@@ -26,7 +26,7 @@ def check_mm(
     batch: int = 0,
 ) -> None:
     """One product of integers: exact, every element written, nothing else touched."""
-    m, n, k = shape
+    m, n, k = shape = fit(row, *shape)
     lead = (batch,) if batch else ()
     a = Guarded((*lead, m, k), layouts[0], device, integers((*lead, m, k), 1, device))
     b = Guarded((*lead, k, n), layouts[1], device, integers((*lead, k, n), 2, device))
@@ -69,7 +69,7 @@ def test_layouts(row: Kernel, device: str, layout: str) -> None:
 @each_row
 def test_in_place_layouts(row: Kernel, device: str, out_layout: str) -> None:
     """gemm_ reads and writes C through its own strides."""
-    m, n, k = 45, 37, 29
+    m, n, k = fit(row, 45, 37, 29)
     a, b = integers((m, k), 1, device), integers((k, n), 2, device)
     c = Guarded((m, n), out_layout, device, integers((m, n), 3, device))
     expected = 2 * (a.double() @ b.double()) - c.view.double()
@@ -99,7 +99,7 @@ def test_shared_and_permuted_batches(row: Kernel, device: str) -> None:
 @each_row
 def test_c_of_addmm_in_every_layout(row: Kernel, device: str) -> None:
     """addmm's C may be expanded or strided, and broadcasts."""
-    m, n, k = 34, 39, 17
+    m, n, k = fit(row, 34, 39, 17)
     a, b = integers((m, k), 1, device), integers((k, n), 2, device)
     for layout in READABLE:
         c = Guarded((m, n), layout, device, integers((m, n), 3, device))
@@ -131,7 +131,7 @@ def test_random_problems(row: Kernel, device: str, part: int) -> None:
         seed=st.integers(0, 2**16),
     )
     def run(shape, layouts, batch, alpha, beta, seed) -> None:
-        m, n, k = shape
+        m, n, k = fit(row, *shape)
         lead = (batch,) if batch else ()
         a = Guarded((*lead, m, k), layouts[0], device, integers((*lead, m, k), seed, device))
         b = Guarded((*lead, k, n), layouts[1], device, integers((*lead, k, n), seed + 1, device))

@@ -80,9 +80,10 @@ def test_missing_barrier_is_caught(program: str, seed: str) -> None:
 SHUFFLE_PROGRAM = """
 import torch, torch_sgemm
 from support.data import integers
-from support.table import runnable
+from support.table import fit, runnable
 for row in runnable("cpu"):
-    for m, n, k in ((33, 35, 20), (130, 66, 37), (64, 64, 64)):
+    for shape in ((33, 35, 20), (130, 66, 37), (64, 64, 64)):
+        m, n, k = fit(row, *shape)
         a, b = integers((m, k), 1), integers((n, k), 2).t()
         c = torch.full((m, n), float("nan"))
         torch.ops.sgemm.gemm_(c, a, b, kernel=row.name)

@@ -179,6 +179,36 @@ def test_single_giants(row: Kernel, layouts: str) -> None:
         assert within_contract(a, b, torch.ops.sgemm.mm(a_in, b_in, kernel=row.name))
 
 
+def grown(x: Tensor, begin: int, factor: float) -> Tensor:
+    """Some of the rows of ``x`` larger from column ``begin`` on; one has zeros before."""
+    x = x.clone()
+    x[3:90:7, begin:] *= factor
+    x[5, :begin] = 0
+    x[6] = 0
+    x[6, -1] = factor
+    return x
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("factor", [4.0, 2.0**10, 2.0**25, 2.0**70, math.inf])
+@pytest.mark.parametrize("begin", [1, 31, 32, 33, 290, 599])
+@each_split
+def test_rows_that_grow_along_k(row: Kernel, begin: int, factor: float) -> None:
+    """Scales that are chosen on the way change with what comes; what was added up before counts."""
+    here(row)
+    a, b = torch.randn(140, 600, device="cuda"), torch.randn(600, 150, device="cuda")
+    b[begin:, 40:50] = 0  # here the small elements before are all there is
+    for left, right in ((grown(a, begin, factor), b), (a, grown(b.t(), begin, factor).t())):
+        for x in (left, left.t().contiguous().t()):
+            result = torch.ops.sgemm.mm(x, right, kernel=row.name)
+            expected = (left.double() @ right.double()).float()
+            finite = expected.isfinite()
+            assert torch.equal(result.isfinite(), finite)
+            assert torch.equal(result.isnan(), expected.isnan())
+            if bool(finite.all()):
+                assert within_contract(left, right, result)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("columns", [1, 30, TILE])
 @pytest.mark.parametrize("m", [40, TILE])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from support.data import integers
 from support.layouts import PAIRS
-from support.table import Kernel, each_gpu_row, runnable
+from support.table import Kernel, each_gpu_row, fit, runnable
 from torch import Tensor
 
 pytestmark = pytest.mark.gpu
@@ -17,9 +17,12 @@ LONG = 40_000_000  # cycles, about 20 ms: longer than any launch takes the host
 M, N, K = 150, 131, 77
 
 
-def operands(layouts: str, seed: int, device: str = "cuda") -> tuple[Tensor, Tensor, Tensor]:
+def operands(
+    row: Kernel, layouts: str, seed: int, device: str = "cuda"
+) -> tuple[Tensor, Tensor, Tensor]:
     """A, B in ``layouts`` and their exact product; TN and TT need packing for some rows."""
-    a, b = integers((M, K), seed, device), integers((K, N), seed + 1, device)
+    m, n, k = fit(row, M, N, K)
+    a, b = integers((m, k), seed, device), integers((k, n), seed + 1, device)
     expected = (a.double() @ b.double()).float()
     if layouts[0] == "T":
         a = a.t().contiguous().t()
@@ -33,7 +36,7 @@ def test_runs_on_the_current_stream(row: Kernel, device: str) -> None:
     """Behind a delay and a copy on the same stream: elsewhere it would read old data."""
     stream = torch.cuda.Stream()
     for layouts in PAIRS:
-        a, b, expected = operands(layouts, 1)
+        a, b, expected = operands(row, layouts, 1)
         late = torch.zeros_like(a)
         torch.cuda.synchronize()
         with torch.cuda.stream(stream):
@@ -47,9 +50,9 @@ def test_runs_on_the_current_stream(row: Kernel, device: str) -> None:
 @each_gpu_row
 def test_graph_capture_and_replay(row: Kernel, device: str) -> None:
     """A captured product reads its operands at replay, packing included."""
-    problems = [operands(layouts, 3) for layouts in PAIRS]
-    outs = [torch.empty(M, N, device=device) for _ in PAIRS]
-    c = torch.zeros(M, N, device=device)
+    problems = [operands(row, layouts, 3) for layouts in PAIRS]
+    outs = [torch.empty_like(expected) for _, _, expected in problems]
+    c = torch.zeros_like(outs[0])
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):  # a first call may load modules; that can't be captured
@@ -66,7 +69,7 @@ def test_graph_capture_and_replay(row: Kernel, device: str) -> None:
     for seed in (11, 12):
         c.zero_()
         for (a, b, _), layouts in zip(problems, PAIRS, strict=True):
-            fresh_a, fresh_b, expected = operands(layouts, seed)
+            fresh_a, fresh_b, expected = operands(row, layouts, seed)
             a.copy_(fresh_a)
             b.copy_(fresh_b)
         for out in outs:
@@ -80,8 +83,8 @@ def test_graph_capture_and_replay(row: Kernel, device: str) -> None:
 @each_gpu_row
 def test_no_host_synchronisation(row: Kernel, device: str) -> None:
     """The call comes back while the stream is still busy with what was before it."""
-    problems = [operands(layouts, 5) for layouts in PAIRS]
-    c = torch.empty(M, N, device=device)
+    problems = [operands(row, layouts, 5) for layouts in PAIRS]
+    c = torch.empty_like(problems[0][2])
     for a, b, _ in problems:  # a first call may load code, and wait for that
         torch.ops.sgemm.mm(a, b, kernel=row.name)
         torch.ops.sgemm.gemm_(c, a, b, kernel=row.name)
@@ -114,7 +117,7 @@ def test_several_threads_at_once() -> None:
             with torch.cuda.stream(stream):
                 for row in runnable("cuda"):
                     for layouts in PAIRS:
-                        a, b, expected = operands(layouts, seed)
+                        a, b, expected = operands(row, layouts, seed)
                         results = [torch.ops.sgemm.mm(a, b, kernel=row.name) for _ in range(3)]
                         if not all(torch.equal(result, expected) for result in results):
                             failures.append(f"{row.name} {layouts} seed {seed}")
@@ -134,8 +137,9 @@ def test_memory_comes_from_torch_allocator() -> None:
 
     def run(size: int) -> None:
         for row in filter(lambda row: row.family, runnable("cuda")):  # cuBLAS loads code by size
-            a = torch.ones(size, size + 1, device="cuda")[:, 1:].t()  # needs packing
-            b = torch.ones(size, size, device="cuda")
+            (n,) = fit(row, size)
+            a = torch.ones(n, n + 1, device="cuda")[:, 1:].t()  # needs packing
+            b = torch.ones(n, n, device="cuda")
             torch.ops.sgemm.mm(a, b, kernel=row.name)
         torch.cuda.synchronize()
 
@@ -157,15 +161,15 @@ def test_memory_comes_from_torch_allocator() -> None:
 @each_gpu_row
 def test_workspace_is_not_reused_too_early(row: Kernel, device: str) -> None:
     """Packed copies on one stream stay whole while another stream allocates and writes."""
-    a, b, expected = operands("TT", 7)
+    a, b, expected = operands(row, "TT", 7)
     stream = torch.cuda.Stream()
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):
         torch.cuda._sleep(LONG // 8)
         c = torch.ops.sgemm.mm(a, b, kernel=row.name)
     for _ in range(8):  # on the default stream: may get the block only if nothing needs it
-        torch.full((M, K), float("nan"), device=device)
-        torch.full((K, N), float("nan"), device=device)
+        torch.full(a.shape, float("nan"), device=device)
+        torch.full(b.shape, float("nan"), device=device)
     torch.cuda.synchronize()
     assert torch.equal(c, expected)
 
@@ -174,7 +178,7 @@ def test_workspace_is_not_reused_too_early(row: Kernel, device: str) -> None:
 @each_gpu_row
 def test_device_that_is_not_current(row: Kernel, device: str) -> None:
     for layouts in PAIRS:
-        a, b, expected = operands(layouts, 9, "cuda:1")
+        a, b, expected = operands(row, layouts, 9, "cuda:1")
         with torch.cuda.device(0):
             c = torch.ops.sgemm.mm(a, b, kernel=row.name)
             assert torch.cuda.current_device() == 0

@@ -70,6 +70,7 @@ def test_tile_fields_are_consistent(row: Kernel) -> None:
     # A block's threads cover its tile; more would idle.
     assert row.bm * row.bn == row.threads * row.tm * row.tn
     assert row.reads in ("any", "rows16")
+    assert row.max_size is None or row.max_size >= max(row.bm, row.bn)
 
 
 @each_own

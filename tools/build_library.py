@@ -38,8 +38,11 @@ def file_digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
-def build(destinations: list[Path], version: str) -> None:
-    """Decide, configure, compile, and put the library and its account in each destination."""
+def build(destinations: list[Path], version: str, options: dict[str, str] | None = None) -> None:
+    """Decide, configure, compile, and put the library and its account in each destination.
+
+    ``options`` are CMake definitions beside those decided here, for test builds.
+    """
     start = time.monotonic()
     torch = config.check_torch(env.find_torch(), f"the environment {env.sys.prefix}")
     say(f"torch {torch.version}, CUDA {torch.cuda or 'none'}")
@@ -77,6 +80,7 @@ def build(destinations: list[Path], version: str) -> None:
         ),
         "SGEMM_TORCH_LIB": f"{torch.root}/lib",
         "SGEMM_WITH_CUDA": "ON" if toolkit.cuda else "OFF",
+        **(options or {}),
     }
     if nvcc and archs:
         definitions |= {
@@ -86,6 +90,8 @@ def build(destinations: list[Path], version: str) -> None:
             "SGEMM_NVCC_THREADS": str(config.nvcc_threads(jobs.count, cuda_files)),
         }
     identity = [torch.version, compiler, nvcc and [nvcc.path, nvcc.release, archs.cmake_list()]]
+    if options:
+        identity.append(options)
     key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:8]
     tree = ROOT / "build" / f"cmake-{'cuda' + nvcc.release if nvcc else 'cpu'}-{key}"
     run([cmake, "-S", str(ROOT), "-B", str(tree), "-G", "Ninja",

@@ -24,9 +24,9 @@ TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 PLANTABLE = ("memcheck", "initcheck")
 OURS = "5sgemm"  # the mangled namespace of our kernels: PyTorch's are not what is checked here
 
-# Less than a tile, tiles with tails in every direction, and whole tiles; row-major and transposed
-# operands, and some that are only 4-byte aligned.
-SHAPES = ((1, 7, 3), (65, 67, 33), (129, 130, 17), (128, 128, 32))
+# Less than a tile, tiles with tails in every direction, and whole tiles, the smaller ones for rows
+# that take no others; row-major and transposed operands, and some that are only 4-byte aligned.
+SHAPES = ((1, 7, 3), (8, 8, 8), (31, 30, 64), (65, 67, 33), (129, 130, 17), (128, 128, 32))
 LAYOUTS = (("N", "N"), ("N", "T"), ("T", "N"), ("T", "T"), ("off", "off"))
 
 
@@ -49,11 +49,12 @@ def operand(rows: int, cols: int, layout: str, seed: int, corner: float | None =
     return values.cuda()
 
 
-def check(rows: list[str], shape: tuple[int, int, int], layouts: tuple[str, str]) -> None:
-    """A product with and one without C by each row, compared on the CPU."""
+def check(rows: list, shape: tuple[int, int, int], layouts: tuple[str, str]) -> None:
+    """A product with and one without C by each row that takes it, compared on the CPU."""
     import torch
 
     m, n, k = shape
+    rows = [row.name for row in rows if row.takes(m, n, k)]
     # Beside a giant the guard of split products has elements computed again.
     a, b = operand(m, k, layouts[0], 1, corner=2.0**60), operand(k, n, layouts[1], 2)
     # Exact in any order: small integers, or multiples of the giant, that swallow the others.
@@ -94,15 +95,14 @@ def work(kernels: list[str], planted: str) -> None:
     import torch_sgemm
 
     major, minor = torch.cuda.get_device_capability()
-    rows = [
-        row.name for row in torch_sgemm.kernels() if row.family and row.runs_on(10 * major + minor)
-    ]
+    arch = 10 * major + minor
+    rows = [row for row in torch_sgemm.kernels() if row.family and row.runs_on(arch)]
     if kernels:
-        rows = [row for row in rows if row in kernels]
+        rows = [row for row in rows if row.name in kernels]
     if not rows:
         raise SystemExit("no row of the table is selected and runs on this GPU")
     if planted:
-        plant(planted, rows[:1])
+        plant(planted, [row.name for row in rows[:1]])
         return
     for shape in SHAPES:
         for layouts in LAYOUTS:

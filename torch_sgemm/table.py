@@ -14,7 +14,7 @@ class Kernel:
 
     name: str
     family: str
-    """``"ladder"``, ``"split"``, ``"reference"``; ``""`` for ``aten``, PyTorch's own kernel."""
+    """``"ladder"``, ``"ieee"``, ``"split"``, ``"reference"``; ``""`` for ``aten``."""
     idea: str
     source: str
     """The kernel's file below csrc/; ``""`` for ``aten``."""
@@ -33,9 +33,15 @@ class Kernel:
     """``tm``, ``tn``: elements of C a thread."""
     threads: int
     """Threads a block."""
+    max_size: int | None
+    """The largest m, n and k that it takes; None if any."""
     reads: str
     """``"any"``: all strides directly; ``"rows16"``: unit column stride and 16-byte aligned rows of
     a multiple of 4 elements, others are packed."""
+
+    def takes(self, m: int, n: int, k: int) -> bool:
+        """Whether the row takes a product of these sizes."""
+        return self.max_size is None or max(m, n, k) <= self.max_size
 
     def runs_on(self, arch: int) -> bool:
         """Whether this build runs the row on compute capability ``arch``, 90 for 9.0."""
@@ -152,7 +158,7 @@ def _rows() -> tuple[Kernel, ...]:
 
 
 def kernels() -> list[Kernel]:
-    """All kernels, in order: ``aten`` (PyTorch's own), the CPU reference, the ladder, split."""
+    """All rows: ``aten`` (PyTorch's own kernel), the CPU reference, the ladder, ieee, split."""
     return list(_rows())
 
 

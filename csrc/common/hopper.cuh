@@ -14,13 +14,28 @@ __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+// Where threads wait for each other, those of a test build (SGEMM_DELAYS) dawdle now and then, for up to 4
+// microseconds: an order that nothing enforces doesn't hold there. tools/delays.py compares the results.
+__device__ __forceinline__ void dawdle() {
+#if defined(SGEMM_DELAYS)
+  uint32_t x;
+  asm volatile("mov.u32 %0, %%clock;" : "=r"(x));
+  x = (x + threadIdx.x / 32 * 0x9e3779b9u) * 0x85ebca6bu;
+  x = (x ^ x >> 15) * 0xc2b2ae35u;
+  if (x >> 29 == 0) __nanosleep(x & 0xfff);
+#endif
+}
+
 // ---- programmatic dependent launch: a kernel's blocks may start before the kernel in front of it has ended
 
 // The kernel behind this one may start filling the multiprocessors that become free.
 __device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
 // Until the kernel in front has ended and its writes are visible.
-__device__ __forceinline__ void wait_for_predecessor() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void wait_for_predecessor() {
+  dawdle();
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
 
 // ---- mbarriers in shared memory
 
@@ -34,17 +49,20 @@ __device__ __forceinline__ void fence_barrier_init() {
 }
 
 __device__ __forceinline__ void arrive(uint64_t* barrier) {
+  dawdle();
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
 // Arrives, and lets the phase also wait for `bytes` of bulk copies.
 __device__ __forceinline__ void arrive_expecting(uint64_t* barrier, uint32_t bytes) {
+  dawdle();
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
                : "memory");
 }
 
 // Until the barrier's phase of this parity has completed.
 __device__ __forceinline__ void wait(uint64_t* barrier, uint32_t parity) {
+  dawdle();
   asm volatile(
       "{\n"
       ".reg .pred done;\n"
@@ -65,6 +83,33 @@ __device__ __forceinline__ void copy_bulk(void* target, const void* source, uint
                : "memory");
 }
 
+// What this thread wrote to shared memory the ordinary way becomes visible to products and bulk copies.
+__device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// ---- barriers of some of a block's warps, by number
+
+__device__ __forceinline__ void sync_some(int barrier, int threads) {
+  dawdle();
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+// The same; whether any thread's condition holds.
+__device__ __forceinline__ bool any_of_some(int barrier, int threads, bool condition) {
+  dawdle();
+  int any;
+  asm volatile(
+      "{\n"
+      ".reg .pred mine, all;\n"
+      "setp.ne.b32 mine, %1, 0;\n"
+      "bar.red.or.pred all, %2, %3, mine;\n"
+      "selp.b32 %0, 1, 0, all;\n"
+      "}\n"
+      : "=r"(any)
+      : "r"(static_cast<int>(condition)), "r"(barrier), "r"(threads)
+      : "memory");
+  return any;
+}
+
 // ---- clusters
 
 __device__ __forceinline__ uint32_t cluster_rank() {
@@ -81,6 +126,7 @@ __device__ __forceinline__ uint32_t cluster_size() {
 
 // The cluster's barrier in two halves, for all threads; what each wrote before arriving is visible behind the wait.
 __device__ __forceinline__ void arrive_cluster() {
+  dawdle();
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void wait_cluster() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
@@ -104,6 +150,12 @@ __device__ __forceinline__ void store_in_cluster(uint32_t address, const float* 
 
 __device__ __forceinline__ void store_in_cluster(uint32_t address, uint32_t value) {
   asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+
+__device__ __forceinline__ uint32_t load_from_cluster(uint32_t address) {
+  uint32_t value;
+  asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  return value;
 }
 
 __device__ __forceinline__ void add_in_cluster(uint32_t address, uint32_t value) {
@@ -133,7 +185,10 @@ __device__ __forceinline__ uint64_t matrix_descriptor(uint32_t address, uint32_t
 }
 
 // Registers and shared memory written before are visible to the products behind.
-__device__ __forceinline__ void fence_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void fence_products() {
+  dawdle();
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
 
 __device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "transposed.h"
+
 namespace sgemm::ieee {
 namespace {
 
@@ -15,26 +17,7 @@ constexpr double kScattered = 4;          // elements that are not read 16 bytes
 constexpr int64_t kResident = 2;          // blocks a multiprocessor
 constexpr int64_t kShortestPart = 256;    // of k, of a block
 
-template <class T>
-MatrixView<T> transposed(const MatrixView<T>& x) {
-  return {x.data, x.cols, x.rows, x.col, x.row, x.batch};
-}
-
 }  // namespace
-
-Problem transposed(const Problem& p) {
-  return {p.n,
-          p.m,
-          p.k,
-          p.batch,
-          p.alpha,
-          p.beta,
-          transposed(p.b),
-          transposed(p.a),
-          transposed(p.c),
-          transposed(p.d),
-          p.activation};
-}
 
 SkinnyPlan skinny_plan(const Problem& problem, const Device& device) {
   SkinnyPlan plan = {};

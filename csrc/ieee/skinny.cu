@@ -3,6 +3,7 @@
 
 #include "../common/launch_cluster.cuh"
 #include "../common/sum.cuh"
+#include "transposed.h"
 
 namespace sgemm::ieee {
 namespace {

@@ -30,7 +30,4 @@ struct SkinnyPlan {
 };
 SkinnyPlan skinny_plan(const Problem& p, const Device& device);
 
-// The product with the operands exchanged.
-Problem transposed(const Problem& p);
-
 }  // namespace sgemm::ieee

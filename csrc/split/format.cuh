@@ -15,7 +15,8 @@ namespace sgemm::split {
 // product is at most (na + nb) 2^-21. A product of at least 4 (na + nb) is off by at most 2^-23 of itself.
 struct Fp16x3 {
   using Element = __half;
-  static constexpr int kTopExponent = 14;    // a scaled row's largest element is in [2^14, 2^15)
+  static constexpr int kTopExponent = 14;  // a scaled row's largest element is in [2^14, 2^15)
+  static constexpr float kLimit = 0x1p15f;
   static constexpr float kSmall = 0x1p-14f;  // below it an element loses relative accuracy
   static constexpr float kThreshold = 4;     // for each small element
   static constexpr float kCorrection = 0x1p-11f;
@@ -60,6 +61,31 @@ __device__ __forceinline__ float power_of_two(int exponent) {  // of a normal fl
 
 constexpr uint32_t kMagnitude = 0x7fffffff, kInfinity = 0x7f800000, kMinusInfinity = 0xff800000, kNan = 0x7fc00000;
 
+__device__ __forceinline__ uint32_t magnitude(float x) { return __float_as_uint(x) & kMagnitude; }
+
+// Bits are compared instead of floats: a NaN is larger than everything.
+__device__ __forceinline__ uint32_t largest_magnitude(const float4& v) {
+  return max(max(magnitude(v.x), magnitude(v.y)), max(magnitude(v.z), magnitude(v.w)));
+}
+
+template <class F>
+__device__ __forceinline__ uint32_t is_small(float scaled) {
+  return scaled != 0 && fabsf(scaled) < F::kSmall;
+}
+
+// The four scaled elements' planes as 8 bytes each: the first plane of pair i at to + i * kPanelBytes, the second
+// `second` bytes on or, where a swizzle has flipped that bit, back.
+template <class F>
+__device__ __forceinline__ void store_planes(char* first, char* second, const float4& v) {
+  constexpr int kPlanes = kShape<F>.planes == 1 ? 2 : 3;
+  uint32_t xy[kPlanes], zw[kPlanes];
+  F::split(v.x, v.y, xy);
+  F::split(v.z, v.w, zw);
+#pragma unroll
+  for (int i = 0; i < kPlanes; ++i)
+    *reinterpret_cast<uint2*>((i % 2 ? second : first) + i / 2 * kPanelBytes) = make_uint2(xy[i], zw[i]);
+}
+
 // The exponent that a row is divided by, from the bits of its largest magnitude. Rows of very small elements don't come
 // up to the top: the factor must be a float. A row with Inf or NaN is redone, whatever its scale.
 template <class F>
@@ -79,14 +105,17 @@ __device__ __forceinline__ uint32_t row_word(uint32_t largest, int exponent, uin
   return (bits & 0xffffff00u) | static_cast<uint32_t>(exponent + 128);
 }
 
+__device__ __forceinline__ int word_exponent(uint32_t word) { return static_cast<int>(word & 0xff) - 128; }
+__device__ __forceinline__ float word_threshold(uint32_t word) { return __uint_as_float(word & 0xffffff00u); }
+
 // A word unpacked. The scale is the product of two factors: between them lies no overflow and no underflow.
 struct RowScale {
   float first, second, threshold;
 };
 
 __device__ __forceinline__ RowScale unpack(uint32_t word) {
-  const int exponent = static_cast<int>(word & 0xff) - 128;
-  return {power_of_two(exponent >> 1), power_of_two(exponent - (exponent >> 1)), __uint_as_float(word & 0xffffff00u)};
+  const int exponent = word_exponent(word);
+  return {power_of_two(exponent >> 1), power_of_two(exponent - (exponent >> 1)), word_threshold(word)};
 }
 
 }  // namespace sgemm::split

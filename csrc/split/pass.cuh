@@ -62,31 +62,6 @@ struct QuadReader {
   }
 };
 
-__device__ __forceinline__ uint32_t magnitude(float x) { return __float_as_uint(x) & kMagnitude; }
-
-// Bits are compared instead of floats: a NaN is larger than everything.
-__device__ __forceinline__ uint32_t largest_magnitude(const float4& v) {
-  return max(max(magnitude(v.x), magnitude(v.y)), max(magnitude(v.z), magnitude(v.w)));
-}
-
-template <class F>
-__device__ __forceinline__ uint32_t is_small(float scaled) {
-  return scaled != 0 && fabsf(scaled) < F::kSmall;
-}
-
-// The four scaled elements' planes as 8 bytes each: the first plane of pair i at to + i * kPanelBytes, the second
-// `second` bytes on or, where a swizzle has flipped that bit, back.
-template <class F>
-__device__ __forceinline__ void store_planes(char* first, char* second, const float4& v) {
-  constexpr int kPlanes = kShape<F>.planes == 1 ? 2 : 3;
-  uint32_t xy[kPlanes], zw[kPlanes];
-  F::split(v.x, v.y, xy);
-  F::split(v.z, v.w, zw);
-#pragma unroll
-  for (int i = 0; i < kPlanes; ++i)
-    *reinterpret_cast<uint2*>((i % 2 ? second : first) + i / 2 * kPanelBytes) = make_uint2(xy[i], zw[i]);
-}
-
 // Where a thread's quads lie: element `r` of a panel, of which four neighbours along k, or from it on along mn; `q` of
 // k and every `apart` further.
 struct Place {

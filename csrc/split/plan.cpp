@@ -11,11 +11,14 @@ namespace {
 // Measured on an H200. The tensor cores take 256 cycles for a 16-bit product of a tile and a step; their clock falls
 // under load.
 constexpr double kCyclesOfStep = 256, kTensorClock = 1.45e9;
-constexpr double kTileSeconds = 2.6e-6;     // to fill the pipeline, and to store
-constexpr double kClusterSeconds = 1.5e-6;  // to add up a cluster's parts
-constexpr double kLaunchSeconds = 5.5e-6;   // pass, product and redo, when there is nothing to do
-constexpr double kSumSeconds = 2.0e-6;      // one launch more
-constexpr double kPassBandwidth = 0.8;      // of a copy's
+constexpr double kTileSeconds = 2.6e-6;       // to fill the pipeline, and to store
+constexpr double kClusterSeconds = 1.5e-6;    // to add up a cluster's parts
+constexpr double kLaunchSeconds = 5.5e-6;     // pass, product and redo, when there is nothing to do
+constexpr double kSumSeconds = 2.0e-6;        // one launch more
+constexpr double kPassBandwidth = 0.8;        // of a copy's
+constexpr double kFusedStepSeconds = 1.4e-6;  // to split a stage, which takes longer than its products
+constexpr double kFusedLaunchSeconds = 4.5e-6;
+constexpr double kFusedUnaligned = 1.8;  // elements that are copied one by one
 constexpr int64_t kShortestSlice = 256;
 constexpr int64_t kMoreSlices = 6;
 constexpr size_t kDefaultLimitMib = 4096;
@@ -29,12 +32,20 @@ int64_t resident(const Device& device, int cluster) {
   return cluster == 4 ? device.sms / 11 * 10 / 4 : device.sms / cluster;
 }
 
+// Whether neighbours can be read four at a time.
+bool quads(const ConstMatrix& x) {
+  const int64_t along = x.col == 1 ? x.cols : x.rows, across = x.col == 1 ? x.row : x.col;
+  return (x.col == 1 || x.row == 1) && along % 4 == 0 && across % 4 == 0 && x.batch % 4 == 0 &&
+         reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
+}
+
 double seconds(const Shape& shape, const Problem& p, const Device& device, const Plan& plan) {
   const int64_t slice = plan.slice, slices = plan.slices;
   const int cluster = plan.cluster;
   const int64_t tiles = ceil_div(p.m, kTile) * ceil_div(p.n, kTile) * p.batch * slices;
   const double waves = double(ceil_div(tiles, resident(device, cluster)));
-  const double step = shape.products * kCyclesOfStep / kTensorClock;
+  const double step = shape.fused ? kFusedStepSeconds * (quads(p.a) && quads(p.b) ? 1 : kFusedUnaligned)
+                                  : shape.products * kCyclesOfStep / kTensorClock;
   const double product =
       waves * (ceil_div(steps(slice), cluster) * step + kTileSeconds + (cluster > 1) * kClusterSeconds);
   const double bandwidth = device.bandwidth_gbs * 1e9;
@@ -46,6 +57,8 @@ double seconds(const Shape& shape, const Problem& p, const Device& device, const
   const double pass = (4 * operands + planes) / (kPassBandwidth * bandwidth);
   const double stores = double(p.m) * p.n * p.batch * 4 / bandwidth;
   const double sum = slices > 1 ? kSumSeconds + stores * (slices + 1) : 0;
+  if (shape.fused)
+    return kFusedLaunchSeconds + std::max(product, 4 * operands / (kPassBandwidth * bandwidth) + stores * slices) + sum;
   return kLaunchSeconds + pass + std::max(product, stores * slices) + sum;
 }
 
@@ -116,7 +129,8 @@ Layout layout(const Shape& shape, const Problem& piece, const Plan& plan) {
     l.total += static_cast<size_t>(ceil_div(bytes, 1024) * 1024);
     return at;
   };
-  const int64_t panels_a = count(piece.a) * tiles_m, panels_b = plan.packed_b ? 0 : count(piece.b) * tiles_n;
+  const int64_t panels_a = shape.fused ? 0 : count(piece.a) * tiles_m;
+  const int64_t panels_b = shape.fused || plan.packed_b ? 0 : count(piece.b) * tiles_n;
   l.planes_a = take(panels_a * panel);
   l.planes_b = take(panels_b * panel);
   l.words_a = take(panels_a * kTile * 4);
@@ -148,6 +162,14 @@ double SplitProduct<F>::seconds(const Problem& p, const Device& device) {
 template <class F>
 size_t SplitProduct<F>::workspace(const Problem& p, const Device& device) {
   return split::workspace(kShape<F>, p, device, false);
+}
+
+double FusedProduct::seconds(const Problem& p, const Device& device) {
+  return plan(kFusedShape, p, device, workspace_limit()).seconds;
+}
+
+size_t FusedProduct::workspace(const Problem& p, const Device& device) {
+  return split::workspace(kFusedShape, p, device, false);
 }
 
 size_t packed_bytes(int64_t k, int64_t n) { return packed_layout(kShape<Fp16x3>, k, n).total; }

@@ -8,15 +8,17 @@ namespace sgemm::split {
 struct Shape {
   int planes;    // pairs of 16-bit planes an operand
   int products;  // 16-bit products for one of float32
+  bool fused;    // no planes in memory: the kernel of the product splits as well
 };
 struct Fp16x3;
 struct Bf16x6;
 template <class F>
 inline constexpr Shape kShape = {};
 template <>
-inline constexpr Shape kShape<Fp16x3> = {1, 3};
+inline constexpr Shape kShape<Fp16x3> = {1, 3, false};
 template <>
-inline constexpr Shape kShape<Bf16x6> = {2, 6};
+inline constexpr Shape kShape<Bf16x6> = {2, 6, false};
+inline constexpr Shape kFusedShape = {1, 3, true};
 
 inline constexpr int kTile = 128;                    // rows and columns of C a block
 inline constexpr int kStep = 32;                     // of k a stage of the product

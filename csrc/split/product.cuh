@@ -20,13 +20,17 @@ namespace sgemm::split {
 
 constexpr int kProductThreads = 384;
 
-template <class F>
+// Stages of both operands' panels in as much shared memory as PAIRS stages of a pair of planes take.
+template <class F, int PAIRS>
 struct Ring {
   static constexpr int kOperandBytes = kShape<F>.planes * kPanelBytes;
   static constexpr int kStageBytes = 2 * kOperandBytes;
-  static constexpr int kStages = 7 / kShape<F>.planes;
+  static constexpr int kStages = PAIRS / kShape<F>.planes;
   static constexpr int kBytes = kStages * kStageBytes;
 };
+
+template <class F>
+using ProductRing = Ring<F, 7>;
 
 // A place in the ring, and the parity of the round.
 template <int STAGES>
@@ -50,12 +54,36 @@ struct ProductShared {
   uint64_t words_full[2], words_empty[2];
   uint32_t marked;                          // the guard has marked something
   alignas(16) uint32_t words[2][2][kTile];  // (tile's parity, operand, row)
+
+  // For `stages` of a ring; full ones and words wait for `writers`.
+  __device__ __forceinline__ void init(int stages, int writers) {
+    for (int i = 0; i < stages; ++i) {
+      hopper::init_barrier(&full[i], writers);
+      hopper::init_barrier(&empty[i], kConsumers / 32);
+    }
+    for (int i = 0; i < 2; ++i) {
+      hopper::init_barrier(&words_full[i], writers);
+      hopper::init_barrier(&words_empty[i], kConsumers / 32);
+    }
+    marked = 0;
+    hopper::fence_barrier_init();
+  }
+};
+
+// The planes were scaled beforehand; online_scale.cuh has the other way.
+struct FixedScales {
+  using Shared = ProductShared;
+  __device__ __forceinline__ static void agree(Shared&, int, int, uint32_t, float (&)[64]) {}
+  __device__ __forceinline__ static auto words(const Shared& shared, int stage, uint32_t) -> const
+      uint32_t (&)[2][kTile] {
+    return shared.words[stage];
+  }
 };
 
 template <class F>
 __device__ void produce(const Job& job, char* ring, ProductShared& shared, int first, int stride, int step0,
                         int step1) {
-  using R = Ring<F>;
+  using R = ProductRing<F>;
   Cursor<R::kStages> at;
   Cursor<2> words;
   for (int t = first; t < job.tiles; t += stride) {
@@ -97,41 +125,83 @@ struct PanelView {
   }
 };
 
-// The products of one stage: hi * hi to `fresh`, which starts anew if `restart`; the others to `correction`.
+// The products of one stage of a tile's rows.
 template <class F, bool A_ALONG_M, bool B_ALONG_N>
-__device__ __forceinline__ void multiply_stage(float (&fresh)[64], float (&correction)[64],
-                                               const PanelView<A_ALONG_M>& a, const PanelView<B_ALONG_N>& b, int offset,
-                                               bool first, bool restart) {
-  using T = typename F::Element;
-  const auto product = [&](float(&d)[64], int i, int j, int half, bool add) {
-    hopper::multiply<T, A_ALONG_M, B_ALONG_N>(d, a.plane(offset, i, half), b.plane(offset, j, half), add);
-  };
-  hopper::fence_products();
-  product(fresh, 0, 0, 0, !restart);
-  product(fresh, 0, 0, 1, true);
-  hopper::commit_products();
-  product(correction, 0, 1, 0, !first);
-  product(correction, 0, 1, 1, true);
-  product(correction, 1, 0, 0, true);
-  product(correction, 1, 0, 1, true);
-  if constexpr (kShape<F>.planes == 2) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      product(correction, 0, 2, half, true);
-      product(correction, 1, 1, half, true);
-      product(correction, 2, 0, half, true);
-    }
+struct StageProducts {
+  const PanelView<A_ALONG_M>& a;
+  const PanelView<B_ALONG_N>& b;
+  const int offset;  // of the stage in the ring, in units of 16 bytes
+
+  // d += plane i of A times plane j of B; d starts anew with the first half of the stage unless `add`.
+  __device__ __forceinline__ void product(float (&d)[64], int i, int j, int half, bool add) const {
+    hopper::multiply<typename F::Element, A_ALONG_M, B_ALONG_N>(d, a.plane(offset, i, half), b.plane(offset, j, half),
+                                                                add);
   }
-  hopper::commit_products();
-}
+
+  __device__ __forceinline__ void main(float (&d)[64], bool add) const {
+    product(d, 0, 0, 0, add);
+    product(d, 0, 0, 1, true);
+    hopper::commit_products();
+  }
+
+  __device__ __forceinline__ void corrections(float (&d)[64], bool add) const {
+    product(d, 0, 1, 0, add);
+    product(d, 0, 1, 1, true);
+    product(d, 1, 0, 0, true);
+    product(d, 1, 0, 1, true);
+    if constexpr (kShape<F>.planes == 2) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        product(d, 0, 2, half, true);
+        product(d, 1, 1, half, true);
+        product(d, 2, 0, half, true);
+      }
+    }
+    hopper::commit_products();
+  }
+};
+
+// hi * hi is added to the sum while the tensor cores work on the corrections, which stay there for all of k.
+template <class F, class R, bool A_ALONG_M, bool B_ALONG_N>
+struct KeepCorrections {
+  __device__ __forceinline__ static void tile(const Job& job, ProductShared& shared, const PanelView<A_ALONG_M>& a,
+                                              const PanelView<B_ALONG_N>& b, Cursor<R::kStages>& at, int t, int steps,
+                                              float (&sum)[64]) {
+    const bool leader = t % 32 == 0;
+    float fresh[64], correction[64];
+#pragma unroll
+    for (int e = 0; e < 64; ++e) sum[e] = 0;
+    int previous = 0;
+    for (int step = 0; step < steps; ++step) {
+      hopper::wait(&shared.full[at.stage], at.parity);
+      const StageProducts<F, A_ALONG_M, B_ALONG_N> stage = {a, b, at.stage * (R::kStageBytes / 16)};
+      hopper::fence_products();
+      stage.main(fresh, (step & job.promotion) != 0);
+      stage.corrections(correction, step > 0);
+      hopper::wait_products<1>();  // hi * hi is done, and with it the corrections of the stage before
+      hopper::fence_registers(fresh);
+      if (step > 0 && leader) hopper::arrive(&shared.empty[previous]);
+      if ((step & job.promotion) == job.promotion || step + 1 == steps) {
+#pragma unroll
+        for (int e = 0; e < 64; ++e) sum[e] += fresh[e];
+      }
+      previous = at.stage;
+      at.advance();
+    }
+    hopper::wait_products<0>();
+    hopper::fence_registers(correction);
+    if (leader) hopper::arrive(&shared.empty[previous]);
+#pragma unroll
+    for (int e = 0; e < 64; ++e) sum[e] = fmaf(correction[e], F::kCorrection, sum[e]);
+  }
+};
 
 // Adds up the parts of k that a cluster's blocks hold. Block r gets the whole sums of its share of each thread's
-// elements, the r-th 64 / BLOCKS of them, added in the order of the ranks. The ring serves as mailbox: (rank, quad,
-// thread) float4.
+// elements, the r-th 64 / BLOCKS of them, added in the order of the ranks. The rings, which no block reads any more,
+// serve as mailboxes: (rank, quad, thread) float4.
 template <int BLOCKS>
 __device__ __forceinline__ void add_up_cluster(float (&sum)[64], char* ring, int t, uint32_t rank) {
   constexpr int kShare = 64 / BLOCKS;
-  hopper::sync_cluster();  // no block reads its ring any more
   const uint32_t place = hopper::shared_address(ring) + (rank * (kShare / 4) * kConsumers + t) * sizeof(float4);
 #pragma unroll
   for (int owner = 0; owner < BLOCKS; ++owner) {
@@ -164,46 +234,28 @@ __device__ __forceinline__ void add_up_cluster(float (&sum)[64], char* ring, int
   }
 }
 
-template <class F, bool A_ALONG_M, bool B_ALONG_N>
-__device__ void consume(const Job& job, char* ring, ProductShared& shared, int first, int stride, int steps,
-                        uint32_t rank, uint32_t blocks) {
-  using R = Ring<F>;
-  const int t = threadIdx.x - 128, warpgroup = t / 128;
+template <class F, class R, class Scales, template <class, class, bool, bool> class Multiply, bool A_ALONG_M,
+          bool B_ALONG_N>
+__device__ void consume(const Job& job, char* ring, typename Scales::Shared& shared, int t, int first, int stride,
+                        int steps, uint32_t rank, uint32_t blocks) {
+  const int warpgroup = t / 128;
   const bool leader = t % 32 == 0;
   const uint32_t base = hopper::shared_address(ring);
   const PanelView<A_ALONG_M> a(base, warpgroup);
   const PanelView<B_ALONG_N> b(base + R::kOperandBytes, 0);
-  float sum[64], fresh[64], correction[64];
+  float sum[64];
   Cursor<R::kStages> at;
   Cursor<2> words;
   for (int index = first; index < job.tiles; index += stride) {
-#pragma unroll
-    for (int e = 0; e < 64; ++e) sum[e] = 0;
-    int previous = 0;
-    for (int step = 0; step < steps; ++step) {
-      hopper::wait(&shared.full[at.stage], at.parity);
-      multiply_stage<F, A_ALONG_M, B_ALONG_N>(fresh, correction, a, b, at.stage * (R::kStageBytes / 16), step == 0,
-                                              (step & job.promotion) == 0);
-      hopper::wait_products<1>();  // hi * hi is done, and with it the corrections of the stage before
-      hopper::fence_registers(fresh);
-      if (step > 0 && leader) hopper::arrive(&shared.empty[previous]);
-      if ((step & job.promotion) == job.promotion || step + 1 == steps) {
-#pragma unroll
-        for (int e = 0; e < 64; ++e) sum[e] += fresh[e];
-      }
-      previous = at.stage;
-      at.advance();
-    }
-    hopper::wait_products<0>();
-    hopper::fence_registers(correction);
-    if (leader) hopper::arrive(&shared.empty[previous]);
-#pragma unroll
-    for (int e = 0; e < 64; ++e) sum[e] = fmaf(correction[e], F::kCorrection, sum[e]);
-    if (blocks == 2) add_up_cluster<2>(sum, ring, t, rank);
-    if (blocks == 4) add_up_cluster<4>(sum, ring, t, rank);
-
+    Multiply<F, R, A_ALONG_M, B_ALONG_N>::tile(job, shared, a, b, at, t, steps, sum);
     hopper::wait(&shared.words_full[words.stage], words.parity);
-    const uint32_t(&scales)[2][kTile] = shared.words[words.stage];
+    if (blocks > 1) {
+      hopper::sync_cluster();
+      Scales::agree(shared, words.stage, t, blocks, sum);
+      if (blocks == 2) add_up_cluster<2>(sum, ring, t, rank);
+      if (blocks == 4) add_up_cluster<4>(sum, ring, t, rank);
+    }
+    const uint32_t(&scales)[2][kTile] = Scales::words(shared, words.stage, blocks);
     const int quarters = 4 / static_cast<int>(blocks);
     const TileOutput output(job, tile_at(job, index), scales, t, static_cast<int>(rank) * quarters, quarters);
     uint32_t mark = 0;
@@ -230,22 +282,18 @@ __device__ void consume(const Job& job, char* ring, ProductShared& shared, int f
       redo(job, index, rank, t, *reinterpret_cast<RedoShared*>(ring));
 }
 
+// The barriers of a cluster's consumers, for the block's other threads: a cluster has one tile.
+__device__ __forceinline__ void join_cluster(uint32_t blocks) {
+  if (blocks == 1) return;
+  hopper::sync_cluster();
+  hopper::sync_cluster();
+}
+
 template <class F, bool A_ALONG_M, bool B_ALONG_N>
 __global__ void __launch_bounds__(kProductThreads, 1) split_product(const __grid_constant__ Job job) {
   extern __shared__ __align__(1024) char ring[];
   __shared__ ProductShared shared;
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < Ring<F>::kStages; ++i) {
-      hopper::init_barrier(&shared.full[i], 1);
-      hopper::init_barrier(&shared.empty[i], kConsumers / 32);
-    }
-    for (int i = 0; i < 2; ++i) {
-      hopper::init_barrier(&shared.words_full[i], 1);
-      hopper::init_barrier(&shared.words_empty[i], kConsumers / 32);
-    }
-    shared.marked = 0;
-    hopper::fence_barrier_init();
-  }
+  if (threadIdx.x == 0) shared.init(ProductRing<F>::kStages, 1);
   __syncthreads();
   hopper::launch_dependents();
   hopper::wait_for_predecessor();
@@ -257,13 +305,11 @@ __global__ void __launch_bounds__(kProductThreads, 1) split_product(const __grid
     hopper::release_registers<40>();
     if (threadIdx.x == 0) produce<F>(job, ring, shared, first, stride, step0, step1);
     __syncwarp();
-    if (blocks > 1) {  // the two barriers of add_up_cluster(): a cluster has one tile
-      hopper::sync_cluster();
-      hopper::sync_cluster();
-    }
+    join_cluster(blocks);
   } else {
     hopper::acquire_registers<232>();
-    consume<F, A_ALONG_M, B_ALONG_N>(job, ring, shared, first, stride, step1 - step0, rank, blocks);
+    consume<F, ProductRing<F>, FixedScales, KeepCorrections, A_ALONG_M, B_ALONG_N>(
+        job, ring, shared, threadIdx.x - 128, first, stride, step1 - step0, rank, blocks);
   }
 }
 

@@ -9,7 +9,7 @@ template <class F>
 struct SplitProduct {
   static constexpr const char* kSource = "split/split_sm90a.cu";
   static constexpr int BM = kTile, BN = kTile, BK = kStep, TM = 2, TN = 32;
-  static constexpr int kThreads = 256;  // that hold sums; a warpgroup more loads
+  static constexpr int kThreads = 256;  // that hold sums
   static constexpr bool kActivates = true;
   static constexpr Reads kReads = Reads::kAnyStrides;
   static constexpr int kArch = 90;  // wgmma is sm_90a's alone
@@ -17,6 +17,13 @@ struct SplitProduct {
   static double seconds(const Problem& p, const Device& device);
   static size_t workspace(const Problem& p, const Device& device);
   static void launch(const Problem& p, const Context& context);  // only where SGEMM_SM90A is defined
+};
+
+// The same as SplitProduct<Fp16x3> in one kernel.
+struct FusedProduct : SplitProduct<Fp16x3> {
+  static double seconds(const Problem& p, const Device& device);
+  static size_t workspace(const Problem& p, const Device& device);
+  static void launch(const Problem& p, const Context& context);
 };
 
 // A B that is split once, as split_fp16x3 does it, for many products: its size, and the workspace of a product with it.

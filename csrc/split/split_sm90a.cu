@@ -7,6 +7,7 @@
 
 #include "../common/launch_cluster.cuh"
 #include "../common/sum.cuh"
+#include "fused.cuh"
 #include "pass.cuh"
 #include "product.cuh"
 
@@ -57,6 +58,7 @@ void launch_pass(const Job& job, bool split_a, bool split_b, Stream stream) {
   grid.busy_a = split_a ? blocks(job.a) : 0;
   grid.blocks_b = ceil_div(grid.busy_b, cluster) * cluster;
   const int64_t all = grid.blocks_b + ceil_div(grid.busy_a, cluster) * cluster;
+  // Not before the kernel in front has ended: its last blocks would leave the pass crowded on a few multiprocessors.
   launch(split_pass<F, THREADS>, all, THREADS, 0, cluster, false, stream, job, grid);
 }
 
@@ -73,26 +75,38 @@ template <class F, bool A_ALONG_M, bool B_ALONG_N>
 void launch_product(const Job& job, int sms, int cluster, Stream stream) {
   static std::atomic<uint64_t> prepared{0};
   const auto kernel = split_product<F, A_ALONG_M, B_ALONG_N>;
-  allow_shared_bytes(reinterpret_cast<const void*>(kernel), Ring<F>::kBytes, prepared);
+  constexpr int kBytes = ProductRing<F>::kBytes;
+  allow_shared_bytes(reinterpret_cast<const void*>(kernel), kBytes, prepared);
   const int64_t clusters = std::min<int64_t>(job.tiles, sms / cluster);
-  launch(kernel, clusters * cluster, kProductThreads, Ring<F>::kBytes, cluster, true, stream, job);
+  launch(kernel, clusters * cluster, kProductThreads, kBytes, cluster, true, stream, job);
 }
 
-template <class F>
-void launch_product(const Job& job, int sms, int cluster, Stream stream) {
+template <bool A_ALONG_M, bool B_ALONG_N>
+void launch_fused(const Job& job, int sms, int cluster, Stream stream) {
+  static std::atomic<uint64_t> prepared{0};
+  const auto kernel = split_fused<A_ALONG_M, B_ALONG_N>;
+  constexpr int kBytes = FusedRing::kBytes + kRawStages * kRawBytes;
+  allow_shared_bytes(reinterpret_cast<const void*>(kernel), kBytes, prepared);
+  const int64_t clusters = std::min<int64_t>(job.tiles, sms / cluster);
+  launch(kernel, clusters * cluster, kFusedThreads, kBytes, cluster, true, stream, job);
+}
+
+// Calls `launch` with whether A's neighbours lie along m, and B's along n.
+template <class Launch>
+void with_layouts(const Job& job, const Launch& launch) {
+  constexpr std::true_type kYes;
+  constexpr std::false_type kNo;
   if (job.a.along_k)
-    job.b.along_k ? launch_product<F, false, false>(job, sms, cluster, stream)
-                  : launch_product<F, false, true>(job, sms, cluster, stream);
+    job.b.along_k ? launch(kNo, kNo) : launch(kNo, kYes);
   else
-    job.b.along_k ? launch_product<F, true, false>(job, sms, cluster, stream)
-                  : launch_product<F, true, true>(job, sms, cluster, stream);
+    job.b.along_k ? launch(kYes, kNo) : launch(kYes, kYes);
 }
 
 // A piece's problem with its buffers. The k of `p` is that of its slices, d and c are whole; `packed` holds B's planes,
 // or is null.
 template <class F>
-Job make_job(const Problem& p, const Plan& plan, char* packed, char* workspace) {
-  const Layout at = layout(kShape<F>, p, plan);
+Job make_job(const Shape& shape, const Problem& p, const Plan& plan, char* packed, char* workspace) {
+  const Layout at = layout(shape, p, plan);
   Job job = {};
   job.p = p;
   job.k_all = p.k;
@@ -124,12 +138,17 @@ Job make_job(const Problem& p, const Plan& plan, char* packed, char* workspace) 
 }
 
 template <class F>
-void launch_piece(const Problem& p, const Plan& plan, char* packed, const Context& context) {
-  const Job job = make_job<F>(p, plan, packed, static_cast<char*>(context.workspace));
-  launch_pass<F>(job, true, !packed, context.stream);
+void launch_piece(const Shape& shape, const Problem& p, const Plan& plan, char* packed, const Context& context) {
+  const Job job = make_job<F>(shape, p, plan, packed, static_cast<char*>(context.workspace));
+  const int sms = context.device->sms;
   int cluster = plan.cluster;
   while (cluster > job.steps) cluster /= 2;  // the last piece of k may be short
-  launch_product<F>(job, context.device->sms, cluster, context.stream);
+  if (!shape.fused) launch_pass<F>(job, true, !packed, context.stream);
+  with_layouts(job, [&](auto a_along_m, auto b_along_n) {
+    if constexpr (std::is_same_v<F, Fp16x3>)
+      if (shape.fused) return launch_fused<a_along_m, b_along_n>(job, sms, cluster, context.stream);
+    launch_product<F, a_along_m, b_along_n>(job, sms, cluster, context.stream);
+  });
   if (plan.slices > 1) launch_sum(job.p.d.data, job.p.batch, p, context);
 }
 
@@ -139,8 +158,8 @@ MatrixView<T> block(const MatrixView<T>& x, int64_t batch, int64_t i, int64_t j,
 }
 
 template <class F>
-void launch_split(const Problem& p, char* packed, const Context& context) {
-  const Plan plan = split::plan(kShape<F>, p, *context.device, workspace_limit(), packed);
+void launch_split(const Shape& shape, const Problem& p, char* packed, const Context& context) {
+  const Plan plan = split::plan(shape, p, *context.device, workspace_limit(), packed);
   const int64_t depth = std::max<int64_t>(1, p.k);
   for (int64_t z = 0; z < p.batch; z += plan.batch)
     for (int64_t i = 0; i < p.m; i += plan.m)
@@ -160,7 +179,7 @@ void launch_split(const Problem& p, char* packed, const Context& context) {
             piece.c = {piece.d.data, piece.m, piece.n, p.d.row, p.d.col, p.d.batch};
           }
           if (q + piece.k < p.k) piece.activation = Activation::kNone;  // of the last piece
-          launch_piece<F>(piece, plan, packed, context);
+          launch_piece<F>(shape, piece, plan, packed, context);
         }
 }
 
@@ -168,13 +187,17 @@ void launch_split(const Problem& p, char* packed, const Context& context) {
 
 template <class F>
 void SplitProduct<F>::launch(const Problem& p, const Context& context) {
-  launch_split<F>(p, nullptr, context);
+  launch_split<F>(kShape<F>, p, nullptr, context);
 }
 template void SplitProduct<Fp16x3>::launch(const Problem&, const Context&);
 template void SplitProduct<Bf16x6>::launch(const Problem&, const Context&);
 
+void FusedProduct::launch(const Problem& p, const Context& context) {
+  launch_split<Fp16x3>(kFusedShape, p, nullptr, context);
+}
+
 void launch_packed(const Problem& p, void* packed, const Context& context) {
-  launch_split<Fp16x3>(p, static_cast<char*>(packed), context);
+  launch_split<Fp16x3>(kShape<Fp16x3>, p, static_cast<char*>(packed), context);
 }
 
 void pack_b(const ConstMatrix& b, void* packed, const Context& context) {
@@ -185,7 +208,8 @@ void pack_b(const ConstMatrix& b, void* packed, const Context& context) {
   p.a = {nullptr, 0, b.rows, b.rows, 1, 0};
   p.b = b;
   const Plan plan = {0, p.n, 1, at.slice, at.slices, 1, 0, true};
-  launch_pass<Fp16x3>(make_job<Fp16x3>(p, plan, static_cast<char*>(packed), nullptr), false, true, context.stream);
+  const Job job = make_job<Fp16x3>(kShape<Fp16x3>, p, plan, static_cast<char*>(packed), nullptr);
+  launch_pass<Fp16x3>(job, false, true, context.stream);
 }
 
 Redone redone() {

@@ -87,6 +87,8 @@ std::vector<Case> cases(const Kernel& kernel) {
   const int64_t shapes[][4] = {
       {1, 1, 1, 1},         {1, m, n, k},     {1, m + 1, n - 1, k + 1}, {2, m - 1, n + 1, 2 * k + 3}, {3, 5, 3, 2},
       {1, 2, n + 2, k + 4}, {1, m + 2, 3, 0}, {1, 17, 33, 41},          {2, m / 2 + 1, 7, 19}};
+  // Sizes that the row takes, near its limit for those that it doesn't.
+  const auto fit = [limit = kernel.max_size](int64_t size) { return limit && size > limit ? limit - size % 8 : size; };
   const float factors[][2] = {{1, 0}, {2, 1}, {-1, 0.5f}, {0, 3}, {0, 0}};
   std::vector<Case> out;
   int turn = 0;
@@ -94,8 +96,8 @@ std::vector<Case> cases(const Kernel& kernel) {
     for (int layout = 0; layout < 8; ++layout, ++turn) {
       if (s[1] < 1 || s[2] < 1) continue;
       const auto& f = factors[turn % 5];
-      out.push_back(
-          {s[0], s[1], s[2], s[3], bool(layout & 1), bool(layout & 2), bool(layout & 4), turn % 3, f[0], f[1]});
+      out.push_back({s[0], fit(s[1]), fit(s[2]), fit(s[3]), bool(layout & 1), bool(layout & 2), bool(layout & 4),
+                     turn % 3, f[0], f[1]});
     }
   return out;
 }

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from support.data import integers
-from support.table import runnable
+from support.table import fit, runnable
 
 PAGE = mmap.PAGESIZE
 PROT_NONE = 0
@@ -43,7 +43,8 @@ def main(side: str) -> None:
     faulthandler.enable()
     for row in runnable("cpu"):
         print(row.name, flush=True)
-        for m, n, k in ((33, 35, 9), (64, 64, 32), (129, 65, 17), (1, 7, 5)):
+        for shape in ((33, 35, 9), (64, 64, 32), (129, 65, 17), (1, 7, 5)):
+            m, n, k = fit(row, *shape)
             a, b, c = fenced(m, k, side), fenced(k, n, side), fenced(m, n, side)
             a.copy_(integers((m, k), 1))
             b.copy_(integers((k, n), 2))

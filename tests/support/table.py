@@ -29,8 +29,8 @@ def families() -> tuple[str, ...]:
 
 
 def selectors(device: str) -> tuple[str, ...]:
-    """Values of ``kernel`` that leave the row to the library, on tensors of ``device``."""
-    usable = {row.family for row in KERNELS if device in row.devices}
+    """Values of ``kernel`` that leave the row of any product to the library, on ``device``."""
+    usable = {row.family for row in KERNELS if device in row.devices and row.max_size is None}
     return ("auto", *(name for name in families() if name in usable))
 
 
@@ -66,6 +66,17 @@ def row_params(
                     marks.append(pytest.mark.skip(reason=reason))
             params.append(pytest.param(row, device, marks=marks, id=f"{device}-{row.name}"))
     return params
+
+
+def fit(row: Kernel, *sizes: int) -> tuple[int, ...]:
+    """The sizes themselves where the row takes them, others near its limit where it doesn't.
+
+    So a row for small problems goes through every test, at every size that it takes.
+    """
+    limit = row.max_size
+    return tuple(
+        size if limit is None or size <= limit else limit - size % min(8, limit) for size in sizes
+    )
 
 
 each_row = pytest.mark.parametrize("row, device", row_params())

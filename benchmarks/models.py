@@ -1,0 +1,209 @@
+"""``models``: whole models, torch alone beside torch under enable(): time, products, errors."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+
+import torch
+from torch import Tensor
+
+import torch_sgemm
+from benchmarks import plots, record, steps, tables
+from benchmarks.errors import Errors, in_units_of_rms
+from benchmarks.session import Session
+from benchmarks.workloads import ATTENTIONS, WORKLOADS, Task
+
+Scope = Callable[[], AbstractContextManager]
+
+DEFAULTS = {"rounds": 20, "budget": 4.0}  # steps are long: a budget of 1 s would be a few of them
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """--model, --attention, --kernel and --small."""
+    parser.add_argument("--model", nargs="+", choices=tuple(WORKLOADS), default=list(WORKLOADS))
+    parser.add_argument(
+        "--attention",
+        choices=ATTENTIONS,
+        default="eager",
+        help="products of its own (eager), or torch's fused kernel (sdpa)",
+    )
+    parser.add_argument("--kernel", default="auto", help="a family or row (default: auto)")
+    parser.add_argument(
+        "--small", action="store_true", help="tiny models; what is measured without a GPU"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measures, saves the record and the chart, prints the table."""
+    session = Session(args, steps.describe)
+    torch_sgemm.disable()  # where the environment has switched it on
+    small = args.small or not session.on_gpu
+    about = {"attention": args.attention, "kernel": args.kernel, "small": small}
+    session.record["options"] |= about
+    ours = partial(torch_sgemm.enabled, args.kernel, devices=(session.device.type,))
+    with ours():  # an unknown kernel is an error before anything runs
+        pass
+    results = session.record["rows"]
+    with session.progress(len(args.model)) as step:
+        for name in args.model:
+            step(name)
+            what = WORKLOADS[name].what if not small else f"{name}, tiny"
+            torch.manual_seed(session.seed)
+            task = WORKLOADS[name].make(session.device, small, args.attention)
+            about = {"model": name, "label": what, "kernel": args.kernel}
+            results.append(about | measure(task, ours, session))
+            del task
+            _release(session.device)
+    columns, rows = cells(session.record)
+    tables.show("A step of whole models", columns, rows)
+    path, status = session.finish()
+    tables.say(f"Chart: {plots.models(session.record, tables.chart_path(path))}")
+    if not session.on_gpu:
+        show_recorded()
+    return status
+
+
+def measure(task: Task, ours: Scope, session: Session) -> dict:
+    """Figures of both sides; "failed" and none if a side raises. Times are in microseconds."""
+    try:
+        figures = checked(task, ours)
+        step = task.step()
+        figures |= counted(step, ours)
+        mark = session.sampler.mark()
+        ways = [steps.Way(step), steps.Way(step, ours)]
+        theirs, mine = steps.compare(ways, session.device, session.options)
+    except RuntimeError as failure:
+        return {"failed": str(failure).splitlines()[0], "correct": False}
+    for side, timing in (("step", mine), ("torch_step", theirs)):
+        figures |= {
+            f"{side}_us": 1e6 * timing.typical,
+            f"{side}_us_p10": 1e6 * timing.quantile(0.1),
+            f"{side}_us_p90": 1e6 * timing.quantile(0.9),
+            f"{side}_us_best": 1e6 * timing.best,
+            f"{side}s": len(timing.seconds),
+        }
+    figures["percent_of_torch"] = 100 * theirs.typical / mine.typical
+    return figures | session.sampler.since(mark)
+
+
+def counted(step: Callable[[], None], ours: Scope) -> dict:
+    """What one step counts: products, those that came here and those that did not, and why."""
+    with ours():
+        torch_sgemm.reset_stats()
+        step()
+        stats = torch_sgemm.stats()
+    fallbacks = {f"{name}: {reason}": n for (name, reason), n in stats.fallbacks.items()}
+    products = sum(stats.hits.values()) + sum(fallbacks.values())
+    return {"products": products, "hits": stats.hits, "fallbacks": fallbacks}
+
+
+def checked(task: Task, ours: Scope) -> dict:
+    """Both sides' errors against float64, on as much of the batch as there is memory for."""
+    full = batch = len(task.inputs)
+    while batch:
+        try:
+            return errors(task.part(batch), ours) | {"error_batch": batch, "batch": full}
+        except torch.OutOfMemoryError:
+            pass
+        _release(task.inputs.device)
+        batch //= 2
+    raise RuntimeError("the float64 run does not fit into memory")
+
+
+def errors(task: Task, ours: Scope) -> dict:
+    """Errors in units of 2^-24 of the float64 output's, and all gradients', root mean square.
+
+    Correct: the output's largest is at most twice torch's, or 8 units; the gradients' mean at most
+    twice torch's, or a unit. The largest of gradients is often that of one bias, in which either
+    side may be exact by luck.
+    """
+    theirs = task.evaluate()
+    with ours():
+        mine = task.evaluate()
+    exact = task.double().evaluate()
+    figures: dict = {"correct": True}
+
+    def compared(prefix: str, *tensors: list[Tensor]) -> list[Errors]:
+        found = [in_units_of_rms(side, tensors[-1]) for side in tensors[:-1]]
+        for side, (largest, mean) in zip((prefix, f"torch_{prefix}"), found, strict=True):
+            figures.update({f"{side}error_max": largest, f"{side}error_mean": mean})
+        return found
+
+    def held(what: str, error: float, bound: float) -> None:
+        if not error <= bound:  # NaN too
+            figures["correct"] = False
+            figures["wrong"] = f"{what}: {error:.3g} units, {bound:.3g} allowed"
+
+    output, torchs = compared("", [mine[0]], [theirs[0]], [exact[0]])
+    held("largest error of the output", output.max, max(8.0, 2 * torchs.max))
+    if task.training:
+        gradients = (list(side[1].values()) for side in (mine, theirs, exact))
+        gradient, torchs = compared("gradient_", *gradients)
+        held("mean error of the gradients", gradient.mean, max(1.0, 2 * torchs.mean))
+    return figures
+
+
+def cells(found: dict) -> tuple[list[str], list[list[str]]]:
+    """A line a model, for the terminal and for Markdown."""
+    columns = ["model", "torch", "torch_sgemm", "ratio", "products", "here"]
+    columns += ["errors of the output", "torch's", "of the gradients", "torch's"]
+    rows = []
+    for r in found["rows"]:
+        if "failed" in r:
+            rows.append([r["label"], "failed", *[tables.NONE] * (len(columns) - 2)])
+            continue
+        products = ", ".join(f"{n} {name}" for name, n in r["hits"].items())
+        rows.append(
+            [
+                r["label"],
+                _time(r, "torch_step"),
+                _time(r, "step"),
+                f"{r['percent_of_torch'] / 100:.2f}",
+                str(r["products"]),
+                products,
+                f"{tables.errors(r)} {tables.verdict(r)}".strip(),
+                tables.errors(r, "torch_"),
+                tables.errors(r, "gradient_"),
+                tables.errors(r, "torch_gradient_"),
+            ]
+        )
+    return columns, rows
+
+
+def notes(found: dict) -> list[str]:
+    """What a table can't show: products that went to PyTorch, smaller batches for the errors."""
+    lines = []
+    for r in found["rows"]:
+        if r.get("fallbacks"):
+            why = ", ".join(f"{n} {reason}" for reason, n in r["fallbacks"].items())
+            lines.append(f"{r['label']}: to PyTorch's own kernel went {why}.")
+        if r.get("error_batch") != r.get("batch"):
+            part = f"the first {r['error_batch']} of {r['batch']}"
+            lines.append(f"{r['label']}: errors on {part}, for lack of memory.")
+    return lines
+
+
+def _time(row: dict, side: str) -> str:
+    spread = (tables.digits(row[f"{side}_us_{p}"] / 1e3) for p in ("p10", "p90"))
+    return f"{tables.digits(row[f'{side}_us'] / 1e3)} ms ({' … '.join(spread)})"
+
+
+def _release(device: torch.device) -> None:
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def show_recorded() -> None:
+    """The recorded GPU figures, on a machine that has none of its own."""
+    found = record.latest_gpu("models")
+    if found is None:
+        tables.say("\nThere is no GPU record yet (benchmarks/results/models-*.json).")
+        return
+    columns, rows = cells(found)
+    tables.show("\nRecorded on a GPU: a step of whole models", columns, rows)
+    tables.say(record.provenance(found))

@@ -1,0 +1,207 @@
+"""The models of ``models``: random weights, made on the device, no dropout, float32.
+
+No dropout, so that both sides and the float64 reference compute the same function.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+
+import torch
+from torch import Tensor, nn
+
+ATTENTIONS = ("eager", "sdpa")
+LEARNING_RATE = 1e-5  # small: every step of a run sees nearly the same weights
+
+
+@dataclass
+class Task:
+    """A model with a batch; a step is inference where there is no loss, else training."""
+
+    model: nn.Module
+    inputs: Tensor
+    output: Callable[[nn.Module, Tensor], Tensor]
+    targets: Tensor | None = None
+    loss: Callable[[Tensor, Tensor], Tensor] | None = None
+
+    @property
+    def training(self) -> bool:
+        return self.loss is not None
+
+    def step(self) -> Callable[[], None]:
+        """A function that runs one step; training ends in AdamW's update."""
+        if not self.training:
+            return self._infer
+        optimizer = torch.optim.AdamW(self.model.parameters(), lr=LEARNING_RATE)
+
+        def train() -> None:
+            optimizer.zero_grad()
+            self.loss(self.output(self.model, self.inputs), self.targets).backward()
+            optimizer.step()
+
+        return train
+
+    @torch.no_grad()
+    def _infer(self) -> None:
+        self.output(self.model, self.inputs)
+
+    def evaluate(self) -> tuple[Tensor, dict[str, Tensor]]:
+        """The output, and the gradients by parameter name (none of inference)."""
+        if not self.training:
+            with torch.no_grad():
+                return self.output(self.model, self.inputs), {}
+        self.model.zero_grad()
+        output = self.output(self.model, self.inputs)
+        self.loss(output, self.targets).backward()
+        gradients = {name: p.grad for name, p in self.model.named_parameters()}
+        self.model.zero_grad()
+        return output.detach(), gradients
+
+    def part(self, batch: int) -> Task:
+        """The same model on the first ``batch`` of the inputs."""
+        targets = None if self.targets is None else self.targets[:batch]
+        return Task(self.model, self.inputs[:batch], self.output, targets, self.loss)
+
+    def double(self) -> Task:
+        """The same weights and inputs in float64.
+
+        With attention by torch's own function: transformers' eager attention of some models goes
+        through float32 whatever the model's type.
+        """
+        model = copy.deepcopy(self.model).double()
+        if hasattr(model, "set_attn_implementation"):
+            model.set_attn_implementation("sdpa")
+        inputs = self.inputs.double() if self.inputs.is_floating_point() else self.inputs
+        targets = self.targets
+        if targets is not None and targets.is_floating_point():
+            targets = targets.double()
+        return Task(model, inputs, self.output, targets, self.loss)
+
+
+def _transformers() -> ModuleType:
+    try:
+        import transformers
+    except ModuleNotFoundError as missing:
+        if missing.name != "transformers":
+            raise
+        raise RuntimeError(
+            "transformers is not installed: pip install transformers, or pip install '.[bench]'"
+        ) from missing
+    return transformers
+
+
+def _hidden(model: nn.Module, inputs: Tensor) -> Tensor:
+    return model(inputs).last_hidden_state
+
+
+def _logits(model: nn.Module, inputs: Tensor) -> Tensor:
+    return model(inputs).logits
+
+
+def _apply(model: nn.Module, inputs: Tensor) -> Tensor:
+    return model(inputs)
+
+
+def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(logits.flatten(0, -2), targets.flatten())
+
+
+# Hidden size, layers, heads, feed-forward size: of BERT-large, ViT-L and GPT-2 medium alike.
+LARGE = (1024, 24, 16, 4096)
+SMALL = (32, 2, 2, 64)
+
+
+def bert(device: torch.device, small: bool, attention: str) -> Task:
+    """BERT-large, inference."""
+    t = _transformers()
+    width, layers, heads, inner = SMALL if small else LARGE
+    config = t.BertConfig(
+        vocab_size=101 if small else 30522,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=inner,
+        attn_implementation=attention,
+    )
+    with device:
+        model = t.BertModel(config, add_pooling_layer=False).eval()
+        tokens = torch.randint(config.vocab_size, (2, 8) if small else (32, 128))
+    return Task(model, tokens, _hidden)
+
+
+def vit(device: torch.device, small: bool, attention: str) -> Task:
+    """ViT-L/16, inference."""
+    t = _transformers()
+    width, layers, heads, inner = SMALL if small else LARGE
+    config = t.ViTConfig(
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=inner,
+        image_size=32 if small else 224,
+        patch_size=16,
+        attn_implementation=attention,
+    )
+    with device:
+        model = t.ViTModel(config, add_pooling_layer=False).eval()
+        images = torch.randn(2 if small else 32, 3, config.image_size, config.image_size)
+    return Task(model, images, _hidden)
+
+
+def gpt2(device: torch.device, small: bool, attention: str) -> Task:
+    """GPT-2 medium, a step of training."""
+    t = _transformers()
+    width, layers, heads, inner = SMALL if small else LARGE
+    config = t.GPT2Config(
+        vocab_size=101 if small else 50257,
+        n_positions=16 if small else 1024,
+        n_embd=width,
+        n_layer=layers,
+        n_head=heads,
+        n_inner=inner,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        use_cache=False,
+        bos_token_id=None,  # the defaults lie outside a small vocabulary
+        eos_token_id=None,
+        attn_implementation=attention,
+    )
+    with device:
+        model = t.GPT2LMHeadModel(config).train()
+        tokens = torch.randint(config.vocab_size, (2, 8) if small else (8, 512))
+    return Task(model, tokens, _logits, tokens.roll(-1, 1), _cross_entropy)
+
+
+def mlp(device: torch.device, small: bool, attention: str) -> Task:
+    """A field over space: points in, one value out, a step of training."""
+    width, points = (32, 64) if small else (1024, 65536)
+    sizes = [3, *[width] * 8]
+    with device:
+        layers = [
+            part
+            for m, n in zip(sizes[:-1], sizes[1:], strict=True)
+            for part in (nn.Linear(m, n), nn.GELU())
+        ]
+        model = nn.Sequential(*layers, nn.Linear(width, 1))
+        x, y = torch.rand(points, 3), torch.randn(points, 1)
+    return Task(model, x, _apply, y, nn.functional.mse_loss)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A model by name. ``what``: model, work and batch, of the full size."""
+
+    what: str
+    make: Callable[[torch.device, bool, str], Task]
+
+
+WORKLOADS = {
+    "bert-large": Workload("BERT-large, inference, 32 x 128 tokens", bert),
+    "vit-l16": Workload("ViT-L/16, inference, 32 images of 224 x 224", vit),
+    "gpt2-medium": Workload("GPT-2 medium, training, 8 x 512 tokens", gpt2),
+    "mlp": Workload("MLP 8 x 1024, training, 65536 points", mlp),
+}

@@ -1,0 +1,255 @@
+// Batches of tiny products: bound by reading A and B and writing D once.
+//
+// Idea:   a product is too small for a block of its own, so a block computes several; all of its reads are under way
+//         before the first is waited for, neighbouring threads read neighbouring float4s across the products, and one
+//         barrier separates them from the sums, which stay in registers. Both operands lie row by row in shared
+//         memory, whichever way they come: A is read from there along k, four steps at once, B along n.
+// Bound:  memory, up to 32 x 32; then the FFMA pipe.
+// Reads:  any strides, 16 bytes at a time where neighbours allow it.
+#pragma once
+#include "../common/launch.h"
+#include "tiny.h"
+#include "transposed.h"
+
+namespace sgemm::SGEMM_BACKEND {
+
+struct Tiny {
+  static constexpr const char* kIdea = "many tiny products a block, every element read once and at once";
+  static constexpr const char* kSource = "ieee/tiny.cuh";
+  static constexpr ieee::TinyClass kLargest = ieee::kTinyClasses[ieee::kTinyCount - 1];
+  static constexpr int BM = kLargest.size, BN = BM, BK = BM, TM = kLargest.tm, TN = kLargest.tn;
+  static constexpr int kThreads = kLargest.threads(), kMaxSize = kLargest.size;
+  static constexpr Reads kReads = Reads::kAnyStrides;
+  static void launch(const Problem& p, const Context& context);
+};
+
+struct TinyJob {
+  Problem p;
+  ieee::TinyRead a, b;
+  bool c_quads, d_quads;
+};
+
+template <int CLASS>
+struct TinyTile {
+  static constexpr ieee::TinyClass kClass = ieee::kTinyClasses[CLASS];
+  static constexpr int S = kClass.size, TM = kClass.tm, TN = kClass.tn, kProducts = kClass.products;
+  static constexpr int X = S / TN, Y = S / TM;  // threads along n and m
+  static constexpr int kThreads = kClass.threads();
+  // Rows, and the products of a warp, begin in different banks.
+  static constexpr int kPitch = S == 4 ? 4 : S + 4, kPlane = S * kPitch + S;
+  static constexpr int kQuads = S * S / 4;  // of a product's operand
+  static constexpr int kCopies = kQuads * kProducts / kThreads;
+  static_assert(TN % 4 == 0, "a thread's columns are quads");
+  static_assert(kQuads % kThreads == 0 || kThreads % kQuads == 0, "copies are whole products or whole parts of one");
+
+  // The quad that a thread copies: number `quad` of a line, which is a row or, BY_COLS, a column. Each field is a bit
+  // field of the index, so the place of a sum is the sum of the places.
+  struct Place {
+    int product, line, quad;
+  };
+  template <bool BY_COLS>
+  __device__ static constexpr Place place(int index) {
+    const int within = index % kQuads;
+    // Columns are turned as they are stored: 16 of them, and 2 quads of each, fall into different banks.
+    constexpr int kWide = !BY_COLS ? S / 4 : S == 4 ? 1 : 2;
+    return {index / kQuads, within / kWide % S, within % kWide + within / (kWide * S) * kWide};
+  }
+};
+
+// An operand's part of a block: `rows` x `cols` of each of `products` products, from memory to registers. Zeros
+// outside.
+template <class T, bool BY_COLS>
+__device__ __forceinline__ void tiny_fetch(float4 (&quads)[T::kCopies], const ConstMatrix& x, int products, int rows,
+                                           int cols, bool vector) {
+  const int lines = BY_COLS ? cols : rows, length = BY_COLS ? rows : cols;
+  const int64_t across = BY_COLS ? x.col : x.row, along = BY_COLS ? x.row : x.col;
+  const auto first = T::template place<BY_COLS>(threadIdx.x);
+  const float* const from = x.data + first.product * x.batch + first.line * across + 4 * first.quad * along;
+  if (vector) {
+#pragma unroll
+    for (int i = 0; i < T::kCopies; ++i) {
+      const auto step = T::template place<BY_COLS>(i * T::kThreads);
+      const float* at = from + step.product * x.batch + step.line * across + 4 * step.quad;
+      const bool inside = first.product + step.product < products && first.line + step.line < lines &&
+                          4 * (first.quad + step.quad) < length;
+      quads[i] = inside ? __ldg(reinterpret_cast<const float4*>(at)) : make_float4(0, 0, 0, 0);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < T::kCopies; ++i) {
+      const auto step = T::template place<BY_COLS>(i * T::kThreads);
+      const float* at = from + step.product * x.batch + step.line * across + 4 * step.quad * along;
+      const bool inside = first.product + step.product < products && first.line + step.line < lines;
+      const int left = inside ? length - 4 * (first.quad + step.quad) : 0;
+      quads[i].x = left > 0 ? __ldg(at) : 0.0f;
+      quads[i].y = left > 1 ? __ldg(at + along) : 0.0f;
+      quads[i].z = left > 2 ? __ldg(at + 2 * along) : 0.0f;
+      quads[i].w = left > 3 ? __ldg(at + 3 * along) : 0.0f;
+    }
+  }
+}
+
+// From there to shared memory, row by row.
+template <class T, bool BY_COLS>
+__device__ __forceinline__ void tiny_deposit(float* to, const float4 (&quads)[T::kCopies]) {
+  const auto first = T::template place<BY_COLS>(threadIdx.x);
+#pragma unroll
+  for (int i = 0; i < T::kCopies; ++i) {
+    const auto step = T::template place<BY_COLS>(i * T::kThreads);
+    const int line = first.line + step.line, quad = first.quad + step.quad;
+    float* plane = to + (first.product + step.product) * T::kPlane;
+    if (BY_COLS) {
+      float* at = plane + 4 * quad * T::kPitch + line;
+      at[0] = quads[i].x;
+      at[T::kPitch] = quads[i].y;
+      at[2 * T::kPitch] = quads[i].z;
+      at[3 * T::kPitch] = quads[i].w;
+    } else {
+      *reinterpret_cast<float4*>(plane + line * T::kPitch + 4 * quad) = quads[i];
+    }
+  }
+}
+
+__device__ __forceinline__ float4 quad_at(const float* x) { return *reinterpret_cast<const float4*>(x); }
+
+template <int CLASS>
+__global__ void __launch_bounds__(TinyTile<CLASS>::kThreads, TinyTile<CLASS>::kClass.resident) tiny(TinyJob job) {
+  using T = TinyTile<CLASS>;
+  alignas(16) __shared__ float as[T::kProducts * T::kPlane];  // (kProducts,S,S) of A
+  alignas(16) __shared__ float bs[T::kProducts * T::kPlane];  // (kProducts,S,S) of B
+  const Problem& p = job.p;
+  const int64_t begin = int64_t{blockIdx.x} * T::kProducts;
+  const int products = static_cast<int>(p.batch - begin < T::kProducts ? p.batch - begin : T::kProducts);
+  const int m = static_cast<int>(p.m), n = static_cast<int>(p.n), k = static_cast<int>(p.k);
+
+  // Neighbouring threads share a row of A or a quad of B: their reads of shared memory are one.
+  constexpr int kPair = T::Y == 1 ? 1 : 2;
+  const int t = threadIdx.x, product = t / (T::X * T::Y);
+  const int row = t % kPair + t / (kPair * T::X) % (T::Y / kPair) * kPair;  // and every Y-th from there
+  const int col = 4 * (t / kPair % T::X);                                   // quads of columns, every X-th from there
+  const float* const a_rows = as + product * T::kPlane + row * T::kPitch;
+  const float* const b_cols = bs + product * T::kPlane + col;
+
+  float acc[T::TM][T::TN] = {};
+  int k0 = 0;
+  do {
+    const int depth = k - k0 < T::S ? k - k0 : T::S;
+    ConstMatrix a = p.a.matrix(begin), b = p.b.matrix(begin);
+    a.batch = p.a.batch;
+    b.batch = p.b.batch;
+    a.data += k0 * a.col;
+    b.data += k0 * b.row;
+    float4 next_a[T::kCopies], next_b[T::kCopies];
+    if (job.a.by_cols)
+      tiny_fetch<T, true>(next_a, a, products, m, depth, job.a.quads);
+    else
+      tiny_fetch<T, false>(next_a, a, products, m, depth, job.a.quads);
+    if (job.b.by_cols)
+      tiny_fetch<T, true>(next_b, b, products, depth, n, job.b.quads);
+    else
+      tiny_fetch<T, false>(next_b, b, products, depth, n, job.b.quads);
+    if (k0) __syncthreads();  // the step before has been added up
+    if (job.a.by_cols)
+      tiny_deposit<T, true>(as, next_a);
+    else
+      tiny_deposit<T, false>(as, next_a);
+    if (job.b.by_cols)
+      tiny_deposit<T, true>(bs, next_b);
+    else
+      tiny_deposit<T, false>(bs, next_b);
+    __syncthreads();
+#pragma unroll 1
+    for (int q = 0; q < depth; q += 4) {
+      alignas(16) float frag_a[T::TM][4], frag_b[4][T::TN];
+#pragma unroll
+      for (int r = 0; r < T::TM; ++r)
+        *reinterpret_cast<float4*>(frag_a[r]) = quad_at(a_rows + r * T::Y * T::kPitch + q);
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+#pragma unroll
+        for (int s = 0; s < T::TN; s += 4)
+          *reinterpret_cast<float4*>(&frag_b[j][s]) = quad_at(b_cols + (q + j) * T::kPitch + s * T::X);
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+#pragma unroll
+        for (int r = 0; r < T::TM; ++r)
+#pragma unroll
+          for (int u = 0; u < T::TN; ++u) {
+            const int s = r % 2 ? T::TN - 1 - u : u;  // backwards, so that two FFMAs in a row share an operand
+            acc[r][s] += frag_a[r][j] * frag_b[j][s];
+          }
+    }
+    k0 += T::S;
+  } while (T::S < ieee::kLargestTiny && k0 < k);
+
+  if (product >= products) return;
+  const ConstMatrix c = p.c.matrix(begin + product);
+  const Matrix d = p.d.matrix(begin + product);
+#pragma unroll
+  for (int r = 0; r < T::TM; ++r)
+#pragma unroll
+    for (int s = 0; s < T::TN; ++s) acc[r][s] *= p.alpha;
+  if (p.beta != 0) {  // all of C before the first store, which may go to the same place
+#pragma unroll
+    for (int r = 0; r < T::TM; ++r) {
+      const int i = row + r * T::Y;
+#pragma unroll
+      for (int s = 0; s < T::TN; s += 4) {
+        const int j = col + s * T::X;
+        float addend[4] = {};
+        if (job.c_quads) {
+          if (i < m && j < n) *reinterpret_cast<float4*>(addend) = quad_at(c.at(i, j));
+        } else {
+#pragma unroll
+          for (int u = 0; u < 4; ++u)
+            if (i < m && j + u < n) addend[u] = *c.at(i, j + u);
+        }
+#pragma unroll
+        for (int u = 0; u < 4; ++u) acc[r][s + u] += p.beta * addend[u];
+      }
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < T::TM; ++r) {
+    const int i = row + r * T::Y;
+#pragma unroll
+    for (int s = 0; s < T::TN; s += 4) {
+      const int j = col + s * T::X;
+      if (job.d_quads) {
+        if (i < m && j < n)
+          *reinterpret_cast<float4*>(d.at(i, j)) = make_float4(acc[r][s], acc[r][s + 1], acc[r][s + 2], acc[r][s + 3]);
+      } else {
+#pragma unroll
+        for (int u = 0; u < 4; ++u)
+          if (i < m && j + u < n) *d.at(i, j + u) = acc[r][s + u];
+      }
+    }
+  }
+}
+
+template <int CLASS>
+void launch_tiny(const TinyJob& job, const Context& context) {
+  using T = TinyTile<CLASS>;
+  const int64_t blocks = ceil_div(job.p.batch, T::kProducts);
+  launch_blocks(tiny<CLASS>, static_cast<unsigned>(blocks), dim3(T::kThreads), context.stream, job);
+}
+
+inline void Tiny::launch(const Problem& problem, const Context& context) {
+  // Columns of D that are neighbours in memory become rows, which are stored four elements at a time.
+  const Problem p = problem.d.col != 1 && problem.d.row == 1 ? ieee::transposed(problem) : problem;
+  const TinyJob job = {p, ieee::tiny_read(p.a), ieee::tiny_read(p.b), ieee::has_quads(p.c), ieee::has_quads(p.d)};
+  switch (ieee::tiny_class(p)) {
+    case 0:
+      return launch_tiny<0>(job, context);
+    case 1:
+      return launch_tiny<1>(job, context);
+    case 2:
+      return launch_tiny<2>(job, context);
+    case 3:
+      return launch_tiny<3>(job, context);
+    default:
+      return launch_tiny<4>(job, context);
+  }
+}
+
+}  // namespace sgemm::SGEMM_BACKEND

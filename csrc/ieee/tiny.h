@@ -1,0 +1,43 @@
+// Batches of tiny products: how they are cut up, and what that takes. Pure host code.
+#pragma once
+#include "../gemm.h"
+
+namespace sgemm::ieee {
+
+// Products whose m and n are at most `size`, k in steps of as many. A block computes `products` of them.
+struct TinyClass {
+  int size;
+  int tm, tn;  // thread tile
+  int products;
+  int resident;  // blocks a multiprocessor, by shared memory and by registers
+
+  constexpr int threads_of_product() const { return size / tm * (size / tn); }
+  constexpr int threads() const { return products * threads_of_product(); }
+};
+
+// The thread tile grows as the product does, from what memory bounds to what the FFMA pipe bounds.
+inline constexpr TinyClass kTinyClasses[] = {
+    {4, 4, 4, 128, 8}, {8, 4, 4, 32, 8}, {16, 4, 4, 8, 8}, {32, 4, 8, 4, 4}, {64, 8, 8, 1, 6}};
+inline constexpr int kTinyCount = sizeof kTinyClasses / sizeof kTinyClasses[0];
+inline constexpr int kLargestTiny = kTinyClasses[kTinyCount - 1].size;
+
+// The index of the smallest class that a problem fits in.
+int tiny_class(const Problem& p);
+
+// What a block reads of an operand, 16 bytes at a time or one element after the other.
+struct TinyRead {
+  bool by_cols;  // along columns
+  bool quads;
+};
+TinyRead tiny_read(const ConstMatrix& x);
+
+// Whether four neighbours of a row can be read, or written, at once.
+template <class T>
+bool has_quads(const MatrixView<T>& x) {
+  return x.col == 1 && x.cols % 4 == 0 && x.row % 4 == 0 && x.batch % 4 == 0 &&
+         reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
+}
+
+double tiny_seconds(const Problem& p, const Device& device);
+
+}  // namespace sgemm::ieee

@@ -1,0 +1,370 @@
+// Splitting pass and product in one kernel, where a pass of its own costs more than splitting a panel once a tile.
+//
+// Idea:   two warpgroups copy the operands' float32 panels to shared memory, several stages ahead, each thread what it
+//         will need itself; then they scale and split them into the ring of panels from which the consumers multiply.
+// Bound:  shared memory's bandwidth: each element passes it five times. Few tiles: the latency of memory.
+#pragma once
+#include "../common/async_copy.cuh"
+#include "online_scale.cuh"
+
+namespace sgemm::split {
+
+constexpr int kConverters = 256;  // threads, half of them for each operand
+constexpr int kFusedThreads = kConverters + kConsumers;
+constexpr int kRawStages = 3;
+constexpr int kQuads = 8;  // float4s of a stage that a thread copies
+constexpr int kRawBytes = kConverters * kQuads * 16;
+
+using FusedRing = Ring<Fp16x3, 3>;
+using FusedShared = OnlineShared<FusedRing::kStages>;
+using FusedScales = OnlineScales<FusedRing::kStages>;
+
+// Thread t's quads of a stage of 128 rows x 32 of k: four neighbours along k of rows row, row + 16, ...; or of one k, 4
+// further each time, along rows. Of two neighbouring rows, one has its first plane where the other has its second,
+// so that stores meet no bank twice.
+template <bool ALONG_MN>
+struct QuadPlace {
+  int row, k;
+  static constexpr int kRowsApart = ALONG_MN ? 0 : 16, kApart = ALONG_MN ? 4 : 0;
+
+  __device__ __forceinline__ explicit QuadPlace(int t)
+      : row(ALONG_MN ? t % 32 * 4 : t / 64 * 8 + t / 32 % 2 * 2 + t / 16 % 2 + t / 8 % 2 * 4),
+        k(ALONG_MN ? t / 32 : t % 8 * 4) {}
+};
+
+// Copies an operand's raw panels in the order of tiles and stages.
+template <bool ALONG_MN>
+struct RawLoader {
+  using Place = QuadPlace<ALONG_MN>;
+  static constexpr int kFloatsApart = kConverters / 2 * 4;  // from a quad to the thread's next, in a raw stage
+  const float* from;                                        // quad 0
+  int rows_left, k_left;
+
+  __device__ __forceinline__ void start(const Operand& x, int batch, int tile, int step, int64_t depth,
+                                        const Place& at) {
+    const int64_t row = int64_t{tile} * kTile + at.row;
+    from = x.data + (x.count == 1 ? 0 : batch * x.batch_stride) + row * x.stride +
+           (int64_t{step} * kStep + at.k) * x.k_stride;
+    rows_left = static_cast<int>(min(x.size - row, int64_t{kTile}));
+    k_left = static_cast<int>(depth) - step * kStep - at.k;
+  }
+
+  __device__ __forceinline__ void copy_stage(const Operand& x, float4* to) {
+    const int64_t apart = ALONG_MN ? Place::kApart * x.k_stride : Place::kRowsApart * x.stride;
+    // So many quads have elements inside, each so many.
+    const int left = ALONG_MN ? k_left : rows_left, neighbours = ALONG_MN ? rows_left : k_left;
+    float* target = reinterpret_cast<float*>(to);
+    const float* quad = from;
+    if (x.vector) {
+      const int whole = neighbours >= 4 ? left : 0;
+#pragma unroll
+      for (int j = 0; j < kQuads; ++j, quad += apart) {
+        if (j * (Place::kRowsApart + Place::kApart) < whole)
+          copy_async<16>(target + j * kFloatsApart, quad);
+        else
+          to[j * kConverters / 2] = make_float4(0, 0, 0, 0);
+      }
+    } else {
+      const int64_t neighbour = ALONG_MN ? x.stride : x.k_stride;
+#pragma unroll 1
+      for (int j = 0; j < kQuads; ++j, quad += apart, target += kFloatsApart) {
+        const int inside = j * (Place::kRowsApart + Place::kApart) < left ? neighbours : 0;
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          if (e < inside)
+            copy_async<4>(target + e, quad + e * neighbour);
+          else
+            target[e] = 0;
+        }
+      }
+    }
+    from += kStep * x.k_stride;
+    k_left -= kStep;
+  }
+};
+
+// A thread's raw quads of a stage. All are read before anything is stored, which the compiler couldn't swap.
+__device__ __forceinline__ void read_quads(float4 (&v)[kQuads], const float4* raw) {
+#pragma unroll
+  for (int j = 0; j < kQuads; ++j) v[j] = raw[j * kConverters / 2];
+}
+
+// The same by their rows' factors: one a quad, or one for each of its elements.
+template <bool ALONG_MN>
+__device__ __forceinline__ void read_scaled(float4 (&v)[kQuads], const float4* raw, const float* factors,
+                                            const QuadPlace<ALONG_MN>& at) {
+  float4 f[ALONG_MN ? 1 : kQuads];
+  if constexpr (ALONG_MN)
+    f[0] = *reinterpret_cast<const float4*>(factors + at.row);
+  else
+#pragma unroll
+    for (int j = 0; j < kQuads; ++j) f[j].x = f[j].y = f[j].z = f[j].w = factors[at.row + j * at.kRowsApart];
+  read_quads(v, raw);
+#pragma unroll
+  for (int j = 0; j < kQuads; ++j) {
+    const float4& by = f[ALONG_MN ? 0 : j];
+    v[j] = make_float4(v[j].x * by.x, v[j].y * by.y, v[j].z * by.z, v[j].w * by.w);
+  }
+}
+
+// Magnitudes of a thread's scaled elements, rounded to float16: of even and of odd ones.
+struct Extremes {
+  __half2 largest = __float2half2_rn(0);  // NaN is passed over: it makes its row NaN as it should
+  __half2 smallest = __float2half2_rn(Fp16x3::kLimit);
+
+  __device__ __forceinline__ void add(uint32_t pair) {
+    const __half2 magnitudes = __habs2(*reinterpret_cast<const __half2*>(&pair));
+    largest = __hmax2(largest, magnitudes);
+    smallest = __hmin2(smallest, magnitudes);
+  }
+  __device__ __forceinline__ bool too_large() const {
+    return fmaxf(__low2float(largest), __high2float(largest)) >= Fp16x3::kLimit;
+  }
+  __device__ __forceinline__ bool small_or_zero() const {
+    return fminf(__low2float(smallest), __high2float(smallest)) < Fp16x3::kSmall;
+  }
+};
+
+template <bool ALONG_MN>
+__device__ __forceinline__ Extremes split_stage(const float4 (&v)[kQuads], const QuadPlace<ALONG_MN>& at, char* panel) {
+  Extremes extremes;
+  // Quad j's planes lie `apart` bytes further; those of odd ones have a chunk's number's upper bit flipped, where it is
+  // the k of a quad that turns the swizzle.
+  constexpr int kApart = ALONG_MN ? at.kApart * 128 : at.kRowsApart * 128, kFlip = ALONG_MN ? 64 : 0;
+  int first, second;
+  if (ALONG_MN) {
+    first = at.row / 64 * 4096 + at.k * 128 + (((at.row % 64 / 8) ^ at.k) << 4) + at.row / 4 % 2 * 8;
+    second = first + kPanelBytes / 2;
+  } else {
+    const int chunk = at.k / 8, swizzle = at.row % 8;
+    first = at.row * 128 + ((chunk ^ swizzle) << 4) + at.k / 4 % 2 * 8;
+    second = first ^ 64;
+  }
+#pragma unroll
+  for (int j = 0; j < kQuads; ++j) {
+    const int flip = j % 2 ? kFlip : 0;
+    uint32_t xy[2], zw[2];
+    Fp16x3::split(v[j].x, v[j].y, xy);
+    Fp16x3::split(v[j].z, v[j].w, zw);
+    extremes.add(xy[0]);
+    extremes.add(zw[0]);
+    *reinterpret_cast<uint2*>(panel + (first ^ flip) + j * kApart) = make_uint2(xy[0], zw[0]);
+    *reinterpret_cast<uint2*>(panel + (second ^ flip) + j * kApart) = make_uint2(xy[1], zw[1]);
+  }
+  return extremes;
+}
+
+// One operand's converters: 128 threads.
+template <bool ALONG_MN>
+struct Converter {
+  const Operand& x;
+  FusedShared& shared;
+  OnlineRows& rows;
+  const int operand, t;
+  const QuadPlace<ALONG_MN> at;
+
+  __device__ __forceinline__ Converter(const Operand& x, FusedShared& shared, int operand, int t)
+      : x(x), shared(shared), rows(shared.rows[operand]), operand(operand), t(t), at(t) {}
+
+  __device__ __forceinline__ void sync() const { hopper::sync_some(2 + operand, kConverters / 2); }
+  __device__ __forceinline__ bool any(bool condition) const {
+    return hopper::any_of_some(2 + operand, kConverters / 2, condition);
+  }
+
+  __device__ __forceinline__ void start_tile(int tile) const {
+    const bool inside = int64_t{tile} * kTile + t < x.size;
+    rows.exponent[t] = inside ? kNoScale : 0;
+    rows.factor[t] = inside ? power_of_two(-kNoScale) : 1;
+    rows.small[t] = 0;
+  }
+
+  // Scales for a stage with an element that its row's scale is too fine for. Returns whether a row is without one
+  // still.
+  __device__ __forceinline__ bool choose_scales(const float4* raw, float (&change)[kTile]) const {
+    float4 v[kQuads];
+    read_quads(v, raw);
+    if (ALONG_MN) {
+      rows.largest[t] = 0;
+      sync();
+      uint32_t of_row[4] = {};
+#pragma unroll
+      for (int j = 0; j < kQuads; ++j) {
+        of_row[0] = max(of_row[0], magnitude(v[j].x));
+        of_row[1] = max(of_row[1], magnitude(v[j].y));
+        of_row[2] = max(of_row[2], magnitude(v[j].z));
+        of_row[3] = max(of_row[3], magnitude(v[j].w));
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) atomicMax(&rows.largest[at.row + i], of_row[i]);
+    } else {
+      sync();
+#pragma unroll
+      for (int j = 0; j < kQuads; ++j) {  // eight threads hold a row
+        uint32_t of_row = largest_magnitude(v[j]);
+#pragma unroll
+        for (int o = 4; o; o /= 2) of_row = max(of_row, __shfl_xor_sync(~0u, of_row, o));
+        if (t % 8 == 0) rows.largest[at.row + j * at.kRowsApart] = of_row;
+      }
+    }
+    sync();
+    change[t] = rescale_row<Fp16x3>(rows, t);
+    return any(rows.exponent[t] == kNoScale);
+  }
+
+  // Whether a row without a scale has an element that is not zero.
+  __device__ __forceinline__ bool begins_row(const float4* raw) const {
+    bool begins = false;
+#pragma unroll 1
+    for (int j = 0; j < kQuads; ++j) {
+      const float4 v = raw[j * kConverters / 2];
+      const int* exponents = &rows.exponent[at.row + j * at.kRowsApart];
+      begins |= v.x != 0 && exponents[0] == kNoScale;
+      begins |= v.y != 0 && exponents[ALONG_MN ? 1 : 0] == kNoScale;
+      begins |= v.z != 0 && exponents[ALONG_MN ? 2 : 0] == kNoScale;
+      begins |= v.w != 0 && exponents[ALONG_MN ? 3 : 0] == kNoScale;
+    }
+    return begins;
+  }
+
+  __device__ __forceinline__ void count_small(const float4 (&v)[kQuads]) const {
+#pragma unroll
+    for (int j = 0; j < kQuads; ++j) {
+      uint32_t* small = &rows.small[at.row + j * at.kRowsApart];
+      if (is_small<Fp16x3>(v[j].x)) atomicAdd(small, 1u);
+      if (is_small<Fp16x3>(v[j].y)) atomicAdd(small + (ALONG_MN ? 1 : 0), 1u);
+      if (is_small<Fp16x3>(v[j].z)) atomicAdd(small + (ALONG_MN ? 2 : 0), 1u);
+      if (is_small<Fp16x3>(v[j].w)) atomicAdd(small + (ALONG_MN ? 3 : 0), 1u);
+    }
+  }
+
+  // One stage. `first`: of its tile. Returns whether a row is without a scale still; `unscaled` is what the stage
+  // before returned.
+  __device__ __forceinline__ bool convert(const float4* raw, char* panel, int stage, bool first, bool unscaled) const {
+    bool changed = false;
+    if (first) unscaled = choose_scales(raw, shared.change[stage][operand]);
+    float4 v[kQuads];
+    read_scaled(v, raw, rows.factor, at);
+    Extremes extremes = split_stage(v, at, panel);
+    if (any(extremes.too_large() || (unscaled && !first && begins_row(raw)))) {
+      unscaled = choose_scales(raw, shared.change[stage][operand]);
+      read_scaled(v, raw, rows.factor, at);
+      extremes = split_stage(v, at, panel);
+      changed = !first;
+    }
+    if (__any_sync(~0u, extremes.small_or_zero())) count_small(v);
+    if (t == 0) shared.changed[stage][operand] = changed;
+    return unscaled;
+  }
+};
+
+template <bool ALONG_MN>
+__device__ void convert_operand(const Job& job, const Operand& x, int operand, char* ring, float4* raw,
+                                FusedShared& shared, int first, int stride, int step0, int step1, int t) {
+  const Converter<ALONG_MN> converter(x, shared, operand, t);
+  RawLoader<ALONG_MN> loader;
+  int load_tile = first, load_step = step0, slot = 0;
+  const auto load = [&] {
+    if (load_tile < job.tiles) {
+      if (load_step == step0) {
+        const TileIndex tile = tile_at(job, load_tile);
+        loader.start(x, tile.batch, operand ? tile.col : tile.row, step0, job.depth(tile.batch), converter.at);
+      }
+      loader.copy_stage(x, raw + slot * (kRawBytes / 16));
+      if (++load_step == step1) {
+        load_step = step0;
+        load_tile += stride;
+      }
+    }
+    commit_copies();
+    slot = slot + 1 == kRawStages ? 0 : slot + 1;
+  };
+  for (int i = 0; i < kRawStages; ++i) load();
+
+  Cursor<FusedRing::kStages> at;
+  Cursor<2> words;
+  for (int index = first; index < job.tiles; index += stride) {
+    const TileIndex tile = tile_at(job, index);
+    converter.start_tile(operand ? tile.col : tile.row);
+    bool unscaled = true;
+    for (int step = step0; step < step1; ++step) {
+      wait_copies<kRawStages - 1>();
+      hopper::wait(&shared.empty[at.stage], at.parity ^ 1);
+      char* panel = ring + at.stage * FusedRing::kStageBytes + operand * FusedRing::kOperandBytes;
+      unscaled = converter.convert(raw + slot * (kRawBytes / 16), panel, at.stage, step == step0, unscaled);
+      hopper::fence_async_proxy();
+      __syncwarp();
+      if (t % 32 == 0) hopper::arrive(&shared.full[at.stage]);
+      at.advance();
+      load();
+    }
+    converter.sync();
+    hopper::wait(&shared.words_empty[words.stage], words.parity ^ 1);
+    shared.words[words.stage][operand][t] = word_of_row<Fp16x3>(shared.rows[operand], t);
+    __syncwarp();
+    if (t % 32 == 0) hopper::arrive(&shared.words_full[words.stage]);
+    words.advance();
+  }
+}
+
+// Corrections first, then hi * hi, added to the sum stage by stage: fewer registers, so that the converters have more.
+// The tensor cores turn to the other warpgroup meanwhile.
+template <class F, class R, bool A_ALONG_M, bool B_ALONG_N>
+struct AddStages {
+  __device__ __forceinline__ static void tile(const Job&, FusedShared& shared, const PanelView<A_ALONG_M>& a,
+                                              const PanelView<B_ALONG_N>& b, Cursor<R::kStages>& at, int t, int steps,
+                                              float (&sum)[64]) {
+    float fresh[64];
+#pragma unroll
+    for (int e = 0; e < 64; ++e) sum[e] = 0;
+    for (int step = 0; step < steps; ++step) {
+      hopper::wait(&shared.full[at.stage], at.parity);
+      const StageProducts<F, A_ALONG_M, B_ALONG_N> stage = {a, b, at.stage * (R::kStageBytes / 16)};
+      hopper::fence_products();
+      stage.corrections(fresh, false);
+      FusedScales::follow(shared, at.stage, t, sum);
+      hopper::wait_products<0>();
+      hopper::fence_registers(fresh);
+#pragma unroll
+      for (int e = 0; e < 64; ++e) sum[e] = fmaf(fresh[e], F::kCorrection, sum[e]);
+      hopper::fence_registers(fresh);
+      hopper::fence_products();
+      stage.main(fresh, false);
+      hopper::wait_products<0>();
+      hopper::fence_registers(fresh);
+      if (t % 32 == 0) hopper::arrive(&shared.empty[at.stage]);
+#pragma unroll
+      for (int e = 0; e < 64; ++e) sum[e] += fresh[e];
+      at.advance();
+    }
+  }
+};
+
+template <bool A_ALONG_M, bool B_ALONG_N>
+__global__ void __launch_bounds__(kFusedThreads, 1) split_fused(const __grid_constant__ Job job) {
+  extern __shared__ __align__(1024) char ring[];  // the panels' ring, then the raw stages
+  __shared__ FusedShared shared;
+  if (threadIdx.x == 0) shared.init(FusedRing::kStages, kConverters / 32);
+  __syncthreads();
+  hopper::launch_dependents();
+  hopper::wait_for_predecessor();
+
+  const uint32_t rank = hopper::cluster_rank(), blocks = hopper::cluster_size();
+  const int first = blockIdx.x / blocks, stride = gridDim.x / blocks;
+  const int step0 = job.steps * rank / blocks, step1 = job.steps * (rank + 1) / blocks;
+  if (threadIdx.x < kConverters) {
+    hopper::release_registers<88>();
+    const int operand = threadIdx.x / (kConverters / 2), t = threadIdx.x % (kConverters / 2);
+    float4* raw = reinterpret_cast<float4*>(ring + FusedRing::kBytes) + operand * kQuads * (kConverters / 2) + t;
+    if (operand == 0)
+      convert_operand<A_ALONG_M>(job, job.a, 0, ring, raw, shared, first, stride, step0, step1, t);
+    else
+      convert_operand<B_ALONG_N>(job, job.b, 1, ring, raw, shared, first, stride, step0, step1, t);
+    join_cluster(blocks);
+  } else {
+    hopper::acquire_registers<168>();
+    consume<Fp16x3, FusedRing, FusedScales, AddStages, A_ALONG_M, B_ALONG_N>(
+        job, ring, shared, threadIdx.x - kConverters, first, stride, step1 - step0, rank, blocks);
+  }
+}
+
+}  // namespace sgemm::split

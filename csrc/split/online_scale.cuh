@@ -1,0 +1,115 @@
+// Scales of rows that are found while the product runs.
+//
+// Idea:   a row's first stage of k sets its scale, with a little headroom. An element that later leaves the format's
+//         range makes its row's scale coarser: the sums so far are multiplied by a power of two, which loses nothing.
+//         Elements too small for full accuracy are counted as ever; what was small under an earlier scale is smaller
+//         still under a coarser one, so the guard's bound holds in the last scale.
+#pragma once
+#include "product.cuh"
+
+namespace sgemm::split {
+
+constexpr int kHeadroom = 2;    // binades
+constexpr int kNoScale = -126;  // of a row that has had zeros only; the largest factor
+constexpr uint32_t kRedoRow = 1u << 31;
+
+// Binades by which a scale may become coarser in a block, and again for a cluster's other blocks; beyond, the row is
+// redone. Sums are multiples of 2^-59, the product of the planes' last bits: four times 20 binades leave them exact.
+constexpr int kMostCoarser = 20;
+
+// 128 rows of an operand.
+struct OnlineRows {
+  alignas(16) float factor[kTile];  // 2^-exponent
+  int exponent[kTile], first_exponent[kTile];
+  uint32_t largest[kTile];  // bits of the largest magnitude in a stage
+  uint32_t small[kTile];    // how many elements were too small, or kRedoRow
+};
+
+template <class F>
+__device__ __forceinline__ uint32_t word_of_row(const OnlineRows& rows, int r) {
+  const uint32_t small = rows.small[r];
+  const uint32_t largest = small & kRedoRow ? kInfinity : rows.exponent[r] == kNoScale ? 0 : 1;
+  return row_word<F>(largest, rows.exponent[r], small);
+}
+
+// The scale of row `r` for a stage whose largest magnitude is known. Returns what sums of earlier stages are multiplied
+// by.
+template <class F>
+__device__ __forceinline__ float rescale_row(OnlineRows& rows, int r) {
+  const uint32_t largest = rows.largest[r];
+  const int exponent = rows.exponent[r], wanted = row_exponent<F>(largest) + kHeadroom;
+  if (largest >= kInfinity) rows.small[r] |= kRedoRow;
+  const bool fits = __uint_as_float(largest) * rows.factor[r] < F::kLimit;
+  if (largest == 0 || largest >= kInfinity || (exponent != kNoScale && fits)) return 1;
+  rows.exponent[r] = wanted;
+  rows.factor[r] = power_of_two(-wanted);
+  if (exponent == kNoScale) {
+    rows.first_exponent[r] = wanted;
+    return 1;
+  }
+  if (wanted - rows.first_exponent[r] > kMostCoarser) rows.small[r] |= kRedoRow;
+  return power_of_two(max(exponent - wanted, -126));
+}
+
+template <int STAGES>
+struct OnlineShared : ProductShared {
+  OnlineRows rows[2];
+  uint32_t changed[STAGES][2];                 // scales of an operand's rows, with this stage
+  alignas(16) float change[STAGES][2][kTile];  // factors of the sums of earlier stages
+  alignas(16) uint32_t agreed[2][kTile];       // a cluster's words
+};
+
+template <int STAGES>
+struct OnlineScales {
+  using Shared = OnlineShared<STAGES>;
+
+  // Before the sums of the ring's stage are added.
+  __device__ __forceinline__ static void follow(const Shared& shared, int stage, int t, float (&sum)[64]) {
+    const uint32_t of_a = shared.changed[stage][0], of_b = shared.changed[stage][1];
+    if (of_a | of_b) multiply(shared.change[stage], of_a, of_b, t, sum);
+  }
+
+  // The blocks of a cluster have scales of their own: to the coarsest of them.
+  __device__ __forceinline__ static void agree(Shared& shared, int stage, int t, uint32_t blocks, float (&sum)[64]) {
+    const int operand = t / kTile, row = t % kTile;
+    const uint32_t* own = &shared.words[stage][operand][row];
+    const uint32_t address = hopper::shared_address(own);
+    int exponent = kNoScale;
+    float threshold = -INFINITY;
+    for (uint32_t rank = 0; rank < blocks; ++rank)
+      exponent = max(exponent, word_exponent(hopper::load_from_cluster(hopper::map_to_rank(address, rank))));
+    for (uint32_t rank = 0; rank < blocks; ++rank) {
+      const uint32_t word = hopper::load_from_cluster(hopper::map_to_rank(address, rank));
+      const float part = word_threshold(word);
+      if (part == -INFINITY) continue;
+      threshold = max(threshold, 0.0f) + part;
+      if (exponent - word_exponent(word) > kMostCoarser) threshold = NAN;
+    }
+    shared.agreed[operand][row] = (__float_as_uint(threshold) & ~0xffu) | static_cast<uint32_t>(exponent + 128);
+    float(&change)[2][kTile] = shared.change[0];
+    change[operand][row] = power_of_two(max(word_exponent(*own) - exponent, -126));
+    sync_consumers();
+    multiply(change, true, true, t, sum);
+  }
+
+  __device__ __forceinline__ static auto words(const Shared& shared, int stage, uint32_t blocks) -> const
+      uint32_t (&)[2][kTile] {
+    return blocks > 1 ? shared.agreed : shared.words[stage];
+  }
+
+ private:
+  __device__ __forceinline__ static void multiply(const float (&change)[2][kTile], bool of_a, bool of_b, int t,
+                                                  float (&sum)[64]) {
+    const float upper = of_a ? change[0][element_row(t, 0)] : 1, lower = of_a ? change[0][element_row(t, 2)] : 1;
+#pragma unroll
+    for (int e = 0; e < 64; e += 4) {
+      const float left = of_b ? change[1][element_col(t, e)] : 1, right = of_b ? change[1][element_col(t, e + 1)] : 1;
+      sum[e] *= upper * left;
+      sum[e + 1] *= upper * right;
+      sum[e + 2] *= lower * left;
+      sum[e + 3] *= lower * right;
+    }
+  }
+};
+
+}  // namespace sgemm::split

@@ -1,0 +1,111 @@
+"""Whether the kernels that synchronise by mbarriers give the same bits when their threads dawdle.
+
+    python tools/delays.py [--library PATH] [--rounds N]
+
+racecheck does not follow asynchronous copies and tensor-core products. So a test build makes
+threads wait for a random time wherever they wait for each other or signal (SGEMM_DELAYS in
+csrc/common/hopper.cuh): the orders of events that it goes through are others than at full speed.
+Every product is compared bit by bit with the ordinary library's. Needs a GPU; exits with 1 if
+anything differs. ``--library`` takes a test build made before (``--build-only`` makes one).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILT = ROOT / "build" / "delays"
+FAMILIES = ("split", "ieee")
+LAYOUTS = ("NN", "NT", "TN", "TT")
+
+# One block, several k parts of a cluster, several tiles a block, tails everywhere, slices of k.
+SHAPES = (
+    (128, 128, 32), (128, 128, 64), (256, 256, 512), (300, 280, 700), (1000, 1000, 260),
+    (129, 2500, 33), (2600, 2600, 96), (70, 60, 20000), (16, 700, 2000),
+)  # fmt: skip
+
+
+def operand(rows: int, cols: int, layout: str, seed: int):
+    """Normal numbers with a row that grows late, which has scales chosen again."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randn(rows, cols, generator=generator)
+    values[rows // 2, cols // 2 :] *= 2.0**12
+    values[rows // 3, cols // 3] *= 2.0**50
+    return (values.t().contiguous().t() if layout == "T" else values).cuda()
+
+
+def products(library: str, rounds: int, output: str) -> None:
+    """Every product by every row, saved; later rounds must repeat the first."""
+    import torch
+
+    torch.ops.load_library(library)
+    rows = json.loads(torch.ops.sgemm._kernels())
+    names = [row["name"] for row in rows if row["family"] in FAMILIES]
+    results = {}
+    for m, n, k in SHAPES:
+        for layouts in LAYOUTS:
+            a, b = operand(m, k, layouts[0], 1), operand(k, n, layouts[1], 2)
+            for name in names:
+                try:
+                    first = torch.ops.sgemm.mm(a, b, name)
+                except RuntimeError as refusal:
+                    if "can't take this problem" in str(refusal):
+                        continue
+                    raise
+                for _ in range(rounds - 1):
+                    if not torch.equal(torch.ops.sgemm.mm(a, b, name), first):
+                        raise SystemExit(f"{name} {m} x {n} x {k} {layouts}: rounds differ")
+                results[f"{name} {m} x {n} x {k} {layouts}"] = first.cpu()
+    torch.save(results, output)
+
+
+def run(library: Path, rounds: int, output: Path) -> None:
+    command = [sys.executable, __file__, "--products", str(output)]
+    subprocess.run([*command, "--library", str(library), "--rounds", str(rounds)], check=True)
+
+
+def build() -> Path:
+    import build_library
+
+    build_library.build([BUILT], "delays", {"SGEMM_DELAYS": "ON"})
+    return BUILT / build_library.LIBRARY
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--library", type=Path, help="a test build (default: build one)")
+    parser.add_argument("--rounds", type=int, default=3, help="of each product, dawdling")
+    parser.add_argument("--build-only", action="store_true")
+    parser.add_argument("--products", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.products:
+        products(str(args.library), args.rounds, args.products)
+        return 0
+    library = args.library or build()
+    if args.build_only:
+        print(library)
+        return 0
+
+    import torch
+
+    with tempfile.TemporaryDirectory() as folder:
+        files = Path(folder) / "ordinary.pt", Path(folder) / "dawdling.pt"
+        run(ROOT / "torch_sgemm" / "libtorch_sgemm.so", 1, files[0])
+        run(library, args.rounds, files[1])
+        ordinary, dawdling = (torch.load(file) for file in files)
+    differ = [name for name in ordinary if not torch.equal(ordinary[name], dawdling[name])]
+    for name in differ:
+        print(f"{name}: not the same bits")
+    print(f"{len(ordinary)} products, {len(differ)} differ")
+    return 1 if differ or not ordinary else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
