@@ -16,6 +16,7 @@ from support.multilinear import assert_accurate, run
 from support.table import each_device
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch.autograd import forward_ad
 
 import torch_sgemm
 
@@ -239,6 +240,16 @@ def test_func(device: str, kernel: str, name: str) -> None:
         expected = transform(torch.matmul, a, b)
         result = transform(lambda x, y: torch_sgemm.matmul(x, y, kernel=kernel), a, b)
         assert torch.equal(result, expected), pair
+
+
+@each_kernel
+@each_device
+def test_forward_mode(device: str, kernel: str) -> None:
+    a, b = integers((3, 4), 1, device), integers((4, 5), 2, device)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(a, a + 1)
+        result = forward_ad.unpack_dual(torch_sgemm.matmul(dual, b, kernel=kernel)).tangent
+    assert torch.equal(result, (a + 1) @ b)
 
 
 @pytest.mark.parametrize("in_dims", [(0, None), (None, 0), (0, 0), (1, 0), (-1, 1), (0, -1)])

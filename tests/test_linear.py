@@ -9,7 +9,7 @@ import pytest
 import torch
 from support.bounds import UNIT, contract_units
 from support.data import integers
-from support.table import Kernel, each_device, each_row
+from support.table import Kernel, each_device, each_row, fit
 from torch import Tensor
 from torch.nn import functional
 
@@ -61,13 +61,17 @@ def assert_accurate(result: Tensor, activation: str | None, *operands: Tensor | 
 @each_activation
 @each_row
 def test_every_row(row: Kernel, device: str, activation: str | None, biased: bool) -> None:
-    for rows, inner, out in ((1, 1, 1), (37, 65, 130), (3, 300, 5), (129, 40, 33)):
+    for shape in ((1, 1, 1), (37, 65, 130), (3, 300, 5), (129, 40, 33)):
+        rows, inner, out = fit(row, *shape)
         operands = drawn(device, (rows,), inner, out, biased)
         result = torch.ops.sgemm.linear(*operands, activation, row.name)
         assert_accurate(result, activation, *operands)
 
 
-@pytest.mark.parametrize("kernel", ["split_fp16x3", "split_bf16x6", "ieee_skinny", "auto"])
+PLANNED = ("split_fp16x3", "split_fp16x3_fused", "split_bf16x6", "ieee_skinny", "auto")
+
+
+@pytest.mark.parametrize("kernel", PLANNED)
 @each_bias
 @each_activation
 @pytest.mark.gpu
@@ -86,16 +90,17 @@ def test_large(kernel: str, activation: str | None, biased: bool) -> None:
         assert_accurate(result, activation, *operands)
 
 
+@pytest.mark.parametrize("kernel", ["split_fp16x3", "split_fp16x3_fused"])
 @each_activation
 @pytest.mark.gpu
-def test_what_the_guard_redoes(activation: str | None) -> None:
+def test_what_the_guard_redoes(activation: str | None, kernel: str) -> None:
     """Elements that cancel, in a few places and in whole tiles."""
     for columns in (2, 200):
         x, weight, bias = drawn("cuda", (256,), 512, 256)
         half = x[:, :256] * 2**12
         x = torch.cat([half, half], 1)
         weight[:columns, 256:] = -weight[:columns, :256] * (1 + 2**-20)
-        result = torch.ops.sgemm.linear(x, weight, bias, activation, "split_fp16x3")
+        result = torch.ops.sgemm.linear(x, weight, bias, activation, kernel)
         assert_accurate(result, activation, x, weight, bias)
 
 
@@ -130,7 +135,10 @@ def test_strides(device: str) -> None:
     _, weight, bias = drawn(device, (), 4, 5)
     base = torch.randn(6, 5, 3, 8, device=device)
     xs = [base[..., ::2], base[..., :4], base.permute(2, 1, 0, 3)[..., 4:], base.mT[..., :3].mT]
-    xs = [x[..., :4] for x in xs] + [base[:1, :1, :1, :4].expand(6, 5, 3, 4)]
+    xs = [x[..., :4] for x in xs]
+    for lead in ((1, 1, 1), (6, 1, 1), (1, 5, 1), (6, 1, 3)):
+        x = base[tuple(slice(size) for size in (*lead, 4))]
+        xs.append(x.expand(6, 5, 3, 4))
     for x, weights in itertools.product(xs, (weight, weight.t().contiguous().t())):
         result = torch_sgemm.linear(x, weights, bias, "silu", kernel="ladder")
         assert_accurate(result, "silu", x, weights, bias)

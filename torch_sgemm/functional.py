@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from torch_sgemm.packed import PackedMatrix
 
@@ -90,9 +91,15 @@ def _matrices(a: Tensor, b: Tensor, kernel: str) -> Tensor:
 
 def _product(a: Tensor, b: Tensor, kernel: str) -> Tensor:
     """Of matrices or of batches of them."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or _is_untransformed():
         return _operator(a)(a, b, kernel)
     return _Product.apply(a, b, kernel)
+
+
+def _is_untransformed() -> bool:
+    """Neither torch.func nor forward-mode derivatives are at work: the operators' own backward
+    is enough, at a fraction of the time that an autograd.Function takes to call."""
+    return not torch._C._are_functorch_transforms_active() and forward_ad._current_level < 0
 
 
 def _operator(a: Tensor):

@@ -2,7 +2,6 @@
 #include <torch/csrc/stable/ops.h>
 
 #include <algorithm>
-#include <array>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -45,11 +44,12 @@ void check_arguments(const Tensor& x, const Tensor& weight, const std::optional<
 // All but the last dimension as one, without a copy where strides allow it.
 Tensor rows_of(const Tensor& x, int64_t rows) {
   const int64_t last = x.dim() - 1, features = x.size(last);
-  int64_t stride = features, expected = 0;  // of the rows; of the next dimension, 0 before the first that counts
-  bool regular = true;
+  int64_t stride = features, expected = 0;  // of the rows; of the next dimension
+  bool first = true, regular = true;
   for (int64_t i = last - 1; i >= 0; --i) {
     if (x.size(i) == 1) continue;
-    if (expected == 0) stride = expected = x.stride(i);
+    if (first) stride = expected = x.stride(i);
+    first = false;
     regular &= x.stride(i) == expected;
     expected *= x.size(i);
   }
