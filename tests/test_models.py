@@ -85,9 +85,12 @@ def products(model: nn.Module) -> Counter:
     return count
 
 
-def same_within_torchs_errors(ours: Tensor, theirs: Tensor, exact: Tensor, floor: float) -> None:
-    error, torchs = ((x.double() - exact).abs().max() for x in (ours, theirs))
-    assert error <= 2 * torchs + floor  # False for NaN
+def same_within_torchs_errors(
+    name: str, ours: Tensor, theirs: Tensor, exact: Tensor, floor: float
+) -> None:
+    """Root mean squares: the largest of many errors is a matter of luck on either side."""
+    error, torchs = (rms([x.double() - exact]) for x in (ours, theirs))
+    assert error <= 2 * torchs + floor, name  # False for NaN
 
 
 def rms(tensors: list[Tensor]) -> float:
@@ -105,15 +108,15 @@ def check(task: Task, kernel: str, device: str) -> None:
         stats = torch_sgemm.stats()
     assert stats.hits == dict(expected)
     assert stats.fallbacks == {}
-    # A product may be off by 8 units where torch's happens to be exact (docs/split.md), and so may
+    # A product may be off by a unit where torch's happens to be exact (docs/split.md), and so may
     # what is made of it. In gradients the unit is of all of them together: that of a key's bias is
     # exactly 0, yet the terms that cancel there have rounding errors of the others' size.
-    same_within_torchs_errors(our_output, output, exact, 8 * UNIT * rms([exact]))
-    floor = 8 * UNIT * rms(list(exact_gradients.values()))
+    same_within_torchs_errors("output", our_output, output, exact, UNIT * rms([exact]))
+    floor = UNIT * rms(list(exact_gradients.values()))
     assert our_gradients.keys() == exact_gradients.keys()
     for parameter, gradient in our_gradients.items():
         other, reference = gradients[parameter], exact_gradients[parameter]
-        same_within_torchs_errors(gradient, other, reference, floor)
+        same_within_torchs_errors(parameter, gradient, other, reference, floor)
 
 
 @each_model
