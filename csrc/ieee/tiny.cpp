@@ -12,10 +12,11 @@ namespace {
 constexpr double kLaunchSeconds = 1.3e-6;
 constexpr double kBlockSeconds = 0.8e-6;  // to read, to add up and to store: each waits for the one before
 constexpr double kBandwidth = 0.85;       // of a copy's
-constexpr double kFfma = 0.25;            // of the peak
+constexpr double kFfma = 0.3;             // of the peak
 constexpr int kThreadsToFill = 128;       // that a multiprocessor needs for that share
 constexpr double kElements = 1.5;         // neighbours that are not read 16 bytes at a time
 constexpr double kScattered = 4;          // elements without neighbours
+constexpr double kElementSeconds = 1e-6;  // to begin with elements instead of quads
 
 // Of an operand or the result, in bytes that count as if they were read 16 at a time.
 template <class T>
@@ -42,14 +43,15 @@ double tiny_seconds(const Problem& p, const Device& device) {
   const TinyClass& tile = kTinyClasses[tiny_class(p)];
   const double bandwidth = kBandwidth * device.bandwidth_gbs * 1e9;
   const double d = 4.0 * p.m * p.n * p.batch;
+  const bool quads_a = tiny_read(p.a).quads, quads_b = tiny_read(p.b).quads;
   const double memory =
-      (traffic(p.a, p.batch, tiny_read(p.a).quads) + traffic(p.b, p.batch, tiny_read(p.b).quads)) / bandwidth +
-      d * (p.beta != 0 ? 2 : 1) / bandwidth;
+      (traffic(p.a, p.batch, quads_a) + traffic(p.b, p.batch, quads_b) + d * (p.beta != 0 ? 2 : 1)) / bandwidth;
   const double blocks = ceil_div(ceil_div(p.batch, tile.products), device.sms);  // of the busiest multiprocessor
   const double ffmas = blocks * tile.products * tile.size * tile.size * (ceil_div(p.k, 4) * 4);
   const double fill = std::min(1.0, blocks * tile.threads() / kThreadsToFill);
   const double compute = ffmas / (kFfma * fill * 128 * device.clock_ghz * 1e9);
-  return kLaunchSeconds + kBlockSeconds + std::max(memory, compute);
+  const double begin = quads_a && quads_b ? 0 : kElementSeconds;
+  return kLaunchSeconds + kBlockSeconds + begin + std::max(memory, compute);
 }
 
 }  // namespace sgemm::ieee

@@ -125,8 +125,10 @@ struct Extremes {
   }
 };
 
+// `rows_left`: from the thread's first row on. Rows beyond the operand's end are zeros and not small elements.
 template <bool ALONG_MN>
-__device__ __forceinline__ Extremes split_stage(const float4 (&v)[kQuads], const QuadPlace<ALONG_MN>& at, char* panel) {
+__device__ __forceinline__ Extremes split_stage(const float4 (&v)[kQuads], const QuadPlace<ALONG_MN>& at, char* panel,
+                                                int rows_left) {
   Extremes extremes;
   // Quad j's planes lie `apart` bytes further; those of odd ones have a chunk's number's upper bit flipped, where it is
   // the k of a quad that turns the swizzle.
@@ -146,8 +148,10 @@ __device__ __forceinline__ Extremes split_stage(const float4 (&v)[kQuads], const
     uint32_t xy[2], zw[2];
     Fp16x3::split(v[j].x, v[j].y, xy);
     Fp16x3::split(v[j].z, v[j].w, zw);
-    extremes.add(xy[0]);
-    extremes.add(zw[0]);
+    if (j * at.kRowsApart < rows_left) {
+      extremes.add(xy[0]);
+      extremes.add(zw[0]);
+    }
     *reinterpret_cast<uint2*>(panel + (first ^ flip) + j * kApart) = make_uint2(xy[0], zw[0]);
     *reinterpret_cast<uint2*>(panel + (second ^ flip) + j * kApart) = make_uint2(xy[1], zw[1]);
   }
@@ -239,16 +243,17 @@ struct Converter {
 
   // One stage. `first`: of its tile. Returns whether a row is without a scale still; `unscaled` is what the stage
   // before returned.
-  __device__ __forceinline__ bool convert(const float4* raw, char* panel, int stage, bool first, bool unscaled) const {
+  __device__ __forceinline__ bool convert(const float4* raw, char* panel, int stage, bool first, bool unscaled,
+                                          int rows_left) const {
     bool changed = false;
     if (first) unscaled = choose_scales(raw, shared.change[stage][operand]);
     float4 v[kQuads];
     read_scaled(v, raw, rows.factor, at);
-    Extremes extremes = split_stage(v, at, panel);
+    Extremes extremes = split_stage(v, at, panel, rows_left);
     if (any(extremes.too_large() || (unscaled && !first && begins_row(raw)))) {
       unscaled = choose_scales(raw, shared.change[stage][operand]);
       read_scaled(v, raw, rows.factor, at);
-      extremes = split_stage(v, at, panel);
+      extremes = split_stage(v, at, panel, rows_left);
       changed = !first;
     }
     if (__any_sync(~0u, extremes.small_or_zero())) count_small(v);
@@ -284,13 +289,16 @@ __device__ void convert_operand(const Job& job, const Operand& x, int operand, c
   Cursor<2> words;
   for (int index = first; index < job.tiles; index += stride) {
     const TileIndex tile = tile_at(job, index);
-    converter.start_tile(operand ? tile.col : tile.row);
+    const int tile_of_operand = operand ? tile.col : tile.row;
+    converter.start_tile(tile_of_operand);
+    const int rows_left =
+        static_cast<int>(min(x.size - int64_t{tile_of_operand} * kTile - converter.at.row, int64_t{kTile}));
     bool unscaled = true;
     for (int step = step0; step < step1; ++step) {
       wait_copies<kRawStages - 1>();
       hopper::wait(&shared.empty[at.stage], at.parity ^ 1);
       char* panel = ring + at.stage * FusedRing::kStageBytes + operand * FusedRing::kOperandBytes;
-      unscaled = converter.convert(raw + slot * (kRawBytes / 16), panel, at.stage, step == step0, unscaled);
+      unscaled = converter.convert(raw + slot * (kRawBytes / 16), panel, at.stage, step == step0, unscaled, rows_left);
       hopper::fence_async_proxy();
       __syncwarp();
       if (t % 32 == 0) hopper::arrive(&shared.full[at.stage]);
