@@ -108,14 +108,15 @@ def check(task: Task, kernel: str, device: str) -> None:
         stats = torch_sgemm.stats()
     assert stats.hits == dict(expected)
     assert stats.fallbacks == {}
-    # A product may be off by a unit where torch's happens to be exact (docs/split.md), and so may
-    # what is made of it. In gradients the unit is of all of them together: that of a key's bias is
-    # exactly 0, yet the terms that cancel there have rounding errors of the others' size.
-    same_within_torchs_errors("output", our_output, output, exact, UNIT * rms([exact]))
-    floor = UNIT * rms(list(exact_gradients.values()))
+    # A product may be off by 8 units where torch's happens to be nearly exact (docs/split.md), and
+    # so may what is made of it. A gradient's floor has a unit of all of them together as well: that
+    # of a key's bias is exactly 0, yet terms that cancel there have errors of the others' size.
+    same_within_torchs_errors("output", our_output, output, exact, 8 * UNIT * rms([exact]))
+    common = UNIT * rms(list(exact_gradients.values()))
     assert our_gradients.keys() == exact_gradients.keys()
     for parameter, gradient in our_gradients.items():
         other, reference = gradients[parameter], exact_gradients[parameter]
+        floor = common + 8 * UNIT * rms([reference])
         same_within_torchs_errors(parameter, gradient, other, reference, floor)
 
 
