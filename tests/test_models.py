@@ -27,10 +27,10 @@ each_model = pytest.mark.parametrize("name", NAMES)
 @pytest.fixture(autouse=True)
 def ieee_convolutions() -> Iterator[None]:
     """ViT's patches are embedded by a convolution: TF32 there would hide the products' errors."""
-    conv = torch.backends.cudnn.conv
-    before, conv.fp32_precision = conv.fp32_precision, "ieee"
+    cudnn = torch.backends.cudnn
+    before, cudnn.allow_tf32 = cudnn.allow_tf32, False
     yield
-    conv.fp32_precision = before
+    cudnn.allow_tf32 = before
 
 
 def made(name: str, device: str, small: bool, attention: str = "eager") -> Task:
