@@ -15,7 +15,7 @@ import torch_sgemm
 from benchmarks import plots, record, steps, tables
 from benchmarks.errors import Errors, in_units_of_rms
 from benchmarks.session import Session
-from benchmarks.workloads import ATTENTIONS, WORKLOADS, Task
+from benchmarks.workloads import ATTENTIONS, WORKLOADS, Task, float32_convolutions
 
 Scope = Callable[[], AbstractContextManager]
 
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     with ours():  # an unknown kernel is an error before anything runs
         pass
     results = session.record["rows"]
-    with session.progress(len(args.model)) as step:
+    with session.progress(len(args.model)) as step, float32_convolutions():
         for name in args.model:
             step(name)
             what = WORKLOADS[name].what if not small else f"{name}, tiny"

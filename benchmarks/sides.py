@@ -46,7 +46,7 @@ def sgemm_side(problem: Problem, kernel: str) -> Side:
 
 
 def strict_float32() -> None:
-    """Turns TF32 off, so that both sides compute float32 products (and convolutions).
+    """Turns TF32 off, so that both sides compute float32 products.
 
     Raises RuntimeError where NVIDIA_TF32_OVERRIDE would turn it on again behind torch's back.
     """
@@ -57,5 +57,3 @@ def strict_float32() -> None:
         matmul.fp32_precision = "ieee"
     else:
         matmul.allow_tf32 = False
-    # With conv.fp32_precision set instead, torch.export fails: it asks for this older flag.
-    torch.backends.cudnn.allow_tf32 = False

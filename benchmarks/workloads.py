@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -15,6 +16,11 @@ from torch import Tensor, nn
 
 ATTENTIONS = ("eager", "sdpa")
 LEARNING_RATE = 1e-5  # small: every step of a run sees nearly the same weights
+
+
+def float32_convolutions() -> AbstractContextManager:
+    """A scope in which cuDNN doesn't use TF32: ViT's patches are embedded by a convolution."""
+    return torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
 
 
 @dataclass

@@ -265,6 +265,64 @@ def test_writing_operators_are_refused(processes: Processes) -> None:
     processes(_check_refused)
 
 
+def _linear_operands(mesh, dims: int, biased: bool) -> list[torch.Tensor]:
+    shapes = ["bmk"[3 - dims :], "nk", "n"][: 3 if biased else 2]
+    return [integers(_shape(x), i, mesh.device_type) for i, x in enumerate(shapes)]
+
+
+def _check_linear(mesh, dims: int, biased: bool, activation: str | None) -> None:
+    whole = _linear_operands(mesh, dims, biased)
+    expected = torch.nn.functional.linear(*whole)
+    expected = expected.relu() if activation else expected
+    for placed in _choices(mesh, *(x.dim() for x in whole)):
+        if any(p.is_shard() for p in placed[-1]) and whole[-1].shape[0] < mesh.size(0):
+            continue
+        parts = [_distributed(t, mesh, p) for t, p in zip(whole, placed, strict=True)]
+        result = torch_sgemm.linear(*parts, activation=activation)
+        assert result.shape == expected.shape
+        assert torch.equal(result.full_tensor(), expected), placed
+
+
+@pytest.mark.parametrize("activation", [None, "relu"])
+@pytest.mark.parametrize("biased", [False, True], ids=["plain", "biased"])
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_linear(processes: Processes, dims: int, biased: bool, activation: str | None) -> None:
+    processes(_check_linear, dims, biased, activation)
+
+
+def _check_split_linear(mesh, activation: str | None) -> None:
+    """Split along rows, columns, or (without an activation) k: no communication, the same split."""
+    from torch.distributed.tensor.debug import CommDebugMode
+
+    whole = _linear_operands(mesh, 3, biased=True)
+    rest = [Replicate()] * (mesh.ndim - 1)
+    splits = {
+        (Shard(0), Replicate(), Replicate()): Shard(0),
+        (Shard(1), Replicate(), Replicate()): Shard(1),
+        (Replicate(), Shard(0), Shard(0)): Shard(2),
+    }
+    if activation is None:
+        splits[Shard(2), Shard(1), Partial()] = Partial()
+    for placed, of_result in splits.items():
+        parts = [_distributed(t, mesh, [p, *rest]) for t, p in zip(whole, placed, strict=True)]
+        with CommDebugMode() as counted:
+            result = torch_sgemm.linear(*parts, activation=activation)
+        assert counted.get_total_counts() == 0, (placed, counted.get_comm_counts())
+        assert result.placements == (of_result, *rest), placed
+        leaves = [x.detach().requires_grad_() for x in parts]
+        torch_sgemm.linear(*leaves, activation=activation).sum().backward()
+        ones = [x.clone().requires_grad_() for x in whole]
+        expected = torch.nn.functional.linear(*ones)
+        (expected.relu() if activation else expected).sum().backward()
+        for leaf, right in zip(leaves, ones, strict=True):
+            assert torch.equal(leaf.grad.full_tensor(), right.grad), placed
+
+
+@pytest.mark.parametrize("activation", [None, "relu"])
+def test_split_linear_needs_no_communication(processes: Processes, activation: str | None) -> None:
+    processes(_check_split_linear, activation)
+
+
 # --- matmul, enabled() and derivatives -----------------------------------------------------------
 
 

@@ -130,6 +130,19 @@ def test_shapes(device: str, kernel: str, lead: tuple[int, ...]) -> None:
 
 
 @each_device
+def test_parts_of_larger_tensors(device: str) -> None:
+    """Operands that begin inside their storage, with and without regular rows."""
+    for lead in ((5,), (2, 3), ()):
+        x, weight, bias = drawn(device, tuple(n + 2 for n in lead), 11, 13)
+        for inner in (slice(2, 9), slice(3, None, 2)):
+            inside = *(slice(1, 1 + n) for n in lead), inner
+            operands = x[inside], weight[4:10, inner], bias[3:9]
+            for row in ("auto", "ladder"):
+                result = torch.ops.sgemm.linear(*operands, None, row)
+                assert_accurate(result, None, *operands)
+
+
+@each_device
 def test_strides(device: str) -> None:
     """Rows that make one matrix as they lie, rows that don't, and expanded ones."""
     _, weight, bias = drawn(device, (), 4, 5)

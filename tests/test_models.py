@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.pytorch_utils import Conv1D
 
 import torch_sgemm
-from benchmarks.workloads import WORKLOADS, Task
+from benchmarks.workloads import WORKLOADS, Task, float32_convolutions
 
 pytestmark = pytest.mark.xdist_group("models")  # one process imports transformers
 
@@ -25,12 +25,9 @@ each_model = pytest.mark.parametrize("name", NAMES)
 
 
 @pytest.fixture(autouse=True)
-def ieee_convolutions() -> Iterator[None]:
-    """ViT's patches are embedded by a convolution: TF32 there would hide the products' errors."""
-    cudnn = torch.backends.cudnn
-    before, cudnn.allow_tf32 = cudnn.allow_tf32, False
-    yield
-    cudnn.allow_tf32 = before
+def no_tf32() -> Iterator[None]:
+    with float32_convolutions():
+        yield
 
 
 def made(name: str, device: str, small: bool, attention: str = "eager") -> Task:

@@ -1,4 +1,4 @@
-"""Sharding rules: ``sgemm::mm``, ``bmm``, ``addmm`` and ``baddbmm`` of DTensors.
+"""Sharding rules: ``sgemm::mm``, ``bmm``, ``addmm``, ``baddbmm`` and ``linear`` of DTensors.
 
 The rules are those of the aten operators of the same names, on every dimension of the mesh:
 
@@ -6,6 +6,10 @@ The rules are those of the aten operators of the same names, on every dimension 
     A and B split along k             C is a partial sum; the addend is made one as well
     A or B a partial sum              C is a partial sum, where this holds for aten's products
     otherwise                         operands are redistributed, at the least cost
+
+``linear`` is a product of x, whose rows may be split along any of their dimensions, and the
+weight's transpose, with the bias as the addend. An activation wants whole sums: with one, no
+result is partial.
 
 Each process calls the operator on its own parts with the arguments as given, so ``kernel="auto"``
 chooses by the parts' shapes. The ``_out`` operators and ``gemm_`` have no rule, and DTensor raises
@@ -40,6 +44,7 @@ if TYPE_CHECKING:
 # equal, the first rule holds.
 _EQUATIONS = {"mm": ("mk", "kn", "mn"), "bmm": ("bmk", "bkn", "bmn")}
 _ORDER = "bkmn"
+_ROWS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"  # the dimensions of linear's rows
 
 _registered = False
 
@@ -65,12 +70,13 @@ def register() -> None:
     for product, product_sum in (("mm", "addmm"), ("bmm", "baddbmm")):
         register_sharding(getattr(torch.ops.sgemm, product).default)(_product_rules(product))
         register_sharding(getattr(torch.ops.sgemm, product_sum).default)(_sum_rules(product))
+    register_sharding(torch.ops.sgemm.linear.default)(_linear_rules)
     _registered = True
 
 
 def _product_rules(name: str) -> Callable[..., list[Rule]]:
     def rules(a: DTensor, b: DTensor, kernel: str = "auto") -> list[Rule]:
-        return _rules(name, (a, b))
+        return _rules(*_EQUATIONS[name], (a, b))
 
     return rules
 
@@ -88,20 +94,37 @@ def _sum_rules(name: str) -> Callable[..., list[Rule]]:
         dims = len(_EQUATIONS[name][-1])
         return [
             ([out], [_addend(out, c.shape, dims), *operands])
-            for [out], operands in _rules(name, (c, a, b))
+            for [out], operands in _rules(*_EQUATIONS[name], (c, a, b))
         ]
 
     return rules
 
 
-def _rules(name: str, tensors: Sequence[DTensor]) -> list[Rule]:
-    """Of a product, without the addend."""
+def _linear_rules(
+    x: DTensor,
+    weight: DTensor,
+    bias: DTensor | None = None,
+    activation: str | None = None,
+    kernel: str = "auto",
+) -> list[Rule]:
+    rows = _ROWS[: len(x.shape) - 1]
+    tensors = (x, weight) if bias is None else (x, weight, bias)
+    rules = _rules(rows + "k", "nk", rows + "n", tensors)
+    if activation is not None:
+        rules = [rule for rule in rules if not rule[0][0].is_partial()]
+    if bias is None:
+        return rules
+    return [([out], [*both, _addend(out, bias.shape, len(rows) + 1)]) for [out], both in rules]
+
+
+def _rules(a: str, b: str, result: str, tensors: Sequence[DTensor]) -> list[Rule]:
+    """Of a product whose dimensions have these letters, without the addend."""
     from torch.distributed.tensor import Partial, Replicate
 
-    *operands, result = _EQUATIONS[name]
+    operands = a, b
     rules: list[Rule] = [([Replicate()], [Replicate(), Replicate()])]
-    for letter in _ORDER:
-        if letter not in "".join(operands):
+    for letter in _ROWS + _ORDER:
+        if letter not in a + b:
             continue
         for kind in _kinds_of_shard(tensors):
             rules.append(

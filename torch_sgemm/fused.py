@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from torch_sgemm import _library  # noqa: F401  registers the operators
+from torch_sgemm.distributed import register_if_loaded
 from torch_sgemm.functional import _is_untransformed, _product
 from torch_sgemm.inductor import register_lowerings
 from torch_sgemm.packed import PackedMatrix
@@ -99,6 +100,7 @@ def _rows(x: Tensor) -> Tensor:
 @torch.library.register_fake("sgemm::linear")
 def _(x, weight, bias=None, activation=None, kernel="auto"):
     register_lowerings(["linear"])
+    register_if_loaded()
     tensors = [t for t in (x, weight, bias) if t is not None]
 
     def text() -> str:

@@ -58,7 +58,7 @@ Tensor empty(std::initializer_list<int64_t> sizes, const Tensor& like) {
 Tensor view_as(const Tensor& tensor, const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides) {
   AtenTensorHandle handle;
   check(aoti_torch__reinterpret_tensor(tensor.get(), static_cast<int64_t>(sizes.size()), sizes.data(), strides.data(),
-                                       tensor.storage_offset(), &handle),
+                                       /*offset beyond the tensor's own=*/0, &handle),
         "view");
   return Tensor(handle);
 }
