@@ -51,6 +51,16 @@ def fallbacks() -> dict[tuple[str, str], int]:
     return torch_sgemm.stats().fallbacks
 
 
+def test_stats_start_no_gpu() -> None:
+    program = """
+import torch, torch_sgemm
+assert torch_sgemm.stats().redone == {}
+assert not torch.cuda.is_initialized()
+"""
+    done = python("-c", program)
+    assert done.returncode == 0, done.stderr
+
+
 # --- on and off -----------------------------------------------------------------------------
 
 

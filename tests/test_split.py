@@ -233,6 +233,7 @@ def test_few_and_many_marked_elements(m: int, columns: int) -> None:
     torch_units = reference.units(torch.addmm(c, a, b, alpha=2.0**29, beta=0.5))
     assert reference.units(out) <= contract_units(torch_units)
     assert after.elements - before.elements == m * columns
+    assert torch_sgemm.stats().redone[f"cuda:{torch.cuda.current_device()}"] == after
     # A block has at least a quarter of the tile's columns.
     assert (after.tiles > before.tiles) == (m * columns > 64)
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 
 from torch_sgemm import _library  # noqa: F401  registers the operators
-from torch_sgemm.table import kernels
+from torch_sgemm.table import Redone, kernels, redone
 
 _KEYS = {"cuda": "CUDA", "cpu": "CPU"}
 
@@ -40,6 +40,9 @@ class Stats:
     """Calls that a kernel of this package's table took, by aten operator."""
     fallbacks: dict[tuple[str, str], int]
     """Calls that went to PyTorch's own kernel, by aten operator and reason."""
+    redone: dict[str, Redone]
+    """What the split family's guard had computed again, by device in use, since the library was
+    loaded: not by these operators alone, and not reset."""
 
 
 _lock = threading.RLock()
@@ -114,7 +117,20 @@ def stats() -> Stats:
         for reason, count in reasons.items()
     }
     with _lock:
-        return Stats(hits, {**fallbacks, **_complex})
+        return Stats(hits, {**fallbacks, **_complex}, _redone())
+
+
+def _redone() -> dict[str, Redone]:
+    if not torch.cuda.is_initialized():
+        return {}
+    split = [row for row in kernels() if row.family == "split"]
+    found = {}
+    for index in range(torch.cuda.device_count()):
+        major, minor = torch.cuda.get_device_capability(index)
+        # A device without memory of ours has no context yet; asking it would make one.
+        if torch.cuda.memory_reserved(index) and any(x.runs_on(10 * major + minor) for x in split):
+            found[f"cuda:{index}"] = redone(index)
+    return found
 
 
 def reset_stats() -> None:
