@@ -30,7 +30,7 @@ SHAPES = (
 )  # fmt: skip
 
 
-def operand(rows: int, cols: int, layout: str, seed: int):
+def operand(rows: int, cols: int, layout: str, seed: int, device: str = "cuda"):
     """Normal numbers with a row that grows late, which has scales chosen again."""
     import torch
 
@@ -38,7 +38,7 @@ def operand(rows: int, cols: int, layout: str, seed: int):
     values = torch.randn(rows, cols, generator=generator)
     values[rows // 2, cols // 2 :] *= 2.0**12
     values[rows // 3, cols // 3] *= 2.0**50
-    return (values.t().contiguous().t() if layout == "T" else values).cuda()
+    return (values.t().contiguous().t() if layout == "T" else values).to(device)
 
 
 def products(library: str, rounds: int, output: str) -> None:
@@ -100,11 +100,13 @@ def main() -> int:
         run(ROOT / "torch_sgemm" / "libtorch_sgemm.so", 1, files[0])
         run(library, args.rounds, files[1])
         ordinary, dawdling = (torch.load(file) for file in files)
-    differ = [name for name in ordinary if not torch.equal(ordinary[name], dawdling[name])]
-    for name in differ:
+    missing = ordinary.keys() ^ dawdling.keys()
+    shared = ordinary.keys() & dawdling.keys()
+    differ = [name for name in shared if not torch.equal(ordinary[name], dawdling[name])]
+    for name in sorted(differ):
         print(f"{name}: not the same bits")
-    print(f"{len(ordinary)} products, {len(differ)} differ")
-    return 1 if differ or not ordinary else 0
+    print(f"{len(shared)} products, {len(differ)} differ, {len(missing)} missing")
+    return 1 if differ or missing or not shared else 0
 
 
 if __name__ == "__main__":
