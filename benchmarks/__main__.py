@@ -36,7 +36,9 @@ def parser() -> argparse.ArgumentParser:
         module.add_arguments(sub)
         shared = sub.add_argument_group("timing and record")
         shared.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
-        shared.add_argument("--output", type=Path, help="record (default: benchmarks/results/...)")
+        shared.add_argument(
+            "--output", type=Path, help="record, or a folder for it (default: benchmarks/results)"
+        )
         shared.add_argument("--seed", type=int, default=1)
         shared.add_argument("--rounds", type=int, default=8, help="replays of each side, at most")
         shared.add_argument("--budget", type=float, default=1.0, help="seconds a pair, about")

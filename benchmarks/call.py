@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch.utils.benchmark import Timer
@@ -22,6 +23,8 @@ TIMING = (
     "one thread, all statements by turns"
 )
 BASELINE = "torch.mm(a, b)"
+ENABLED = "torch.mm(a, b)  # under enable()"
+BLOCK_SECONDS = 0.05
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,8 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def statements(kernels: list[str]) -> list[str]:
     """What is timed; a, b and out are there."""
-    calls = [BASELINE, "torch.mm(a, b, out=out)", "torch.ops.sgemm.mm(a, b)"]
-    calls.append("torch.ops.sgemm.mm.default(a, b)")
+    calls = [BASELINE, "torch.mm(a, b, out=out)", ENABLED, "torch_sgemm.matmul(a, b)"]
+    calls += ["torch.ops.sgemm.mm(a, b)", "torch.ops.sgemm.mm.default(a, b)"]
     calls += [f'torch.ops.sgemm.mm.default(a, b, kernel="{name}")' for name in kernels]
     return [*calls, "torch.ops.sgemm.mm_out.default(a, b, out=out)"]
 
@@ -43,6 +46,7 @@ def statements(kernels: list[str]) -> list[str]:
 def run(args: argparse.Namespace) -> int:
     """Times all statements by turns, saves the record and prints the table."""
     session = Session(args, TIMING)
+    torch_sgemm.disable()  # where the environment has switched it on
     sizes = args.size or (GPU_SIZES if session.on_gpu else CPU_SIZES)
     results = session.record["rows"]
     with session.progress(len(sizes) * TURNS) as step:
@@ -50,13 +54,14 @@ def run(args: argparse.Namespace) -> int:
             problem = Problem.square(size)
             a, b, out = make_pool(problem, session.device, session.seed).sets[0]
             kernels = args.kernel or default_kernels(a, b, session.device)
-            variables = {"torch": torch, "a": a, "b": b, "out": out}
+            variables = {"torch": torch, "torch_sgemm": torch_sgemm, "a": a, "b": b, "out": out}
             timers = {s: Timer(s, globals=variables) for s in statements(kernels)}
             times: dict[str, list[float]] = {s: [] for s in timers}
             for turn in range(TURNS):
                 step(f"{size}, turn {turn + 1}")
                 for statement, timer in timers.items():
-                    block = timer.blocked_autorange(min_run_time=0.1)
+                    with scope(statement, session.device):
+                        block = timer.blocked_autorange(min_run_time=BLOCK_SECONDS)
                     times[statement].append(1e6 * block.median)
             for statement, us in times.items():
                 results.append(
@@ -75,6 +80,13 @@ def run(args: argparse.Namespace) -> int:
     if not session.on_gpu:
         show_recorded()
     return status
+
+
+def scope(statement: str, device: torch.device) -> AbstractContextManager:
+    """Where a statement is timed: with the override on, or off."""
+    if statement == ENABLED:
+        return torch_sgemm.enabled(devices=(device.type,))
+    return nullcontext()
 
 
 def default_kernels(a: torch.Tensor, b: torch.Tensor, device: torch.device) -> list[str]:

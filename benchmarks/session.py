@@ -79,6 +79,8 @@ class Session:
         """Saves the record; returns its path and the exit status: 1 if a row failed or is wrong."""
         self.record["after"] = machine.state(self.device)
         path = self.args.output or record.default_path(self.record)
+        if path.is_dir():
+            path = record.default_path(self.record, path)
         record.save(self.record, path)
         tables.say(f"\n{record.provenance(self.record)}")
         tables.say(f"Record: {path}")
