@@ -10,12 +10,15 @@ namespace {
 // Measured on an H200.
 constexpr double kLaunchSeconds = 3.0e-6;
 constexpr double kBlockSeconds = 3.0e-6;  // to fill the pipeline, to add up and to store
+constexpr double kNextSeconds = 7.0e-6;   // the same for blocks that wait for others to end
 constexpr double kSumSeconds = 2.0e-6;    // one launch more
-constexpr double kReadBandwidth = 0.85;   // of a copy's
-constexpr double kFfma = 0.5;             // of the peak, where columns fill the width
-constexpr double kScattered = 4;          // elements that are not read 16 bytes at a time
-constexpr int64_t kResident = 2;          // blocks a multiprocessor
-constexpr int64_t kShortestPart = 256;    // of k, of a block
+// Of a copy's bandwidth, along k and along m, there for up to 8 columns and for 16.
+constexpr double kReadAlongK = 0.85, kReadAlongM = 0.65, kReadAlongM16 = 0.5;
+// Of the FFMA peak, where columns fill the width: A along k and B too, or B along n; A along m.
+constexpr double kFfmaAlongK = 0.42, kFfmaAcrossB = 0.28, kFfmaAlongM = 0.44;
+constexpr double kScattered = 4;        // elements that are not read 16 bytes at a time
+constexpr int64_t kResident = 2;        // blocks a multiprocessor
+constexpr int64_t kShortestPart = 256;  // of k, of a block
 
 }  // namespace
 
@@ -45,13 +48,15 @@ SkinnyPlan skinny_plan(const Problem& problem, const Device& device) {
   const double bandwidth = device.bandwidth_gbs * 1e9, peak = device.sms * 256.0 * device.clock_ghz * 1e9;
   const int64_t across = plan.along_k ? p.a.row : p.a.col;
   const bool quads = (plan.along_k ? p.a.col : p.a.row) == 1 && across % 4 == 0;
-  const double read = (double(p.m) * tiles_n + p.n) * p.k * p.batch * 4 / (kReadBandwidth * bandwidth);
+  const double share = plan.along_k ? kReadAlongK : plan.width <= 8 ? kReadAlongM : kReadAlongM16;
+  const double read = (double(p.m) * tiles_n + p.n) * p.k * p.batch * 4 / (share * bandwidth);
   const double part = double(plan.rows) * plan.width * (plan.slice / double(plan.cluster));
-  const double compute = waves * kResident * part * 2 * device.sms / (kFfma * peak);
+  const double ffma = !plan.along_k ? kFfmaAlongM : p.b.row == 1 ? kFfmaAlongK : kFfmaAcrossB;
+  const double compute = waves * kResident * part * 2 * device.sms / (ffma * peak);
   const double result = double(p.m) * p.n * p.batch * 4 / bandwidth;
   const double sum = plan.slices > 1 ? kSumSeconds + result * (plan.slices + 1) : 0;
-  plan.seconds =
-      kLaunchSeconds + waves * kBlockSeconds + std::max(compute, read) * (quads ? 1 : kScattered) + result + sum;
+  const double blocks = kBlockSeconds + std::max<int64_t>(0, waves - 1) * kNextSeconds;  // no wave: nothing to do
+  plan.seconds = kLaunchSeconds + blocks + std::max(compute, read) * (quads ? 1 : kScattered) + result + sum;
   return plan;
 }
 
