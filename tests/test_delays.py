@@ -24,6 +24,7 @@ def test_verdict(
         torch.save(dawdling if library.name == "dawdling.so" else ordinary, output)
 
     monkeypatch.setattr(delays, "run", run)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(sys, "argv", ["delays.py", "--library", "dawdling.so"])
     assert delays.main() == verdict
 

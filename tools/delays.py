@@ -88,13 +88,16 @@ def main() -> int:
     if args.products:
         products(str(args.library), args.rounds, args.products)
         return 0
-    library = args.library or build()
     if args.build_only:
-        print(library)
+        print(build())
         return 0
 
     import torch
 
+    if not torch.cuda.is_available():
+        print("delays: torch sees no GPU, and the CPU's kernels have nothing to wait for")
+        return 2
+    library = args.library or build()
     with tempfile.TemporaryDirectory() as folder:
         files = Path(folder) / "ordinary.pt", Path(folder) / "dawdling.pt"
         run(ROOT / "torch_sgemm" / "libtorch_sgemm.so", 1, files[0])
