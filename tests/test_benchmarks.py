@@ -17,7 +17,6 @@ import torch
 import torch_sgemm
 from benchmarks import (
     accuracy,
-    call,
     errors,
     machine,
     measure,
@@ -463,17 +462,6 @@ def test_accuracy_measures_every_distribution(tmp_path):
         assert r["good"] == (r["error_max"] <= max(2 * r["torch_error_max"], 8))
     assert found["summary"] == accuracy.summarise(found["rows"])
     assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_call_times_every_statement_where_it_belongs(tmp_path):
-    run = ["call", "--device", "cpu", "--size", "4", "--kernel", "aten", "--output", str(tmp_path)]
-    torch_sgemm.reset_stats()
-    assert main(run) == 0
-    (path,) = tmp_path.glob("call-*.json")  # a folder gets the record under its usual name
-    rows = record.load(path)["rows"]
-    assert [r["statement"] for r in rows] == call.statements(["aten"])
-    assert all(0 < r["us_min"] <= r["us"] <= r["us_max"] for r in rows)
-    assert set(torch_sgemm.stats().hits) == {"mm"}, "one statement was timed under enable()"
 
 
 def test_every_row_of_the_table_runs_somewhere():
