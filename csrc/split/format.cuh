@@ -73,18 +73,31 @@ __device__ __forceinline__ uint32_t is_small(float scaled) {
   return scaled != 0 && fabsf(scaled) < F::kSmall;
 }
 
-// The four scaled elements' planes as 8 bytes each: the first plane of pair i at to + i * kPanelBytes, the second
-// `second` bytes on or, where a swizzle has flipped that bit, back.
-template <class F>
-__device__ __forceinline__ void store_planes(char* first, char* second, const float4& v) {
-  constexpr int kPlanes = kShape<F>.planes == 1 ? 2 : 3;
-  uint32_t xy[kPlanes], zw[kPlanes];
-  F::split(v.x, v.y, xy);
-  F::split(v.z, v.w, zw);
-#pragma unroll
-  for (int i = 0; i < kPlanes; ++i)
-    *reinterpret_cast<uint2*>((i % 2 ? second : first) + i / 2 * kPanelBytes) = make_uint2(xy[i], zw[i]);
+__device__ __forceinline__ void take_largest(uint32_t (&largest)[4], const float4& v) {
+  largest[0] = max(largest[0], magnitude(v.x));
+  largest[1] = max(largest[1], magnitude(v.y));
+  largest[2] = max(largest[2], magnitude(v.z));
+  largest[3] = max(largest[3], magnitude(v.w));
 }
+
+// Four scaled elements' planes, two elements a word.
+template <class F>
+struct QuadPlanes {
+  static constexpr int kPlanes = kShape<F>.planes == 1 ? 2 : 3;
+  uint32_t xy[kPlanes], zw[kPlanes];
+
+  __device__ __forceinline__ explicit QuadPlanes(const float4& v) {
+    F::split(v.x, v.y, xy);
+    F::split(v.z, v.w, zw);
+  }
+
+  // 8 bytes a plane: the first plane of pair i at first + i * kPanelBytes, the second at second + i * kPanelBytes.
+  __device__ __forceinline__ void store(char* first, char* second) const {
+#pragma unroll
+    for (int i = 0; i < kPlanes; ++i)
+      *reinterpret_cast<uint2*>((i % 2 ? second : first) + i / 2 * kPanelBytes) = make_uint2(xy[i], zw[i]);
+  }
+};
 
 // The exponent that a row is divided by, from the bits of its largest magnitude. Rows of very small elements don't come
 // up to the top: the factor must be a float. A row with Inf or NaN is redone, whatever its scale.

@@ -145,15 +145,12 @@ __device__ __forceinline__ Extremes split_stage(const float4 (&v)[kQuads], const
 #pragma unroll
   for (int j = 0; j < kQuads; ++j) {
     const int flip = j % 2 ? kFlip : 0;
-    uint32_t xy[2], zw[2];
-    Fp16x3::split(v[j].x, v[j].y, xy);
-    Fp16x3::split(v[j].z, v[j].w, zw);
+    const QuadPlanes<Fp16x3> planes(v[j]);
     if (j * at.kRowsApart < rows_left) {
-      extremes.add(xy[0]);
-      extremes.add(zw[0]);
+      extremes.add(planes.xy[0]);
+      extremes.add(planes.zw[0]);
     }
-    *reinterpret_cast<uint2*>(panel + (first ^ flip) + j * kApart) = make_uint2(xy[0], zw[0]);
-    *reinterpret_cast<uint2*>(panel + (second ^ flip) + j * kApart) = make_uint2(xy[1], zw[1]);
+    planes.store(panel + (first ^ flip) + j * kApart, panel + (second ^ flip) + j * kApart);
   }
   return extremes;
 }
@@ -192,12 +189,7 @@ struct Converter {
       sync();
       uint32_t of_row[4] = {};
 #pragma unroll
-      for (int j = 0; j < kQuads; ++j) {
-        of_row[0] = max(of_row[0], magnitude(v[j].x));
-        of_row[1] = max(of_row[1], magnitude(v[j].y));
-        of_row[2] = max(of_row[2], magnitude(v[j].z));
-        of_row[3] = max(of_row[3], magnitude(v[j].w));
-      }
+      for (int j = 0; j < kQuads; ++j) take_largest(of_row, v[j]);
 #pragma unroll
       for (int i = 0; i < 4; ++i) atomicMax(&rows.largest[at.row + i], of_row[i]);
     } else {
@@ -264,10 +256,11 @@ struct Converter {
 
 template <bool ALONG_MN>
 __device__ void convert_operand(const Job& job, const Operand& x, int operand, char* ring, float4* raw,
-                                FusedShared& shared, int first, int stride, int step0, int step1, int t) {
+                                FusedShared& shared, const Share& share, int t) {
+  const int step0 = share.step0, step1 = share.step1;
   const Converter<ALONG_MN> converter(x, shared, operand, t);
   RawLoader<ALONG_MN> loader;
-  int load_tile = first, load_step = step0, slot = 0;
+  int load_tile = share.first, load_step = step0, slot = 0;
   const auto load = [&] {
     if (load_tile < job.tiles) {
       if (load_step == step0) {
@@ -277,7 +270,7 @@ __device__ void convert_operand(const Job& job, const Operand& x, int operand, c
       loader.copy_stage(x, raw + slot * (kRawBytes / 16));
       if (++load_step == step1) {
         load_step = step0;
-        load_tile += stride;
+        load_tile += share.stride;
       }
     }
     commit_copies();
@@ -287,7 +280,7 @@ __device__ void convert_operand(const Job& job, const Operand& x, int operand, c
 
   Cursor<FusedRing::kStages> at;
   Cursor<2> words;
-  for (int index = first; index < job.tiles; index += stride) {
+  for (int index = share.first; index < job.tiles; index += share.stride) {
     const TileIndex tile = tile_at(job, index);
     const int tile_of_operand = operand ? tile.col : tile.row;
     converter.start_tile(tile_of_operand);
@@ -357,22 +350,20 @@ __global__ void __launch_bounds__(kFusedThreads, 1) split_fused(const __grid_con
   hopper::launch_dependents();
   hopper::wait_for_predecessor();
 
-  const uint32_t rank = hopper::cluster_rank(), blocks = hopper::cluster_size();
-  const int first = blockIdx.x / blocks, stride = gridDim.x / blocks;
-  const int step0 = job.steps * rank / blocks, step1 = job.steps * (rank + 1) / blocks;
+  const Share share(job);
   if (threadIdx.x < kConverters) {
     hopper::release_registers<88>();
     const int operand = threadIdx.x / (kConverters / 2), t = threadIdx.x % (kConverters / 2);
     float4* raw = reinterpret_cast<float4*>(ring + FusedRing::kBytes) + operand * kQuads * (kConverters / 2) + t;
     if (operand == 0)
-      convert_operand<A_ALONG_M>(job, job.a, 0, ring, raw, shared, first, stride, step0, step1, t);
+      convert_operand<A_ALONG_M>(job, job.a, 0, ring, raw, shared, share, t);
     else
-      convert_operand<B_ALONG_N>(job, job.b, 1, ring, raw, shared, first, stride, step0, step1, t);
-    join_cluster(blocks);
+      convert_operand<B_ALONG_N>(job, job.b, 1, ring, raw, shared, share, t);
+    join_cluster(share.blocks);
   } else {
     hopper::acquire_registers<168>();
-    consume<Fp16x3, FusedRing, FusedScales, AddStages, A_ALONG_M, B_ALONG_N>(
-        job, ring, shared, threadIdx.x - kConverters, first, stride, step1 - step0, rank, blocks);
+    consume<Fp16x3, FusedRing, FusedScales, AddStages, A_ALONG_M, B_ALONG_N>(job, ring, shared,
+                                                                             threadIdx.x - kConverters, share);
   }
 }
 

@@ -115,7 +115,7 @@ __device__ __forceinline__ void split_rows(const Job& job, const Operand& x, con
     if (at.q + j * at.apart >= job.steps * kStep) break;
     const float4 s = make_float4(v[j].x * factor, v[j].y * factor, v[j].z * factor, v[j].w * factor);
     small += is_small<F>(s.x) + is_small<F>(s.y) + is_small<F>(s.z) + is_small<F>(s.w);
-    store_planes<F>(first + j * apart, second + j * apart, s);
+    QuadPlanes<F>(s).store(first + j * apart, second + j * apart);
   }
   if (__syncthreads_or(small)) small = reduce(small, [](uint32_t a, uint32_t b) { return a + b; });
   if (t == 0) x.words[at.tile * kTile + at.r] = row_word<F>(largest, exponent, small);
@@ -130,12 +130,7 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
   const int lane = threadIdx.x % 32, quad = threadIdx.x & (quads - 1), strip = 4 * quads;
   uint32_t largest[4] = {};
 #pragma unroll
-  for (int j = 0; j < kHeld; ++j) {
-    largest[0] = max(largest[0], magnitude(v[j].x));
-    largest[1] = max(largest[1], magnitude(v[j].y));
-    largest[2] = max(largest[2], magnitude(v[j].z));
-    largest[3] = max(largest[3], magnitude(v[j].w));
-  }
+  for (int j = 0; j < kHeld; ++j) take_largest(largest, v[j]);
   if (threadIdx.x < kMaxStrip) scratch.small[threadIdx.x] = 0;
   if (blocks > 1) hopper::arrive_cluster();  // the others may write here, once this block has started
 #pragma unroll
@@ -186,7 +181,7 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
     small[3] += is_small<F>(s.w);
     char* to = panel_at<F>(job, x, at.tile, q / kStep) + at.r / 64 * 4096 + q % kStep * 128 + ((chunk ^ q % 8) << 4) +
                at.r / 4 % 2 * 8;
-    store_planes<F>(to, to + kPanelBytes / 2, s);
+    QuadPlanes<F>(s).store(to, to + kPanelBytes / 2);
   }
   if (__syncthreads_or(small[0] + small[1] + small[2] + small[3])) {
 #pragma unroll

@@ -45,6 +45,21 @@ struct Cursor {
   }
 };
 
+// A block's share of the work: which tiles, and of k the steps that fall to its rank in the cluster.
+struct Share {
+  uint32_t rank, blocks;  // in the cluster
+  int first, stride;      // tiles
+  int step0, step1;
+
+  __device__ __forceinline__ explicit Share(const Job& job)
+      : rank(hopper::cluster_rank()),
+        blocks(hopper::cluster_size()),
+        first(blockIdx.x / blocks),
+        stride(gridDim.x / blocks),
+        step0(job.steps * rank / blocks),
+        step1(job.steps * (rank + 1) / blocks) {}
+};
+
 __device__ __forceinline__ int64_t panel_of(const Operand& x, int batch, int tile) {
   return int64_t{x.count == 1 ? 0 : batch} * x.tiles + tile;
 }
@@ -81,12 +96,11 @@ struct FixedScales {
 };
 
 template <class F>
-__device__ void produce(const Job& job, char* ring, ProductShared& shared, int first, int stride, int step0,
-                        int step1) {
+__device__ void produce(const Job& job, char* ring, ProductShared& shared, const Share& share) {
   using R = ProductRing<F>;
   Cursor<R::kStages> at;
   Cursor<2> words;
-  for (int t = first; t < job.tiles; t += stride) {
+  for (int t = share.first; t < job.tiles; t += share.stride) {
     const TileIndex tile = tile_at(job, t);
     const int64_t row = panel_of(job.a, tile.batch, tile.row), col = panel_of(job.b, tile.batch, tile.col);
     hopper::wait(&shared.words_empty[words.stage], words.parity ^ 1);
@@ -95,9 +109,9 @@ __device__ void produce(const Job& job, char* ring, ProductShared& shared, int f
     hopper::copy_bulk(to[0], job.a.words + row * kTile, sizeof to[0], &shared.words_full[words.stage]);
     hopper::copy_bulk(to[1], job.b.words + col * kTile, sizeof to[1], &shared.words_full[words.stage]);
     words.advance();
-    const char* a = job.a.planes + (row * job.steps + step0) * R::kOperandBytes;
-    const char* b = job.b.planes + (col * job.steps + step0) * R::kOperandBytes;
-    for (int step = step0; step < step1; ++step) {
+    const char* a = job.a.planes + (row * job.steps + share.step0) * R::kOperandBytes;
+    const char* b = job.b.planes + (col * job.steps + share.step0) * R::kOperandBytes;
+    for (int step = share.step0; step < share.step1; ++step) {
       char* stage = ring + at.stage * R::kStageBytes;
       hopper::wait(&shared.empty[at.stage], at.parity ^ 1);
       hopper::arrive_expecting(&shared.full[at.stage], R::kStageBytes);
@@ -236,8 +250,9 @@ __device__ __forceinline__ void add_up_cluster(float (&sum)[64], char* ring, int
 
 template <class F, class R, class Scales, template <class, class, bool, bool> class Multiply, bool A_ALONG_M,
           bool B_ALONG_N>
-__device__ void consume(const Job& job, char* ring, typename Scales::Shared& shared, int t, int first, int stride,
-                        int steps, uint32_t rank, uint32_t blocks) {
+__device__ void consume(const Job& job, char* ring, typename Scales::Shared& shared, int t, const Share& share) {
+  const uint32_t rank = share.rank, blocks = share.blocks;
+  const int steps = share.step1 - share.step0;
   const int warpgroup = t / 128;
   const bool leader = t % 32 == 0;
   const uint32_t base = hopper::shared_address(ring);
@@ -246,7 +261,7 @@ __device__ void consume(const Job& job, char* ring, typename Scales::Shared& sha
   float sum[64];
   Cursor<R::kStages> at;
   Cursor<2> words;
-  for (int index = first; index < job.tiles; index += stride) {
+  for (int index = share.first; index < job.tiles; index += share.stride) {
     Multiply<F, R, A_ALONG_M, B_ALONG_N>::tile(job, shared, a, b, at, t, steps, sum);
     hopper::wait(&shared.words_full[words.stage], words.parity);
     if (blocks > 1) {
@@ -279,7 +294,7 @@ __device__ void consume(const Job& job, char* ring, typename Scales::Shared& sha
   }
   sync_consumers();
   if (shared.marked)
-    for (int index = first; index < job.tiles; index += stride)
+    for (int index = share.first; index < job.tiles; index += share.stride)
       redo(job, index, rank, t, *reinterpret_cast<RedoShared*>(ring));
 }
 
@@ -299,18 +314,16 @@ __global__ void __launch_bounds__(kProductThreads, 1) split_product(const __grid
   hopper::launch_dependents();
   hopper::wait_for_predecessor();
 
-  const uint32_t rank = hopper::cluster_rank(), blocks = hopper::cluster_size();
-  const int first = blockIdx.x / blocks, stride = gridDim.x / blocks;
-  const int step0 = job.steps * rank / blocks, step1 = job.steps * (rank + 1) / blocks;
+  const Share share(job);
   if (threadIdx.x < 128) {
     hopper::release_registers<40>();
-    if (threadIdx.x == 0) produce<F>(job, ring, shared, first, stride, step0, step1);
+    if (threadIdx.x == 0) produce<F>(job, ring, shared, share);
     __syncwarp();
-    join_cluster(blocks);
+    join_cluster(share.blocks);
   } else {
     hopper::acquire_registers<232>();
-    consume<F, ProductRing<F>, FixedScales, KeepCorrections, A_ALONG_M, B_ALONG_N>(
-        job, ring, shared, threadIdx.x - 128, first, stride, step1 - step0, rank, blocks);
+    consume<F, ProductRing<F>, FixedScales, KeepCorrections, A_ALONG_M, B_ALONG_N>(job, ring, shared, threadIdx.x - 128,
+                                                                                   share);
   }
 }
 

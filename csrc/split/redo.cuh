@@ -23,7 +23,7 @@ struct RedoShared {
   float a[kRedoStep][kTile + 4], b[kRedoStep][kTile + 4];
 };
 
-__device__ __forceinline__ void sync_consumers() { asm volatile("bar.sync 1, %0;" ::"n"(kConsumers) : "memory"); }
+__device__ __forceinline__ void sync_consumers() { hopper::sync_some(1, kConsumers); }
 
 __device__ __forceinline__ void store_redone(const Job& job, int batch, int64_t i, int64_t j, float sum) {
   float value = job.p.alpha * sum;
