@@ -5,6 +5,8 @@
 #include <limits>
 #include <stdexcept>
 
+#include "common/views.h"
+
 namespace sgemm {
 namespace {
 
@@ -25,20 +27,12 @@ double bytes(const Problem& p) {
 
 double flops(const Problem& p) { return 2.0 * p.batch * p.m * p.n * p.k; }
 
-bool has_aligned_rows(const ConstMatrix& x) {
-  return x.col == 1 && x.cols % 4 == 0 && x.row % 4 == 0 && x.batch % 4 == 0 &&
-         reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
-}
-
 size_t bytes_of_copies(const Packing& packing) { return sizeof(float) * (packing.floats_a + packing.floats_b); }
 
 size_t aligned(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
 // Rows of whole float4s; what is added is zero.
 int64_t packed_cols(const ConstMatrix& x) { return ceil_div(x.cols, 4) * 4; }
-
-// An operand shared by the whole batch is copied once.
-int64_t packed_batch(const ConstMatrix& x, int64_t batch) { return x.batch == 0 ? 1 : batch; }
 
 int64_t tiles(const Kernel& kernel, const Problem& p) {
   return ceil_div(p.m, kernel.bm) * ceil_div(p.n, kernel.bn) * p.batch;
@@ -179,10 +173,10 @@ Problem simplified(Problem p) {
 Packing plan(const Kernel& kernel, const Problem& p) {
   Packing packing = {};
   if (is_aten(kernel) || kernel.reads == Reads::kAnyStrides || p.k == 0) return packing;
-  packing.a = !has_aligned_rows(p.a);
-  packing.b = !has_aligned_rows(p.b);
-  if (packing.a) packing.floats_a = packed_batch(p.a, p.batch) * p.m * packed_cols(p.a);
-  if (packing.b) packing.floats_b = packed_batch(p.b, p.batch) * p.k * packed_cols(p.b);
+  packing.a = !has_quads(p.a);
+  packing.b = !has_quads(p.b);
+  if (packing.a) packing.floats_a = matrices(p.a, p.batch) * p.m * packed_cols(p.a);
+  if (packing.b) packing.floats_b = matrices(p.b, p.batch) * p.k * packed_cols(p.b);
   return packing;
 }
 
@@ -193,7 +187,7 @@ size_t workspace_bytes(const Kernel& kernel, const Problem& p, const Device& dev
 void run(const Backend& backend, const Kernel& kernel, Problem p, Context context) {
   const Packing packing = plan(kernel, p);
   const auto pack = [&](ConstMatrix& x, float* copy) {
-    const int64_t cols = packed_cols(x), count = packed_batch(x, p.batch);
+    const int64_t cols = packed_cols(x), count = matrices(x, p.batch);
     const Matrix target = {copy, x.rows, cols, cols, 1, count == 1 ? 0 : x.rows * cols};
     backend.pack(x, target, count, context.stream);
     x = {copy, x.rows, cols, cols, 1, target.batch};

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "transposed.h"
+#include "../common/views.h"
 
 namespace sgemm::ieee {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "../common/launch_cluster.cuh"
 #include "../common/sum.cuh"
-#include "transposed.h"
+#include "../common/views.h"
 
 namespace sgemm::ieee {
 namespace {

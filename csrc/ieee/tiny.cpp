@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "transposed.h"
+#include "../common/views.h"
 
 namespace sgemm::ieee {
 namespace {
@@ -21,7 +21,7 @@ constexpr double kElementSeconds = 1e-6;  // to begin with elements instead of q
 // Of an operand or the result, in bytes that count as if they were read 16 at a time.
 template <class T>
 double traffic(const MatrixView<T>& x, int64_t batch, bool quads) {
-  const double bytes = 4.0 * x.rows * x.cols * (x.batch == 0 ? 1 : batch);
+  const double bytes = 4.0 * x.rows * x.cols * matrices(x, batch);
   return bytes * (quads ? 1 : x.row == 1 || x.col == 1 ? kElements : kScattered);
 }
 

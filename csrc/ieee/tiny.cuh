@@ -8,8 +8,8 @@
 // Reads:  any strides, 16 bytes at a time where neighbours allow it.
 #pragma once
 #include "../common/launch.h"
+#include "../common/views.h"
 #include "tiny.h"
-#include "transposed.h"
 
 namespace sgemm::SGEMM_BACKEND {
 
@@ -236,8 +236,8 @@ void launch_tiny(const TinyJob& job, const Context& context) {
 
 inline void Tiny::launch(const Problem& problem, const Context& context) {
   // Columns of D that are neighbours in memory become rows, which are stored four elements at a time.
-  const Problem p = problem.d.col != 1 && problem.d.row == 1 ? ieee::transposed(problem) : problem;
-  const TinyJob job = {p, ieee::tiny_read(p.a), ieee::tiny_read(p.b), ieee::has_quads(p.c), ieee::has_quads(p.d)};
+  const Problem p = problem.d.col != 1 && problem.d.row == 1 ? transposed(problem) : problem;
+  const TinyJob job = {p, ieee::tiny_read(p.a), ieee::tiny_read(p.b), has_quads(p.c), has_quads(p.d)};
   switch (ieee::tiny_class(p)) {
     case 0:
       return launch_tiny<0>(job, context);

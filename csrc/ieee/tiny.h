@@ -31,13 +31,6 @@ struct TinyRead {
 };
 TinyRead tiny_read(const ConstMatrix& x);
 
-// Whether four neighbours of a row can be read, or written, at once.
-template <class T>
-bool has_quads(const MatrixView<T>& x) {
-  return x.col == 1 && x.cols % 4 == 0 && x.row % 4 == 0 && x.batch % 4 == 0 &&
-         reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
-}
-
 double tiny_seconds(const Problem& p, const Device& device);
 
 }  // namespace sgemm::ieee

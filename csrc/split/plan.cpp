@@ -1,9 +1,10 @@
 #include "plan.h"
 
-#include "split.h"
-
 #include <algorithm>
 #include <cstdlib>
+
+#include "../common/views.h"
+#include "split.h"
 
 namespace sgemm::split {
 namespace {
@@ -23,8 +24,6 @@ constexpr int64_t kShortestSlice = 256;
 constexpr int64_t kMoreSlices = 6;
 constexpr size_t kDefaultLimitMib = 4096;
 
-int64_t shared_batch(const ConstMatrix& x, int64_t batch) { return x.batch == 0 ? 1 : batch; }
-
 int64_t steps(int64_t k) { return std::max<int64_t>(1, ceil_div(k, kStep)); }
 
 // Blocks that run at once: clusters stay within a GPC, of which some lack a few multiprocessors.
@@ -33,11 +32,7 @@ int64_t resident(const Device& device, int cluster) {
 }
 
 // Whether neighbours can be read four at a time.
-bool quads(const ConstMatrix& x) {
-  const int64_t along = x.col == 1 ? x.cols : x.rows, across = x.col == 1 ? x.row : x.col;
-  return (x.col == 1 || x.row == 1) && along % 4 == 0 && across % 4 == 0 && x.batch % 4 == 0 &&
-         reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
-}
+bool quads(const ConstMatrix& x) { return has_quads(x.col == 1 ? x : transposed(x)); }
 
 double seconds(const Shape& shape, const Problem& p, const Device& device, const Plan& plan) {
   const int64_t slice = plan.slice, slices = plan.slices;
@@ -50,7 +45,7 @@ double seconds(const Shape& shape, const Problem& p, const Device& device, const
       waves * (ceil_div(steps(slice), cluster) * step + kTileSeconds + (cluster > 1) * kClusterSeconds);
   const double bandwidth = device.bandwidth_gbs * 1e9;
   // What the pass reads and writes.
-  const double matrices_a = shared_batch(p.a, p.batch), matrices_b = plan.packed_b ? 0 : shared_batch(p.b, p.batch);
+  const double matrices_a = matrices(p.a, p.batch), matrices_b = plan.packed_b ? 0 : matrices(p.b, p.batch);
   const double operands = (matrices_a * p.m + matrices_b * p.n) * p.k;
   const double panels = matrices_a * ceil_div(p.m, kTile) + matrices_b * ceil_div(p.n, kTile);
   const double planes = panels * slices * steps(slice) * shape.planes * kPanelBytes;
@@ -122,7 +117,7 @@ Layout layout(const Shape& shape, const Problem& piece, const Plan& plan) {
   const int64_t tiles_m = ceil_div(piece.m, kTile), tiles_n = ceil_div(piece.n, kTile);
   const int64_t batch = piece.batch * plan.slices, tiles = tiles_m * tiles_n * batch;
   const int64_t panel = steps(plan.slice) * shape.planes * kPanelBytes;
-  const auto count = [&](const ConstMatrix& x) { return plan.slices > 1 ? batch : shared_batch(x, batch); };
+  const auto count = [&](const ConstMatrix& x) { return plan.slices > 1 ? batch : matrices(x, batch); };
   Layout l = {};
   const auto take = [&l](int64_t bytes) {
     const size_t at = l.total;

@@ -1,0 +1,40 @@
+// What the host asks of views of matrices, and what it makes of them.
+#pragma once
+#include "../gemm.h"
+
+namespace sgemm {
+
+template <class T>
+MatrixView<T> transposed(const MatrixView<T>& x) {
+  return {x.data, x.cols, x.rows, x.col, x.row, x.batch};
+}
+
+// The product with its operands exchanged: D^T = B^T A^T, the same sums.
+inline Problem transposed(const Problem& p) {
+  return {p.n,
+          p.m,
+          p.k,
+          p.batch,
+          p.alpha,
+          p.beta,
+          transposed(p.b),
+          transposed(p.a),
+          transposed(p.c),
+          transposed(p.d),
+          p.activation};
+}
+
+// Whether four neighbours of a row can be read, or written, at once.
+template <class T>
+bool has_quads(const MatrixView<T>& x) {
+  return x.col == 1 && x.cols % 4 == 0 && x.row % 4 == 0 && x.batch % 4 == 0 &&
+         reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
+}
+
+// Matrices in memory: one that the whole batch shares counts once.
+template <class T>
+int64_t matrices(const MatrixView<T>& x, int64_t batch) {
+  return x.batch == 0 ? 1 : batch;
+}
+
+}  // namespace sgemm
