@@ -159,21 +159,15 @@ size_t SplitProduct<F>::workspace(const Problem& p, const Device& device) {
   return split::workspace(kShape<F>, p, device, false);
 }
 
-double FusedProduct::seconds(const Problem& p, const Device& device) {
-  return plan(kFusedShape, p, device, workspace_limit()).seconds;
-}
-
-size_t FusedProduct::workspace(const Problem& p, const Device& device) {
-  return split::workspace(kFusedShape, p, device, false);
-}
-
 size_t packed_bytes(int64_t k, int64_t n) { return packed_layout(kShape<Fp16x3>, k, n).total; }
 
 size_t packed_workspace(const Problem& p, const Device& device) { return workspace(kShape<Fp16x3>, p, device, true); }
 
 template double SplitProduct<Fp16x3>::seconds(const Problem&, const Device&);
+template double SplitProduct<Fp16x3Fused>::seconds(const Problem&, const Device&);
 template double SplitProduct<Bf16x6>::seconds(const Problem&, const Device&);
 template size_t SplitProduct<Fp16x3>::workspace(const Problem&, const Device&);
+template size_t SplitProduct<Fp16x3Fused>::workspace(const Problem&, const Device&);
 template size_t SplitProduct<Bf16x6>::workspace(const Problem&, const Device&);
 
 }  // namespace sgemm::split

@@ -4,21 +4,23 @@
 
 namespace sgemm::split {
 
-// What the number formats of the family differ in on the host; format.cuh has the rest.
+// What the family's rows differ in on the host; format.cuh has the rest.
 struct Shape {
   int planes;    // pairs of 16-bit planes an operand
   int products;  // 16-bit products for one of float32
   bool fused;    // no planes in memory: the kernel of the product splits as well
 };
 struct Fp16x3;
+struct Fp16x3Fused;
 struct Bf16x6;
 template <class F>
 inline constexpr Shape kShape = {};
 template <>
 inline constexpr Shape kShape<Fp16x3> = {1, 3, false};
 template <>
+inline constexpr Shape kShape<Fp16x3Fused> = {1, 3, true};
+template <>
 inline constexpr Shape kShape<Bf16x6> = {2, 6, false};
-inline constexpr Shape kFusedShape = {1, 3, true};
 
 inline constexpr int kTile = 128;                    // rows and columns of C a block
 inline constexpr int kStep = 32;                     // of k a stage of the product

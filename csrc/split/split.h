@@ -19,13 +19,6 @@ struct SplitProduct {
   static void launch(const Problem& p, const Context& context);  // only where SGEMM_SM90A is defined
 };
 
-// The same as SplitProduct<Fp16x3> in one kernel.
-struct FusedProduct : SplitProduct<Fp16x3> {
-  static double seconds(const Problem& p, const Device& device);
-  static size_t workspace(const Problem& p, const Device& device);
-  static void launch(const Problem& p, const Context& context);
-};
-
 // A B that is split once, as split_fp16x3 does it, for many products: its size, and the workspace of a product with it.
 size_t packed_bytes(int64_t k, int64_t n);
 size_t packed_workspace(const Problem& p, const Device& device);

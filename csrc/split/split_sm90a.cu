@@ -105,8 +105,8 @@ void with_layouts(const Job& job, const Launch& launch) {
 // A piece's problem with its buffers. The k of `p` is that of its slices, d and c are whole; `packed` holds B's planes,
 // or is null.
 template <class F>
-Job make_job(const Shape& shape, const Problem& p, const Plan& plan, char* packed, char* workspace) {
-  const Layout at = layout(shape, p, plan);
+Job make_job(const Problem& p, const Plan& plan, char* packed, char* workspace) {
+  const Layout at = layout(kShape<F>, p, plan);
   Job job = {};
   job.p = p;
   job.k_all = p.k;
@@ -138,16 +138,17 @@ Job make_job(const Shape& shape, const Problem& p, const Plan& plan, char* packe
 }
 
 template <class F>
-void launch_piece(const Shape& shape, const Problem& p, const Plan& plan, char* packed, const Context& context) {
-  const Job job = make_job<F>(shape, p, plan, packed, static_cast<char*>(context.workspace));
+void launch_piece(const Problem& p, const Plan& plan, char* packed, const Context& context) {
+  const Job job = make_job<F>(p, plan, packed, static_cast<char*>(context.workspace));
   const int sms = context.device->sms;
   int cluster = plan.cluster;
   while (cluster > job.steps) cluster /= 2;  // the last piece of k may be short
-  if (!shape.fused) launch_pass<F>(job, true, !packed, context.stream);
+  if constexpr (!kShape<F>.fused) launch_pass<F>(job, true, !packed, context.stream);
   with_layouts(job, [&](auto a_along_m, auto b_along_n) {
-    if constexpr (std::is_same_v<F, Fp16x3>)
-      if (shape.fused) return launch_fused<a_along_m, b_along_n>(job, sms, cluster, context.stream);
-    launch_product<F, a_along_m, b_along_n>(job, sms, cluster, context.stream);
+    if constexpr (kShape<F>.fused)
+      launch_fused<a_along_m, b_along_n>(job, sms, cluster, context.stream);
+    else
+      launch_product<F, a_along_m, b_along_n>(job, sms, cluster, context.stream);
   });
   if (plan.slices > 1) launch_sum(job.p.d.data, job.p.batch, p, context);
 }
@@ -158,8 +159,8 @@ MatrixView<T> block(const MatrixView<T>& x, int64_t batch, int64_t i, int64_t j,
 }
 
 template <class F>
-void launch_split(const Shape& shape, const Problem& p, char* packed, const Context& context) {
-  const Plan plan = split::plan(shape, p, *context.device, workspace_limit(), packed);
+void launch_split(const Problem& p, char* packed, const Context& context) {
+  const Plan plan = split::plan(kShape<F>, p, *context.device, workspace_limit(), packed);
   const int64_t depth = std::max<int64_t>(1, p.k);
   for (int64_t z = 0; z < p.batch; z += plan.batch)
     for (int64_t i = 0; i < p.m; i += plan.m)
@@ -179,7 +180,7 @@ void launch_split(const Shape& shape, const Problem& p, char* packed, const Cont
             piece.c = {piece.d.data, piece.m, piece.n, p.d.row, p.d.col, p.d.batch};
           }
           if (q + piece.k < p.k) piece.activation = Activation::kNone;  // of the last piece
-          launch_piece<F>(shape, piece, plan, packed, context);
+          launch_piece<F>(piece, plan, packed, context);
         }
 }
 
@@ -187,17 +188,14 @@ void launch_split(const Shape& shape, const Problem& p, char* packed, const Cont
 
 template <class F>
 void SplitProduct<F>::launch(const Problem& p, const Context& context) {
-  launch_split<F>(kShape<F>, p, nullptr, context);
+  launch_split<F>(p, nullptr, context);
 }
 template void SplitProduct<Fp16x3>::launch(const Problem&, const Context&);
+template void SplitProduct<Fp16x3Fused>::launch(const Problem&, const Context&);
 template void SplitProduct<Bf16x6>::launch(const Problem&, const Context&);
 
-void FusedProduct::launch(const Problem& p, const Context& context) {
-  launch_split<Fp16x3>(kFusedShape, p, nullptr, context);
-}
-
 void launch_packed(const Problem& p, void* packed, const Context& context) {
-  launch_split<Fp16x3>(kShape<Fp16x3>, p, static_cast<char*>(packed), context);
+  launch_split<Fp16x3>(p, static_cast<char*>(packed), context);
 }
 
 void pack_b(const ConstMatrix& b, void* packed, const Context& context) {
@@ -208,7 +206,7 @@ void pack_b(const ConstMatrix& b, void* packed, const Context& context) {
   p.a = {nullptr, 0, b.rows, b.rows, 1, 0};
   p.b = b;
   const Plan plan = {0, p.n, 1, at.slice, at.slices, 1, 0, true};
-  const Job job = make_job<Fp16x3>(kShape<Fp16x3>, p, plan, static_cast<char*>(packed), nullptr);
+  const Job job = make_job<Fp16x3>(p, plan, static_cast<char*>(packed), nullptr);
   launch_pass<Fp16x3>(job, false, true, context.stream);
 }
 
