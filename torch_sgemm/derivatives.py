@@ -78,20 +78,20 @@ for _name in ("mm", "bmm", "addmm", "baddbmm"):
         _shorten(_name, _key)
 
 
-def _batched(x: Tensor, dim: int | None, size: int) -> Tensor:
+def batched(x: Tensor, dim: int | None, size: int) -> Tensor:
     """With the vmapped dimension first; expanded, without a copy, if it has none."""
     return x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
 
 
 @torch.library.register_vmap("sgemm::mm")
 def _(info, in_dims, a, b, kernel="auto"):
-    a, b = _batched(a, in_dims[0], info.batch_size), _batched(b, in_dims[1], info.batch_size)
+    a, b = batched(a, in_dims[0], info.batch_size), batched(b, in_dims[1], info.batch_size)
     return _bmm(a, b, kernel=kernel), 0
 
 
 @torch.library.register_vmap("sgemm::bmm")
 def _(info, in_dims, a, b, kernel="auto"):
-    a, b = _batched(a, in_dims[0], info.batch_size), _batched(b, in_dims[1], info.batch_size)
+    a, b = batched(a, in_dims[0], info.batch_size), batched(b, in_dims[1], info.batch_size)
     return _bmm(a.flatten(0, 1), b.flatten(0, 1), kernel=kernel).unflatten(0, a.shape[:2]), 0
 
 
@@ -107,14 +107,14 @@ def _addend(c: Tensor, dim: int | None, dims: int) -> Tensor:
 def _(info, in_dims, c, a, b, kernel="auto", *, beta=1.0, alpha=1.0):
     size = info.batch_size
     c = _addend(c, in_dims[0], 2)
-    a, b = _batched(a, in_dims[1], size), _batched(b, in_dims[2], size)
+    a, b = batched(a, in_dims[1], size), batched(b, in_dims[2], size)
     return torch.ops.sgemm.baddbmm(c, a, b, kernel=kernel, beta=beta, alpha=alpha), 0
 
 
 @torch.library.register_vmap("sgemm::baddbmm")
 def _(info, in_dims, c, a, b, kernel="auto", *, beta=1.0, alpha=1.0):
     size = info.batch_size
-    a, b = _batched(a, in_dims[1], size), _batched(b, in_dims[2], size)
+    a, b = batched(a, in_dims[1], size), batched(b, in_dims[2], size)
     shape = (size, *a.shape[1:-1], b.shape[-1])
     c = _addend(c, in_dims[0], 3).expand(shape).flatten(0, 1)
     a, b = a.flatten(0, 1), b.flatten(0, 1)

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from torch_sgemm import _library  # noqa: F401  registers the operators
+from torch_sgemm.derivatives import batched
 from torch_sgemm.distributed import register_if_loaded
 from torch_sgemm.functional import _is_untransformed, _product
 from torch_sgemm.inductor import register_lowerings
@@ -187,13 +188,10 @@ def _batched(
     fused: Callable, product: Callable, size: int, in_dims, x, weight, bias, activation, kernel
 ) -> tuple[Tensor, int]:
     """By ``fused`` if only x is batched, else by a product of batches."""
-    x = x.expand(size, *x.shape) if in_dims[0] is None else x.movedim(in_dims[0], 0)
+    x = batched(x, in_dims[0], size)
     if in_dims[1] is None and (bias is None or in_dims[2] is None):
         return fused(x, weight, bias, activation, kernel), 0
-    if in_dims[1] is None:
-        weight = weight.expand(size, *weight.shape)
-    else:
-        weight = weight.movedim(in_dims[1], 0)
+    weight = batched(weight, in_dims[1], size)
     rows = x.unsqueeze(1) if x.dim() == 2 else x.flatten(1, -2)
     result = product(rows, weight.mT, kernel)
     if bias is not None:
