@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 import torch_sgemm
-from benchmarks import plots, record, tables
+from benchmarks import plots, tables
 from benchmarks.distributions import DISTRIBUTIONS, operands
 from benchmarks.errors import Errors, bound, in_units
 from benchmarks.measure import runnable
@@ -66,8 +66,7 @@ def run(args: argparse.Namespace) -> int:
     show_summary(session.record)
     path, status = session.finish()
     tables.say(f"Chart: {plots.accuracy(session.record, tables.chart_path(path))}")
-    if not session.on_gpu:
-        show_recorded()
+    session.show_recorded(show_recorded)
     return status
 
 
@@ -165,12 +164,7 @@ def show_summary(found: dict) -> None:
     tables.show("Errors beside torch.mm's", columns, rows)
 
 
-def show_recorded() -> None:
-    """The recorded GPU figures, on a machine that has none of its own."""
-    found = record.latest_gpu("accuracy")
-    if found is None:
-        tables.say("\nThere is no GPU record yet (benchmarks/results/accuracy-*.json).")
-        return
+def show_recorded(found: dict) -> None:
+    """A GPU's figures on the terminal."""
     tables.say("\nRecorded on a GPU:")
     show_summary(found)
-    tables.say(record.provenance(found))

@@ -10,7 +10,7 @@ import torch
 from torch.utils.benchmark import Timer
 
 import torch_sgemm
-from benchmarks import record, tables
+from benchmarks import tables
 from benchmarks.measure import families
 from benchmarks.problems import Problem, make_pool
 from benchmarks.session import Session
@@ -77,8 +77,7 @@ def run(args: argparse.Namespace) -> int:
     columns, rows = cells(session.record)
     tables.show("Microseconds a call from Python", columns, rows)
     _, status = session.finish()
-    if not session.on_gpu:
-        show_recorded()
+    session.show_recorded(show_recorded)
     return status
 
 
@@ -106,12 +105,7 @@ def cells(found: dict) -> tuple[list[str], list[list[str]]]:
     return ["statement", *(f"{size}³" for size in sizes)], rows
 
 
-def show_recorded() -> None:
-    """The recorded GPU figures, on a machine that has none of its own."""
-    found = record.latest_gpu("call")
-    if found is None:
-        tables.say("\nThere is no GPU record yet (benchmarks/results/call-*.json).")
-        return
+def show_recorded(found: dict) -> None:
+    """A GPU's figures on the terminal."""
     columns, rows = cells(found)
     tables.show("\nRecorded on a GPU: microseconds a call", columns, rows)
-    tables.say(record.provenance(found))

@@ -6,7 +6,7 @@ import argparse
 import difflib
 
 import torch_sgemm
-from benchmarks import plots, record, tables
+from benchmarks import plots, tables
 from benchmarks.measure import Measurement, runnable
 from benchmarks.problems import Problem
 from benchmarks.session import Session
@@ -56,8 +56,7 @@ def run(args: argparse.Namespace) -> int:
         show(session, size)
     path, status = session.finish()
     tables.say(f"Chart: {plots.ladder(session.record, tables.chart_path(path))}")
-    if not session.on_gpu:
-        show_recorded()
+    session.show_recorded(show_recorded)
     return status
 
 
@@ -87,15 +86,10 @@ def show(session: Session, size: int) -> None:
     tables.show(f"{size} x {size} x {size}", columns, rows)
 
 
-def show_recorded() -> None:
-    """The recorded GPU figures, on a machine that has none of its own."""
-    found = record.latest_gpu("ladder")
-    if found is None:
-        tables.say("\nThere is no GPU record yet (benchmarks/results/ladder-*.json).")
-        return
+def show_recorded(found: dict) -> None:
+    """A GPU's figures on the terminal."""
     columns, rows = summary(found)
     tables.show("\nRecorded on a GPU: TFLOP/s (of torch.mm)", columns, rows)
-    tables.say(record.provenance(found))
 
 
 def summary(found: dict) -> tuple[list[str], list[list[str]]]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import torch_sgemm
-from benchmarks import plots, record, steps, tables
+from benchmarks import plots, steps, tables
 from benchmarks.errors import Errors, in_units_of_rms
 from benchmarks.session import Session
 from benchmarks.workloads import ATTENTIONS, WORKLOADS, Task, float32_convolutions
@@ -62,8 +62,7 @@ def run(args: argparse.Namespace) -> int:
     tables.show("A step of whole models", columns, rows)
     path, status = session.finish()
     tables.say(f"Chart: {plots.models(session.record, tables.chart_path(path))}")
-    if not session.on_gpu:
-        show_recorded()
+    session.show_recorded(show_recorded)
     return status
 
 
@@ -198,12 +197,7 @@ def _release(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-def show_recorded() -> None:
-    """The recorded GPU figures, on a machine that has none of its own."""
-    found = record.latest_gpu("models")
-    if found is None:
-        tables.say("\nThere is no GPU record yet (benchmarks/results/models-*.json).")
-        return
+def show_recorded(found: dict) -> None:
+    """A GPU's figures on the terminal."""
     columns, rows = cells(found)
     tables.show("\nRecorded on a GPU: a step of whole models", columns, rows)
-    tables.say(record.provenance(found))

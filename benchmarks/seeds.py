@@ -7,7 +7,7 @@ import json
 from itertools import groupby
 from pathlib import Path
 
-from benchmarks import record, tables
+from benchmarks import tables
 from benchmarks.measure import Measurement, runnable
 from benchmarks.problems import Problem
 from benchmarks.session import Session
@@ -64,8 +64,7 @@ def run(args: argparse.Namespace) -> int:
     for title, columns, rows in document_tables(session.record):
         tables.show(title, columns, rows, left=2)
     _, status = session.finish()
-    if not session.on_gpu:
-        show_recorded()
+    session.show_recorded(show_recorded)
     return status
 
 
@@ -101,13 +100,8 @@ def _cells(r: dict, statistic: str) -> list[str]:
     return [*cells, tables.digits(gflops), tables.percent(of_torch)]
 
 
-def show_recorded() -> None:
-    """The recorded GPU figures, on a machine that has none of its own."""
-    found = record.latest_gpu("seeds")
-    if found is None:
-        tables.say("\nThere is no GPU record yet (benchmarks/results/seeds-*.json).")
-        return
+def show_recorded(found: dict) -> None:
+    """A GPU's figures on the terminal."""
     tables.say("\nRecorded on a GPU:")
     for title, columns, rows in document_tables(found):
         tables.show(title, columns, rows, left=2)
-    tables.say(record.provenance(found))

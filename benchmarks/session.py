@@ -86,6 +86,18 @@ class Session:
         tables.say(f"Record: {path}")
         return path, tables.report_failures(self.record["rows"])
 
+    def show_recorded(self, show: Callable[[dict], None]) -> None:
+        """The recorded GPU figures, on a machine that has none of its own."""
+        if self.on_gpu:
+            return
+        found = record.latest_gpu(self.args.command)
+        if found is None:
+            results = f"benchmarks/results/{self.args.command}-*.json"
+            tables.say(f"\nThere is no GPU record yet ({results}).")
+            return
+        show(found)
+        tables.say(record.provenance(found))
+
 
 def pick_device(name: str) -> torch.device:
     """``auto`` is the current GPU, or the CPU where there is none.

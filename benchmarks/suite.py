@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from benchmarks import plots, record, tables
+from benchmarks import plots, tables
 from benchmarks.measure import Measurement, families, geomean
 from benchmarks.problems import load_cases
 from benchmarks.session import Session
@@ -49,8 +49,7 @@ def run(args: argparse.Namespace) -> int:
     path, status = session.finish()
     if results:
         tables.say(f"Chart: {plots.suite(session.record, tables.chart_path(path))}")
-    if not session.on_gpu:
-        show_recorded()
+    session.show_recorded(show_recorded)
     return status
 
 
@@ -112,12 +111,7 @@ def summary_cells(found: dict) -> tuple[list[str], list[list[str]]]:
     return ["kernel", "group", "cases", "failed or wrong", "geometric mean", "worst"], rows
 
 
-def show_recorded() -> None:
-    """The recorded GPU figures, on a machine that has none of its own."""
-    found = record.latest_gpu("suite")
-    if found is None:
-        tables.say("\nThere is no GPU record yet (benchmarks/results/suite-*.json).")
-        return
+def show_recorded(found: dict) -> None:
+    """A GPU's figures on the terminal."""
     tables.say("\nRecorded on a GPU:")
     show_summary(found)
-    tables.say(record.provenance(found))
