@@ -14,6 +14,13 @@ __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+// The same number, of which the compiler knows nothing: what depends on it is computed here and not ahead of a loop,
+// where it would take registers.
+__device__ __forceinline__ int opaque(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
 // Where threads wait for each other, those of a test build (SGEMM_DELAYS) dawdle now and then, for up to 4
 // microseconds: an order that nothing enforces doesn't hold there. tools/delays.py compares the results.
 __device__ __forceinline__ void dawdle() {
@@ -35,6 +42,16 @@ __device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontr
 __device__ __forceinline__ void wait_for_predecessor() {
   dawdle();
   asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+// ---- global memory
+
+// 8 or 16 bytes at once: the compiler takes them apart where it knows of the elements.
+__device__ __forceinline__ void store(float* to, float2 x) {
+  asm volatile("st.global.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(x.x), "f"(x.y) : "memory");
+}
+__device__ __forceinline__ void store(float* to, float4 x) {
+  asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w) : "memory");
 }
 
 // ---- mbarriers in shared memory
@@ -129,6 +146,11 @@ __device__ __forceinline__ void arrive_cluster() {
   dawdle();
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
+// Without a fence, which waits for all that is under way: nothing but initialised barriers is handed on.
+__device__ __forceinline__ void arrive_cluster_relaxed() {
+  dawdle();
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
 __device__ __forceinline__ void wait_cluster() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 __device__ __forceinline__ void sync_cluster() {
   arrive_cluster();
@@ -142,20 +164,31 @@ __device__ __forceinline__ uint32_t map_to_rank(uint32_t address, uint32_t rank)
   return mapped;
 }
 
-__device__ __forceinline__ void store_in_cluster(uint32_t address, const float* four) {
-  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(four[0]), "f"(four[1]),
-               "f"(four[2]), "f"(four[3])
-               : "memory");
-}
-
 __device__ __forceinline__ void store_in_cluster(uint32_t address, uint32_t value) {
   asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
 
-__device__ __forceinline__ uint32_t load_from_cluster(uint32_t address) {
-  uint32_t value;
-  asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
-  return value;
+// As arrive() at the barrier of another block.
+__device__ __forceinline__ void arrive_in_cluster(uint32_t barrier) {
+  dawdle();
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+// Four floats to another block, whose barrier counts their bytes.
+__device__ __forceinline__ void store_in_cluster(uint32_t target, const float* four, uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(target),
+      "f"(four[0]), "f"(four[1]), "f"(four[2]), "f"(four[3]), "r"(barrier)
+      : "memory");
+}
+
+// A bulk copy to another block, whose barrier counts the bytes.
+__device__ __forceinline__ void copy_in_cluster(uint32_t target, const void* source, uint32_t bytes, uint32_t barrier) {
+  dawdle();
+  asm volatile(
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(target),
+      "r"(shared_address(source)), "r"(bytes), "r"(barrier)
+      : "memory");
 }
 
 __device__ __forceinline__ void add_in_cluster(uint32_t address, uint32_t value) {

@@ -301,6 +301,7 @@ __device__ void convert_operand(const Job& job, const Operand& x, int operand, c
     converter.sync();
     hopper::wait(&shared.words_empty[words.stage], words.parity ^ 1);
     shared.words[words.stage][operand][t] = word_of_row<Fp16x3>(shared.rows[operand], t);
+    hopper::fence_async_proxy();  // a cluster's blocks copy it
     __syncwarp();
     if (t % 32 == 0) hopper::arrive(&shared.words_full[words.stage]);
     words.advance();
@@ -343,14 +344,14 @@ struct AddStages {
 
 template <bool A_ALONG_M, bool B_ALONG_N>
 __global__ void __launch_bounds__(kFusedThreads, 1) split_fused(const __grid_constant__ Job job) {
-  extern __shared__ __align__(1024) char ring[];  // the panels' ring, then the raw stages
+  extern __shared__ __align__(1024) char ring[];  // the panels' ring, the raw stages, the sums on their way out
   __shared__ FusedShared shared;
-  if (threadIdx.x == 0) shared.init(FusedRing::kStages, kConverters / 32);
+  const Share share(job);
+  if (threadIdx.x == 0) shared.init(FusedRing::kStages, kConverters / 32, share.blocks);
   __syncthreads();
   hopper::launch_dependents();
-  hopper::wait_for_predecessor();
+  enter_cluster(share.blocks);
 
-  const Share share(job);
   if (threadIdx.x < kConverters) {
     hopper::release_registers<88>();
     const int operand = threadIdx.x / (kConverters / 2), t = threadIdx.x % (kConverters / 2);
@@ -359,10 +360,10 @@ __global__ void __launch_bounds__(kFusedThreads, 1) split_fused(const __grid_con
       convert_operand<A_ALONG_M>(job, job.a, 0, ring, raw, shared, share, t);
     else
       convert_operand<B_ALONG_N>(job, job.b, 1, ring, raw, shared, share, t);
-    join_cluster(share.blocks);
   } else {
     hopper::acquire_registers<168>();
-    consume<Fp16x3, FusedRing, FusedScales, AddStages, A_ALONG_M, B_ALONG_N>(job, ring, shared,
+    float* staging = reinterpret_cast<float*>(ring + FusedRing::kBytes + kRawStages * kRawBytes);
+    consume<Fp16x3, FusedRing, FusedScales, AddStages, A_ALONG_M, B_ALONG_N>(job, ring, staging, shared,
                                                                              threadIdx.x - kConverters, share);
   }
 }

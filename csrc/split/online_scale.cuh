@@ -56,7 +56,17 @@ struct OnlineShared : ProductShared {
   OnlineRows rows[2];
   uint32_t changed[STAGES][2];                 // scales of an operand's rows, with this stage
   alignas(16) float change[STAGES][2][kTile];  // factors of the sums of earlier stages
-  alignas(16) uint32_t agreed[2][kTile];       // a cluster's words
+  uint64_t words_of_cluster;                   // a barrier: the other blocks' words are there
+  alignas(16) uint32_t of_cluster[4][2][kTile];
+  alignas(16) uint32_t agreed[2][kTile];  // what they agree on
+
+  __device__ __forceinline__ void init(int stages, int writers, uint32_t blocks) {
+    ProductShared::init(stages, writers, blocks);
+    if (blocks == 1) return;
+    hopper::init_barrier(&words_of_cluster, 1);
+    hopper::arrive_expecting(&words_of_cluster, (blocks - 1) * sizeof of_cluster[0]);
+    hopper::fence_barrier_init();
+  }
 };
 
 template <int STAGES>
@@ -70,17 +80,23 @@ struct OnlineScales {
   }
 
   // The blocks of a cluster have scales of their own: to the coarsest of them.
-  __device__ __forceinline__ static void agree(Shared& shared, int stage, int t, uint32_t blocks, float (&sum)[64]) {
+  __device__ __forceinline__ static void agree(Shared& shared, int stage, int t, uint32_t rank, uint32_t blocks,
+                                               float (&sum)[64]) {
     const int operand = t / kTile, row = t % kTile;
-    const uint32_t* own = &shared.words[stage][operand][row];
-    const uint32_t address = hopper::shared_address(own);
+    const uint32_t own = shared.words[stage][operand][row];
+    shared.of_cluster[rank][operand][row] = own;
+    if (t < blocks && t != rank)
+      hopper::copy_in_cluster(hopper::map_to_rank(hopper::shared_address(shared.of_cluster[rank]), t),
+                              shared.words[stage], sizeof shared.words[stage],
+                              hopper::map_to_rank(hopper::shared_address(&shared.words_of_cluster), t));
+    hopper::wait(&shared.words_of_cluster, 0);
     int exponent = kNoScale;
     for (uint32_t rank = 0; rank < blocks; ++rank)
-      exponent = max(exponent, word_exponent(hopper::load_from_cluster(hopper::map_to_rank(address, rank))));
+      exponent = max(exponent, word_exponent(shared.of_cluster[rank][operand][row]));
     float threshold = -INFINITY;  // of zeros alone
     bool redo = false;
     for (uint32_t rank = 0; rank < blocks; ++rank) {
-      const uint32_t word = hopper::load_from_cluster(hopper::map_to_rank(address, rank));
+      const uint32_t word = shared.of_cluster[rank][operand][row];
       const float part = word_threshold(word);
       if (part == -INFINITY) continue;
       threshold = fmaxf(threshold, 0) + part;
@@ -89,7 +105,7 @@ struct OnlineScales {
     if (redo) threshold = NAN;
     shared.agreed[operand][row] = (__float_as_uint(threshold) & ~0xffu) | static_cast<uint32_t>(exponent + 128);
     float(&change)[2][kTile] = shared.change[0];
-    change[operand][row] = power_of_two(max(word_exponent(*own) - exponent, -126));
+    change[operand][row] = power_of_two(max(word_exponent(own) - exponent, -126));
     sync_consumers();
     multiply(change, true, true, t, sum);
   }

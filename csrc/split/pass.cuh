@@ -1,7 +1,7 @@
 // The splitting pass: float32 operands to pairs of 16-bit planes, both operands in one launch, each element read once.
 //
-// Idea:   a row that lies along k is held in the registers of one block's threads, a strip of 32 columns in those of a
-//         cluster, while its largest magnitude is found; then it is scaled and split. The planes come out as the
+// Idea:   a row that lies along k is held in one block's shared memory, a strip of 32 columns in that of a cluster,
+//         while its largest magnitude is found; then it is scaled and split. The planes come out as the
 //         product wants them in shared memory: panels of 128 rows x 32 of k, already swizzled, K-major or MN-major as
 //         the source runs, so that the product loads a panel with one plain bulk copy and nothing is ever transposed.
 // Bound:  memory: 4 bytes an element in, 4 (8 for three planes) out.
@@ -9,56 +9,50 @@
 //         second; its 16-byte chunk c lies at chunk c ^ (r % 8). MN-major: for each plane two blocks of 64 rows, in
 //         which each of k holds 64 rows in 128 bytes, chunks swizzled by k % 8.
 #pragma once
+#include "../common/async_copy.cuh"
 #include "format.cuh"
 #include "job.h"
 
 namespace sgemm::split {
 
-constexpr int kHeld = 8;       // float4s in a thread's registers
+constexpr int kHeld = 8;       // float4s of a thread
 constexpr int kMaxStrip = 32;  // columns
 constexpr int kMaxCluster = 8;
 
-// Quads of neighbours, read one after the other: (mn, q), then `apart` along k each time. Zeros outside.
-struct QuadReader {
-  const float* from;
-  int64_t apart, neighbour;    // distances in memory
-  int valid, k_left, k_apart;  // elements inside along mn (or rows, 0 or 4, if the quads lie along k); of k
+// A thread's quads of neighbours in shared memory, which only it reads. In short loops: a block runs through each once,
+// and waits for its instructions.
+template <int THREADS>
+struct Held {
+  static constexpr int kBytes = kHeld * THREADS * 16;
+  float4* quads;
 
-  __device__ __forceinline__ QuadReader(const Operand& x, int64_t batch, int64_t mn, int q, int k_apart, int64_t depth)
-      : from(x.data + batch * x.batch_stride + mn * x.stride + q * x.k_stride),
-        apart(k_apart * x.k_stride),
-        neighbour(x.along_k ? x.k_stride : x.stride),
-        k_left(static_cast<int>(depth) - q),
-        k_apart(k_apart) {
-    const int64_t left = x.size - mn;
-    valid = left <= 0 ? 0 : x.along_k || left > 4 ? 4 : static_cast<int>(left);
-  }
+  __device__ __forceinline__ float4 operator[](int j) const { return quads[j * THREADS]; }
 
-  __device__ __forceinline__ void read_vectors(float4 (&v)[kHeld]) const {
+  // From (mn, q) on, `k_apart` further along k each time; zeros outside.
+  __device__ __forceinline__ void read(const Operand& x, int64_t batch, int64_t mn, int q, int k_apart,
+                                       int64_t depth) const {
+    const float* from = x.data + batch * x.batch_stride + mn * x.stride + q * x.k_stride;
+    const int64_t apart = k_apart * x.k_stride, rows = x.size - mn;
+    int k_left = static_cast<int>(depth) - q;
+    if (x.vector) {
+#pragma unroll 1
+      for (int j = 0; j < kHeld; ++j, from += apart, k_left -= k_apart) {
+        const bool inside = rows > 0 && k_left > 0;
+        copy_async<16>(reinterpret_cast<float*>(quads + j * THREADS), inside ? from : x.data, inside ? 16 : 0);
+      }
+    } else {
+      const int64_t neighbour = x.along_k ? x.k_stride : x.stride;
+#pragma unroll 1
+      for (int j = 0; j < kHeld; ++j, from += apart, k_left -= k_apart) {
+        const int64_t left = x.along_k ? (rows > 0 ? k_left : 0) : (k_left > 0 ? rows : 0);
 #pragma unroll
-    for (int j = 0; j < kHeld; ++j)
-      v[j] = valid && j * k_apart < k_left ? __ldg(reinterpret_cast<const float4*>(from + j * apart))
-                                           : make_float4(0, 0, 0, 0);
-  }
-
-  __device__ __forceinline__ void read_scalars(float4 (&v)[kHeld], bool along_k) const {
-#pragma unroll
-    for (int j = 0; j < kHeld; ++j) {
-      const float* at = from + j * apart;
-      const int left = k_left - j * k_apart;
-      const int count = along_k ? (valid ? left : 0) : (left > 0 ? valid : 0);
-      v[j].x = count > 0 ? __ldg(at) : 0;
-      v[j].y = count > 1 ? __ldg(at + neighbour) : 0;
-      v[j].z = count > 2 ? __ldg(at + 2 * neighbour) : 0;
-      v[j].w = count > 3 ? __ldg(at + 3 * neighbour) : 0;
+        for (int e = 0; e < 4; ++e)
+          copy_async<4>(reinterpret_cast<float*>(quads + j * THREADS) + e, e < left ? from + e * neighbour : x.data,
+                        e < left ? 4 : 0);
+      }
     }
-  }
-
-  __device__ __forceinline__ void read(float4 (&v)[kHeld], const Operand& x) const {
-    if (x.vector)
-      read_vectors(v);
-    else
-      read_scalars(v, x.along_k);
+    commit_copies();
+    wait_copies<0>();
   }
 };
 
@@ -81,8 +75,8 @@ __device__ __forceinline__ char* panel_at(const Job& job, const Operand& x, int6
 }
 
 // Rows along k, each held by `threads` neighbours.
-template <class F>
-__device__ __forceinline__ void split_rows(const Job& job, const Operand& x, const Place& at, const float4 (&v)[kHeld],
+template <class F, int THREADS>
+__device__ __forceinline__ void split_rows(const Job& job, const Operand& x, const Place& at, const Held<THREADS>& held,
                                            int threads, uint32_t* scratch) {
   const int t = threadIdx.x & (threads - 1), warps = threads / 32;  // of a row; 0 if a warp holds several
   // Of the row's threads, over all its warps.
@@ -98,8 +92,8 @@ __device__ __forceinline__ void split_rows(const Job& job, const Operand& x, con
     return value;
   };
   uint32_t largest = 0;
-#pragma unroll
-  for (int j = 0; j < kHeld; ++j) largest = max(largest, largest_magnitude(v[j]));
+#pragma unroll 4
+  for (int j = 0; j < kHeld; ++j) largest = max(largest, largest_magnitude(held[j]));
   largest = reduce(largest, [](uint32_t a, uint32_t b) { return max(a, b); });
   const int exponent = row_exponent<F>(largest);
   const float factor = power_of_two(-exponent);
@@ -110,10 +104,10 @@ __device__ __forceinline__ void split_rows(const Job& job, const Operand& x, con
   char* second = first + (((chunk + 4) ^ swizzle) << 4);
   first += (chunk ^ swizzle) << 4;
   const int64_t apart = int64_t{at.apart / kStep} * kShape<F>.planes * kPanelBytes;
-#pragma unroll
+#pragma unroll 2
   for (int j = 0; j < kHeld; ++j) {
     if (at.q + j * at.apart >= job.steps * kStep) break;
-    const float4 s = make_float4(v[j].x * factor, v[j].y * factor, v[j].z * factor, v[j].w * factor);
+    const float4 v = held[j], s = make_float4(v.x * factor, v.y * factor, v.z * factor, v.w * factor);
     small += is_small<F>(s.x) + is_small<F>(s.y) + is_small<F>(s.z) + is_small<F>(s.w);
     QuadPlanes<F>(s).store(first + j * apart, second + j * apart);
   }
@@ -124,13 +118,13 @@ __device__ __forceinline__ void split_rows(const Job& job, const Operand& x, con
 // A strip of 4 * `quads` columns (rows of the operand, whose neighbours lie side by side). Each block of a cluster
 // holds a part of k.
 template <class F, int THREADS>
-__device__ __forceinline__ void split_strip(const Job& job, const Operand& x, const Place& at, const float4 (&v)[kHeld],
-                                            int quads, PassScratch& scratch) {
+__device__ __forceinline__ void split_strip(const Job& job, const Operand& x, const Place& at,
+                                            const Held<THREADS>& held, int quads, PassScratch& scratch) {
   const uint32_t rank = hopper::cluster_rank(), blocks = hopper::cluster_size();
   const int lane = threadIdx.x % 32, quad = threadIdx.x & (quads - 1), strip = 4 * quads;
   uint32_t largest[4] = {};
-#pragma unroll
-  for (int j = 0; j < kHeld; ++j) take_largest(largest, v[j]);
+#pragma unroll 4
+  for (int j = 0; j < kHeld; ++j) take_largest(largest, held[j]);
   if (threadIdx.x < kMaxStrip) scratch.small[threadIdx.x] = 0;
   if (blocks > 1) hopper::arrive_cluster();  // the others may write here, once this block has started
 #pragma unroll
@@ -151,10 +145,9 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
     }
     hopper::sync_cluster();
   }
-  int exponent[4];
-  float factor[4];
   const uint32_t(*maxima)[kMaxStrip] = blocks > 1 ? scratch.of_block : scratch.of_warp;
   const int rows = blocks > 1 ? blocks : THREADS / 32;
+#pragma unroll 4
   for (int b = 0; b < rows; ++b) {
     const uint4 row = *reinterpret_cast<const uint4*>(&maxima[b][quad * 4]);
     largest[0] = max(largest[0], row.x);
@@ -162,19 +155,17 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
     largest[2] = max(largest[2], row.z);
     largest[3] = max(largest[3], row.w);
   }
+  float factor[4];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    exponent[i] = row_exponent<F>(largest[i]);
-    factor[i] = power_of_two(-exponent[i]);
-  }
+  for (int i = 0; i < 4; ++i) factor[i] = power_of_two(-row_exponent<F>(largest[i]));
 
   const int chunk = at.r % 64 / 8;
   uint32_t small[4] = {};
-#pragma unroll
+#pragma unroll 2
   for (int j = 0; j < kHeld; ++j) {
     const int q = at.q + j * at.apart;
     if (q >= job.steps * kStep) break;
-    const float4 s = make_float4(v[j].x * factor[0], v[j].y * factor[1], v[j].z * factor[2], v[j].w * factor[3]);
+    const float4 v = held[j], s = make_float4(v.x * factor[0], v.y * factor[1], v.z * factor[2], v.w * factor[3]);
     small[0] += is_small<F>(s.x);
     small[1] += is_small<F>(s.y);
     small[2] += is_small<F>(s.z);
@@ -201,7 +192,8 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
   if (threadIdx.x < quads)
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      x.words[at.tile * kTile + at.r + i] = row_word<F>(largest[i], exponent[i], scratch.small[quad * 4 + i]);
+      x.words[at.tile * kTile + at.r + i] =
+          row_word<F>(largest[i], row_exponent<F>(largest[i]), scratch.small[quad * 4 + i]);
 }
 
 // How the pass's blocks are dealt out: first those of b, then those of a.
@@ -215,6 +207,7 @@ struct PassGrid {
 template <class F, int THREADS>
 __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     split_pass(const __grid_constant__ Job job, const __grid_constant__ PassGrid grid) {
+  extern __shared__ __align__(1024) char memory[];
   __shared__ alignas(16) PassScratch scratch;
   hopper::launch_dependents();
   const bool is_b = blockIdx.x < grid.blocks_b;
@@ -237,12 +230,13 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
   at.tile = first / kTile;
   at.r = static_cast<int>(first % kTile);
   const int64_t batch = at.tile / x.tiles, mn = at.tile % x.tiles * kTile + at.r;
-  float4 v[kHeld];
-  QuadReader(x, batch, mn, at.q, at.apart, job.depth(batch)).read(v, x);
+  const Held<THREADS> held = {reinterpret_cast<float4*>(memory) + threadIdx.x};
+  hopper::wait_for_predecessor();
+  held.read(x, batch, mn, at.q, at.apart, job.depth(batch));
   if (x.along_k)
-    split_rows<F>(job, x, at, v, grid.row_threads, &scratch.of_warp[0][0]);
+    split_rows<F>(job, x, at, held, grid.row_threads, &scratch.of_warp[0][0]);
   else
-    split_strip<F, THREADS>(job, x, at, v, grid.quads, scratch);
+    split_strip<F>(job, x, at, held, grid.quads, scratch);
 }
 
 }  // namespace sgemm::split

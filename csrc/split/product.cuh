@@ -11,10 +11,10 @@
 // Bound:  the tensor cores (256 cycles for a 16-bit product of a stage) and the chip's power.
 // Small problems: the blocks of a cluster share a tile, each with a part of k; each finishes a part of the columns.
 #pragma once
+#include "cluster_sum.cuh"
 #include "format.cuh"
 #include "job.h"
 #include "redo.cuh"
-#include "tile.cuh"
 
 namespace sgemm::split {
 
@@ -30,7 +30,7 @@ struct Ring {
 };
 
 template <class F>
-using ProductRing = Ring<F, 7>;
+using ProductRing = Ring<F, 6>;
 
 // A place in the ring, and the parity of the round.
 template <int STAGES>
@@ -65,13 +65,14 @@ __device__ __forceinline__ int64_t panel_of(const Operand& x, int batch, int til
 }
 
 struct ProductShared {
-  uint64_t full[7], empty[7];  // of the ring's stages
+  uint64_t full[6], empty[6];  // of the ring's stages
   uint64_t words_full[2], words_empty[2];
+  ClusterBarriers cluster;
   uint32_t marked;                          // the guard has marked something
   alignas(16) uint32_t words[2][2][kTile];  // (tile's parity, operand, row)
 
-  // For `stages` of a ring; full ones and words wait for `writers`.
-  __device__ __forceinline__ void init(int stages, int writers) {
+  // For `stages` of a ring; full ones and words wait for `writers`. `blocks` of the cluster.
+  __device__ __forceinline__ void init(int stages, int writers, uint32_t blocks) {
     for (int i = 0; i < stages; ++i) {
       hopper::init_barrier(&full[i], writers);
       hopper::init_barrier(&empty[i], kConsumers / 32);
@@ -80,6 +81,7 @@ struct ProductShared {
       hopper::init_barrier(&words_full[i], writers);
       hopper::init_barrier(&words_empty[i], kConsumers / 32);
     }
+    if (blocks > 1) cluster.init(blocks);
     marked = 0;
     hopper::fence_barrier_init();
   }
@@ -88,7 +90,7 @@ struct ProductShared {
 // The planes were scaled beforehand; online_scale.cuh has the other way.
 struct FixedScales {
   using Shared = ProductShared;
-  __device__ __forceinline__ static void agree(Shared&, int, int, uint32_t, float (&)[64]) {}
+  __device__ __forceinline__ static void agree(Shared&, int, int, uint32_t, uint32_t, float (&)[64]) {}
   __device__ __forceinline__ static auto words(const Shared& shared, int stage, uint32_t) -> const
       uint32_t (&)[2][kTile] {
     return shared.words[stage];
@@ -175,14 +177,15 @@ struct StageProducts {
   }
 };
 
-// hi * hi is added to the sum while the tensor cores work on the corrections, which stay there for all of k.
+// hi * hi is added to the sum while the tensor cores work on the corrections, which stay there for all of k. The result
+// takes the place of the corrections: the accumulators' registers are used for nothing else.
 template <class F, class R, bool A_ALONG_M, bool B_ALONG_N>
 struct KeepCorrections {
   __device__ __forceinline__ static void tile(const Job& job, ProductShared& shared, const PanelView<A_ALONG_M>& a,
                                               const PanelView<B_ALONG_N>& b, Cursor<R::kStages>& at, int t, int steps,
-                                              float (&sum)[64]) {
+                                              float (&correction)[64]) {
     const bool leader = t % 32 == 0;
-    float fresh[64], correction[64];
+    float fresh[64], sum[64];
 #pragma unroll
     for (int e = 0; e < 64; ++e) sum[e] = 0;
     int previous = 0;
@@ -206,51 +209,21 @@ struct KeepCorrections {
     hopper::fence_registers(correction);
     if (leader) hopper::arrive(&shared.empty[previous]);
 #pragma unroll
-    for (int e = 0; e < 64; ++e) sum[e] = fmaf(correction[e], F::kCorrection, sum[e]);
+    for (int e = 0; e < 64; ++e) correction[e] = fmaf(correction[e], F::kCorrection, sum[e]);
   }
 };
 
-// Adds up the parts of k that a cluster's blocks hold. Block r gets the whole sums of its share of each thread's
-// elements, the r-th 64 / BLOCKS of them, added in the order of the ranks. The rings, which no block reads any more,
-// serve as mailboxes: (rank, quad, thread) float4.
-template <int BLOCKS>
-__device__ __forceinline__ void add_up_cluster(float (&sum)[64], char* ring, int t, uint32_t rank) {
-  constexpr int kShare = 64 / BLOCKS;
-  const uint32_t place = hopper::shared_address(ring) + (rank * (kShare / 4) * kConsumers + t) * sizeof(float4);
-#pragma unroll
-  for (int owner = 0; owner < BLOCKS; ++owner) {
-    if (owner == rank) continue;
-    const uint32_t mailbox = hopper::map_to_rank(place, owner);
-#pragma unroll
-    for (int e = 0; e < kShare; e += 4)
-      hopper::store_in_cluster(mailbox + e * kConsumers * 4, &sum[owner * kShare + e]);
-  }
-  hopper::sync_cluster();
-  const float4* mailbox = reinterpret_cast<const float4*>(ring) + t;
-#pragma unroll
-  for (int owner = 0; owner < BLOCKS; ++owner) {
-    if (owner != rank) continue;
-#pragma unroll
-    for (int e = 0; e < kShare; e += 4) {
-      float4 total = make_float4(0, 0, 0, 0);
-      float* own = &sum[owner * kShare + e];
-#pragma unroll
-      for (int r = 0; r < BLOCKS; ++r) {
-        const float4 part =
-            r == owner ? make_float4(own[0], own[1], own[2], own[3]) : mailbox[(r * (kShare / 4) + e / 4) * kConsumers];
-        total = make_float4(total.x + part.x, total.y + part.y, total.z + part.z, total.w + part.w);
-      }
-      own[0] = total.x;
-      own[1] = total.y;
-      own[2] = total.z;
-      own[3] = total.w;
-    }
-  }
+// Until the kernel in front has ended and the cluster's other blocks have started.
+__device__ __forceinline__ void enter_cluster(uint32_t blocks) {
+  if (blocks > 1) hopper::arrive_cluster_relaxed();
+  hopper::wait_for_predecessor();
+  if (blocks > 1) hopper::wait_cluster();
 }
 
 template <class F, class R, class Scales, template <class, class, bool, bool> class Multiply, bool A_ALONG_M,
           bool B_ALONG_N>
-__device__ void consume(const Job& job, char* ring, typename Scales::Shared& shared, int t, const Share& share) {
+__device__ void consume(const Job& job, char* ring, float* staging, typename Scales::Shared& shared, int t,
+                        const Share& share) {
   const uint32_t rank = share.rank, blocks = share.blocks;
   const int steps = share.step1 - share.step0;
   const int warpgroup = t / 128;
@@ -264,26 +237,13 @@ __device__ void consume(const Job& job, char* ring, typename Scales::Shared& sha
   for (int index = share.first; index < job.tiles; index += share.stride) {
     Multiply<F, R, A_ALONG_M, B_ALONG_N>::tile(job, shared, a, b, at, t, steps, sum);
     hopper::wait(&shared.words_full[words.stage], words.parity);
-    if (blocks > 1) {
-      hopper::sync_cluster();
-      Scales::agree(shared, words.stage, t, blocks, sum);
-      if (blocks == 2) add_up_cluster<2>(sum, ring, t, rank);
-      if (blocks == 4) add_up_cluster<4>(sum, ring, t, rank);
-    }
-    const uint32_t(&scales)[2][kTile] = Scales::words(shared, words.stage, blocks);
-    const int quarters = 4 / static_cast<int>(blocks);
-    const TileOutput output(job, tile_at(job, index), scales, t, static_cast<int>(rank) * quarters, quarters);
-    uint32_t mark = 0;
-    if (__any_sync(~0u, output.uncertain(scales))) {
-      float copy[64];  // indexed at run time, so in local memory
-#pragma unroll
-      for (int e = 0; e < 64; ++e) copy[e] = sum[e];
-      mark = output.store_certified(copy, scales[1], index);
-    } else if (output.plain()) {
-      output.store_pairs(sum, scales[1]);
-    } else {
-      output.store_each(sum, scales[1]);
-    }
+    if (blocks > 1) Scales::agree(shared, words.stage, t, rank, blocks, sum);
+    if (blocks == 2) add_up_cluster<2>(shared.cluster, sum, ring, t, rank);
+    if (blocks == 4) add_up_cluster<4>(shared.cluster, sum, ring, t, rank);
+    const int quarters = 4 / static_cast<int>(blocks), first = static_cast<int>(rank) * quarters;
+    const TileOutput output(job, tile_at(job, index), Scales::words(shared, words.stage, blocks), first, quarters,
+                            hopper::opaque(t));
+    const uint32_t mark = output.store(sum, staging, index);
     __syncwarp();  // all lanes have read the words
     if (leader) {
       job.marks[(int64_t{index} * 4 + rank) * 8 + t / 32] = mark;
@@ -298,32 +258,24 @@ __device__ void consume(const Job& job, char* ring, typename Scales::Shared& sha
       redo(job, index, rank, t, *reinterpret_cast<RedoShared*>(ring));
 }
 
-// The barriers of a cluster's consumers, for the block's other threads: a cluster has one tile.
-__device__ __forceinline__ void join_cluster(uint32_t blocks) {
-  if (blocks == 1) return;
-  hopper::sync_cluster();
-  hopper::sync_cluster();
-}
-
 template <class F, bool A_ALONG_M, bool B_ALONG_N>
 __global__ void __launch_bounds__(kProductThreads, 1) split_product(const __grid_constant__ Job job) {
   extern __shared__ __align__(1024) char ring[];
   __shared__ ProductShared shared;
-  if (threadIdx.x == 0) shared.init(ProductRing<F>::kStages, 1);
+  const Share share(job);
+  if (threadIdx.x == 0) shared.init(ProductRing<F>::kStages, 1, share.blocks);
   __syncthreads();
   hopper::launch_dependents();
-  hopper::wait_for_predecessor();
+  enter_cluster(share.blocks);
 
-  const Share share(job);
   if (threadIdx.x < 128) {
     hopper::release_registers<40>();
     if (threadIdx.x == 0) produce<F>(job, ring, shared, share);
-    __syncwarp();
-    join_cluster(share.blocks);
   } else {
     hopper::acquire_registers<232>();
-    consume<F, ProductRing<F>, FixedScales, KeepCorrections, A_ALONG_M, B_ALONG_N>(job, ring, shared, threadIdx.x - 128,
-                                                                                   share);
+    float* staging = reinterpret_cast<float*>(ring + ProductRing<F>::kBytes);
+    consume<F, ProductRing<F>, FixedScales, KeepCorrections, A_ALONG_M, B_ALONG_N>(job, ring, staging, shared,
+                                                                                   threadIdx.x - 128, share);
   }
 }
 

@@ -13,6 +13,7 @@ namespace sgemm::split {
 
 constexpr uint32_t kFew = 64;  // dot products take as long as the whole tile at about this many elements
 constexpr int kRedoStep = 8;   // of k
+constexpr int kRedoPart = 64;  // of k: its sum is added to those before, as the tensor cores' is
 
 // Elements that the guard had redone, and tiles that were computed whole, on this device since the library was loaded.
 __device__ unsigned long long redone_elements, redone_tiles;
@@ -21,20 +22,13 @@ struct RedoShared {
   uint32_t count;
   uint32_t marks[kTile][kTile / 32];  // a bit an element
   float a[kRedoStep][kTile + 4], b[kRedoStep][kTile + 4];
+  float total[64][kConsumers];  // each thread's own
 };
-
-__device__ __forceinline__ void sync_consumers() { hopper::sync_some(1, kConsumers); }
 
 __device__ __forceinline__ void store_redone(const Job& job, int batch, int64_t i, int64_t j, float sum) {
   float value = job.p.alpha * sum;
   if (job.p.beta != 0) value += job.p.beta * *job.p.c.matrix(batch).at(i, j);
-  *job.p.d.matrix(batch).at(i, j) = value;
-}
-
-// Where it was stored: the function's code is long, and the sums of a tile are in registers.
-__device__ __forceinline__ void activate_redone(const Job& job, int batch, int64_t i, int64_t j) {
-  float* at = job.p.d.matrix(batch).at(i, j);
-  *at = activated(job.p.activation, *at);
+  *job.p.d.matrix(batch).at(i, j) = activated(job.p.activation, value);
 }
 
 // Each thread reads the masks that it wrote.
@@ -50,8 +44,8 @@ __device__ __forceinline__ void read_marks(const Job& job, int index, uint32_t r
     if (!(mine >> quarter & 1)) continue;
     uint32_t mask = job.masks[(int64_t{index} * 4 + quarter) * kConsumers + t];
     for (; mask; mask &= mask - 1) {
-      const int e = quarter * 16 + __ffs(mask) - 1, col = element_col(t, e);
-      atomicOr(&shared.marks[element_row(t, e)][col / 32], 1u << col % 32);
+      const int row = marked_row(t, __ffs(mask) - 1), col = marked_col(t, quarter);
+      atomicOr(&shared.marks[row][col / 32], 1u << col % 32);
     }
   }
   sync_consumers();
@@ -69,9 +63,7 @@ __device__ __forceinline__ void redo_elements(const Job& job, const TileIndex& t
       float sum = 0;
       for (int64_t q = t % 32; q < depth; q += 32) sum = fmaf(*a.at(row, q), *b.at(q, col), sum);
       for (int o = 16; o; o /= 2) sum += __shfl_xor_sync(~0u, sum, o);
-      if (t % 32 != 0) continue;
-      store_redone(job, tile.batch, row, col, sum);
-      activate_redone(job, tile.batch, row, col);
+      if (t % 32 == 0) store_redone(job, tile.batch, row, col, sum);
     }
   }
 }
@@ -82,6 +74,8 @@ __device__ __forceinline__ void redo_tile(const Job& job, const TileIndex& tile,
   const int row = t / 16 * 8, col = t % 16 * 8;
   const auto marked = [&](int i, int j) { return shared.marks[row + i][(col + j) / 32] >> (col + j) % 32 & 1; };
   float acc[8][8] = {};
+#pragma unroll 1
+  for (int e = 0; e < 64; ++e) shared.total[e][t] = 0;
 #pragma unroll 1
   for (int64_t q0 = 0; q0 < depth; q0 += kRedoStep) {
 #pragma unroll
@@ -107,16 +101,16 @@ __device__ __forceinline__ void redo_tile(const Job& job, const TileIndex& tile,
         for (int j = 0; j < 8; ++j) acc[i][j] = fmaf(x[i], y[j], acc[i][j]);
     }
     sync_consumers();
+    if ((q0 + kRedoStep) % kRedoPart != 0 && q0 + kRedoStep < depth) continue;
+#pragma unroll
+    for (int e = 0; e < 64; ++e) {
+      shared.total[e][t] += acc[e / 8][e % 8];
+      acc[e / 8][e % 8] = 0;
+    }
   }
-#pragma unroll
-  for (int i = 0; i < 8; ++i)
-#pragma unroll
-    for (int j = 0; j < 8; ++j)
-      if (marked(i, j)) store_redone(job, tile.batch, row0 + row + i, col0 + col + j, acc[i][j]);
-  if (job.p.activation == Activation::kNone) return;
 #pragma unroll 1
   for (int e = 0; e < 64; ++e)
-    if (marked(e / 8, e % 8)) activate_redone(job, tile.batch, row0 + row + e / 8, col0 + col + e % 8);
+    if (marked(e / 8, e % 8)) store_redone(job, tile.batch, row0 + row + e / 8, col0 + col + e % 8, shared.total[e][t]);
 }
 
 // The marked elements of a tile that block `rank` of its cluster finished. `t` counts the consumers' threads.

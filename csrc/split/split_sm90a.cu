@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <utility>
 
 #include "../common/launch_cluster.cuh"
 #include "../common/sum.cuh"
+#include "../common/views.h"
 #include "fused.cuh"
 #include "pass.cuh"
 #include "product.cuh"
@@ -16,6 +18,12 @@ namespace {
 
 constexpr int kShort = 512;  // of k: below it every rounding counts, above it every addition costs power
 constexpr int kGroup = 8;    // rows of tiles walked together: 8 to 12 are fastest at 4096 and 8192
+
+// Whether two neighbours can be read or written at once, where both are inside.
+template <class T>
+bool has_pairs(const MatrixView<T>& x) {
+  return x.col == 1 && x.row % 2 == 0 && x.batch % 2 == 0 && reinterpret_cast<uintptr_t>(x.data) % 8 == 0;
+}
 
 int next_power_of_two(int64_t x) {
   int power = 1;
@@ -42,8 +50,12 @@ Operand operand(const float* data, int64_t size, int64_t stride, int64_t k_strid
   return x;
 }
 
+// Shared memory that keeps a block of the pass alone on its multiprocessor. Its blocks start while the kernel in front
+// still runs, and would crowd on the few multiprocessors that are free by then.
+constexpr int kAloneBytes = 116 * 1024;
+
 template <class F, int THREADS>
-void launch_pass(const Job& job, bool split_a, bool split_b, Stream stream) {
+void launch_pass(const Job& job, bool split_a, bool split_b, int sms, Stream stream) {
   PassGrid grid = {};
   const int64_t depth = int64_t{job.steps} * kStep;
   grid.row_threads = std::max(8, next_power_of_two(ceil_div(depth, 4 * kHeld)));
@@ -58,24 +70,31 @@ void launch_pass(const Job& job, bool split_a, bool split_b, Stream stream) {
   grid.busy_a = split_a ? blocks(job.a) : 0;
   grid.blocks_b = ceil_div(grid.busy_b, cluster) * cluster;
   const int64_t all = grid.blocks_b + ceil_div(grid.busy_a, cluster) * cluster;
-  // Not before the kernel in front has ended: its last blocks would leave the pass crowded on a few multiprocessors.
-  launch(split_pass<F, THREADS>, all, THREADS, 0, cluster, false, stream, job, grid);
+  static std::atomic<uint64_t> prepared{0};
+  const auto kernel = split_pass<F, THREADS>;
+  constexpr int kMostBytes = std::max(Held<THREADS>::kBytes, kAloneBytes);
+  allow_shared_bytes(reinterpret_cast<const void*>(kernel), kMostBytes, prepared);
+  launch(kernel, all, THREADS, all <= sms ? kMostBytes : Held<THREADS>::kBytes, cluster, true, stream, job, grid);
 }
 
 template <class F>
-void launch_pass(const Job& job, bool split_a, bool split_b, Stream stream) {
-  const bool long_strips = job.steps * kStep > 4096 && !(job.a.along_k && job.b.along_k);
-  if (long_strips)
-    launch_pass<F, 1024>(job, split_a, split_b, stream);
+void launch_pass(const Job& job, bool split_a, bool split_b, int sms, Stream stream) {
+  const int64_t depth = int64_t{job.steps} * kStep;
+  const int64_t tiles = split_a * job.a.count * job.a.tiles + split_b * job.b.count * job.b.tiles;
+  if (depth > 4096 && !(job.a.along_k && job.b.along_k))  // strips are held by clusters
+    launch_pass<F, 1024>(job, split_a, split_b, sms, stream);
+  else if (depth <= 1024 &&
+           2 * tiles * kTile * depth <= int64_t{512} * 4 * kHeld * sms)  // more blocks for half of them
+    launch_pass<F, 128>(job, split_a, split_b, sms, stream);
   else
-    launch_pass<F, 512>(job, split_a, split_b, stream);
+    launch_pass<F, 512>(job, split_a, split_b, sms, stream);
 }
 
 template <class F, bool A_ALONG_M, bool B_ALONG_N>
 void launch_product(const Job& job, int sms, int cluster, Stream stream) {
   static std::atomic<uint64_t> prepared{0};
   const auto kernel = split_product<F, A_ALONG_M, B_ALONG_N>;
-  constexpr int kBytes = ProductRing<F>::kBytes;
+  constexpr int kBytes = ProductRing<F>::kBytes + TileOutput::kStagingBytes;
   allow_shared_bytes(reinterpret_cast<const void*>(kernel), kBytes, prepared);
   const int64_t clusters = std::min<int64_t>(job.tiles, sms / cluster);
   launch(kernel, clusters * cluster, kProductThreads, kBytes, cluster, true, stream, job);
@@ -85,7 +104,7 @@ template <bool A_ALONG_M, bool B_ALONG_N>
 void launch_fused(const Job& job, int sms, int cluster, Stream stream) {
   static std::atomic<uint64_t> prepared{0};
   const auto kernel = split_fused<A_ALONG_M, B_ALONG_N>;
-  constexpr int kBytes = FusedRing::kBytes + kRawStages * kRawBytes;
+  constexpr int kBytes = FusedRing::kBytes + kRawStages * kRawBytes + TileOutput::kStagingBytes;
   allow_shared_bytes(reinterpret_cast<const void*>(kernel), kBytes, prepared);
   const int64_t clusters = std::min<int64_t>(job.tiles, sms / cluster);
   launch(kernel, clusters * cluster, kFusedThreads, kBytes, cluster, true, stream, job);
@@ -130,6 +149,10 @@ Job make_job(const Problem& p, const Plan& plan, char* packed, char* workspace) 
   if (packed) job.b.count = static_cast<int64_t>(plan.slices);
   job.steps = static_cast<int>(std::max<int64_t>(1, ceil_div(q.k, kStep)));
   job.group = kGroup;
+  job.quads = has_quads(q.d) && (q.beta == 0 || has_quads(q.c));
+  const float alpha = std::fabs(q.alpha);
+  job.pairs = has_pairs(q.d) && (q.beta == 0 || has_pairs(q.c)) && q.activation == Activation::kNone &&
+              (alpha == 0 || (alpha >= 0x1p-60f && alpha <= 0x1p60f));
   job.promotion = q.k > kShort;
   job.tiles = static_cast<int>(q.batch * job.a.tiles * job.b.tiles);
   job.marks = reinterpret_cast<uint32_t*>(workspace + at.marks);
@@ -143,7 +166,7 @@ void launch_piece(const Problem& p, const Plan& plan, char* packed, const Contex
   const int sms = context.device->sms;
   int cluster = plan.cluster;
   while (cluster > job.steps) cluster /= 2;  // the last piece of k may be short
-  if constexpr (!kShape<F>.fused) launch_pass<F>(job, true, !packed, context.stream);
+  if constexpr (!kShape<F>.fused) launch_pass<F>(job, true, !packed, sms, context.stream);
   with_layouts(job, [&](auto a_along_m, auto b_along_n) {
     if constexpr (kShape<F>.fused)
       launch_fused<a_along_m, b_along_n>(job, sms, cluster, context.stream);
@@ -207,7 +230,7 @@ void pack_b(const ConstMatrix& b, void* packed, const Context& context) {
   p.b = b;
   const Plan plan = {0, p.n, 1, at.slice, at.slices, 1, 0, true};
   const Job job = make_job<Fp16x3>(p, plan, static_cast<char*>(packed), nullptr);
-  launch_pass<Fp16x3>(job, false, true, context.stream);
+  launch_pass<Fp16x3>(job, false, true, context.device->sms, context.stream);
 }
 
 Redone redone() {

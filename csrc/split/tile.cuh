@@ -8,6 +8,8 @@ namespace sgemm::split {
 
 constexpr int kConsumers = 256;  // threads that hold a tile's sums, 64 each
 
+__device__ __forceinline__ void sync_consumers() { hopper::sync_some(1, kConsumers); }
+
 struct TileIndex {
   int batch, row, col;
 };
@@ -25,136 +27,207 @@ __device__ __forceinline__ TileIndex tile_at(const Job& job, int t) {
 __device__ __forceinline__ int element_row(int t, int e) { return t / 32 * 16 + t % 32 / 4 + e / 2 % 2 * 8; }
 __device__ __forceinline__ int element_col(int t, int e) { return e / 4 * 8 + t % 4 * 2 + e % 2; }
 
-// A tile's sums on their way to D. The block finishes `quarters` of each thread's elements from `first_quarter` on.
-struct TileOutput {
-  const Job& job;
-  const TileIndex tile;
-  const int t, first_quarter, quarters;
-  Matrix d;
-  ConstMatrix c;
-  int64_t row0, col0;  // of the thread's first element
-  RowScale rows[2];
+// A tile's sums on their way to D, through the guard. Of each warp, that has 16 rows.
+//
+// Most tiles are whole and plain: they go there straight from the accumulators, in as few instructions as can be, for
+// the tensor cores wait, and a kernel of one tile a block waits for each of its instructions. All others go, a quarter
+// of the columns at a time, through shared memory, so that lanes store neighbours, in short loops.
+class TileOutput {
+ public:
+  static constexpr int kStagedFloats = 16 * 32;  // of a warp
+  static constexpr int kStagingBytes = kConsumers / 32 * kStagedFloats * static_cast<int>(sizeof(float));
 
-  __device__ __forceinline__ TileOutput(const Job& job, const TileIndex& tile, const uint32_t (&words)[2][kTile], int t,
-                                        int first_quarter, int quarters)
-      : job(job),
-        tile(tile),
-        t(t),
-        first_quarter(first_quarter),
-        quarters(quarters),
-        d(job.p.d.matrix(tile.batch)),
-        c(job.p.c.matrix(tile.batch)),
-        row0(int64_t{tile.row} * kTile + element_row(t, 0)),
-        col0(int64_t{tile.col} * kTile + element_col(t, 0)),
-        rows{unpack(words[0][element_row(t, 0)]), unpack(words[0][element_row(t, 2)])} {}
+  // `words` of the tile's rows and columns. The block finishes `quarters` of the columns from `first` on.
+  __device__ __forceinline__ TileOutput(const Job& job, const TileIndex& tile, const uint32_t (&words)[2][kTile],
+                                        int first, int quarters, int t)
+      : job_(job),
+        rows_(&words[0][t / 32 * 16]),
+        cols_(words[1]),
+        first_(first),
+        last_(first + quarters),
+        t_(t),
+        row0_(int64_t{tile.row} * kTile + t / 32 * 16),
+        col0_(int64_t{tile.col} * kTile),
+        rows_left_(static_cast<int>(min(job.p.m - row0_, int64_t{16}))),
+        cols_left_(static_cast<int>(min(job.p.n - col0_, int64_t{kTile}))),
+        d_(job.p.d.matrix(tile.batch).at(row0_, col0_)),
+        c_(job.p.beta == 0 ? nullptr : job.p.c.matrix(tile.batch).at(row0_, col0_)) {}
 
-  __device__ __forceinline__ bool finishes(int quarter) const {
-    return quarter >= first_quarter && quarter < first_quarter + quarters;
-  }
-
-  // All of the tile is inside, and its pairs of neighbours can be stored at once, as they are when scaled.
-  __device__ __forceinline__ bool plain() const {
-    return job.p.beta == 0 && d.col == 1 && d.row % 2 == 0 && reinterpret_cast<uintptr_t>(d.data) % 8 == 0 &&
-           (tile.row + 1) * int64_t{kTile} <= d.rows && (tile.col + 1) * int64_t{kTile} <= d.cols;
-  }
-
-  __device__ __forceinline__ float value(float sum, const RowScale& row, const RowScale& col) const {
-    return job.p.alpha * (sum * (row.first * col.first) * (row.second * col.second));
-  }
-
-  __device__ __forceinline__ void put(int64_t i, int64_t j, float value,
-                                      Activation activation = Activation::kNone) const {
-    if (!d.contains(i, j)) return;
-    if (job.p.beta != 0) value += job.p.beta * *c.at(i, j);
-    *d.at(i, j) = activated(activation, value);
-  }
-
-  __device__ __forceinline__ void store_pairs(const float (&sum)[64], const uint32_t (&words)[kTile]) const {
-    float* upper = d.at(row0, col0);
-    float* lower = d.at(row0 + 8, col0);
-#pragma unroll
-    for (int e = 0; e < 64; e += 4) {
-      if (!finishes(e / 16)) continue;
-      const int j = e / 4 * 8;
-      const RowScale left = unpack(words[element_col(t, e)]), right = unpack(words[element_col(t, e + 1)]);
-      *reinterpret_cast<float2*>(upper + j) = {value(sum[e], rows[0], left), value(sum[e + 1], rows[0], right)};
-      *reinterpret_cast<float2*>(lower + j) = {value(sum[e + 2], rows[1], left), value(sum[e + 3], rows[1], right)};
-    }
-  }
-
-  // With C and an activation, whose code is long: so `sum` is indexed at run time.
-  __device__ __forceinline__ void store_activated(const float* sum, const uint32_t (&words)[kTile]) const {
-#pragma unroll 2
-    for (int e = first_quarter * 16; e < (first_quarter + quarters) * 16; e += 4) {
-      const RowScale left = unpack(words[element_col(t, e)]), right = unpack(words[element_col(t, e + 1)]);
-      float x[4] = {value(sum[e], rows[0], left), value(sum[e + 1], rows[0], right), value(sum[e + 2], rows[1], left),
-                    value(sum[e + 3], rows[1], right)};
-      const auto at = [&](const auto& matrix, int i) { return matrix.at(row0 + i / 2 * 8, col0 + e / 4 * 8 + i % 2); };
-      const auto inside = [&](int i) { return d.contains(row0 + i / 2 * 8, col0 + e / 4 * 8 + i % 2); };
-      if (job.p.beta != 0) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          if (inside(i)) x[i] += job.p.beta * *at(c, i);
-      }
-      activate(job.p.activation, x);
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        if (inside(i)) *at(d, i) = x[i];
-    }
-  }
-
-  __device__ __forceinline__ void store_each(const float (&sum)[64], const uint32_t (&words)[kTile]) const {
-#pragma unroll
-    for (int e = 0; e < 64; e += 2) {
-      if (!finishes(e / 16)) continue;
-      const int64_t i = row0 + e / 2 % 2 * 8, j = col0 + e / 4 * 8;
-      put(i, j, value(sum[e], rows[e / 2 % 2], unpack(words[element_col(t, e)])));
-      put(i, j + 1, value(sum[e + 1], rows[e / 2 % 2], unpack(words[element_col(t, e + 1)])));
-    }
-  }
-
-  // Tests each element, stores those that pass, and leaves the others as they are, with masks. Returns the warp's mark.
-  __device__ __forceinline__ uint32_t store_certified(const float* sum, const uint32_t (&words)[kTile],
-                                                      int index) const {
-    if (job.p.activation != Activation::kNone && !__any_sync(~0u, has_threshold(words))) {
-      store_activated(sum, words);
+  // What the guard doesn't certify stays as it is and gets a mask. Returns the warp's mark.
+  __device__ __forceinline__ uint32_t store(const float (&sum)[64], float* staging, int index) const {
+    const uint4 words = *reinterpret_cast<const uint4*>(&cols_[t_ % 32 * 4]);
+    const bool plain = is_plain(rows_[t_ % 16]) & is_plain(words.x) & is_plain(words.y) & is_plain(words.z) &
+                       is_plain(words.w) & (rows_left_ == 16) & (cols_left_ == kTile) & job_.pairs;
+    if (__all_sync(~0u, plain)) {
+      store_pairs(sum);
       return 0;
     }
-    uint32_t marked = 0;
+    staging += t_ / 32 * kStagedFloats;
+    uint32_t mark = 0;
 #pragma unroll 1
-    for (int quarter = first_quarter; quarter < first_quarter + quarters; ++quarter) {
-      uint32_t mask = 0;
-#pragma unroll 1
-      for (int e = 0; e < 16; ++e) {
-        const int at = quarter * 16 + e;
-        const RowScale row = e / 2 % 2 ? rows[1] : rows[0], col = unpack(words[element_col(t, at)]);
-        const int64_t i = row0 + e / 2 % 2 * 8, j = col0 + element_col(0, at);
-        if (fabsf(sum[at]) >= row.threshold + col.threshold)
-          put(i, j, value(sum[at], row, col), job.p.activation);
-        else if (d.contains(i, j))
-          mask |= 1u << e;
-      }
-      if (!__any_sync(~0u, mask)) continue;
-      job.masks[(int64_t{index} * 4 + quarter) * kConsumers + t] = static_cast<uint16_t>(mask);
-      marked += (__reduce_add_sync(~0u, __popc(mask)) << 8) | 1u << quarter;
+    for (int quarter = first_; quarter < last_; ++quarter) {
+      const int lane = hopper::opaque(t_ % 32);
+      stage(sum, quarter, staging, lane);
+      __syncwarp();
+      mark += store_quarter(staging, quarter, lane, index);
+      __syncwarp();
     }
-    return marked;
+    return mark;
   }
 
-  // Whether one of the thread's rows and columns has a threshold: without it every element is certified. As an integer,
-  // a word with a threshold above zero, or NaN, is larger than an exponent alone, and one with -Inf is negative.
-  __device__ __forceinline__ bool has_threshold(const uint32_t (&cols)[kTile]) const {
-    int most = 0;
+ private:
+  // Without a threshold, so that every element is certified, and with an exponent in [-32, 31]: the product of two such
+  // scales and of alpha is a float. As an integer, a word with a threshold above zero, or NaN, is larger than an
+  // exponent alone, and one with -Inf is negative.
+  __device__ __forceinline__ static bool is_plain(uint32_t word) {
+    return static_cast<int>(word) <= 0xff && (word + 32 & 0xc0) == 0x80;
+  }
+
+  __device__ __forceinline__ void store_pairs(const float (&sum)[64]) const {
+    const int lane = t_ % 32, r = element_row(lane, 0), j = element_col(lane, 0);
+    const float upper = job_.p.alpha * word_scale(rows_[r]), lower = job_.p.alpha * word_scale(rows_[r + 8]);
+    const float beta = job_.p.beta;
+    float* const to = d_ + r * job_.p.d.row + j;
+    float* const below = to + 8 * job_.p.d.row;
+    const float* const from = c_ + r * job_.p.c.row + j;
+    const float* const from_below = from + 8 * job_.p.c.row;
 #pragma unroll
-    for (int e = 0; e < 64; e += 4)
-      most = max(most, max(static_cast<int>(cols[element_col(t, e)]), static_cast<int>(cols[element_col(t, e + 1)])));
-    return most > 0xff || !(rows[0].threshold <= 0 && rows[1].threshold <= 0);
+    for (int quarter = 0; quarter < 4; ++quarter) {
+      if (quarter < first_ || quarter >= last_) continue;
+      float2 x[4], y[4];  // D may be C: all is read before the first is written
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const uint2 words = *reinterpret_cast<const uint2*>(&cols_[quarter * 32 + i * 8 + j]);
+        const float left = word_scale(words.x), right = word_scale(words.y);
+        const float* four = &sum[quarter * 16 + i * 4];
+        x[i] = {four[0] * (upper * left), four[1] * (upper * right)};
+        y[i] = {four[2] * (lower * left), four[3] * (lower * right)};
+      }
+      if (beta != 0) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float2 add = *reinterpret_cast<const float2*>(from + quarter * 32 + i * 8);
+          const float2 add_below = *reinterpret_cast<const float2*>(from_below + quarter * 32 + i * 8);
+          x[i] = {fmaf(beta, add.x, x[i].x), fmaf(beta, add.y, x[i].y)};
+          y[i] = {fmaf(beta, add_below.x, y[i].x), fmaf(beta, add_below.y, y[i].y)};
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        hopper::store(to + quarter * 32 + i * 8, x[i]);
+        hopper::store(below + quarter * 32 + i * 8, y[i]);
+      }
+    }
   }
 
-  // Whether the sums are to be looked at one by one.
-  __device__ __forceinline__ bool uncertain(const uint32_t (&words)[2][kTile]) const {
-    return job.p.activation != Activation::kNone || has_threshold(words[1]);
+  // A staged quarter is 16 rows x 32 columns. Eight lanes' quads of neighbours, of whichever row, lie in different
+  // banks, and so do the accumulators' pairs. Quad q of row r begins here:
+  __device__ __forceinline__ static int place(int r, int q) { return r * 32 + ((q ^ (r % 4 * 2)) << 2); }
+
+  template <int QUARTER>
+  __device__ __forceinline__ static void stage(const float (&sum)[64], float* staging, int lane) {
+    const int r = element_row(lane, 0), q = lane % 4 / 2, half = lane % 2 * 2;
+#pragma unroll
+    for (int e = 0; e < 16; e += 2)
+      *reinterpret_cast<float2*>(staging + place(r + e / 2 % 2 * 8, e / 4 * 2 + q) + half) = {
+          sum[QUARTER * 16 + e], sum[QUARTER * 16 + e + 1]};
   }
+  __device__ __forceinline__ static void stage(const float (&sum)[64], int quarter, float* staging, int lane) {
+    if (quarter == 0)
+      stage<0>(sum, staging, lane);
+    else if (quarter == 1)
+      stage<1>(sum, staging, lane);
+    else if (quarter == 2)
+      stage<2>(sum, staging, lane);
+    else
+      stage<3>(sum, staging, lane);
+  }
+
+  __device__ __forceinline__ uint32_t store_quarter(const float* staged, int quarter, int lane, int index) const {
+    const bool plain = __all_sync(~0u, is_plain(rows_[lane % 16]) && is_plain(cols_[quarter * 32 + lane]));
+    if (plain && job_.quads)
+      store_quads(staged, quarter, lane);
+    else if (plain && job_.p.activation == Activation::kNone)
+      store_columns(staged, quarter, lane);
+    else
+      return store_certified(staged, quarter, lane, index);
+    return 0;
+  }
+
+  // A quad in row lane / 8 and in every fourth from there on.
+  __device__ __forceinline__ void store_quads(const float* staged, int quarter, int lane) const {
+    const int q = lane % 8, col = quarter * 32 + q * 4;
+    if (col >= cols_left_) return;
+    const uint4 words = *reinterpret_cast<const uint4*>(&cols_[col]);
+#pragma unroll 1
+    for (int r = lane / 8; r < rows_left_; r += 4) {
+      const float4 sums = *reinterpret_cast<const float4*>(staged + place(r, q));
+      const float scale = word_scale(rows_[r]), alpha = job_.p.alpha, beta = job_.p.beta;
+      float x[4] = {alpha * (sums.x * (scale * word_scale(words.x))), alpha * (sums.y * (scale * word_scale(words.y))),
+                    alpha * (sums.z * (scale * word_scale(words.z))), alpha * (sums.w * (scale * word_scale(words.w)))};
+      if (beta != 0) {
+        const float4 add = *reinterpret_cast<const float4*>(c_ + r * job_.p.c.row + col);
+        x[0] = fmaf(beta, add.x, x[0]);
+        x[1] = fmaf(beta, add.y, x[1]);
+        x[2] = fmaf(beta, add.z, x[2]);
+        x[3] = fmaf(beta, add.w, x[3]);
+      }
+      activate(job_.p.activation, x);
+      hopper::store(d_ + r * job_.p.d.row + col, make_float4(x[0], x[1], x[2], x[3]));
+    }
+  }
+
+  // A column a lane, where neighbours can't be stored at once.
+  __device__ __forceinline__ void store_columns(const float* staged, int quarter, int lane) const {
+    const int col = quarter * 32 + lane;
+    if (col >= cols_left_) return;
+    const float scale = word_scale(cols_[col]);
+#pragma unroll 4
+    for (int r = 0; r < rows_left_; ++r)
+      *d(r, col) =
+          with_c(job_.p.alpha * (staged[place(r, lane / 4) + lane % 4] * (word_scale(rows_[r]) * scale)), r, col);
+  }
+
+  // The same, with a test of each element, and whatever the scales.
+  __device__ __forceinline__ uint32_t store_certified(const float* staged, int quarter, int lane, int index) const {
+    const int col = quarter * 32 + lane;
+    const RowScale right = unpack(cols_[col]);
+    uint32_t mask = 0;
+#pragma unroll 1
+    for (int r = 0; r < rows_left_; ++r) {
+      if (col >= cols_left_) break;
+      const RowScale left = unpack(rows_[r]);
+      const float sum = staged[place(r, lane / 4) + lane % 4];
+      if (fabsf(sum) >= left.threshold + right.threshold)
+        *d(r, col) =
+            activated(job_.p.activation,
+                      with_c(job_.p.alpha * (sum * (left.first * right.first) * (left.second * right.second)), r, col));
+      else
+        mask |= 1u << r;
+    }
+    if (!__any_sync(~0u, mask)) return 0;
+    job_.masks[(int64_t{index} * 4 + quarter) * kConsumers + t_] = static_cast<uint16_t>(mask);
+    return (__reduce_add_sync(~0u, __popc(mask)) << 8) | 1u << quarter;
+  }
+
+  __device__ __forceinline__ float* d(int r, int col) const { return d_ + r * job_.p.d.row + col * job_.p.d.col; }
+  __device__ __forceinline__ float with_c(float x, int r, int col) const {
+    if (job_.p.beta == 0) return x;
+    return fmaf(job_.p.beta, c_[r * job_.p.c.row + col * job_.p.c.col], x);
+  }
+
+  const Job& job_;
+  const uint32_t* rows_;  // words of the warp's
+  const uint32_t (&cols_)[kTile];
+  const int first_, last_, t_;
+  const int64_t row0_, col0_;  // of the warp
+  const int rows_left_, cols_left_;
+  float* d_;  // there
+  const float* c_;
 };
+
+// Where bit `e` of thread `t`'s mask of a quarter lies in the tile.
+__device__ __forceinline__ int marked_row(int t, int e) { return t / 32 * 16 + e; }
+__device__ __forceinline__ int marked_col(int t, int quarter) { return quarter * 32 + t % 32; }
 
 }  // namespace sgemm::split
