@@ -15,12 +15,11 @@ struct ClusterBarriers {
   uint64_t ready;                   // the other blocks have used up their rings
   uint64_t parts[kConsumers / 32];  // of a warp's sums, from the other blocks
 
-  __device__ __forceinline__ void init(uint32_t blocks) {
-    hopper::init_barrier(&ready, blocks - 1);
-    for (uint64_t& barrier : parts) {
-      hopper::init_barrier(&barrier, 1);
-      hopper::arrive_expecting(&barrier, (blocks - 1) * (64 / blocks) * 32 * sizeof(float));
-    }
+  __device__ __forceinline__ void init(int i, uint32_t blocks) {
+    if (i == 0) hopper::init_barrier(&ready, blocks - 1);
+    if (i >= kConsumers / 32) return;
+    hopper::init_barrier(&parts[i], 1);
+    hopper::arrive_expecting(&parts[i], (blocks - 1) * (64 >> blocks / 2) * 32 * sizeof(float));
   }
 };
 

@@ -4,94 +4,27 @@
 //         will need itself; then they scale and split them into the ring of panels from which the consumers multiply.
 // Bound:  shared memory's bandwidth: each element passes it five times. Few tiles: the latency of memory.
 #pragma once
-#include "../common/async_copy.cuh"
 #include "online_scale.cuh"
+#include "raw_panels.cuh"
 
 namespace sgemm::split {
 
-constexpr int kConverters = 256;  // threads, half of them for each operand
 constexpr int kFusedThreads = kConverters + kConsumers;
-constexpr int kRawStages = 3;
-constexpr int kQuads = 8;  // float4s of a stage that a thread copies
-constexpr int kRawBytes = kConverters * kQuads * 16;
 
 using FusedRing = Ring<Fp16x3, 3>;
-using FusedShared = OnlineShared<FusedRing::kStages>;
 using FusedScales = OnlineScales<FusedRing::kStages>;
 
-// Thread t's quads of a stage of 128 rows x 32 of k: four neighbours along k of rows row, row + 16, ...; or of one k, 4
-// further each time, along rows. Of two neighbouring rows, one has its first plane where the other has its second,
-// so that stores meet no bank twice.
-template <bool ALONG_MN>
-struct QuadPlace {
-  int row, k;
-  static constexpr int kRowsApart = ALONG_MN ? 0 : 16, kApart = ALONG_MN ? 4 : 0;
-
-  __device__ __forceinline__ explicit QuadPlace(int t)
-      : row(ALONG_MN ? t % 32 * 4 : t / 64 * 8 + t / 32 % 2 * 2 + t / 16 % 2 + t / 8 % 2 * 4),
-        k(ALONG_MN ? t / 32 : t % 8 * 4) {}
-};
-
-// Copies an operand's raw panels in the order of tiles and stages.
-template <bool ALONG_MN>
-struct RawLoader {
-  using Place = QuadPlace<ALONG_MN>;
-  static constexpr int kFloatsApart = kConverters / 2 * 4;  // from a quad to the thread's next, in a raw stage
-  const float* from;                                        // quad 0
-  int rows_left, k_left;
-
-  __device__ __forceinline__ void start(const Operand& x, int batch, int tile, int step, int64_t depth,
-                                        const Place& at) {
-    const int64_t row = int64_t{tile} * kTile + at.row;
-    from = x.data + (x.count == 1 ? 0 : batch * x.batch_stride) + row * x.stride +
-           (int64_t{step} * kStep + at.k) * x.k_stride;
-    rows_left = static_cast<int>(min(x.size - row, int64_t{kTile}));
-    k_left = static_cast<int>(depth) - step * kStep - at.k;
-  }
-
-  __device__ __forceinline__ void copy_stage(const Operand& x, float4* to) {
-    const int64_t apart = ALONG_MN ? Place::kApart * x.k_stride : Place::kRowsApart * x.stride;
-    // So many quads have elements inside, each so many.
-    const int left = ALONG_MN ? k_left : rows_left, neighbours = ALONG_MN ? rows_left : k_left;
-    float* target = reinterpret_cast<float*>(to);
-    const float* quad = from;
-    if (x.vector) {
-      const int whole = neighbours >= 4 ? left : 0;
-#pragma unroll
-      for (int j = 0; j < kQuads; ++j, quad += apart) {
-        if (j * (Place::kRowsApart + Place::kApart) < whole)
-          copy_async<16>(target + j * kFloatsApart, quad);
-        else
-          to[j * kConverters / 2] = make_float4(0, 0, 0, 0);
-      }
-    } else {
-      const int64_t neighbour = ALONG_MN ? x.stride : x.k_stride;
-#pragma unroll 1
-      for (int j = 0; j < kQuads; ++j, quad += apart, target += kFloatsApart) {
-        const int inside = j * (Place::kRowsApart + Place::kApart) < left ? neighbours : 0;
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          if (e < inside)
-            copy_async<4>(target + e, quad + e * neighbour);
-          else
-            target[e] = 0;
-        }
-      }
-    }
-    from += kStep * x.k_stride;
-    k_left -= kStep;
-  }
-};
+using FusedShared = OnlineShared<FusedRing::kStages>;
 
 // A thread's raw quads of a stage. All are read before anything is stored, which the compiler couldn't swap.
-__device__ __forceinline__ void read_quads(float4 (&v)[kQuads], const float4* raw) {
+__device__ __forceinline__ void read_quads(float4 (&v)[kQuads], const float* raw) {
 #pragma unroll
-  for (int j = 0; j < kQuads; ++j) v[j] = raw[j * kConverters / 2];
+  for (int j = 0; j < kQuads; ++j) v[j] = *reinterpret_cast<const float4*>(raw + j * (kRawFloats / kQuads));
 }
 
 // The same by their rows' factors: one a quad, or one for each of its elements.
 template <bool ALONG_MN>
-__device__ __forceinline__ void read_scaled(float4 (&v)[kQuads], const float4* raw, const float* factors,
+__device__ __forceinline__ void read_scaled(float4 (&v)[kQuads], const float* raw, const float* factors,
                                             const QuadPlace<ALONG_MN>& at) {
   float4 f[ALONG_MN ? 1 : kQuads];
   if constexpr (ALONG_MN)
@@ -181,7 +114,7 @@ struct Converter {
 
   // Scales for a stage with an element that its row's scale is too fine for. Returns whether a row is without one
   // still.
-  __device__ __forceinline__ bool choose_scales(const float4* raw, float (&change)[kTile]) const {
+  __device__ __forceinline__ bool choose_scales(const float* raw, float (&change)[kTile]) const {
     float4 v[kQuads];
     read_quads(v, raw);
     if (ALONG_MN) {
@@ -208,11 +141,11 @@ struct Converter {
   }
 
   // Whether a row without a scale has an element that is not zero.
-  __device__ __forceinline__ bool begins_row(const float4* raw) const {
+  __device__ __forceinline__ bool begins_row(const float* raw) const {
     bool begins = false;
 #pragma unroll 1
     for (int j = 0; j < kQuads; ++j) {
-      const float4 v = raw[j * kConverters / 2];
+      const float4 v = *reinterpret_cast<const float4*>(raw + j * (kRawFloats / kQuads));
       const int* exponents = &rows.exponent[at.row + j * at.kRowsApart];
       begins |= v.x != 0 && exponents[0] == kNoScale;
       begins |= v.y != 0 && exponents[ALONG_MN ? 1 : 0] == kNoScale;
@@ -233,9 +166,9 @@ struct Converter {
     }
   }
 
-  // One stage. `first`: of its tile. Returns whether a row is without a scale still; `unscaled` is what the stage
-  // before returned.
-  __device__ __forceinline__ bool convert(const float4* raw, char* panel, int stage, bool first, bool unscaled,
+  // One stage. `first`: of its tile. Returns whether a row is without a scale
+  // still; `unscaled` is what the stage before returned.
+  __device__ __forceinline__ bool convert(const float* raw, char* panel, int stage, bool first, bool unscaled,
                                           int rows_left) const {
     bool changed = false;
     if (first) unscaled = choose_scales(raw, shared.change[stage][operand]);
@@ -255,28 +188,12 @@ struct Converter {
 };
 
 template <bool ALONG_MN>
-__device__ void convert_operand(const Job& job, const Operand& x, int operand, char* ring, float4* raw,
+__device__ void convert_operand(const Job& job, int operand, char* ring, float* raw, uint64_t* raw_full,
                                 FusedShared& shared, const Share& share, int t) {
+  const Operand& x = operand ? job.b : job.a;
   const int step0 = share.step0, step1 = share.step1;
   const Converter<ALONG_MN> converter(x, shared, operand, t);
-  RawLoader<ALONG_MN> loader;
-  int load_tile = share.first, load_step = step0, slot = 0;
-  const auto load = [&] {
-    if (load_tile < job.tiles) {
-      if (load_step == step0) {
-        const TileIndex tile = tile_at(job, load_tile);
-        loader.start(x, tile.batch, operand ? tile.col : tile.row, step0, job.depth(tile.batch), converter.at);
-      }
-      loader.copy_stage(x, raw + slot * (kRawBytes / 16));
-      if (++load_step == step1) {
-        load_step = step0;
-        load_tile += share.stride;
-      }
-    }
-    commit_copies();
-    slot = slot + 1 == kRawStages ? 0 : slot + 1;
-  };
-  for (int i = 0; i < kRawStages; ++i) load();
+  RawReader<ALONG_MN> reader(job, operand, raw, raw_full, share, t);
 
   Cursor<FusedRing::kStages> at;
   Cursor<2> words;
@@ -288,15 +205,15 @@ __device__ void convert_operand(const Job& job, const Operand& x, int operand, c
         static_cast<int>(min(x.size - int64_t{tile_of_operand} * kTile - converter.at.row, int64_t{kTile}));
     bool unscaled = true;
     for (int step = step0; step < step1; ++step) {
-      wait_copies<kRawStages - 1>();
+      const float* raw_panel = reader.wait();
       hopper::wait(&shared.empty[at.stage], at.parity ^ 1);
       char* panel = ring + at.stage * FusedRing::kStageBytes + operand * FusedRing::kOperandBytes;
-      unscaled = converter.convert(raw + slot * (kRawBytes / 16), panel, at.stage, step == step0, unscaled, rows_left);
+      unscaled = converter.convert(raw_panel, panel, at.stage, step == step0, unscaled, rows_left);
+      reader.release();
       hopper::fence_async_proxy();
       __syncwarp();
       if (t % 32 == 0) hopper::arrive(&shared.full[at.stage]);
       at.advance();
-      load();
     }
     converter.sync();
     hopper::wait(&shared.words_empty[words.stage], words.parity ^ 1);
@@ -312,14 +229,17 @@ __device__ void convert_operand(const Job& job, const Operand& x, int operand, c
 // The tensor cores turn to the other warpgroup meanwhile.
 template <class F, class R, bool A_ALONG_M, bool B_ALONG_N>
 struct AddStages {
-  __device__ __forceinline__ static void tile(const Job&, FusedShared& shared, const PanelView<A_ALONG_M>& a,
-                                              const PanelView<B_ALONG_N>& b, Cursor<R::kStages>& at, int t, int steps,
-                                              float (&sum)[64]) {
+  template <class OnFull>
+  __device__ __forceinline__ static void tile(const Job&, OnlineShared<R::kStages>& shared,
+                                              const PanelView<A_ALONG_M>& a, const PanelView<B_ALONG_N>& b,
+                                              Cursor<R::kStages>& at, int t, int steps, float (&sum)[64],
+                                              const OnFull& on_full) {
     float fresh[64];
 #pragma unroll
     for (int e = 0; e < 64; ++e) sum[e] = 0;
     for (int step = 0; step < steps; ++step) {
       hopper::wait(&shared.full[at.stage], at.parity);
+      on_full();
       const StageProducts<F, A_ALONG_M, B_ALONG_N> stage = {a, b, at.stage * (R::kStageBytes / 16)};
       hopper::fence_products();
       stage.corrections(fresh, false);
@@ -343,28 +263,39 @@ struct AddStages {
 };
 
 template <bool A_ALONG_M, bool B_ALONG_N>
-__global__ void __launch_bounds__(kFusedThreads, 1) split_fused(const __grid_constant__ Job job) {
-  extern __shared__ __align__(1024) char ring[];  // the panels' ring, the raw stages, the sums on their way out
+__global__ void __launch_bounds__(kFusedThreads, 1)
+    split_fused(const __grid_constant__ Job job, const __grid_constant__ RawMaps maps) {
+  extern __shared__ __align__(1024) char ring[];  // the panels' ring, the raw panels, the sums on their way out
   __shared__ FusedShared shared;
+  __shared__ PanelLoader<A_ALONG_M, B_ALONG_N> loader;
   const Share share(job);
-  if (threadIdx.x == 0) shared.init(FusedRing::kStages, kConverters / 32, share.blocks);
+  if (threadIdx.x < 32) {
+    if (threadIdx.x < 2 * kRawStages) hopper::init_barrier(&loader.full[0][threadIdx.x], 1);
+    shared.init(FusedRing::kStages, kConverters / 32, share.blocks);
+  }
   __syncthreads();
   hopper::launch_dependents();
   enter_cluster(share.blocks);
 
+  float* raw = reinterpret_cast<float*>(ring + FusedRing::kBytes);
   if (threadIdx.x < kConverters) {
     hopper::release_registers<88>();
     const int operand = threadIdx.x / (kConverters / 2), t = threadIdx.x % (kConverters / 2);
-    float4* raw = reinterpret_cast<float4*>(ring + FusedRing::kBytes) + operand * kQuads * (kConverters / 2) + t;
     if (operand == 0)
-      convert_operand<A_ALONG_M>(job, job.a, 0, ring, raw, shared, share, t);
+      convert_operand<A_ALONG_M>(job, 0, ring, raw, loader.full[0], shared, share, t);
     else
-      convert_operand<B_ALONG_N>(job, job.b, 1, ring, raw, shared, share, t);
+      convert_operand<B_ALONG_N>(job, 1, ring, raw + kRawStages * kRawFloats, loader.full[1], shared, share, t);
   } else {
     hopper::acquire_registers<168>();
-    float* staging = reinterpret_cast<float*>(ring + FusedRing::kBytes + kRawStages * kRawBytes);
-    consume<Fp16x3, FusedRing, FusedScales, AddStages, A_ALONG_M, B_ALONG_N>(job, ring, staging, shared,
-                                                                             threadIdx.x - kConverters, share);
+    const int t = threadIdx.x - kConverters;
+    const auto load = [&] {
+      if (t == 0) loader.load(job, maps, raw, share);
+    };
+    if (t == 0) loader.start(job, share);
+    for (int i = 0; i < kRawStages; ++i) load();
+    float* staging = raw + 2 * kRawStages * kRawFloats;
+    consume<Fp16x3, FusedRing, FusedScales, AddStages, A_ALONG_M, B_ALONG_N>(job, ring, staging, shared, t, share,
+                                                                             load);
   }
 }
 

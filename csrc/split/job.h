@@ -13,6 +13,7 @@ struct Operand {
   int tiles;      // of 128 rows
   bool along_k;   // planes are K-major, else MN-major
   bool vector;    // float4s can be read
+  bool mapped;    // there is a tensor map
   char* planes;
   uint32_t* words;
 };

@@ -62,7 +62,7 @@ struct OnlineShared : ProductShared {
 
   __device__ __forceinline__ void init(int stages, int writers, uint32_t blocks) {
     ProductShared::init(stages, writers, blocks);
-    if (blocks == 1) return;
+    if (blocks == 1 || threadIdx.x % 32 != 0) return;
     hopper::init_barrier(&words_of_cluster, 1);
     hopper::arrive_expecting(&words_of_cluster, (blocks - 1) * sizeof of_cluster[0]);
     hopper::fence_barrier_init();

@@ -51,13 +51,14 @@ struct Share {
   int first, stride;      // tiles
   int step0, step1;
 
+  // Clusters of 1, 2 or 4: no division, which would take longer than all that is done meanwhile.
   __device__ __forceinline__ explicit Share(const Job& job)
       : rank(hopper::cluster_rank()),
         blocks(hopper::cluster_size()),
-        first(blockIdx.x / blocks),
-        stride(gridDim.x / blocks),
-        step0(job.steps * rank / blocks),
-        step1(job.steps * (rank + 1) / blocks) {}
+        first(blockIdx.x >> blocks / 2),
+        stride(gridDim.x >> blocks / 2),
+        step0(job.steps * rank >> blocks / 2),
+        step1(job.steps * (rank + 1) >> blocks / 2) {}
 };
 
 __device__ __forceinline__ int64_t panel_of(const Operand& x, int batch, int tile) {
@@ -71,18 +72,19 @@ struct ProductShared {
   uint32_t marked;                          // the guard has marked something
   alignas(16) uint32_t words[2][2][kTile];  // (tile's parity, operand, row)
 
-  // For `stages` of a ring; full ones and words wait for `writers`. `blocks` of the cluster.
+  // A warp initialises them. Full stages of a ring, and words, wait for `writers`. `blocks` of the cluster.
   __device__ __forceinline__ void init(int stages, int writers, uint32_t blocks) {
-    for (int i = 0; i < stages; ++i) {
+    const int i = threadIdx.x % 32;
+    if (i < stages) {
       hopper::init_barrier(&full[i], writers);
       hopper::init_barrier(&empty[i], kConsumers / 32);
     }
-    for (int i = 0; i < 2; ++i) {
+    if (i < 2) {
       hopper::init_barrier(&words_full[i], writers);
       hopper::init_barrier(&words_empty[i], kConsumers / 32);
     }
-    if (blocks > 1) cluster.init(blocks);
-    marked = 0;
+    if (blocks > 1) cluster.init(i, blocks);
+    if (i == 0) marked = 0;
     hopper::fence_barrier_init();
   }
 };
@@ -181,9 +183,10 @@ struct StageProducts {
 // takes the place of the corrections: the accumulators' registers are used for nothing else.
 template <class F, class R, bool A_ALONG_M, bool B_ALONG_N>
 struct KeepCorrections {
+  template <class OnFull>
   __device__ __forceinline__ static void tile(const Job& job, ProductShared& shared, const PanelView<A_ALONG_M>& a,
                                               const PanelView<B_ALONG_N>& b, Cursor<R::kStages>& at, int t, int steps,
-                                              float (&correction)[64]) {
+                                              float (&correction)[64], const OnFull& on_full) {
     const bool leader = t % 32 == 0;
     float fresh[64], sum[64];
 #pragma unroll
@@ -191,6 +194,7 @@ struct KeepCorrections {
     int previous = 0;
     for (int step = 0; step < steps; ++step) {
       hopper::wait(&shared.full[at.stage], at.parity);
+      on_full();
       const StageProducts<F, A_ALONG_M, B_ALONG_N> stage = {a, b, at.stage * (R::kStageBytes / 16)};
       hopper::fence_products();
       stage.main(fresh, (step & job.promotion) != 0);
@@ -220,10 +224,11 @@ __device__ __forceinline__ void enter_cluster(uint32_t blocks) {
   if (blocks > 1) hopper::wait_cluster();
 }
 
+// `on_full` is called for each stage that is full.
 template <class F, class R, class Scales, template <class, class, bool, bool> class Multiply, bool A_ALONG_M,
-          bool B_ALONG_N>
+          bool B_ALONG_N, class OnFull>
 __device__ void consume(const Job& job, char* ring, float* staging, typename Scales::Shared& shared, int t,
-                        const Share& share) {
+                        const Share& share, const OnFull& on_full) {
   const uint32_t rank = share.rank, blocks = share.blocks;
   const int steps = share.step1 - share.step0;
   const int warpgroup = t / 128;
@@ -235,7 +240,7 @@ __device__ void consume(const Job& job, char* ring, float* staging, typename Sca
   Cursor<R::kStages> at;
   Cursor<2> words;
   for (int index = share.first; index < job.tiles; index += share.stride) {
-    Multiply<F, R, A_ALONG_M, B_ALONG_N>::tile(job, shared, a, b, at, t, steps, sum);
+    Multiply<F, R, A_ALONG_M, B_ALONG_N>::tile(job, shared, a, b, at, t, steps, sum, on_full);
     hopper::wait(&shared.words_full[words.stage], words.parity);
     if (blocks > 1) Scales::agree(shared, words.stage, t, rank, blocks, sum);
     if (blocks == 2) add_up_cluster<2>(shared.cluster, sum, ring, t, rank);
@@ -263,7 +268,7 @@ __global__ void __launch_bounds__(kProductThreads, 1) split_product(const __grid
   extern __shared__ __align__(1024) char ring[];
   __shared__ ProductShared shared;
   const Share share(job);
-  if (threadIdx.x == 0) shared.init(ProductRing<F>::kStages, 1, share.blocks);
+  if (threadIdx.x < 32) shared.init(ProductRing<F>::kStages, 1, share.blocks);
   __syncthreads();
   hopper::launch_dependents();
   enter_cluster(share.blocks);
@@ -275,7 +280,7 @@ __global__ void __launch_bounds__(kProductThreads, 1) split_product(const __grid
     hopper::acquire_registers<232>();
     float* staging = reinterpret_cast<float*>(ring + ProductRing<F>::kBytes);
     consume<F, ProductRing<F>, FixedScales, KeepCorrections, A_ALONG_M, B_ALONG_N>(job, ring, staging, shared,
-                                                                                   threadIdx.x - 128, share);
+                                                                                   threadIdx.x - 128, share, [] {});
   }
 }
 

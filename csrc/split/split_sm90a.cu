@@ -12,6 +12,7 @@
 #include "fused.cuh"
 #include "pass.cuh"
 #include "product.cuh"
+#include "tensor_map.cuh"
 
 namespace sgemm::split {
 namespace {
@@ -101,13 +102,18 @@ void launch_product(const Job& job, int sms, int cluster, Stream stream) {
 }
 
 template <bool A_ALONG_M, bool B_ALONG_N>
-void launch_fused(const Job& job, int sms, int cluster, Stream stream) {
+void launch_fused(Job job, int sms, int cluster, Stream stream) {
   static std::atomic<uint64_t> prepared{0};
   const auto kernel = split_fused<A_ALONG_M, B_ALONG_N>;
-  constexpr int kBytes = FusedRing::kBytes + kRawStages * kRawBytes + TileOutput::kStagingBytes;
+  constexpr int kBytes = FusedRing::kBytes + 2 * kRawStages * kRawFloats * 4 + TileOutput::kStagingBytes;
   allow_shared_bytes(reinterpret_cast<const void*>(kernel), kBytes, prepared);
+  RawMaps maps = {};
+  for (auto [x, map] : {std::pair{&job.a, &maps.a}, std::pair{&job.b, &maps.b}}) {
+    x->mapped = can_be_mapped(*x, job.k_all);
+    if (x->mapped) *map = tensor_map(*x, job.k_all);
+  }
   const int64_t clusters = std::min<int64_t>(job.tiles, sms / cluster);
-  launch(kernel, clusters * cluster, kFusedThreads, kBytes, cluster, true, stream, job);
+  launch(kernel, clusters * cluster, kFusedThreads, kBytes, cluster, true, stream, job, maps);
 }
 
 // Calls `launch` with whether A's neighbours lie along m, and B's along n.

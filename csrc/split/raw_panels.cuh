@@ -1,0 +1,171 @@
+// An operand's panels of float32 as they lie in memory, on their way to the converters of fused.cuh, several stages
+// ahead.
+//
+// A tensor map lets one thread copy a whole panel, with zeros for what is outside. Without one, where neighbours are no
+// quads in memory, each thread copies the elements that it will need. That is slow beyond its many instructions: a
+// fence of the converters waits for such copies, but not for those by a map.
+#pragma once
+#include <cuda.h>
+
+#include "../common/async_copy.cuh"
+#include "product.cuh"
+
+namespace sgemm::split {
+
+constexpr int kConverters = 256;  // threads, half of them for each operand
+constexpr int kRawStages = 3;
+constexpr int kRawFloats = kTile * kStep;  // of an operand's panel: rows of 32 of k, or 32 of k with 128 rows each
+constexpr int kQuads = 8;                  // float4s of a panel that a thread converts
+
+// Of both operands; a CUtensorMap's address has to be a multiple of 64.
+struct RawMaps {
+  CUtensorMap a, b;
+};
+
+// Thread t's quads of a panel: four neighbours along k of rows row, row + 16, ...; or of one k, 4 further each time,
+// along rows. Of two neighbouring rows, one has its first plane where the other has its second, so that stores meet no
+// bank twice.
+template <bool ALONG_MN>
+struct QuadPlace {
+  int row, k;
+  static constexpr int kRowsApart = ALONG_MN ? 0 : 16, kApart = ALONG_MN ? 4 : 0;
+  static constexpr int kFloatsApart = kRawFloats / kQuads;
+
+  __device__ __forceinline__ explicit QuadPlace(int t)
+      : row(ALONG_MN ? t % 32 * 4 : t / 64 * 8 + t / 32 % 2 * 2 + t / 16 % 2 + t / 8 % 2 * 4),
+        k(ALONG_MN ? t / 32 : t % 8 * 4) {}
+  __device__ __forceinline__ int first_float() const { return ALONG_MN ? k * kTile + row : row * kStep + k; }
+};
+
+// An operand's raw panels as its converters see them, a stage after the other.
+template <bool ALONG_MN>
+class RawReader {
+ public:
+  // `panels`: kRawStages of kRawFloats. `full`: a barrier each.
+  __device__ __forceinline__ RawReader(const Job& job, bool of_b, float* panels, uint64_t* full, const Share& share,
+                                       int t)
+      : job_(job),
+        x_(of_b ? job.b : job.a),
+        panels_(panels),
+        full_(full),
+        share_(share),
+        of_b_(of_b),
+        t_(t),
+        at_(t),
+        tile_(share.first),
+        step_(share.step0) {
+    if (!x_.mapped)
+      for (int i = 0; i < kRawStages; ++i) copy_elements();
+  }
+
+  // The thread's first quad of the next panel, when it is there.
+  __device__ __forceinline__ const float* wait() const {
+    if (x_.mapped)
+      hopper::wait(&full_[next_.stage], next_.parity);
+    else
+      wait_copies<kRawStages - 1>();
+    return panels_ + next_.stage * kRawFloats + at_.first_float();
+  }
+
+  // The thread is done with it. Who sees that a stage of the ring is full knows that all threads are.
+  __device__ __forceinline__ void release() {
+    if (!x_.mapped) copy_elements();
+    next_.advance();
+  }
+
+ private:
+  using Place = QuadPlace<ALONG_MN>;
+
+  // The thread's own elements of the panel after those under way, to the place of the one that was used last.
+  __device__ __forceinline__ void copy_elements() {
+    if (tile_ < job_.tiles) {
+      const TileIndex tile = tile_at(job_, tile_);
+      const int64_t row = int64_t{of_b_ ? tile.col : tile.row} * kTile + at_.row, k = int64_t{step_} * kStep + at_.k;
+      const int64_t rows_left = x_.size - row, k_left = job_.depth(tile.batch) - k;
+      // So many quads have elements inside, each so many.
+      const int64_t left = ALONG_MN ? k_left : rows_left, neighbours = ALONG_MN ? rows_left : k_left;
+      const int64_t neighbour = ALONG_MN ? x_.stride : x_.k_stride;
+      const int64_t apart = ALONG_MN ? Place::kApart * x_.k_stride : Place::kRowsApart * x_.stride;
+      const float* quad =
+          x_.data + (x_.count == 1 ? 0 : tile.batch * x_.batch_stride) + row * x_.stride + k * x_.k_stride;
+      float* target = panels_ + slot_ * kRawFloats + at_.first_float();
+#pragma unroll 1
+      for (int j = 0; j < kQuads; ++j, quad += apart, target += Place::kFloatsApart) {
+        const int64_t inside = j * (Place::kRowsApart + Place::kApart) < left ? neighbours : 0;
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          if (e < inside)
+            copy_async<4>(target + e, quad + e * neighbour);
+          else
+            target[e] = 0;
+        }
+      }
+      if (++step_ == share_.step1) {
+        step_ = share_.step0;
+        tile_ += share_.stride;
+      }
+    }
+    commit_copies();
+    slot_ = slot_ + 1 == kRawStages ? 0 : slot_ + 1;
+  }
+
+  const Job& job_;
+  const Operand& x_;
+  float* const panels_;
+  uint64_t* const full_;
+  const Share& share_;
+  const bool of_b_;
+  const int t_;
+  const Place at_;
+  Cursor<kRawStages> next_;
+  int tile_, step_, slot_ = 0;  // to copy, element by element
+};
+
+// Copies the panels of both operands, as far as there are maps, in the order of tiles and stages. In shared memory; one
+// thread of the consumers works with it.
+template <bool A_ALONG_M, bool B_ALONG_N>
+struct PanelLoader {
+  uint64_t full[2][kRawStages];  // barriers
+  int tile, step, slot;          // of the next panels
+  int row, col, k, batch;        // of the tile
+
+  __device__ __forceinline__ void start(const Job& job, const Share& share) {
+    tile = share.first;
+    step = share.step0;
+    slot = 0;
+    find_tile(job);
+  }
+
+  // The next panels, to the place of those that were used up longest ago.
+  __device__ __forceinline__ void load(const Job& job, const RawMaps& maps, float* panels, const Share& share) {
+    if (tile >= job.tiles) return;
+    load<A_ALONG_M>(job, job.a, maps.a, panels, row, full[0]);
+    load<B_ALONG_N>(job, job.b, maps.b, panels + kRawStages * kRawFloats, col, full[1]);
+    slot = slot + 1 == kRawStages ? 0 : slot + 1;
+    if (++step < share.step1) return;
+    step = share.step0;
+    tile += share.stride;
+    if (tile < job.tiles) find_tile(job);
+  }
+
+ private:
+  __device__ __forceinline__ void find_tile(const Job& job) {
+    const TileIndex index = tile_at(job, tile);
+    row = index.row * kTile;
+    col = index.col * kTile;
+    k = static_cast<int>(index.batch * job.k_slice);
+    batch = job.k_slice ? 0 : index.batch;
+  }
+
+  template <bool ALONG_MN>
+  __device__ __forceinline__ void load(const Job& job, const Operand& x, const CUtensorMap& map, float* panels, int mn,
+                                       uint64_t (&barriers)[kRawStages]) {
+    if (!x.mapped) return;
+    const int q = k + step * kStep;
+    hopper::arrive_expecting(&barriers[slot], kRawFloats * sizeof(float));
+    hopper::copy_tensor(panels + slot * kRawFloats, &map, ALONG_MN ? mn : q, ALONG_MN ? q : mn,
+                        x.count == 1 ? 0 : batch, &barriers[slot]);
+  }
+};
+
+}  // namespace sgemm::split
