@@ -210,6 +210,27 @@ def test_rows_that_grow_along_k(row: Kernel, begin: int, factor: float) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+@pytest.mark.parametrize("alpha", [1.0, -2.7, 2.0**-20, 1e6])
+@pytest.mark.parametrize("exponent", [-100, -30, 0, 40, 60])
+@pytest.mark.parametrize("shape", [(TILE, 2 * TILE), (200, 180), (TILE + 1, TILE + 2), (131, 129)])
+@each_split
+def test_every_way_of_sums_to_memory(row: Kernel, shape, exponent, alpha, beta) -> None:
+    """Whole tiles and edges, with neighbours or without, whatever the scales and factors."""
+    here(row)
+    (m, n), k = shape, 70
+    a = torch.ldexp(torch.randn(m, k, device="cuda"), torch.tensor(float(exponent), device="cuda"))
+    b = torch.randn(k, n, device="cuda")
+    a[m // 2] = 0
+    c = torch.ldexp(torch.randn(m, n, device="cuda"), torch.tensor(float(exponent), device="cuda"))
+    exact = alpha * (a.double() @ b.double()) + beta * c.double()
+    magnitude = abs(alpha) * (a.double().abs() @ b.double().abs()) + abs(beta) * c.double().abs()
+    torch.ops.sgemm.gemm_(c, a, b, alpha=alpha, beta=beta, kernel=row.name)
+    unit = (2.0**-24 * magnitude).clamp(min=2.0**-149)
+    assert bool(((c.double() - exact).abs() <= 10 * unit).all())
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("columns", [1, 30, TILE])
 @pytest.mark.parametrize("m", [40, TILE])
 def test_few_and_many_marked_elements(m: int, columns: int) -> None:

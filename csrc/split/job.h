@@ -27,7 +27,7 @@ struct Job {
   int group;        // rows of tiles that are walked together, so that their panels stay in the L2 cache
   int tiles;
   bool quads;     // four neighbours of d, and of c if it is read, can be read and written at once
-  bool pairs;     // two of a whole tile can, and are only scaled and added
+  bool pairs;     // two can, and are only scaled and added
   int promotion;  // sums leave the tensor cores every stage (0) or every second one (1)
   // What the guard marks: for each tile, block of its cluster and warp, a bit for each quarter of the threads' elements
   // that has masks, and from bit 8 on how many elements; the masks.

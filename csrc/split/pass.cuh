@@ -25,25 +25,27 @@ template <int THREADS>
 struct Held {
   static constexpr int kBytes = kHeld * THREADS * 16;
   float4* quads;
+  int count;
 
   __device__ __forceinline__ float4 operator[](int j) const { return quads[j * THREADS]; }
 
-  // From (mn, q) on, `k_apart` further along k each time; zeros outside.
-  __device__ __forceinline__ void read(const Operand& x, int64_t batch, int64_t mn, int q, int k_apart,
-                                       int64_t depth) const {
+  // From (mn, q) on, `k_apart` further along k each time, up to `end`; zeros outside.
+  __device__ __forceinline__ void read(const Operand& x, int64_t batch, int64_t mn, int q, int k_apart, int64_t depth,
+                                       int end) {
+    count = min(kHeld, (end - q + k_apart - 1) / k_apart);  // none, if q is beyond the end
     const float* from = x.data + batch * x.batch_stride + mn * x.stride + q * x.k_stride;
     const int64_t apart = k_apart * x.k_stride, rows = x.size - mn;
     int k_left = static_cast<int>(depth) - q;
     if (x.vector) {
 #pragma unroll 1
-      for (int j = 0; j < kHeld; ++j, from += apart, k_left -= k_apart) {
+      for (int j = 0; j < count; ++j, from += apart, k_left -= k_apart) {
         const bool inside = rows > 0 && k_left > 0;
         copy_async<16>(reinterpret_cast<float*>(quads + j * THREADS), inside ? from : x.data, inside ? 16 : 0);
       }
     } else {
       const int64_t neighbour = x.along_k ? x.k_stride : x.stride;
 #pragma unroll 1
-      for (int j = 0; j < kHeld; ++j, from += apart, k_left -= k_apart) {
+      for (int j = 0; j < count; ++j, from += apart, k_left -= k_apart) {
         const int64_t left = x.along_k ? (rows > 0 ? k_left : 0) : (k_left > 0 ? rows : 0);
 #pragma unroll
         for (int e = 0; e < 4; ++e)
@@ -93,7 +95,7 @@ __device__ __forceinline__ void split_rows(const Job& job, const Operand& x, con
   };
   uint32_t largest = 0;
 #pragma unroll 4
-  for (int j = 0; j < kHeld; ++j) largest = max(largest, largest_magnitude(held[j]));
+  for (int j = 0; j < held.count; ++j) largest = max(largest, largest_magnitude(held[j]));
   largest = reduce(largest, [](uint32_t a, uint32_t b) { return max(a, b); });
   const int exponent = row_exponent<F>(largest);
   const float factor = power_of_two(-exponent);
@@ -105,8 +107,7 @@ __device__ __forceinline__ void split_rows(const Job& job, const Operand& x, con
   first += (chunk ^ swizzle) << 4;
   const int64_t apart = int64_t{at.apart / kStep} * kShape<F>.planes * kPanelBytes;
 #pragma unroll 2
-  for (int j = 0; j < kHeld; ++j) {
-    if (at.q + j * at.apart >= job.steps * kStep) break;
+  for (int j = 0; j < held.count; ++j) {
     const float4 v = held[j], s = make_float4(v.x * factor, v.y * factor, v.z * factor, v.w * factor);
     small += is_small<F>(s.x) + is_small<F>(s.y) + is_small<F>(s.z) + is_small<F>(s.w);
     QuadPlanes<F>(s).store(first + j * apart, second + j * apart);
@@ -124,7 +125,7 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
   const int lane = threadIdx.x % 32, quad = threadIdx.x & (quads - 1), strip = 4 * quads;
   uint32_t largest[4] = {};
 #pragma unroll 4
-  for (int j = 0; j < kHeld; ++j) take_largest(largest, held[j]);
+  for (int j = 0; j < held.count; ++j) take_largest(largest, held[j]);
   if (threadIdx.x < kMaxStrip) scratch.small[threadIdx.x] = 0;
   if (blocks > 1) hopper::arrive_cluster();  // the others may write here, once this block has started
 #pragma unroll
@@ -162,9 +163,8 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
   const int chunk = at.r % 64 / 8;
   uint32_t small[4] = {};
 #pragma unroll 2
-  for (int j = 0; j < kHeld; ++j) {
+  for (int j = 0; j < held.count; ++j) {
     const int q = at.q + j * at.apart;
-    if (q >= job.steps * kStep) break;
     const float4 v = held[j], s = make_float4(v.x * factor[0], v.y * factor[1], v.z * factor[2], v.w * factor[3]);
     small[0] += is_small<F>(s.x);
     small[1] += is_small<F>(s.y);
@@ -230,9 +230,9 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
   at.tile = first / kTile;
   at.r = static_cast<int>(first % kTile);
   const int64_t batch = at.tile / x.tiles, mn = at.tile % x.tiles * kTile + at.r;
-  const Held<THREADS> held = {reinterpret_cast<float4*>(memory) + threadIdx.x};
+  Held<THREADS> held = {reinterpret_cast<float4*>(memory) + threadIdx.x, 0};
   hopper::wait_for_predecessor();
-  held.read(x, batch, mn, at.q, at.apart, job.depth(batch));
+  held.read(x, batch, mn, at.q, at.apart, job.depth(batch), job.steps * kStep);
   if (x.along_k)
     split_rows<F>(job, x, at, held, grid.row_threads, &scratch.of_warp[0][0]);
   else

@@ -12,14 +12,16 @@ namespace {
 // Measured on an H200. The tensor cores take 256 cycles for a 16-bit product of a tile and a step; their clock falls
 // under load.
 constexpr double kCyclesOfStep = 256, kTensorClock = 1.45e9;
-constexpr double kTileSeconds = 2.6e-6;       // to fill the pipeline, and to store
-constexpr double kClusterSeconds = 1.5e-6;    // to add up a cluster's parts
-constexpr double kLaunchSeconds = 5.5e-6;     // pass, product and redo, when there is nothing to do
+constexpr double kTileSeconds = 2.2e-6;       // to fill the pipeline, and to store
+constexpr double kClusterSeconds = 0.8e-6;    // to add up a cluster's parts
+constexpr double kLaunchSeconds = 3.5e-6;     // pass and product, when there is nothing to do
 constexpr double kSumSeconds = 2.0e-6;        // one launch more
 constexpr double kPassBandwidth = 0.8;        // of a copy's
-constexpr double kFusedStepSeconds = 1.4e-6;  // to split a stage, which takes longer than its products
-constexpr double kFusedLaunchSeconds = 4.5e-6;
-constexpr double kFusedUnaligned = 1.8;  // elements that are copied one by one
+constexpr double kFusedStepSeconds = 1.1e-6;  // to split a stage, which takes longer than its products
+constexpr double kFusedTileSeconds = 4.0e-6;
+constexpr double kFusedLaunchSeconds = 4.0e-6;
+// Elements that are copied one by one.
+constexpr double kFusedUnaligned = 1.8, kPassUnaligned = 1.5, kUnalignedSeconds = 5e-6;
 constexpr int64_t kShortestSlice = 256;
 constexpr int64_t kMoreSlices = 6;
 constexpr size_t kDefaultLimitMib = 4096;
@@ -39,17 +41,19 @@ double seconds(const Shape& shape, const Problem& p, const Device& device, const
   const int cluster = plan.cluster;
   const int64_t tiles = ceil_div(p.m, kTile) * ceil_div(p.n, kTile) * p.batch * slices;
   const double waves = double(ceil_div(tiles, resident(device, cluster)));
-  const double step = shape.fused ? kFusedStepSeconds * (quads(p.a) && quads(p.b) ? 1 : kFusedUnaligned)
-                                  : shape.products * kCyclesOfStep / kTensorClock;
-  const double product =
-      waves * (ceil_div(steps(slice), cluster) * step + kTileSeconds + (cluster > 1) * kClusterSeconds);
+  const bool aligned = quads(p.a) && quads(p.b);
+  const double step =
+      shape.fused ? kFusedStepSeconds * (aligned ? 1 : kFusedUnaligned) : shape.products * kCyclesOfStep / kTensorClock;
+  const double product = waves * (ceil_div(steps(slice), cluster) * step +
+                                  (shape.fused ? kFusedTileSeconds : kTileSeconds) + (cluster > 1) * kClusterSeconds);
   const double bandwidth = device.bandwidth_gbs * 1e9;
   // What the pass reads and writes.
   const double matrices_a = matrices(p.a, p.batch), matrices_b = plan.packed_b ? 0 : matrices(p.b, p.batch);
   const double operands = (matrices_a * p.m + matrices_b * p.n) * p.k;
   const double panels = matrices_a * ceil_div(p.m, kTile) + matrices_b * ceil_div(p.n, kTile);
   const double planes = panels * slices * steps(slice) * shape.planes * kPanelBytes;
-  const double pass = (4 * operands + planes) / (kPassBandwidth * bandwidth);
+  const double pass = (4 * operands + planes) / (kPassBandwidth * bandwidth) * (aligned ? 1 : kPassUnaligned) +
+                      (aligned ? 0 : kUnalignedSeconds);
   const double stores = double(p.m) * p.n * p.batch * 4 / bandwidth;
   const double sum = slices > 1 ? kSumSeconds + stores * (slices + 1) : 0;
   if (shape.fused)

@@ -17,13 +17,16 @@
 namespace sgemm::split {
 namespace {
 
-constexpr int kShort = 512;  // of k: below it every rounding counts, above it every addition costs power
-constexpr int kGroup = 8;    // rows of tiles walked together: 8 to 12 are fastest at 4096 and 8192
+// Stages of all tiles, beyond which the chip's power is the limit, and each addition costs some. Up to there it is
+// free.
+constexpr int64_t kManySteps = 20000;
+constexpr int kGroup = 8;  // rows of tiles walked together: 8 to 12 are fastest at 4096 and 8192
 
-// Whether two neighbours can be read or written at once, where both are inside.
+// Whether two neighbours can be read or written at once.
 template <class T>
 bool has_pairs(const MatrixView<T>& x) {
-  return x.col == 1 && x.row % 2 == 0 && x.batch % 2 == 0 && reinterpret_cast<uintptr_t>(x.data) % 8 == 0;
+  return x.col == 1 && x.cols % 2 == 0 && x.row % 2 == 0 && x.batch % 2 == 0 &&
+         reinterpret_cast<uintptr_t>(x.data) % 8 == 0;
 }
 
 int next_power_of_two(int64_t x) {
@@ -158,9 +161,9 @@ Job make_job(const Problem& p, const Plan& plan, char* packed, char* workspace) 
   job.quads = has_quads(q.d) && (q.beta == 0 || has_quads(q.c));
   const float alpha = std::fabs(q.alpha);
   job.pairs = has_pairs(q.d) && (q.beta == 0 || has_pairs(q.c)) && q.activation == Activation::kNone &&
-              (alpha == 0 || (alpha >= 0x1p-60f && alpha <= 0x1p60f));
-  job.promotion = q.k > kShort;
+              (alpha == 0 || (alpha >= 0x1p-8f && alpha <= 0x1p8f));
   job.tiles = static_cast<int>(q.batch * job.a.tiles * job.b.tiles);
+  job.promotion = int64_t{job.tiles} * job.steps > kManySteps;
   job.marks = reinterpret_cast<uint32_t*>(workspace + at.marks);
   job.masks = reinterpret_cast<uint16_t*>(workspace + at.masks);
   return job;

@@ -29,9 +29,9 @@ __device__ __forceinline__ int element_col(int t, int e) { return e / 4 * 8 + t 
 
 // A tile's sums on their way to D, through the guard. Of each warp, that has 16 rows.
 //
-// Most tiles are whole and plain: they go there straight from the accumulators, in as few instructions as can be, for
-// the tensor cores wait, and a kernel of one tile a block waits for each of its instructions. All others go, a quarter
-// of the columns at a time, through shared memory, so that lanes store neighbours, in short loops.
+// Most tiles are plain: they go there straight from the accumulators, in as few instructions as can be, for the tensor
+// cores wait, and a kernel of one tile a block waits for each of its instructions. All others go, a quarter of the
+// columns at a time, through shared memory, so that lanes store neighbours, in short loops.
 class TileOutput {
  public:
   static constexpr int kStagedFloats = 16 * 32;  // of a warp
@@ -57,9 +57,12 @@ class TileOutput {
   __device__ __forceinline__ uint32_t store(const float (&sum)[64], float* staging, int index) const {
     const uint4 words = *reinterpret_cast<const uint4*>(&cols_[t_ % 32 * 4]);
     const bool plain = is_plain(rows_[t_ % 16]) & is_plain(words.x) & is_plain(words.y) & is_plain(words.z) &
-                       is_plain(words.w) & (rows_left_ == 16) & (cols_left_ == kTile) & job_.pairs;
+                       is_plain(words.w) & job_.pairs;
     if (__all_sync(~0u, plain)) {
-      store_pairs(sum);
+      if (rows_left_ == 16 && cols_left_ == kTile)
+        store_pairs<true>(sum);
+      else
+        store_pairs<false>(sum);
       return 0;
     }
     staging += t_ / 32 * kStagedFloats;
@@ -76,13 +79,13 @@ class TileOutput {
   }
 
  private:
-  // Without a threshold, so that every element is certified, and with an exponent in [-32, 31]: the product of two such
-  // scales and of alpha is a float. As an integer, a word with a threshold above zero, or NaN, is larger than an
-  // exponent alone, and one with -Inf is negative.
+  // Without a threshold, so that every element is certified, and with an exponent in [-60, 59], or of zeros alone (with
+  // the threshold -Inf): the product of two such scales and of alpha is a float, be it subnormal.
   __device__ __forceinline__ static bool is_plain(uint32_t word) {
-    return static_cast<int>(word) <= 0xff && (word + 32 & 0xc0) == 0x80;
+    return static_cast<int>(word) < 0 || word - (128 - 60) < 120;
   }
 
+  template <bool WHOLE>
   __device__ __forceinline__ void store_pairs(const float (&sum)[64]) const {
     const int lane = t_ % 32, r = element_row(lane, 0), j = element_col(lane, 0);
     const float upper = job_.p.alpha * word_scale(rows_[r]), lower = job_.p.alpha * word_scale(rows_[r + 8]);
@@ -95,9 +98,13 @@ class TileOutput {
     for (int quarter = 0; quarter < 4; ++quarter) {
       if (quarter < first_ || quarter >= last_) continue;
       float2 x[4], y[4];  // D may be C: all is read before the first is written
+      bool in_x[4], in_y[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const uint2 words = *reinterpret_cast<const uint2*>(&cols_[quarter * 32 + i * 8 + j]);
+        const int col = quarter * 32 + i * 8;
+        in_x[i] = WHOLE || (r < rows_left_ && col + j < cols_left_);
+        in_y[i] = WHOLE || (r + 8 < rows_left_ && col + j < cols_left_);
+        const uint2 words = *reinterpret_cast<const uint2*>(&cols_[col + j]);
         const float left = word_scale(words.x), right = word_scale(words.y);
         const float* four = &sum[quarter * 16 + i * 4];
         x[i] = {four[0] * (upper * left), four[1] * (upper * right)};
@@ -106,16 +113,19 @@ class TileOutput {
       if (beta != 0) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const float2 add = *reinterpret_cast<const float2*>(from + quarter * 32 + i * 8);
-          const float2 add_below = *reinterpret_cast<const float2*>(from_below + quarter * 32 + i * 8);
+          const int col = quarter * 32 + i * 8;
+          float2 add = {}, add_below = {};
+          if (in_x[i]) add = *reinterpret_cast<const float2*>(from + col);
+          if (in_y[i]) add_below = *reinterpret_cast<const float2*>(from_below + col);
           x[i] = {fmaf(beta, add.x, x[i].x), fmaf(beta, add.y, x[i].y)};
           y[i] = {fmaf(beta, add_below.x, y[i].x), fmaf(beta, add_below.y, y[i].y)};
         }
       }
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        hopper::store(to + quarter * 32 + i * 8, x[i]);
-        hopper::store(below + quarter * 32 + i * 8, y[i]);
+        const int col = quarter * 32 + i * 8;
+        if (in_x[i]) hopper::store(to + col, x[i]);
+        if (in_y[i]) hopper::store(below + col, y[i]);
       }
     }
   }
