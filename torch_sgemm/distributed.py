@@ -56,6 +56,12 @@ def register_if_loaded() -> None:
         register()
 
 
+def is_distributed(x: torch.Tensor) -> bool:
+    """Whether ``x`` is a DTensor."""
+    loaded = sys.modules.get("torch.distributed.tensor")
+    return loaded is not None and isinstance(x, loaded.DTensor)
+
+
 def register() -> None:
     """Registers the rules; imports ``torch.distributed.tensor``. Further calls do nothing.
 

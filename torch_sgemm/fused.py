@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from torch_sgemm import _library  # noqa: F401  registers the operators
 from torch_sgemm.derivatives import batched
-from torch_sgemm.distributed import register_if_loaded
+from torch_sgemm.distributed import is_distributed, register_if_loaded
 from torch_sgemm.functional import _is_untransformed, _product
 from torch_sgemm.inductor import register_lowerings
 from torch_sgemm.packed import PackedMatrix
@@ -150,10 +150,27 @@ class _Linear(torch.autograd.Function):
     def backward(ctx, grad: Tensor):
         x, weight, _, _ = ctx.saved_tensors
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad[:3]
-        rows = _rows(_Linear._through_activation(ctx, grad))
+        grad = _Linear._through_activation(ctx, grad)
+        if x.dim() > 2 and is_distributed(x):
+            return _Linear._backward_of_parts(ctx, grad)
+        rows = _rows(grad)
         grad_x = _product(rows, weight, ctx.kernel).reshape(x.shape) if needs_x else None
         grad_weight = _product(rows.mT, _rows(x), ctx.kernel) if needs_weight else None
         return grad_x, grad_weight, rows.sum(0) if needs_bias else None, None, None
+
+    @staticmethod
+    def _backward_of_parts(ctx, grad: Tensor):
+        """The same without flattening, which DTensor refuses of a dimension that is split."""
+        x, weight, _, _ = ctx.saved_tensors
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+        grad_x = _Linear.apply(grad, weight.mT, None, None, ctx.kernel) if needs_x else None
+        grad_weight = grad_bias = None
+        if needs_weight:
+            by_matrix = _product(grad.flatten(0, -3).mT, x.flatten(0, -3), ctx.kernel)
+            grad_weight = by_matrix.sum(0)
+        if needs_bias:
+            grad_bias = grad.sum(tuple(range(grad.dim() - 1)))
+        return grad_x, grad_weight, grad_bias, None, None
 
     @staticmethod
     def jvp(ctx, tangent_x, tangent_weight, tangent_bias, *_) -> Tensor:
