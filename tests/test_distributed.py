@@ -37,7 +37,10 @@ SIZES = {
 EQUATIONS = {"mm": ("mk", "kn"), "bmm": ("bmk", "bkn")}
 SUMS = {"addmm": "mm", "baddbmm": "bmm"}
 MESHES = [(2,), (4,), (2, 2)]
-LINEAR = hasattr(Partial, "LINEAR_REDUCE_OPS")  # the newer rules, and with them strided splits
+LINEAR = hasattr(Partial, "LINEAR_REDUCE_OPS")  # the newer rules
+FLATTENS = hasattr(
+    tensor._ops._view_ops, "_ViewShardingPropagator"
+)  # strided splits of what is split inside
 
 
 # --- processes -------------------------------------------------------------------------------
@@ -390,7 +393,7 @@ def _check_flattened(mesh) -> None:
     _same(torch_sgemm.matmul(x, y), torch.matmul(x, y), a @ b, x.placements)
 
 
-@pytest.mark.skipif(not LINEAR, reason=f"DTensor of torch {torch.__version__} flattens no split")
+@pytest.mark.skipif(not FLATTENS, reason=f"DTensor of torch {torch.__version__} flattens no split")
 def test_flattened_batches(processes: Processes) -> None:
     processes(_check_flattened)
 

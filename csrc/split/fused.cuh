@@ -1,8 +1,8 @@
 // Splitting pass and product in one kernel, where a pass of its own costs more than splitting a panel once a tile.
 //
-// Idea:   two warpgroups copy the operands' float32 panels to shared memory, several stages ahead, each thread what it
-//         will need itself; then they scale and split them into the ring of panels from which the consumers multiply.
-// Bound:  shared memory's bandwidth: each element passes it five times. Few tiles: the latency of memory.
+// Idea:   the operands' float32 panels come to shared memory several stages ahead (raw_panels.cuh); two warpgroups scale
+//         and split them into the ring of panels from which the consumers multiply.
+// Bound:  the converters' instructions: a stage takes twice as long as its products.
 #pragma once
 #include "online_scale.cuh"
 #include "raw_panels.cuh"
@@ -13,7 +13,6 @@ constexpr int kFusedThreads = kConverters + kConsumers;
 
 using FusedRing = Ring<Fp16x3, 3>;
 using FusedScales = OnlineScales<FusedRing::kStages>;
-
 using FusedShared = OnlineShared<FusedRing::kStages>;
 
 // A thread's raw quads of a stage. All are read before anything is stored, which the compiler couldn't swap.
