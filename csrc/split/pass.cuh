@@ -2,8 +2,8 @@
 //
 // Idea:   a row that lies along k is held in one block's shared memory, a strip of 32 columns in that of a cluster,
 //         while its largest magnitude is found; then it is scaled and split. The planes come out as the product wants
-//         them in shared memory: panels of 128 rows x 32 of k, already swizzled, K-major or MN-major as the source runs,
-//         so that the product loads a panel with one plain bulk copy and nothing is ever transposed.
+//         them in shared memory: panels of 128 rows x 32 of k, already swizzled, K-major or MN-major as the source
+//         runs, so that the product loads a panel with one plain bulk copy and nothing is ever transposed.
 // Bound:  memory: 4 bytes an element in, 4 (8 for three planes) out.
 // Panel:  kPanelBytes, for each pair of planes. K-major: row r holds 128 bytes, 32 of k of the first plane, then of the
 //         second; its 16-byte chunk c lies at chunk c ^ (r % 8). MN-major: for each plane two blocks of 64 rows, in
