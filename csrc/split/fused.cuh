@@ -1,8 +1,7 @@
 // Splitting pass and product in one kernel, where a pass of its own costs more than splitting a panel once a tile.
 //
-// Idea:   raw float32 panels come to shared memory several stages ahead (raw_panels.cuh); two warpgroups scale and
-// split
-//         them into the ring of panels from which the consumers multiply.
+// Idea:   raw float32 panels come to shared memory several stages ahead (raw_panels.cuh); two warpgroups scale them and
+//         split them into the ring of panels from which the consumers multiply.
 // Bound:  the converters' instructions: a stage takes twice as long as its products.
 #pragma once
 #include "online_scale.cuh"
