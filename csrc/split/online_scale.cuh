@@ -58,7 +58,8 @@ struct OnlineShared : ProductShared {
   alignas(16) float change[STAGES][2][kTile];  // factors of the sums of earlier stages
   uint64_t words_of_cluster;                   // a barrier: the other blocks' words are there
   alignas(16) uint32_t of_cluster[4][2][kTile];
-  alignas(16) uint32_t agreed[2][kTile];  // what they agree on
+  alignas(16) uint32_t agreed[2][kTile];         // what they agree on
+  alignas(16) float change_to_agreed[2][kTile];  // other warps may still follow the last stages' changes
 
   __device__ __forceinline__ void init(int stages, int writers, uint32_t blocks) {
     ProductShared::init(stages, writers, blocks);
@@ -104,7 +105,7 @@ struct OnlineScales {
     }
     if (redo) threshold = NAN;
     shared.agreed[operand][row] = (__float_as_uint(threshold) & ~0xffu) | static_cast<uint32_t>(exponent + 128);
-    float(&change)[2][kTile] = shared.change[0];
+    float(&change)[2][kTile] = shared.change_to_agreed;
     change[operand][row] = power_of_two(max(word_exponent(own) - exponent, -126));
     sync_consumers();
     multiply(change, true, true, t, sum);
