@@ -1,9 +1,9 @@
 // An operand's panels of float32 as they lie in memory, on their way to the converters of fused.cuh, several stages
 // ahead.
 //
-// A tensor map lets one thread copy a whole panel, with zeros for what is outside. Without one, where neighbours are no
-// quads in memory, each thread copies the elements that it will need. That is slow beyond its many instructions: a
-// fence of the converters waits for such copies, but not for those by a map.
+// A tensor map lets one thread copy whole panels, with zeros for what is outside, so that the converters have nothing
+// to do with it. Without one, where neighbours are no quads in memory, each of them copies the elements that it will
+// need.
 #pragma once
 #include <cuda.h>
 
