@@ -27,7 +27,7 @@ __device__ __forceinline__ TileIndex tile_at(const Job& job, int t) {
 __device__ __forceinline__ int element_row(int t, int e) { return t / 32 * 16 + t % 32 / 4 + e / 2 % 2 * 8; }
 __device__ __forceinline__ int element_col(int t, int e) { return e / 4 * 8 + t % 4 * 2 + e % 2; }
 
-// A tile's sums on their way to D, through the guard. Of each warp, that has 16 rows.
+// A tile's sums on their way to D, through the guard; each warp has 16 rows of them.
 //
 // Most tiles are plain: they go there straight from the accumulators, in as few instructions as can be, for the tensor
 // cores wait, and a kernel of one tile a block waits for each of its instructions. All others go, a quarter of the
