@@ -38,9 +38,8 @@ EQUATIONS = {"mm": ("mk", "kn"), "bmm": ("bmk", "bkn")}
 SUMS = {"addmm": "mm", "baddbmm": "bmm"}
 MESHES = [(2,), (4,), (2, 2)]
 LINEAR = hasattr(Partial, "LINEAR_REDUCE_OPS")  # the newer rules
-FLATTENS = hasattr(
-    tensor._ops._view_ops, "_ViewShardingPropagator"
-)  # strided splits of what is split inside
+# Whether a dimension that is split inside can be flattened.
+FLATTENS = hasattr(tensor._ops._view_ops, "_ViewShardingPropagator")
 
 
 # --- processes -------------------------------------------------------------------------------

@@ -51,15 +51,19 @@ _registered = False
 
 def register_if_loaded() -> None:
     """:func:`register`, if the program has imported ``torch.distributed.tensor``."""
-    loaded = sys.modules.get("torch.distributed.tensor")
-    if not _registered and hasattr(loaded, "DTensor"):
+    if not _registered and _dtensor() is not None:
         register()
 
 
 def is_distributed(x: torch.Tensor) -> bool:
     """Whether ``x`` is a DTensor."""
-    loaded = sys.modules.get("torch.distributed.tensor")
-    return loaded is not None and isinstance(x, loaded.DTensor)
+    kind = _dtensor()
+    return kind is not None and isinstance(x, kind)
+
+
+def _dtensor() -> type | None:
+    """DTensor, if the program has imported it."""
+    return getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
 
 
 def register() -> None:
