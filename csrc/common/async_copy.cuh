@@ -17,16 +17,6 @@ __device__ __forceinline__ void copy_async(float* target, const float* source, i
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(source), "r"(valid) : "memory");
 }
 
-// All of BYTES.
-template <int BYTES>
-__device__ __forceinline__ void copy_async(float* target, const float* source) {
-  const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(target));
-  if constexpr (BYTES == 16)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(source) : "memory");
-  else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(source) : "memory");
-}
-
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 // Until at most PENDING committed groups are under way.

@@ -24,11 +24,15 @@ inline Problem transposed(const Problem& p) {
           p.activation};
 }
 
-// Whether four neighbours of a row can be read, or written, at once.
+// Whether COUNT neighbours of a row can be read, or written, at once.
+template <int COUNT, class T>
+bool has_groups(const MatrixView<T>& x) {
+  return x.col == 1 && x.cols % COUNT == 0 && x.row % COUNT == 0 && x.batch % COUNT == 0 &&
+         reinterpret_cast<uintptr_t>(x.data) % (COUNT * sizeof(T)) == 0;
+}
 template <class T>
 bool has_quads(const MatrixView<T>& x) {
-  return x.col == 1 && x.cols % 4 == 0 && x.row % 4 == 0 && x.batch % 4 == 0 &&
-         reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
+  return has_groups<4>(x);
 }
 
 // Matrices in memory: one that the whole batch shares counts once.

@@ -1,8 +1,7 @@
 // Sums of a tile whose k is shared by the blocks of a cluster.
 //
 // Idea:   block r gets the whole sums of its share of each thread's elements, the r-th 64 / BLOCKS of them, added in
-// the
-//         order of the ranks. The rings, which no block reads any more, serve as mailboxes: (rank, quad, thread)
+//         the order of the ranks. The rings, which no block reads any more, serve as mailboxes: (rank, quad, thread)
 //         float4. Barriers count arrivals and bytes. Nobody waits for a cluster's barrier, whose fence would wait for
 //         everything that is under way.
 #pragma once

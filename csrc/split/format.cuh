@@ -120,7 +120,6 @@ __device__ __forceinline__ uint32_t row_word(uint32_t largest, int exponent, uin
 
 __device__ __forceinline__ int word_exponent(uint32_t word) { return static_cast<int>(word & 0xff) - 128; }
 __device__ __forceinline__ float word_threshold(uint32_t word) { return __uint_as_float(word & 0xffffff00u); }
-
 __device__ __forceinline__ float word_scale(uint32_t word) { return __uint_as_float((word << 23) - (1u << 23)); }
 
 // A word unpacked. The scale is the product of two factors: between them lies no overflow and no underflow.

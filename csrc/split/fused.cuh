@@ -16,9 +16,12 @@ using FusedScales = OnlineScales<FusedRing::kStages>;
 using FusedShared = OnlineShared<FusedRing::kStages>;
 
 // A thread's raw quads of a stage. All are read before anything is stored, which the compiler couldn't swap.
+__device__ __forceinline__ const float4& raw_quad(const float* raw, int j) {
+  return *reinterpret_cast<const float4*>(raw + j * kFloatsApart);
+}
 __device__ __forceinline__ void read_quads(float4 (&v)[kQuads], const float* raw) {
 #pragma unroll
-  for (int j = 0; j < kQuads; ++j) v[j] = *reinterpret_cast<const float4*>(raw + j * (kRawFloats / kQuads));
+  for (int j = 0; j < kQuads; ++j) v[j] = raw_quad(raw, j);
 }
 
 // The same by their rows' factors: one a quad, or one for each of its elements.
@@ -144,7 +147,7 @@ struct Converter {
     bool begins = false;
 #pragma unroll 1
     for (int j = 0; j < kQuads; ++j) {
-      const float4 v = *reinterpret_cast<const float4*>(raw + j * (kRawFloats / kQuads));
+      const float4 v = raw_quad(raw, j);
       const int* exponents = &rows.exponent[at.row + j * at.kRowsApart];
       begins |= v.x != 0 && exponents[0] == kNoScale;
       begins |= v.y != 0 && exponents[ALONG_MN ? 1 : 0] == kNoScale;
@@ -165,8 +168,8 @@ struct Converter {
     }
   }
 
-  // One stage. `first`: of its tile. Returns whether a row is without a scale
-  // still; `unscaled` is what the stage before returned.
+  // One stage. `first`: of its tile. Returns whether a row is without a scale still; `unscaled` is what the stage
+  // before returned.
   __device__ __forceinline__ bool convert(const float* raw, char* panel, int stage, bool first, bool unscaled,
                                           int rows_left) const {
     bool changed = false;
@@ -292,7 +295,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     };
     if (t == 0) loader.start(job, share);
     for (int i = 0; i < kRawStages; ++i) load();
-    float* staging = raw + 2 * kRawStages * kRawFloats;
+    float* staging = raw + kRawBytes / 4;
     consume<Fp16x3, FusedRing, FusedScales, AddStages, A_ALONG_M, B_ALONG_N>(job, ring, staging, shared, t, share,
                                                                              load);
   }

@@ -16,6 +16,14 @@ struct Operand {
   bool mapped;    // there is a tensor map
   char* planes;
   uint32_t* words;
+
+  int64_t neighbour() const { return along_k ? k_stride : stride; }  // distances in memory
+  int64_t across() const { return along_k ? stride : k_stride; }
+  // Whether neighbours lie side by side, in lines that begin at multiples of 16 bytes.
+  bool aligned() const {
+    return neighbour() == 1 && across() % 4 == 0 && (count == 1 || batch_stride % 4 == 0) &&
+           reinterpret_cast<uintptr_t>(data) % 16 == 0;
+  }
 };
 
 struct Job {

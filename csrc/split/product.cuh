@@ -1,10 +1,9 @@
 // The product of split operands on Hopper's tensor cores, with float32 accuracy.
 //
-// Idea:   16-bit wgmma adds with 25 bits and cuts off, so long sums drift. Here a sum lives in the tensor cores for 32
-// of
-//         k only: hi * hi goes to a fresh accumulator that is added to a float32 one in the ordinary way, while the
-//         tensor cores work on the corrections, which are 2^11 times smaller (2^8 in bfloat16) and have an accumulator
-//         of their own.
+// Idea:   16-bit wgmma adds with 25 bits and cuts off, so long sums drift. Here a sum lives in the tensor cores for
+//         32 of k only (64, where additions would cost time): hi * hi goes to a fresh accumulator that is added to a
+//         float32 one in the ordinary way, while the tensor cores work on the corrections, which are 2^11 times
+//         smaller (2^8 in bfloat16) and have an accumulator of their own.
 // Block:  a persistent block of three warpgroups works on 128 x 128 tiles. One thread of the first keeps a ring of
 //         stages filled with bulk copies; each of the others owns 64 x 128 of the tile: 192 accumulators a thread.
 // Bound:  the tensor cores (256 cycles for a 16-bit product of a stage) and the chip's power.

@@ -16,6 +16,8 @@ constexpr int kConverters = 256;  // threads, half of them for each operand
 constexpr int kRawStages = 3;
 constexpr int kRawFloats = kTile * kStep;  // of an operand's panel: rows of 32 of k, or 32 of k with 128 rows each
 constexpr int kQuads = 8;                  // float4s of a panel that a thread converts
+constexpr int kFloatsApart = kRawFloats / kQuads;                                         // of a thread's quads
+constexpr int kRawBytes = 2 * kRawStages * kRawFloats * static_cast<int>(sizeof(float));  // of both operands
 
 // Of both operands; a CUtensorMap's address has to be a multiple of 64.
 struct RawMaps {
@@ -29,7 +31,6 @@ template <bool ALONG_MN>
 struct QuadPlace {
   int row, k;
   static constexpr int kRowsApart = ALONG_MN ? 0 : 16, kApart = ALONG_MN ? 4 : 0;
-  static constexpr int kFloatsApart = kRawFloats / kQuads;
 
   __device__ __forceinline__ explicit QuadPlace(int t)
       : row(ALONG_MN ? t % 32 * 4 : t / 64 * 8 + t / 32 % 2 * 2 + t / 16 % 2 + t / 8 % 2 * 4),
@@ -90,12 +91,12 @@ class RawReader {
           x_.data + (x_.count == 1 ? 0 : tile.batch * x_.batch_stride) + row * x_.stride + k * x_.k_stride;
       float* target = panels_ + slot_ * kRawFloats + at_.first_float();
 #pragma unroll 1
-      for (int j = 0; j < kQuads; ++j, quad += apart, target += Place::kFloatsApart) {
+      for (int j = 0; j < kQuads; ++j, quad += apart, target += kFloatsApart) {
         const int64_t inside = j * (Place::kRowsApart + Place::kApart) < left ? neighbours : 0;
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           if (e < inside)
-            copy_async<4>(target + e, quad + e * neighbour);
+            copy_async<4>(target + e, quad + e * neighbour, 4);
           else
             target[e] = 0;
         }

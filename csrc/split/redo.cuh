@@ -1,9 +1,8 @@
 // What the guard marked, computed again in float32 from the original operands.
 //
 // Idea:   a block's consumers do this behind all its tiles; nothing happens if none has a mark. A tile with a few
-// marked
-//         elements has them redone one by one, a dot product for each warp; one with many is computed as a whole, and
-//         the marked elements are stored.
+//         marked elements has them redone one by one, a dot product for each warp; one with many is computed as a
+//         whole, and the marked elements are stored.
 #pragma once
 #include "../common/activation.h"
 #include "job.h"

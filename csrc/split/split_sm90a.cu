@@ -17,17 +17,9 @@
 namespace sgemm::split {
 namespace {
 
-// Stages of all tiles, beyond which the chip's power is the limit, and each addition costs some. Up to there it is
-// free.
+// Stages of all tiles, beyond which the chip's power is the limit, so that each addition costs time.
 constexpr int64_t kManySteps = 20000;
 constexpr int kGroup = 8;  // rows of tiles walked together: 8 to 12 are fastest at 4096 and 8192
-
-// Whether two neighbours can be read or written at once.
-template <class T>
-bool has_pairs(const MatrixView<T>& x) {
-  return x.col == 1 && x.cols % 2 == 0 && x.row % 2 == 0 && x.batch % 2 == 0 &&
-         reinterpret_cast<uintptr_t>(x.data) % 8 == 0;
-}
 
 int next_power_of_two(int64_t x) {
   int power = 1;
@@ -46,9 +38,7 @@ Operand operand(const float* data, int64_t size, int64_t stride, int64_t k_strid
   x.count = batch_stride == 0 ? 1 : batch;
   x.tiles = static_cast<int>(ceil_div(size, kTile));
   x.along_k = k_stride == 1 || stride != 1;
-  const int64_t neighbour = x.along_k ? k_stride : stride, across = x.along_k ? stride : k_stride;
-  x.vector = neighbour == 1 && (x.along_k ? depth : size) % 4 == 0 && across % 4 == 0 && batch_stride % 4 == 0 &&
-             reinterpret_cast<uintptr_t>(data) % 16 == 0;
+  x.vector = x.aligned() && (x.along_k ? depth : size) % 4 == 0;
   x.planes = planes;
   x.words = reinterpret_cast<uint32_t*>(words);
   return x;
@@ -94,29 +84,32 @@ void launch_pass(const Job& job, bool split_a, bool split_b, int sms, Stream str
     launch_pass<F, 512>(job, split_a, split_b, sms, stream);
 }
 
+// A kernel of persistent blocks, of which each has `bytes` of shared memory and the sums' staging behind them.
+template <auto KERNEL, class... Params>
+void launch_persistent(int threads, int bytes, int sms, int cluster, Stream stream, const Job& job,
+                       const Params&... params) {
+  static std::atomic<uint64_t> prepared{0};
+  bytes += TileOutput::kStagingBytes;
+  allow_shared_bytes(reinterpret_cast<const void*>(KERNEL), bytes, prepared);
+  const int64_t clusters = std::min<int64_t>(job.tiles, sms / cluster);
+  launch(KERNEL, clusters * cluster, threads, bytes, cluster, true, stream, job, params...);
+}
+
 template <class F, bool A_ALONG_M, bool B_ALONG_N>
 void launch_product(const Job& job, int sms, int cluster, Stream stream) {
-  static std::atomic<uint64_t> prepared{0};
-  const auto kernel = split_product<F, A_ALONG_M, B_ALONG_N>;
-  constexpr int kBytes = ProductRing<F>::kBytes + TileOutput::kStagingBytes;
-  allow_shared_bytes(reinterpret_cast<const void*>(kernel), kBytes, prepared);
-  const int64_t clusters = std::min<int64_t>(job.tiles, sms / cluster);
-  launch(kernel, clusters * cluster, kProductThreads, kBytes, cluster, true, stream, job);
+  launch_persistent<split_product<F, A_ALONG_M, B_ALONG_N>>(kProductThreads, ProductRing<F>::kBytes, sms, cluster,
+                                                            stream, job);
 }
 
 template <bool A_ALONG_M, bool B_ALONG_N>
 void launch_fused(Job job, int sms, int cluster, Stream stream) {
-  static std::atomic<uint64_t> prepared{0};
-  const auto kernel = split_fused<A_ALONG_M, B_ALONG_N>;
-  constexpr int kBytes = FusedRing::kBytes + 2 * kRawStages * kRawFloats * 4 + TileOutput::kStagingBytes;
-  allow_shared_bytes(reinterpret_cast<const void*>(kernel), kBytes, prepared);
   RawMaps maps = {};
   for (auto [x, map] : {std::pair{&job.a, &maps.a}, std::pair{&job.b, &maps.b}}) {
     x->mapped = can_be_mapped(*x, job.k_all);
     if (x->mapped) *map = tensor_map(*x, job.k_all);
   }
-  const int64_t clusters = std::min<int64_t>(job.tiles, sms / cluster);
-  launch(kernel, clusters * cluster, kFusedThreads, kBytes, cluster, true, stream, job, maps);
+  launch_persistent<split_fused<A_ALONG_M, B_ALONG_N>>(kFusedThreads, FusedRing::kBytes + kRawBytes, sms, cluster,
+                                                       stream, job, maps);
 }
 
 // Calls `launch` with whether A's neighbours lie along m, and B's along n.
@@ -158,9 +151,9 @@ Job make_job(const Problem& p, const Plan& plan, char* packed, char* workspace) 
   if (packed) job.b.count = static_cast<int64_t>(plan.slices);
   job.steps = static_cast<int>(std::max<int64_t>(1, ceil_div(q.k, kStep)));
   job.group = kGroup;
-  job.quads = has_quads(q.d) && (q.beta == 0 || has_quads(q.c));
+  job.quads = has_groups<4>(q.d) && (q.beta == 0 || has_groups<4>(q.c));
   const float alpha = std::fabs(q.alpha);
-  job.pairs = has_pairs(q.d) && (q.beta == 0 || has_pairs(q.c)) && q.activation == Activation::kNone &&
+  job.pairs = has_groups<2>(q.d) && (q.beta == 0 || has_groups<2>(q.c)) && q.activation == Activation::kNone &&
               (alpha == 0 || (alpha >= 0x1p-8f && alpha <= 0x1p8f));
   job.tiles = static_cast<int>(q.batch * job.a.tiles * job.b.tiles);
   job.promotion = int64_t{job.tiles} * job.steps > kManySteps;

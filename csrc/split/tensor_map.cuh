@@ -31,19 +31,17 @@ inline decltype(&cuTensorMapEncodeTiled) encode_tensor_map() {
 
 // Whether there can be one, with `depth` of k.
 inline bool can_be_mapped(const Operand& x, int64_t depth) {
-  const int64_t neighbour = x.along_k ? x.k_stride : x.stride, across = x.along_k ? x.stride : x.k_stride;
-  const auto fits = [](int64_t stride) { return stride > 0 && stride % 4 == 0 && 4 * stride < kMaxBytes; };
-  return neighbour == 1 && fits(across) && (x.count == 1 || fits(x.batch_stride)) && x.size < kMaxExtent && depth > 0 &&
-         depth < kMaxExtent && reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
+  const auto fits = [](int64_t stride) { return stride > 0 && 4 * stride < kMaxBytes; };
+  return x.aligned() && fits(x.across()) && (x.count == 1 || fits(x.batch_stride)) && x.size < kMaxExtent &&
+         depth > 0 && depth < kMaxExtent;
 }
 
 // (neighbours, rows or k, matrices) of float32, with `depth` of k; zeros outside. Throws std::runtime_error if the
 // driver refuses.
 inline CUtensorMap tensor_map(const Operand& x, int64_t depth) {
-  const int64_t across = x.along_k ? x.stride : x.k_stride;
   const uint64_t matrices = x.count;
   const uint64_t extents[] = {uint64_t(x.along_k ? depth : x.size), uint64_t(x.along_k ? x.size : depth), matrices};
-  const uint64_t bytes_apart[] = {4 * uint64_t(across), matrices == 1 ? 16 : 4 * uint64_t(x.batch_stride)};
+  const uint64_t bytes_apart[] = {4 * uint64_t(x.across()), matrices == 1 ? 16 : 4 * uint64_t(x.batch_stride)};
   const uint32_t box[] = {uint32_t(x.along_k ? kStep : kTile), uint32_t(x.along_k ? kTile : kStep), 1};
   const uint32_t every[] = {1, 1, 1};
   CUtensorMap map;
