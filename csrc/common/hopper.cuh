@@ -173,17 +173,23 @@ __device__ __forceinline__ uint32_t map_to_rank(uint32_t address, uint32_t rank)
   return mapped;
 }
 
-__device__ __forceinline__ void store_in_cluster(uint32_t address, uint32_t value) {
-  asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
-}
-
 // As arrive() at the barrier of another block.
 __device__ __forceinline__ void arrive_in_cluster(uint32_t barrier) {
   dawdle();
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// Four floats to another block, whose barrier counts their bytes.
+// What this thread wrote to other blocks becomes visible to whoever learns of it.
+__device__ __forceinline__ void fence_cluster() { asm volatile("fence.acq_rel.cluster;" ::: "memory"); }
+
+// A word to another block, or to this one, whose barrier counts the bytes.
+__device__ __forceinline__ void store_in_cluster(uint32_t target, uint32_t value, uint32_t barrier) {
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(target),
+               "r"(value), "r"(barrier)
+               : "memory");
+}
+
+// Four floats, likewise.
 __device__ __forceinline__ void store_in_cluster(uint32_t target, const float* four, uint32_t barrier) {
   asm volatile(
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(target),

@@ -69,6 +69,21 @@ struct PassScratch {
   uint32_t of_warp[32][kMaxStrip];
   uint32_t of_block[kMaxCluster][kMaxStrip];
   uint32_t small[kMaxStrip];
+  uint64_t maxima_here;  // barriers: the cluster's maxima are in of_block,
+  uint64_t counted;      // and its blocks have counted their small elements
+
+  // For strips of `strip` columns, before anything is under way that a fence would wait for.
+  __device__ __forceinline__ void start(uint32_t blocks, int strip) {
+    if (threadIdx.x < kMaxStrip) small[threadIdx.x] = 0;
+    if (blocks == 1) return;
+    if (threadIdx.x == 0) {
+      hopper::init_barrier(&maxima_here, 1);
+      hopper::arrive_expecting(&maxima_here, blocks * strip * sizeof(uint32_t));
+      hopper::init_barrier(&counted, blocks);
+      hopper::fence_barrier_init();
+    }
+    hopper::arrive_cluster();  // the others may write here
+  }
 };
 
 template <class F>
@@ -126,8 +141,6 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
   uint32_t largest[4] = {};
 #pragma unroll 4
   for (int j = 0; j < held.count; ++j) take_largest(largest, held[j]);
-  if (threadIdx.x < kMaxStrip) scratch.small[threadIdx.x] = 0;
-  if (blocks > 1) hopper::arrive_cluster();  // the others may write here, once this block has started
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     for (int o = 16; o >= quads; o /= 2) largest[i] = max(largest[i], __shfl_xor_sync(~0u, largest[i], o));
@@ -136,15 +149,17 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
   __syncthreads();
   if (blocks > 1) {
     hopper::wait_cluster();
+    const uint32_t place = hopper::shared_address(scratch.of_block[rank]);
+    const uint32_t barrier = hopper::shared_address(&scratch.maxima_here);
     for (uint32_t i = threadIdx.x; i < strip * blocks; i += THREADS) {
       const uint32_t column = i & (strip - 1), to = i / strip;
       uint32_t of_block = 0;
 #pragma unroll
       for (int w = 0; w < THREADS / 32; ++w) of_block = max(of_block, scratch.of_warp[w][column]);
-      hopper::store_in_cluster(hopper::map_to_rank(hopper::shared_address(&scratch.of_block[rank][column]), to),
-                               of_block);
+      hopper::store_in_cluster(hopper::map_to_rank(place + column * sizeof(uint32_t), to), of_block,
+                               hopper::map_to_rank(barrier, to));
     }
-    hopper::sync_cluster();
+    hopper::wait(&scratch.maxima_here, 0);
   }
   const uint32_t(*maxima)[kMaxStrip] = blocks > 1 ? scratch.of_block : scratch.of_warp;
   const int rows = blocks > 1 ? blocks : THREADS / 32;
@@ -181,13 +196,13 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
       const uint32_t sum = hopper::map_to_rank(hopper::shared_address(&scratch.small[quad * 4 + i]), 0);
       if (lane < quads && small[i]) hopper::add_in_cluster(sum, small[i]);
     }
+    hopper::fence_cluster();
+    __syncthreads();
   }
   if (blocks > 1) {
-    hopper::arrive_cluster();
+    if (threadIdx.x == 0) hopper::arrive_in_cluster(hopper::map_to_rank(hopper::shared_address(&scratch.counted), 0));
     if (rank != 0) return;
-    hopper::wait_cluster();
-  } else {
-    __syncthreads();
+    hopper::wait(&scratch.counted, 0);
   }
   if (threadIdx.x < quads)
 #pragma unroll
@@ -231,6 +246,7 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
   at.r = static_cast<int>(first % kTile);
   const int64_t batch = at.tile / x.tiles, mn = at.tile % x.tiles * kTile + at.r;
   Held<THREADS> held = {reinterpret_cast<float4*>(memory) + threadIdx.x, 0};
+  if (!x.along_k) scratch.start(hopper::cluster_size(), 4 * grid.quads);
   hopper::wait_for_predecessor();
   held.read(x, batch, mn, at.q, at.apart, job.depth(batch), job.steps * kStep);
   if (x.along_k)
