@@ -74,10 +74,11 @@ void launch_pass(const Job& job, bool split_a, bool split_b, int sms, Stream str
 template <class F>
 void launch_pass(const Job& job, bool split_a, bool split_b, int sms, Stream stream) {
   const int64_t depth = int64_t{job.steps} * kStep;
+  const bool strips = (split_a && !job.a.along_k) || (split_b && !job.b.along_k);
   const int64_t tiles = split_a * job.a.count * job.a.tiles + split_b * job.b.count * job.b.tiles;
-  if (depth > 4096 && !(job.a.along_k && job.b.along_k))  // strips are held by clusters
+  if (depth > 4096 && strips)  // are held by clusters
     launch_pass<F, 1024>(job, split_a, split_b, sms, stream);
-  else if (depth <= 1024 &&
+  else if (depth <= 1024 && !strips &&
            2 * tiles * kTile * depth <= int64_t{512} * 4 * kHeld * sms)  // more blocks for half of them
     launch_pass<F, 128>(job, split_a, split_b, sms, stream);
   else
