@@ -216,6 +216,17 @@ def test_auto_takes_batches_of_tiny_products_together(layouts: str) -> None:
     assert batches(8, 65, layouts).chosen != "ieee_tiny"
 
 
+@needs_cuda_build
+def test_tiles_left_over_take_less_than_a_turn_of_their_own() -> None:
+    """132 tiles are one for each multiprocessor; blocks share what comes on top."""
+
+    def seconds(tiles: int) -> float:
+        explanation = choice("H200", (tiles * 128, 128, 2048), kernel="split_fp16x3")
+        return next(v.seconds for v in explanation.verdicts if v.name == "split_fp16x3")
+
+    assert seconds(132) < seconds(137) < seconds(132) + 0.6 * (seconds(264) - seconds(132))
+
+
 def test_row_the_device_lacks_is_refused() -> None:
     for row in KERNELS:
         if row.family and "cuda" not in row.devices:

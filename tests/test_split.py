@@ -283,6 +283,49 @@ def test_batches_and_slices_keep_the_contract(row: Kernel, name: str) -> None:
     assert within_contract(a, b, torch.ops.sgemm.mm(a, b, kernel=row.name))
 
 
+def left_over() -> int:
+    """Rows whose tiles, in one column of them, are three more than there are multiprocessors."""
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return TILE * (properties.multi_processor_count + 3) - 7
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layouts", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("k", [999, 4100])
+@each_split
+def test_tiles_left_over(row: Kernel, k: int, layouts: str) -> None:
+    """Blocks share each of the last tiles: exact, certified, and the same beside busy streams."""
+    here(row)
+    m, n = left_over(), 100
+
+    def laid_out(x: Tensor, layout: str) -> Tensor:
+        return x if layout == "N" else x.t().contiguous().t()
+
+    a, b, c = (integers(shape, 1, "cuda") for shape in ((m, k), (k, n), (m, n)))
+    out = c.clone()
+    operands_in = laid_out(a, layouts[0]), laid_out(b, layouts[1])
+    torch.ops.sgemm.gemm_(out, *operands_in, alpha=2.0, beta=-1.0, kernel=row.name)
+    assert torch.equal(out.double(), 2 * (a.double() @ b.double()) - c.double())
+
+    a, b = torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda")
+    a[-4 * TILE :, k // 2] = 2.0**60
+    a[-5:] *= 2.0**-120
+    b[k - 1, 3] = 2.0**50
+    a_in, b_in = laid_out(a, layouts[0]), laid_out(b, layouts[1])
+    first = torch.ops.sgemm.mm(a_in, b_in, kernel=row.name)
+    last = slice(-5 * TILE, None)
+    assert within_contract(a[last], b, first[last])
+    load = torch.randn(2048, 2048, device="cuda")
+    busy = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(busy):
+        for _ in range(4):
+            load @ load
+    for _ in range(4):
+        assert torch.equal(torch.ops.sgemm.mm(a_in, b_in, kernel=row.name), first)
+    torch.cuda.synchronize()
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("mib", [1, 3, 20])
 @each_split

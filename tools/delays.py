@@ -23,10 +23,11 @@ BUILT = ROOT / "build" / "delays"
 FAMILIES = ("split", "ieee")
 LAYOUTS = ("NN", "NT", "TN", "TT")
 
-# One block, several k parts of a cluster, several tiles a block, tails everywhere, slices of k.
+# One block, several k parts of a cluster, several tiles a block, tails everywhere, slices of k,
+# tiles left over that blocks share.
 SHAPES = (
     (128, 128, 32), (128, 128, 64), (256, 256, 512), (300, 280, 700), (1000, 1000, 260),
-    (129, 2500, 33), (2600, 2600, 96), (70, 60, 20000), (16, 700, 2000),
+    (129, 2500, 33), (2600, 2600, 96), (70, 60, 20000), (16, 700, 2000), (17200, 100, 600),
 )  # fmt: skip
 
 

@@ -25,8 +25,12 @@ PLANTABLE = ("memcheck", "initcheck")
 OURS = "5sgemm"  # the mangled namespace of our kernels: PyTorch's are not what is checked here
 
 # Less than a tile, tiles with tails in every direction, and whole tiles, the smaller ones for rows
-# that take no others; row-major and transposed operands, and some that are only 4-byte aligned.
-SHAPES = ((1, 7, 3), (8, 8, 8), (31, 30, 64), (65, 67, 33), (129, 130, 17), (128, 128, 32))
+# that take no others; more tiles than multiprocessors. Row-major and transposed operands, and some
+# that are only 4-byte aligned.
+SHAPES = (
+    (1, 7, 3), (8, 8, 8), (31, 30, 64), (65, 67, 33), (129, 130, 17), (128, 128, 32),
+    (17200, 20, 512),
+)  # fmt: skip
 LAYOUTS = (("N", "N"), ("N", "T"), ("T", "N"), ("T", "T"), ("off", "off"))
 
 

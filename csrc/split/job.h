@@ -34,13 +34,17 @@ struct Job {
   int steps;        // of k a tile
   int group;        // rows of tiles that are walked together, so that their panels stay in the L2 cache
   int tiles;
+  // Blocks take items in turn: tiles, of which those from `whole` on are left over and shared by `parts` blocks each.
+  int items, whole, parts;
   bool quads;     // four neighbours of d, and of c if it is read, can be read and written at once
   bool pairs;     // two can, and are only scaled and added
   int promotion;  // sums leave the tensor cores every stage (0) or every second one (1)
   // What the guard marks: for each tile, block of its cluster and warp, a bit for each quarter of the threads' elements
   // that has masks, and from bit 8 on how many elements; the masks.
-  uint32_t* marks;  // (tiles, 4, 8)
-  uint16_t* masks;  // (tiles, 4, 256)
+  uint32_t* marks;    // (tiles, 4, 8)
+  uint16_t* masks;    // (tiles, 4, 256)
+  float4* part_sums;  // (tiles left over, parts, 16, 256)
+  uint32_t* arrived;  // how many of a tile's parts are there
 
   // k of one entry of the batch: the last slice may be shorter.
   SGEMM_HOST_DEVICE int64_t depth(int64_t batch) const {

@@ -73,6 +73,7 @@ struct OnlineShared : ProductShared {
 template <int STAGES>
 struct OnlineScales {
   using Shared = OnlineShared<STAGES>;
+  static constexpr bool kKnown = false;
 
   // Before the sums of the ring's stage are added.
   __device__ __forceinline__ static void follow(const Shared& shared, int stage, int t, float (&sum)[64]) {

@@ -248,6 +248,8 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
   Held<THREADS> held = {reinterpret_cast<float4*>(memory) + threadIdx.x, 0};
   if (!x.along_k) scratch.start(hopper::cluster_size(), 4 * grid.quads);
   hopper::wait_for_predecessor();
+  if (blockIdx.x == 0)
+    for (int i = threadIdx.x; i * job.parts < job.items - job.whole; i += THREADS) job.arrived[i] = 0;
   held.read(x, batch, mn, at.q, at.apart, job.depth(batch), job.steps * kStep);
   if (x.along_k)
     split_rows<F>(job, x, at, held, grid.row_threads, &scratch.of_warp[0][0]);

@@ -1,6 +1,7 @@
 #include "plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 
 #include "../common/views.h"
@@ -12,8 +13,11 @@ namespace {
 // Measured on an H200. The tensor cores take 256 cycles for a 16-bit product of a tile and a step; their clock falls
 // under load.
 constexpr double kCyclesOfStep = 256, kTensorClock = 1.45e9;
-constexpr double kTileSeconds = 2.2e-6;       // to fill the pipeline, and to store
-constexpr double kClusterSeconds = 0.8e-6;    // to add up a cluster's parts
+constexpr double kTileSeconds = 2.2e-6;     // to fill the pipeline, and to store
+constexpr double kClusterSeconds = 0.8e-6;  // to add up a cluster's parts
+// To share tiles that are left over, and for each of the blocks that share one.
+constexpr double kSharingSeconds = 2.0e-6, kPartSeconds = 0.7e-6;
+constexpr int64_t kLeastPart = 2;             // steps of k
 constexpr double kLaunchSeconds = 3.5e-6;     // pass and product, when there is nothing to do
 constexpr double kSumSeconds = 2.0e-6;        // one launch more
 constexpr double kPassBandwidth = 0.8;        // of a copy's
@@ -36,16 +40,26 @@ int64_t resident(const Device& device, int cluster) {
 // Whether neighbours can be read four at a time.
 bool quads(const ConstMatrix& x) { return has_quads(x.col == 1 ? x : transposed(x)); }
 
+// How many blocks share each of the tiles that are left over: fewer steps of k each, but more parts to add up.
+int parts(const Shape& shape, const Plan& plan, const Device& device) {
+  if (plan.left == 0) return 1;
+  const double all = steps(plan.slice) * shape.products * kCyclesOfStep / kTensorClock;
+  const int64_t most = std::min(device.sms / int64_t{plan.left}, steps(plan.slice) / kLeastPart);
+  return static_cast<int>(std::min(most, static_cast<int64_t>(std::sqrt(all / kPartSeconds) + 0.5)));
+}
+
 double seconds(const Shape& shape, const Problem& p, const Device& device, const Plan& plan) {
   const int64_t slice = plan.slice, slices = plan.slices;
   const int cluster = plan.cluster;
   const int64_t tiles = ceil_div(p.m, kTile) * ceil_div(p.n, kTile) * p.batch * slices;
-  const double waves = double(ceil_div(tiles, resident(device, cluster)));
   const bool aligned = quads(p.a) && quads(p.b);
   const double step =
       shape.fused ? kFusedStepSeconds * (aligned ? 1 : kFusedUnaligned) : shape.products * kCyclesOfStep / kTensorClock;
-  const double product = waves * (ceil_div(steps(slice), cluster) * step +
-                                  (shape.fused ? kFusedTileSeconds : kTileSeconds) + (cluster > 1) * kClusterSeconds);
+  const double tile = shape.fused ? kFusedTileSeconds : kTileSeconds;
+  const auto wave = [&](int64_t blocks) { return ceil_div(steps(slice), blocks) * step + tile; };  // `blocks` a tile
+  double product =
+      ceil_div(tiles - plan.left, resident(device, cluster)) * (wave(cluster) + (cluster > 1) * kClusterSeconds);
+  if (plan.left) product += wave(plan.parts) + kSharingSeconds + plan.parts * kPartSeconds;
   const double bandwidth = device.bandwidth_gbs * 1e9;
   // What the pass reads and writes.
   const double matrices_a = matrices(p.a, p.batch), matrices_b = plan.packed_b ? 0 : matrices(p.b, p.batch);
@@ -73,13 +87,20 @@ Plan plan(const Shape& shape, const Problem& p, const Device& device, size_t lim
   const int64_t tiles = ceil_div(p.m, kTile) * ceil_div(p.n, kTile) * p.batch;
   const int64_t fewest = std::max<int64_t>(1, ceil_div(p.k, kMaxSlice));
   Plan best = {};
+  const auto prefer = [&](Plan candidate) {
+    candidate.seconds = seconds(shape, p, device, candidate);
+    if (best.slices == 0 || candidate.seconds < best.seconds) best = candidate;
+  };
   const auto consider = [&](int64_t wanted) {
     const int64_t slice = steps(ceil_div(p.k, wanted)) * kStep, slices = std::max<int64_t>(1, ceil_div(p.k, slice));
     for (int cluster = 1; cluster <= 4; cluster *= 2) {
       if (cluster > 1 && (tiles * slices > resident(device, cluster) || steps(slice) < 2 * cluster)) continue;
       Plan candidate = {p.m, p.n, p.batch, slice, slices, cluster, 0, packed_b};
-      candidate.seconds = seconds(shape, p, device, candidate);
-      if (best.slices == 0 || candidate.seconds < best.seconds) best = candidate;
+      prefer(candidate);
+      if (cluster > 1 || shape.fused) continue;
+      candidate.left = static_cast<int>(tiles * slices % device.sms);
+      candidate.parts = parts(shape, candidate, device);
+      if (candidate.parts > 1) prefer(candidate);
     }
   };
   // A few more slices than needed may fill the last wave; many, a device that has few tiles.
@@ -95,6 +116,8 @@ Plan plan(const Shape& shape, const Problem& p, const Device& device, size_t lim
     piece.n = best.n;
     piece.batch = best.batch;
     if (layout(shape, piece, best).total <= limit) return best;
+    best.left = 0;
+    best.parts = 1;
     int64_t* widest = packed_b || best.m > best.n ? &best.m : &best.n;
     if (packed_b && best.m <= kTile) return best;
     if (best.batch > 1)
@@ -136,6 +159,8 @@ Layout layout(const Shape& shape, const Problem& piece, const Plan& plan) {
   l.words_b = take(panels_b * kTile * 4);
   l.marks = take(tiles * 4 * 8 * 4);
   l.masks = take(tiles * kTile * kTile / 8);
+  l.part_sums = take(plan.left * plan.parts * kTile * kTile * 4);
+  l.arrived = take(plan.left * 4);
   l.partials = plan.slices > 1 ? take(piece.m * piece.n * plan.slices * 4) : l.total;
   return l;
 }

@@ -35,6 +35,10 @@ struct Plan {
   double seconds;       // predicted
   bool packed_b;        // B's planes are there already
 
+  // Tiles that are left over when all blocks have had equally many, and the blocks that share each of them; 0 and 1 if
+  // none is shared.
+  int left = 0, parts = 1;
+
   int64_t k() const { return slice * slices; }  // of a piece
 };
 
@@ -57,6 +61,7 @@ struct Layout {
   size_t words_a, words_b;    // a row's or column's scale and guard: (batch or 1, tiles, 128) uint32
   size_t marks;               // (tiles, 4, 8) uint32
   size_t masks;               // (tiles, 4, 256) uint16
+  size_t part_sums, arrived;  // of tiles that are left over: (tiles, parts, 128, 128) float and (tiles) uint32
   size_t partials;            // (slices, m, n) float, if there are several slices
   size_t total;
 };

@@ -8,10 +8,12 @@
 //         stages filled with bulk copies; each of the others owns 64 x 128 of the tile: 192 accumulators a thread.
 // Bound:  the tensor cores (256 cycles for a 16-bit product of a stage) and the chip's power.
 // Small problems: the blocks of a cluster share a tile, each with a part of k; each finishes a part of the columns.
+// Tiles left over when all blocks have had equally many are shared likewise, through device memory.
 #pragma once
 #include "cluster_sum.cuh"
 #include "format.cuh"
 #include "job.h"
+#include "part_sum.cuh"
 #include "redo.cuh"
 
 namespace sgemm::split {
@@ -43,10 +45,17 @@ struct Cursor {
   }
 };
 
-// A block's share of the work: which tiles, and of k the steps that fall to its rank in the cluster.
+// A tile, or part of the k of one that is left over.
+struct Item {
+  int tile;
+  int step0, step1;
+  int part;  // -1 if the tile is the block's, or its cluster's
+};
+
+// A block's share of the work: which items, and of a tile's k the steps that fall to its rank in the cluster.
 struct Share {
   uint32_t rank, blocks;  // in the cluster
-  int first, stride;      // tiles
+  int first, stride;      // items
   int step0, step1;
 
   // Clusters of 1, 2 or 4: no division, which would take longer than all that is done meanwhile.
@@ -57,6 +66,13 @@ struct Share {
         stride(gridDim.x >> blocks / 2),
         step0(job.steps * rank >> blocks / 2),
         step1(job.steps * (rank + 1) >> blocks / 2) {}
+
+  __device__ __forceinline__ Item item(const Job& job, int index) const {
+    if (index < job.whole) return {index, step0, step1, -1};
+    const int part = (index - job.whole) % job.parts;
+    return {job.whole + (index - job.whole) / job.parts, job.steps * part / job.parts,
+            job.steps * (part + 1) / job.parts, part};
+  }
 };
 
 __device__ __forceinline__ int64_t panel_of(const Operand& x, int batch, int tile) {
@@ -68,6 +84,7 @@ struct ProductShared {
   uint64_t words_full[2], words_empty[2];
   ClusterBarriers cluster;
   uint32_t marked;                          // the guard has marked something
+  uint32_t last;                            // of the blocks that share a tile
   alignas(16) uint32_t words[2][2][kTile];  // (tile's parity, operand, row)
 
   // A warp initialises them. Full stages of a ring, and words, wait for `writers`. `blocks` of the cluster.
@@ -90,6 +107,7 @@ struct ProductShared {
 // The planes were scaled beforehand; online_scale.cuh has the other way.
 struct FixedScales {
   using Shared = ProductShared;
+  static constexpr bool kKnown = true;
   __device__ __forceinline__ static void agree(Shared&, int, int, uint32_t, uint32_t, float (&)[64]) {}
   __device__ __forceinline__ static auto words(const Shared& shared, int stage, uint32_t) -> const
       uint32_t (&)[2][kTile] {
@@ -102,8 +120,9 @@ __device__ void produce(const Job& job, char* ring, ProductShared& shared, const
   using R = ProductRing<F>;
   Cursor<R::kStages> at;
   Cursor<2> words;
-  for (int t = share.first; t < job.tiles; t += share.stride) {
-    const TileIndex tile = tile_at(job, t);
+  for (int index = share.first; index < job.items; index += share.stride) {
+    const Item item = share.item(job, index);
+    const TileIndex tile = tile_at(job, item.tile);
     const int64_t row = panel_of(job.a, tile.batch, tile.row), col = panel_of(job.b, tile.batch, tile.col);
     hopper::wait(&shared.words_empty[words.stage], words.parity ^ 1);
     hopper::arrive_expecting(&shared.words_full[words.stage], 2 * kTile * sizeof(uint32_t));
@@ -111,9 +130,9 @@ __device__ void produce(const Job& job, char* ring, ProductShared& shared, const
     hopper::copy_bulk(to[0], job.a.words + row * kTile, sizeof to[0], &shared.words_full[words.stage]);
     hopper::copy_bulk(to[1], job.b.words + col * kTile, sizeof to[1], &shared.words_full[words.stage]);
     words.advance();
-    const char* a = job.a.planes + (row * job.steps + share.step0) * R::kOperandBytes;
-    const char* b = job.b.planes + (col * job.steps + share.step0) * R::kOperandBytes;
-    for (int step = share.step0; step < share.step1; ++step) {
+    const char* a = job.a.planes + (row * job.steps + item.step0) * R::kOperandBytes;
+    const char* b = job.b.planes + (col * job.steps + item.step0) * R::kOperandBytes;
+    for (int step = item.step0; step < item.step1; ++step) {
       char* stage = ring + at.stage * R::kStageBytes;
       hopper::wait(&shared.empty[at.stage], at.parity ^ 1);
       hopper::arrive_expecting(&shared.full[at.stage], R::kStageBytes);
@@ -228,7 +247,6 @@ template <class F, class R, class Scales, template <class, class, bool, bool> cl
 __device__ void consume(const Job& job, char* ring, float* staging, typename Scales::Shared& shared, int t,
                         const Share& share, const OnFull& on_full) {
   const uint32_t rank = share.rank, blocks = share.blocks;
-  const int steps = share.step1 - share.step0;
   const int warpgroup = t / 128;
   const bool leader = t % 32 == 0;
   const uint32_t base = hopper::shared_address(ring);
@@ -237,19 +255,22 @@ __device__ void consume(const Job& job, char* ring, float* staging, typename Sca
   float sum[64];
   Cursor<R::kStages> at;
   Cursor<2> words;
-  for (int index = share.first; index < job.tiles; index += share.stride) {
-    Multiply<F, R, A_ALONG_M, B_ALONG_N>::tile(job, shared, a, b, at, t, steps, sum, on_full);
+  for (int index = share.first; index < job.items; index += share.stride) {
+    const Item item = share.item(job, index);
+    Multiply<F, R, A_ALONG_M, B_ALONG_N>::tile(job, shared, a, b, at, t, item.step1 - item.step0, sum, on_full);
     hopper::wait(&shared.words_full[words.stage], words.parity);
     if (blocks > 1) Scales::agree(shared, words.stage, t, rank, blocks, sum);
     if (blocks == 2) add_up_cluster<2>(shared.cluster, sum, ring, t, rank);
     if (blocks == 4) add_up_cluster<4>(shared.cluster, sum, ring, t, rank);
+    if constexpr (Scales::kKnown)
+      if (item.part >= 0 && !add_up_parts(job, item.tile - job.whole, item.part, sum, shared.last, t)) break;
     const int quarters = 4 / static_cast<int>(blocks), first = static_cast<int>(rank) * quarters;
-    const TileOutput output(job, tile_at(job, index), Scales::words(shared, words.stage, blocks), first, quarters,
+    const TileOutput output(job, tile_at(job, item.tile), Scales::words(shared, words.stage, blocks), first, quarters,
                             hopper::opaque(t));
-    const uint32_t mark = output.store(sum, staging, index);
+    const uint32_t mark = output.store(sum, staging, item.tile);
     __syncwarp();  // all lanes have read the words
     if (leader) {
-      job.marks[(int64_t{index} * 4 + rank) * 8 + t / 32] = mark;
+      job.marks[(int64_t{item.tile} * 4 + rank) * 8 + t / 32] = mark;
       if (mark) atomicOr(&shared.marked, 1u);
       hopper::arrive(&shared.words_empty[words.stage]);
     }
@@ -257,8 +278,10 @@ __device__ void consume(const Job& job, char* ring, float* staging, typename Sca
   }
   sync_consumers();
   if (shared.marked)
-    for (int index = share.first; index < job.tiles; index += share.stride)
-      redo(job, index, rank, t, *reinterpret_cast<RedoShared*>(ring));
+    for (int index = share.first; index < job.items; index += share.stride) {
+      const Item item = share.item(job, index);
+      if (item.part < 0 || shared.last) redo(job, item.tile, rank, t, *reinterpret_cast<RedoShared*>(ring));
+    }
 }
 
 template <class F, bool A_ALONG_M, bool B_ALONG_N>

@@ -92,7 +92,7 @@ void launch_persistent(int threads, int bytes, int sms, int cluster, Stream stre
   static std::atomic<uint64_t> prepared{0};
   bytes += TileOutput::kStagingBytes;
   allow_shared_bytes(reinterpret_cast<const void*>(KERNEL), bytes, prepared);
-  const int64_t clusters = std::min<int64_t>(job.tiles, sms / cluster);
+  const int64_t clusters = std::min<int64_t>(job.items, sms / cluster);
   launch(KERNEL, clusters * cluster, threads, bytes, cluster, true, stream, job, params...);
 }
 
@@ -157,9 +157,14 @@ Job make_job(const Problem& p, const Plan& plan, char* packed, char* workspace) 
   job.pairs = has_groups<2>(q.d) && (q.beta == 0 || has_groups<2>(q.c)) && q.activation == Activation::kNone &&
               (alpha == 0 || (alpha >= 0x1p-8f && alpha <= 0x1p8f));
   job.tiles = static_cast<int>(q.batch * job.a.tiles * job.b.tiles);
+  job.whole = job.tiles - plan.left;
+  job.parts = plan.parts;
+  job.items = job.whole + plan.left * plan.parts;
   job.promotion = int64_t{job.tiles} * job.steps > kManySteps;
   job.marks = reinterpret_cast<uint32_t*>(workspace + at.marks);
   job.masks = reinterpret_cast<uint16_t*>(workspace + at.masks);
+  job.part_sums = reinterpret_cast<float4*>(workspace + at.part_sums);
+  job.arrived = reinterpret_cast<uint32_t*>(workspace + at.arrived);
   return job;
 }
 

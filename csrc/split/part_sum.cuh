@@ -1,0 +1,43 @@
+// Sums of a tile whose k is shared by blocks through device memory.
+//
+// Idea:   where tiles are left over when every block has had equally many, several blocks share each of them. A block
+//         writes its part of the sums, and the last to come adds them all up, in the order of k. Nobody waits for
+//         anybody, so it doesn't matter which blocks run at once.
+#pragma once
+#include "tile.cuh"
+
+namespace sgemm::split {
+
+// `shared` counts the tiles left over. Returns whether this block was the last: it has the whole sums.
+__device__ __forceinline__ bool add_up_parts(const Job& job, int shared, int part, float (&sum)[64], uint32_t& last,
+                                             int t) {
+  float4* const parts = job.part_sums + int64_t{shared} * job.parts * 16 * kConsumers + t;  // (parts, 16, threads)
+  float4* const own = parts + part * 16 * kConsumers;
+#pragma unroll
+  for (int e = 0; e < 64; e += 4) own[e / 4 * kConsumers] = make_float4(sum[e], sum[e + 1], sum[e + 2], sum[e + 3]);
+  sync_consumers();
+  if (t == 0) {
+    hopper::dawdle();
+    __threadfence();
+    last = atomicAdd(&job.arrived[shared], 1u) + 1 == job.parts;
+    __threadfence();
+  }
+  sync_consumers();
+  if (!last) return false;
+#pragma unroll
+  for (int e = 0; e < 64; ++e) sum[e] = 0;
+#pragma unroll 1
+  for (int i = 0; i < job.parts; ++i) {
+#pragma unroll
+    for (int e = 0; e < 64; e += 4) {
+      const float4 add = __ldcg(&parts[(i * 16 + e / 4) * kConsumers]);
+      sum[e] += add.x;
+      sum[e + 1] += add.y;
+      sum[e + 2] += add.z;
+      sum[e + 3] += add.w;
+    }
+  }
+  return true;
+}
+
+}  // namespace sgemm::split
