@@ -32,7 +32,7 @@ class ChoiceCache {
  private:
   static constexpr int kBits = 8;
   // The operator, and all that a choice depends on: sizes, strides, alignment, whether C is read and f computed.
-  using Key = std::array<int64_t, 15>;
+  using Key = std::array<int64_t, 19>;
   struct Entry {
     Key key;
     std::string request;
@@ -54,10 +54,14 @@ class ChoiceCache {
             p.batch,
             p.a.row,
             p.a.col,
-            p.a.batch,
+            p.a.batch.stride,
+            p.a.batch.group,
+            p.a.batch.group_stride,
             p.b.row,
             p.b.col,
-            p.b.batch,
+            p.b.batch.stride,
+            p.b.batch.group,
+            p.b.batch.group_stride,
             alignment,
             (p.beta != 0) + 2 * (p.activation != Activation::kNone),
             static_cast<int64_t>(reinterpret_cast<uintptr_t>(op)),

@@ -52,6 +52,17 @@ double aten_seconds(const Problem& p, const Device& device) {
   return kLaunchSeconds + std::max(compute, read) + (few_tiles ? kAtenSplitSeconds : 0);
 }
 
+// Whether a batch of two strides is copied first.
+bool wants_one_stride(const Kernel& kernel) { return is_aten(kernel) || kernel.only_one_stride; }
+
+double copying_seconds(const Kernel& kernel, const Problem& p, const Device& device) {
+  double seconds = 0;
+  for (const ConstMatrix& x : {p.a, p.b})
+    if (x.batch.group && wants_one_stride(kernel))
+      seconds += kLaunchSeconds + 8.0 * p.batch * x.rows * x.cols / (device.bandwidth_gbs * 1e9);
+  return seconds;
+}
+
 // The busiest multiprocessor does its tiles at the row's measured share of the FFMA peak, less where its tiles have too
 // few threads to hide latency; memory sets a floor.
 double row_seconds(const Kernel& kernel, const Problem& p, const Device& device) {
@@ -144,7 +155,8 @@ Verdict judge(const Kernel& kernel, const Problem& p, const Device& device, cons
   const double seconds = is_aten(kernel)  ? aten_seconds(p, model)
                          : kernel.seconds ? kernel.seconds(p, model)
                                           : row_seconds(kernel, p, model);
-  return {&kernel, seconds + activation_seconds(kernel, p, model), unusable(kernel, p, device, request)};
+  return {&kernel, seconds + copying_seconds(kernel, p, model) + activation_seconds(kernel, p, model),
+          unusable(kernel, p, device, request)};
 }
 
 const Kernel& choose(const Table& table, const Problem& p, const Device& device, const std::string& request) {
@@ -172,9 +184,12 @@ Problem simplified(Problem p) {
 
 Packing plan(const Kernel& kernel, const Problem& p) {
   Packing packing = {};
-  if (is_aten(kernel) || kernel.reads == Reads::kAnyStrides || p.k == 0) return packing;
-  packing.a = !has_quads(p.a);
-  packing.b = !has_quads(p.b);
+  if (is_aten(kernel) || p.k == 0) return packing;
+  const auto packed = [&kernel](const ConstMatrix& x) {
+    return (kernel.reads == Reads::kAlignedRows && !has_quads(x)) || (kernel.only_one_stride && x.batch.group);
+  };
+  packing.a = packed(p.a);
+  packing.b = packed(p.b);
   if (packing.a) packing.floats_a = matrices(p.a, p.batch) * p.m * packed_cols(p.a);
   if (packing.b) packing.floats_b = matrices(p.b, p.batch) * p.k * packed_cols(p.b);
   return packing;

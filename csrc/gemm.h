@@ -15,17 +15,37 @@
 
 namespace sgemm {
 
-// A batch of matrices in memory: element (i, j) of matrix b is data[b*batch + i*row + j*col]. Strides count elements;
-// an input's may be 0 (expanded).
+// How far apart the matrices of a batch are. A batch of two dimensions, as attention's sequences and heads, may have no
+// stride of its own: it is in groups.
+struct BatchStride {
+  int64_t stride = 0;
+  uint32_t group = 0;  // matrices; 0 if the whole batch is one group
+  int64_t group_stride = 0;
+
+  SGEMM_HOST_DEVICE constexpr BatchStride(int64_t stride = 0) : stride(stride) {}
+  constexpr BatchStride(int64_t group_stride, int64_t group, int64_t stride)
+      : stride(stride), group(static_cast<uint32_t>(group)), group_stride(group_stride) {}
+
+  constexpr bool none() const { return stride == 0 && group == 0; }  // all share one matrix
+  SGEMM_HOST_DEVICE int64_t offset(int64_t b) const {
+    if (group == 0) return b * stride;
+    const uint32_t index = static_cast<uint32_t>(b);
+    return index / group * group_stride + index % group * stride;
+  }
+};
+
+// A batch of matrices in memory: element (i, j) of matrix b is data[batch.offset(b) + i*row + j*col]. Strides count
+// elements; an input's may be 0 (expanded).
 template <class T>
 struct MatrixView {
   T* data = nullptr;
   int64_t rows = 0, cols = 0;
-  int64_t row = 0, col = 0, batch = 0;  // strides
+  int64_t row = 0, col = 0;  // strides
+  BatchStride batch;
 
   SGEMM_HOST_DEVICE T* at(int64_t i, int64_t j) const { return data + i * row + j * col; }
   SGEMM_HOST_DEVICE bool contains(int64_t i, int64_t j) const { return i < rows && j < cols; }
-  SGEMM_HOST_DEVICE MatrixView matrix(int64_t b) const { return {data + b * batch, rows, cols, row, col, 0}; }
+  SGEMM_HOST_DEVICE MatrixView matrix(int64_t b) const { return {data + batch.offset(b), rows, cols, row, col, 0}; }
 
   // Zero outside: padding adds nothing to a sum, and 0 * 0 is no NaN.
   SGEMM_HOST_DEVICE float load(int64_t i, int64_t j) const { return contains(i, j) ? *at(i, j) : 0.0f; }
@@ -90,7 +110,8 @@ struct Kernel {
   double (*seconds)(const Problem&, const Device&) = nullptr;
   size_t (*workspace)(const Problem&, const Device&) = nullptr;
 
-  int max_size = 0;  // the largest m, n and k that it takes; 0 if any
+  int max_size = 0;              // the largest m, n and k that it takes; 0 if any
+  bool only_one_stride = false;  // of a batch; no groups
 
   // Applies Problem::activation as it stores; for the others it is a pass of its own.
   bool activates = false;

@@ -45,8 +45,8 @@ constexpr Kernel row(const char* name, const char* family, double efficiency) {
 template <class T>
 constexpr Kernel planned_row(const char* name, const char* family, const char* idea, int min_arch, int max_arch,
                              void (*launch)(const Problem&, const Context&)) {
-  return {name,      family,   idea,     T::kSource, T::BM,  T::BN,      T::BK,        T::TM, T::TN,        T::kThreads,
-          T::kReads, min_arch, max_arch, 0,          launch, T::seconds, T::workspace, 0,     T::kActivates};
+  return {name,      family,   idea,     T::kSource, T::BM,  T::BN,      T::BK,        T::TM, T::TN, T::kThreads,
+          T::kReads, min_arch, max_arch, 0,          launch, T::seconds, T::workspace, 0,     false, T::kActivates};
 }
 
 // A row for small problems alone, with a cost model of its own.
@@ -55,6 +55,7 @@ constexpr Kernel limited_row(const char* name, const char* family, double (*seco
   Kernel kernel = row<T>(name, family, 0);
   kernel.seconds = seconds;
   kernel.max_size = T::kMaxSize;
+  kernel.only_one_stride = true;
   return kernel;
 }
 

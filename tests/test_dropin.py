@@ -24,7 +24,7 @@ OVERRIDDEN = ("mm", "bmm", "addmm", "baddbmm", "mm.out", "bmm.out", "addmm.out",
 
 def registrations() -> str:
     """The dispatcher's own view of the operators that are overridden."""
-    names = (*OVERRIDDEN, "addmm_", "baddbmm_")
+    names = (*OVERRIDDEN, "addmm_", "baddbmm_", "matmul")
     return "".join(torch._C._dispatch_dump(f"aten::{name}") for name in names)
 
 

@@ -2,7 +2,9 @@
 
 While on, ``aten::mm``, ``bmm``, ``addmm``, ``baddbmm`` and their in-place and out variants are
 overridden at the device's dispatch key, below autograd, autocast and functionalisation. So matmul,
-linear, einsum, attention by hand and every backward arrive here too. What is not a float32 product
+linear, einsum, attention by hand and every backward arrive here too. ``aten::matmul`` itself is
+overridden for operands of four dimensions without gradients: it would copy the heads of attention,
+whose batch has two strides, to make it a batch with one. What is not a float32 product
 goes to PyTorch's own kernel: other dtypes and layouts, wrong arguments (PyTorch words the error),
 outputs that share memory with an operand, a ``torch.backends.cuda.matmul.fp32_precision`` other
 than ieee. ``stats()`` counts both.
@@ -19,11 +21,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+from torch.autograd import forward_ad
 
 from torch_sgemm import _library  # noqa: F401  registers the operators
 from torch_sgemm.table import Redone, kernels, redone
 
 _KEYS = {"cuda": "CUDA", "cpu": "CPU"}
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 @dataclass(frozen=True)
@@ -52,8 +56,8 @@ _current: _Setting | None = None
 _libraries: dict[str, torch.library.Library] = {}
 _originals: dict[tuple[str, str], object] = {}
 # A thread that was dispatched to an override may still wait for the interpreter's lock when another
-# thread takes the override back: the latest 640 (64 times ten operators) outlive that.
-_recent: deque[object] = deque(maxlen=640)
+# thread takes the override back: the latest 768 (64 times twelve overrides) outlive that.
+_recent: deque[object] = deque(maxlen=768)
 _complex: Counter[tuple[str, str]] = Counter()
 
 
@@ -196,17 +200,19 @@ def _apply() -> None:
 
 
 def _override(key: str) -> torch.library.Library:
-    for name in _OVERRIDES:
-        if (name, key) not in _originals:
-            _originals[name, key] = torch.library.get_kernel(f"aten::{name}", key)
-    library = torch.library.Library("aten", "IMPL", key)
+    places = [(name, key) for name in _OVERRIDES]
+    places.append(("matmul", f"Autograd{key}"))  # it has no kernel below autograd
+    for name, place in places:
+        if (name, place) not in _originals:
+            _originals[name, place] = torch.library.get_kernel(f"aten::{name}", place)
+    library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         # torch 2.10 warns of an overridden kernel, although that was allowed.
         warnings.filterwarnings("ignore", "(?s).*Overriding a previously registered kernel")
-        for name, make in _OVERRIDES.items():
-            function = make(name, _originals[name, key], key)
-            library.impl(name, function, with_keyset=True, allow_override=True)
-            _recent.append(torch.library.get_kernel(f"aten::{name}", key))
+        for name, place in places:
+            function = _OVERRIDES[name](name, _originals[name, place], key)
+            library.impl(name, function, place, with_keyset=True, allow_override=True)
+            _recent.append(torch.library.get_kernel(f"aten::{name}", place))
     return library
 
 
@@ -238,6 +244,38 @@ def _product(name: str, original, key: str) -> Callable:
         return original.call_boxed(keyset, a, b) if result is None else result
 
     return product
+
+
+def _needs_nothing_else(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """No derivative, no subclass and no mode wants to see what matmul is made of."""
+    return (
+        type(a) in _PLAIN
+        and type(b) in _PLAIN
+        and a.layout == b.layout == torch.strided
+        and not (torch._C._any_requires_grad(a, b) and torch.is_grad_enabled())
+        and forward_ad._current_level < 0
+        and not torch._C._len_torch_dispatch_stack()
+        and not torch._C._are_functorch_transforms_active()
+    )
+
+
+def _matmul(name: str, original, key: str) -> Callable:
+    ours, cpu = _ours(name), key == "CPU"
+
+    def matmul(keyset, a, b):
+        # All others arrive as products of matrices or of simple batches, and are counted as such.
+        if (
+            a.dim() == b.dim() == 4
+            and a.dtype == b.dtype == torch.float32
+            and a.shape[:2] == b.shape[:2]
+            and _needs_nothing_else(a, b)
+        ):
+            result = ours(a, b, cpu or _precision("cuda", "matmul") in _IEEE)
+            if result is not None:
+                return result
+        return original.call_boxed(keyset, a, b)
+
+    return matmul
 
 
 def _product_out(name: str, original, key: str) -> Callable:
@@ -303,6 +341,7 @@ def _sum_in_place(name: str, original, key: str) -> Callable:
 _OVERRIDES: dict[str, Callable] = {
     "mm": _product,
     "bmm": _product,
+    "matmul": _matmul,
     "mm.out": _product_out,
     "bmm.out": _product_out,
     "addmm": _sum,

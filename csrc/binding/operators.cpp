@@ -42,6 +42,16 @@ Backend cuda() {
 
 Backend backend(DeviceType type) { return type == DeviceType::kCuda ? cuda() : simt_backend::backend(); }
 
+// Of a batch of one or two dimensions in front of the matrix: in groups, if one stride doesn't do.
+BatchStride batch_stride(const Tensor& x) {
+  if (x.dim() < 3) return 0;
+  if (x.dim() == 3) return x.stride(0);
+  if (x.size(0) == 1) return x.stride(1);
+  if (x.size(1) == 1) return x.stride(0);
+  if (x.stride(0) == x.size(1) * x.stride(1)) return x.stride(1);
+  return {x.stride(0), x.size(1), x.stride(1)};
+}
+
 ConstMatrix view(const Tensor& x) {
   const int64_t last = x.dim() - 1;
   return {static_cast<const float*>(x.const_data_ptr()),
@@ -49,7 +59,7 @@ ConstMatrix view(const Tensor& x) {
           x.size(last),
           x.stride(last - 1),
           x.stride(last),
-          x.dim() == 3 ? x.stride(0) : 0};
+          batch_stride(x)};
 }
 
 // c broadcast to the product's shape: stride 0 along the dimensions that it lacks or has only once.
@@ -84,7 +94,8 @@ Problem problem(const Tensor& out, const Tensor* c, const Tensor& a, const Tenso
   p.m = p.a.rows;
   p.k = p.a.cols;
   p.n = p.b.cols;
-  p.batch = a.dim() == 3 ? a.size(0) : 1;
+  p.batch = 1;
+  for (int64_t i = 0; i + 2 < a.dim(); ++i) p.batch *= a.size(i);
   p.alpha = static_cast<float>(alpha);
   p.beta = static_cast<float>(beta);
   if (c) p.c = broadcast_view(*c, p);
@@ -128,8 +139,14 @@ void product(const char* op, const Tensor& out, const Tensor* c, const Tensor& a
 }
 
 Tensor new_output(const Tensor& a, const Tensor& b) {
-  const int64_t last = a.dim() - 1;
-  return last == 1 ? empty({a.size(0), b.size(1)}, a) : empty({a.size(0), a.size(1), b.size(2)}, a);
+  switch (a.dim()) {
+    case 2:
+      return empty({a.size(0), b.size(1)}, a);
+    case 3:
+      return empty({a.size(0), a.size(1), b.size(2)}, a);
+    default:
+      return empty({a.size(0), a.size(1), a.size(2), b.size(3)}, a);
+  }
 }
 
 namespace {

@@ -14,9 +14,9 @@
 namespace sgemm {
 namespace {
 
-enum Op { kMm, kMmOut, kAddmm, kAddmmOut, kAddmmInPlace };  // of matrices; those of batches follow in the same order
-constexpr const char* kOps[] = {"mm",  "mm.out",  "addmm",   "addmm.out",   "addmm_",
-                                "bmm", "bmm.out", "baddbmm", "baddbmm.out", "baddbmm_"};
+enum Op { kMm, kMmOut, kAddmm, kAddmmOut, kAddmmInPlace, kOfMatrices };  // those of batches follow in the same order
+constexpr const char* kOps[] = {"mm",      "mm.out",  "addmm",       "addmm.out", "addmm_", "bmm",
+                                "bmm.out", "baddbmm", "baddbmm.out", "baddbmm_",  "matmul"};
 
 enum Reason { kNone, kDtype, kLayout, kDevice, kShape, kPrecision, kDisabled, kOutShape, kOutShared, kOutOverlaps };
 constexpr const char* kReasons[] = {"",
@@ -79,8 +79,8 @@ Reason refusal_of_tensors(std::initializer_list<const Tensor*> tensors) {
 }
 
 Reason refusal_of_shapes(int dims, const Tensor& a, const Tensor& b) {
-  const bool fits = a.dim() == dims && b.dim() == dims && a.size(dims - 1) == b.size(dims - 2) &&
-                    (dims == 2 || a.size(0) == b.size(0));
+  bool fits = a.dim() == dims && b.dim() == dims && a.size(dims - 1) == b.size(dims - 2);
+  for (int i = 0; i < dims - 2; ++i) fits = fits && a.size(i) == b.size(i);
   return fits ? kNone : kShape;
 }
 
@@ -113,13 +113,13 @@ struct Call {
 
   // Counts it.
   bool is_ours() const {
-    ++counts[op + (dims == 3) * std::size(kOps) / 2][reason];
+    ++counts[op + (dims - 2) * kOfMatrices][reason];
     return !reason;
   }
 
   void run(const char* name, const char* batched_name, const Tensor& out, const Tensor* c, double beta,
            double alpha) const {
-    product(dims == 3 ? batched_name : name, out, c, a, b, alpha, beta, setting->kernel);
+    product(dims == 2 ? name : batched_name, out, c, a, b, alpha, beta, setting->kernel);
   }
 };
 
@@ -132,14 +132,15 @@ Reason refusal_beside(const Tensor& out, const Tensor& c) {
   return share_storage(out, c) && !is_same(out, c) ? kOutShared : kNone;
 }
 
-// Each for matrices (DIMS = 2) and for batches of them (3). `ieee`: PyTorch's settings ask for float32 products.
+// Each for matrices (DIMS = 2) and for batches of them (3); mm also for batches of two dimensions (4), as aten::matmul.
+// `ieee`: PyTorch's settings ask for float32 products.
 template <int DIMS>
 struct Override {
   static std::optional<Tensor> mm(const Tensor& a, const Tensor& b, bool ieee) {
     const Call call(kMm, DIMS, a, b, ieee, {&a, &b});
     if (!call.is_ours()) return std::nullopt;
     Tensor out = new_output(a, b);
-    call.run("mm", "bmm", out, nullptr, 0, 1);
+    call.run("mm", DIMS == 4 ? "matmul" : "bmm", out, nullptr, 0, 1);
     return out;
   }
 
@@ -189,6 +190,7 @@ void register_overrides(torch::stable::detail::StableLibrary& m) {
   m.impl("_override_addmm_out", TORCH_BOX(&Override<2>::addmm_out));
   m.impl("_override_addmm_", TORCH_BOX(&Override<2>::addmm_in_place));
   m.impl("_override_bmm", TORCH_BOX(&Override<3>::mm));
+  m.impl("_override_matmul", TORCH_BOX(&Override<4>::mm));
   m.impl("_override_bmm_out", TORCH_BOX(&Override<3>::mm_out));
   m.impl("_override_baddbmm", TORCH_BOX(&Override<3>::addmm));
   m.impl("_override_baddbmm_out", TORCH_BOX(&Override<3>::addmm_out));
@@ -208,6 +210,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(sgemm, m) {
     m.def((addmm + "_out" + sum + "bool ieee, *, Tensor(a!) out) -> bool").c_str());
     m.def((addmm + "_(Tensor(a!) c, " + operands + ", float beta, float alpha, bool ieee) -> bool").c_str());
   }
+  m.def("_override_matmul(Tensor a, Tensor b, bool ieee) -> Tensor?");
   m.def("_override_set(str kernel, bool cpu, bool cuda) -> ()");
   m.def("_override_counts() -> str");
   m.def("_override_reset() -> ()");

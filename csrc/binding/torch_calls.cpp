@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <torch/csrc/inductor/aoti_torch/generated/c_shim_cpu.h>
+#include <torch/csrc/stable/ops.h>
 
 #include <array>
 #include <stdexcept>
@@ -42,7 +43,7 @@ const CudaProducts& cuda_products() {
 }  // namespace
 
 Tensor empty(std::initializer_list<int64_t> sizes, const Tensor& like) {
-  std::array<int64_t, 3> strides;
+  std::array<int64_t, 4> strides;
   int64_t stride = 1;
   for (size_t i = sizes.size(); i-- > 0; stride *= std::max<int64_t>(1, sizes.begin()[i])) strides[i] = stride;
   int32_t type, index;
@@ -73,6 +74,10 @@ Stream current_stream(const Tensor& tensor) {
 }
 
 void aten_product(const Tensor& out, const Tensor* c, const Tensor& a, const Tensor& b, double alpha, double beta) {
+  if (out.dim() == 4) {
+    const auto flat = [](const Tensor& x) { return torch::stable::flatten(x, 0, 1); };
+    return aten_product(flat(out), c, flat(a), flat(b), alpha, beta);
+  }
   const bool cuda = out.is_cuda(), batched = out.dim() == 3;
   if (!c) {
     const Product product =

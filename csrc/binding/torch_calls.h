@@ -21,7 +21,8 @@ Tensor view_as(const Tensor& tensor, const std::vector<int64_t>& sizes, const st
 // The stream that PyTorch is using on the device; null on the CPU.
 Stream current_stream(const Tensor& tensor);
 
-// PyTorch's own kernel, below the dispatcher: out = alpha a b + beta c, 2-D or batched. Without c: out = a b.
+// PyTorch's own kernel, below the dispatcher: out = alpha a b + beta c, 2-D or batched. Without c: out = a b, also for
+// batches of two dimensions, which are copied where one stride doesn't do; `out` is contiguous then.
 void aten_product(const Tensor& out, const Tensor* c, const Tensor& a, const Tensor& b, double alpha, double beta);
 
 // PyTorch's own activation, in place.

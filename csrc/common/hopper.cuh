@@ -100,12 +100,13 @@ __device__ __forceinline__ void copy_bulk(void* target, const void* source, uint
                : "memory");
 }
 
-// The box at (x, y, z) of a tensor map.
-__device__ __forceinline__ void copy_tensor(void* target, const void* map, int x, int y, int z, uint64_t* barrier) {
+// The box at (x, y, z, w) of a tensor map.
+__device__ __forceinline__ void copy_tensor(void* target, const void* map, int x, int y, int z, int w,
+                                            uint64_t* barrier) {
   asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::
-          "r"(shared_address(target)),
-      "l"(map), "r"(x), "r"(y), "r"(z), "r"(shared_address(barrier))
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], "
+      "[%6];" ::"r"(shared_address(target)),
+      "l"(map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(shared_address(barrier))
       : "memory");
 }
 

@@ -24,10 +24,16 @@ inline Problem transposed(const Problem& p) {
           p.activation};
 }
 
+// Whether matrices are whole groups of COUNT elements apart.
+template <int COUNT>
+bool has_groups(const BatchStride& batch) {
+  return batch.stride % COUNT == 0 && batch.group_stride % COUNT == 0;
+}
+
 // Whether COUNT neighbours of a row can be read, or written, at once.
 template <int COUNT, class T>
 bool has_groups(const MatrixView<T>& x) {
-  return x.col == 1 && x.cols % COUNT == 0 && x.row % COUNT == 0 && x.batch % COUNT == 0 &&
+  return x.col == 1 && x.cols % COUNT == 0 && x.row % COUNT == 0 && has_groups<COUNT>(x.batch) &&
          reinterpret_cast<uintptr_t>(x.data) % (COUNT * sizeof(T)) == 0;
 }
 template <class T>
@@ -38,7 +44,7 @@ bool has_quads(const MatrixView<T>& x) {
 // Matrices in memory: one that the whole batch shares counts once.
 template <class T>
 int64_t matrices(const MatrixView<T>& x, int64_t batch) {
-  return x.batch == 0 ? 1 : batch;
+  return x.batch.none() ? 1 : batch;
 }
 
 }  // namespace sgemm

@@ -64,12 +64,12 @@ __device__ __forceinline__ void tiny_fetch(float4 (&quads)[T::kCopies], const Co
   const int lines = BY_COLS ? cols : rows, length = BY_COLS ? rows : cols;
   const int64_t across = BY_COLS ? x.col : x.row, along = BY_COLS ? x.row : x.col;
   const auto first = T::template place<BY_COLS>(threadIdx.x);
-  const float* const from = x.data + first.product * x.batch + first.line * across + 4 * first.quad * along;
+  const float* const from = x.data + first.product * x.batch.stride + first.line * across + 4 * first.quad * along;
   if (vector) {
 #pragma unroll
     for (int i = 0; i < T::kCopies; ++i) {
       const auto step = T::template place<BY_COLS>(i * T::kThreads);
-      const float* at = from + step.product * x.batch + step.line * across + 4 * step.quad;
+      const float* at = from + step.product * x.batch.stride + step.line * across + 4 * step.quad;
       const bool inside = first.product + step.product < products && first.line + step.line < lines &&
                           4 * (first.quad + step.quad) < length;
       quads[i] = inside ? __ldg(reinterpret_cast<const float4*>(at)) : make_float4(0, 0, 0, 0);
@@ -78,7 +78,7 @@ __device__ __forceinline__ void tiny_fetch(float4 (&quads)[T::kCopies], const Co
 #pragma unroll
     for (int i = 0; i < T::kCopies; ++i) {
       const auto step = T::template place<BY_COLS>(i * T::kThreads);
-      const float* at = from + step.product * x.batch + step.line * across + 4 * step.quad * along;
+      const float* at = from + step.product * x.batch.stride + step.line * across + 4 * step.quad * along;
       const bool inside = first.product + step.product < products && first.line + step.line < lines;
       const int left = inside ? length - 4 * (first.quad + step.quad) : 0;
       quads[i].x = left > 0 ? __ldg(at) : 0.0f;
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(TinyTile<CLASS>::kThreads, TinyTile<CLASS>::kC
   do {
     const int depth = k - k0 < T::S ? k - k0 : T::S;
     ConstMatrix a = p.a.matrix(begin), b = p.b.matrix(begin);
-    a.batch = p.a.batch;
+    a.batch = p.a.batch;  // of one stride
     b.batch = p.b.batch;
     a.data += k0 * a.col;
     b.data += k0 * b.row;

@@ -1,5 +1,6 @@
 // One piece of a split product, as its kernels see it.
 #pragma once
+#include "../common/views.h"
 #include "plan.h"
 
 namespace sgemm::split {
@@ -8,7 +9,8 @@ namespace sgemm::split {
 struct Operand {
   const float* data;
   int64_t size;  // m or n
-  int64_t stride, k_stride, batch_stride;
+  int64_t stride, k_stride;
+  BatchStride batch;
   int64_t count;  // matrices that are split: 1 if the batch shares one
   int tiles;      // of 128 rows
   bool along_k;   // planes are K-major, else MN-major
@@ -21,7 +23,7 @@ struct Operand {
   int64_t across() const { return along_k ? stride : k_stride; }
   // Whether neighbours lie side by side, in lines that begin at multiples of 16 bytes.
   bool aligned() const {
-    return neighbour() == 1 && across() % 4 == 0 && (count == 1 || batch_stride % 4 == 0) &&
+    return neighbour() == 1 && across() % 4 == 0 && (count == 1 || has_groups<4>(batch)) &&
            reinterpret_cast<uintptr_t>(data) % 16 == 0;
   }
 };

@@ -33,7 +33,7 @@ struct Held {
   __device__ __forceinline__ void read(const Operand& x, int64_t batch, int64_t mn, int q, int k_apart, int64_t depth,
                                        int end) {
     count = min(kHeld, (end - q + k_apart - 1) / k_apart);  // none, if q is beyond the end
-    const float* from = x.data + batch * x.batch_stride + mn * x.stride + q * x.k_stride;
+    const float* from = x.data + x.batch.offset(batch) + mn * x.stride + q * x.k_stride;
     const int64_t apart = k_apart * x.k_stride, rows = x.size - mn;
     int k_left = static_cast<int>(depth) - q;
     if (x.vector) {

@@ -75,6 +75,15 @@ double seconds(const Shape& shape, const Problem& p, const Device& device, const
   return kLaunchSeconds + pass + std::max(product, stores * slices) + sum;
 }
 
+// About half of a batch: whole groups, or an equal part of one.
+int64_t half(int64_t batch, int64_t group) {
+  int64_t count = ceil_div(batch, 2);
+  if (group == 0) return count;
+  if (batch > group) return ceil_div(count, group) * group;
+  while (group % count) --count;
+  return count;
+}
+
 }  // namespace
 
 size_t workspace_limit() {
@@ -121,7 +130,7 @@ Plan plan(const Shape& shape, const Problem& p, const Device& device, size_t lim
     int64_t* widest = packed_b || best.m > best.n ? &best.m : &best.n;
     if (packed_b && best.m <= kTile) return best;
     if (best.batch > 1)
-      best.batch = ceil_div(best.batch, 2);
+      best.batch = half(best.batch, std::max(p.a.batch.group, p.b.batch.group));
     else if (*widest > kTile)
       *widest = ceil_div(*widest, 2 * kTile) * kTile;
     else if (best.slices > 1)

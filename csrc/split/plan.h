@@ -28,7 +28,8 @@ inline constexpr int kMaxSlice = 8192;               // of k, that the splitting
 inline constexpr int kPanelBytes = 128 * kStep * 4;  // a pair of planes of 128 rows x 32 of k
 
 struct Plan {
-  int64_t m, n, batch;  // of a piece: pieces run one after the other in the same workspace
+  int64_t m, n, batch;  // of a piece: pieces run one after the other in the same workspace; none begins within a group
+                        // of the batch and ends in another
   int64_t slice;        // of k: slices are products of their own, added up in order at the end
   int64_t slices;       // a piece; a problem with more is added up piece by piece
   int cluster;          // blocks that share a tile, each with a part of k

@@ -87,8 +87,7 @@ class RawReader {
       const int64_t left = ALONG_MN ? k_left : rows_left, neighbours = ALONG_MN ? rows_left : k_left;
       const int64_t neighbour = ALONG_MN ? x_.stride : x_.k_stride;
       const int64_t apart = ALONG_MN ? Place::kApart * x_.k_stride : Place::kRowsApart * x_.stride;
-      const float* quad =
-          x_.data + (x_.count == 1 ? 0 : tile.batch * x_.batch_stride) + row * x_.stride + k * x_.k_stride;
+      const float* quad = x_.data + x_.batch.offset(tile.batch) + row * x_.stride + k * x_.k_stride;
       float* target = panels_ + slot_ * kRawFloats + at_.first_float();
 #pragma unroll 1
       for (int j = 0; j < kQuads; ++j, quad += apart, target += kFloatsApart) {
@@ -128,7 +127,8 @@ template <bool A_ALONG_M, bool B_ALONG_N>
 struct PanelLoader {
   uint64_t full[2][kRawStages];  // barriers
   int tile, step, slot;          // of the next panels
-  int row, col, k, batch;        // of the tile
+  int row, col, k;               // of the tile
+  int matrix[2], group[2];       // its matrices of both operands, and their groups
 
   __device__ __forceinline__ void start(const Job& job, const Share& share) {
     tile = share.first;
@@ -140,8 +140,8 @@ struct PanelLoader {
   // The next panels, to the place of those that were used up longest ago.
   __device__ __forceinline__ void load(const Job& job, const RawMaps& maps, float* panels, const Share& share) {
     if (tile >= job.tiles) return;
-    load<A_ALONG_M>(job, job.a, maps.a, panels, row, full[0]);
-    load<B_ALONG_N>(job, job.b, maps.b, panels + kRawStages * kRawFloats, col, full[1]);
+    load<A_ALONG_M>(job.a, maps.a, panels, row, 0);
+    load<B_ALONG_N>(job.b, maps.b, panels + kRawStages * kRawFloats, col, 1);
     slot = slot + 1 == kRawStages ? 0 : slot + 1;
     if (++step < share.step1) return;
     step = share.step0;
@@ -155,17 +155,24 @@ struct PanelLoader {
     row = index.row * kTile;
     col = index.col * kTile;
     k = static_cast<int>(index.batch * job.k_slice);
-    batch = job.k_slice ? 0 : index.batch;
+    const int batch = job.k_slice ? 0 : index.batch;
+    find_matrix(job.a, batch, matrix[0], group[0]);
+    find_matrix(job.b, batch, matrix[1], group[1]);
+  }
+  __device__ __forceinline__ static void find_matrix(const Operand& x, int batch, int& matrix, int& group) {
+    const int size = x.batch.group;
+    group = size ? batch / size : 0;
+    matrix = x.count == 1 ? 0 : batch - group * size;
   }
 
   template <bool ALONG_MN>
-  __device__ __forceinline__ void load(const Job& job, const Operand& x, const CUtensorMap& map, float* panels, int mn,
-                                       uint64_t (&barriers)[kRawStages]) {
+  __device__ __forceinline__ void load(const Operand& x, const CUtensorMap& map, float* panels, int mn, int operand) {
     if (!x.mapped) return;
     const int q = k + step * kStep;
-    hopper::arrive_expecting(&barriers[slot], kRawFloats * sizeof(float));
-    hopper::copy_tensor(panels + slot * kRawFloats, &map, ALONG_MN ? mn : q, ALONG_MN ? q : mn,
-                        x.count == 1 ? 0 : batch, &barriers[slot]);
+    uint64_t* barrier = &full[operand][slot];
+    hopper::arrive_expecting(barrier, kRawFloats * sizeof(float));
+    hopper::copy_tensor(panels + slot * kRawFloats, &map, ALONG_MN ? mn : q, ALONG_MN ? q : mn, matrix[operand],
+                        group[operand], barrier);
   }
 };
 

@@ -27,15 +27,15 @@ int next_power_of_two(int64_t x) {
   return power;
 }
 
-Operand operand(const float* data, int64_t size, int64_t stride, int64_t k_stride, int64_t batch_stride, int64_t batch,
-                int64_t depth, char* planes, char* words) {
+Operand operand(const float* data, int64_t size, int64_t stride, int64_t k_stride, const BatchStride& strides,
+                int64_t batch, int64_t depth, char* planes, char* words) {
   Operand x = {};
   x.data = data;
   x.size = size;
   x.stride = stride;
   x.k_stride = k_stride;
-  x.batch_stride = batch_stride;
-  x.count = batch_stride == 0 ? 1 : batch;
+  x.batch = strides;
+  x.count = strides.none() ? 1 : batch;
   x.tiles = static_cast<int>(ceil_div(size, kTile));
   x.along_k = k_stride == 1 || stride != 1;
   x.vector = x.aligned() && (x.along_k ? depth : size) % 4 == 0;
@@ -186,7 +186,7 @@ void launch_piece(const Problem& p, const Plan& plan, char* packed, const Contex
 
 template <class T>
 MatrixView<T> block(const MatrixView<T>& x, int64_t batch, int64_t i, int64_t j, int64_t rows, int64_t cols) {
-  return {x.data + batch * x.batch + i * x.row + j * x.col, rows, cols, x.row, x.col, x.batch};
+  return {x.data + x.batch.offset(batch) + i * x.row + j * x.col, rows, cols, x.row, x.col, x.batch};
 }
 
 template <class F>

@@ -32,21 +32,23 @@ inline decltype(&cuTensorMapEncodeTiled) encode_tensor_map() {
 // Whether there can be one, with `depth` of k.
 inline bool can_be_mapped(const Operand& x, int64_t depth) {
   const auto fits = [](int64_t stride) { return stride > 0 && 4 * stride < kMaxBytes; };
-  return x.aligned() && fits(x.across()) && (x.count == 1 || fits(x.batch_stride)) && x.size < kMaxExtent &&
-         depth > 0 && depth < kMaxExtent;
+  return x.aligned() && fits(x.across()) && (x.count == 1 || fits(x.batch.stride)) &&
+         (x.batch.group == 0 || fits(x.batch.group_stride)) && x.size < kMaxExtent && depth > 0 && depth < kMaxExtent;
 }
 
-// (neighbours, rows or k, matrices) of float32, with `depth` of k; zeros outside. Throws std::runtime_error if the
-// driver refuses.
+// (neighbours, rows or k, matrices of a group, groups) of float32, with `depth` of k; zeros outside. Throws
+// std::runtime_error if the driver refuses.
 inline CUtensorMap tensor_map(const Operand& x, int64_t depth) {
-  const uint64_t matrices = x.count;
-  const uint64_t extents[] = {uint64_t(x.along_k ? depth : x.size), uint64_t(x.along_k ? x.size : depth), matrices};
-  const uint64_t bytes_apart[] = {4 * uint64_t(x.across()), matrices == 1 ? 16 : 4 * uint64_t(x.batch_stride)};
-  const uint32_t box[] = {uint32_t(x.along_k ? kStep : kTile), uint32_t(x.along_k ? kTile : kStep), 1};
-  const uint32_t every[] = {1, 1, 1};
+  const uint64_t matrices = x.count, group = x.batch.group && x.batch.group < matrices ? x.batch.group : matrices;
+  const auto bytes = [](int64_t stride) { return stride ? 4 * uint64_t(stride) : 16; };  // none: any will do
+  const uint64_t extents[] = {uint64_t(x.along_k ? depth : x.size), uint64_t(x.along_k ? x.size : depth), group,
+                              matrices / group};
+  const uint64_t bytes_apart[] = {bytes(x.across()), bytes(x.batch.stride), bytes(x.batch.group_stride)};
+  const uint32_t box[] = {uint32_t(x.along_k ? kStep : kTile), uint32_t(x.along_k ? kTile : kStep), 1, 1};
+  const uint32_t every[] = {1, 1, 1, 1};
   CUtensorMap map;
   const CUresult result =
-      encode_tensor_map()(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 3, const_cast<float*>(x.data), extents, bytes_apart,
+      encode_tensor_map()(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4, const_cast<float*>(x.data), extents, bytes_apart,
                           box, every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
                           CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS)

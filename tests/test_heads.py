@@ -1,0 +1,173 @@
+"""Batches of two dimensions, as attention's sequences and heads: ``matmul`` under ``enabled()``.
+
+Heads lie side by side in memory, so such a batch has two strides. The kernels read it as it is,
+where ``torch.matmul`` copies it first.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.data import integers
+from support.table import KERNELS, Kernel, each_device, each_row, fit
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+import torch_sgemm
+
+SEQUENCES, HEADS = 3, 5
+
+
+def side_by_side(heads: int, length: int, size: int, seed: int, device: str) -> Tensor:
+    """(SEQUENCES, heads, length, size), a view of (SEQUENCES, length, heads, size)."""
+    return integers((SEQUENCES, length, heads, size), seed, device).transpose(1, 2)
+
+
+def operand(kind: str, rows: int, cols: int, seed: int, device: str) -> Tensor:
+    """(SEQUENCES, HEADS, rows, cols) in memory in one of the ways that models have it."""
+    if kind == "heads":
+        return side_by_side(HEADS, rows, cols, seed, device)
+    if kind == "transposed heads":
+        return side_by_side(HEADS, cols, rows, seed, device).transpose(2, 3)
+    if kind == "one head":
+        return side_by_side(1, rows, cols, seed, device).expand(-1, HEADS, -1, -1)
+    if kind == "one sequence":
+        return integers((1, HEADS, rows, cols), seed, device).expand(SEQUENCES, -1, -1, -1)
+    if kind == "odd":
+        return integers((SEQUENCES, HEADS + 1, rows + 1, cols + 3), seed, device)[:, 1:, 1:, 2:-1]
+    if kind == "one matrix":
+        return integers((rows, cols), seed, device).expand(SEQUENCES, HEADS, -1, -1)
+    return integers((SEQUENCES, HEADS, rows, cols), seed, device)
+
+
+KINDS = (
+    "heads", "transposed heads", "one head", "one sequence", "odd", "one matrix", "contiguous",
+)  # fmt: skip
+
+
+def hits() -> dict[str, int]:
+    return torch_sgemm.stats().hits
+
+
+@pytest.fixture(autouse=True)
+def counted_from_here() -> None:
+    torch_sgemm.reset_stats()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@each_row
+def test_every_row_takes_heads(row: Kernel, device: str, kind: str) -> None:
+    for m, n, k in (fit(row, 40, 36, 32), fit(row, 131, 70, 65)):
+        a, b = operand(kind, m, k, 1, device), operand("heads", k, n, 2, device)
+        for left, right in ((a, b), (b.mT, a.mT)):
+            torch_sgemm.reset_stats()
+            with torch_sgemm.enabled(row.name, devices=(device,)):
+                result = left @ right
+            assert hits() == {"matmul": 1}
+            assert result.is_contiguous()
+            assert torch.equal(result.double(), left.double() @ right.double())
+
+
+@each_device
+def test_inference_mode_and_edges(device: str) -> None:
+    q, k = operand("heads", 9, 8, 1, device), operand("heads", 7, 8, 2, device)
+    with torch_sgemm.enabled("ladder", devices=(device,)), torch.inference_mode():
+        assert torch.equal((q @ k.mT).double(), q.double() @ k.mT.double())
+        assert (q[:0] @ k[:0].mT).shape == (0, HEADS, 9, 7)
+        assert (q[:, :, :0] @ k.mT).shape == (SEQUENCES, HEADS, 0, 7)
+        assert torch.equal(q[..., :0] @ k[..., :0].mT, q.new_zeros(SEQUENCES, HEADS, 9, 7))
+        assert torch.equal(q[:1] @ k[:1].mT, (q @ k.mT)[:1])
+        assert torch.equal(q[:, :1] @ k[:, :1].mT, (q @ k.mT)[:, :1])
+        with pytest.raises(RuntimeError, match="Expected size for first two dimensions of batch2"):
+            q @ k
+    assert torch_sgemm.stats().fallbacks["matmul", "shape"] == 1
+
+
+@each_device
+def test_gradients_go_by_way_of_simple_batches(device: str) -> None:
+    def gradients(q: Tensor, k: Tensor) -> tuple[Tensor, ...]:
+        q, k = q.detach().requires_grad_(), k.detach().requires_grad_()
+        return torch.autograd.grad((q @ k.mT).square().sum(), (q, k))
+
+    q, k = operand("heads", 9, 8, 1, device), operand("heads", 7, 8, 2, device)
+    expected = gradients(q, k)
+    with torch_sgemm.enabled("ladder", devices=(device,)):
+        found = gradients(q, k)
+        assert hits() == {"bmm": 3}
+        with torch.no_grad():
+            q.requires_grad_() @ k.mT
+        assert hits() == {"bmm": 3, "matmul": 1}
+    assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
+
+
+class Logged(Tensor):
+    """A subclass that is told of the operators."""
+
+    seen: list[str]
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        Logged.seen.append(str(function))
+        return super().__torch_dispatch__(function, types, args, kwargs or {})
+
+
+@each_device
+def test_who_wants_to_see_the_parts_sees_them(device: str) -> None:
+    """Subclasses, modes and transforms see the same as without ``enable()``."""
+    q, k = operand("heads", 9, 8, 1, device), operand("heads", 7, 8, 2, device)
+    expected = q @ k.mT
+    Logged.seen = []
+    q.as_subclass(Logged) @ k.mT
+    seen = Logged.seen
+    with torch_sgemm.enabled("ladder", devices=(device,)):
+        with FlopCounterMode(display=False) as flops:
+            assert torch.equal(q @ k.mT, expected)
+        assert flops.get_total_flops() == 2 * 9 * 7 * 8 * SEQUENCES * HEADS
+
+        batch = torch.stack((q, 2 * q))
+        found = torch.func.vmap(lambda x: x @ k.mT)(batch)
+        assert torch.equal(found, torch.stack((expected, 2 * expected)))
+
+        value, tangent = torch.func.jvp(lambda x: x @ k.mT, (q,), (torch.ones_like(q),))
+        assert torch.equal(value, expected)
+        assert torch.equal(tangent, torch.ones_like(q) @ k.mT)
+
+        Logged.seen = []
+        q.as_subclass(Logged) @ k.mT
+        assert Logged.seen == seen != []
+
+
+@each_device
+def test_other_operands_pass_by(device: str) -> None:
+    """What has no two batch dimensions of its own is one product of matrices or of a batch."""
+    q, k = operand("heads", 9, 8, 1, device), operand("heads", 8, 7, 2, device)
+    cases = (
+        (q.contiguous(), k[0, 0].contiguous(), {"mm": 1}),
+        (q[0], k[0], {"bmm": 1}),
+        (q, k[:1], {"bmm": 1}),
+        (q, k[0], {"bmm": 1}),
+        (q[0, 0], k[0, 0], {"mm": 1}),
+    )
+    for a, b, expected in cases:
+        torch_sgemm.reset_stats()
+        with torch_sgemm.enabled("ladder", devices=(device,)):
+            assert torch.equal((a @ b).double(), a.double() @ b.double())
+        assert hits() == expected
+    torch_sgemm.reset_stats()
+    with torch_sgemm.enabled("ladder", devices=(device,)):
+        assert (q.double() @ k.double()).dtype == torch.float64
+    assert torch_sgemm.stats().fallbacks == {("bmm", "dtype"): 1}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mib", [1, 3])
+@pytest.mark.parametrize("name", [row.name for row in KERNELS if row.family == "split"])
+def test_pieces_end_with_a_group(name: str, mib: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip(f"{name} needs sm_90")
+    monkeypatch.setenv("TORCH_SGEMM_WORKSPACE", str(mib))
+    for sequences, heads in ((7, 12), (2, 30), (40, 3)):
+        q = integers((sequences, 200, heads, 96), 1, "cuda").transpose(1, 2)
+        k = integers((sequences, 130, heads, 96), 2, "cuda").transpose(1, 2)
+        with torch_sgemm.enabled(name):
+            assert torch.equal((q @ k.mT).double(), q.double() @ k.mT.double())
