@@ -230,17 +230,16 @@ _precision = getattr(
 _IEEE = ("ieee", "none")
 
 
-def _ours(name: str) -> Callable:
-    """The operator that takes the place of ``aten::name``, past Python's part of its call."""
-    overload = getattr(torch.ops.sgemm, f"_override_{name.replace('.', '_')}").default
-    return getattr(overload, "_op", overload)
+def _ours(name: str, key: str) -> Callable:
+    """What takes the place of ``aten::name`` at the dispatch key: a function of a key set first."""
+    return torch.library.get_kernel(f"sgemm::_override_{name.replace('.', '_')}", key).call_boxed
 
 
 def _product(name: str, original, key: str) -> Callable:
-    ours, cpu = _ours(name), key == "CPU"
+    ours, cpu = _ours(name, key), key == "CPU"
 
     def product(keyset, a, b):
-        result = ours(a, b, cpu or _precision("cuda", "matmul") in _IEEE)
+        result = ours(keyset, a, b, cpu or _precision("cuda", "matmul") in _IEEE)
         return original.call_boxed(keyset, a, b) if result is None else result
 
     return product
@@ -260,7 +259,7 @@ def _needs_nothing_else(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _matmul(name: str, original, key: str) -> Callable:
-    ours, cpu = _ours(name), key == "CPU"
+    ours, cpu = torch.ops.sgemm._override_matmul.default, key == "CPU"
 
     def matmul(keyset, a, b):
         # All others arrive as products of matrices or of simple batches, and are counted as such.
@@ -279,10 +278,10 @@ def _matmul(name: str, original, key: str) -> Callable:
 
 
 def _product_out(name: str, original, key: str) -> Callable:
-    ours, cpu = _ours(name), key == "CPU"
+    ours, cpu = _ours(name, key), key == "CPU"
 
     def product_out(keyset, a, b, *, out):
-        if ours(a, b, cpu or _precision("cuda", "matmul") in _IEEE, out=out):
+        if ours(keyset, a, b, cpu or _precision("cuda", "matmul") in _IEEE, out=out):
             return out
         return original.call_boxed(keyset, a, b, out=out)
 
@@ -299,12 +298,12 @@ def _is_complex(name: str, beta, alpha) -> bool:
 
 
 def _sum(name: str, original, key: str) -> Callable:
-    ours, cpu = _ours(name), key == "CPU"
+    ours, cpu = _ours(name, key), key == "CPU"
 
     def product_sum(keyset, c, a, b, *, beta=1, alpha=1):
         if not _is_complex(name, beta, alpha):
             ieee = cpu or _precision("cuda", "matmul") in _IEEE
-            result = ours(c, a, b, beta, alpha, ieee)
+            result = ours(keyset, c, a, b, beta, alpha, ieee)
             if result is not None:
                 return result
         return original.call_boxed(keyset, c, a, b, beta=beta, alpha=alpha)
@@ -313,12 +312,12 @@ def _sum(name: str, original, key: str) -> Callable:
 
 
 def _sum_out(name: str, original, key: str) -> Callable:
-    ours, cpu = _ours(name), key == "CPU"
+    ours, cpu = _ours(name, key), key == "CPU"
 
     def product_sum_out(keyset, c, a, b, *, beta=1, alpha=1, out):
         if not _is_complex(name, beta, alpha):
             ieee = cpu or _precision("cuda", "matmul") in _IEEE
-            if ours(c, a, b, beta, alpha, ieee, out=out):
+            if ours(keyset, c, a, b, beta, alpha, ieee, out=out):
                 return out
         return original.call_boxed(keyset, c, a, b, beta=beta, alpha=alpha, out=out)
 
@@ -326,12 +325,12 @@ def _sum_out(name: str, original, key: str) -> Callable:
 
 
 def _sum_in_place(name: str, original, key: str) -> Callable:
-    ours, cpu = _ours(name), key == "CPU"
+    ours, cpu = _ours(name, key), key == "CPU"
 
     def product_sum_in_place(keyset, c, a, b, *, beta=1, alpha=1):
         if not _is_complex(name, beta, alpha):
             ieee = cpu or _precision("cuda", "matmul") in _IEEE
-            if ours(c, a, b, beta, alpha, ieee):
+            if ours(keyset, c, a, b, beta, alpha, ieee):
                 return c
         return original.call_boxed(keyset, c, a, b, beta=beta, alpha=alpha)
 

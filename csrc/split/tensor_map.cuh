@@ -40,10 +40,11 @@ inline bool can_be_mapped(const Operand& x, int64_t depth) {
 // std::runtime_error if the driver refuses.
 inline CUtensorMap tensor_map(const Operand& x, int64_t depth) {
   const uint64_t matrices = x.count, group = x.batch.group && x.batch.group < matrices ? x.batch.group : matrices;
-  const auto bytes = [](int64_t stride) { return stride ? 4 * uint64_t(stride) : 16; };  // none: any will do
+  const auto bytes = [](int64_t stride, uint64_t count) { return count > 1 ? 4 * uint64_t(stride) : 16; };
   const uint64_t extents[] = {uint64_t(x.along_k ? depth : x.size), uint64_t(x.along_k ? x.size : depth), group,
                               matrices / group};
-  const uint64_t bytes_apart[] = {bytes(x.across()), bytes(x.batch.stride), bytes(x.batch.group_stride)};
+  const uint64_t bytes_apart[] = {4 * uint64_t(x.across()), bytes(x.batch.stride, group),
+                                  bytes(x.batch.group_stride, matrices / group)};
   const uint32_t box[] = {uint32_t(x.along_k ? kStep : kTile), uint32_t(x.along_k ? kTile : kStep), 1, 1};
   const uint32_t every[] = {1, 1, 1, 1};
   CUtensorMap map;
