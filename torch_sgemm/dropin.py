@@ -19,6 +19,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch.autograd import forward_ad
@@ -54,7 +55,7 @@ _base: _Setting | None = None
 _scopes: list[_Setting] = []
 _current: _Setting | None = None
 _libraries: dict[str, torch.library.Library] = {}
-_originals: dict[tuple[str, str], object] = {}
+_originals: dict[tuple[str, str], Callable] = {}
 # A thread that was dispatched to an override may still wait for the interpreter's lock when another
 # thread takes the override back: the latest 768 (64 times twelve overrides) outlive that.
 _recent: deque[object] = deque(maxlen=768)
@@ -204,14 +205,14 @@ def _override(key: str) -> torch.library.Library:
     places.append(("matmul", f"Autograd{key}"))  # it has no kernel below autograd
     for name, place in places:
         if (name, place) not in _originals:
-            _originals[name, place] = torch.library.get_kernel(f"aten::{name}", place)
+            _originals[name, place] = _kernel(f"aten::{name}", place)
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         # torch 2.10 warns of an overridden kernel, although that was allowed.
         warnings.filterwarnings("ignore", "(?s).*Overriding a previously registered kernel")
         for name, place in places:
             function = _OVERRIDES[name](name, _originals[name, place], key)
-            library.impl(name, function, place, with_keyset=True, allow_override=True)
+            library.impl(name, function, place, allow_override=True)
             _recent.append(torch.library.get_kernel(f"aten::{name}", place))
     return library
 
@@ -230,17 +231,23 @@ _precision = getattr(
 _IEEE = ("ieee", "none")
 
 
+def _kernel(operator: str, key: str) -> Callable:
+    """The operator's kernel at a dispatch key, which is called past the dispatcher."""
+    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+    return partial(torch.library.get_kernel(operator, key).call_boxed, keys)
+
+
 def _ours(name: str, key: str) -> Callable:
-    """What takes the place of ``aten::name`` at the dispatch key: a function of a key set first."""
-    return torch.library.get_kernel(f"sgemm::_override_{name.replace('.', '_')}", key).call_boxed
+    """What takes the place of ``aten::name``."""
+    return _kernel(f"sgemm::_override_{name.replace('.', '_')}", key)
 
 
 def _product(name: str, original, key: str) -> Callable:
     ours, cpu = _ours(name, key), key == "CPU"
 
-    def product(keyset, a, b):
-        result = ours(keyset, a, b, cpu or _precision("cuda", "matmul") in _IEEE)
-        return original.call_boxed(keyset, a, b) if result is None else result
+    def product(a, b):
+        result = ours(a, b, cpu or _precision("cuda", "matmul") in _IEEE)
+        return original(a, b) if result is None else result
 
     return product
 
@@ -261,7 +268,7 @@ def _needs_nothing_else(a: torch.Tensor, b: torch.Tensor) -> bool:
 def _matmul(name: str, original, key: str) -> Callable:
     ours, cpu = torch.ops.sgemm._override_matmul.default, key == "CPU"
 
-    def matmul(keyset, a, b):
+    def matmul(a, b):
         # All others arrive as products of matrices or of simple batches, and are counted as such.
         if (
             a.dim() == b.dim() == 4
@@ -272,7 +279,7 @@ def _matmul(name: str, original, key: str) -> Callable:
             result = ours(a, b, cpu or _precision("cuda", "matmul") in _IEEE)
             if result is not None:
                 return result
-        return original.call_boxed(keyset, a, b)
+        return original(a, b)
 
     return matmul
 
@@ -280,10 +287,10 @@ def _matmul(name: str, original, key: str) -> Callable:
 def _product_out(name: str, original, key: str) -> Callable:
     ours, cpu = _ours(name, key), key == "CPU"
 
-    def product_out(keyset, a, b, *, out):
-        if ours(keyset, a, b, cpu or _precision("cuda", "matmul") in _IEEE, out=out):
+    def product_out(a, b, *, out):
+        if ours(a, b, cpu or _precision("cuda", "matmul") in _IEEE, out=out):
             return out
-        return original.call_boxed(keyset, a, b, out=out)
+        return original(a, b, out=out)
 
     return product_out
 
@@ -300,13 +307,13 @@ def _is_complex(name: str, beta, alpha) -> bool:
 def _sum(name: str, original, key: str) -> Callable:
     ours, cpu = _ours(name, key), key == "CPU"
 
-    def product_sum(keyset, c, a, b, *, beta=1, alpha=1):
+    def product_sum(c, a, b, *, beta=1, alpha=1):
         if not _is_complex(name, beta, alpha):
             ieee = cpu or _precision("cuda", "matmul") in _IEEE
-            result = ours(keyset, c, a, b, beta, alpha, ieee)
+            result = ours(c, a, b, beta, alpha, ieee)
             if result is not None:
                 return result
-        return original.call_boxed(keyset, c, a, b, beta=beta, alpha=alpha)
+        return original(c, a, b, beta=beta, alpha=alpha)
 
     return product_sum
 
@@ -314,12 +321,12 @@ def _sum(name: str, original, key: str) -> Callable:
 def _sum_out(name: str, original, key: str) -> Callable:
     ours, cpu = _ours(name, key), key == "CPU"
 
-    def product_sum_out(keyset, c, a, b, *, beta=1, alpha=1, out):
+    def product_sum_out(c, a, b, *, beta=1, alpha=1, out):
         if not _is_complex(name, beta, alpha):
             ieee = cpu or _precision("cuda", "matmul") in _IEEE
-            if ours(keyset, c, a, b, beta, alpha, ieee, out=out):
+            if ours(c, a, b, beta, alpha, ieee, out=out):
                 return out
-        return original.call_boxed(keyset, c, a, b, beta=beta, alpha=alpha, out=out)
+        return original(c, a, b, beta=beta, alpha=alpha, out=out)
 
     return product_sum_out
 
@@ -327,12 +334,12 @@ def _sum_out(name: str, original, key: str) -> Callable:
 def _sum_in_place(name: str, original, key: str) -> Callable:
     ours, cpu = _ours(name, key), key == "CPU"
 
-    def product_sum_in_place(keyset, c, a, b, *, beta=1, alpha=1):
+    def product_sum_in_place(c, a, b, *, beta=1, alpha=1):
         if not _is_complex(name, beta, alpha):
             ieee = cpu or _precision("cuda", "matmul") in _IEEE
-            if ours(keyset, c, a, b, beta, alpha, ieee):
+            if ours(c, a, b, beta, alpha, ieee):
                 return c
-        return original.call_boxed(keyset, c, a, b, beta=beta, alpha=alpha)
+        return original(c, a, b, beta=beta, alpha=alpha)
 
     return product_sum_in_place
 
