@@ -25,12 +25,10 @@ PLANTABLE = ("memcheck", "initcheck")
 OURS = "5sgemm"  # the mangled namespace of our kernels: PyTorch's are not what is checked here
 
 # Less than a tile, tiles with tails in every direction, and whole tiles, the smaller ones for rows
-# that take no others; more tiles than multiprocessors. Row-major and transposed operands, and some
-# that are only 4-byte aligned.
-SHAPES = (
-    (1, 7, 3), (8, 8, 8), (31, 30, 64), (65, 67, 33), (129, 130, 17), (128, 128, 32),
-    (17200, 20, 512),
-)  # fmt: skip
+# that take no others; row-major and transposed operands, and some that are only 4-byte aligned.
+SHAPES = ((1, 7, 3), (8, 8, 8), (31, 30, 64), (65, 67, 33), (129, 130, 17), (128, 128, 32))
+# More tiles than multiprocessors. racecheck would take minutes over it.
+MANY_TILES = (17200, 20, 512)
 LAYOUTS = (("N", "N"), ("N", "T"), ("T", "N"), ("T", "T"), ("off", "off"))
 
 
@@ -92,7 +90,7 @@ def plant(tool: str, rows: list[str]) -> None:
         torch.cuda.synchronize()
 
 
-def work(kernels: list[str], planted: str) -> None:
+def work(kernels: list[str], planted: str, shapes) -> None:
     """What runs under a tool: all rows, in one process."""
     import torch
 
@@ -108,7 +106,7 @@ def work(kernels: list[str], planted: str) -> None:
     if planted:
         plant(planted, [row.name for row in rows[:1]])
         return
-    for shape in SHAPES:
+    for shape in shapes:
         for layouts in LAYOUTS:
             check(rows, shape, layouts)
     print(f"checked {len(rows)} rows", flush=True)
@@ -144,6 +142,8 @@ def run_tool(program: str, tool: str, kernels: list[str], planted: bool) -> tupl
         worker += ["--kernel", kernel]
     if planted:
         worker += ["--plant", tool]
+    if tool != "racecheck":
+        worker += ["--many-tiles"]
     env = {
         **os.environ,
         # Each tensor its own allocation: the allocator's blocks would hide steps outside.
@@ -182,9 +182,11 @@ def main() -> int:
     parser.add_argument("--kernel", action="append", default=[], help="a row; default: all")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--plant", default="", choices=PLANTABLE, help=argparse.SUPPRESS)
+    parser.add_argument("--many-tiles", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        work(options.kernel, options.plant)
+        shapes = (*SHAPES, MANY_TILES) if options.many_tiles else SHAPES
+        work(options.kernel, options.plant, shapes)
         return 0
     program = sanitizer()
     if program is None:
