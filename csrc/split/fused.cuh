@@ -221,8 +221,7 @@ __device__ void convert_operand(const Job& job, int operand, char* ring, float* 
     hopper::wait(&shared.words_empty[words.stage], words.parity ^ 1);
     shared.words[words.stage][operand][t] = word_of_row<Fp16x3>(shared.rows[operand], t);
     hopper::fence_async_proxy();  // a cluster's blocks copy it
-    __syncwarp();
-    if (t % 32 == 0) hopper::arrive(&shared.words_full[words.stage]);
+    hopper::arrive(&shared.words_full[words.stage]);
     words.advance();
   }
 }
@@ -273,7 +272,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   const Share share(job);
   if (threadIdx.x < 32) {
     if (threadIdx.x < 2 * kRawStages) hopper::init_barrier(&loader.full[0][threadIdx.x], 1);
-    shared.init(FusedRing::kStages, kConverters / 32, share.blocks);
+    shared.init(FusedRing::kStages, kConverters / 32, kConverters, share.blocks);
   }
   __syncthreads();
   hopper::launch_dependents();

@@ -61,8 +61,8 @@ struct OnlineShared : ProductShared {
   alignas(16) uint32_t agreed[2][kTile];         // what they agree on
   alignas(16) float change_to_agreed[2][kTile];  // other warps may still follow the last stages' changes
 
-  __device__ __forceinline__ void init(int stages, int writers, uint32_t blocks) {
-    ProductShared::init(stages, writers, blocks);
+  __device__ __forceinline__ void init(int stages, int writers, int word_writers, uint32_t blocks) {
+    ProductShared::init(stages, writers, word_writers, blocks);
     if (blocks == 1 || threadIdx.x % 32 != 0) return;
     hopper::init_barrier(&words_of_cluster, 1);
     hopper::arrive_expecting(&words_of_cluster, (blocks - 1) * sizeof of_cluster[0]);

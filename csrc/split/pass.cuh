@@ -15,8 +15,9 @@
 
 namespace sgemm::split {
 
-constexpr int kHeld = 8;       // float4s of a thread
-constexpr int kMaxStrip = 32;  // columns
+constexpr int kHeld = 8;        // float4s of a thread
+constexpr int kStripQuads = 8;  // of columns
+constexpr int kStrip = 4 * kStripQuads;
 constexpr int kMaxCluster = 8;
 
 // A thread's quads of neighbours in shared memory, which only it reads. In short loops: a block runs through each once,
@@ -66,19 +67,19 @@ struct Place {
 };
 
 struct PassScratch {
-  uint32_t of_warp[32][kMaxStrip];
-  uint32_t of_block[kMaxCluster][kMaxStrip];
-  uint32_t small[kMaxStrip];
+  uint32_t of_warp[32][kStrip];
+  uint32_t of_block[kMaxCluster][kStrip];
+  uint32_t small[kStrip];
   uint64_t maxima_here;  // barriers: the cluster's maxima are in of_block,
   uint64_t counted;      // and its blocks have counted their small elements
 
-  // For strips of `strip` columns, before anything is under way that a fence would wait for.
-  __device__ __forceinline__ void start(uint32_t blocks, int strip) {
-    if (threadIdx.x < kMaxStrip) small[threadIdx.x] = 0;
+  // For strips, before anything is under way that a fence would wait for.
+  __device__ __forceinline__ void start(uint32_t blocks) {
+    if (threadIdx.x < kStrip) small[threadIdx.x] = 0;
     if (blocks == 1) return;
     if (threadIdx.x == 0) {
       hopper::init_barrier(&maxima_here, 1);
-      hopper::arrive_expecting(&maxima_here, blocks * strip * sizeof(uint32_t));
+      hopper::arrive_expecting(&maxima_here, blocks * kStrip * sizeof(uint32_t));
       hopper::init_barrier(&counted, blocks);
       hopper::fence_barrier_init();
     }
@@ -131,28 +132,28 @@ __device__ __forceinline__ void split_rows(const Job& job, const Operand& x, con
   if (t == 0) x.words[at.tile * kTile + at.r] = row_word<F>(largest, exponent, small);
 }
 
-// A strip of 4 * `quads` columns (rows of the operand, whose neighbours lie side by side). Each block of a cluster
+// A strip of columns (rows of the operand, whose neighbours lie side by side). Each block of a cluster
 // holds a part of k.
 template <class F, int THREADS>
 __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, const Place& at,
-                                            const Held<THREADS>& held, int quads, PassScratch& scratch) {
+                                            const Held<THREADS>& held, PassScratch& scratch) {
   const uint32_t rank = hopper::cluster_rank(), blocks = hopper::cluster_size();
-  const int lane = threadIdx.x % 32, quad = threadIdx.x & (quads - 1), strip = 4 * quads;
+  const int lane = threadIdx.x % 32, quad = threadIdx.x % kStripQuads;
   uint32_t largest[4] = {};
 #pragma unroll 4
   for (int j = 0; j < held.count; ++j) take_largest(largest, held[j]);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    for (int o = 16; o >= quads; o /= 2) largest[i] = max(largest[i], __shfl_xor_sync(~0u, largest[i], o));
-    if (lane < quads) scratch.of_warp[threadIdx.x / 32][quad * 4 + i] = largest[i];
+    for (int o = 16; o >= kStripQuads; o /= 2) largest[i] = max(largest[i], __shfl_xor_sync(~0u, largest[i], o));
+    if (lane < kStripQuads) scratch.of_warp[threadIdx.x / 32][quad * 4 + i] = largest[i];
   }
   __syncthreads();
   if (blocks > 1) {
     hopper::wait_cluster();
     const uint32_t place = hopper::shared_address(scratch.of_block[rank]);
     const uint32_t barrier = hopper::shared_address(&scratch.maxima_here);
-    for (uint32_t i = threadIdx.x; i < strip * blocks; i += THREADS) {
-      const uint32_t column = i & (strip - 1), to = i / strip;
+    for (uint32_t i = threadIdx.x; i < kStrip * blocks; i += THREADS) {
+      const uint32_t column = i % kStrip, to = i / kStrip;
       uint32_t of_block = 0;
 #pragma unroll
       for (int w = 0; w < THREADS / 32; ++w) of_block = max(of_block, scratch.of_warp[w][column]);
@@ -161,7 +162,7 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
     }
     hopper::wait(&scratch.maxima_here, 0);
   }
-  const uint32_t(*maxima)[kMaxStrip] = blocks > 1 ? scratch.of_block : scratch.of_warp;
+  const uint32_t(*maxima)[kStrip] = blocks > 1 ? scratch.of_block : scratch.of_warp;
   const int rows = blocks > 1 ? blocks : THREADS / 32;
 #pragma unroll 4
   for (int b = 0; b < rows; ++b) {
@@ -192,9 +193,9 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
   if (__syncthreads_or(small[0] + small[1] + small[2] + small[3])) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      for (int o = 16; o >= quads; o /= 2) small[i] += __shfl_xor_sync(~0u, small[i], o);
+      for (int o = 16; o >= kStripQuads; o /= 2) small[i] += __shfl_xor_sync(~0u, small[i], o);
       const uint32_t sum = hopper::map_to_rank(hopper::shared_address(&scratch.small[quad * 4 + i]), 0);
-      if (lane < quads && small[i]) hopper::add_in_cluster(sum, small[i]);
+      if (lane < kStripQuads && small[i]) hopper::add_in_cluster(sum, small[i]);
     }
     hopper::fence_cluster();
     __syncthreads();
@@ -204,7 +205,7 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
     if (rank != 0) return;
     hopper::wait(&scratch.counted, 0);
   }
-  if (threadIdx.x < quads)
+  if (threadIdx.x < kStripQuads)
 #pragma unroll
     for (int i = 0; i < 4; ++i)
       x.words[at.tile * kTile + at.r + i] =
@@ -216,7 +217,6 @@ struct PassGrid {
   int64_t blocks_b;
   int64_t busy_a, busy_b;  // blocks with work; the rest fills the last cluster
   int row_threads;         // that hold a row along k; a power of two
-  int quads;               // of a strip's columns: 4 or 8
 };
 
 template <class F, int THREADS>
@@ -238,15 +238,15 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     at.apart = 4 * grid.row_threads;
   } else {
     const int blocks = hopper::cluster_size();
-    first = block / blocks * (4 * grid.quads) + 4 * (threadIdx.x & (grid.quads - 1));
-    at.apart = THREADS / grid.quads;
-    at.q = static_cast<int>(hopper::cluster_rank()) * kHeld * at.apart + threadIdx.x / grid.quads;
+    first = block / blocks * kStrip + 4 * (threadIdx.x % kStripQuads);
+    at.apart = THREADS / kStripQuads;
+    at.q = static_cast<int>(hopper::cluster_rank()) * kHeld * at.apart + threadIdx.x / kStripQuads;
   }
   at.tile = first / kTile;
   at.r = static_cast<int>(first % kTile);
   const int64_t batch = at.tile / x.tiles, mn = at.tile % x.tiles * kTile + at.r;
   Held<THREADS> held = {reinterpret_cast<float4*>(memory) + threadIdx.x, 0};
-  if (!x.along_k) scratch.start(hopper::cluster_size(), 4 * grid.quads);
+  if (!x.along_k) scratch.start(hopper::cluster_size());
   hopper::wait_for_predecessor();
   if (blockIdx.x == 0)
     for (int i = threadIdx.x; i * job.parts < job.items - job.whole; i += THREADS) job.arrived[i] = 0;
@@ -254,7 +254,7 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
   if (x.along_k)
     split_rows<F>(job, x, at, held, grid.row_threads, &scratch.of_warp[0][0]);
   else
-    split_strip<F>(job, x, at, held, grid.quads, scratch);
+    split_strip<F>(job, x, at, held, scratch);
 }
 
 }  // namespace sgemm::split

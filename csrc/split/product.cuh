@@ -87,15 +87,15 @@ struct ProductShared {
   uint32_t last;                            // of the blocks that share a tile
   alignas(16) uint32_t words[2][2][kTile];  // (tile's parity, operand, row)
 
-  // A warp initialises them. Full stages of a ring, and words, wait for `writers`. `blocks` of the cluster.
-  __device__ __forceinline__ void init(int stages, int writers, uint32_t blocks) {
+  // A warp initialises them. Full stages of a ring wait for `writers`, words for theirs. `blocks` of the cluster.
+  __device__ __forceinline__ void init(int stages, int writers, int word_writers, uint32_t blocks) {
     const int i = threadIdx.x % 32;
     if (i < stages) {
       hopper::init_barrier(&full[i], writers);
       hopper::init_barrier(&empty[i], kConsumers / 32);
     }
     if (i < 2) {
-      hopper::init_barrier(&words_full[i], writers);
+      hopper::init_barrier(&words_full[i], word_writers);
       hopper::init_barrier(&words_empty[i], kConsumers / 32);
     }
     if (blocks > 1) cluster.init(i, blocks);
@@ -289,7 +289,7 @@ __global__ void __launch_bounds__(kProductThreads, 1) split_product(const __grid
   extern __shared__ __align__(1024) char ring[];
   __shared__ ProductShared shared;
   const Share share(job);
-  if (threadIdx.x < 32) shared.init(ProductRing<F>::kStages, 1, share.blocks);
+  if (threadIdx.x < 32) shared.init(ProductRing<F>::kStages, 1, 1, share.blocks);
   __syncthreads();
   hopper::launch_dependents();
   enter_cluster(share.blocks);

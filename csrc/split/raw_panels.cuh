@@ -126,9 +126,10 @@ class RawReader {
 template <bool A_ALONG_M, bool B_ALONG_N>
 struct PanelLoader {
   uint64_t full[2][kRawStages];  // barriers
-  int tile, step, slot;          // of the next panels
-  int row, col, k;               // of the tile
-  int matrix[2], group[2];       // its matrices of both operands, and their groups
+  volatile int tile;             // of the next panels; or others would read ahead of the question who they are
+  int step, slot;
+  int row, col, k;          // of the tile
+  int matrix[2], group[2];  // its matrices of both operands, and their groups
 
   __device__ __forceinline__ void start(const Job& job, const Share& share) {
     tile = share.first;
@@ -145,7 +146,7 @@ struct PanelLoader {
     slot = slot + 1 == kRawStages ? 0 : slot + 1;
     if (++step < share.step1) return;
     step = share.step0;
-    tile += share.stride;
+    tile = tile + share.stride;
     if (tile < job.tiles) find_tile(job);
   }
 
@@ -160,9 +161,9 @@ struct PanelLoader {
     find_matrix(job.b, batch, matrix[1], group[1]);
   }
   __device__ __forceinline__ static void find_matrix(const Operand& x, int batch, int& matrix, int& group) {
-    const int size = x.batch.group;
-    group = size ? batch / size : 0;
-    matrix = x.count == 1 ? 0 : batch - group * size;
+    const int size = x.batch.group, of_batch = size ? batch / size : 0;
+    group = of_batch;
+    matrix = x.count == 1 ? 0 : batch - of_batch * size;
   }
 
   template <bool ALONG_MN>

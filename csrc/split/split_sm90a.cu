@@ -54,11 +54,10 @@ void launch_pass(const Job& job, bool split_a, bool split_b, int sms, Stream str
   const int64_t depth = int64_t{job.steps} * kStep;
   grid.row_threads = std::max(8, next_power_of_two(ceil_div(depth, 4 * kHeld)));
   const bool strips = (split_a && !job.a.along_k) || (split_b && !job.b.along_k);
-  grid.quads = depth > THREADS && depth <= 2 * THREADS ? 4 : 8;  // narrower, if that spares the cluster
-  const int cluster = strips ? static_cast<int>(ceil_div(depth * grid.quads, 8 * THREADS)) : 1;
+  const int cluster = strips ? static_cast<int>(ceil_div(depth, kHeld * THREADS / kStripQuads)) : 1;
   const auto blocks = [&](const Operand& x) {
     const int64_t tiles = x.count * x.tiles;
-    return x.along_k ? tiles * kTile * grid.row_threads / THREADS : tiles * (kTile / (4 * grid.quads)) * cluster;
+    return x.along_k ? tiles * kTile * grid.row_threads / THREADS : tiles * (kTile / kStrip) * cluster;
   };
   grid.busy_b = split_b ? blocks(job.b) : 0;
   grid.busy_a = split_a ? blocks(job.a) : 0;
@@ -76,13 +75,16 @@ void launch_pass(const Job& job, bool split_a, bool split_b, int sms, Stream str
   const int64_t depth = int64_t{job.steps} * kStep;
   const bool strips = (split_a && !job.a.along_k) || (split_b && !job.b.along_k);
   const int64_t tiles = split_a * job.a.count * job.a.tiles + split_b * job.b.count * job.b.tiles;
-  if (depth > 4096 && strips)  // are held by clusters
+  // Blocks of 512 threads are enough for half of the multiprocessors: smaller ones, for more of them.
+  const bool few = depth <= 1024 && 2 * tiles * kTile * depth <= int64_t{512} * 4 * kHeld * sms;
+  if (depth > kMaxCluster * 512 && strips)  // are held by clusters
     launch_pass<F, 1024>(job, split_a, split_b, sms, stream);
-  else if (depth <= 1024 && !strips &&
-           2 * tiles * kTile * depth <= int64_t{512} * 4 * kHeld * sms)  // more blocks for half of them
-    launch_pass<F, 128>(job, split_a, split_b, sms, stream);
-  else
+  else if (!few)
     launch_pass<F, 512>(job, split_a, split_b, sms, stream);
+  else if (strips)
+    launch_pass<F, 256>(job, split_a, split_b, sms, stream);
+  else
+    launch_pass<F, 128>(job, split_a, split_b, sms, stream);
 }
 
 // A kernel of persistent blocks, of which each has `bytes` of shared memory and the sums' staging behind them.
