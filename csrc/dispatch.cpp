@@ -11,7 +11,12 @@ namespace sgemm {
 namespace {
 
 constexpr double kLaunchSeconds = 3e-6;
-constexpr double kAtenEfficiency = 0.82;  // cuBLAS's best share of the FFMA peak on an H200
+// cuBLAS's best share of the FFMA peak on an H200, and that with few rows or columns.
+constexpr double kAtenEfficiency = 0.82, kAtenNarrowEfficiency = 0.72;
+constexpr int64_t kAtenNarrow = 128, kAtenWidth = 32;
+// An element of k takes cuBLAS at least so long, up to a k that it divides, and in batches.
+constexpr double kAtenElementSeconds = 22.5e-9, kAtenBatchElementSeconds = 40e-9;
+constexpr int64_t kAtenUndivided = 640;
 constexpr double kAtenSplitSeconds = 6e-6;
 constexpr int kThreadsToFill = 512;    // a multiprocessor needs about as many to reach a row's measured efficiency
 constexpr double kScatteredReads = 2;  // a row that reads element by element, along the wrong dimension
@@ -45,11 +50,16 @@ double aten_seconds(const Problem& p, const Device& device) {
   const double bandwidth = device.bandwidth_gbs * 1e9;
   if (std::min(p.m, p.n) <= 2)
     return kLaunchSeconds + std::max(flops(p) / (kAtenEfficiency * ffma_peak(device)), bytes(p) / bandwidth);
-  const double m = std::max<int64_t>(p.m, 32), n = std::max<int64_t>(p.n, 32);
-  const double compute = 2.0 * p.batch * m * n * (p.k + 40.0) / (kAtenEfficiency * ffma_peak(device));
+  const auto padded = [](int64_t x) { return ceil_div(x, kAtenWidth) * kAtenWidth; };
+  const int64_t m = padded(p.m), n = padded(p.n), narrow = std::min(p.m, p.n);
+  const double efficiency = std::min(m, n) <= kAtenNarrow ? kAtenNarrowEfficiency : kAtenEfficiency;
+  const double compute = 2.0 * p.batch * m * n * (p.k + 40.0) / (efficiency * ffma_peak(device));
+  double steps = 0;  // of a tile, one after the other
+  if (p.batch > 1 && narrow >= kAtenWidth) steps = kAtenBatchElementSeconds * p.k;
+  if (p.batch == 1 && narrow > kAtenNarrow && p.k <= kAtenUndivided) steps = kAtenElementSeconds * p.k;
   const double read = bytes(p) / ((p.batch > 1 ? 0.6 : 0.5) * bandwidth);
   const bool few_tiles = p.batch == 1 && m * n < device.sms * 4096.0 && p.k >= 1024;
-  return kLaunchSeconds + std::max(compute, read) + (few_tiles ? kAtenSplitSeconds : 0);
+  return std::max(kLaunchSeconds + std::max(compute, read) + (few_tiles ? kAtenSplitSeconds : 0), 1e-6 + steps);
 }
 
 // Whether a batch of two strides is copied first.

@@ -31,20 +31,22 @@ SkinnyPlan skinny_plan(const Problem& problem, const Device& device) {
   while (plan.width < p.n && plan.width < 16) plan.width *= 2;
   plan.rows = plan.along_k ? 32 : 128;
   const int64_t tiles_n = ceil_div(p.n, plan.width), tiles = ceil_div(p.m, plan.rows) * tiles_n * p.batch;
-  const int64_t room = kResident * device.sms;
+  // Blocks that run at once: clusters stay within a GPC, which they may not fill. Along m a few left over do no harm.
+  const auto room = [&](int64_t cluster) {
+    return kResident * device.sms * (cluster <= 2 || !plan.along_k ? 10 : cluster == 4 ? 9 : 8) / 10;
+  };
   // Parts of k until the device is full: first a cluster's, then slices.
+  const auto fits = [&](int64_t cluster, int64_t slices) {
+    return tiles * cluster * slices <= room(cluster) && p.k >= cluster * slices * kShortestPart;
+  };
   plan.cluster = 1;
   plan.slices = 1;
-  const auto divisible = [&] {
-    const int64_t parts = plan.cluster * plan.slices;
-    return 2 * tiles * parts <= room && p.k >= 2 * parts * kShortestPart;
-  };
-  while (plan.cluster < 8 && divisible()) plan.cluster *= 2;
-  while (p.batch == 1 && divisible()) plan.slices *= 2;
+  while (plan.cluster < 8 && fits(2 * plan.cluster, 1)) plan.cluster *= 2;
+  while (p.batch == 1 && fits(plan.cluster, 2 * plan.slices)) plan.slices *= 2;
   plan.slice = std::max<int64_t>(1, ceil_div(p.k, plan.slices));
   plan.slices = std::max<int64_t>(1, ceil_div(p.k, plan.slice));
 
-  const int64_t parts = tiles * plan.cluster * plan.slices, waves = ceil_div(parts, room);
+  const int64_t parts = tiles * plan.cluster * plan.slices, waves = ceil_div(parts, room(plan.cluster));
   const double bandwidth = device.bandwidth_gbs * 1e9, peak = device.sms * 256.0 * device.clock_ghz * 1e9;
   const int64_t across = plan.along_k ? p.a.row : p.a.col;
   const bool quads = (plan.along_k ? p.a.col : p.a.row) == 1 && across % 4 == 0;

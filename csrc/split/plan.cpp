@@ -13,8 +13,10 @@ namespace {
 // Measured on an H200. The tensor cores take 256 cycles for a 16-bit product of a tile and a step; their clock falls
 // under load.
 constexpr double kCyclesOfStep = 256, kTensorClock = 1.45e9;
-constexpr double kTileSeconds = 2.2e-6;     // to fill the pipeline, and to store
-constexpr double kClusterSeconds = 0.8e-6;  // to add up a cluster's parts
+constexpr double kTileSeconds = 2.2e-6;       // to fill the pipeline, and to store
+constexpr double kShortTileSeconds = 0.9e-6;  // more at most, where few steps follow each other
+constexpr double kFewSteps = 6;
+constexpr double kClusterSeconds = 0.8e-6;  // to add up a cluster's parts, for each but the first
 // To share tiles that are left over, and for each of the blocks that share one.
 constexpr double kSharingSeconds = 2.0e-6, kPartSeconds = 0.7e-6;
 constexpr int64_t kLeastPart = 2;             // steps of k
@@ -25,7 +27,7 @@ constexpr double kFusedStepSeconds = 1.1e-6;  // to split a stage, which takes l
 constexpr double kFusedTileSeconds = 4.0e-6;
 constexpr double kFusedLaunchSeconds = 4.0e-6;
 // Elements that are copied one by one.
-constexpr double kFusedUnaligned = 1.8, kPassUnaligned = 1.5, kUnalignedSeconds = 5e-6;
+constexpr double kFusedUnaligned = 1.8, kPassUnaligned = 1.5, kUnalignedSeconds = 2e-6;
 constexpr int64_t kShortestSlice = 256;
 constexpr int64_t kMoreSlices = 6;
 constexpr size_t kDefaultLimitMib = 4096;
@@ -55,10 +57,11 @@ double seconds(const Shape& shape, const Problem& p, const Device& device, const
   const bool aligned = quads(p.a) && quads(p.b);
   const double step =
       shape.fused ? kFusedStepSeconds * (aligned ? 1 : kFusedUnaligned) : shape.products * kCyclesOfStep / kTensorClock;
-  const double tile = shape.fused ? kFusedTileSeconds : kTileSeconds;
+  const double short_tile = kShortTileSeconds * std::max(0.0, 1 - steps(slice) / kFewSteps);
+  const double tile = shape.fused ? kFusedTileSeconds : kTileSeconds + short_tile;
   const auto wave = [&](int64_t blocks) { return ceil_div(steps(slice), blocks) * step + tile; };  // `blocks` a tile
-  double product =
-      ceil_div(tiles - plan.left, resident(device, cluster)) * (wave(cluster) + (cluster > 1) * kClusterSeconds);
+  const double adding = kClusterSeconds * (shape.fused ? cluster > 1 : cluster - 1);
+  double product = ceil_div(tiles - plan.left, resident(device, cluster)) * (wave(cluster) + adding);
   if (plan.left) product += wave(plan.parts) + kSharingSeconds + plan.parts * kPartSeconds;
   const double bandwidth = device.bandwidth_gbs * 1e9;
   // What the pass reads and writes.

@@ -77,14 +77,14 @@ void launch_pass(const Job& job, bool split_a, bool split_b, int sms, Stream str
   const int64_t tiles = split_a * job.a.count * job.a.tiles + split_b * job.b.count * job.b.tiles;
   // Blocks of 512 threads are enough for half of the multiprocessors: smaller ones, for more of them.
   const bool few = depth <= 1024 && 2 * tiles * kTile * depth <= int64_t{512} * 4 * kHeld * sms;
-  if (depth > kMaxCluster * 512 && strips)  // are held by clusters
+  if (depth > kMaxCluster * 512 && strips)  // each thread holds one of k, of several blocks if need be
     launch_pass<F, 1024>(job, split_a, split_b, sms, stream);
-  else if (!few)
-    launch_pass<F, 512>(job, split_a, split_b, sms, stream);
-  else if (strips)
+  else if (strips ? depth <= 128 : few)
+    launch_pass<F, 128>(job, split_a, split_b, sms, stream);
+  else if (strips && (depth <= 256 || few))
     launch_pass<F, 256>(job, split_a, split_b, sms, stream);
   else
-    launch_pass<F, 128>(job, split_a, split_b, sms, stream);
+    launch_pass<F, 512>(job, split_a, split_b, sms, stream);
 }
 
 // A kernel of persistent blocks, of which each has `bytes` of shared memory and the sums' staging behind them.
