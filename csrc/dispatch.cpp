@@ -17,7 +17,8 @@ constexpr int64_t kAtenNarrow = 128, kAtenWidth = 32;
 // An element of k takes cuBLAS at least so long, up to a k that it divides, and in batches.
 constexpr double kAtenElementSeconds = 22.5e-9, kAtenBatchElementSeconds = 40e-9;
 constexpr int64_t kAtenUndivided = 640;
-constexpr double kAtenSplitSeconds = 6e-6;
+constexpr double kAtenSplitSeconds = 6e-6, kAtenFewSplitSeconds = 3.3e-6;  // the latter up to kAtenFew rows or columns
+constexpr int64_t kAtenFew = 4;
 constexpr int kThreadsToFill = 512;    // a multiprocessor needs about as many to reach a row's measured efficiency
 constexpr double kScatteredReads = 2;  // a row that reads element by element, along the wrong dimension
 
@@ -59,7 +60,8 @@ double aten_seconds(const Problem& p, const Device& device) {
   if (p.batch == 1 && narrow > kAtenNarrow && p.k <= kAtenUndivided) steps = kAtenElementSeconds * p.k;
   const double read = bytes(p) / ((p.batch > 1 ? 0.6 : 0.5) * bandwidth);
   const bool few_tiles = p.batch == 1 && m * n < device.sms * 4096.0 && p.k >= 1024;
-  return std::max(kLaunchSeconds + std::max(compute, read) + (few_tiles ? kAtenSplitSeconds : 0), 1e-6 + steps);
+  const double split = !few_tiles ? 0 : narrow <= kAtenFew ? kAtenFewSplitSeconds : kAtenSplitSeconds;
+  return std::max(kLaunchSeconds + std::max(compute, read) + split, 1e-6 + steps);
 }
 
 // Whether a batch of two strides is copied first.

@@ -21,7 +21,7 @@ constexpr double kClusterSeconds = 0.8e-6;  // to add up a cluster's parts, for 
 constexpr double kSharingSeconds = 2.0e-6, kPartSeconds = 0.7e-6;
 constexpr int64_t kLeastPart = 2;             // steps of k
 constexpr double kLaunchSeconds = 3.5e-6;     // pass and product, when there is nothing to do
-constexpr double kSumSeconds = 2.0e-6;        // one launch more
+constexpr double kSumSeconds = 3.0e-6;        // one launch more
 constexpr double kPassBandwidth = 0.8;        // of a copy's
 constexpr double kFusedStepSeconds = 1.1e-6;  // to split a stage, which takes longer than its products
 constexpr double kFusedTileSeconds = 4.0e-6;
@@ -72,10 +72,12 @@ double seconds(const Shape& shape, const Problem& p, const Device& device, const
   const double pass = (4 * operands + planes) / (kPassBandwidth * bandwidth) * (aligned ? 1 : kPassUnaligned) +
                       (aligned ? 0 : kUnalignedSeconds);
   const double stores = double(p.m) * p.n * p.batch * 4 / bandwidth;
+  const double last = std::min(stores * slices, 4.0 * kTile * kTile * device.sms / bandwidth);  // under no product
   const double sum = slices > 1 ? kSumSeconds + stores * (slices + 1) : 0;
   if (shape.fused)
-    return kFusedLaunchSeconds + std::max(product, 4 * operands / (kPassBandwidth * bandwidth) + stores * slices) + sum;
-  return kLaunchSeconds + pass + std::max(product, stores * slices) + sum;
+    return kFusedLaunchSeconds + std::max(product, 4 * operands / (kPassBandwidth * bandwidth) + stores * slices) +
+           last + sum;
+  return kLaunchSeconds + pass + std::max(product, stores * slices) + last + sum;
 }
 
 // About half of a batch: whole groups, or an equal part of one.
