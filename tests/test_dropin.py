@@ -318,6 +318,21 @@ def test_fallback_for_tf32() -> None:
     assert fallbacks() == {("mm", "precision"): 1}
 
 
+@pytest.mark.parametrize("shape", [(), (2,), (2, 3)], ids=["mm", "bmm", "matmul"])
+@each_device
+def test_no_memory(device: str, shape: tuple[int, ...]) -> None:
+    """The error is PyTorch's own, also for programs that catch it and go on with less."""
+    a = torch.empty(*shape, 1 << 22, 1, device=device)
+    with pytest.raises(RuntimeError) as expected:
+        a @ a.mT
+    with torch_sgemm.enabled(devices=(device,)), pytest.raises(RuntimeError) as found:
+        a @ a.mT
+    assert found.type is expected.type
+    assert str(found.value)[:30] == str(expected.value)[:30]
+    assert hits() == {}
+    assert "failed" in {reason for _, reason in fallbacks()}
+
+
 @each_device
 def test_inference_mode(device: str) -> None:
     a = integers((4, 4), 1, device)

@@ -18,7 +18,19 @@ enum Op { kMm, kMmOut, kAddmm, kAddmmOut, kAddmmInPlace, kOfMatrices };  // thos
 constexpr const char* kOps[] = {"mm",      "mm.out",  "addmm",       "addmm.out", "addmm_", "bmm",
                                 "bmm.out", "baddbmm", "baddbmm.out", "baddbmm_",  "matmul"};
 
-enum Reason { kNone, kDtype, kLayout, kDevice, kShape, kPrecision, kDisabled, kOutShape, kOutShared, kOutOverlaps };
+enum Reason {
+  kNone,
+  kDtype,
+  kLayout,
+  kDevice,
+  kShape,
+  kPrecision,
+  kDisabled,
+  kOutShape,
+  kOutShared,
+  kOutOverlaps,
+  kFailed
+};
 constexpr const char* kReasons[] = {"",
                                     "dtype",
                                     "layout",
@@ -28,7 +40,8 @@ constexpr const char* kReasons[] = {"",
                                     "disabled",
                                     "output shape",
                                     "output shares storage",
-                                    "output overlaps itself"};
+                                    "output overlaps itself",
+                                    "failed"};
 
 // Of all threads, without a lock; a call without a reason to refuse it is a hit.
 std::atomic<int64_t> counts[std::size(kOps)][std::size(kReasons)];
@@ -111,15 +124,41 @@ struct Call {
     if (!reason) reason = refusal(args...);
   }
 
-  // Counts it.
-  bool is_ours() const {
-    ++counts[op + (dims - 2) * kOfMatrices][reason];
-    return !reason;
+  // Counts and runs it, into `out` or a new tensor. False, or none, if PyTorch's own kernel has to: also where PyTorch
+  // had no memory or failed otherwise, of which its kernel will raise the error.
+  bool run(const char* name, const char* batched_name, const Tensor& out, const Tensor* c, double beta,
+           double alpha) const {
+    return succeeds([&] { compute(name, batched_name, out, c, beta, alpha); });
+  }
+  std::optional<Tensor> run(const char* name, const char* batched_name, const Tensor* c, double beta,
+                            double alpha) const {
+    std::optional<Tensor> out;
+    const bool done = succeeds([&] {
+      out = new_output(a, b);
+      compute(name, batched_name, *out, c, beta, alpha);
+    });
+    return done ? out : std::nullopt;
   }
 
-  void run(const char* name, const char* batched_name, const Tensor& out, const Tensor* c, double beta,
-           double alpha) const {
+ private:
+  void compute(const char* name, const char* batched_name, const Tensor& out, const Tensor* c, double beta,
+               double alpha) const {
     product(dims == 2 ? name : batched_name, out, c, a, b, alpha, beta, setting->kernel);
+  }
+
+  template <class Work>
+  bool succeeds(const Work& work) const {
+    std::atomic<int64_t>(&of_op)[std::size(kReasons)] = counts[op + (dims - 2) * kOfMatrices];
+    ++of_op[reason];
+    if (reason) return false;
+    try {
+      work();
+    } catch (const TorchError&) {
+      --of_op[kNone];
+      ++of_op[kFailed];
+      return false;
+    }
+    return true;
   }
 };
 
@@ -138,28 +177,20 @@ template <int DIMS>
 struct Override {
   static std::optional<Tensor> mm(const Tensor& a, const Tensor& b, bool ieee) {
     const Call call(kMm, DIMS, a, b, ieee, {&a, &b});
-    if (!call.is_ours()) return std::nullopt;
-    Tensor out = new_output(a, b);
-    call.run("mm", DIMS == 4 ? "matmul" : "bmm", out, nullptr, 0, 1);
-    return out;
+    return call.run("mm", DIMS == 4 ? "matmul" : "bmm", nullptr, 0, 1);
   }
 
   static bool mm_out(const Tensor& a, const Tensor& b, bool ieee, const Tensor& out) {
     Call call(kMmOut, DIMS, a, b, ieee, {&a, &b, &out});
     call.require(refusal_of_output, out, a, b);
-    if (!call.is_ours()) return false;
-    call.run("mm_out", "bmm_out", out, nullptr, 0, 1);
-    return true;
+    return call.run("mm_out", "bmm_out", out, nullptr, 0, 1);
   }
 
   static std::optional<Tensor> addmm(const Tensor& c, const Tensor& a, const Tensor& b, double beta, double alpha,
                                      bool ieee) {
     Call call(kAddmm, DIMS, a, b, ieee, {&a, &b, &c});
     call.require(refusal_of_addend, c, a, b);
-    if (!call.is_ours()) return std::nullopt;
-    Tensor out = new_output(a, b);
-    call.run("addmm", "baddbmm", out, &c, beta, alpha);
-    return out;
+    return call.run("addmm", "baddbmm", &c, beta, alpha);
   }
 
   static bool addmm_out(const Tensor& c, const Tensor& a, const Tensor& b, double beta, double alpha, bool ieee,
@@ -168,18 +199,14 @@ struct Override {
     call.require(refusal_of_addend, c, a, b);
     call.require(refusal_of_output, out, a, b);
     call.require(refusal_beside, out, c);
-    if (!call.is_ours()) return false;
-    call.run("addmm_out", "baddbmm_out", out, &c, beta, alpha);
-    return true;
+    return call.run("addmm_out", "baddbmm_out", out, &c, beta, alpha);
   }
 
   static bool addmm_in_place(const Tensor& c, const Tensor& a, const Tensor& b, double beta, double alpha, bool ieee) {
     Call call(kAddmmInPlace, DIMS, a, b, ieee, {&a, &b, &c});
     call.require(refusal_of_addend, c, a, b);
     call.require(refusal_of_output, c, a, b);
-    if (!call.is_ours()) return false;
-    call.run("gemm_", "gemm_", c, &c, beta, alpha);
-    return true;
+    return call.run("gemm_", "gemm_", c, &c, beta, alpha);
   }
 };
 

@@ -21,7 +21,7 @@ void* cuda_function(const char* name) {
 }
 
 void check(AOTITorchError status, const char* what) {
-  if (status != AOTI_TORCH_SUCCESS) throw std::runtime_error(std::string("sgemm: PyTorch's ") + what + " failed");
+  if (status != AOTI_TORCH_SUCCESS) throw TorchError(std::string("sgemm: PyTorch's ") + what + " failed");
 }
 
 using Product = decltype(&aoti_torch_cpu_mm_out);
@@ -50,9 +50,11 @@ Tensor empty(std::initializer_list<int64_t> sizes, const Tensor& like) {
   check(aoti_torch_get_device_type(like.get(), &type), "device type");
   check(aoti_torch_get_device_index(like.get(), &index), "device index");
   AtenTensorHandle handle;
-  check(aoti_torch_empty_strided(sizes.size(), sizes.begin(), strides.data(), aoti_torch_dtype_float32(), type, index,
-                                 &handle),
-        "allocation");
+  if (aoti_torch_empty_strided(sizes.size(), sizes.begin(), strides.data(), aoti_torch_dtype_float32(), type, index,
+                               &handle) != AOTI_TORCH_SUCCESS) {
+    const int64_t bytes = 4 * (sizes.size() ? sizes.begin()[0] * strides[0] : 1);
+    throw TorchError("sgemm: out of memory: PyTorch could not allocate " + std::to_string(bytes) + " bytes");
+  }
   return Tensor(handle);
 }
 

@@ -4,6 +4,7 @@
 #include <torch/csrc/stable/tensor.h>
 
 #include <initializer_list>
+#include <stdexcept>
 #include <vector>
 
 #include "../gemm.h"
@@ -12,7 +13,13 @@ namespace sgemm {
 
 using torch::stable::Tensor;
 
-// An uninitialised contiguous float32 tensor on the device of `like`, from PyTorch's allocator.
+// A call of PyTorch's failed; what it said went to stderr, for its C interface passes on no more.
+struct TorchError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// An uninitialised contiguous float32 tensor on the device of `like`, from PyTorch's allocator. Throws TorchError if
+// there is no memory; so do those below if PyTorch refuses.
 Tensor empty(std::initializer_list<int64_t> sizes, const Tensor& like);
 
 // The same memory seen as a tensor of these sizes and strides.
