@@ -65,7 +65,7 @@ def _is_ours(a: Tensor, b: Tensor) -> bool:
 
 def _batches_fit(a: torch.Size, b: torch.Size) -> bool:
     pairs = zip(reversed(a), reversed(b), strict=False)
-    return all(p == q or p == 1 or q == 1 for p, q in pairs)
+    return a == b or all(p == q or p == 1 or q == 1 for p, q in pairs)
 
 
 def _into(out: Tensor, result: Tensor) -> Tensor:
@@ -81,6 +81,8 @@ def _into(out: Tensor, result: Tensor) -> Tensor:
 
 def _matrices(a: Tensor, b: Tensor, kernel: str) -> Tensor:
     """(..., m, k) @ (..., k, n), with as few and as large products as the shapes allow."""
+    if a.dim() == b.dim() == 2:
+        return _product(a, b, kernel)
     if b.dim() == 2:  # one B: the rows of all A make one matrix
         return _product(a.flatten(0, -2), b, kernel).reshape(*a.shape[:-1], b.shape[-1])
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
