@@ -137,6 +137,50 @@ def test_who_wants_to_see_the_parts_sees_them(device: str) -> None:
         assert Logged.seen == seen != []
 
 
+class Scores(torch.nn.Module):
+    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+        return q @ k.mT
+
+
+@each_device
+def test_tracing_looks_inside(device: str) -> None:
+    q, k = operand("heads", 9, 8, 1, device), operand("heads", 7, 8, 2, device)
+
+    def operators() -> list[str]:
+        program = torch.export.export(Scores(), (q, k)).run_decompositions()
+        return [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
+
+    expected = operators()
+    assert "aten.bmm.default" in expected
+    with torch_sgemm.enabled("ladder", devices=(device,)):
+        assert operators() == expected
+
+
+@pytest.mark.parametrize("grad_mode", [torch.no_grad, torch.inference_mode])
+@each_device
+def test_compiled(device: str, grad_mode) -> None:
+    q, k = operand("heads", 9, 8, 1, device), operand("heads", 7, 8, 2, device)
+    with torch_sgemm.enabled("ladder", devices=(device,)), grad_mode():
+        torch.compiler.reset()
+        compiled = torch.compile(Scores(), fullgraph=True)
+        assert torch.equal(compiled(q, k).double(), q.double() @ k.mT.double())
+    assert "bmm.out" in hits() and "matmul" not in hits()  # Inductor may time products of its own
+
+
+@each_device
+def test_nested_tensors_and_other_devices_pass_by(device: str) -> None:
+    """In inference mode too, where one override sees all devices and kinds of tensors."""
+    rows = torch.nested.nested_tensor([torch.randn(3, n, 5) for n in (4, 6)], device=device)
+    meta = torch.empty(2, 3, 4, 4, device="meta")
+    with torch.inference_mode():
+        expected = rows @ rows.transpose(2, 3)
+        with torch_sgemm.enabled("ladder", devices=(device,)):
+            found = rows @ rows.transpose(2, 3)
+            assert (meta @ meta).shape == meta.shape
+    for x, y in zip(found.unbind(), expected.unbind(), strict=True):
+        torch.testing.assert_close(x, y)
+
+
 @each_device
 def test_other_operands_pass_by(device: str) -> None:
     """What has no two batch dimensions of its own is one product of matrices or of a batch."""

@@ -201,18 +201,20 @@ def _apply() -> None:
 
 
 def _override(key: str) -> torch.library.Library:
-    places = [(name, key) for name in _OVERRIDES]
-    places.append(("matmul", f"Autograd{key}"))  # it has no kernel below autograd
-    for name, place in places:
+    functions = {}
+    for name, make in _OVERRIDES.items():
+        place = f"Autograd{key}" if name == "matmul" else key
         if (name, place) not in _originals:
             _originals[name, place] = _kernel(f"aten::{name}", place)
+        functions[name, place] = make(name, _originals[name, place], key)
+    functions["matmul", "BackendSelect"] = _matmul_without_autograd
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         # torch 2.10 warns of an overridden kernel, although that was allowed.
         warnings.filterwarnings("ignore", "(?s).*Overriding a previously registered kernel")
-        for name, place in places:
-            function = _OVERRIDES[name](name, _originals[name, place], key)
-            library.impl(name, function, place, allow_override=True)
+        for (name, place), function in functions.items():
+            with_keys = function is _matmul_without_autograd
+            library.impl(name, function, place, with_keyset=with_keys, allow_override=True)
             _recent.append(torch.library.get_kernel(f"aten::{name}", place))
     return library
 
@@ -252,12 +254,17 @@ def _product(name: str, original, key: str) -> Callable:
     return product
 
 
+# matmul is made of other operators and has no kernel at a device's own key: with one there, tracing
+# would not look inside any more. So its overrides lie above.
+
+
 def _needs_nothing_else(a: torch.Tensor, b: torch.Tensor) -> bool:
     """No derivative, no subclass and no mode wants to see what matmul is made of."""
     return (
         type(a) in _PLAIN
         and type(b) in _PLAIN
         and a.layout == b.layout == torch.strided
+        and not (a.is_nested or b.is_nested)
         and not (torch._C._any_requires_grad(a, b) and torch.is_grad_enabled())
         and forward_ad._current_level < 0
         and not torch._C._len_torch_dispatch_stack()
@@ -265,23 +272,41 @@ def _needs_nothing_else(a: torch.Tensor, b: torch.Tensor) -> bool:
     )
 
 
-def _matmul(name: str, original, key: str) -> Callable:
-    ours, cpu = torch.ops.sgemm._override_matmul.default, key == "CPU"
+def _product_of_heads(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
+    """matmul of batches of two dimensions; None for all others.
 
+    Those arrive as products of matrices or of simple batches, and are counted as such.
+    """
+    setting = _current
+    taken = (
+        a.dim() == b.dim() == 4
+        and setting is not None
+        and a.device.type in setting.devices
+        and a.dtype == b.dtype == torch.float32
+        and _needs_nothing_else(a, b)
+        and a.shape[:2] == b.shape[:2]
+    )
+    if not taken:
+        return None
+    ieee = a.is_cpu or _precision("cuda", "matmul") in _IEEE
+    return torch.ops.sgemm._override_matmul.default(a, b, ieee)
+
+
+def _matmul(name: str, original, key: str) -> Callable:
     def matmul(a, b):
-        # All others arrive as products of matrices or of simple batches, and are counted as such.
-        if (
-            a.dim() == b.dim() == 4
-            and a.dtype == b.dtype == torch.float32
-            and a.shape[:2] == b.shape[:2]
-            and _needs_nothing_else(a, b)
-        ):
-            result = ours(a, b, cpu or _precision("cuda", "matmul") in _IEEE)
-            if result is not None:
-                return result
-        return original(a, b)
+        result = _product_of_heads(a, b)
+        return original(a, b) if result is None else result
 
     return matmul
+
+
+def _matmul_without_autograd(keys, a, b):
+    """In inference mode, for all devices."""
+    result = _product_of_heads(a, b)
+    if result is not None:
+        return result
+    below = keys.remove(torch._C.DispatchKey.BackendSelect)
+    return torch.ops.aten.matmul.default._handle.redispatch_boxed(below, a, b)
 
 
 def _product_out(name: str, original, key: str) -> Callable:
