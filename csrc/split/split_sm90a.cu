@@ -75,9 +75,10 @@ void launch_pass(const Job& job, bool split_a, bool split_b, int sms, Stream str
   const int64_t depth = int64_t{job.steps} * kStep;
   const bool strips = (split_a && !job.a.along_k) || (split_b && !job.b.along_k);
   const int64_t tiles = split_a * job.a.count * job.a.tiles + split_b * job.b.count * job.b.tiles;
-  // Blocks of 512 threads are enough for half of the multiprocessors: smaller ones, for more of them.
+  // Of a strip, a block holds as many of k as it has threads; a cluster, more. Where blocks of 512 threads would do for
+  // half of the multiprocessors, smaller ones are for all.
   const bool few = depth <= 1024 && 2 * tiles * kTile * depth <= int64_t{512} * 4 * kHeld * sms;
-  if (depth > kMaxCluster * 512 && strips)  // each thread holds one of k, of several blocks if need be
+  if (strips && depth > kMaxCluster * 512)
     launch_pass<F, 1024>(job, split_a, split_b, sms, stream);
   else if (strips ? depth <= 128 : few)
     launch_pass<F, 128>(job, split_a, split_b, sms, stream);
