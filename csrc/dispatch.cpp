@@ -11,7 +11,7 @@ namespace sgemm {
 namespace {
 
 constexpr double kLaunchSeconds = 3e-6;
-// cuBLAS's best share of the FFMA peak on an H200, and that with few rows or columns.
+// cuBLAS's best share of the FFMA peak on an H200, and that with few rows or columns of one product.
 constexpr double kAtenEfficiency = 0.82, kAtenNarrowEfficiency = 0.72;
 constexpr int64_t kAtenNarrow = 128, kAtenWidth = 32;
 // An element of k takes cuBLAS at least so long, up to a k that it divides, and in batches.
@@ -53,7 +53,7 @@ double aten_seconds(const Problem& p, const Device& device) {
     return kLaunchSeconds + std::max(flops(p) / (kAtenEfficiency * ffma_peak(device)), bytes(p) / bandwidth);
   const auto padded = [](int64_t x) { return ceil_div(x, kAtenWidth) * kAtenWidth; };
   const int64_t m = padded(p.m), n = padded(p.n), narrow = std::min(p.m, p.n);
-  const double efficiency = std::min(m, n) <= kAtenNarrow ? kAtenNarrowEfficiency : kAtenEfficiency;
+  const double efficiency = p.batch == 1 && std::min(m, n) <= kAtenNarrow ? kAtenNarrowEfficiency : kAtenEfficiency;
   const double compute = 2.0 * p.batch * m * n * (p.k + 40.0) / (efficiency * ffma_peak(device));
   double steps = 0;  // of a tile, one after the other
   if (p.batch > 1 && narrow >= kAtenWidth) steps = kAtenBatchElementSeconds * p.k;
