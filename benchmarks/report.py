@@ -55,9 +55,15 @@ def _chart(draw: Callable[[dict, Path], Path], shows: str) -> Write:
     return write
 
 
-def _suite_table(found: dict, _: Path) -> str:
-    columns, rows = suite.summary_cells(found)
-    return "Speed relative to torch.\n\n" + tables.markdown(columns, rows, left=2)
+def _suite_table(kernel: str) -> Write:
+    """``kernel`` by groups of shapes, and the others over all of them."""
+
+    def write(found: dict, _: Path) -> str:
+        columns, rows = suite.summary_cells(found)
+        shown = [row for row in rows if row[0] == kernel or row[1] == "all"]
+        return "Speed relative to torch.\n\n" + tables.markdown(columns, shown, left=2)
+
+    return write
 
 
 def _accuracy_table(found: dict, _: Path) -> str:
@@ -99,7 +105,8 @@ BLOCKS: dict[str, tuple[str, Write]] = {  # marker -> command whose record it sh
     "ladder": ("ladder", _ladder_table),
     "ladder-errors": ("ladder", _ladder_errors),
     "ladder-chart": ("ladder", _chart(plots.ladder, "TFLOP/s of every row beside torch.mm")),
-    "suite": ("suite", _suite_table),
+    "suite": ("suite", _suite_table("auto")),
+    "suite-split": ("suite", _suite_table("split")),
     "suite-chart": ("suite", _chart(plots.suite, "speed relative to torch, case by case")),
     "accuracy": ("accuracy", _accuracy_table),
     "accuracy-chart": (
