@@ -17,7 +17,7 @@ from support.table import each_device
 from torch import Tensor
 
 import torch_sgemm
-from torch_sgemm import dropin
+from torch_sgemm import dropin, overrides
 
 OVERRIDDEN = ("mm", "bmm", "addmm", "baddbmm", "mm.out", "bmm.out", "addmm.out", "baddbmm.out")
 
@@ -199,7 +199,7 @@ import torch
 if sys.argv[1] == "torch":
     torch.version.cuda = None
 import torch_sgemm
-from torch_sgemm import dropin
+from torch_sgemm import dropin, overrides
 if sys.argv[1] == "build":
     dropin.kernels = lambda: [row for row in torch_sgemm.kernels() if not row.family]
 for scope in (False, True):
@@ -215,7 +215,7 @@ for scope in (False, True):
     [warning] = caught
     assert warning.filename == "<string>", warning.filename
     print(warning.message)
-    assert sys.argv[1] == "gpu" or not dropin._originals
+    assert sys.argv[1] == "gpu" or not overrides._originals
 assert torch_sgemm.stats().hits == {}
 """
 
@@ -238,7 +238,7 @@ def test_a_device_without_kernels(switch: Callable, monkeypatch: pytest.MonkeyPa
     def missing(*_: object) -> None:
         raise RuntimeError("no kernel for this key")
 
-    monkeypatch.setattr(dropin, "_originals", {})
+    monkeypatch.setattr(overrides, "_originals", {})
     monkeypatch.setattr(torch.library, "get_kernel", missing)
     with pytest.raises(RuntimeError, match="no kernel for this key"):
         scope = switch(devices=("cpu",))

@@ -1,5 +1,5 @@
-// What torch_sgemm/dropin.py calls in place of aten's products: each operator checks a call, counts it, and runs it if
-// it is a float32 product. What it refuses goes to PyTorch's own kernel, from Python, so that errors keep their types.
+// What torch_sgemm/overrides.py calls in place of aten's products: each operator checks a call, counts it, and runs it
+// if it is a float32 product. What it refuses goes to PyTorch's own kernel, from Python: errors keep their types there.
 #include <atomic>
 #include <initializer_list>
 #include <iterator>

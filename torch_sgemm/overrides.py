@@ -1,0 +1,232 @@
+"""The overrides of PyTorch's own products that ``enable()`` installs.
+
+csrc/binding/override.cpp checks, counts and runs a call at once: on this path a microsecond counts.
+The overrides themselves are in Python because what PyTorch's own kernel raises keeps its type only
+here.
+"""
+
+import threading
+import warnings
+from collections import Counter, deque
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch.autograd import forward_ad
+
+from torch_sgemm import _library  # noqa: F401  registers the operators
+
+_originals: dict[tuple[str, str], Callable] = {}
+# A thread that was dispatched to an override may still wait for the interpreter's lock when another
+# thread takes the override back: the latest 768 (64 times twelve overrides) outlive that.
+_recent: deque[object] = deque(maxlen=768)
+_precision = getattr(
+    torch._C,
+    "_get_fp32_precision_getter",
+    lambda *_: torch.backends.cuda.matmul.fp32_precision,  # the same, ten times slower
+)
+_IEEE = ("ieee", "none")
+_factors: Counter[tuple[str, str]] = Counter()
+_lock = threading.Lock()
+
+
+def factors() -> Counter[tuple[str, str]]:
+    """Calls with a factor that is no real number, by operator and reason."""
+    with _lock:
+        return Counter(_factors)
+
+
+def reset_factors() -> None:
+    """Counts them anew."""
+    with _lock:
+        _factors.clear()
+
+
+def _original(name: str, key: str) -> Callable:
+    """PyTorch's own, as it was before the first override."""
+    if (name, key) not in _originals:
+        _originals[name, key] = _kernel(f"aten::{name}", key)
+    return _originals[name, key]
+
+
+def _kernel(operator: str, key: str) -> Callable:
+    """The operator's kernel at a dispatch key, which is called past the dispatcher."""
+    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+    return partial(torch.library.get_kernel(operator, key).call_boxed, keys)
+
+
+def _ours(name: str, key: str) -> Callable:
+    """What takes the place of ``aten::name``."""
+    return _kernel(f"sgemm::_override_{name.replace('.', '_')}", key)
+
+
+def _product(name: str, original: Callable, key: str) -> Callable:
+    ours, cpu = _ours(name, key), key == "CPU"
+
+    def product(a, b):
+        result = ours(a, b, cpu or _precision("cuda", "matmul") in _IEEE)
+        return original(a, b) if result is None else result
+
+    return product
+
+
+def _product_out(name: str, original: Callable, key: str) -> Callable:
+    ours, cpu = _ours(name, key), key == "CPU"
+
+    def product_out(a, b, *, out):
+        if ours(a, b, cpu or _precision("cuda", "matmul") in _IEEE, out=out):
+            return out
+        return original(a, b, out=out)
+
+    return product_out
+
+
+def _is_complex(name: str, beta, alpha) -> bool:
+    """Counts a call with a factor that is no real number."""
+    if not (isinstance(beta, complex) or isinstance(alpha, complex)):
+        return False
+    with _lock:
+        _factors[name, "factor"] += 1
+    return True
+
+
+def _sum(name: str, original: Callable, key: str) -> Callable:
+    ours, cpu = _ours(name, key), key == "CPU"
+
+    def product_sum(c, a, b, *, beta=1, alpha=1):
+        if not _is_complex(name, beta, alpha):
+            ieee = cpu or _precision("cuda", "matmul") in _IEEE
+            result = ours(c, a, b, beta, alpha, ieee)
+            if result is not None:
+                return result
+        return original(c, a, b, beta=beta, alpha=alpha)
+
+    return product_sum
+
+
+def _sum_out(name: str, original: Callable, key: str) -> Callable:
+    ours, cpu = _ours(name, key), key == "CPU"
+
+    def product_sum_out(c, a, b, *, beta=1, alpha=1, out):
+        if not _is_complex(name, beta, alpha):
+            ieee = cpu or _precision("cuda", "matmul") in _IEEE
+            if ours(c, a, b, beta, alpha, ieee, out=out):
+                return out
+        return original(c, a, b, beta=beta, alpha=alpha, out=out)
+
+    return product_sum_out
+
+
+def _sum_in_place(name: str, original: Callable, key: str) -> Callable:
+    ours, cpu = _ours(name, key), key == "CPU"
+
+    def product_sum_in_place(c, a, b, *, beta=1, alpha=1):
+        if not _is_complex(name, beta, alpha):
+            ieee = cpu or _precision("cuda", "matmul") in _IEEE
+            if ours(c, a, b, beta, alpha, ieee):
+                return c
+        return original(c, a, b, beta=beta, alpha=alpha)
+
+    return product_sum_in_place
+
+
+OVERRIDES: dict[str, Callable] = {
+    "mm": _product,
+    "bmm": _product,
+    "mm.out": _product_out,
+    "bmm.out": _product_out,
+    "addmm": _sum,
+    "baddbmm": _sum,
+    "addmm.out": _sum_out,
+    "baddbmm.out": _sum_out,
+    "addmm_": _sum_in_place,
+    "baddbmm_": _sum_in_place,
+}
+
+
+# --- matmul ---------------------------------------------------------------------------------
+
+# It is made of other operators and has no kernel at a device's own key: with one there, tracing
+# would not look inside any more. So its overrides lie above.
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def _needs_nothing_else(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """No derivative, no subclass and no mode wants to see what matmul is made of."""
+    return (
+        type(a) in _PLAIN
+        and type(b) in _PLAIN
+        and a.layout == b.layout == torch.strided
+        and not (a.is_nested or b.is_nested)
+        and not (torch._C._any_requires_grad(a, b) and torch.is_grad_enabled())
+        and forward_ad._current_level < 0
+        and not torch._C._len_torch_dispatch_stack()
+        and not torch._C._are_functorch_transforms_active()
+    )
+
+
+def _product_of_heads(
+    a: torch.Tensor, b: torch.Tensor, devices: Callable[[], tuple[str, ...]]
+) -> torch.Tensor | None:
+    """matmul of batches of two dimensions; None for all others.
+
+    Those arrive as products of matrices or of simple batches, and are counted as such.
+    """
+    taken = (
+        a.dim() == b.dim() == 4
+        and a.device.type in devices()
+        and a.dtype == b.dtype == torch.float32
+        and _needs_nothing_else(a, b)
+        and a.shape[:2] == b.shape[:2]
+    )
+    if not taken:
+        return None
+    ieee = a.is_cpu or _precision("cuda", "matmul") in _IEEE
+    return torch.ops.sgemm._override_matmul.default(a, b, ieee)
+
+
+def _matmul(original: Callable, devices: Callable[[], tuple[str, ...]]) -> Callable:
+    def matmul(a, b):
+        result = _product_of_heads(a, b, devices)
+        return original(a, b) if result is None else result
+
+    return matmul
+
+
+def _matmul_without_autograd(devices: Callable[[], tuple[str, ...]]) -> Callable:
+    """In inference mode, for all devices."""
+    redispatch = torch.ops.aten.matmul.default._handle.redispatch_boxed
+
+    def matmul(keys, a, b):
+        result = _product_of_heads(a, b, devices)
+        if result is not None:
+            return result
+        return redispatch(keys.remove(torch._C.DispatchKey.BackendSelect), a, b)
+
+    return matmul
+
+
+# --- all of them ----------------------------------------------------------------------------
+
+
+def install(key: str, devices: Callable[[], tuple[str, ...]]) -> torch.library.Library:
+    """Overrides all of them at a device's dispatch key, until the library is destroyed.
+
+    ``devices``: for which the setting that holds is, asked where an override sees all devices.
+    """
+    functions = {}
+    for name, make in OVERRIDES.items():
+        functions[name, key] = make(name, _original(name, key), key)
+    place = f"Autograd{key}"
+    functions["matmul", place] = _matmul(_original("matmul", place), devices)
+    functions["matmul", "BackendSelect"] = _matmul_without_autograd(devices)
+    library = torch.library.Library("aten", "IMPL")
+    with warnings.catch_warnings():
+        # torch 2.10 warns of an overridden kernel, although that was allowed.
+        warnings.filterwarnings("ignore", "(?s).*Overriding a previously registered kernel")
+        for (name, place), function in functions.items():
+            keys = place == "BackendSelect"
+            library.impl(name, function, place, with_keyset=keys, allow_override=True)
+            _recent.append(torch.library.get_kernel(f"aten::{name}", place))
+    return library
