@@ -68,6 +68,24 @@ def test_every_row_takes_heads(row: Kernel, device: str, kind: str) -> None:
             assert torch.equal(result.double(), left.double() @ right.double())
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@each_device
+def test_the_function(device: str, kind: str) -> None:
+    """``torch_sgemm.matmul`` reads heads as they lie as well, and has derivatives."""
+    a, b = operand(kind, 40, 32, 1, device), operand("heads", 32, 36, 2, device)
+    expected = a.double() @ b.double()
+    assert torch.equal(torch_sgemm.matmul(a, b, kernel="ladder").double(), expected)
+    one = torch_sgemm.matmul(a[:1], b[:, :1], kernel="ladder")
+    assert torch.equal(one.double(), a[:1].double() @ b[:, :1].double())
+    right = b.detach().requires_grad_()
+    result = torch_sgemm.matmul(a, right, kernel="ladder")
+    assert torch.equal(result.detach().double(), expected)
+    (gradient,) = torch.autograd.grad(result.sum(), right)
+    assert torch.equal(gradient.double(), a.double().mT @ torch.ones_like(expected))
+    with pytest.raises(RuntimeError, match="'laddr' is unknown|\"laddr\" is unknown"):
+        torch_sgemm.matmul(a, b, kernel="laddr")
+
+
 @each_device
 def test_inference_mode_and_edges(device: str) -> None:
     q, k = operand("heads", 9, 8, 1, device), operand("heads", 7, 8, 2, device)
@@ -165,6 +183,27 @@ def test_compiled(device: str, grad_mode) -> None:
         compiled = torch.compile(Scores(), fullgraph=True)
         assert torch.equal(compiled(q, k).double(), q.double() @ k.mT.double())
     assert "bmm.out" in hits() and "matmul" not in hits()  # Inductor may time products of its own
+
+
+@each_device
+def test_what_was_traced_before_does_not_matter_after(device: str) -> None:
+    """Tracing remembers how operators are resolved: not beyond an override that is gone."""
+
+    def model(x: Tensor, w: Tensor) -> Tensor:
+        hidden = x @ w
+        return hidden.mT @ hidden
+
+    operands = [integers(shape, 1, device).requires_grad_() for shape in ((2, 3, 4), (4, 5))]
+    expected = torch.autograd.grad(model(*operands).sum(), operands)
+    q, k = operand("heads", 9, 8, 1, device), operand("heads", 7, 8, 2, device)
+    torch.ops.aten.matmul.default._dispatch_cache.clear()
+    for _ in range(2):
+        torch.compiler.reset()
+        with torch_sgemm.enabled("ladder", devices=(device,)), torch.no_grad():
+            torch.compile(Scores(), fullgraph=True, backend="aot_eager")(q, k)
+        compiled = torch.compile(model, fullgraph=True, dynamic=True, backend="aot_eager")
+        found = torch.autograd.grad(compiled(*operands).sum(), operands)
+        assert all(map(torch.equal, found, expected))
 
 
 @each_device

@@ -193,4 +193,4 @@ def _apply() -> None:
             continue
         _libraries[device] = overrides.install(_KEYS[device], _devices)
     for device in _libraries.keys() - wanted:
-        _libraries.pop(device)._destroy()
+        overrides.remove(_libraries.pop(device))

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from torch_sgemm.overrides import needs_nothing_else
 from torch_sgemm.packed import PackedMatrix
 
 
@@ -87,6 +88,8 @@ def _matrices(a: Tensor, b: Tensor, kernel: str) -> Tensor:
         return _product(a.flatten(0, -2), b, kernel).reshape(*a.shape[:-1], b.shape[-1])
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a, b = a.expand(*batch, *a.shape[-2:]), b.expand(*batch, *b.shape[-2:])
+    if len(batch) == 2 and not torch.compiler.is_compiling() and needs_nothing_else(a, b):
+        return torch.ops.sgemm._matmul.default(a, b, kernel)  # as they lie, which flatten may copy
     result = _product(a.flatten(0, -3), b.flatten(0, -3), kernel)
     return result.reshape(*batch, a.shape[-2], b.shape[-1])
 

@@ -152,7 +152,7 @@ OVERRIDES: dict[str, Callable] = {
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
-def _needs_nothing_else(a: torch.Tensor, b: torch.Tensor) -> bool:
+def needs_nothing_else(a: torch.Tensor, b: torch.Tensor) -> bool:
     """No derivative, no subclass and no mode wants to see what matmul is made of."""
     return (
         type(a) in _PLAIN
@@ -177,7 +177,7 @@ def _product_of_heads(
         a.dim() == b.dim() == 4
         and a.device.type in devices()
         and a.dtype == b.dtype == torch.float32
-        and _needs_nothing_else(a, b)
+        and needs_nothing_else(a, b)
         and a.shape[:2] == b.shape[:2]
     )
     if not taken:
@@ -188,7 +188,7 @@ def _product_of_heads(
 
 def _matmul(original: Callable, devices: Callable[[], tuple[str, ...]]) -> Callable:
     def matmul(a, b):
-        result = _product_of_heads(a, b, devices)
+        result = _product_of_heads(a, b, devices) if a.dim() == 4 else None
         return original(a, b) if result is None else result
 
     return matmul
@@ -210,8 +210,24 @@ def _matmul_without_autograd(devices: Callable[[], tuple[str, ...]]) -> Callable
 # --- all of them ----------------------------------------------------------------------------
 
 
+def _forget_resolutions() -> None:
+    """Tracing remembers where an operator's calls go, and would not learn of a change.
+
+    A key that matmul was resolved to while there was an override would lose its derivative.
+    """
+    for name in (*OVERRIDES, "matmul"):
+        operator, _, overload = name.partition(".")
+        getattr(getattr(torch.ops.aten, operator), overload or "default")._dispatch_cache.clear()
+
+
+def remove(library: torch.library.Library) -> None:
+    """Takes back what :func:`install` returned."""
+    library._destroy()
+    _forget_resolutions()
+
+
 def install(key: str, devices: Callable[[], tuple[str, ...]]) -> torch.library.Library:
-    """Overrides all of them at a device's dispatch key, until the library is destroyed.
+    """Overrides all of them at a device's dispatch key, until :func:`remove`.
 
     ``devices``: for which the setting that holds is, asked where an override sees all devices.
     """
@@ -229,4 +245,5 @@ def install(key: str, devices: Callable[[], tuple[str, ...]]) -> torch.library.L
             keys = place == "BackendSelect"
             library.impl(name, function, place, with_keyset=keys, allow_override=True)
             _recent.append(torch.library.get_kernel(f"aten::{name}", place))
+    _forget_resolutions()
     return library

@@ -123,7 +123,8 @@ std::string describe(const Tensor& tensor) {
 }
 
 void check_tensor(const char* op, const char* name, const Tensor& tensor, const Tensor& like, int dims) {
-  const std::string shape = dims == 2 ? "(rows, columns)" : "(batch, rows, columns)";
+  constexpr const char* kAxes[] = {"", "(elements)", "(rows, columns)", "(batch, rows, columns)"};
+  const std::string shape = dims < 4 ? kAxes[dims] : "(..., rows, columns)";
   if (tensor.scalar_type() != ScalarType::Float || tensor.dim() != dims || !same_device(tensor, like))
     reject(op, name, tensor,
            "dtype float32, device " + device_name(like) + ", " + std::to_string(dims) + " dimensions " + shape);
@@ -131,8 +132,9 @@ void check_tensor(const char* op, const char* name, const Tensor& tensor, const 
 
 void check_product(const char* op, const Tensor& a, const Tensor& b) {
   const int64_t last = a.dim() - 1;
-  if (a.dim() == 3 && b.size(0) != a.size(0))
-    reject(op, "b", b, "a batch of " + std::to_string(a.size(0)) + ", that of 'a' with " + describe(a));
+  for (int64_t i = 0; i + 1 < last; ++i)
+    if (b.size(i) != a.size(i))
+      reject(op, "b", b, "a batch of " + std::to_string(a.size(i)) + ", that of 'a' with " + describe(a));
   if (b.size(last - 1) != a.size(last))
     reject(op, "b", b, std::to_string(a.size(last)) + " rows, the columns of 'a' with " + describe(a));
 }

@@ -173,13 +173,14 @@ void check_addend(const char* op, const Tensor& c, const Tensor& a, const Tensor
   if (!is_same(c, *out)) check_no_overlap(op, "out", *out, "c", c);
 }
 
-// Each operator once for matrices (DIMS = 2) and once for batches of them (3).
+// Each operator once for matrices (DIMS = 2) and once for batches of them (3); mm also for batches of two dimensions
+// (4).
 template <int DIMS>
 struct Operators {
   static constexpr bool kBatched = DIMS == 3;
 
   static Tensor mm(const Tensor& a, const Tensor& b, const std::string& kernel) {
-    constexpr const char* op = kBatched ? "bmm" : "mm";
+    constexpr const char* op = DIMS == 4 ? "matmul" : kBatched ? "bmm" : "mm";
     check_inputs(op, a, b, DIMS);
     Tensor out = new_output(a, b);
     product(op, out, nullptr, a, b, 1, 0, kernel);
@@ -315,6 +316,7 @@ void register_products(torch::stable::detail::StableLibrary& m) {
   m.impl("baddbmm", TORCH_BOX(&Operators<3>::addmm));
   m.impl("baddbmm_out", TORCH_BOX(&Operators<3>::addmm_out));
   m.impl("gemm_", TORCH_BOX(&gemm_));
+  m.impl("_matmul", TORCH_BOX(&Operators<4>::mm));
   m.impl("_pack", TORCH_BOX(&pack));
   m.impl("_mm_packed", TORCH_BOX(&mm_packed));
 }
@@ -340,6 +342,7 @@ STABLE_TORCH_LIBRARY(sgemm, m) {
   m.def("gemm_(Tensor(a!) c, Tensor a, Tensor b, str kernel=\"auto\", *, float alpha=1, float beta=0) -> ()");
   m.def("_kernels() -> str");
   m.def("_device(int index) -> int[]");
+  m.def("_matmul(Tensor a, Tensor b, str kernel=\"auto\") -> Tensor");  // without derivatives, see functional.py
   m.def("_pack(Tensor b) -> Tensor");
   m.def(
       "_mm_packed(Tensor a, Tensor b, Tensor packed, Tensor? c=None, *, float beta=1, float alpha=1) -> "
