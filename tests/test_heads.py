@@ -11,6 +11,7 @@ import torch
 from support.data import integers
 from support.table import KERNELS, Kernel, each_device, each_row, fit
 from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.flop_counter import FlopCounterMode
 
 import torch_sgemm
@@ -183,6 +184,35 @@ def test_compiled(device: str, grad_mode) -> None:
         compiled = torch.compile(Scores(), fullgraph=True)
         assert torch.equal(compiled(q, k).double(), q.double() @ k.mT.double())
     assert "bmm.out" in hits() and "matmul" not in hits()  # Inductor may time products of its own
+
+
+@pytest.mark.parametrize("grad_mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+@each_device
+def test_compiled_with_dynamic_shapes(device: str, grad_mode) -> None:
+    """As many graphs as without ``enable()``: sizes stay symbols through the override."""
+
+    def model(x: Tensor, w: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        hidden = x @ w
+        return (hidden.mT @ hidden).sum() + (q @ k.mT @ k).sum()
+
+    def graphs() -> int:
+        torch.compiler.reset()
+        counter = CompileCounterWithBackend("aot_eager")
+        compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=counter)
+        for batch, m, n in ((2, 3, 5), (4, 7, 6), (3, 9, 8)):
+            shapes = ((batch, m, 4), (4, n), (batch, 3, m, n), (batch, 3, n + 1, n))
+            operands = [integers(shape, 1, device).requires_grad_() for shape in shapes]
+            assert torch.equal(compiled(*operands), model(*operands))
+            if torch.is_grad_enabled():
+                found = torch.autograd.grad(compiled(*operands), operands)
+                expected = torch.autograd.grad(model(*operands), operands)
+                assert all(map(torch.equal, found, expected))
+        return counter.frame_count
+
+    with grad_mode():
+        expected = graphs()
+        with torch_sgemm.enabled("ladder", devices=(device,)):
+            assert graphs() == expected
 
 
 @each_device

@@ -186,10 +186,24 @@ def _product_of_heads(
     return torch.ops.sgemm._override_matmul.default(a, b, ieee)
 
 
+def _traced_matmul(key: torch._C.DispatchKey) -> Callable | None:
+    """matmul as Python resolves it below ``key`` while it traces symbolic sizes; else None.
+
+    PyTorch's compiled matmul would ask for the sizes' values.
+    """
+    if not torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.PythonDispatcher):
+        return None
+    operator = torch.ops.aten.matmul.default
+    found = operator.py_kernels.get(torch._ops.resolve_key(operator, key))
+    return None if isinstance(found, torch._C.DispatchKey) else found
+
+
 def _matmul(original: Callable, devices: Callable[[], tuple[str, ...]]) -> Callable:
     def matmul(a, b):
         result = _product_of_heads(a, b, devices) if a.dim() == 4 else None
-        return original(a, b) if result is None else result
+        if result is not None:
+            return result
+        return (_traced_matmul(torch._C.DispatchKey.CompositeImplicitAutograd) or original)(a, b)
 
     return matmul
 
@@ -202,7 +216,9 @@ def _matmul_without_autograd(devices: Callable[[], tuple[str, ...]]) -> Callable
         result = _product_of_heads(a, b, devices)
         if result is not None:
             return result
-        return redispatch(keys.remove(torch._C.DispatchKey.BackendSelect), a, b)
+        below = keys.remove(torch._C.DispatchKey.BackendSelect)
+        traced = _traced_matmul(below.highestPriorityTypeId())
+        return traced(a, b) if traced else redispatch(below, a, b)
 
     return matmul
 
