@@ -64,14 +64,16 @@ double aten_seconds(const Problem& p, const Device& device) {
   return std::max(kLaunchSeconds + std::max(compute, read) + split, 1e-6 + steps);
 }
 
-// Whether a batch of two strides is copied first.
-bool wants_one_stride(const Kernel& kernel) { return is_aten(kernel) || kernel.only_one_stride; }
-
+// Operands are copied first for a row that can't read them as they lie, and for PyTorch's kernel in a batch of two
+// strides.
 double copying_seconds(const Kernel& kernel, const Problem& p, const Device& device) {
+  const Packing packed = plan(kernel, p);
+  const auto elements = [&](const ConstMatrix& x, int64_t floats) {
+    return is_aten(kernel) && x.batch.group ? p.batch * x.rows * x.cols : floats;
+  };
   double seconds = 0;
-  for (const ConstMatrix& x : {p.a, p.b})
-    if (x.batch.group && wants_one_stride(kernel))
-      seconds += kLaunchSeconds + 8.0 * p.batch * x.rows * x.cols / (device.bandwidth_gbs * 1e9);
+  for (int64_t count : {elements(p.a, packed.floats_a), elements(p.b, packed.floats_b)})
+    if (count) seconds += kLaunchSeconds + 8.0 * count / (device.bandwidth_gbs * 1e9);
   return seconds;
 }
 
@@ -82,16 +84,11 @@ double row_seconds(const Kernel& kernel, const Problem& p, const Device& device)
   const double fill = std::min(1.0, busiest * kernel.threads / kThreadsToFill);
   const double tile_flops = 2.0 * kernel.bm * kernel.bn * kernel.bk * ceil_div(p.k, kernel.bk);
   double compute = busiest * tile_flops * device.sms / (ffma_peak(device) * kernel.efficiency * fill);
-  double packing = 0;
-  if (kernel.reads == Reads::kAlignedRows) {
-    const Packing needed = plan(kernel, p);
-    for (int64_t floats : {needed.floats_a, needed.floats_b})
-      if (floats) packing += kLaunchSeconds + 8.0 * floats / (device.bandwidth_gbs * 1e9);
-  } else {
+  if (kernel.reads == Reads::kAnyStrides) {
     if (p.a.col != 1) compute *= kScatteredReads;
     if (p.b.col != 1) compute *= kScatteredReads;
   }
-  return kLaunchSeconds + packing + std::max(compute, bytes(p) / (device.bandwidth_gbs * 1e9));
+  return kLaunchSeconds + std::max(compute, bytes(p) / (device.bandwidth_gbs * 1e9));
 }
 
 // PyTorch's kernel is followed by a pass over D as well.

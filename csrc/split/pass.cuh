@@ -132,8 +132,8 @@ __device__ __forceinline__ void split_rows(const Job& job, const Operand& x, con
   if (t == 0) x.words[at.tile * kTile + at.r] = row_word<F>(largest, exponent, small);
 }
 
-// A strip of columns (rows of the operand, whose neighbours lie side by side). Each block of a cluster
-// holds a part of k.
+// A strip of columns (rows of the operand, whose neighbours lie side by side). Each block of a cluster holds a part of
+// k.
 template <class F, int THREADS>
 __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, const Place& at,
                                             const Held<THREADS>& held, PassScratch& scratch) {

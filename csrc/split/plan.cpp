@@ -42,10 +42,13 @@ int64_t resident(const Device& device, int cluster) {
 // Whether neighbours can be read four at a time.
 bool quads(const ConstMatrix& x) { return has_quads(x.col == 1 ? x : transposed(x)); }
 
+// The products of a tile and a step.
+double product_seconds(const Shape& shape) { return shape.products * kCyclesOfStep / kTensorClock; }
+
 // How many blocks share each of the tiles that are left over: fewer steps of k each, but more parts to add up.
 int parts(const Shape& shape, const Plan& plan, const Device& device) {
   if (plan.left == 0) return 1;
-  const double all = steps(plan.slice) * shape.products * kCyclesOfStep / kTensorClock;
+  const double all = steps(plan.slice) * product_seconds(shape);
   const int64_t most = std::min(device.sms / int64_t{plan.left}, steps(plan.slice) / kLeastPart);
   return static_cast<int>(std::min(most, static_cast<int64_t>(std::sqrt(all / kPartSeconds) + 0.5)));
 }
@@ -55,8 +58,7 @@ double seconds(const Shape& shape, const Problem& p, const Device& device, const
   const int cluster = plan.cluster;
   const int64_t tiles = ceil_div(p.m, kTile) * ceil_div(p.n, kTile) * p.batch * slices;
   const bool aligned = quads(p.a) && quads(p.b);
-  const double step =
-      shape.fused ? kFusedStepSeconds * (aligned ? 1 : kFusedUnaligned) : shape.products * kCyclesOfStep / kTensorClock;
+  const double step = shape.fused ? kFusedStepSeconds * (aligned ? 1 : kFusedUnaligned) : product_seconds(shape);
   const double short_tile = kShortTileSeconds * std::max(0.0, 1 - steps(slice) / kFewSteps);
   const double tile = shape.fused ? kFusedTileSeconds : kTileSeconds + short_tile;
   const auto wave = [&](int64_t blocks) { return ceil_div(steps(slice), blocks) * step + tile; };  // `blocks` a tile
