@@ -37,7 +37,6 @@ SIZES = {
 EQUATIONS = {"mm": ("mk", "kn"), "bmm": ("bmk", "bkn")}
 SUMS = {"addmm": "mm", "baddbmm": "bmm"}
 MESHES = [(2,), (4,), (2, 2)]
-LINEAR = hasattr(Partial, "LINEAR_REDUCE_OPS")  # the newer rules
 # Whether a dimension that is split inside can be flattened.
 FLATTENS = hasattr(tensor._ops._view_ops, "_ViewShardingPropagator")
 

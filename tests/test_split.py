@@ -125,6 +125,10 @@ def here(row: Kernel) -> None:
         pytest.skip(f"{row.name} needs sm_{row.min_arch}")
 
 
+def laid_out(x: Tensor, layout: str) -> Tensor:
+    return x if layout == "N" else x.t().contiguous().t()
+
+
 PLANTS = {
     "small": lambda x: x.mul_(2.0**-45),
     "tiny": lambda x: x.mul_(2.0**-120),
@@ -174,8 +178,7 @@ def test_single_giants(row: Kernel, layouts: str) -> None:
         a, b = torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda")
         a[130, 3] = giant
         b[5, 129] = giant
-        a_in = a if layouts[0] == "N" else a.t().contiguous().t()
-        b_in = b if layouts[1] == "N" else b.t().contiguous().t()
+        a_in, b_in = laid_out(a, layouts[0]), laid_out(b, layouts[1])
         assert within_contract(a, b, torch.ops.sgemm.mm(a_in, b_in, kernel=row.name))
 
 
@@ -297,9 +300,6 @@ def test_tiles_left_over(row: Kernel, k: int, layouts: str) -> None:
     """Blocks share each of the last tiles: exact, certified, and the same beside busy streams."""
     here(row)
     m, n = left_over(), 100
-
-    def laid_out(x: Tensor, layout: str) -> Tensor:
-        return x if layout == "N" else x.t().contiguous().t()
 
     a, b, c = (integers(shape, 1, "cuda") for shape in ((m, k), (k, n), (m, n)))
     out = c.clone()

@@ -137,13 +137,11 @@ def run_tool(program: str, tool: str, kernels: list[str], planted: bool) -> tupl
     command = [program, "--tool", tool, "--kernel-regex", f"kns={OURS}", "--print-limit", "20"]
     if tool == "racecheck":
         command += ["--racecheck-report", "all"]
-    worker = [sys.executable, str(Path(__file__).resolve()), "--worker"]
+    worker = [sys.executable, str(Path(__file__).resolve()), "--worker", "--tool", tool]
     for kernel in kernels:
         worker += ["--kernel", kernel]
     if planted:
         worker += ["--plant", tool]
-    if tool != "racecheck":
-        worker += ["--many-tiles"]
     env = {
         **os.environ,
         # Each tensor its own allocation: the allocator's blocks would hide steps outside.
@@ -182,10 +180,9 @@ def main() -> int:
     parser.add_argument("--kernel", action="append", default=[], help="a row; default: all")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--plant", default="", choices=PLANTABLE, help=argparse.SUPPRESS)
-    parser.add_argument("--many-tiles", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        shapes = (*SHAPES, MANY_TILES) if options.many_tiles else SHAPES
+        shapes = SHAPES if options.tool == ["racecheck"] else (*SHAPES, MANY_TILES)
         work(options.kernel, options.plant, shapes)
         return 0
     program = sanitizer()

@@ -2,10 +2,9 @@
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
-from torch_sgemm.overrides import needs_nothing_else
 from torch_sgemm.packed import PackedMatrix
+from torch_sgemm.plain import is_plain, is_untransformed
 
 
 def matmul(
@@ -88,7 +87,7 @@ def _matrices(a: Tensor, b: Tensor, kernel: str) -> Tensor:
         return _product(a.flatten(0, -2), b, kernel).reshape(*a.shape[:-1], b.shape[-1])
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a, b = a.expand(*batch, *a.shape[-2:]), b.expand(*batch, *b.shape[-2:])
-    if len(batch) == 2 and not torch.compiler.is_compiling() and needs_nothing_else(a, b):
+    if len(batch) == 2 and not torch.compiler.is_compiling() and is_plain(a, b):
         return torch.ops.sgemm._matmul.default(a, b, kernel)  # as they lie, which flatten may copy
     result = _product(a.flatten(0, -3), b.flatten(0, -3), kernel)
     return result.reshape(*batch, a.shape[-2], b.shape[-1])
@@ -96,15 +95,10 @@ def _matrices(a: Tensor, b: Tensor, kernel: str) -> Tensor:
 
 def _product(a: Tensor, b: Tensor, kernel: str) -> Tensor:
     """Of matrices or of batches of them."""
-    if torch.compiler.is_compiling() or _is_untransformed():
+    # The operators' own backward takes a fraction of the time of an autograd.Function's call.
+    if torch.compiler.is_compiling() or is_untransformed():
         return _operator(a)(a, b, kernel)
     return _Product.apply(a, b, kernel)
-
-
-def _is_untransformed() -> bool:
-    """Neither torch.func nor forward-mode derivatives are at work: the operators' own backward
-    is enough, at a fraction of the time that an autograd.Function takes to call."""
-    return not torch._C._are_functorch_transforms_active() and forward_ad._current_level < 0
 
 
 def _operator(a: Tensor):

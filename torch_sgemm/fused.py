@@ -16,9 +16,10 @@ from torch.nn import functional
 from torch_sgemm import _library  # noqa: F401  registers the operators
 from torch_sgemm.derivatives import batched
 from torch_sgemm.distributed import is_distributed, register_if_loaded
-from torch_sgemm.functional import _is_untransformed, _product
+from torch_sgemm.functional import _product
 from torch_sgemm.inductor import register_lowerings
 from torch_sgemm.packed import PackedMatrix
+from torch_sgemm.plain import is_untransformed
 
 _linear = torch.ops.sgemm.linear.default
 
@@ -72,7 +73,7 @@ def linear(
         return _ACTIVATIONS[activation](result)
     if not _is_ours(x, weight, bias):
         return _ACTIVATIONS[activation](functional.linear(x, weight, bias))
-    if torch.compiler.is_compiling() or _is_untransformed():
+    if torch.compiler.is_compiling() or is_untransformed():
         return _linear(x, weight, bias, activation, kernel)
     return _differentiable(x, weight, bias, activation, kernel)
 

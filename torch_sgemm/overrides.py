@@ -12,9 +12,9 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from torch.autograd import forward_ad
 
 from torch_sgemm import _library  # noqa: F401  registers the operators
+from torch_sgemm.plain import is_plain
 
 _originals: dict[tuple[str, str], Callable] = {}
 # A thread that was dispatched to an override may still wait for the interpreter's lock when another
@@ -104,30 +104,18 @@ def _sum(name: str, original: Callable, key: str) -> Callable:
     return product_sum
 
 
-def _sum_out(name: str, original: Callable, key: str) -> Callable:
+def _sum_into(name: str, original: Callable, key: str) -> Callable:
+    """Into ``out``, or into the addend where there is none."""
     ours, cpu = _ours(name, key), key == "CPU"
 
-    def product_sum_out(c, a, b, *, beta=1, alpha=1, out):
+    def product_sum_into(c, a, b, *, beta=1, alpha=1, **out):
         if not _is_complex(name, beta, alpha):
             ieee = cpu or _precision("cuda", "matmul") in _IEEE
-            if ours(c, a, b, beta, alpha, ieee, out=out):
-                return out
-        return original(c, a, b, beta=beta, alpha=alpha, out=out)
+            if ours(c, a, b, beta, alpha, ieee, **out):
+                return out.get("out", c)
+        return original(c, a, b, beta=beta, alpha=alpha, **out)
 
-    return product_sum_out
-
-
-def _sum_in_place(name: str, original: Callable, key: str) -> Callable:
-    ours, cpu = _ours(name, key), key == "CPU"
-
-    def product_sum_in_place(c, a, b, *, beta=1, alpha=1):
-        if not _is_complex(name, beta, alpha):
-            ieee = cpu or _precision("cuda", "matmul") in _IEEE
-            if ours(c, a, b, beta, alpha, ieee):
-                return c
-        return original(c, a, b, beta=beta, alpha=alpha)
-
-    return product_sum_in_place
+    return product_sum_into
 
 
 OVERRIDES: dict[str, Callable] = {
@@ -137,10 +125,10 @@ OVERRIDES: dict[str, Callable] = {
     "bmm.out": _product_out,
     "addmm": _sum,
     "baddbmm": _sum,
-    "addmm.out": _sum_out,
-    "baddbmm.out": _sum_out,
-    "addmm_": _sum_in_place,
-    "baddbmm_": _sum_in_place,
+    "addmm.out": _sum_into,
+    "baddbmm.out": _sum_into,
+    "addmm_": _sum_into,
+    "baddbmm_": _sum_into,
 }
 
 
@@ -148,22 +136,6 @@ OVERRIDES: dict[str, Callable] = {
 
 # It is made of other operators and has no kernel at a device's own key: with one there, tracing
 # would not look inside any more. So its overrides lie above.
-
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
-
-
-def needs_nothing_else(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """No derivative, no subclass and no mode wants to see what matmul is made of."""
-    return (
-        type(a) in _PLAIN
-        and type(b) in _PLAIN
-        and a.layout == b.layout == torch.strided
-        and not (a.is_nested or b.is_nested)
-        and not (torch._C._any_requires_grad(a, b) and torch.is_grad_enabled())
-        and forward_ad._current_level < 0
-        and not torch._C._len_torch_dispatch_stack()
-        and not torch._C._are_functorch_transforms_active()
-    )
 
 
 def _product_of_heads(
@@ -177,7 +149,7 @@ def _product_of_heads(
         a.dim() == b.dim() == 4
         and a.device.type in devices()
         and a.dtype == b.dtype == torch.float32
-        and needs_nothing_else(a, b)
+        and is_plain(a, b)
         and a.shape[:2] == b.shape[:2]
     )
     if not taken:
@@ -200,7 +172,7 @@ def _traced_matmul(key: torch._C.DispatchKey) -> Callable | None:
 
 def _matmul(original: Callable, devices: Callable[[], tuple[str, ...]]) -> Callable:
     def matmul(a, b):
-        result = _product_of_heads(a, b, devices) if a.dim() == 4 else None
+        result = _product_of_heads(a, b, devices)
         if result is not None:
             return result
         return (_traced_matmul(torch._C.DispatchKey.CompositeImplicitAutograd) or original)(a, b)
@@ -227,13 +199,11 @@ def _matmul_without_autograd(devices: Callable[[], tuple[str, ...]]) -> Callable
 
 
 def _forget_resolutions() -> None:
-    """Tracing remembers where an operator's calls go, and would not learn of a change.
+    """Tracing remembers where calls of matmul go, and would not learn of a change.
 
-    A key that matmul was resolved to while there was an override would lose its derivative.
+    A key that it was resolved to while there was an override would lose its derivative.
     """
-    for name in (*OVERRIDES, "matmul"):
-        operator, _, overload = name.partition(".")
-        getattr(getattr(torch.ops.aten, operator), overload or "default")._dispatch_cache.clear()
+    torch.ops.aten.matmul.default._dispatch_cache.clear()
 
 
 def remove(library: torch.library.Library) -> None:

@@ -1,0 +1,25 @@
+"""Whether a call is a plain one: nobody but the caller wants to know what it is made of."""
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def is_untransformed() -> bool:
+    """Neither torch.func nor forward-mode derivatives are at work."""
+    return not torch._C._are_functorch_transforms_active() and forward_ad._current_level < 0
+
+
+def is_plain(a: Tensor, b: Tensor) -> bool:
+    """Strided tensors of which no derivative, no subclass and no mode wants to see more."""
+    return (
+        type(a) in _PLAIN
+        and type(b) in _PLAIN
+        and a.layout == b.layout == torch.strided
+        and not (a.is_nested or b.is_nested)
+        and not (torch._C._any_requires_grad(a, b) and torch.is_grad_enabled())
+        and not torch._C._len_torch_dispatch_stack()
+        and is_untransformed()
+    )
