@@ -120,23 +120,6 @@ __device__ __forceinline__ void sync_some(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
-// The same; whether any thread's condition holds.
-__device__ __forceinline__ bool any_of_some(int barrier, int threads, bool condition) {
-  dawdle();
-  int any;
-  asm volatile(
-      "{\n"
-      ".reg .pred mine, all;\n"
-      "setp.ne.b32 mine, %1, 0;\n"
-      "bar.red.or.pred all, %2, %3, mine;\n"
-      "selp.b32 %0, 1, 0, all;\n"
-      "}\n"
-      : "=r"(any)
-      : "r"(static_cast<int>(condition)), "r"(barrier), "r"(threads)
-      : "memory");
-  return any;
-}
-
 // ---- clusters
 
 __device__ __forceinline__ uint32_t cluster_rank() {

@@ -16,12 +16,14 @@ using FusedScales = OnlineScales<FusedRing::kStages>;
 using FusedShared = OnlineShared<FusedRing::kStages>;
 
 // A thread's raw quads of a stage. All are read before anything is stored, which the compiler couldn't swap.
+template <bool ALONG_MN>
 __device__ __forceinline__ const float4& raw_quad(const float* raw, int j) {
-  return *reinterpret_cast<const float4*>(raw + j * kFloatsApart);
+  return *reinterpret_cast<const float4*>(raw + QuadPlace<ALONG_MN>::floats_on(j));
 }
+template <bool ALONG_MN>
 __device__ __forceinline__ void read_quads(float4 (&v)[kQuads], const float* raw) {
 #pragma unroll
-  for (int j = 0; j < kQuads; ++j) v[j] = raw_quad(raw, j);
+  for (int j = 0; j < kQuads; ++j) v[j] = raw_quad<ALONG_MN>(raw, j);
 }
 
 // The same by their rows' factors: one a quad, or one for each of its elements.
@@ -33,8 +35,8 @@ __device__ __forceinline__ void read_scaled(float4 (&v)[kQuads], const float* ra
     f[0] = *reinterpret_cast<const float4*>(factors + at.row);
   else
 #pragma unroll
-    for (int j = 0; j < kQuads; ++j) f[j].x = f[j].y = f[j].z = f[j].w = factors[at.row + j * at.kRowsApart];
-  read_quads(v, raw);
+    for (int j = 0; j < kQuads; ++j) f[j].x = f[j].y = f[j].z = f[j].w = factors[at.row + at.rows_on(j)];
+  read_quads<ALONG_MN>(v, raw);
 #pragma unroll
   for (int j = 0; j < kQuads; ++j) {
     const float4& by = f[ALONG_MN ? 0 : j];
@@ -65,12 +67,10 @@ template <bool ALONG_MN>
 __device__ __forceinline__ Extremes split_stage(const float4 (&v)[kQuads], const QuadPlace<ALONG_MN>& at, char* panel,
                                                 int rows_left) {
   Extremes extremes;
-  // Quad j's planes lie `apart` bytes further; those of odd ones have a chunk's number's upper bit flipped, where it is
-  // the k of a quad that turns the swizzle.
-  constexpr int kApart = ALONG_MN ? at.kApart * 128 : at.kRowsApart * 128, kFlip = ALONG_MN ? 64 : 0;
+  constexpr int kFlip = ALONG_MN ? 32 : 0;  // of odd quads: the second bit of their k turns the swizzle
   int first, second;
   if (ALONG_MN) {
-    first = at.row / 64 * 4096 + at.k * 128 + (((at.row % 64 / 8) ^ at.k) << 4) + at.row / 4 % 2 * 8;
+    first = at.row / 64 * 4096 + at.k * 128 + (((at.row % 64 / 8) ^ at.k % 8) << 4) + at.row / 4 % 2 * 8;
     second = first + kPanelBytes / 2;
   } else {
     const int chunk = at.k / 8, swizzle = at.row % 8;
@@ -79,67 +79,85 @@ __device__ __forceinline__ Extremes split_stage(const float4 (&v)[kQuads], const
   }
 #pragma unroll
   for (int j = 0; j < kQuads; ++j) {
-    const int flip = j % 2 ? kFlip : 0;
+    const int flip = j % 2 ? kFlip : 0, on = (at.rows_on(j) + at.k_on(j)) * 128;
     const QuadPlanes<Fp16x3> planes(v[j]);
-    if (j * at.kRowsApart < rows_left) {
+    if (at.rows_on(j) < rows_left) {
       extremes.add(planes.xy[0]);
       extremes.add(planes.zw[0]);
     }
-    planes.store(panel + (first ^ flip) + j * kApart, panel + (second ^ flip) + j * kApart);
+    planes.store(panel + (first ^ flip) + on, panel + (second ^ flip) + on);
   }
   return extremes;
 }
 
-// One operand's converters: 128 threads.
+// A thread of an operand's converters, 128 of them. Warps know nothing of each other.
 template <bool ALONG_MN>
 struct Converter {
+  using Place = QuadPlace<ALONG_MN>;
   const Operand& x;
   FusedShared& shared;
   OnlineRows& rows;
   const int operand, t;
-  const QuadPlace<ALONG_MN> at;
+  const int own;  // the row that the thread looks after
+  const Place at;
+  uint32_t changed = 0;  // stages of the ring, by bits, whose factors of the warp's rows are not all 1
 
-  __device__ __forceinline__ Converter(const Operand& x, FusedShared& shared, int operand, int t)
-      : x(x), shared(shared), rows(shared.rows[operand]), operand(operand), t(t), at(t) {}
-
-  __device__ __forceinline__ void sync() const { hopper::sync_some(2 + operand, kConverters / 2); }
-  __device__ __forceinline__ bool any(bool condition) const {
-    return hopper::any_of_some(2 + operand, kConverters / 2, condition);
+  __device__ __forceinline__ Converter(FusedShared& shared, const Operand& x, int operand, int t)
+      : x(x),
+        shared(shared),
+        rows(shared.rows[operand]),
+        operand(operand),
+        t(t),
+        own(Place::row_of(t / 32, t % 32)),
+        at(t) {
+    for (int stage = 0; stage < FusedRing::kStages; ++stage) change_sums(stage, 1, false);
   }
 
   __device__ __forceinline__ void start_tile(int tile) const {
-    const bool inside = int64_t{tile} * kTile + t < x.size;
-    rows.exponent[t] = inside ? kNoScale : 0;
-    rows.factor[t] = inside ? power_of_two(-kNoScale) : 1;
-    rows.small[t] = 0;
+    const bool inside = int64_t{tile} * kTile + own < x.size;
+    rows.exponent[own] = inside ? kNoScale : 0;
+    rows.factor[own] = inside ? power_of_two(-kNoScale) : 1;
+    rows.small[own] = 0;
+    __syncwarp();
   }
 
-  // Scales for a stage with an element that its row's scale is too fine for. Returns whether a row is without one
-  // still.
-  __device__ __forceinline__ bool choose_scales(const float* raw, float (&change)[kTile]) const {
+  // Sums of earlier stages of the thread's row are to be multiplied by `factor`.
+  __device__ __forceinline__ void change_sums(int stage, float factor, bool is_change) {
+    shared.change[stage][operand][own] = factor;
+    if (t % 32 == 0) shared.changed[stage][operand][t / 32] = is_change;
+    changed = is_change ? changed | 1u << stage : changed & ~(1u << stage);
+  }
+
+  __device__ __forceinline__ bool any_without_scale() const { return __any_sync(~0u, rows.exponent[own] == kNoScale); }
+
+  // Scales for a stage with an element that its row's scale is too fine for. Returns what that makes of the thread's
+  // row's sums.
+  __device__ __forceinline__ float choose_scales(const float* raw) const {
     float4 v[kQuads];
-    read_quads(v, raw);
+    read_quads<ALONG_MN>(v, raw);
     if (ALONG_MN) {
-      rows.largest[t] = 0;
-      sync();
       uint32_t of_row[4] = {};
 #pragma unroll
       for (int j = 0; j < kQuads; ++j) take_largest(of_row, v[j]);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) atomicMax(&rows.largest[at.row + i], of_row[i]);
+      for (int i = 0; i < 4; ++i) {  // four lanes hold a row
+        of_row[i] = max(of_row[i], __shfl_xor_sync(~0u, of_row[i], 16));
+        of_row[i] = max(of_row[i], __shfl_xor_sync(~0u, of_row[i], 8));
+        if (t % 32 < 8) rows.largest[at.row + i] = of_row[i];
+      }
     } else {
-      sync();
 #pragma unroll
-      for (int j = 0; j < kQuads; ++j) {  // eight threads hold a row
+      for (int j = 0; j < kQuads; ++j) {  // eight do
         uint32_t of_row = largest_magnitude(v[j]);
 #pragma unroll
         for (int o = 4; o; o /= 2) of_row = max(of_row, __shfl_xor_sync(~0u, of_row, o));
-        if (t % 8 == 0) rows.largest[at.row + j * at.kRowsApart] = of_row;
+        if (t % 8 == 0) rows.largest[at.row + at.rows_on(j)] = of_row;
       }
     }
-    sync();
-    change[t] = rescale_row<Fp16x3>(rows, t);
-    return any(rows.exponent[t] == kNoScale);
+    __syncwarp();
+    const float change = rescale_row<Fp16x3>(rows, own);
+    __syncwarp();
+    return change;
   }
 
   // Whether a row without a scale has an element that is not zero.
@@ -147,8 +165,8 @@ struct Converter {
     bool begins = false;
 #pragma unroll 1
     for (int j = 0; j < kQuads; ++j) {
-      const float4 v = raw_quad(raw, j);
-      const int* exponents = &rows.exponent[at.row + j * at.kRowsApart];
+      const float4 v = raw_quad<ALONG_MN>(raw, j);
+      const int* exponents = &rows.exponent[at.row + at.rows_on(j)];
       begins |= v.x != 0 && exponents[0] == kNoScale;
       begins |= v.y != 0 && exponents[ALONG_MN ? 1 : 0] == kNoScale;
       begins |= v.z != 0 && exponents[ALONG_MN ? 2 : 0] == kNoScale;
@@ -160,7 +178,7 @@ struct Converter {
   __device__ __forceinline__ void count_small(const float4 (&v)[kQuads]) const {
 #pragma unroll
     for (int j = 0; j < kQuads; ++j) {
-      uint32_t* small = &rows.small[at.row + j * at.kRowsApart];
+      uint32_t* small = &rows.small[at.row + at.rows_on(j)];
       if (is_small<Fp16x3>(v[j].x)) atomicAdd(small, 1u);
       if (is_small<Fp16x3>(v[j].y)) atomicAdd(small + (ALONG_MN ? 1 : 0), 1u);
       if (is_small<Fp16x3>(v[j].z)) atomicAdd(small + (ALONG_MN ? 2 : 0), 1u);
@@ -171,20 +189,24 @@ struct Converter {
   // One stage. `first`: of its tile. Returns whether a row is without a scale still; `unscaled` is what the stage
   // before returned.
   __device__ __forceinline__ bool convert(const float* raw, char* panel, int stage, bool first, bool unscaled,
-                                          int rows_left) const {
-    bool changed = false;
-    if (first) unscaled = choose_scales(raw, shared.change[stage][operand]);
+                                          int rows_left) {
+    if (first) {
+      choose_scales(raw);
+      unscaled = any_without_scale();
+    }
     float4 v[kQuads];
     read_scaled(v, raw, rows.factor, at);
     Extremes extremes = split_stage(v, at, panel, rows_left);
-    if (any(extremes.too_large() || (unscaled && !first && begins_row(raw)))) {
-      unscaled = choose_scales(raw, shared.change[stage][operand]);
+    if (__any_sync(~0u, extremes.too_large() || (unscaled && !first && begins_row(raw)))) {
+      const float change = choose_scales(raw);
+      unscaled = any_without_scale();
       read_scaled(v, raw, rows.factor, at);
       extremes = split_stage(v, at, panel, rows_left);
-      changed = !first;
+      change_sums(stage, first ? 1 : change, !first);
+    } else if (changed >> stage & 1) {
+      change_sums(stage, 1, false);
     }
     if (__any_sync(~0u, extremes.small_or_zero())) count_small(v);
-    if (t == 0) shared.changed[stage][operand] = changed;
     return unscaled;
   }
 };
@@ -194,7 +216,7 @@ __device__ void convert_operand(const Job& job, int operand, char* ring, float* 
                                 FusedShared& shared, const Share& share, int t) {
   const Operand& x = operand ? job.b : job.a;
   const int step0 = share.step0, step1 = share.step1;
-  const Converter<ALONG_MN> converter(x, shared, operand, t);
+  Converter<ALONG_MN> converter(shared, x, operand, t);
   RawReader<ALONG_MN> reader(job, operand, raw, raw_full, share, t);
 
   Cursor<FusedRing::kStages> at;
@@ -217,9 +239,8 @@ __device__ void convert_operand(const Job& job, int operand, char* ring, float* 
       if (t % 32 == 0) hopper::arrive(&shared.full[at.stage]);
       at.advance();
     }
-    converter.sync();
     hopper::wait(&shared.words_empty[words.stage], words.parity ^ 1);
-    shared.words[words.stage][operand][t] = word_of_row<Fp16x3>(shared.rows[operand], t);
+    shared.words[words.stage][operand][converter.own] = word_of_row<Fp16x3>(shared.rows[operand], converter.own);
     hopper::fence_async_proxy();  // a cluster's blocks copy it
     hopper::arrive(&shared.words_full[words.stage]);
     words.advance();

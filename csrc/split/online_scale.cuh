@@ -54,8 +54,8 @@ __device__ __forceinline__ float rescale_row(OnlineRows& rows, int r) {
 template <int STAGES>
 struct OnlineShared : ProductShared {
   OnlineRows rows[2];
-  uint32_t changed[STAGES][2];                 // scales of an operand's rows, with this stage
-  alignas(16) float change[STAGES][2][kTile];  // factors of the sums of earlier stages
+  alignas(8) uint8_t changed[STAGES][2][4];    // with this stage, scales of rows of an operand's warp of converters
+  alignas(16) float change[STAGES][2][kTile];  // factors of the sums of earlier stages; 1 where nothing changed
   uint64_t words_of_cluster;                   // a barrier: the other blocks' words are there
   alignas(16) uint32_t of_cluster[4][2][kTile];
   alignas(16) uint32_t agreed[2][kTile];         // what they agree on
@@ -77,8 +77,8 @@ struct OnlineScales {
 
   // Before the sums of the ring's stage are added.
   __device__ __forceinline__ static void follow(const Shared& shared, int stage, int t, float (&sum)[64]) {
-    const uint32_t of_a = shared.changed[stage][0], of_b = shared.changed[stage][1];
-    if (of_a | of_b) multiply(shared.change[stage], of_a, of_b, t, sum);
+    const uint2 changed = *reinterpret_cast<const uint2*>(shared.changed[stage]);
+    if (changed.x | changed.y) multiply(shared.change[stage], changed.x, changed.y, t, sum);
   }
 
   // The blocks of a cluster have scales of their own: to the coarsest of them.

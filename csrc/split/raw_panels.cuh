@@ -16,7 +16,6 @@ constexpr int kConverters = 256;  // threads, half of them for each operand
 constexpr int kRawStages = 3;
 constexpr int kRawFloats = kTile * kStep;  // of an operand's panel: rows of 32 of k, or 32 of k with 128 rows each
 constexpr int kQuads = 8;                  // float4s of a panel that a thread converts
-constexpr int kFloatsApart = kRawFloats / kQuads;                                         // of a thread's quads
 constexpr int kRawBytes = 2 * kRawStages * kRawFloats * static_cast<int>(sizeof(float));  // of both operands
 
 // Of both operands; a CUtensorMap's address has to be a multiple of 64.
@@ -24,17 +23,25 @@ struct RawMaps {
   CUtensorMap a, b;
 };
 
-// Thread t's quads of a panel: four neighbours along k of rows row, row + 16, ...; or of one k, 4 further each time,
-// along rows. Of two neighbouring rows, one has its first plane where the other has its second, so that stores meet no
-// bank twice.
+// Thread t's quads of a panel: four neighbours along k, or along rows. Each warp has 32 rows of its own, so that none
+// waits for another to know their largest elements. Of what it stores at once, half lies where the swizzle puts it into
+// other banks than the other half.
 template <bool ALONG_MN>
 struct QuadPlace {
-  int row, k;
-  static constexpr int kRowsApart = ALONG_MN ? 0 : 16, kApart = ALONG_MN ? 4 : 0;
+  int row, k;  // of the first quad
 
   __device__ __forceinline__ explicit QuadPlace(int t)
-      : row(ALONG_MN ? t % 32 * 4 : t / 64 * 8 + t / 32 % 2 * 2 + t / 16 % 2 + t / 8 % 2 * 4),
-        k(ALONG_MN ? t / 32 : t % 8 * 4) {}
+      : row(ALONG_MN ? row_of(t / 32, t % 8 * 4) : row_of(t / 32, t / 8 % 2 * 2 + t / 16 % 2)),
+        k(ALONG_MN ? t / 8 % 2 * 4 + t / 16 % 2 : t % 8 * 4) {}
+
+  // Quad j lies so much further.
+  __device__ __forceinline__ static constexpr int rows_on(int j) { return ALONG_MN ? 0 : j * 16; }
+  __device__ __forceinline__ static constexpr int k_on(int j) { return ALONG_MN ? j / 2 * 8 + j % 2 * 2 : 0; }
+  __device__ __forceinline__ static constexpr int floats_on(int j) { return rows_on(j) * kStep + k_on(j) * kTile; }
+
+  __device__ __forceinline__ static constexpr int row_of(int warp, int i) {
+    return ALONG_MN ? warp * 32 + i : i / 4 * 16 + warp / 2 * 8 + i / 2 % 2 * 4 + warp % 2 * 2 + i % 2;
+  }
   __device__ __forceinline__ int first_float() const { return ALONG_MN ? k * kTile + row : row * kStep + k; }
 };
 
@@ -86,18 +93,19 @@ class RawReader {
       // So many quads have elements inside, each so many.
       const int64_t left = ALONG_MN ? k_left : rows_left, neighbours = ALONG_MN ? rows_left : k_left;
       const int64_t neighbour = ALONG_MN ? x_.stride : x_.k_stride;
-      const int64_t apart = ALONG_MN ? Place::kApart * x_.k_stride : Place::kRowsApart * x_.stride;
-      const float* quad = x_.data + x_.batch.offset(tile.batch) + row * x_.stride + k * x_.k_stride;
+      const float* quads = x_.data + x_.batch.offset(tile.batch) + row * x_.stride + k * x_.k_stride;
       float* target = panels_ + slot_ * kRawFloats + at_.first_float();
 #pragma unroll 1
-      for (int j = 0; j < kQuads; ++j, quad += apart, target += kFloatsApart) {
-        const int64_t inside = j * (Place::kRowsApart + Place::kApart) < left ? neighbours : 0;
+      for (int j = 0; j < kQuads; ++j) {
+        const float* quad = quads + Place::rows_on(j) * x_.stride + Place::k_on(j) * x_.k_stride;
+        const int64_t inside = Place::rows_on(j) + Place::k_on(j) < left ? neighbours : 0;
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
+          float* to = target + Place::floats_on(j) + e;
           if (e < inside)
-            copy_async<4>(target + e, quad + e * neighbour, 4);
+            copy_async<4>(to, quad + e * neighbour, 4);
           else
-            target[e] = 0;
+            *to = 0;
         }
       }
       if (++step_ == share_.step1) {
