@@ -13,12 +13,19 @@ namespace {
 constexpr double kLaunchSeconds = 3e-6;
 // cuBLAS's best share of the FFMA peak on an H200, and that with few rows or columns of one product.
 constexpr double kAtenEfficiency = 0.82, kAtenNarrowEfficiency = 0.72;
-constexpr int64_t kAtenNarrow = 128, kAtenWidth = 32;
+constexpr int64_t kAtenNarrow = 128;
+// Its tiles: a side is filled up to a multiple of the first, beyond 64 to 128; beyond 128 too where parts of a long k
+// are added up.
+constexpr int64_t kAtenWidth = 32, kAtenWide = 128, kAtenLong = 4096;
+// Two rows take so much longer than one, the first where both operands lie along k.
+constexpr double kAtenTwoRowsAlongK = 1.35, kAtenTwoRows = 2, kAtenTwoRowsSeconds = 2e-6;
+constexpr double kAtenNarrowBatches = 1.1;  // up to 64 rows or columns
 // An element of k takes cuBLAS at least so long, up to a k that it divides, and in batches.
 constexpr double kAtenElementSeconds = 22.5e-9, kAtenBatchElementSeconds = 40e-9;
 constexpr int64_t kAtenUndivided = 640;
-constexpr double kAtenSplitSeconds = 6e-6, kAtenFewSplitSeconds = 3.3e-6;  // the latter up to kAtenFew rows or columns
-constexpr int64_t kAtenFew = 4;
+// To add up parts of k; for a very long k, and up to kAtenFew rows or columns.
+constexpr double kAtenSplitSeconds = 6e-6, kAtenVeryLongSplitSeconds = 7.5e-6, kAtenFewSplitSeconds = 3.3e-6;
+constexpr int64_t kAtenFew = 4, kAtenVeryLong = 7168;
 constexpr int kThreadsToFill = 512;    // a multiprocessor needs about as many to reach a row's measured efficiency
 constexpr double kScatteredReads = 2;  // a row that reads element by element, along the wrong dimension
 
@@ -49,19 +56,29 @@ int64_t tiles(const Kernel& kernel, const Problem& p) {
 // or a short k, and adds up parts of a long k if there are few tiles.
 double aten_seconds(const Problem& p, const Device& device) {
   const double bandwidth = device.bandwidth_gbs * 1e9;
-  if (std::min(p.m, p.n) <= 2)
-    return kLaunchSeconds + std::max(flops(p) / (kAtenEfficiency * ffma_peak(device)), bytes(p) / bandwidth);
-  const auto padded = [](int64_t x) { return ceil_div(x, kAtenWidth) * kAtenWidth; };
-  const int64_t m = padded(p.m), n = padded(p.n), narrow = std::min(p.m, p.n);
+  const int64_t narrow = std::min(p.m, p.n);
+  if (narrow <= 2) {
+    const double row = std::max(flops(p) / (kAtenEfficiency * ffma_peak(device)), bytes(p) / bandwidth);
+    const bool along_k = p.m == 2 && p.a.col == 1 && p.b.row == 1;
+    const double second = kAtenTwoRowsSeconds + (along_k ? kAtenTwoRowsAlongK - 1 : kAtenTwoRows - 1) * row;
+    return kLaunchSeconds + row + (narrow < 2 ? 0 : second);
+  }
+  const bool few_tiles = p.batch == 1 && double(p.m) * p.n < device.sms * 4096.0 && p.k >= 1024;
+  const auto padded = [&](int64_t x) {
+    const bool wide = x > 64 && (x <= kAtenWide || (few_tiles && p.k >= kAtenLong));
+    return ceil_div(x, wide ? kAtenWide : kAtenWidth) * (wide ? kAtenWide : kAtenWidth);
+  };
+  const int64_t m = padded(p.m), n = padded(p.n);
   const double efficiency = p.batch == 1 && std::min(m, n) <= kAtenNarrow ? kAtenNarrowEfficiency : kAtenEfficiency;
   const double compute = 2.0 * p.batch * m * n * (p.k + 40.0) / (efficiency * ffma_peak(device));
   double steps = 0;  // of a tile, one after the other
   if (p.batch > 1 && narrow >= kAtenWidth) steps = kAtenBatchElementSeconds * p.k;
   if (p.batch == 1 && narrow > kAtenNarrow && p.k <= kAtenUndivided) steps = kAtenElementSeconds * p.k;
   const double read = bytes(p) / ((p.batch > 1 ? 0.6 : 0.5) * bandwidth);
-  const bool few_tiles = p.batch == 1 && m * n < device.sms * 4096.0 && p.k >= 1024;
-  const double split = !few_tiles ? 0 : narrow <= kAtenFew ? kAtenFewSplitSeconds : kAtenSplitSeconds;
-  return std::max(kLaunchSeconds + std::max(compute, read) + split, 1e-6 + steps);
+  const double long_split = p.k < kAtenVeryLong ? kAtenSplitSeconds : kAtenVeryLongSplitSeconds;
+  const double split = !few_tiles ? 0 : narrow <= kAtenFew ? kAtenFewSplitSeconds : long_split;
+  const double narrow_batches = p.batch > 1 && narrow <= 64 && std::max(p.m, p.n) > 64 ? kAtenNarrowBatches : 1;
+  return std::max(kLaunchSeconds + narrow_batches * std::max(compute, read) + split, 1e-6 + steps);
 }
 
 // Operands are copied first for a row that can't read them as they lie, and for PyTorch's kernel in a batch of two

@@ -182,6 +182,22 @@ def test_single_giants(row: Kernel, layouts: str) -> None:
         assert within_contract(a, b, torch.ops.sgemm.mm(a_in, b_in, kernel=row.name))
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("layouts", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("giant", [0, 17, 290])
+@each_split
+def test_elements_that_scaling_leaves_nothing_of(row: Kernel, giant: int, layouts: str) -> None:
+    """Beside 2^120 the others underflow as their row is scaled; but it meets zeros only."""
+    here(row)
+    a, b = torch.randn(150, 300, device="cuda") * 2.0**-100, torch.randn(300, 140, device="cuda")
+    a[:, giant] = 2.0**120
+    b[giant] = 0
+    for left, right in ((a, b), (b.t(), a.t())):
+        left_in, right_in = laid_out(left, layouts[0]), laid_out(right, layouts[1])
+        result = torch.ops.sgemm.mm(left_in, right_in, kernel=row.name)
+        assert within_contract(left, right, result)
+
+
 def grown(x: Tensor, begin: int, factor: float) -> Tensor:
     """Some of the rows of ``x`` larger from column ``begin`` on; one has zeros before."""
     x = x.clone()

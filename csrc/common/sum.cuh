@@ -5,6 +5,8 @@
 
 namespace sgemm {
 
+constexpr int kReadAtOnce = 16;  // slices: one after the other, each would wait for memory
+
 // D = f(alpha * (the slices' sum, first to last) + beta * C).
 static __global__ void __launch_bounds__(256) sum_slices(const float* partials, int64_t slices, Problem p) {
 #if __CUDA_ARCH__ >= 900
@@ -13,7 +15,16 @@ static __global__ void __launch_bounds__(256) sum_slices(const float* partials, 
   const int64_t count = p.m * p.n;
   for (int64_t x = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; x < count; x += int64_t{gridDim.x} * blockDim.x) {
     float sum = 0;
-    for (int64_t s = 0; s < slices; ++s) sum += partials[s * count + x];
+    const float* part = partials + x;
+    int64_t left = slices;
+    for (; left >= kReadAtOnce; left -= kReadAtOnce, part += kReadAtOnce * count) {
+      float parts[kReadAtOnce];
+#pragma unroll
+      for (int i = 0; i < kReadAtOnce; ++i) parts[i] = part[i * count];
+#pragma unroll
+      for (int i = 0; i < kReadAtOnce; ++i) sum += parts[i];
+    }
+    for (; left > 0; --left, part += count) sum += *part;
     const int64_t i = x / p.n, j = x % p.n;
     float value = p.alpha * sum;
     if (p.beta != 0) value += p.beta * *p.c.at(i, j);

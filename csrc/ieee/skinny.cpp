@@ -14,8 +14,8 @@ constexpr double kNextSeconds = 7.0e-6;   // the same for blocks that wait for o
 constexpr double kSumSeconds = 2.0e-6;    // one launch more
 // Of a copy's bandwidth, along k and along m, there for up to 8 columns and for 16.
 constexpr double kReadAlongK = 0.85, kReadAlongM = 0.65, kReadAlongM16 = 0.5;
-// Of the FFMA peak, where columns fill the width: A along k and B too, or B along n; A along m.
-constexpr double kFfmaAlongK = 0.42, kFfmaAcrossB = 0.28, kFfmaAlongM = 0.44;
+// Of the FFMA peak, where columns fill the width: A along k and B too, or B along n, beyond the width; A along m.
+constexpr double kFfmaAlongK = 0.42, kFfmaAcrossB = 0.28, kFfmaAcrossWideB = 0.22, kFfmaAlongM = 0.44;
 constexpr double kScattered = 4;        // elements that are not read 16 bytes at a time
 constexpr int64_t kResident = 2;        // blocks a multiprocessor
 constexpr int64_t kShortestPart = 256;  // of k, of a block
@@ -53,7 +53,8 @@ SkinnyPlan skinny_plan(const Problem& problem, const Device& device) {
   const double share = plan.along_k ? kReadAlongK : plan.width <= 8 ? kReadAlongM : kReadAlongM16;
   const double read = (double(p.m) * tiles_n + p.n) * p.k * p.batch * 4 / (share * bandwidth);
   const double part = double(plan.rows) * plan.width * (plan.slice / double(plan.cluster));
-  const double ffma = !plan.along_k ? kFfmaAlongM : p.b.row == 1 ? kFfmaAlongK : kFfmaAcrossB;
+  const double across_b = tiles_n > 1 ? kFfmaAcrossWideB : kFfmaAcrossB;
+  const double ffma = !plan.along_k ? kFfmaAlongM : p.b.row == 1 ? kFfmaAlongK : across_b;
   const double compute = waves * kResident * part * 2 * device.sms / (ffma * peak);
   const double result = double(p.m) * p.n * p.batch * 4 / bandwidth;
   const double sum = plan.slices > 1 ? kSumSeconds + result * (plan.slices + 1) : 0;

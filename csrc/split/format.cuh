@@ -68,9 +68,10 @@ __device__ __forceinline__ uint32_t largest_magnitude(const float4& v) {
   return max(max(magnitude(v.x), magnitude(v.y)), max(magnitude(v.z), magnitude(v.w)));
 }
 
+// A scale may leave nothing of `x`.
 template <class F>
-__device__ __forceinline__ uint32_t is_small(float scaled) {
-  return scaled != 0 && fabsf(scaled) < F::kSmall;
+__device__ __forceinline__ uint32_t is_small(float x, float scaled) {
+  return x != 0 && fabsf(scaled) < F::kSmall;
 }
 
 __device__ __forceinline__ void take_largest(uint32_t (&largest)[4], const float4& v) {

@@ -44,7 +44,7 @@ __device__ __forceinline__ void read_scaled(float4 (&v)[kQuads], const float* ra
   }
 }
 
-// Magnitudes of a thread's scaled elements, rounded to float16: of even and of odd ones.
+// Magnitudes of a thread's scaled elements, rounded to float16: of even and of odd ones. Zero may be a small one.
 struct Extremes {
   __half2 largest = __float2half2_rn(0);  // NaN is passed over: it makes its row NaN as it should
   __half2 smallest = __float2half2_rn(Fp16x3::kLimit);
@@ -160,29 +160,50 @@ struct Converter {
     return change;
   }
 
+  // Of scaled elements, so that it is never said of rows whose scales may leave nothing of some.
+  __device__ __forceinline__ bool all_zero(const float4 (&v)[kQuads]) const {
+    uint32_t bits = rows.exponent[own] > 0;
+#pragma unroll
+    for (int j = 0; j < kQuads; ++j)
+      bits |= magnitude(v[j].x) | magnitude(v[j].y) | magnitude(v[j].z) | magnitude(v[j].w);
+    return !__any_sync(~0u, bits);
+  }
+
   // Whether a row without a scale has an element that is not zero.
-  __device__ __forceinline__ bool begins_row(const float* raw) const {
+  __device__ __forceinline__ bool begins_row(const float4 (&v)[kQuads]) const {
     bool begins = false;
-#pragma unroll 1
+#pragma unroll
     for (int j = 0; j < kQuads; ++j) {
-      const float4 v = raw_quad<ALONG_MN>(raw, j);
       const int* exponents = &rows.exponent[at.row + at.rows_on(j)];
-      begins |= v.x != 0 && exponents[0] == kNoScale;
-      begins |= v.y != 0 && exponents[ALONG_MN ? 1 : 0] == kNoScale;
-      begins |= v.z != 0 && exponents[ALONG_MN ? 2 : 0] == kNoScale;
-      begins |= v.w != 0 && exponents[ALONG_MN ? 3 : 0] == kNoScale;
+      begins |= v[j].x != 0 && exponents[0] == kNoScale;
+      begins |= v[j].y != 0 && exponents[ALONG_MN ? 1 : 0] == kNoScale;
+      begins |= v[j].z != 0 && exponents[ALONG_MN ? 2 : 0] == kNoScale;
+      begins |= v[j].w != 0 && exponents[ALONG_MN ? 3 : 0] == kNoScale;
     }
     return begins;
   }
 
-  __device__ __forceinline__ void count_small(const float4 (&v)[kQuads]) const {
+  // Of the elements at `raw`, which scaled are v.
+  __device__ __forceinline__ static bool any_small(const float* raw, const float4 (&v)[kQuads]) {
+    uint32_t any = 0;
 #pragma unroll
     for (int j = 0; j < kQuads; ++j) {
+      const float4 x = raw_quad<ALONG_MN>(raw, j);
+      any |= is_small<Fp16x3>(x.x, v[j].x) | is_small<Fp16x3>(x.y, v[j].y) | is_small<Fp16x3>(x.z, v[j].z) |
+             is_small<Fp16x3>(x.w, v[j].w);
+    }
+    return __any_sync(~0u, any);
+  }
+
+  __device__ __forceinline__ void count_small(const float* raw, const float4 (&v)[kQuads]) const {
+#pragma unroll
+    for (int j = 0; j < kQuads; ++j) {
+      const float4 x = raw_quad<ALONG_MN>(raw, j);
       uint32_t* small = &rows.small[at.row + at.rows_on(j)];
-      if (is_small<Fp16x3>(v[j].x)) atomicAdd(small, 1u);
-      if (is_small<Fp16x3>(v[j].y)) atomicAdd(small + (ALONG_MN ? 1 : 0), 1u);
-      if (is_small<Fp16x3>(v[j].z)) atomicAdd(small + (ALONG_MN ? 2 : 0), 1u);
-      if (is_small<Fp16x3>(v[j].w)) atomicAdd(small + (ALONG_MN ? 3 : 0), 1u);
+      if (is_small<Fp16x3>(x.x, v[j].x)) atomicAdd(small, 1u);
+      if (is_small<Fp16x3>(x.y, v[j].y)) atomicAdd(small + (ALONG_MN ? 1 : 0), 1u);
+      if (is_small<Fp16x3>(x.z, v[j].z)) atomicAdd(small + (ALONG_MN ? 2 : 0), 1u);
+      if (is_small<Fp16x3>(x.w, v[j].w)) atomicAdd(small + (ALONG_MN ? 3 : 0), 1u);
     }
   }
 
@@ -197,16 +218,18 @@ struct Converter {
     float4 v[kQuads];
     read_scaled(v, raw, rows.factor, at);
     Extremes extremes = split_stage(v, at, panel, rows_left);
-    if (__any_sync(~0u, extremes.too_large() || (unscaled && !first && begins_row(raw)))) {
-      const float change = choose_scales(raw);
-      unscaled = any_without_scale();
-      read_scaled(v, raw, rows.factor, at);
-      extremes = split_stage(v, at, panel, rows_left);
-      change_sums(stage, first ? 1 : change, !first);
-    } else if (changed >> stage & 1) {
-      change_sums(stage, 1, false);
+    bool change = false;
+    if (__any_sync(~0u, extremes.too_large() || extremes.small_or_zero() || unscaled) && !all_zero(v)) {
+      change = !first && __any_sync(~0u, extremes.too_large() || (unscaled && begins_row(v)));
+      if (change) {
+        change_sums(stage, choose_scales(raw), true);
+        unscaled = any_without_scale();
+        read_scaled(v, raw, rows.factor, at);
+        split_stage(v, at, panel, rows_left);
+      }
+      if (any_small(raw, v)) count_small(raw, v);
     }
-    if (__any_sync(~0u, extremes.small_or_zero())) count_small(v);
+    if (!change && changed >> stage & 1) change_sums(stage, 1, false);
     return unscaled;
   }
 };

@@ -1,6 +1,6 @@
 // Scales of rows that are found while the product runs.
 //
-// Idea:   a row's first stage of k sets its scale, with a little headroom. An element that later leaves the format's
+// Idea:   a row's first stage of k sets its scale, with some headroom. An element that later leaves the format's
 //         range makes its row's scale coarser: the sums so far are multiplied by a power of two, which loses nothing.
 //         Elements too small for full accuracy are counted as ever; what was small under an earlier scale is smaller
 //         still under a coarser one, so the guard's bound holds in the last scale.
@@ -9,7 +9,7 @@
 
 namespace sgemm::split {
 
-constexpr int kHeadroom = 2;    // binades
+constexpr int kHeadroom = 4;    // binades, that softmax's rows need
 constexpr int kNoScale = -126;  // of a row that has had zeros only; the largest factor
 constexpr uint32_t kRedoRow = 1u << 31;
 

@@ -125,7 +125,7 @@ __device__ __forceinline__ void split_rows(const Job& job, const Operand& x, con
 #pragma unroll 2
   for (int j = 0; j < held.count; ++j) {
     const float4 v = held[j], s = make_float4(v.x * factor, v.y * factor, v.z * factor, v.w * factor);
-    small += is_small<F>(s.x) + is_small<F>(s.y) + is_small<F>(s.z) + is_small<F>(s.w);
+    small += is_small<F>(v.x, s.x) + is_small<F>(v.y, s.y) + is_small<F>(v.z, s.z) + is_small<F>(v.w, s.w);
     QuadPlanes<F>(s).store(first + j * apart, second + j * apart);
   }
   if (__syncthreads_or(small)) small = reduce(small, [](uint32_t a, uint32_t b) { return a + b; });
@@ -182,10 +182,10 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
   for (int j = 0; j < held.count; ++j) {
     const int q = at.q + j * at.apart;
     const float4 v = held[j], s = make_float4(v.x * factor[0], v.y * factor[1], v.z * factor[2], v.w * factor[3]);
-    small[0] += is_small<F>(s.x);
-    small[1] += is_small<F>(s.y);
-    small[2] += is_small<F>(s.z);
-    small[3] += is_small<F>(s.w);
+    small[0] += is_small<F>(v.x, s.x);
+    small[1] += is_small<F>(v.y, s.y);
+    small[2] += is_small<F>(v.z, s.z);
+    small[3] += is_small<F>(v.w, s.w);
     char* to = panel_at<F>(job, x, at.tile, q / kStep) + at.r / 64 * 4096 + q % kStep * 128 + ((chunk ^ q % 8) << 4) +
                at.r / 4 % 2 * 8;
     QuadPlanes<F>(s).store(to, to + kPanelBytes / 2);

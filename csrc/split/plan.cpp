@@ -24,8 +24,8 @@ constexpr double kLaunchSeconds = 3.5e-6;     // pass and product, when there is
 constexpr double kSumSeconds = 3.0e-6;        // one launch more
 constexpr double kPassBandwidth = 0.8;        // of a copy's
 constexpr double kFusedStepSeconds = 1.1e-6;  // to split a stage, which takes longer than its products
-constexpr double kFusedTileSeconds = 4.0e-6;
-constexpr double kFusedLaunchSeconds = 4.0e-6;
+constexpr double kFusedTileSeconds = 3.3e-6;
+constexpr double kFusedLaunchSeconds = 4.7e-6;
 // Elements that are copied one by one.
 constexpr double kFusedUnaligned = 1.8, kPassUnaligned = 1.5, kUnalignedSeconds = 2e-6;
 constexpr int64_t kShortestSlice = 256;

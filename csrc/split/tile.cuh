@@ -44,12 +44,12 @@ class TileOutput {
         rows_(&words[0][t / 32 * 16]),
         cols_(words[1]),
         first_(first),
-        last_(first + quarters),
         t_(t),
         row0_(int64_t{tile.row} * kTile + t / 32 * 16),
         col0_(int64_t{tile.col} * kTile),
         rows_left_(static_cast<int>(min(job.p.m - row0_, int64_t{16}))),
         cols_left_(static_cast<int>(min(job.p.n - col0_, int64_t{kTile}))),
+        last_(min(first + quarters, (cols_left_ + 31) / 32)),
         d_(job.p.d.matrix(tile.batch).at(row0_, col0_)),
         c_(job.p.beta == 0 ? nullptr : job.p.c.matrix(tile.batch).at(row0_, col0_)) {}
 
@@ -229,9 +229,9 @@ class TileOutput {
   const Job& job_;
   const uint32_t* rows_;  // words of the warp's
   const uint32_t (&cols_)[kTile];
-  const int first_, last_, t_;
+  const int first_, t_;
   const int64_t row0_, col0_;  // of the warp
-  const int rows_left_, cols_left_;
+  const int rows_left_, cols_left_, last_;
   float* d_;  // there
   const float* c_;
 };
