@@ -19,9 +19,9 @@ constexpr int64_t kAtenNarrow = 128;
 constexpr int64_t kAtenWidth = 32, kAtenWide = 128, kAtenLong = 4096;
 // Two rows take so much longer than one, the first where both operands lie along k.
 constexpr double kAtenTwoRowsAlongK = 1.35, kAtenTwoRows = 2, kAtenTwoRowsSeconds = 2e-6;
-constexpr double kAtenNarrowBatches = 1.1;  // up to 64 rows or columns
+constexpr double kAtenNarrowBatches = 1.2;  // up to 64 rows or columns
 // An element of k takes cuBLAS at least so long, up to a k that it divides, and in batches.
-constexpr double kAtenElementSeconds = 22.5e-9, kAtenBatchElementSeconds = 40e-9;
+constexpr double kAtenElementSeconds = 24e-9, kAtenBatchElementSeconds = 40e-9;
 constexpr int64_t kAtenUndivided = 640;
 // To add up parts of k; for a very long k, and up to kAtenFew rows or columns.
 constexpr double kAtenSplitSeconds = 6e-6, kAtenVeryLongSplitSeconds = 7.5e-6, kAtenFewSplitSeconds = 3.3e-6;
@@ -59,9 +59,9 @@ double aten_seconds(const Problem& p, const Device& device) {
   const int64_t narrow = std::min(p.m, p.n);
   if (narrow <= 2) {
     const double row = std::max(flops(p) / (kAtenEfficiency * ffma_peak(device)), bytes(p) / bandwidth);
+    if (narrow < 2) return kLaunchSeconds + row;
     const bool along_k = p.m == 2 && p.a.col == 1 && p.b.row == 1;
-    const double second = kAtenTwoRowsSeconds + (along_k ? kAtenTwoRowsAlongK - 1 : kAtenTwoRows - 1) * row;
-    return kLaunchSeconds + row + (narrow < 2 ? 0 : second);
+    return kLaunchSeconds + (along_k ? kAtenTwoRowsAlongK : kAtenTwoRows) * row + std::min(row, kAtenTwoRowsSeconds);
   }
   const bool few_tiles = p.batch == 1 && double(p.m) * p.n < device.sms * 4096.0 && p.k >= 1024;
   const auto padded = [&](int64_t x) {

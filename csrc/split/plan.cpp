@@ -27,7 +27,8 @@ constexpr double kFusedStepSeconds = 1.1e-6;  // to split a stage, which takes l
 constexpr double kFusedTileSeconds = 3.3e-6;
 constexpr double kFusedLaunchSeconds = 4.7e-6;
 // Elements that are copied one by one.
-constexpr double kFusedUnaligned = 1.8, kPassUnaligned = 1.5, kUnalignedSeconds = 2e-6;
+constexpr double kFusedUnaligned = 1.8, kPassUnaligned = 1.5, kUnalignedSeconds = 0.5e-6;
+constexpr double kOddTileSeconds = 4.4e-6;  // to store a tile whose columns can't be stored in pairs
 constexpr int64_t kShortestSlice = 256;
 constexpr int64_t kMoreSlices = 6;
 constexpr size_t kDefaultLimitMib = 4096;
@@ -60,7 +61,8 @@ double seconds(const Shape& shape, const Problem& p, const Device& device, const
   const bool aligned = quads(p.a) && quads(p.b);
   const double step = shape.fused ? kFusedStepSeconds * (aligned ? 1 : kFusedUnaligned) : product_seconds(shape);
   const double short_tile = kShortTileSeconds * std::max(0.0, 1 - steps(slice) / kFewSteps);
-  const double tile = shape.fused ? kFusedTileSeconds : kTileSeconds + short_tile;
+  const double odd_tile = p.n % 2 ? kOddTileSeconds / cluster : 0;
+  const double tile = (shape.fused ? kFusedTileSeconds : kTileSeconds + short_tile) + odd_tile;
   const auto wave = [&](int64_t blocks) { return ceil_div(steps(slice), blocks) * step + tile; };  // `blocks` a tile
   const double adding = kClusterSeconds * (shape.fused ? cluster > 1 : cluster - 1);
   double product = ceil_div(tiles - plan.left, resident(device, cluster)) * (wave(cluster) + adding);
