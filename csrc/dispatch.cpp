@@ -14,8 +14,8 @@ constexpr double kLaunchSeconds = 3e-6;
 // cuBLAS's best share of the FFMA peak on an H200, and that with few rows or columns of one product.
 constexpr double kAtenEfficiency = 0.82, kAtenNarrowEfficiency = 0.72;
 constexpr int64_t kAtenNarrow = 128;
-// Its tiles: a side is filled up to a multiple of the first, beyond 64 to 128; beyond 128 too where parts of a long k
-// are added up.
+// Its tiles: a side is filled up to a multiple of the first, beyond 64 to 128; to a multiple of 128 in batches, and
+// where parts of a long k are added up.
 constexpr int64_t kAtenWidth = 32, kAtenWide = 128, kAtenLong = 4096;
 // Two rows take so much longer than one, the first where both operands lie along k.
 constexpr double kAtenTwoRowsAlongK = 1.35, kAtenTwoRows = 2, kAtenTwoRowsSeconds = 2e-6;
@@ -65,7 +65,7 @@ double aten_seconds(const Problem& p, const Device& device) {
   }
   const bool few_tiles = p.batch == 1 && double(p.m) * p.n < device.sms * 4096.0 && p.k >= 1024;
   const auto padded = [&](int64_t x) {
-    const bool wide = x > 64 && (x <= kAtenWide || (few_tiles && p.k >= kAtenLong));
+    const bool wide = x > 64 && (x <= kAtenWide || p.batch > 1 || (few_tiles && p.k >= kAtenLong));
     return ceil_div(x, wide ? kAtenWide : kAtenWidth) * (wide ? kAtenWide : kAtenWidth);
   };
   const int64_t m = padded(p.m), n = padded(p.n);

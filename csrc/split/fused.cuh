@@ -26,23 +26,27 @@ __device__ __forceinline__ void read_quads(float4 (&v)[kQuads], const float* raw
   for (int j = 0; j < kQuads; ++j) v[j] = raw_quad<ALONG_MN>(raw, j);
 }
 
-// The same by their rows' factors: one a quad, or one for each of its elements.
+// Their rows' factors: one for each element of all quads, or one a quad.
 template <bool ALONG_MN>
-__device__ __forceinline__ void read_scaled(float4 (&v)[kQuads], const float* raw, const float* factors,
-                                            const QuadPlace<ALONG_MN>& at) {
+struct QuadFactors {
   float4 f[ALONG_MN ? 1 : kQuads];
-  if constexpr (ALONG_MN)
-    f[0] = *reinterpret_cast<const float4*>(factors + at.row);
-  else
+
+  __device__ __forceinline__ QuadFactors(const float* factors, const QuadPlace<ALONG_MN>& at) {
+    if constexpr (ALONG_MN)
+      f[0] = *reinterpret_cast<const float4*>(factors + at.row);
+    else
 #pragma unroll
-    for (int j = 0; j < kQuads; ++j) f[j].x = f[j].y = f[j].z = f[j].w = factors[at.row + at.rows_on(j)];
-  read_quads<ALONG_MN>(v, raw);
-#pragma unroll
-  for (int j = 0; j < kQuads; ++j) {
-    const float4& by = f[ALONG_MN ? 0 : j];
-    v[j] = make_float4(v[j].x * by.x, v[j].y * by.y, v[j].z * by.z, v[j].w * by.w);
+      for (int j = 0; j < kQuads; ++j) f[j].x = f[j].y = f[j].z = f[j].w = factors[at.row + at.rows_on(j)];
   }
-}
+
+  __device__ __forceinline__ void scale(float4 (&v)[kQuads]) const {
+#pragma unroll
+    for (int j = 0; j < kQuads; ++j) {
+      const float4& by = f[ALONG_MN ? 0 : j];
+      v[j] = make_float4(v[j].x * by.x, v[j].y * by.y, v[j].z * by.z, v[j].w * by.w);
+    }
+  }
+};
 
 // Magnitudes of a thread's scaled elements, rounded to float16: of even and of odd ones. Zero may be a small one.
 struct Extremes {
@@ -130,11 +134,9 @@ struct Converter {
 
   __device__ __forceinline__ bool any_without_scale() const { return __any_sync(~0u, rows.exponent[own] == kNoScale); }
 
-  // Scales for a stage with an element that its row's scale is too fine for. Returns what that makes of the thread's
-  // row's sums.
-  __device__ __forceinline__ float choose_scales(const float* raw) const {
-    float4 v[kQuads];
-    read_quads<ALONG_MN>(v, raw);
+  // Scales for a stage of v with an element that its row's scale is too fine for. Returns what that makes of the
+  // thread's row's sums.
+  __device__ __forceinline__ float choose_scales(const float4 (&v)[kQuads]) const {
     if (ALONG_MN) {
       uint32_t of_row[4] = {};
 #pragma unroll
@@ -211,20 +213,24 @@ struct Converter {
   // before returned.
   __device__ __forceinline__ bool convert(const float* raw, char* panel, int stage, bool first, bool unscaled,
                                           int rows_left) {
-    if (first) {
-      choose_scales(raw);
-      unscaled = any_without_scale();
-    }
+    QuadFactors<ALONG_MN> factors(rows.factor, at);
     float4 v[kQuads];
-    read_scaled(v, raw, rows.factor, at);
+    read_quads<ALONG_MN>(v, raw);
+    if (first) {
+      choose_scales(v);
+      unscaled = any_without_scale();
+      factors = {rows.factor, at};
+    }
+    factors.scale(v);
     Extremes extremes = split_stage(v, at, panel, rows_left);
     bool change = false;
     if (__any_sync(~0u, extremes.too_large() || extremes.small_or_zero() || unscaled) && !all_zero(v)) {
       change = !first && __any_sync(~0u, extremes.too_large() || (unscaled && begins_row(v)));
       if (change) {
-        change_sums(stage, choose_scales(raw), true);
+        read_quads<ALONG_MN>(v, raw);
+        change_sums(stage, choose_scales(v), true);
         unscaled = any_without_scale();
-        read_scaled(v, raw, rows.factor, at);
+        QuadFactors<ALONG_MN>(rows.factor, at).scale(v);
         split_stage(v, at, panel, rows_left);
       }
       if (any_small(raw, v)) count_small(raw, v);

@@ -28,7 +28,7 @@ constexpr double kFusedTileSeconds = 3.3e-6;
 constexpr double kFusedLaunchSeconds = 4.7e-6;
 // Elements that are copied one by one.
 constexpr double kFusedUnaligned = 1.8, kPassUnaligned = 1.5, kUnalignedSeconds = 0.5e-6;
-constexpr double kOddTileSeconds = 4.4e-6;  // to store a tile whose columns can't be stored in pairs
+constexpr double kOddTileSeconds = 1.8e-6;  // to store a tile whose columns can't be stored in pairs
 constexpr int64_t kShortestSlice = 256;
 constexpr int64_t kMoreSlices = 6;
 constexpr size_t kDefaultLimitMib = 4096;

@@ -157,8 +157,8 @@ Job make_job(const Problem& p, const Plan& plan, char* packed, char* workspace) 
   job.group = kGroup;
   job.quads = has_groups<4>(q.d) && (q.beta == 0 || has_groups<4>(q.c));
   const float alpha = std::fabs(q.alpha);
-  job.pairs = has_groups<2>(q.d) && (q.beta == 0 || has_groups<2>(q.c)) && q.activation == Activation::kNone &&
-              (alpha == 0 || (alpha >= 0x1p-8f && alpha <= 0x1p8f));
+  job.pairs = has_groups<2>(q.d) && (q.beta == 0 || has_groups<2>(q.c));
+  job.scaled_only = q.activation == Activation::kNone && (alpha == 0 || (alpha >= 0x1p-8f && alpha <= 0x1p8f));
   job.tiles = static_cast<int>(q.batch * job.a.tiles * job.b.tiles);
   job.whole = job.tiles - plan.left;
   job.parts = plan.parts;

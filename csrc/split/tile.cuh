@@ -29,9 +29,9 @@ __device__ __forceinline__ int element_col(int t, int e) { return e / 4 * 8 + t 
 
 // A tile's sums on their way to D, through the guard; each warp has 16 rows of them.
 //
-// Most tiles are plain: they go there straight from the accumulators, in as few instructions as can be, for the tensor
-// cores wait, and a kernel of one tile a block waits for each of its instructions. All others go, a quarter of the
-// columns at a time, through shared memory, so that lanes store neighbours, in short loops.
+// Most tiles are plain: they are scaled in the accumulators and go there in as few instructions as can be, for the
+// tensor cores wait, and a kernel of one tile a block waits for each of its instructions. All others go, a quarter of
+// the columns at a time, through shared memory, so that lanes store neighbours, in short loops.
 class TileOutput {
  public:
   static constexpr int kStagedFloats = 16 * 32;  // of a warp
@@ -55,17 +55,19 @@ class TileOutput {
 
   // What the guard doesn't certify stays as it is and gets a mask. Returns the warp's mark.
   __device__ __forceinline__ uint32_t store(const float (&sum)[64], float* staging, int index) const {
+    staging += t_ / 32 * kStagedFloats;
     const uint4 words = *reinterpret_cast<const uint4*>(&cols_[t_ % 32 * 4]);
     const bool plain = is_plain(rows_[t_ % 16]) & is_plain(words.x) & is_plain(words.y) & is_plain(words.z) &
-                       is_plain(words.w) & job_.pairs;
+                       is_plain(words.w) & job_.scaled_only;
     if (__all_sync(~0u, plain)) {
-      if (rows_left_ == 16 && cols_left_ == kTile)
+      if (!job_.pairs)
+        store_singles(sum, staging);
+      else if (rows_left_ == 16 && cols_left_ == kTile)
         store_pairs<true>(sum);
       else
         store_pairs<false>(sum);
       return 0;
     }
-    staging += t_ / 32 * kStagedFloats;
     uint32_t mark = 0;
 #pragma unroll 1
     for (int quarter = first_; quarter < last_; ++quarter) {
@@ -85,6 +87,19 @@ class TileOutput {
     return static_cast<int>(word) < 0 || word - (128 - 60) < 120;
   }
 
+  // Two neighbours of row r of a thread's accumulators, and of row r + 8, in a quarter's i-th eight columns.
+  struct Scaled {
+    float2 x, y;
+  };
+  __device__ __forceinline__ Scaled scaled(const float (&sum)[64], int quarter, int i, int j, float upper,
+                                           float lower) const {
+    const uint2 words = *reinterpret_cast<const uint2*>(&cols_[quarter * 32 + i * 8 + j]);
+    const float left = word_scale(words.x), right = word_scale(words.y);
+    const float* four = &sum[quarter * 16 + i * 4];
+    return {{four[0] * (upper * left), four[1] * (upper * right)},
+            {four[2] * (lower * left), four[3] * (lower * right)}};
+  }
+
   template <bool WHOLE>
   __device__ __forceinline__ void store_pairs(const float (&sum)[64]) const {
     const int lane = t_ % 32, r = element_row(lane, 0), j = element_col(lane, 0);
@@ -97,18 +112,14 @@ class TileOutput {
 #pragma unroll
     for (int quarter = 0; quarter < 4; ++quarter) {
       if (quarter < first_ || quarter >= last_) continue;
-      float2 x[4], y[4];  // D may be C: all is read before the first is written
+      Scaled s[4];  // D may be C: all is read before the first is written
       bool in_x[4], in_y[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int col = quarter * 32 + i * 8;
         in_x[i] = WHOLE || (r < rows_left_ && col + j < cols_left_);
         in_y[i] = WHOLE || (r + 8 < rows_left_ && col + j < cols_left_);
-        const uint2 words = *reinterpret_cast<const uint2*>(&cols_[col + j]);
-        const float left = word_scale(words.x), right = word_scale(words.y);
-        const float* four = &sum[quarter * 16 + i * 4];
-        x[i] = {four[0] * (upper * left), four[1] * (upper * right)};
-        y[i] = {four[2] * (lower * left), four[3] * (lower * right)};
+        s[i] = scaled(sum, quarter, i, j, upper, lower);
       }
       if (beta != 0) {
 #pragma unroll
@@ -117,16 +128,48 @@ class TileOutput {
           float2 add = {}, add_below = {};
           if (in_x[i]) add = *reinterpret_cast<const float2*>(from + col);
           if (in_y[i]) add_below = *reinterpret_cast<const float2*>(from_below + col);
-          x[i] = {fmaf(beta, add.x, x[i].x), fmaf(beta, add.y, x[i].y)};
-          y[i] = {fmaf(beta, add_below.x, y[i].x), fmaf(beta, add_below.y, y[i].y)};
+          s[i].x = {fmaf(beta, add.x, s[i].x.x), fmaf(beta, add.y, s[i].x.y)};
+          s[i].y = {fmaf(beta, add_below.x, s[i].y.x), fmaf(beta, add_below.y, s[i].y.y)};
         }
       }
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int col = quarter * 32 + i * 8;
-        if (in_x[i]) hopper::store(to + col, x[i]);
-        if (in_y[i]) hopper::store(below + col, y[i]);
+        if (in_x[i]) hopper::store(to + col, s[i].x);
+        if (in_y[i]) hopper::store(below + col, s[i].y);
       }
+    }
+  }
+
+  // Where neighbours can't be stored at once: a column a lane, by way of shared memory.
+  __device__ __forceinline__ void store_singles(const float (&sum)[64], float* staging) const {
+    const int lane = t_ % 32, r = element_row(lane, 0), j = element_col(lane, 0);
+    const float upper = job_.p.alpha * word_scale(rows_[r]), lower = job_.p.alpha * word_scale(rows_[r + 8]);
+    const float beta = job_.p.beta;
+    const float* const staged = staging + lane % 4;
+#pragma unroll
+    for (int quarter = 0; quarter < 4; ++quarter) {
+      if (quarter < first_ || quarter >= last_) continue;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const Scaled s = scaled(sum, quarter, i, j, upper, lower);
+        *reinterpret_cast<float2*>(staging + place(r, i * 2 + j / 4) + j % 4) = s.x;
+        *reinterpret_cast<float2*>(staging + place(r + 8, i * 2 + j / 4) + j % 4) = s.y;
+      }
+      __syncwarp();
+      const int col = quarter * 32 + lane, rows = col < cols_left_ ? rows_left_ : 0;
+      float* to = d_ + col * job_.p.d.col;
+      if (beta == 0) {
+#pragma unroll
+        for (int row = 0; row < 16; ++row, to += job_.p.d.row)
+          if (row < rows) *to = staged[place(row, lane / 4)];
+      } else {
+        const float* from = c_ + col * job_.p.c.col;
+#pragma unroll 1
+        for (int row = 0; row < rows; ++row, to += job_.p.d.row, from += job_.p.c.row)
+          *to = fmaf(beta, *from, staged[place(row, lane / 4)]);
+      }
+      __syncwarp();
     }
   }
 
@@ -157,8 +200,6 @@ class TileOutput {
     const bool plain = __all_sync(~0u, is_plain(rows_[lane % 16]) && is_plain(cols_[quarter * 32 + lane]));
     if (plain && job_.quads)
       store_quads(staged, quarter, lane);
-    else if (plain && job_.p.activation == Activation::kNone)
-      store_columns(staged, quarter, lane);
     else
       return store_certified(staged, quarter, lane, index);
     return 0;
@@ -187,18 +228,7 @@ class TileOutput {
     }
   }
 
-  // A column a lane, where neighbours can't be stored at once.
-  __device__ __forceinline__ void store_columns(const float* staged, int quarter, int lane) const {
-    const int col = quarter * 32 + lane;
-    if (col >= cols_left_) return;
-    const float scale = word_scale(cols_[col]);
-#pragma unroll 4
-    for (int r = 0; r < rows_left_; ++r)
-      *d(r, col) =
-          with_c(job_.p.alpha * (staged[place(r, lane / 4) + lane % 4] * (word_scale(rows_[r]) * scale)), r, col);
-  }
-
-  // The same, with a test of each element, and whatever the scales.
+  // A column a lane, with a test of each element, and whatever the scales.
   __device__ __forceinline__ uint32_t store_certified(const float* staged, int quarter, int lane, int index) const {
     const int col = quarter * 32 + lane;
     const RowScale right = unpack(cols_[col]);
