@@ -68,7 +68,7 @@ __device__ __forceinline__ uint32_t largest_magnitude(const float4& v) {
   return max(max(magnitude(v.x), magnitude(v.y)), max(magnitude(v.z), magnitude(v.w)));
 }
 
-// A scale may leave nothing of `x`.
+// Whether x loses accuracy by its scale, which may leave nothing of it.
 template <class F>
 __device__ __forceinline__ uint32_t is_small(float x, float scaled) {
   return x != 0 && fabsf(scaled) < F::kSmall;

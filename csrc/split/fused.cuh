@@ -26,7 +26,7 @@ __device__ __forceinline__ void read_quads(float4 (&v)[kQuads], const float* raw
   for (int j = 0; j < kQuads; ++j) v[j] = raw_quad<ALONG_MN>(raw, j);
 }
 
-// Their rows' factors: one for each element of all quads, or one a quad.
+// Their rows' factors: four that all quads share, or one a quad.
 template <bool ALONG_MN>
 struct QuadFactors {
   float4 f[ALONG_MN ? 1 : kQuads];

@@ -9,7 +9,7 @@
 
 namespace sgemm::split {
 
-constexpr int kHeadroom = 4;    // binades, that softmax's rows need
+constexpr int kHeadroom = 4;    // binades; a softmax's rows seldom need more
 constexpr int kNoScale = -126;  // of a row that has had zeros only; the largest factor
 constexpr uint32_t kRedoRow = 1u << 31;
 
