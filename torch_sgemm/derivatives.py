@@ -55,27 +55,34 @@ _register_derivative_with_addend("baddbmm", _bmm)
 _in_front = torch.library.Library("sgemm", "IMPL")
 
 
-def _shorten(name: str, key: str) -> None:
+def _shorten(name: str, backend: str) -> None:
     """Calls that need no gradient skip what register_autograd() installed, half of their time.
 
-    A key of one device comes before the alias of all, which register_autograd() takes.
+    A key of one device comes before the alias of all, which register_autograd() takes. Where no
+    mode, subclass or transform has a key in between, the kernel is called at once.
     """
+    key = f"Autograd{backend}"
     redispatch = getattr(torch.ops.sgemm, name).default._handle.redispatch_boxed
     derivative = torch.library.get_kernel(f"sgemm::{name}", key)
+    kernel = torch.library.get_kernel(f"sgemm::{name}", backend).call_boxed
+    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, backend))
+    plain = keys | torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
     any_requires_grad, is_grad_enabled = torch._C._any_requires_grad, torch.is_grad_enabled
     below = torch._C._after_autograd_keyset
 
     def product(keyset, *args, **kwargs):
-        if any_requires_grad(*args) and is_grad_enabled():
+        if is_grad_enabled() and any_requires_grad(*args):
             return derivative.call_boxed(keyset, *args, **kwargs)
+        if keyset == plain:
+            return kernel(keys, *args, **kwargs)
         return redispatch(keyset & below, *args, **kwargs)
 
     _in_front.impl(name, product, key, with_keyset=True)
 
 
 for _name in ("mm", "bmm", "addmm", "baddbmm"):
-    for _key in ("AutogradCPU", "AutogradCUDA"):
-        _shorten(_name, _key)
+    for _backend in ("CPU", "CUDA"):
+        _shorten(_name, _backend)
 
 
 def batched(x: Tensor, dim: int | None, size: int) -> Tensor:
