@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from torch_sgemm.packed import PackedMatrix
-from torch_sgemm.plain import is_plain, is_untransformed
+from torch_sgemm.plain import are_float32, is_plain, is_untransformed
 
 
 def matmul(
@@ -51,16 +51,14 @@ def matmul(
 
 
 def _is_ours(a: Tensor, b: Tensor) -> bool:
-    fits = (
-        a.dtype == b.dtype == torch.float32
-        and a.device == b.device
-        and a.layout == b.layout == torch.strided
-        and a.dim() > 0
-        and b.dim() > 0
-        and a.shape[-1] == b.shape[max(b.dim() - 2, 0)]
-        and _batches_fit(a.shape[:-2], b.shape[:-2])
+    dims_a, dims_b = a.dim(), b.dim()
+    return (
+        are_float32(a, b)
+        and dims_a > 0
+        and dims_b > 0
+        and a.shape[-1] == b.shape[max(dims_b - 2, 0)]
+        and (dims_a < 3 or dims_b < 3 or _batches_fit(a.shape[:-2], b.shape[:-2]))
     )
-    return fits and not torch.is_autocast_enabled(a.device.type)
 
 
 def _batches_fit(a: torch.Size, b: torch.Size) -> bool:

@@ -19,7 +19,7 @@ from torch_sgemm.distributed import is_distributed, register_if_loaded
 from torch_sgemm.functional import _product
 from torch_sgemm.inductor import register_lowerings
 from torch_sgemm.packed import PackedMatrix
-from torch_sgemm.plain import is_untransformed
+from torch_sgemm.plain import are_float32, is_untransformed
 
 _linear = torch.ops.sgemm.linear.default
 
@@ -79,16 +79,13 @@ def linear(
 
 
 def _is_ours(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    tensors = [t for t in (x, weight, bias) if t is not None]
-    fits = (
-        all(t.dtype == torch.float32 for t in tensors)
-        and all(t.device == x.device and t.layout == torch.strided for t in tensors)
+    return (
+        are_float32(x, weight, bias)
         and x.dim() > 0
         and weight.dim() == 2
         and x.shape[-1] == weight.shape[1]
         and (bias is None or bias.shape == weight.shape[:1])
     )
-    return fits and not torch.is_autocast_enabled(x.device.type)
 
 
 def _rows(x: Tensor) -> Tensor:

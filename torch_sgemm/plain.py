@@ -1,10 +1,21 @@
-"""Whether a call is a plain one: nobody but the caller wants to know what it is made of."""
+"""Whether a call is a plain one: of float32, and nobody else wants to know what it is made of."""
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
 _PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def are_float32(a: Tensor, b: Tensor, c: Tensor | None = None) -> bool:
+    """Strided float32 tensors on one device, for which autocast has no other dtype."""
+    return (
+        a.dtype is b.dtype is torch.float32
+        and a.layout is b.layout is torch.strided
+        and a.device == b.device
+        and (c is None or are_float32(a, c))
+        and not torch.is_autocast_enabled("cuda" if a.is_cuda else a.device.type)
+    )
 
 
 def is_untransformed() -> bool:
