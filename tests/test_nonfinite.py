@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 from support.bounds import UNIT, ffma_units
-from support.layouts import PAIRS, Guarded
+from support.layouts import PAIRS, Guarded, laid_out
 from support.table import Kernel, each_row, fit
 from torch import Tensor
 
@@ -57,8 +57,7 @@ def test_nonfinite_inputs(row: Kernel, device: str, values: tuple[float, ...], s
                 if side in ("b", "both"):
                     b[positions(k, n)[(place + 2 * j) % 5]] = value
             layouts = PAIRS[place % 4]
-            a_in = a if layouts[0] == "N" else a.t().contiguous().t()
-            b_in = b if layouts[1] == "N" else b.t().contiguous().t()
+            a_in, b_in = laid_out(a, layouts[0]), laid_out(b, layouts[1])
             assert_same_class(torch.ops.sgemm.mm(a_in, b_in, kernel=row.name), a, b)
 
 

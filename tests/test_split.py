@@ -14,6 +14,7 @@ import pytest
 import torch
 from support.bounds import Reference, contract_units
 from support.data import DISTRIBUTIONS, integers, operands
+from support.layouts import laid_out
 from support.process import ROOT
 from support.table import KERNELS, Kernel, runnable
 from torch import Tensor
@@ -123,10 +124,6 @@ def within_contract(a: Tensor, b: Tensor, result: Tensor) -> bool:
 def here(row: Kernel) -> None:
     if row not in runnable("cuda"):
         pytest.skip(f"{row.name} needs sm_{row.min_arch}")
-
-
-def laid_out(x: Tensor, layout: str) -> Tensor:
-    return x if layout == "N" else x.t().contiguous().t()
 
 
 PLANTS = {

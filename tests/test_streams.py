@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 from support.data import integers
-from support.layouts import PAIRS
+from support.layouts import PAIRS, laid_out
 from support.table import Kernel, each_gpu_row, fit, runnable
 from torch import Tensor
 
@@ -24,11 +24,7 @@ def operands(
     m, n, k = fit(row, M, N, K)
     a, b = integers((m, k), seed, device), integers((k, n), seed + 1, device)
     expected = (a.double() @ b.double()).float()
-    if layouts[0] == "T":
-        a = a.t().contiguous().t()
-    if layouts[1] == "T":
-        b = b.t().contiguous().t()
-    return a, b, expected
+    return laid_out(a, layouts[0]), laid_out(b, layouts[1]), expected
 
 
 @each_gpu_row

@@ -7,7 +7,7 @@ so double backward works as well. In a product's backward the forward's ``kernel
 import torch
 from torch import Tensor
 
-from torch_sgemm import _library  # noqa: F401  registers the operators
+from torch_sgemm._library import kernel_at
 
 _mm, _bmm = torch.ops.sgemm.mm, torch.ops.sgemm.bmm
 
@@ -63,16 +63,15 @@ def _shorten(name: str, backend: str) -> None:
     """
     key = f"Autograd{backend}"
     redispatch = getattr(torch.ops.sgemm, name).default._handle.redispatch_boxed
-    derivative = torch.library.get_kernel(f"sgemm::{name}", key)
-    kernel = torch.library.get_kernel(f"sgemm::{name}", backend).call_boxed
-    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, backend))
-    plain = keys | torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+    derivative, derivative_keys = kernel_at(f"sgemm::{name}", key)
+    kernel, keys = kernel_at(f"sgemm::{name}", backend)
+    plain = keys | derivative_keys
     any_requires_grad, is_grad_enabled = torch._C._any_requires_grad, torch.is_grad_enabled
     below = torch._C._after_autograd_keyset
 
     def product(keyset, *args, **kwargs):
         if is_grad_enabled() and any_requires_grad(*args):
-            return derivative.call_boxed(keyset, *args, **kwargs)
+            return derivative(keyset, *args, **kwargs)
         if keyset == plain:
             return kernel(keys, *args, **kwargs)
         return redispatch(keyset & below, *args, **kwargs)

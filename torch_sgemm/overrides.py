@@ -13,7 +13,7 @@ from functools import partial
 
 import torch
 
-from torch_sgemm import _library  # noqa: F401  registers the operators
+from torch_sgemm._library import kernel_at
 from torch_sgemm.plain import is_plain
 
 _originals: dict[tuple[str, str], Callable] = {}
@@ -45,19 +45,13 @@ def reset_factors() -> None:
 def _original(name: str, key: str) -> Callable:
     """PyTorch's own, as it was before the first override."""
     if (name, key) not in _originals:
-        _originals[name, key] = partial(*_kernel(f"aten::{name}", key))
+        _originals[name, key] = partial(*kernel_at(f"aten::{name}", key))
     return _originals[name, key]
 
 
-def _kernel(operator: str, key: str) -> tuple[Callable, torch._C.DispatchKeySet]:
-    """The operator's kernel at a dispatch key, called past the dispatcher with these keys first."""
-    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
-    return torch.library.get_kernel(operator, key).call_boxed, keys
-
-
 def _ours(name: str, key: str) -> tuple[Callable, torch._C.DispatchKeySet]:
-    """What takes the place of ``aten::name``. Not a partial(), which takes 0.2 microseconds."""
-    return _kernel(f"sgemm::_override_{name.replace('.', '_')}", key)
+    """What takes the place of ``aten::name``."""
+    return kernel_at(f"sgemm::_override_{name.replace('.', '_')}", key)
 
 
 def _product(name: str, original: Callable, key: str) -> Callable:

@@ -38,6 +38,11 @@ def strides_of(layout: str, rows: int, cols: int) -> tuple[int, int]:
     return (length, 1) if base == "N" else (1, length)
 
 
+def laid_out(x: Tensor, layout: str) -> Tensor:
+    """A row-major matrix as it is (N), or copied to column-major (T)."""
+    return x if layout == "N" else x.t().contiguous().t()
+
+
 class Guarded:
     """A strided view whose surroundings hold a pattern that must survive.
 
