@@ -18,7 +18,7 @@ namespace sgemm::split {
 namespace {
 
 // Stages of all tiles, beyond which the chip's power is the limit, so that each addition costs time.
-constexpr int64_t kManySteps = 20000;
+constexpr int64_t kManySteps = 10000;
 constexpr int kGroup = 8;  // rows of tiles walked together: 8 to 12 are fastest at 4096 and 8192
 
 int next_power_of_two(int64_t x) {
@@ -95,7 +95,9 @@ void launch_persistent(int threads, int bytes, int sms, int cluster, Stream stre
   static std::atomic<uint64_t> prepared{0};
   bytes += TileOutput::kStagingBytes;
   allow_shared_bytes(reinterpret_cast<const void*>(KERNEL), bytes, prepared);
-  const int64_t clusters = std::min<int64_t>(job.items, sms / cluster);
+  // Where waves are of whole tiles, no more blocks than the last wave needs: the rest of the power is for their clock.
+  const int64_t most = sms / cluster, waves = ceil_div(int64_t{job.items}, most);
+  const int64_t clusters = job.parts > 1 ? std::min<int64_t>(job.items, most) : ceil_div(int64_t{job.items}, waves);
   launch(KERNEL, clusters * cluster, threads, bytes, cluster, true, stream, job, params...);
 }
 
