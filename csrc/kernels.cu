@@ -27,7 +27,7 @@ namespace sgemm::SGEMM_BACKEND {
 namespace {
 
 using ieee::Skinny;
-using split::Bf16x6, split::Fp16x3, split::Fp16x3Fused, split::SplitProduct;
+using split::Bf16x6, split::Fp16x3, split::SplitProduct;
 
 // PyTorch's own kernel, which the binding calls. It belongs to no family: no family falls back to it.
 constexpr Kernel kAten = {
@@ -76,9 +76,8 @@ constexpr Kernel ieee_row(const char* name) {
   return planned_row<T>(name, "ieee", T::kIdea, T::kMinArch, kAnyArch, SGEMM_ON_GPU(T::launch));
 }
 
-template <class F>
+template <class T>
 constexpr Kernel split_row(const char* name, const char* idea) {
-  using T = SplitProduct<F>;
   return planned_row<T>(name, "split", idea, T::kArch, T::kArch, SGEMM_ON_HOPPER(T::launch));
 }
 
@@ -121,9 +120,12 @@ const Kernel kTable[] = {
     row<RegisterBuffer<128, 128, 8, 8, 8>>("register_buffer_128x128x8_8x8", "ladder", 0.568),
     ieee_row<Skinny>("ieee_skinny"),
     limited_row<Tiny>("ieee_tiny", "ieee", ieee::tiny_seconds),
-    split_row<Bf16x6>("split_bf16x6", "three bfloat16 an element, six tensor-core products"),
-    split_row<Fp16x3>("split_fp16x3", "two float16 an element, three products, each result certified"),
-    split_row<Fp16x3Fused>("split_fp16x3_fused", "the same in one kernel: split on the way to the tensor cores"),
+    split_row<SplitProduct<Bf16x6>>("split_bf16x6", "three bfloat16 an element, six tensor-core products"),
+    split_row<SplitProduct<Fp16x3>>("split_fp16x3", "two float16 an element, three products, each result certified"),
+    split_row<SplitProduct<Fp16x3, false, 128, 64>>("split_fp16x3_narrow", "the same in narrow tiles, for few of them"),
+    split_row<SplitProduct<Fp16x3, true>>("split_fp16x3_fused", "in one kernel: split on the way to the tensor cores"),
+    split_row<SplitProduct<Fp16x3, true, 128, 64>>("split_fp16x3_fused_narrow", "the same in tiles for few columns"),
+    split_row<SplitProduct<Fp16x3, true, 64, 128>>("split_fp16x3_fused_flat", "the same in tiles for few rows"),
 };
 
 }  // namespace

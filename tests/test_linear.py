@@ -9,7 +9,7 @@ import pytest
 import torch
 from support.bounds import UNIT, contract_units
 from support.data import integers
-from support.table import Kernel, each_device, each_row, fit
+from support.table import KERNELS, Kernel, each_device, each_row, fit
 from torch import Tensor
 from torch.nn import functional
 
@@ -68,10 +68,10 @@ def test_every_row(row: Kernel, device: str, activation: str | None, biased: boo
         assert_accurate(result, activation, *operands)
 
 
-PLANNED = ("split_fp16x3", "split_fp16x3_fused", "split_bf16x6", "ieee_skinny", "auto")
+SPLIT = tuple(row.name for row in KERNELS if row.family == "split")
 
 
-@pytest.mark.parametrize("kernel", PLANNED)
+@pytest.mark.parametrize("kernel", (*SPLIT, "ieee_skinny", "auto"))
 @each_bias
 @each_activation
 @pytest.mark.gpu
@@ -90,7 +90,7 @@ def test_large(kernel: str, activation: str | None, biased: bool) -> None:
         assert_accurate(result, activation, *operands)
 
 
-@pytest.mark.parametrize("kernel", ["split_fp16x3", "split_fp16x3_fused"])
+@pytest.mark.parametrize("kernel", SPLIT)
 @each_activation
 @pytest.mark.gpu
 def test_what_the_guard_redoes(activation: str | None, kernel: str) -> None:

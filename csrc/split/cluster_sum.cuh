@@ -1,6 +1,6 @@
 // Sums of a tile whose k is shared by the blocks of a cluster.
 //
-// Idea:   block r gets the whole sums of its share of each thread's elements, the r-th 64 / BLOCKS of them, added in
+// Idea:   block r gets the whole sums of its share of each thread's elements, the r-th N / BLOCKS of them, added in
 //         the order of the ranks. The rings, which no block reads any more, serve as mailboxes: (rank, quad, thread)
 //         float4. Barriers count arrivals and bytes. Nobody waits for a cluster's barrier, whose fence would wait for
 //         everything that is under way.
@@ -14,18 +14,18 @@ struct ClusterBarriers {
   uint64_t ready;                   // the other blocks have used up their rings
   uint64_t parts[kConsumers / 32];  // of a warp's sums, from the other blocks
 
-  __device__ __forceinline__ void init(int i, uint32_t blocks) {
+  __device__ __forceinline__ void init(int i, uint32_t blocks, int sums) {
     if (i == 0) hopper::init_barrier(&ready, blocks - 1);
     if (i >= kConsumers / 32) return;
     hopper::init_barrier(&parts[i], 1);
-    hopper::arrive_expecting(&parts[i], (blocks - 1) * (64 >> blocks / 2) * 32 * sizeof(float));
+    hopper::arrive_expecting(&parts[i], (blocks - 1) * (sums >> blocks / 2) * 32 * sizeof(float));
   }
 };
 
-template <int BLOCKS>
-__device__ __forceinline__ void add_up_cluster(ClusterBarriers& barriers, float (&sum)[64], char* ring, int t,
+template <int BLOCKS, int N>
+__device__ __forceinline__ void add_up_cluster(ClusterBarriers& barriers, float (&sum)[N], char* ring, int t,
                                                uint32_t rank) {
-  constexpr int kShare = 64 / BLOCKS;
+  constexpr int kShare = N / BLOCKS;
   uint64_t* parts = &barriers.parts[t / 32];
   sync_consumers();  // the ring is free
   if (t < BLOCKS && t != rank)

@@ -84,7 +84,7 @@ __device__ __forceinline__ void take_largest(uint32_t (&largest)[4], const float
 // Four scaled elements' planes, two elements a word.
 template <class F>
 struct QuadPlanes {
-  static constexpr int kPlanes = kShape<F>.planes == 1 ? 2 : 3;
+  static constexpr int kPlanes = kPairs<F> == 1 ? 2 : 3;
   uint32_t xy[kPlanes], zw[kPlanes];
 
   __device__ __forceinline__ explicit QuadPlanes(const float4& v) {

@@ -11,27 +11,30 @@ namespace sgemm::split {
 
 constexpr int kFusedThreads = kConverters + kConsumers;
 
-using FusedRing = Ring<Fp16x3, 3>;
-using FusedScales = OnlineScales<FusedRing::kStages>;
-using FusedShared = OnlineShared<FusedRing::kStages>;
+template <class Shape>
+using FusedRing = Ring<Fp16x3, Shape, RawRing<Shape>::kStages>;
 
 // A thread's raw quads of a stage. All are read before anything is stored, which the compiler couldn't swap.
-template <bool ALONG_MN>
+template <class Place>
+using Quads = float4[Place::kQuads];
+template <class Place>
 __device__ __forceinline__ const float4& raw_quad(const float* raw, int j) {
-  return *reinterpret_cast<const float4*>(raw + QuadPlace<ALONG_MN>::floats_on(j));
+  return *reinterpret_cast<const float4*>(raw + Place::floats_on(j));
 }
-template <bool ALONG_MN>
-__device__ __forceinline__ void read_quads(float4 (&v)[kQuads], const float* raw) {
+template <class Place>
+__device__ __forceinline__ void read_quads(Quads<Place>& v, const float* raw) {
 #pragma unroll
-  for (int j = 0; j < kQuads; ++j) v[j] = raw_quad<ALONG_MN>(raw, j);
+  for (int j = 0; j < Place::kQuads; ++j) v[j] = raw_quad<Place>(raw, j);
 }
 
 // Their rows' factors: four that all quads share, or one a quad.
-template <bool ALONG_MN>
+template <bool ALONG_MN, int ROWS>
 struct QuadFactors {
+  using Place = QuadPlace<ALONG_MN, ROWS>;
+  static constexpr int kQuads = Place::kQuads;
   float4 f[ALONG_MN ? 1 : kQuads];
 
-  __device__ __forceinline__ QuadFactors(const float* factors, const QuadPlace<ALONG_MN>& at) {
+  __device__ __forceinline__ QuadFactors(const float* factors, const Place& at) {
     if constexpr (ALONG_MN)
       f[0] = *reinterpret_cast<const float4*>(factors + at.row);
     else
@@ -39,7 +42,7 @@ struct QuadFactors {
       for (int j = 0; j < kQuads; ++j) f[j].x = f[j].y = f[j].z = f[j].w = factors[at.row + at.rows_on(j)];
   }
 
-  __device__ __forceinline__ void scale(float4 (&v)[kQuads]) const {
+  __device__ __forceinline__ void scale(Quads<Place>& v) const {
 #pragma unroll
     for (int j = 0; j < kQuads; ++j) {
       const float4& by = f[ALONG_MN ? 0 : j];
@@ -67,22 +70,22 @@ struct Extremes {
 };
 
 // `rows_left`: from the thread's first row on. Rows beyond the operand's end are zeros and not small elements.
-template <bool ALONG_MN>
-__device__ __forceinline__ Extremes split_stage(const float4 (&v)[kQuads], const QuadPlace<ALONG_MN>& at, char* panel,
-                                                int rows_left) {
+template <bool ALONG_MN, int ROWS>
+__device__ __forceinline__ Extremes split_stage(const Quads<QuadPlace<ALONG_MN, ROWS>>& v,
+                                                const QuadPlace<ALONG_MN, ROWS>& at, char* panel, int rows_left) {
   Extremes extremes;
-  constexpr int kFlip = ALONG_MN ? 32 : 0;  // of odd quads: the second bit of their k turns the swizzle
+  constexpr int kFlip = at.k_on(1) % 8 * 16;  // of odd quads, whose k may turn the swizzle
   int first, second;
   if (ALONG_MN) {
     first = at.row / 64 * 4096 + at.k * 128 + (((at.row % 64 / 8) ^ at.k % 8) << 4) + at.row / 4 % 2 * 8;
-    second = first + kPanelBytes / 2;
+    second = first + ROWS * kRowBytes / 2;
   } else {
     const int chunk = at.k / 8, swizzle = at.row % 8;
     first = at.row * 128 + ((chunk ^ swizzle) << 4) + at.k / 4 % 2 * 8;
     second = first ^ 64;
   }
 #pragma unroll
-  for (int j = 0; j < kQuads; ++j) {
+  for (int j = 0; j < at.kQuads; ++j) {
     const int flip = j % 2 ? kFlip : 0, on = (at.rows_on(j) + at.k_on(j)) * 128;
     const QuadPlanes<Fp16x3> planes(v[j]);
     if (at.rows_on(j) < rows_left) {
@@ -95,39 +98,46 @@ __device__ __forceinline__ Extremes split_stage(const float4 (&v)[kQuads], const
 }
 
 // A thread of an operand's converters, 128 of them. Warps know nothing of each other.
-template <bool ALONG_MN>
+template <class R, bool ALONG_MN, int ROWS>
 struct Converter {
-  using Place = QuadPlace<ALONG_MN>;
+  using Place = QuadPlace<ALONG_MN, ROWS>;
+  using Factors = QuadFactors<ALONG_MN, ROWS>;
+  static constexpr int kQuads = Place::kQuads;
+  using Quads = split::Quads<Place>;
   const Operand& x;
-  FusedShared& shared;
+  OnlineShared<R::kStages>& shared;
   OnlineRows& rows;
   const int operand, t;
-  const int own;  // the row that the thread looks after
+  const bool owner;  // of a row, that the thread looks after
+  const int own;
   const Place at;
   uint32_t changed = 0;  // stages of the ring, by bits, whose factors of the warp's rows are not all 1
 
-  __device__ __forceinline__ Converter(FusedShared& shared, const Operand& x, int operand, int t)
+  __device__ __forceinline__ Converter(OnlineShared<R::kStages>& shared, const Operand& x, int operand, int t)
       : x(x),
         shared(shared),
         rows(shared.rows[operand]),
         operand(operand),
         t(t),
-        own(Place::row_of(t / 32, t % 32)),
+        owner(t % 32 < Place::kOwnRows),
+        own(Place::row_of(t / 32, t % Place::kOwnRows)),
         at(t) {
-    for (int stage = 0; stage < FusedRing::kStages; ++stage) change_sums(stage, 1, false);
+    for (int stage = 0; stage < R::kStages; ++stage) change_sums(stage, 1, false);
   }
 
   __device__ __forceinline__ void start_tile(int tile) const {
-    const bool inside = int64_t{tile} * kTile + own < x.size;
-    rows.exponent[own] = inside ? kNoScale : 0;
-    rows.factor[own] = inside ? power_of_two(-kNoScale) : 1;
-    rows.small[own] = 0;
+    const bool inside = int64_t{tile} * ROWS + own < x.size;
+    if (owner) {
+      rows.exponent[own] = inside ? kNoScale : 0;
+      rows.factor[own] = inside ? power_of_two(-kNoScale) : 1;
+      rows.small[own] = 0;
+    }
     __syncwarp();
   }
 
   // Sums of earlier stages of the thread's row are to be multiplied by `factor`.
   __device__ __forceinline__ void change_sums(int stage, float factor, bool is_change) {
-    shared.change[stage][operand][own] = factor;
+    if (owner) shared.change[stage][operand][own] = factor;
     if (t % 32 == 0) shared.changed[stage][operand][t / 32] = is_change;
     changed = is_change ? changed | 1u << stage : changed & ~(1u << stage);
   }
@@ -136,16 +146,16 @@ struct Converter {
 
   // Scales for a stage of v with an element that its row's scale is too fine for. Returns what that makes of the
   // thread's row's sums.
-  __device__ __forceinline__ float choose_scales(const float4 (&v)[kQuads]) const {
+  __device__ __forceinline__ float choose_scales(const Quads& v) const {
     if (ALONG_MN) {
       uint32_t of_row[4] = {};
 #pragma unroll
       for (int j = 0; j < kQuads; ++j) take_largest(of_row, v[j]);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {  // four lanes hold a row
-        of_row[i] = max(of_row[i], __shfl_xor_sync(~0u, of_row[i], 16));
-        of_row[i] = max(of_row[i], __shfl_xor_sync(~0u, of_row[i], 8));
-        if (t % 32 < 8) rows.largest[at.row + i] = of_row[i];
+      for (int i = 0; i < 4; ++i) {  // four lanes hold a row, or eight
+#pragma unroll
+        for (int o = 16; o >= Place::kAcross; o /= 2) of_row[i] = max(of_row[i], __shfl_xor_sync(~0u, of_row[i], o));
+        if (t % 32 < Place::kAcross) rows.largest[at.row + i] = of_row[i];
       }
     } else {
 #pragma unroll
@@ -157,13 +167,13 @@ struct Converter {
       }
     }
     __syncwarp();
-    const float change = rescale_row<Fp16x3>(rows, own);
+    const float change = owner ? rescale_row<Fp16x3>(rows, own) : 1;
     __syncwarp();
     return change;
   }
 
   // Of scaled elements, so that it is never said of rows whose scales may leave nothing of some.
-  __device__ __forceinline__ bool all_zero(const float4 (&v)[kQuads]) const {
+  __device__ __forceinline__ bool all_zero(const Quads& v) const {
     uint32_t bits = rows.exponent[own] > 0;
 #pragma unroll
     for (int j = 0; j < kQuads; ++j)
@@ -172,7 +182,7 @@ struct Converter {
   }
 
   // Whether a row without a scale has an element that is not zero.
-  __device__ __forceinline__ bool begins_row(const float4 (&v)[kQuads]) const {
+  __device__ __forceinline__ bool begins_row(const Quads& v) const {
     bool begins = false;
 #pragma unroll
     for (int j = 0; j < kQuads; ++j) {
@@ -186,21 +196,21 @@ struct Converter {
   }
 
   // Of the elements at `raw`, which scaled are v.
-  __device__ __forceinline__ static bool any_small(const float* raw, const float4 (&v)[kQuads]) {
+  __device__ __forceinline__ static bool any_small(const float* raw, const Quads& v) {
     uint32_t any = 0;
 #pragma unroll
     for (int j = 0; j < kQuads; ++j) {
-      const float4 x = raw_quad<ALONG_MN>(raw, j);
+      const float4 x = raw_quad<Place>(raw, j);
       any |= is_small<Fp16x3>(x.x, v[j].x) | is_small<Fp16x3>(x.y, v[j].y) | is_small<Fp16x3>(x.z, v[j].z) |
              is_small<Fp16x3>(x.w, v[j].w);
     }
     return __any_sync(~0u, any);
   }
 
-  __device__ __forceinline__ void count_small(const float* raw, const float4 (&v)[kQuads]) const {
+  __device__ __forceinline__ void count_small(const float* raw, const Quads& v) const {
 #pragma unroll
     for (int j = 0; j < kQuads; ++j) {
-      const float4 x = raw_quad<ALONG_MN>(raw, j);
+      const float4 x = raw_quad<Place>(raw, j);
       uint32_t* small = &rows.small[at.row + at.rows_on(j)];
       if (is_small<Fp16x3>(x.x, v[j].x)) atomicAdd(small, 1u);
       if (is_small<Fp16x3>(x.y, v[j].y)) atomicAdd(small + (ALONG_MN ? 1 : 0), 1u);
@@ -213,9 +223,9 @@ struct Converter {
   // before returned.
   __device__ __forceinline__ bool convert(const float* raw, char* panel, int stage, bool first, bool unscaled,
                                           int rows_left) {
-    QuadFactors<ALONG_MN> factors(rows.factor, at);
-    float4 v[kQuads];
-    read_quads<ALONG_MN>(v, raw);
+    Factors factors(rows.factor, at);
+    Quads v;
+    read_quads<Place>(v, raw);
     if (first) {
       choose_scales(v);
       unscaled = any_without_scale();
@@ -227,10 +237,10 @@ struct Converter {
     if (__any_sync(~0u, extremes.too_large() || extremes.small_or_zero() || unscaled) && !all_zero(v)) {
       change = !first && __any_sync(~0u, extremes.too_large() || (unscaled && begins_row(v)));
       if (change) {
-        read_quads<ALONG_MN>(v, raw);
+        read_quads<Place>(v, raw);
         change_sums(stage, choose_scales(v), true);
         unscaled = any_without_scale();
-        QuadFactors<ALONG_MN>(rows.factor, at).scale(v);
+        Factors(rows.factor, at).scale(v);
         split_stage(v, at, panel, rows_left);
       }
       if (any_small(raw, v)) count_small(raw, v);
@@ -240,27 +250,27 @@ struct Converter {
   }
 };
 
-template <bool ALONG_MN>
+template <class R, bool ALONG_MN, int ROWS>
 __device__ void convert_operand(const Job& job, int operand, char* ring, float* raw, uint64_t* raw_full,
-                                FusedShared& shared, const Share& share, int t) {
+                                OnlineShared<R::kStages>& shared, const Share& share, int t) {
   const Operand& x = operand ? job.b : job.a;
   const int step0 = share.step0, step1 = share.step1;
-  Converter<ALONG_MN> converter(shared, x, operand, t);
-  RawReader<ALONG_MN> reader(job, operand, raw, raw_full, share, t);
+  Converter<R, ALONG_MN, ROWS> converter(shared, x, operand, t);
+  RawReader<ALONG_MN, ROWS, RawRing<typename R::Shape>::kStages> reader(job, operand, raw, raw_full, share, t);
 
-  Cursor<FusedRing::kStages> at;
+  Cursor<R::kStages> at;
   Cursor<2> words;
   for (int index = share.first; index < job.tiles; index += share.stride) {
     const TileIndex tile = tile_at(job, index);
     const int tile_of_operand = operand ? tile.col : tile.row;
     converter.start_tile(tile_of_operand);
     const int rows_left =
-        static_cast<int>(min(x.size - int64_t{tile_of_operand} * kTile - converter.at.row, int64_t{kTile}));
+        static_cast<int>(min(x.size - int64_t{tile_of_operand} * ROWS - converter.at.row, int64_t{ROWS}));
     bool unscaled = true;
     for (int step = step0; step < step1; ++step) {
       const float* raw_panel = reader.wait();
       hopper::wait(&shared.empty[at.stage], at.parity ^ 1);
-      char* panel = ring + at.stage * FusedRing::kStageBytes + operand * FusedRing::kOperandBytes;
+      char* panel = ring + at.stage * R::kStageBytes + operand * R::kBytesA;
       unscaled = converter.convert(raw_panel, panel, at.stage, step == step0, unscaled, rows_left);
       reader.release();
       hopper::fence_async_proxy();
@@ -269,7 +279,8 @@ __device__ void convert_operand(const Job& job, int operand, char* ring, float* 
       at.advance();
     }
     hopper::wait(&shared.words_empty[words.stage], words.parity ^ 1);
-    shared.words[words.stage][operand][converter.own] = word_of_row<Fp16x3>(shared.rows[operand], converter.own);
+    if (converter.owner)
+      shared.words[words.stage][operand][converter.own] = word_of_row<Fp16x3>(shared.rows[operand], converter.own);
     hopper::fence_async_proxy();  // a cluster's blocks copy it
     hopper::arrive(&shared.words_full[words.stage]);
     words.advance();
@@ -278,27 +289,27 @@ __device__ void convert_operand(const Job& job, int operand, char* ring, float* 
 
 // Corrections first, then hi * hi, added to the sum stage by stage: fewer registers, so that the converters have more.
 // The tensor cores turn to the other warpgroup meanwhile.
-template <class F, class R, bool A_ALONG_M, bool B_ALONG_N>
+template <class R>
 struct AddStages {
-  template <class OnFull>
-  __device__ __forceinline__ static void tile(const Job&, OnlineShared<R::kStages>& shared,
-                                              const PanelView<A_ALONG_M>& a, const PanelView<B_ALONG_N>& b,
-                                              Cursor<R::kStages>& at, int t, int steps, float (&sum)[64],
+  using F = Fp16x3;
+  template <class ViewA, class ViewB, int N, class OnFull>
+  __device__ __forceinline__ static void tile(const Job&, OnlineShared<R::kStages>& shared, const ViewA& a,
+                                              const ViewB& b, Cursor<R::kStages>& at, int t, int steps, float (&sum)[N],
                                               const OnFull& on_full) {
-    float fresh[64];
+    float fresh[N];
 #pragma unroll
-    for (int e = 0; e < 64; ++e) sum[e] = 0;
+    for (int e = 0; e < N; ++e) sum[e] = 0;
     for (int step = 0; step < steps; ++step) {
       hopper::wait(&shared.full[at.stage], at.parity);
       on_full();
-      const StageProducts<F, A_ALONG_M, B_ALONG_N> stage = {a, b, at.stage * (R::kStageBytes / 16)};
+      const StageProducts<F, ViewA, ViewB, N> stage = {a, b, at.stage * (R::kStageBytes / 16)};
       hopper::fence_products();
       stage.corrections(fresh, false);
-      FusedScales::follow(shared, at.stage, t, sum);
+      OnlineScales<R>::follow(shared, at.stage, t, sum);
       hopper::wait_products<0>();
       hopper::fence_registers(fresh);
 #pragma unroll
-      for (int e = 0; e < 64; ++e) sum[e] = fmaf(fresh[e], F::kCorrection, sum[e]);
+      for (int e = 0; e < N; ++e) sum[e] = fmaf(fresh[e], F::kCorrection, sum[e]);
       hopper::fence_registers(fresh);
       hopper::fence_products();
       stage.main(fresh, false);
@@ -307,35 +318,38 @@ struct AddStages {
       __syncwarp();  // all lanes have followed the scales
       if (t % 32 == 0) hopper::arrive(&shared.empty[at.stage]);
 #pragma unroll
-      for (int e = 0; e < 64; ++e) sum[e] += fresh[e];
+      for (int e = 0; e < N; ++e) sum[e] += fresh[e];
       at.advance();
     }
   }
 };
 
-template <bool A_ALONG_M, bool B_ALONG_N>
+template <class Shape, bool A_ALONG_M, bool B_ALONG_N>
 __global__ void __launch_bounds__(kFusedThreads, 1)
     split_fused(const __grid_constant__ Job job, const __grid_constant__ RawMaps maps) {
+  using R = FusedRing<Shape>;
+  using Raw = RawRing<Shape>;
   extern __shared__ __align__(1024) char ring[];  // the panels' ring, the raw panels, the sums on their way out
-  __shared__ FusedShared shared;
-  __shared__ PanelLoader<A_ALONG_M, B_ALONG_N> loader;
+  __shared__ OnlineShared<R::kStages> shared;
+  __shared__ PanelLoader<Raw, A_ALONG_M, B_ALONG_N> loader;
   const Share share(job);
   if (threadIdx.x < 32) {
-    if (threadIdx.x < 2 * kRawStages) hopper::init_barrier(&loader.full[0][threadIdx.x], 1);
-    shared.init(FusedRing::kStages, kConverters / 32, kConverters, share.blocks);
+    if (threadIdx.x < 2 * Raw::kStages) hopper::init_barrier(&loader.full[0][threadIdx.x], 1);
+    shared.template init<R>(kConverters / 32, kConverters, share.blocks);
   }
   __syncthreads();
   hopper::launch_dependents();
   enter_cluster(share.blocks);
 
-  float* raw = reinterpret_cast<float*>(ring + FusedRing::kBytes);
+  float* raw = reinterpret_cast<float*>(ring + R::kBytes);
   if (threadIdx.x < kConverters) {
     hopper::release_registers<88>();
     const int operand = threadIdx.x / (kConverters / 2), t = threadIdx.x % (kConverters / 2);
     if (operand == 0)
-      convert_operand<A_ALONG_M>(job, 0, ring, raw, loader.full[0], shared, share, t);
+      convert_operand<R, A_ALONG_M, Shape::kRows>(job, 0, ring, raw, loader.full[0], shared, share, t);
     else
-      convert_operand<B_ALONG_N>(job, 1, ring, raw + kRawStages * kRawFloats, loader.full[1], shared, share, t);
+      convert_operand<R, B_ALONG_N, Shape::kCols>(job, 1, ring, raw + Raw::kStages * Raw::kFloatsA, loader.full[1],
+                                                  shared, share, t);
   } else {
     hopper::acquire_registers<168>();
     const int t = threadIdx.x - kConverters;
@@ -343,10 +357,9 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
       if (t == 0) loader.load(job, maps, raw, share);
     };
     if (t == 0) loader.start(job, share);
-    for (int i = 0; i < kRawStages; ++i) load();
-    float* staging = raw + kRawBytes / 4;
-    consume<Fp16x3, FusedRing, FusedScales, AddStages, A_ALONG_M, B_ALONG_N>(job, ring, staging, shared, t, share,
-                                                                             load);
+    for (int i = 0; i < Raw::kStages; ++i) load();
+    float* staging = raw + Raw::kFloats;
+    consume<R, OnlineScales<R>, AddStages<R>, A_ALONG_M, B_ALONG_N>(job, ring, staging, shared, t, share, load);
   }
 }
 

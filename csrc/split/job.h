@@ -12,7 +12,8 @@ struct Operand {
   int64_t stride, k_stride;
   BatchStride batch;
   int64_t count;  // matrices that are split: 1 if the batch shares one
-  int tiles;      // of 128 rows
+  int tiles;      // rows or columns of tiles
+  int panels;     // of 128 rows
   bool along_k;   // planes are K-major, else MN-major
   bool vector;    // float4s can be read
   bool mapped;    // there is a tensor map
@@ -41,11 +42,11 @@ struct Job {
   bool quads, pairs;  // four, or two, neighbours of d, and of c if it is read, can be read and written at once
   bool scaled_only;   // elements are scaled, by an alpha of no extreme size, and added to c, and that is all
   int promotion;      // sums leave the tensor cores every stage (0) or every second one (1)
-  // What the guard marks: for each tile, block of its cluster and warp, a bit for each quarter of the threads' elements
-  // that has masks, and from bit 8 on how many elements; the masks.
+  // What the guard marks: for each tile, block of its cluster and warp, a bit for each slot that has masks, and from
+  // bit 8 on how many elements; the masks.
   uint32_t* marks;    // (tiles, 4, 8)
   uint16_t* masks;    // (tiles, 4, 256)
-  float4* part_sums;  // (tiles left over, parts, 16, 256)
+  float4* part_sums;  // (tiles left over, parts, a thread's sums / 4, 256)
   uint32_t* arrived;  // how many of a tile's parts are there
 
   // k of one entry of the batch: the last slice may be shorter.

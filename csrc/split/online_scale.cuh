@@ -17,7 +17,7 @@ constexpr uint32_t kRedoRow = 1u << 31;
 // redone. Sums are multiples of 2^-59, the product of the planes' last bits: four times 20 binades leave them exact.
 constexpr int kMostCoarser = 20;
 
-// 128 rows of an operand.
+// Up to 128 rows of an operand.
 struct OnlineRows {
   alignas(16) float factor[kTile];  // 2^-exponent
   int exponent[kTile], first_exponent[kTile];
@@ -61,8 +61,9 @@ struct OnlineShared : ProductShared {
   alignas(16) uint32_t agreed[2][kTile];         // what they agree on
   alignas(16) float change_to_agreed[2][kTile];  // other warps may still follow the last stages' changes
 
-  __device__ __forceinline__ void init(int stages, int writers, int word_writers, uint32_t blocks) {
-    ProductShared::init(stages, writers, word_writers, blocks);
+  template <class R>
+  __device__ __forceinline__ void init(int writers, int word_writers, uint32_t blocks) {
+    ProductShared::init<R>(writers, word_writers, blocks);
     if (blocks == 1 || threadIdx.x % 32 != 0) return;
     hopper::init_barrier(&words_of_cluster, 1);
     hopper::arrive_expecting(&words_of_cluster, (blocks - 1) * sizeof of_cluster[0]);
@@ -70,20 +71,22 @@ struct OnlineShared : ProductShared {
   }
 };
 
-template <int STAGES>
+template <class R>
 struct OnlineScales {
-  using Shared = OnlineShared<STAGES>;
+  using Shape = typename R::Shape;
+  using Sums = float[Shape::kSums];
+  using Shared = OnlineShared<R::kStages>;
   static constexpr bool kKnown = false;
 
   // Before the sums of the ring's stage are added.
-  __device__ __forceinline__ static void follow(const Shared& shared, int stage, int t, float (&sum)[64]) {
+  __device__ __forceinline__ static void follow(const Shared& shared, int stage, int t, Sums& sum) {
     const uint2 changed = *reinterpret_cast<const uint2*>(shared.changed[stage]);
     if (changed.x | changed.y) multiply(shared.change[stage], changed.x, changed.y, t, sum);
   }
 
   // The blocks of a cluster have scales of their own: to the coarsest of them.
   __device__ __forceinline__ static void agree(Shared& shared, int stage, int t, uint32_t rank, uint32_t blocks,
-                                               float (&sum)[64]) {
+                                               Sums& sum) {
     const int operand = t / kTile, row = t % kTile;
     const uint32_t own = shared.words[stage][operand][row];
     shared.of_cluster[rank][operand][row] = own;
@@ -119,11 +122,11 @@ struct OnlineScales {
 
  private:
   __device__ __forceinline__ static void multiply(const float (&change)[2][kTile], bool of_a, bool of_b, int t,
-                                                  float (&sum)[64]) {
-    const float upper = of_a ? change[0][element_row(t, 0)] : 1, lower = of_a ? change[0][element_row(t, 2)] : 1;
+                                                  Sums& sum) {
+    const float upper = of_a ? change[0][Shape::row(t, 0)] : 1, lower = of_a ? change[0][Shape::row(t, 2)] : 1;
 #pragma unroll
-    for (int e = 0; e < 64; e += 4) {
-      const float left = of_b ? change[1][element_col(t, e)] : 1, right = of_b ? change[1][element_col(t, e + 1)] : 1;
+    for (int e = 0; e < Shape::kSums; e += 4) {
+      const float left = of_b ? change[1][Shape::col(t, e)] : 1, right = of_b ? change[1][Shape::col(t, e + 1)] : 1;
       sum[e] *= upper * left;
       sum[e + 1] *= upper * right;
       sum[e + 2] *= lower * left;

@@ -9,12 +9,15 @@
 namespace sgemm::split {
 
 // `shared` counts the tiles left over. Returns whether this block was the last: it has the whole sums.
-__device__ __forceinline__ bool add_up_parts(const Job& job, int shared, int part, float (&sum)[64], uint32_t& last,
+template <int N>
+__device__ __forceinline__ bool add_up_parts(const Job& job, int shared, int part, float (&sum)[N], uint32_t& last,
                                              int t) {
-  float4* const parts = job.part_sums + int64_t{shared} * job.parts * 16 * kConsumers + t;  // (parts, 16, threads)
-  float4* const own = parts + part * 16 * kConsumers;
+  constexpr int kFours = N / 4;  // float4s of a thread
+  float4* const parts =
+      job.part_sums + int64_t{shared} * job.parts * kFours * kConsumers + t;  // (parts, N / 4, threads)
+  float4* const own = parts + part * kFours * kConsumers;
 #pragma unroll
-  for (int e = 0; e < 64; e += 4) own[e / 4 * kConsumers] = make_float4(sum[e], sum[e + 1], sum[e + 2], sum[e + 3]);
+  for (int e = 0; e < N; e += 4) own[e / 4 * kConsumers] = make_float4(sum[e], sum[e + 1], sum[e + 2], sum[e + 3]);
   sync_consumers();
   if (t == 0) {
     hopper::dawdle();
@@ -25,12 +28,12 @@ __device__ __forceinline__ bool add_up_parts(const Job& job, int shared, int par
   sync_consumers();
   if (!last) return false;
 #pragma unroll
-  for (int e = 0; e < 64; ++e) sum[e] = 0;
+  for (int e = 0; e < N; ++e) sum[e] = 0;
 #pragma unroll 1
   for (int i = 0; i < job.parts; ++i) {
 #pragma unroll
-    for (int e = 0; e < 64; e += 4) {
-      const float4 add = __ldcg(&parts[(i * 16 + e / 4) * kConsumers]);
+    for (int e = 0; e < N; e += 4) {
+      const float4 add = __ldcg(&parts[(i * kFours + e / 4) * kConsumers]);
       sum[e] += add.x;
       sum[e + 1] += add.y;
       sum[e + 2] += add.z;

@@ -62,7 +62,7 @@ struct Held {
 // Where a thread's quads lie: element `r` of a panel, of which four neighbours along k, or from it on along mn; `q` of
 // k and every `apart` further.
 struct Place {
-  int64_t tile;  // counts all matrices' tiles
+  int64_t panel;  // counts all matrices' rows of panels
   int r, q, apart;
 };
 
@@ -88,8 +88,8 @@ struct PassScratch {
 };
 
 template <class F>
-__device__ __forceinline__ char* panel_at(const Job& job, const Operand& x, int64_t tile, int step) {
-  return x.planes + (tile * job.steps + step) * kShape<F>.planes * kPanelBytes;
+__device__ __forceinline__ char* panel_at(const Job& job, const Operand& x, int64_t panel, int step) {
+  return x.planes + (panel * job.steps + step) * kPairs<F> * kPanelBytes;
 }
 
 // Rows along k, each held by `threads` neighbours.
@@ -118,10 +118,10 @@ __device__ __forceinline__ void split_rows(const Job& job, const Operand& x, con
 
   uint32_t small = 0;
   const int chunk = at.q / 8 % 4, swizzle = at.r % 8;
-  char* first = panel_at<F>(job, x, at.tile, at.q / kStep) + at.r * 128 + at.q / 4 % 2 * 8;
+  char* first = panel_at<F>(job, x, at.panel, at.q / kStep) + at.r * 128 + at.q / 4 % 2 * 8;
   char* second = first + (((chunk + 4) ^ swizzle) << 4);
   first += (chunk ^ swizzle) << 4;
-  const int64_t apart = int64_t{at.apart / kStep} * kShape<F>.planes * kPanelBytes;
+  const int64_t apart = int64_t{at.apart / kStep} * kPairs<F> * kPanelBytes;
 #pragma unroll 2
   for (int j = 0; j < held.count; ++j) {
     const float4 v = held[j], s = make_float4(v.x * factor, v.y * factor, v.z * factor, v.w * factor);
@@ -129,7 +129,7 @@ __device__ __forceinline__ void split_rows(const Job& job, const Operand& x, con
     QuadPlanes<F>(s).store(first + j * apart, second + j * apart);
   }
   if (__syncthreads_or(small)) small = reduce(small, [](uint32_t a, uint32_t b) { return a + b; });
-  if (t == 0) x.words[at.tile * kTile + at.r] = row_word<F>(largest, exponent, small);
+  if (t == 0) x.words[at.panel * kTile + at.r] = row_word<F>(largest, exponent, small);
 }
 
 // A strip of columns (rows of the operand, whose neighbours lie side by side). Each block of a cluster holds a part of
@@ -186,7 +186,7 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
     small[1] += is_small<F>(v.y, s.y);
     small[2] += is_small<F>(v.z, s.z);
     small[3] += is_small<F>(v.w, s.w);
-    char* to = panel_at<F>(job, x, at.tile, q / kStep) + at.r / 64 * 4096 + q % kStep * 128 + ((chunk ^ q % 8) << 4) +
+    char* to = panel_at<F>(job, x, at.panel, q / kStep) + at.r / 64 * 4096 + q % kStep * 128 + ((chunk ^ q % 8) << 4) +
                at.r / 4 % 2 * 8;
     QuadPlanes<F>(s).store(to, to + kPanelBytes / 2);
   }
@@ -208,7 +208,7 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
   if (threadIdx.x < kStripQuads)
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      x.words[at.tile * kTile + at.r + i] =
+      x.words[at.panel * kTile + at.r + i] =
           row_word<F>(largest[i], row_exponent<F>(largest[i]), scratch.small[quad * 4 + i]);
 }
 
@@ -231,7 +231,7 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
   if (block >= (is_b ? grid.busy_b : grid.busy_a)) return;
 
   Place at;
-  int64_t first;  // of the block's rows, counting all matrices', of which each has whole tiles
+  int64_t first;  // of the block's rows, counting all matrices', of which each has whole panels
   if (x.along_k) {
     first = block * (THREADS / grid.row_threads) + threadIdx.x / grid.row_threads;
     at.q = 4 * (threadIdx.x & (grid.row_threads - 1));
@@ -242,9 +242,9 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     at.apart = THREADS / kStripQuads;
     at.q = static_cast<int>(hopper::cluster_rank()) * kHeld * at.apart + threadIdx.x / kStripQuads;
   }
-  at.tile = first / kTile;
+  at.panel = first / kTile;
   at.r = static_cast<int>(first % kTile);
-  const int64_t batch = at.tile / x.tiles, mn = at.tile % x.tiles * kTile + at.r;
+  const int64_t batch = at.panel / x.panels, mn = at.panel % x.panels * kTile + at.r;
   Held<THREADS> held = {reinterpret_cast<float4*>(memory) + threadIdx.x, 0};
   if (!x.along_k) scratch.start(hopper::cluster_size());
   hopper::wait_for_predecessor();

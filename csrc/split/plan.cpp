@@ -26,6 +26,8 @@ constexpr double kPassBandwidth = 0.8;        // of a copy's
 constexpr double kFusedStepSeconds = 1.1e-6;  // to split a stage, which takes longer than its products
 constexpr double kFusedTileSeconds = 3.3e-6;
 constexpr double kFusedLaunchSeconds = 4.7e-6;
+// What a tile of half the size takes of a whole one's: of its steps, and of the rest.
+constexpr double kHalfStep = 0.65, kHalfRest = 0.85, kHalfFusedStep = 0.8, kHalfFusedRest = 0.6;
 // Elements that are copied one by one.
 constexpr double kFusedUnaligned = 1.8, kPassUnaligned = 1.5, kUnalignedSeconds = 0.5e-6;
 constexpr double kOddTileSeconds = 1.8e-6;  // to store a tile whose columns can't be stored in pairs
@@ -43,8 +45,14 @@ int64_t resident(const Device& device, int cluster) {
 // Whether neighbours can be read four at a time.
 bool quads(const ConstMatrix& x) { return has_quads(x.col == 1 ? x : transposed(x)); }
 
+int64_t tiles_of(const Shape& shape, const Problem& p) {
+  return ceil_div(p.m, shape.tile_m) * ceil_div(p.n, shape.tile_n) * p.batch;
+}
+
 // The products of a tile and a step.
-double product_seconds(const Shape& shape) { return shape.products * kCyclesOfStep / kTensorClock; }
+double product_seconds(const Shape& shape) {
+  return shape.products * kCyclesOfStep / kTensorClock * (shape.half() ? kHalfStep : 1);
+}
 
 // How many blocks share each of the tiles that are left over: fewer steps of k each, but more parts to add up.
 int parts(const Shape& shape, const Plan& plan, const Device& device) {
@@ -57,14 +65,16 @@ int parts(const Shape& shape, const Plan& plan, const Device& device) {
 double seconds(const Shape& shape, const Problem& p, const Device& device, const Plan& plan) {
   const int64_t slice = plan.slice, slices = plan.slices;
   const int cluster = plan.cluster;
-  const int64_t tiles = ceil_div(p.m, kTile) * ceil_div(p.n, kTile) * p.batch * slices;
-  const bool aligned = quads(p.a) && quads(p.b);
-  const double step = shape.fused ? kFusedStepSeconds * (aligned ? 1 : kFusedUnaligned) : product_seconds(shape);
+  const int64_t tiles = tiles_of(shape, p) * slices;
+  const bool aligned = quads(p.a) && quads(p.b), half = shape.half();
+  const double step = shape.fused ? kFusedStepSeconds * (aligned ? 1 : kFusedUnaligned) * (half ? kHalfFusedStep : 1)
+                                  : product_seconds(shape);
   const double short_tile = kShortTileSeconds * std::max(0.0, 1 - steps(slice) / kFewSteps);
   const double odd_tile = p.n % 2 ? kOddTileSeconds / cluster : 0;
-  const double tile = (shape.fused ? kFusedTileSeconds : kTileSeconds + short_tile) + odd_tile;
+  const double rest = !half ? 1 : shape.fused ? kHalfFusedRest : kHalfRest;
+  const double tile = ((shape.fused ? kFusedTileSeconds : kTileSeconds + short_tile) + odd_tile) * rest;
   const auto wave = [&](int64_t blocks) { return ceil_div(steps(slice), blocks) * step + tile; };  // `blocks` a tile
-  const double adding = kClusterSeconds * (shape.fused ? cluster > 1 : cluster - 1);
+  const double adding = kClusterSeconds * (shape.fused ? cluster > 1 : cluster - 1) * rest;
   double product = ceil_div(tiles - plan.left, resident(device, cluster)) * (wave(cluster) + adding);
   if (plan.left) product += wave(plan.parts) + kSharingSeconds + plan.parts * kPartSeconds;
   const double bandwidth = device.bandwidth_gbs * 1e9;
@@ -72,11 +82,12 @@ double seconds(const Shape& shape, const Problem& p, const Device& device, const
   const double matrices_a = matrices(p.a, p.batch), matrices_b = plan.packed_b ? 0 : matrices(p.b, p.batch);
   const double operands = (matrices_a * p.m + matrices_b * p.n) * p.k;
   const double panels = matrices_a * ceil_div(p.m, kTile) + matrices_b * ceil_div(p.n, kTile);
-  const double planes = panels * slices * steps(slice) * shape.planes * kPanelBytes;
+  const double planes = panels * slices * steps(slice) * shape.pairs * kPanelBytes;
   const double pass = (4 * operands + planes) / (kPassBandwidth * bandwidth) * (aligned ? 1 : kPassUnaligned) +
                       (aligned ? 0 : kUnalignedSeconds);
   const double stores = double(p.m) * p.n * p.batch * 4 / bandwidth;
-  const double last = std::min(stores * slices, 4.0 * kTile * kTile * device.sms / bandwidth);  // under no product
+  const double last =  // under no product
+      std::min(stores * slices, 4.0 * shape.tile_m * shape.tile_n * device.sms / bandwidth);
   const double sum = slices > 1 ? kSumSeconds + stores * (slices + 1) : 0;
   if (shape.fused)
     return kFusedLaunchSeconds + std::max(product, 4 * operands / (kPassBandwidth * bandwidth) + stores * slices) +
@@ -102,7 +113,7 @@ size_t workspace_limit() {
 }
 
 Plan plan(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b) {
-  const int64_t tiles = ceil_div(p.m, kTile) * ceil_div(p.n, kTile) * p.batch;
+  const int64_t tiles = tiles_of(shape, p);
   const int64_t fewest = std::max<int64_t>(1, ceil_div(p.k, kMaxSlice));
   Plan best = {};
   const auto prefer = [&](Plan candidate) {
@@ -154,14 +165,13 @@ Plan plan(const Shape& shape, const Problem& p, const Device& device, size_t lim
 PackedLayout packed_layout(const Shape& shape, int64_t k, int64_t n) {
   const int64_t fewest = std::max<int64_t>(1, ceil_div(k, kMaxSlice)), slice = steps(ceil_div(k, fewest)) * kStep;
   const int64_t slices = std::max<int64_t>(1, ceil_div(k, slice)), panels = slices * ceil_div(n, kTile);
-  const size_t planes = panels * steps(slice) * shape.planes * kPanelBytes;
+  const size_t planes = panels * steps(slice) * shape.pairs * kPanelBytes;
   return {slice, slices, planes, planes + panels * kTile * 4};
 }
 
 Layout layout(const Shape& shape, const Problem& piece, const Plan& plan) {
-  const int64_t tiles_m = ceil_div(piece.m, kTile), tiles_n = ceil_div(piece.n, kTile);
-  const int64_t batch = piece.batch * plan.slices, tiles = tiles_m * tiles_n * batch;
-  const int64_t panel = steps(plan.slice) * shape.planes * kPanelBytes;
+  const int64_t batch = piece.batch * plan.slices, tiles = tiles_of(shape, piece) * plan.slices;
+  const int64_t panel = steps(plan.slice) * shape.pairs * kPanelBytes;
   const auto count = [&](const ConstMatrix& x) { return plan.slices > 1 ? batch : matrices(x, batch); };
   Layout l = {};
   const auto take = [&l](int64_t bytes) {
@@ -169,15 +179,15 @@ Layout layout(const Shape& shape, const Problem& piece, const Plan& plan) {
     l.total += static_cast<size_t>(ceil_div(bytes, 1024) * 1024);
     return at;
   };
-  const int64_t panels_a = shape.fused ? 0 : count(piece.a) * tiles_m;
-  const int64_t panels_b = shape.fused || plan.packed_b ? 0 : count(piece.b) * tiles_n;
+  const int64_t panels_a = shape.fused ? 0 : count(piece.a) * ceil_div(piece.m, kTile);
+  const int64_t panels_b = shape.fused || plan.packed_b ? 0 : count(piece.b) * ceil_div(piece.n, kTile);
   l.planes_a = take(panels_a * panel);
   l.planes_b = take(panels_b * panel);
   l.words_a = take(panels_a * kTile * 4);
   l.words_b = take(panels_b * kTile * 4);
   l.marks = take(tiles * 4 * 8 * 4);
-  l.masks = take(tiles * kTile * kTile / 8);
-  l.part_sums = take(plan.left * plan.parts * kTile * kTile * 4);
+  l.masks = take(tiles * 4 * 256 * 2);
+  l.part_sums = take(int64_t{plan.left} * plan.parts * shape.tile_m * shape.tile_n * 4);
   l.arrived = take(plan.left * 4);
   l.partials = plan.slices > 1 ? take(piece.m * piece.n * plan.slices * 4) : l.total;
   return l;
@@ -196,25 +206,33 @@ size_t workspace(const Shape& shape, const Problem& p, const Device& device, boo
 
 }  // namespace
 
-template <class F>
-double SplitProduct<F>::seconds(const Problem& p, const Device& device) {
-  return plan(kShape<F>, p, device, workspace_limit()).seconds;
+template <class F, bool FUSED, int M, int N>
+double SplitProduct<F, FUSED, M, N>::seconds(const Problem& p, const Device& device) {
+  return plan(kShape, p, device, workspace_limit()).seconds;
 }
 
-template <class F>
-size_t SplitProduct<F>::workspace(const Problem& p, const Device& device) {
-  return split::workspace(kShape<F>, p, device, false);
+template <class F, bool FUSED, int M, int N>
+size_t SplitProduct<F, FUSED, M, N>::workspace(const Problem& p, const Device& device) {
+  return split::workspace(kShape, p, device, false);
 }
 
-size_t packed_bytes(int64_t k, int64_t n) { return packed_layout(kShape<Fp16x3>, k, n).total; }
+template struct SplitProduct<Bf16x6>;
+template struct SplitProduct<Fp16x3>;
+template struct SplitProduct<Fp16x3, false, 128, 64>;
+template struct SplitProduct<Fp16x3, true>;
+template struct SplitProduct<Fp16x3, true, 128, 64>;
+template struct SplitProduct<Fp16x3, true, 64, 128>;
 
-size_t packed_workspace(const Problem& p, const Device& device) { return workspace(kShape<Fp16x3>, p, device, true); }
+bool narrow_for_packed(const Problem& p, const Device& device) {
+  const auto seconds = [&](const Shape& shape) { return plan(shape, p, device, workspace_limit(), true).seconds; };
+  return seconds(NarrowProduct::kShape) < seconds(SplitProduct<Fp16x3>::kShape);
+}
 
-template double SplitProduct<Fp16x3>::seconds(const Problem&, const Device&);
-template double SplitProduct<Fp16x3Fused>::seconds(const Problem&, const Device&);
-template double SplitProduct<Bf16x6>::seconds(const Problem&, const Device&);
-template size_t SplitProduct<Fp16x3>::workspace(const Problem&, const Device&);
-template size_t SplitProduct<Fp16x3Fused>::workspace(const Problem&, const Device&);
-template size_t SplitProduct<Bf16x6>::workspace(const Problem&, const Device&);
+size_t packed_bytes(int64_t k, int64_t n) { return packed_layout(SplitProduct<Fp16x3>::kShape, k, n).total; }
+
+size_t packed_workspace(const Problem& p, const Device& device) {
+  const Shape& shape = narrow_for_packed(p, device) ? NarrowProduct::kShape : SplitProduct<Fp16x3>::kShape;
+  return workspace(shape, p, device, true);
+}
 
 }  // namespace sgemm::split

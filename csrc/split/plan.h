@@ -4,28 +4,29 @@
 
 namespace sgemm::split {
 
-// What the family's rows differ in on the host; format.cuh has the rest.
-struct Shape {
-  int planes;    // pairs of 16-bit planes an operand
-  int products;  // 16-bit products for one of float32
-  bool fused;    // no planes in memory: the kernel of the product splits as well
-};
+inline constexpr int kTile = 128;            // rows of a panel; the most rows and columns of a block's tile of C
+inline constexpr int kStep = 32;             // of k a stage of the product
+inline constexpr int kMaxSlice = 8192;       // of k, that the splitting pass holds in registers
+inline constexpr int kRowBytes = kStep * 4;  // of a pair of planes: a row of a panel
+inline constexpr int kPanelBytes = kTile * kRowBytes;
+
+// How an element is written; format.cuh has the rest.
 struct Fp16x3;
-struct Fp16x3Fused;
 struct Bf16x6;
 template <class F>
-inline constexpr Shape kShape = {};
+inline constexpr int kPairs = 1;  // of 16-bit planes an operand
 template <>
-inline constexpr Shape kShape<Fp16x3> = {1, 3, false};
-template <>
-inline constexpr Shape kShape<Fp16x3Fused> = {1, 3, true};
-template <>
-inline constexpr Shape kShape<Bf16x6> = {2, 6, false};
+inline constexpr int kPairs<Bf16x6> = 2;
 
-inline constexpr int kTile = 128;                    // rows and columns of C a block
-inline constexpr int kStep = 32;                     // of k a stage of the product
-inline constexpr int kMaxSlice = 8192;               // of k, that the splitting pass holds in registers
-inline constexpr int kPanelBytes = 128 * kStep * 4;  // a pair of planes of 128 rows x 32 of k
+// What the family's rows differ in.
+struct Shape {
+  int pairs;           // of 16-bit planes an operand
+  int products;        // 16-bit products for one of float32
+  bool fused;          // no planes in memory: the kernel of the product splits as well
+  int tile_m, tile_n;  // of a block's tile of C: 128 x 128, 128 x 64 or 64 x 128
+
+  constexpr bool half() const { return tile_m < kTile || tile_n < kTile; }
+};
 
 struct Plan {
   int64_t m, n, batch;  // of a piece: pieces run one after the other in the same workspace; none begins within a group
@@ -62,7 +63,7 @@ struct Layout {
   size_t words_a, words_b;    // a row's or column's scale and guard: (batch or 1, tiles, 128) uint32
   size_t marks;               // (tiles, 4, 8) uint32
   size_t masks;               // (tiles, 4, 256) uint16
-  size_t part_sums, arrived;  // of tiles that are left over: (tiles, parts, 128, 128) float and (tiles) uint32
+  size_t part_sums, arrived;  // of tiles that are left over: (tiles, parts, tile's m, n) float and (tiles) uint32
   size_t partials;            // (slices, m, n) float, if there are several slices
   size_t total;
 };

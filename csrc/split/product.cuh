@@ -6,6 +6,7 @@
 //         smaller (2^8 in bfloat16) and have an accumulator of their own.
 // Block:  a persistent block of three warpgroups works on 128 x 128 tiles. One thread of the first keeps a ring of
 //         stages filled with bulk copies; each of the others owns 64 x 128 of the tile: 192 accumulators a thread.
+//         Tiles of half the size are for small problems, and for those that have no more rows or columns.
 // Bound:  the tensor cores (256 cycles for a 16-bit product of a stage) and the chip's power.
 // Small problems: the blocks of a cluster share a tile, each with a part of k; each finishes a part of the columns.
 // Tiles left over when all blocks have had equally many are shared likewise, through device memory.
@@ -20,17 +21,20 @@ namespace sgemm::split {
 
 constexpr int kProductThreads = 384;
 
-// Stages of both operands' panels in as much shared memory as PAIRS stages of a pair of planes take.
-template <class F, int PAIRS>
+// Stages of both operands' panels, one behind the other.
+template <class F, class SHAPE, int STAGES>
 struct Ring {
-  static constexpr int kOperandBytes = kShape<F>.planes * kPanelBytes;
-  static constexpr int kStageBytes = 2 * kOperandBytes;
-  static constexpr int kStages = PAIRS / kShape<F>.planes;
+  using Shape = SHAPE;
+  static constexpr int kStages = STAGES;
+  static constexpr int kBytesA = kPairs<F> * Shape::kRows * kRowBytes;
+  static constexpr int kBytesB = kPairs<F> * Shape::kCols * kRowBytes;
+  static constexpr int kStageBytes = kBytesA + kBytesB;
   static constexpr int kBytes = kStages * kStageBytes;
 };
 
-template <class F>
-using ProductRing = Ring<F, 6>;
+constexpr int kMaxStages = 8;
+template <class F, class Shape>
+using ProductRing = Ring<F, Shape, (Shape::kSums == 64 ? 6 : kMaxStages) / kPairs<F>>;
 
 // A place in the ring, and the parity of the round.
 template <int STAGES>
@@ -75,12 +79,8 @@ struct Share {
   }
 };
 
-__device__ __forceinline__ int64_t panel_of(const Operand& x, int batch, int tile) {
-  return int64_t{x.count == 1 ? 0 : batch} * x.tiles + tile;
-}
-
 struct ProductShared {
-  uint64_t full[6], empty[6];  // of the ring's stages
+  uint64_t full[kMaxStages], empty[kMaxStages];  // of the ring's stages
   uint64_t words_full[2], words_empty[2];
   ClusterBarriers cluster;
   uint32_t marked;                          // the guard has marked something
@@ -88,9 +88,10 @@ struct ProductShared {
   alignas(16) uint32_t words[2][2][kTile];  // (tile's parity, operand, row)
 
   // A warp initialises them. Full stages of a ring wait for `writers`, words for theirs. `blocks` of the cluster.
-  __device__ __forceinline__ void init(int stages, int writers, int word_writers, uint32_t blocks) {
+  template <class R>
+  __device__ __forceinline__ void init(int writers, int word_writers, uint32_t blocks) {
     const int i = threadIdx.x % 32;
-    if (i < stages) {
+    if (i < R::kStages) {
       hopper::init_barrier(&full[i], writers);
       hopper::init_barrier(&empty[i], kConsumers / 32);
     }
@@ -98,7 +99,7 @@ struct ProductShared {
       hopper::init_barrier(&words_full[i], word_writers);
       hopper::init_barrier(&words_empty[i], kConsumers / 32);
     }
-    if (blocks > 1) cluster.init(i, blocks);
+    if (blocks > 1) cluster.init(i, blocks, R::Shape::kSums);
     if (i == 0) marked = 0;
     hopper::fence_barrier_init();
   }
@@ -108,50 +109,78 @@ struct ProductShared {
 struct FixedScales {
   using Shared = ProductShared;
   static constexpr bool kKnown = true;
-  __device__ __forceinline__ static void agree(Shared&, int, int, uint32_t, uint32_t, float (&)[64]) {}
+  template <class Sums>
+  __device__ __forceinline__ static void agree(Shared&, int, int, uint32_t, uint32_t, Sums&) {}
   __device__ __forceinline__ static auto words(const Shared& shared, int stage, uint32_t) -> const
       uint32_t (&)[2][kTile] {
     return shared.words[stage];
   }
 };
 
-template <class F>
+// An operand's panels of a tile, in the order of k. ROWS of each are copied: all 128, or one half.
+template <class F, int ROWS>
+struct PanelSource {
+  static constexpr int kPanel = kPairs<F> * kPanelBytes, kHalves = kTile / ROWS;
+  const bool planes_apart;  // a half's
+  const char* panel;
+  const uint32_t* words;
+
+  __device__ __forceinline__ PanelSource(const Job& job, const Operand& x, int batch, int tile, int step)
+      : planes_apart(kHalves == 2 && !x.along_k) {
+    const int64_t index = int64_t{x.count == 1 ? 0 : batch} * x.panels + tile / kHalves;
+    const int half = tile % kHalves;
+    panel = x.planes + (index * job.steps + step) * kPanel + half * kPanelBytes / (planes_apart ? 4 : 2);
+    words = x.words + index * kTile + half * ROWS;
+  }
+
+  __device__ __forceinline__ void copy_next(char* to, uint64_t* barrier) {
+    constexpr int kBytes = kPanel / kHalves;
+    if (planes_apart) {
+      hopper::copy_bulk(to, panel, kBytes / 2, barrier);
+      hopper::copy_bulk(to + kBytes / 2, panel + kPanelBytes / 2, kBytes / 2, barrier);
+    } else {
+      hopper::copy_bulk(to, panel, kBytes, barrier);
+    }
+    panel += kPanel;
+  }
+};
+
+template <class F, class R>
 __device__ void produce(const Job& job, char* ring, ProductShared& shared, const Share& share) {
-  using R = ProductRing<F>;
+  using Shape = typename R::Shape;
   Cursor<R::kStages> at;
   Cursor<2> words;
   for (int index = share.first; index < job.items; index += share.stride) {
     const Item item = share.item(job, index);
     const TileIndex tile = tile_at(job, item.tile);
-    const int64_t row = panel_of(job.a, tile.batch, tile.row), col = panel_of(job.b, tile.batch, tile.col);
+    PanelSource<F, Shape::kRows> a(job, job.a, tile.batch, tile.row, item.step0);
+    PanelSource<F, Shape::kCols> b(job, job.b, tile.batch, tile.col, item.step0);
+    constexpr int kWordsA = Shape::kRows * sizeof(uint32_t), kWordsB = Shape::kCols * sizeof(uint32_t);
     hopper::wait(&shared.words_empty[words.stage], words.parity ^ 1);
-    hopper::arrive_expecting(&shared.words_full[words.stage], 2 * kTile * sizeof(uint32_t));
+    hopper::arrive_expecting(&shared.words_full[words.stage], kWordsA + kWordsB);
     uint32_t(&to)[2][kTile] = shared.words[words.stage];
-    hopper::copy_bulk(to[0], job.a.words + row * kTile, sizeof to[0], &shared.words_full[words.stage]);
-    hopper::copy_bulk(to[1], job.b.words + col * kTile, sizeof to[1], &shared.words_full[words.stage]);
+    hopper::copy_bulk(to[0], a.words, kWordsA, &shared.words_full[words.stage]);
+    hopper::copy_bulk(to[1], b.words, kWordsB, &shared.words_full[words.stage]);
     words.advance();
-    const char* a = job.a.planes + (row * job.steps + item.step0) * R::kOperandBytes;
-    const char* b = job.b.planes + (col * job.steps + item.step0) * R::kOperandBytes;
     for (int step = item.step0; step < item.step1; ++step) {
       char* stage = ring + at.stage * R::kStageBytes;
       hopper::wait(&shared.empty[at.stage], at.parity ^ 1);
       hopper::arrive_expecting(&shared.full[at.stage], R::kStageBytes);
-      hopper::copy_bulk(stage, a, R::kOperandBytes, &shared.full[at.stage]);
-      hopper::copy_bulk(stage + R::kOperandBytes, b, R::kOperandBytes, &shared.full[at.stage]);
-      a += R::kOperandBytes;
-      b += R::kOperandBytes;
+      a.copy_next(stage, &shared.full[at.stage]);
+      b.copy_next(stage + R::kBytesA, &shared.full[at.stage]);
       at.advance();
     }
   }
 }
 
-// An operand's panels in shared memory as wgmma's descriptors see them; distances in units of 16 bytes.
-template <bool ALONG_MN>
+// An operand's panels of ROWS in shared memory as wgmma's descriptors see them; distances in units of 16 bytes.
+template <bool ALONG_MN, int ROWS>
 struct PanelView {
-  uint64_t first;                                   // the first plane, the warpgroup's rows
+  uint64_t first;  // the first plane, the warpgroup's rows
+  static constexpr bool kAlongMn = ALONG_MN;
   static constexpr int kHalf = ALONG_MN ? 128 : 2;  // to the second 16 of k
-  static constexpr int kSecondPlane = ALONG_MN ? 512 : 4;
-  static constexpr int kSecondPair = kPanelBytes / 16;
+  static constexpr int kSecondPlane = ALONG_MN ? ROWS * 4 : 4;
+  static constexpr int kSecondPair = ROWS * kRowBytes / 16;
   // `block`: 64 rows of the panel.
   __device__ __forceinline__ PanelView(uint32_t address, int block)
       : first(hopper::matrix_descriptor(address + block * (ALONG_MN ? 4096 : 8192), ALONG_MN ? 4096 : 16, 1024)) {}
@@ -160,31 +189,32 @@ struct PanelView {
   }
 };
 
-// The products of one stage of a tile's rows.
-template <class F, bool A_ALONG_M, bool B_ALONG_N>
+// The products of one stage of a tile's rows; a thread has N sums.
+template <class F, class ViewA, class ViewB, int N>
 struct StageProducts {
-  const PanelView<A_ALONG_M>& a;
-  const PanelView<B_ALONG_N>& b;
+  using Sums = float[N];
+  const ViewA& a;
+  const ViewB& b;
   const int offset;  // of the stage in the ring, in units of 16 bytes
 
   // d += plane i of A times plane j of B; d starts anew with the first half of the stage unless `add`.
-  __device__ __forceinline__ void product(float (&d)[64], int i, int j, int half, bool add) const {
-    hopper::multiply<typename F::Element, A_ALONG_M, B_ALONG_N>(d, a.plane(offset, i, half), b.plane(offset, j, half),
-                                                                add);
+  __device__ __forceinline__ void product(Sums& d, int i, int j, int half, bool add) const {
+    hopper::multiply<typename F::Element, ViewA::kAlongMn, ViewB::kAlongMn>(d, a.plane(offset, i, half),
+                                                                            b.plane(offset, j, half), add);
   }
 
-  __device__ __forceinline__ void main(float (&d)[64], bool add) const {
+  __device__ __forceinline__ void main(Sums& d, bool add) const {
     product(d, 0, 0, 0, add);
     product(d, 0, 0, 1, true);
     hopper::commit_products();
   }
 
-  __device__ __forceinline__ void corrections(float (&d)[64], bool add) const {
+  __device__ __forceinline__ void corrections(Sums& d, bool add) const {
     product(d, 0, 1, 0, add);
     product(d, 0, 1, 1, true);
     product(d, 1, 0, 0, true);
     product(d, 1, 0, 1, true);
-    if constexpr (kShape<F>.planes == 2) {
+    if constexpr (kPairs<F> == 2) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         product(d, 0, 2, half, true);
@@ -198,21 +228,21 @@ struct StageProducts {
 
 // hi * hi is added to the sum while the tensor cores work on the corrections, which stay there for all of k. The result
 // takes the place of the corrections: the accumulators' registers are used for nothing else.
-template <class F, class R, bool A_ALONG_M, bool B_ALONG_N>
+template <class F, class R>
 struct KeepCorrections {
-  template <class OnFull>
-  __device__ __forceinline__ static void tile(const Job& job, ProductShared& shared, const PanelView<A_ALONG_M>& a,
-                                              const PanelView<B_ALONG_N>& b, Cursor<R::kStages>& at, int t, int steps,
-                                              float (&correction)[64], const OnFull& on_full) {
+  template <class ViewA, class ViewB, int N, class OnFull>
+  __device__ __forceinline__ static void tile(const Job& job, ProductShared& shared, const ViewA& a, const ViewB& b,
+                                              Cursor<R::kStages>& at, int t, int steps, float (&correction)[N],
+                                              const OnFull& on_full) {
     const bool leader = t % 32 == 0;
-    float fresh[64], sum[64];
+    float fresh[N], sum[N];
 #pragma unroll
-    for (int e = 0; e < 64; ++e) sum[e] = 0;
+    for (int e = 0; e < N; ++e) sum[e] = 0;
     int previous = 0;
     for (int step = 0; step < steps; ++step) {
       hopper::wait(&shared.full[at.stage], at.parity);
       on_full();
-      const StageProducts<F, A_ALONG_M, B_ALONG_N> stage = {a, b, at.stage * (R::kStageBytes / 16)};
+      const StageProducts<F, ViewA, ViewB, N> stage = {a, b, at.stage * (R::kStageBytes / 16)};
       hopper::fence_products();
       stage.main(fresh, (step & job.promotion) != 0);
       stage.corrections(correction, step > 0);
@@ -221,7 +251,7 @@ struct KeepCorrections {
       if (step > 0 && leader) hopper::arrive(&shared.empty[previous]);
       if ((step & job.promotion) == job.promotion || step + 1 == steps) {
 #pragma unroll
-        for (int e = 0; e < 64; ++e) sum[e] += fresh[e];
+        for (int e = 0; e < N; ++e) sum[e] += fresh[e];
       }
       previous = at.stage;
       at.advance();
@@ -230,7 +260,7 @@ struct KeepCorrections {
     hopper::fence_registers(correction);
     if (leader) hopper::arrive(&shared.empty[previous]);
 #pragma unroll
-    for (int e = 0; e < 64; ++e) correction[e] = fmaf(correction[e], F::kCorrection, sum[e]);
+    for (int e = 0; e < N; ++e) correction[e] = fmaf(correction[e], F::kCorrection, sum[e]);
   }
 };
 
@@ -242,31 +272,32 @@ __device__ __forceinline__ void enter_cluster(uint32_t blocks) {
 }
 
 // `on_full` is called for each stage that is full.
-template <class F, class R, class Scales, template <class, class, bool, bool> class Multiply, bool A_ALONG_M,
-          bool B_ALONG_N, class OnFull>
+template <class R, class Scales, class Multiply, bool A_ALONG_M, bool B_ALONG_N, class OnFull>
 __device__ void consume(const Job& job, char* ring, float* staging, typename Scales::Shared& shared, int t,
                         const Share& share, const OnFull& on_full) {
   const uint32_t rank = share.rank, blocks = share.blocks;
   const int warpgroup = t / 128;
   const bool leader = t % 32 == 0;
   const uint32_t base = hopper::shared_address(ring);
-  const PanelView<A_ALONG_M> a(base, warpgroup);
-  const PanelView<B_ALONG_N> b(base + R::kOperandBytes, 0);
-  float sum[64];
+  using Shape = typename R::Shape;
+  constexpr bool kHigh = Shape::kRows == kTile;  // the warpgroups share its rows, else its columns
+  const PanelView<A_ALONG_M, Shape::kRows> a(base, kHigh ? warpgroup : 0);
+  const PanelView<B_ALONG_N, Shape::kCols> b(base + R::kBytesA, kHigh ? 0 : warpgroup);
+  float sum[Shape::kSums];
   Cursor<R::kStages> at;
   Cursor<2> words;
   for (int index = share.first; index < job.items; index += share.stride) {
     const Item item = share.item(job, index);
-    Multiply<F, R, A_ALONG_M, B_ALONG_N>::tile(job, shared, a, b, at, t, item.step1 - item.step0, sum, on_full);
+    Multiply::tile(job, shared, a, b, at, t, item.step1 - item.step0, sum, on_full);
     hopper::wait(&shared.words_full[words.stage], words.parity);
     if (blocks > 1) Scales::agree(shared, words.stage, t, rank, blocks, sum);
     if (blocks == 2) add_up_cluster<2>(shared.cluster, sum, ring, t, rank);
     if (blocks == 4) add_up_cluster<4>(shared.cluster, sum, ring, t, rank);
     if constexpr (Scales::kKnown)
       if (item.part >= 0 && !add_up_parts(job, item.tile - job.whole, item.part, sum, shared.last, t)) break;
-    const int quarters = 4 / static_cast<int>(blocks), first = static_cast<int>(rank) * quarters;
-    const TileOutput output(job, tile_at(job, item.tile), Scales::words(shared, words.stage, blocks), first, quarters,
-                            hopper::opaque(t));
+    const int cols = Shape::kWarpCols >> blocks / 2, first = static_cast<int>(rank) * cols;
+    const TileOutput<Shape> output(job, tile_at(job, item.tile), Scales::words(shared, words.stage, blocks), first,
+                                   cols, hopper::opaque(t));
     const uint32_t mark = output.store(sum, staging, item.tile);
     __syncwarp();  // all lanes have read the words
     if (leader) {
@@ -280,28 +311,29 @@ __device__ void consume(const Job& job, char* ring, float* staging, typename Sca
   if (shared.marked)
     for (int index = share.first; index < job.items; index += share.stride) {
       const Item item = share.item(job, index);
-      if (item.part < 0 || shared.last) redo(job, item.tile, rank, t, *reinterpret_cast<RedoShared*>(ring));
+      if (item.part < 0 || shared.last) redo<Shape>(job, item.tile, rank, t, *reinterpret_cast<RedoShared*>(ring));
     }
 }
 
-template <class F, bool A_ALONG_M, bool B_ALONG_N>
+template <class F, class Shape, bool A_ALONG_M, bool B_ALONG_N>
 __global__ void __launch_bounds__(kProductThreads, 1) split_product(const __grid_constant__ Job job) {
+  using R = ProductRing<F, Shape>;
   extern __shared__ __align__(1024) char ring[];
   __shared__ ProductShared shared;
   const Share share(job);
-  if (threadIdx.x < 32) shared.init(ProductRing<F>::kStages, 1, 1, share.blocks);
+  if (threadIdx.x < 32) shared.init<R>(1, 1, share.blocks);
   __syncthreads();
   hopper::launch_dependents();
   enter_cluster(share.blocks);
 
   if (threadIdx.x < 128) {
     hopper::release_registers<40>();
-    if (threadIdx.x == 0) produce<F>(job, ring, shared, share);
+    if (threadIdx.x == 0) produce<F, R>(job, ring, shared, share);
   } else {
     hopper::acquire_registers<232>();
-    float* staging = reinterpret_cast<float*>(ring + ProductRing<F>::kBytes);
-    consume<F, ProductRing<F>, FixedScales, KeepCorrections, A_ALONG_M, B_ALONG_N>(job, ring, staging, shared,
-                                                                                   threadIdx.x - 128, share, [] {});
+    float* staging = reinterpret_cast<float*>(ring + R::kBytes);
+    consume<R, FixedScales, KeepCorrections<F, R>, A_ALONG_M, B_ALONG_N>(job, ring, staging, shared, threadIdx.x - 128,
+                                                                         share, [] {});
   }
 }
 

@@ -13,43 +13,59 @@
 namespace sgemm::split {
 
 constexpr int kConverters = 256;  // threads, half of them for each operand
-constexpr int kRawStages = 3;
-constexpr int kRawFloats = kTile * kStep;  // of an operand's panel: rows of 32 of k, or 32 of k with 128 rows each
-constexpr int kQuads = 8;                  // float4s of a panel that a thread converts
-constexpr int kRawBytes = 2 * kRawStages * kRawFloats * static_cast<int>(sizeof(float));  // of both operands
+
+// Stages of both operands' raw panels: first those of A, then those of B. A panel has rows of 32 of k, or 32 of k with
+// all rows each.
+template <class SHAPE>
+struct RawRing {
+  using Shape = SHAPE;
+  static constexpr int kStages = Shape::kSums == 64 ? 3 : 4;
+  static constexpr int kFloatsA = Shape::kRows * kStep, kFloatsB = Shape::kCols * kStep;  // of a panel
+  static constexpr int kFloats = kStages * (kFloatsA + kFloatsB);
+  static constexpr int kBytes = kFloats * static_cast<int>(sizeof(float));
+};
 
 // Of both operands; a CUtensorMap's address has to be a multiple of 64.
 struct RawMaps {
   CUtensorMap a, b;
 };
 
-// Thread t's quads of a panel: four neighbours along k, or along rows. Each warp has 32 rows of its own, so that none
-// waits for another to know their largest elements. Of what it stores at once, half lies where the swizzle puts it into
-// other banks than the other half.
-template <bool ALONG_MN>
+// Thread t's quads of a panel of ROWS: four neighbours along k, or along rows. Each warp has a quarter of the rows for
+// its own, so that none waits for another to know their largest elements. Of what it stores at once, half lies where
+// the swizzle puts it into other banks than the other half.
+template <bool ALONG_MN, int ROWS>
 struct QuadPlace {
+  static constexpr int kRows = ROWS, kOwnRows = ROWS / 4;
+  static constexpr int kQuads = ROWS / 16;      // of a thread
+  static constexpr int kAcross = kOwnRows / 4;  // along rows: lanes with the same k
+  static constexpr bool kFull = ROWS == kTile;
   int row, k;  // of the first quad
 
   __device__ __forceinline__ explicit QuadPlace(int t)
-      : row(ALONG_MN ? row_of(t / 32, t % 8 * 4) : row_of(t / 32, t / 8 % 2 * 2 + t / 16 % 2)),
-        k(ALONG_MN ? t / 8 % 2 * 4 + t / 16 % 2 : t % 8 * 4) {}
+      : row(ALONG_MN ? row_of(t / 32, t % kAcross * 4) : row_of(t / 32, t / 8 % 2 * 2 + t / 16 % 2)),
+        k(!ALONG_MN ? t % 8 * 4
+          : kFull   ? t / 8 % 2 * 4 + t / 16 % 2
+                    : t / 4 % 4 * 2 + t / 16 % 2) {}
 
   // Quad j lies so much further.
   __device__ __forceinline__ static constexpr int rows_on(int j) { return ALONG_MN ? 0 : j * 16; }
-  __device__ __forceinline__ static constexpr int k_on(int j) { return ALONG_MN ? j / 2 * 8 + j % 2 * 2 : 0; }
-  __device__ __forceinline__ static constexpr int floats_on(int j) { return rows_on(j) * kStep + k_on(j) * kTile; }
-
-  __device__ __forceinline__ static constexpr int row_of(int warp, int i) {
-    return ALONG_MN ? warp * 32 + i : i / 4 * 16 + warp / 2 * 8 + i / 2 % 2 * 4 + warp % 2 * 2 + i % 2;
+  __device__ __forceinline__ static constexpr int k_on(int j) {
+    return !ALONG_MN ? 0 : kFull ? j / 2 * 8 + j % 2 * 2 : j * 8;
   }
-  __device__ __forceinline__ int first_float() const { return ALONG_MN ? k * kTile + row : row * kStep + k; }
+  __device__ __forceinline__ static constexpr int floats_on(int j) { return rows_on(j) * kStep + k_on(j) * ROWS; }
+
+  // The warp's i-th row.
+  __device__ __forceinline__ static constexpr int row_of(int warp, int i) {
+    return ALONG_MN ? warp * kOwnRows + i : i / 4 * 16 + warp / 2 * 8 + i / 2 % 2 * 4 + warp % 2 * 2 + i % 2;
+  }
+  __device__ __forceinline__ int first_float() const { return ALONG_MN ? k * ROWS + row : row * kStep + k; }
 };
 
 // An operand's raw panels as its converters see them, a stage after the other.
-template <bool ALONG_MN>
+template <bool ALONG_MN, int ROWS, int STAGES>
 class RawReader {
  public:
-  // `panels`: kRawStages of kRawFloats. `full`: a barrier each.
+  // `panels`: STAGES of them. `full`: a barrier each.
   __device__ __forceinline__ RawReader(const Job& job, bool of_b, float* panels, uint64_t* full, const Share& share,
                                        int t)
       : job_(job),
@@ -63,7 +79,7 @@ class RawReader {
         tile_(share.first),
         step_(share.step0) {
     if (!x_.mapped)
-      for (int i = 0; i < kRawStages; ++i) copy_elements();
+      for (int i = 0; i < STAGES; ++i) copy_elements();
   }
 
   // The thread's first quad of the next panel, when it is there.
@@ -71,8 +87,8 @@ class RawReader {
     if (x_.mapped)
       hopper::wait(&full_[next_.stage], next_.parity);
     else
-      wait_copies<kRawStages - 1>();
-    return panels_ + next_.stage * kRawFloats + at_.first_float();
+      wait_copies<STAGES - 1>();
+    return panels_ + next_.stage * kFloats + at_.first_float();
   }
 
   // The thread is done with it. Who sees that a stage of the ring is full knows that all threads are.
@@ -82,21 +98,22 @@ class RawReader {
   }
 
  private:
-  using Place = QuadPlace<ALONG_MN>;
+  using Place = QuadPlace<ALONG_MN, ROWS>;
+  static constexpr int kFloats = ROWS * kStep;
 
   // The thread's own elements of the panel after those under way, to the place of the one that was used last.
   __device__ __forceinline__ void copy_elements() {
     if (tile_ < job_.tiles) {
       const TileIndex tile = tile_at(job_, tile_);
-      const int64_t row = int64_t{of_b_ ? tile.col : tile.row} * kTile + at_.row, k = int64_t{step_} * kStep + at_.k;
+      const int64_t row = int64_t{of_b_ ? tile.col : tile.row} * ROWS + at_.row, k = int64_t{step_} * kStep + at_.k;
       const int64_t rows_left = x_.size - row, k_left = job_.depth(tile.batch) - k;
       // So many quads have elements inside, each so many.
       const int64_t left = ALONG_MN ? k_left : rows_left, neighbours = ALONG_MN ? rows_left : k_left;
       const int64_t neighbour = ALONG_MN ? x_.stride : x_.k_stride;
       const float* quads = x_.data + x_.batch.offset(tile.batch) + row * x_.stride + k * x_.k_stride;
-      float* target = panels_ + slot_ * kRawFloats + at_.first_float();
+      float* target = panels_ + slot_ * kFloats + at_.first_float();
 #pragma unroll 1
-      for (int j = 0; j < kQuads; ++j) {
+      for (int j = 0; j < Place::kQuads; ++j) {
         const float* quad = quads + Place::rows_on(j) * x_.stride + Place::k_on(j) * x_.k_stride;
         const int64_t inside = Place::rows_on(j) + Place::k_on(j) < left ? neighbours : 0;
 #pragma unroll
@@ -114,7 +131,7 @@ class RawReader {
       }
     }
     commit_copies();
-    slot_ = slot_ + 1 == kRawStages ? 0 : slot_ + 1;
+    slot_ = slot_ + 1 == STAGES ? 0 : slot_ + 1;
   }
 
   const Job& job_;
@@ -125,15 +142,16 @@ class RawReader {
   const bool of_b_;
   const int t_;
   const Place at_;
-  Cursor<kRawStages> next_;
+  Cursor<STAGES> next_;
   int tile_, step_, slot_ = 0;  // to copy, element by element
 };
 
 // Copies the panels of both operands, as far as there are maps, in the order of tiles and stages. In shared memory; one
 // thread of the consumers works with it.
-template <bool A_ALONG_M, bool B_ALONG_N>
+template <class R, bool A_ALONG_M, bool B_ALONG_N>
 struct PanelLoader {
-  uint64_t full[2][kRawStages];  // barriers
+  using Shape = typename R::Shape;
+  uint64_t full[2][R::kStages];  // barriers
   volatile int tile;             // of the next panels; or others would read ahead of the question who they are
   int step, slot;
   int row, col, k;          // of the tile
@@ -149,9 +167,9 @@ struct PanelLoader {
   // The next panels, to the place of those that were used up longest ago.
   __device__ __forceinline__ void load(const Job& job, const RawMaps& maps, float* panels, const Share& share) {
     if (tile >= job.tiles) return;
-    load<A_ALONG_M>(job.a, maps.a, panels, row, 0);
-    load<B_ALONG_N>(job.b, maps.b, panels + kRawStages * kRawFloats, col, 1);
-    slot = slot + 1 == kRawStages ? 0 : slot + 1;
+    load<A_ALONG_M, R::kFloatsA>(job.a, maps.a, panels, row, 0);
+    load<B_ALONG_N, R::kFloatsB>(job.b, maps.b, panels + R::kStages * R::kFloatsA, col, 1);
+    slot = slot + 1 == R::kStages ? 0 : slot + 1;
     if (++step < share.step1) return;
     step = share.step0;
     tile = tile + share.stride;
@@ -161,8 +179,8 @@ struct PanelLoader {
  private:
   __device__ __forceinline__ void find_tile(const Job& job) {
     const TileIndex index = tile_at(job, tile);
-    row = index.row * kTile;
-    col = index.col * kTile;
+    row = index.row * Shape::kRows;
+    col = index.col * Shape::kCols;
     k = static_cast<int>(index.batch * job.k_slice);
     const int batch = job.k_slice ? 0 : index.batch;
     find_matrix(job.a, batch, matrix[0], group[0]);
@@ -174,13 +192,13 @@ struct PanelLoader {
     matrix = x.count == 1 ? 0 : batch - of_batch * size;
   }
 
-  template <bool ALONG_MN>
+  template <bool ALONG_MN, int FLOATS>
   __device__ __forceinline__ void load(const Operand& x, const CUtensorMap& map, float* panels, int mn, int operand) {
     if (!x.mapped) return;
     const int q = k + step * kStep;
     uint64_t* barrier = &full[operand][slot];
-    hopper::arrive_expecting(barrier, kRawFloats * sizeof(float));
-    hopper::copy_tensor(panels + slot * kRawFloats, &map, ALONG_MN ? mn : q, ALONG_MN ? q : mn, matrix[operand],
+    hopper::arrive_expecting(barrier, FLOATS * sizeof(float));
+    hopper::copy_tensor(panels + slot * FLOATS, &map, ALONG_MN ? mn : q, ALONG_MN ? q : mn, matrix[operand],
                         group[operand], barrier);
   }
 };

@@ -24,6 +24,12 @@ struct RedoShared {
   float total[64][kConsumers];  // each thread's own
 };
 
+// A tile's first element.
+struct Corner {
+  int batch;
+  int64_t row, col;
+};
+
 __device__ __forceinline__ void store_redone(const Job& job, int batch, int64_t i, int64_t j, float sum) {
   float value = job.p.alpha * sum;
   if (job.p.beta != 0) value += job.p.beta * *job.p.c.matrix(batch).at(i, j);
@@ -31,6 +37,7 @@ __device__ __forceinline__ void store_redone(const Job& job, int batch, int64_t 
 }
 
 // Each thread reads the masks that it wrote.
+template <class Shape>
 __device__ __forceinline__ void read_marks(const Job& job, int index, uint32_t rank, int t, RedoShared& shared) {
   sync_consumers();  // the tile before is done
   for (int i = t; i < kTile * kTile / 32; i += kConsumers) shared.marks[0][i] = 0;
@@ -39,26 +46,25 @@ __device__ __forceinline__ void read_marks(const Job& job, int index, uint32_t r
   const uint32_t mine = job.marks[(int64_t{index} * 4 + rank) * 8 + t / 32];
   if (t % 32 == 0) atomicAdd(&shared.count, mine >> 8);
 #pragma unroll 1
-  for (int quarter = 0; quarter < 4; ++quarter) {
-    if (!(mine >> quarter & 1)) continue;
-    uint32_t mask = job.masks[(int64_t{index} * 4 + quarter) * kConsumers + t];
+  for (int slot = 0; slot < Shape::kSlots; ++slot) {
+    if (!(mine >> slot & 1)) continue;
+    uint32_t mask = job.masks[(int64_t{index} * Shape::kSlots + slot) * kConsumers + t];
     for (; mask; mask &= mask - 1) {
-      const int row = marked_row(t, __ffs(mask) - 1), col = marked_col(t, quarter);
+      const int row = marked_row<Shape>(t, __ffs(mask) - 1), col = marked_col<Shape>(t, slot);
       atomicOr(&shared.marks[row][col / 32], 1u << col % 32);
     }
   }
   sync_consumers();
 }
 
-__device__ __forceinline__ void redo_elements(const Job& job, const TileIndex& tile, int t, const RedoShared& shared) {
+__device__ __forceinline__ void redo_elements(const Job& job, const Corner& tile, int t, const RedoShared& shared) {
   const ConstMatrix a = job.p.a.matrix(tile.batch), b = job.p.b.matrix(tile.batch);
   const int64_t depth = job.depth(tile.batch);
 #pragma unroll 1
   for (int i = t / 32; i < kTile * kTile / 32; i += kConsumers / 32) {
 #pragma unroll 1
     for (uint32_t bits = shared.marks[0][i]; bits; bits &= bits - 1) {
-      const int64_t row = int64_t{tile.row} * kTile + i * 32 / kTile;
-      const int64_t col = int64_t{tile.col} * kTile + i * 32 % kTile + __ffs(bits) - 1;
+      const int64_t row = tile.row + i * 32 / kTile, col = tile.col + i * 32 % kTile + __ffs(bits) - 1;
       float sum = 0;
       for (int64_t q = t % 32; q < depth; q += 32) sum = fmaf(*a.at(row, q), *b.at(q, col), sum);
       for (int o = 16; o; o /= 2) sum += __shfl_xor_sync(~0u, sum, o);
@@ -67,9 +73,10 @@ __device__ __forceinline__ void redo_elements(const Job& job, const TileIndex& t
   }
 }
 
-__device__ __forceinline__ void redo_tile(const Job& job, const TileIndex& tile, int t, RedoShared& shared) {
+// All of 128 x 128 elements from the tile's first on: a smaller tile's neighbours are computed for nothing.
+__device__ __forceinline__ void redo_tile(const Job& job, const Corner& tile, int t, RedoShared& shared) {
   const ConstMatrix a = job.p.a.matrix(tile.batch), b = job.p.b.matrix(tile.batch);
-  const int64_t row0 = int64_t{tile.row} * kTile, col0 = int64_t{tile.col} * kTile, depth = job.depth(tile.batch);
+  const int64_t row0 = tile.row, col0 = tile.col, depth = job.depth(tile.batch);
   const int row = t / 16 * 8, col = t % 16 * 8;
   const auto marked = [&](int i, int j) { return shared.marks[row + i][(col + j) / 32] >> (col + j) % 32 & 1; };
   float acc[8][8] = {};
@@ -113,11 +120,13 @@ __device__ __forceinline__ void redo_tile(const Job& job, const TileIndex& tile,
 }
 
 // The marked elements of a tile that block `rank` of its cluster finished. `t` counts the consumers' threads.
+template <class Shape>
 __device__ __forceinline__ void redo(const Job& job, int index, uint32_t rank, int t, RedoShared& shared) {
-  read_marks(job, index, rank, t, shared);
+  read_marks<Shape>(job, index, rank, t, shared);
   const uint32_t count = shared.count;
   if (count == 0) return;
-  const TileIndex tile = tile_at(job, index);
+  const TileIndex at = tile_at(job, index);
+  const Corner tile = {at.batch, int64_t{at.row} * Shape::kRows, int64_t{at.col} * Shape::kCols};
   if (count <= kFew)
     redo_elements(job, tile, t, shared);
   else

@@ -5,10 +5,13 @@
 
 namespace sgemm::split {
 
-template <class F>
+// With tiles of M x N; FUSED: pass and product in one kernel.
+template <class F, bool FUSED = false, int M = kTile, int N = kTile>
 struct SplitProduct {
+  using Format = F;
+  static constexpr Shape kShape = {kPairs<F>, kPairs<F> == 1 ? 3 : 6, FUSED, M, N};
   static constexpr const char* kSource = "split/split_sm90a.cu";
-  static constexpr int BM = kTile, BN = kTile, BK = kStep, TM = 2, TN = 32;
+  static constexpr int BM = M, BN = N, BK = kStep, TM = 2, TN = M * N / 256 / TM;
   static constexpr int kThreads = 256;  // that hold sums
   static constexpr bool kActivates = true;
   static constexpr Reads kReads = Reads::kAnyStrides;
@@ -19,9 +22,13 @@ struct SplitProduct {
   static void launch(const Problem& p, const Context& context);  // only where SGEMM_SM90A is defined
 };
 
-// A B that is split once, as split_fp16x3 does it, for many products: its size, and the workspace of a product with it.
+using NarrowProduct = SplitProduct<Fp16x3, false, kTile, kTile / 2>;
+
+// A B that is split once, as split_fp16x3 does it, for many products: its size, and the workspace of a product with it,
+// which may have narrow tiles.
 size_t packed_bytes(int64_t k, int64_t n);
 size_t packed_workspace(const Problem& p, const Device& device);
+bool narrow_for_packed(const Problem& p, const Device& device);
 // Only where SGEMM_SM90A is defined. p.b is the matrix that was packed; p.batch is 1.
 void pack_b(const ConstMatrix& b, void* packed, const Context& context);
 void launch_packed(const Problem& p, void* packed, const Context& context);

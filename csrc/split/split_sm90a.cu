@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <utility>
+#include <tuple>
 
 #include "../common/launch_cluster.cuh"
 #include "../common/sum.cuh"
@@ -27,8 +27,9 @@ int next_power_of_two(int64_t x) {
   return power;
 }
 
+// `tile`: how many of its rows a block's tile has.
 Operand operand(const float* data, int64_t size, int64_t stride, int64_t k_stride, const BatchStride& strides,
-                int64_t batch, int64_t depth, char* planes, char* words) {
+                int64_t batch, int64_t depth, int tile, char* planes, char* words) {
   Operand x = {};
   x.data = data;
   x.size = size;
@@ -36,7 +37,8 @@ Operand operand(const float* data, int64_t size, int64_t stride, int64_t k_strid
   x.k_stride = k_stride;
   x.batch = strides;
   x.count = strides.none() ? 1 : batch;
-  x.tiles = static_cast<int>(ceil_div(size, kTile));
+  x.tiles = static_cast<int>(ceil_div(size, tile));
+  x.panels = static_cast<int>(ceil_div(size, kTile));
   x.along_k = k_stride == 1 || stride != 1;
   x.vector = x.aligned() && (x.along_k ? depth : size) % 4 == 0;
   x.planes = planes;
@@ -56,8 +58,8 @@ void launch_pass(const Job& job, bool split_a, bool split_b, int sms, Stream str
   const bool strips = (split_a && !job.a.along_k) || (split_b && !job.b.along_k);
   const int cluster = strips ? static_cast<int>(ceil_div(depth, kHeld * THREADS / kStripQuads)) : 1;
   const auto blocks = [&](const Operand& x) {
-    const int64_t tiles = x.count * x.tiles;
-    return x.along_k ? tiles * kTile * grid.row_threads / THREADS : tiles * (kTile / kStrip) * cluster;
+    const int64_t panels = x.count * x.panels;
+    return x.along_k ? panels * kTile * grid.row_threads / THREADS : panels * (kTile / kStrip) * cluster;
   };
   grid.busy_b = split_b ? blocks(job.b) : 0;
   grid.busy_a = split_a ? blocks(job.a) : 0;
@@ -74,10 +76,10 @@ template <class F>
 void launch_pass(const Job& job, bool split_a, bool split_b, int sms, Stream stream) {
   const int64_t depth = int64_t{job.steps} * kStep;
   const bool strips = (split_a && !job.a.along_k) || (split_b && !job.b.along_k);
-  const int64_t tiles = split_a * job.a.count * job.a.tiles + split_b * job.b.count * job.b.tiles;
+  const int64_t panels = split_a * job.a.count * job.a.panels + split_b * job.b.count * job.b.panels;
   // Of a strip, a block holds as many of k as it has threads; a cluster, more. Where blocks of 512 threads would do for
   // half of the multiprocessors, smaller ones are for all.
-  const bool few = depth <= 1024 && 2 * tiles * kTile * depth <= int64_t{512} * 4 * kHeld * sms;
+  const bool few = depth <= 1024 && 2 * panels * kTile * depth <= int64_t{512} * 4 * kHeld * sms;
   if (strips && depth > kMaxCluster * 512)
     launch_pass<F, 1024>(job, split_a, split_b, sms, stream);
   else if (strips ? depth <= 128 : few)
@@ -93,7 +95,7 @@ template <auto KERNEL, class... Params>
 void launch_persistent(int threads, int bytes, int sms, int cluster, Stream stream, const Job& job,
                        const Params&... params) {
   static std::atomic<uint64_t> prepared{0};
-  bytes += TileOutput::kStagingBytes;
+  bytes += kStagingBytes;
   allow_shared_bytes(reinterpret_cast<const void*>(KERNEL), bytes, prepared);
   // Where waves are of whole tiles, no more blocks than the last wave needs: the rest of the power is for their clock.
   const int64_t most = sms / cluster, waves = ceil_div(int64_t{job.items}, most);
@@ -101,21 +103,21 @@ void launch_persistent(int threads, int bytes, int sms, int cluster, Stream stre
   launch(KERNEL, clusters * cluster, threads, bytes, cluster, true, stream, job, params...);
 }
 
-template <class F, bool A_ALONG_M, bool B_ALONG_N>
+template <class F, class Shape, bool A_ALONG_M, bool B_ALONG_N>
 void launch_product(const Job& job, int sms, int cluster, Stream stream) {
-  launch_persistent<split_product<F, A_ALONG_M, B_ALONG_N>>(kProductThreads, ProductRing<F>::kBytes, sms, cluster,
-                                                            stream, job);
+  launch_persistent<split_product<F, Shape, A_ALONG_M, B_ALONG_N>>(kProductThreads, ProductRing<F, Shape>::kBytes, sms,
+                                                                   cluster, stream, job);
 }
 
-template <bool A_ALONG_M, bool B_ALONG_N>
+template <class Shape, bool A_ALONG_M, bool B_ALONG_N>
 void launch_fused(Job job, int sms, int cluster, Stream stream) {
   RawMaps maps = {};
-  for (auto [x, map] : {std::pair{&job.a, &maps.a}, std::pair{&job.b, &maps.b}}) {
+  for (auto [x, map, rows] : {std::tuple{&job.a, &maps.a, Shape::kRows}, std::tuple{&job.b, &maps.b, Shape::kCols}}) {
     x->mapped = can_be_mapped(*x, job.k_all);
-    if (x->mapped) *map = tensor_map(*x, job.k_all);
+    if (x->mapped) *map = tensor_map(*x, job.k_all, rows);
   }
-  launch_persistent<split_fused<A_ALONG_M, B_ALONG_N>>(kFusedThreads, FusedRing::kBytes + kRawBytes, sms, cluster,
-                                                       stream, job, maps);
+  constexpr int kBytes = FusedRing<Shape>::kBytes + RawRing<Shape>::kBytes;
+  launch_persistent<split_fused<Shape, A_ALONG_M, B_ALONG_N>>(kFusedThreads, kBytes, sms, cluster, stream, job, maps);
 }
 
 // Calls `launch` with whether A's neighbours lie along m, and B's along n.
@@ -131,9 +133,8 @@ void with_layouts(const Job& job, const Launch& launch) {
 
 // A piece's problem with its buffers. The k of `p` is that of its slices, d and c are whole; `packed` holds B's planes,
 // or is null.
-template <class F>
-Job make_job(const Problem& p, const Plan& plan, char* packed, char* workspace) {
-  const Layout at = layout(kShape<F>, p, plan);
+Job make_job(const Shape& shape, const Problem& p, const Plan& plan, char* packed, char* workspace) {
+  const Layout at = layout(shape, p, plan);
   Job job = {};
   job.p = p;
   job.k_all = p.k;
@@ -150,10 +151,10 @@ Job make_job(const Problem& p, const Plan& plan, char* packed, char* workspace) 
   }
   const Problem& q = job.p;
   char* planes_b = packed ? packed : workspace + at.planes_b;
-  char* words_b = packed ? packed + packed_layout(kShape<F>, p.k, p.n).words : workspace + at.words_b;
-  job.a = operand(q.a.data, q.m, q.a.row, q.a.col, q.a.batch, q.batch, p.k, workspace + at.planes_a,
+  char* words_b = packed ? packed + packed_layout(shape, p.k, p.n).words : workspace + at.words_b;
+  job.a = operand(q.a.data, q.m, q.a.row, q.a.col, q.a.batch, q.batch, p.k, shape.tile_m, workspace + at.planes_a,
                   workspace + at.words_a);
-  job.b = operand(q.b.data, q.n, q.b.col, q.b.row, q.b.batch, q.batch, p.k, planes_b, words_b);
+  job.b = operand(q.b.data, q.n, q.b.col, q.b.row, q.b.batch, q.batch, p.k, shape.tile_n, planes_b, words_b);
   if (packed) job.b.count = static_cast<int64_t>(plan.slices);
   job.steps = static_cast<int>(std::max<int64_t>(1, ceil_div(q.k, kStep)));
   job.group = kGroup;
@@ -173,18 +174,20 @@ Job make_job(const Problem& p, const Plan& plan, char* packed, char* workspace) 
   return job;
 }
 
-template <class F>
+template <class Row>
 void launch_piece(const Problem& p, const Plan& plan, char* packed, const Context& context) {
-  const Job job = make_job<F>(p, plan, packed, static_cast<char*>(context.workspace));
+  using F = typename Row::Format;
+  using Tile = TileShape<Row::BM, Row::BN>;
+  const Job job = make_job(Row::kShape, p, plan, packed, static_cast<char*>(context.workspace));
   const int sms = context.device->sms;
   int cluster = plan.cluster;
   while (cluster > job.steps) cluster /= 2;  // the last piece of k may be short
-  if constexpr (!kShape<F>.fused) launch_pass<F>(job, true, !packed, sms, context.stream);
+  if constexpr (!Row::kShape.fused) launch_pass<F>(job, true, !packed, sms, context.stream);
   with_layouts(job, [&](auto a_along_m, auto b_along_n) {
-    if constexpr (kShape<F>.fused)
-      launch_fused<a_along_m, b_along_n>(job, sms, cluster, context.stream);
+    if constexpr (Row::kShape.fused)
+      launch_fused<Tile, a_along_m, b_along_n>(job, sms, cluster, context.stream);
     else
-      launch_product<F, a_along_m, b_along_n>(job, sms, cluster, context.stream);
+      launch_product<F, Tile, a_along_m, b_along_n>(job, sms, cluster, context.stream);
   });
   if (plan.slices > 1) launch_sum(job.p.d.data, job.p.batch, p, context);
 }
@@ -194,9 +197,9 @@ MatrixView<T> block(const MatrixView<T>& x, int64_t batch, int64_t i, int64_t j,
   return {x.data + x.batch.offset(batch) + i * x.row + j * x.col, rows, cols, x.row, x.col, x.batch};
 }
 
-template <class F>
+template <class Row>
 void launch_split(const Problem& p, char* packed, const Context& context) {
-  const Plan plan = split::plan(kShape<F>, p, *context.device, workspace_limit(), packed);
+  const Plan plan = split::plan(Row::kShape, p, *context.device, workspace_limit(), packed);
   const int64_t depth = std::max<int64_t>(1, p.k);
   for (int64_t z = 0; z < p.batch; z += plan.batch)
     for (int64_t i = 0; i < p.m; i += plan.m)
@@ -216,33 +219,38 @@ void launch_split(const Problem& p, char* packed, const Context& context) {
             piece.c = {piece.d.data, piece.m, piece.n, p.d.row, p.d.col, p.d.batch};
           }
           if (q + piece.k < p.k) piece.activation = Activation::kNone;  // of the last piece
-          launch_piece<F>(piece, plan, packed, context);
+          launch_piece<Row>(piece, plan, packed, context);
         }
 }
 
 }  // namespace
 
-template <class F>
-void SplitProduct<F>::launch(const Problem& p, const Context& context) {
-  launch_split<F>(p, nullptr, context);
+template <class F, bool FUSED, int M, int N>
+void SplitProduct<F, FUSED, M, N>::launch(const Problem& p, const Context& context) {
+  launch_split<SplitProduct>(p, nullptr, context);
 }
-template void SplitProduct<Fp16x3>::launch(const Problem&, const Context&);
-template void SplitProduct<Fp16x3Fused>::launch(const Problem&, const Context&);
 template void SplitProduct<Bf16x6>::launch(const Problem&, const Context&);
+template void SplitProduct<Fp16x3>::launch(const Problem&, const Context&);
+template void SplitProduct<Fp16x3, false, 128, 64>::launch(const Problem&, const Context&);
+template void SplitProduct<Fp16x3, true>::launch(const Problem&, const Context&);
+template void SplitProduct<Fp16x3, true, 128, 64>::launch(const Problem&, const Context&);
+template void SplitProduct<Fp16x3, true, 64, 128>::launch(const Problem&, const Context&);
 
 void launch_packed(const Problem& p, void* packed, const Context& context) {
-  launch_split<Fp16x3>(p, static_cast<char*>(packed), context);
+  const auto launch =
+      narrow_for_packed(p, *context.device) ? launch_split<NarrowProduct> : launch_split<SplitProduct<Fp16x3>>;
+  launch(p, static_cast<char*>(packed), context);
 }
 
 void pack_b(const ConstMatrix& b, void* packed, const Context& context) {
-  const PackedLayout at = packed_layout(kShape<Fp16x3>, b.rows, b.cols);
+  const PackedLayout at = packed_layout(SplitProduct<Fp16x3>::kShape, b.rows, b.cols);
   Problem p;
   p.n = b.cols;
   p.k = b.rows;
   p.a = {nullptr, 0, b.rows, b.rows, 1, 0};
   p.b = b;
   const Plan plan = {0, p.n, 1, at.slice, at.slices, 1, 0, true};
-  const Job job = make_job<Fp16x3>(p, plan, static_cast<char*>(packed), nullptr);
+  const Job job = make_job(SplitProduct<Fp16x3>::kShape, p, plan, static_cast<char*>(packed), nullptr);
   launch_pass<Fp16x3>(job, false, true, context.device->sms, context.stream);
 }
 

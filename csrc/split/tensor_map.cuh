@@ -1,4 +1,4 @@
-// Tensor maps of operands, for copies of 128 rows x 32 of k.
+// Tensor maps of operands, for copies of a tile's rows x 32 of k.
 #pragma once
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -36,16 +36,16 @@ inline bool can_be_mapped(const Operand& x, int64_t depth) {
          (x.batch.group == 0 || fits(x.batch.group_stride)) && x.size < kMaxExtent && depth > 0 && depth < kMaxExtent;
 }
 
-// (neighbours, rows or k, matrices of a group, groups) of float32, with `depth` of k; zeros outside. Throws
-// std::runtime_error if the driver refuses.
-inline CUtensorMap tensor_map(const Operand& x, int64_t depth) {
+// (neighbours, rows or k, matrices of a group, groups) of float32, with `depth` of k; zeros outside. Copies are of
+// `rows`. Throws std::runtime_error if the driver refuses.
+inline CUtensorMap tensor_map(const Operand& x, int64_t depth, int rows) {
   const uint64_t matrices = x.count, group = x.batch.group && x.batch.group < matrices ? x.batch.group : matrices;
   const auto bytes = [](int64_t stride, uint64_t count) { return count > 1 ? 4 * uint64_t(stride) : 16; };
   const uint64_t extents[] = {uint64_t(x.along_k ? depth : x.size), uint64_t(x.along_k ? x.size : depth), group,
                               matrices / group};
   const uint64_t bytes_apart[] = {4 * uint64_t(x.across()), bytes(x.batch.stride, group),
                                   bytes(x.batch.group_stride, matrices / group)};
-  const uint32_t box[] = {uint32_t(x.along_k ? kStep : kTile), uint32_t(x.along_k ? kTile : kStep), 1, 1};
+  const uint32_t box[] = {uint32_t(x.along_k ? kStep : rows), uint32_t(x.along_k ? rows : kStep), 1, 1};
   const uint32_t every[] = {1, 1, 1, 1};
   CUtensorMap map;
   const CUresult result =

@@ -23,46 +23,66 @@ __device__ __forceinline__ TileIndex tile_at(const Job& job, int t) {
   return {t / of_matrix, first + in_group % height, in_group / height};
 }
 
-// Where an accumulator's element lies in the tile: `t` counts the consumers' threads, `e` the thread's elements.
-__device__ __forceinline__ int element_row(int t, int e) { return t / 32 * 16 + t % 32 / 4 + e / 2 % 2 * 8; }
-__device__ __forceinline__ int element_col(int t, int e) { return e / 4 * 8 + t % 4 * 2 + e % 2; }
+// How the consumers share a tile of M x N: each warp has 16 rows of it, and of a tile 64 high half of the columns.
+template <int M, int N>
+struct TileShape {
+  static constexpr int kRows = M, kCols = N;
+  static constexpr int kSums = M * N / kConsumers;  // of a thread
+  static constexpr int kWarpCols = 2 * kSums;
+  static constexpr int kBands = kWarpCols / 32;  // a warp's columns, 32 at a time
+
+  // `t` counts the consumers' threads.
+  __device__ __forceinline__ static int warp_row(int t) { return (M == kTile ? t / 32 : t / 32 % (M / 16)) * 16; }
+  __device__ __forceinline__ static int warp_col(int t) { return M == kTile ? 0 : t / 32 / (M / 16) * kWarpCols; }
+  // Where the thread's element `e` lies in the tile.
+  __device__ __forceinline__ static int row(int t, int e) { return warp_row(t) + t % 32 / 4 + e / 2 % 2 * 8; }
+  __device__ __forceinline__ static int col(int t, int e) { return warp_col(t) + e / 4 * 8 + t % 4 * 2 + e % 2; }
+
+  // Blocks of a cluster may finish half a band each. What they mark lies in the slot of its own half.
+  static constexpr bool kHalves = kSums < 64;
+  static constexpr int kSlots = 4;
+  __device__ __forceinline__ static int band_of_slot(int slot) { return kHalves ? slot / 2 : slot; }
+};
+
+constexpr int kStagedFloats = 16 * 32;  // of a warp: a band
+constexpr int kStagingBytes = kConsumers / 32 * kStagedFloats * static_cast<int>(sizeof(float));
 
 // A tile's sums on their way to D, through the guard; each warp has 16 rows of them.
 //
 // Most tiles are plain: they are scaled in the accumulators and go there in as few instructions as can be, for the
-// tensor cores wait, and a kernel of one tile a block waits for each of its instructions. All others go, a quarter of
-// the columns at a time, through shared memory, so that lanes store neighbours, in short loops.
+// tensor cores wait, and a kernel of one tile a block waits for each of its instructions. All others go, a band of
+// columns at a time, through shared memory, so that lanes store neighbours, in short loops.
+template <class Shape>
 class TileOutput {
  public:
-  static constexpr int kStagedFloats = 16 * 32;  // of a warp
-  static constexpr int kStagingBytes = kConsumers / 32 * kStagedFloats * static_cast<int>(sizeof(float));
+  using Sums = float[Shape::kSums];
 
-  // `words` of the tile's rows and columns. The block finishes `quarters` of the columns from `first` on.
+  // `words` of the tile's rows and columns. Of each warp's columns the block finishes `cols` from `first` on.
   __device__ __forceinline__ TileOutput(const Job& job, const TileIndex& tile, const uint32_t (&words)[2][kTile],
-                                        int first, int quarters, int t)
+                                        int first, int cols, int t)
       : job_(job),
-        rows_(&words[0][t / 32 * 16]),
-        cols_(words[1]),
+        rows_(&words[0][Shape::warp_row(t)]),
+        cols_(&words[1][Shape::warp_col(t)]),
         first_(first),
         t_(t),
-        row0_(int64_t{tile.row} * kTile + t / 32 * 16),
-        col0_(int64_t{tile.col} * kTile),
+        row0_(int64_t{tile.row} * Shape::kRows + Shape::warp_row(t)),
+        col0_(int64_t{tile.col} * Shape::kCols + Shape::warp_col(t)),
         rows_left_(static_cast<int>(min(job.p.m - row0_, int64_t{16}))),
-        cols_left_(static_cast<int>(min(job.p.n - col0_, int64_t{kTile}))),
-        last_(min(first + quarters, (cols_left_ + 31) / 32)),
+        cols_left_(static_cast<int>(min(job.p.n - col0_, int64_t{Shape::kHalves ? first + cols : Shape::kWarpCols}))),
+        bands_{first / 32, min((first + cols + 31) / 32, (cols_left_ + 31) / 32)},
         d_(job.p.d.matrix(tile.batch).at(row0_, col0_)),
         c_(job.p.beta == 0 ? nullptr : job.p.c.matrix(tile.batch).at(row0_, col0_)) {}
 
   // What the guard doesn't certify stays as it is and gets a mask. Returns the warp's mark.
-  __device__ __forceinline__ uint32_t store(const float (&sum)[64], float* staging, int index) const {
+  __device__ __forceinline__ uint32_t store(const Sums& sum, float* staging, int index) const {
     staging += t_ / 32 * kStagedFloats;
-    const uint4 words = *reinterpret_cast<const uint4*>(&cols_[t_ % 32 * 4]);
+    const uint4 words = *reinterpret_cast<const uint4*>(&cols_[t_ % (Shape::kWarpCols / 4) * 4]);
     const bool plain = is_plain(rows_[t_ % 16]) & is_plain(words.x) & is_plain(words.y) & is_plain(words.z) &
                        is_plain(words.w) & job_.scaled_only;
     if (__all_sync(~0u, plain)) {
       if (!job_.pairs)
         store_singles(sum, staging);
-      else if (rows_left_ == 16 && cols_left_ == kTile)
+      else if (rows_left_ == 16 && (first_ | cols_left_) % 32 == 0)
         store_pairs<true>(sum);
       else
         store_pairs<false>(sum);
@@ -70,11 +90,11 @@ class TileOutput {
     }
     uint32_t mark = 0;
 #pragma unroll 1
-    for (int quarter = first_; quarter < last_; ++quarter) {
+    for (int band = bands_.first; band < bands_.last; ++band) {
       const int lane = hopper::opaque(t_ % 32);
-      stage(sum, quarter, staging, lane);
+      stage(sum, band, staging, lane);
       __syncwarp();
-      mark += store_quarter(staging, quarter, lane, index);
+      mark += store_band(staging, band, lane, index);
       __syncwarp();
     }
     return mark;
@@ -87,22 +107,21 @@ class TileOutput {
     return static_cast<int>(word) < 0 || word - (128 - 60) < 120;
   }
 
-  // Two neighbours of row r of a thread's accumulators, and of row r + 8, in a quarter's i-th eight columns.
+  // Two neighbours of row r of a thread's accumulators, and of row r + 8, in a band's i-th eight columns.
   struct Scaled {
     float2 x, y;
   };
-  __device__ __forceinline__ Scaled scaled(const float (&sum)[64], int quarter, int i, int j, float upper,
-                                           float lower) const {
-    const uint2 words = *reinterpret_cast<const uint2*>(&cols_[quarter * 32 + i * 8 + j]);
+  __device__ __forceinline__ Scaled scaled(const Sums& sum, int band, int i, int j, float upper, float lower) const {
+    const uint2 words = *reinterpret_cast<const uint2*>(&cols_[band * 32 + i * 8 + j]);
     const float left = word_scale(words.x), right = word_scale(words.y);
-    const float* four = &sum[quarter * 16 + i * 4];
+    const float* four = &sum[band * 16 + i * 4];
     return {{four[0] * (upper * left), four[1] * (upper * right)},
             {four[2] * (lower * left), four[3] * (lower * right)}};
   }
 
   template <bool WHOLE>
-  __device__ __forceinline__ void store_pairs(const float (&sum)[64]) const {
-    const int lane = t_ % 32, r = element_row(lane, 0), j = element_col(lane, 0);
+  __device__ __forceinline__ void store_pairs(const Sums& sum) const {
+    const int lane = t_ % 32, r = lane / 4, j = lane % 4 * 2;
     const float upper = job_.p.alpha * word_scale(rows_[r]), lower = job_.p.alpha * word_scale(rows_[r + 8]);
     const float beta = job_.p.beta;
     float* const to = d_ + r * job_.p.d.row + j;
@@ -110,21 +129,21 @@ class TileOutput {
     const float* const from = c_ + r * job_.p.c.row + j;
     const float* const from_below = from + 8 * job_.p.c.row;
 #pragma unroll
-    for (int quarter = 0; quarter < 4; ++quarter) {
-      if (quarter < first_ || quarter >= last_) continue;
+    for (int band = 0; band < Shape::kBands; ++band) {
+      if (band < bands_.first || band >= bands_.last) continue;
       Scaled s[4];  // D may be C: all is read before the first is written
       bool in_x[4], in_y[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int col = quarter * 32 + i * 8;
-        in_x[i] = WHOLE || (r < rows_left_ && col + j < cols_left_);
-        in_y[i] = WHOLE || (r + 8 < rows_left_ && col + j < cols_left_);
-        s[i] = scaled(sum, quarter, i, j, upper, lower);
+        const int col = band * 32 + i * 8;
+        in_x[i] = WHOLE || (r < rows_left_ && inside(col + j));
+        in_y[i] = WHOLE || (r + 8 < rows_left_ && inside(col + j));
+        s[i] = scaled(sum, band, i, j, upper, lower);
       }
       if (beta != 0) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const int col = quarter * 32 + i * 8;
+          const int col = band * 32 + i * 8;
           float2 add = {}, add_below = {};
           if (in_x[i]) add = *reinterpret_cast<const float2*>(from + col);
           if (in_y[i]) add_below = *reinterpret_cast<const float2*>(from_below + col);
@@ -134,7 +153,7 @@ class TileOutput {
       }
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int col = quarter * 32 + i * 8;
+        const int col = band * 32 + i * 8;
         if (in_x[i]) hopper::store(to + col, s[i].x);
         if (in_y[i]) hopper::store(below + col, s[i].y);
       }
@@ -142,22 +161,22 @@ class TileOutput {
   }
 
   // Where neighbours can't be stored at once: a column a lane, by way of shared memory.
-  __device__ __forceinline__ void store_singles(const float (&sum)[64], float* staging) const {
-    const int lane = t_ % 32, r = element_row(lane, 0), j = element_col(lane, 0);
+  __device__ __forceinline__ void store_singles(const Sums& sum, float* staging) const {
+    const int lane = t_ % 32, r = lane / 4, j = lane % 4 * 2;
     const float upper = job_.p.alpha * word_scale(rows_[r]), lower = job_.p.alpha * word_scale(rows_[r + 8]);
     const float beta = job_.p.beta;
     const float* const staged = staging + lane % 4;
 #pragma unroll
-    for (int quarter = 0; quarter < 4; ++quarter) {
-      if (quarter < first_ || quarter >= last_) continue;
+    for (int band = 0; band < Shape::kBands; ++band) {
+      if (band < bands_.first || band >= bands_.last) continue;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const Scaled s = scaled(sum, quarter, i, j, upper, lower);
+        const Scaled s = scaled(sum, band, i, j, upper, lower);
         *reinterpret_cast<float2*>(staging + place(r, i * 2 + j / 4) + j % 4) = s.x;
         *reinterpret_cast<float2*>(staging + place(r + 8, i * 2 + j / 4) + j % 4) = s.y;
       }
       __syncwarp();
-      const int col = quarter * 32 + lane, rows = col < cols_left_ ? rows_left_ : 0;
+      const int col = band * 32 + lane, rows = inside(col) ? rows_left_ : 0;
       float* to = d_ + col * job_.p.d.col;
       if (beta == 0) {
 #pragma unroll
@@ -173,42 +192,40 @@ class TileOutput {
     }
   }
 
-  // A staged quarter is 16 rows x 32 columns. Eight lanes' quads of neighbours, of whichever row, lie in different
+  // A staged band is 16 rows x 32 columns. Eight lanes' quads of neighbours, of whichever row, lie in different
   // banks, and so do the accumulators' pairs. Quad q of row r begins here:
   __device__ __forceinline__ static int place(int r, int q) { return r * 32 + ((q ^ (r % 4 * 2)) << 2); }
 
-  template <int QUARTER>
-  __device__ __forceinline__ static void stage(const float (&sum)[64], float* staging, int lane) {
-    const int r = element_row(lane, 0), q = lane % 4 / 2, half = lane % 2 * 2;
+  template <int BAND>
+  __device__ __forceinline__ static void stage(const Sums& sum, float* staging, int lane) {
+    const int r = lane / 4, q = lane % 4 / 2, half = lane % 2 * 2;
 #pragma unroll
     for (int e = 0; e < 16; e += 2)
-      *reinterpret_cast<float2*>(staging + place(r + e / 2 % 2 * 8, e / 4 * 2 + q) + half) = {
-          sum[QUARTER * 16 + e], sum[QUARTER * 16 + e + 1]};
+      *reinterpret_cast<float2*>(staging + place(r + e / 2 % 2 * 8, e / 4 * 2 + q) + half) = {sum[BAND * 16 + e],
+                                                                                              sum[BAND * 16 + e + 1]};
   }
-  __device__ __forceinline__ static void stage(const float (&sum)[64], int quarter, float* staging, int lane) {
-    if (quarter == 0)
-      stage<0>(sum, staging, lane);
-    else if (quarter == 1)
-      stage<1>(sum, staging, lane);
-    else if (quarter == 2)
-      stage<2>(sum, staging, lane);
-    else
+  __device__ __forceinline__ static void stage(const Sums& sum, int band, float* staging, int lane) {
+    if (band == 0) return stage<0>(sum, staging, lane);
+    if (band == 1) return stage<1>(sum, staging, lane);
+    if constexpr (Shape::kBands == 4) {
+      if (band == 2) return stage<2>(sum, staging, lane);
       stage<3>(sum, staging, lane);
+    }
   }
 
-  __device__ __forceinline__ uint32_t store_quarter(const float* staged, int quarter, int lane, int index) const {
-    const bool plain = __all_sync(~0u, is_plain(rows_[lane % 16]) && is_plain(cols_[quarter * 32 + lane]));
+  __device__ __forceinline__ uint32_t store_band(const float* staged, int band, int lane, int index) const {
+    const bool plain = __all_sync(~0u, is_plain(rows_[lane % 16]) && is_plain(cols_[band * 32 + lane]));
     if (plain && job_.quads)
-      store_quads(staged, quarter, lane);
+      store_quads(staged, band, lane);
     else
-      return store_certified(staged, quarter, lane, index);
+      return store_certified(staged, band, lane, index);
     return 0;
   }
 
   // A quad in row lane / 8 and in every fourth from there on.
-  __device__ __forceinline__ void store_quads(const float* staged, int quarter, int lane) const {
-    const int q = lane % 8, col = quarter * 32 + q * 4;
-    if (col >= cols_left_) return;
+  __device__ __forceinline__ void store_quads(const float* staged, int band, int lane) const {
+    const int q = lane % 8, col = band * 32 + q * 4;
+    if (!inside(col)) return;
     const uint4 words = *reinterpret_cast<const uint4*>(&cols_[col]);
 #pragma unroll 1
     for (int r = lane / 8; r < rows_left_; r += 4) {
@@ -229,13 +246,13 @@ class TileOutput {
   }
 
   // A column a lane, with a test of each element, and whatever the scales.
-  __device__ __forceinline__ uint32_t store_certified(const float* staged, int quarter, int lane, int index) const {
-    const int col = quarter * 32 + lane;
+  __device__ __forceinline__ uint32_t store_certified(const float* staged, int band, int lane, int index) const {
+    const int col = band * 32 + lane;
     const RowScale right = unpack(cols_[col]);
     uint32_t mask = 0;
 #pragma unroll 1
     for (int r = 0; r < rows_left_; ++r) {
-      if (col >= cols_left_) break;
+      if (!inside(col)) break;
       const RowScale left = unpack(rows_[r]);
       const float sum = staged[place(r, lane / 4) + lane % 4];
       if (fabsf(sum) >= left.threshold + right.threshold)
@@ -246,10 +263,14 @@ class TileOutput {
         mask |= 1u << r;
     }
     if (!__any_sync(~0u, mask)) return 0;
-    job_.masks[(int64_t{index} * 4 + quarter) * kConsumers + t_] = static_cast<uint16_t>(mask);
-    return (__reduce_add_sync(~0u, __popc(mask)) << 8) | 1u << quarter;
+    const int slot = Shape::kHalves ? band * 2 + first_ / 16 % 2 : band;
+    job_.masks[(int64_t{index} * Shape::kSlots + slot) * kConsumers + t_] = static_cast<uint16_t>(mask);
+    return (__reduce_add_sync(~0u, __popc(mask)) << 8) | 1u << slot;
   }
 
+  __device__ __forceinline__ bool inside(int col) const {
+    return (!Shape::kHalves || col >= first_) && col < cols_left_;
+  }
   __device__ __forceinline__ float* d(int r, int col) const { return d_ + r * job_.p.d.row + col * job_.p.d.col; }
   __device__ __forceinline__ float with_c(float x, int r, int col) const {
     if (job_.p.beta == 0) return x;
@@ -257,17 +278,23 @@ class TileOutput {
   }
 
   const Job& job_;
-  const uint32_t* rows_;  // words of the warp's
-  const uint32_t (&cols_)[kTile];
+  const uint32_t *rows_, *cols_;  // words of the warp's
   const int first_, t_;
   const int64_t row0_, col0_;  // of the warp
-  const int rows_left_, cols_left_, last_;
+  const int rows_left_, cols_left_;
+  const struct { int first, last; } bands_;
   float* d_;  // there
   const float* c_;
 };
 
-// Where bit `e` of thread `t`'s mask of a quarter lies in the tile.
-__device__ __forceinline__ int marked_row(int t, int e) { return t / 32 * 16 + e; }
-__device__ __forceinline__ int marked_col(int t, int quarter) { return quarter * 32 + t % 32; }
+// Where bit `e` of thread `t`'s mask in a slot lies in the tile.
+template <class Shape>
+__device__ __forceinline__ int marked_row(int t, int e) {
+  return Shape::warp_row(t) + e;
+}
+template <class Shape>
+__device__ __forceinline__ int marked_col(int t, int slot) {
+  return Shape::warp_col(t) + Shape::band_of_slot(slot) * 32 + t % 32;
+}
 
 }  // namespace sgemm::split
