@@ -23,11 +23,11 @@ constexpr int64_t kLeastPart = 2;             // steps of k
 constexpr double kLaunchSeconds = 3.5e-6;     // pass and product, when there is nothing to do
 constexpr double kSumSeconds = 3.0e-6;        // one launch more
 constexpr double kPassBandwidth = 0.8;        // of a copy's
-constexpr double kFusedStepSeconds = 1.1e-6;  // to split a stage, which takes longer than its products
+constexpr double kFusedStepSeconds = 1.15e-6;  // to split a stage, which takes longer than its products
 constexpr double kFusedTileSeconds = 3.3e-6;
-constexpr double kFusedLaunchSeconds = 4.7e-6;
+constexpr double kFusedLaunchSeconds = 3.8e-6;
 // What a tile of half the size takes of a whole one's: of its steps, and of the rest.
-constexpr double kHalfStep = 0.65, kHalfRest = 0.85, kHalfFusedStep = 0.8, kHalfFusedRest = 0.6;
+constexpr double kHalfStep = 0.65, kHalfRest = 0.87, kHalfFusedStep = 0.83, kHalfFusedRest = 0.6;
 // Elements that are copied one by one.
 constexpr double kFusedUnaligned = 1.8, kPassUnaligned = 1.5, kUnalignedSeconds = 0.5e-6;
 constexpr double kOddTileSeconds = 1.8e-6;  // to store a tile whose columns can't be stored in pairs
