@@ -281,6 +281,7 @@ __device__ void convert_operand(const Job& job, int operand, char* ring, float* 
     hopper::wait(&shared.words_empty[words.stage], words.parity ^ 1);
     if (converter.owner)
       shared.words[words.stage][operand][converter.own] = word_of_row<Fp16x3>(shared.rows[operand], converter.own);
+    if (threadIdx.x == 0) shared.tiles[words.stage] = tile;
     hopper::fence_async_proxy();  // a cluster's blocks copy it
     hopper::arrive(&shared.words_full[words.stage]);
     words.advance();
@@ -340,6 +341,8 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   __syncthreads();
   hopper::launch_dependents();
   enter_cluster(share.blocks);
+  if (threadIdx.x == kConverters) loader.start(job, share);
+  hopper::wait_for_predecessor();
 
   float* raw = reinterpret_cast<float*>(ring + R::kBytes);
   if (threadIdx.x < kConverters) {
@@ -356,7 +359,6 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     const auto load = [&] {
       if (t == 0) loader.load(job, maps, raw, share);
     };
-    if (t == 0) loader.start(job, share);
     for (int i = 0; i < Raw::kStages; ++i) load();
     float* staging = raw + Raw::kFloats;
     consume<R, OnlineScales<R>, AddStages<R>, A_ALONG_M, B_ALONG_N>(job, ring, staging, shared, t, share, load);

@@ -19,10 +19,10 @@ constexpr double kFewSteps = 6;
 constexpr double kClusterSeconds = 0.8e-6;  // to add up a cluster's parts, for each but the first
 // To share tiles that are left over, and for each of the blocks that share one.
 constexpr double kSharingSeconds = 2.0e-6, kPartSeconds = 0.7e-6;
-constexpr int64_t kLeastPart = 2;             // steps of k
-constexpr double kLaunchSeconds = 3.5e-6;     // pass and product, when there is nothing to do
-constexpr double kSumSeconds = 3.0e-6;        // one launch more
-constexpr double kPassBandwidth = 0.8;        // of a copy's
+constexpr int64_t kLeastPart = 2;              // steps of k
+constexpr double kLaunchSeconds = 3.5e-6;      // pass and product, when there is nothing to do
+constexpr double kSumSeconds = 3.0e-6;         // one launch more
+constexpr double kPassBandwidth = 0.8;         // of a copy's
 constexpr double kFusedStepSeconds = 1.15e-6;  // to split a stage, which takes longer than its products
 constexpr double kFusedTileSeconds = 3.3e-6;
 constexpr double kFusedLaunchSeconds = 3.8e-6;

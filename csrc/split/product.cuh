@@ -86,6 +86,7 @@ struct ProductShared {
   uint32_t marked;                          // the guard has marked something
   uint32_t last;                            // of the blocks that share a tile
   alignas(16) uint32_t words[2][2][kTile];  // (tile's parity, operand, row)
+  TileIndex tiles[2];                       // that the words are of
 
   // A warp initialises them. Full stages of a ring wait for `writers`, words for theirs. `blocks` of the cluster.
   template <class R>
@@ -155,8 +156,10 @@ __device__ void produce(const Job& job, char* ring, ProductShared& shared, const
     const TileIndex tile = tile_at(job, item.tile);
     PanelSource<F, Shape::kRows> a(job, job.a, tile.batch, tile.row, item.step0);
     PanelSource<F, Shape::kCols> b(job, job.b, tile.batch, tile.col, item.step0);
+    if (index == share.first) hopper::wait_for_predecessor();  // as late as can be
     constexpr int kWordsA = Shape::kRows * sizeof(uint32_t), kWordsB = Shape::kCols * sizeof(uint32_t);
     hopper::wait(&shared.words_empty[words.stage], words.parity ^ 1);
+    shared.tiles[words.stage] = tile;
     hopper::arrive_expecting(&shared.words_full[words.stage], kWordsA + kWordsB);
     uint32_t(&to)[2][kTile] = shared.words[words.stage];
     hopper::copy_bulk(to[0], a.words, kWordsA, &shared.words_full[words.stage]);
@@ -264,11 +267,11 @@ struct KeepCorrections {
   }
 };
 
-// Until the kernel in front has ended and the cluster's other blocks have started.
+// Until the cluster's other blocks have started.
 __device__ __forceinline__ void enter_cluster(uint32_t blocks) {
-  if (blocks > 1) hopper::arrive_cluster_relaxed();
-  hopper::wait_for_predecessor();
-  if (blocks > 1) hopper::wait_cluster();
+  if (blocks == 1) return;
+  hopper::arrive_cluster_relaxed();
+  hopper::wait_cluster();
 }
 
 // `on_full` is called for each stage that is full.
@@ -296,7 +299,7 @@ __device__ void consume(const Job& job, char* ring, float* staging, typename Sca
     if constexpr (Scales::kKnown)
       if (item.part >= 0 && !add_up_parts(job, item.tile - job.whole, item.part, sum, shared.last, t)) break;
     const int cols = Shape::kWarpCols >> blocks / 2, first = static_cast<int>(rank) * cols;
-    const TileOutput<Shape> output(job, tile_at(job, item.tile), Scales::words(shared, words.stage, blocks), first,
+    const TileOutput<Shape> output(job, shared.tiles[words.stage], Scales::words(shared, words.stage, blocks), first,
                                    cols, hopper::opaque(t));
     const uint32_t mark = output.store(sum, staging, item.tile);
     __syncwarp();  // all lanes have read the words
@@ -331,6 +334,7 @@ __global__ void __launch_bounds__(kProductThreads, 1) split_product(const __grid
     if (threadIdx.x == 0) produce<F, R>(job, ring, shared, share);
   } else {
     hopper::acquire_registers<232>();
+    hopper::wait_for_predecessor();
     float* staging = reinterpret_cast<float*>(ring + R::kBytes);
     consume<R, FixedScales, KeepCorrections<F, R>, A_ALONG_M, B_ALONG_N>(job, ring, staging, shared, threadIdx.x - 128,
                                                                          share, [] {});
