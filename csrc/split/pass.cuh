@@ -23,40 +23,57 @@ constexpr int kMaxCluster = 8;
 // A thread's quads of neighbours in shared memory, which only it reads. In short loops: a block runs through each once,
 // and waits for its instructions.
 template <int THREADS>
-struct Held {
+class Held {
+ public:
   static constexpr int kBytes = kHeld * THREADS * 16;
-  float4* quads;
-  int count;
 
-  __device__ __forceinline__ float4 operator[](int j) const { return quads[j * THREADS]; }
+  // From (mn, q) on, `k_apart` further along k each time, up to `end`; zeros outside. Nothing is read before read().
+  __device__ __forceinline__ Held(float4* quads, const Operand& x, int64_t batch, int64_t mn, int q, int k_apart,
+                                  int64_t depth, int end)
+      : count(min(kHeld, (end - q + k_apart - 1) / k_apart)),  // none, if q is beyond the end
+        quads_(quads),
+        data_(x.data),
+        from_(x.data + x.batch.offset(batch) + mn * x.stride + q * x.k_stride),
+        apart_(k_apart * x.k_stride),
+        neighbour_(x.along_k ? x.k_stride : x.stride),
+        rows_(x.size - mn),
+        k_left_(static_cast<int>(depth) - q),
+        k_apart_(k_apart),
+        along_k_(x.along_k),
+        vector_(x.vector) {}
 
-  // From (mn, q) on, `k_apart` further along k each time, up to `end`; zeros outside.
-  __device__ __forceinline__ void read(const Operand& x, int64_t batch, int64_t mn, int q, int k_apart, int64_t depth,
-                                       int end) {
-    count = min(kHeld, (end - q + k_apart - 1) / k_apart);  // none, if q is beyond the end
-    const float* from = x.data + x.batch.offset(batch) + mn * x.stride + q * x.k_stride;
-    const int64_t apart = k_apart * x.k_stride, rows = x.size - mn;
-    int k_left = static_cast<int>(depth) - q;
-    if (x.vector) {
+  __device__ __forceinline__ void read() const {
+    const float* from = from_;
+    int k_left = k_left_;
+    if (vector_) {
 #pragma unroll 1
-      for (int j = 0; j < count; ++j, from += apart, k_left -= k_apart) {
-        const bool inside = rows > 0 && k_left > 0;
-        copy_async<16>(reinterpret_cast<float*>(quads + j * THREADS), inside ? from : x.data, inside ? 16 : 0);
+      for (int j = 0; j < count; ++j, from += apart_, k_left -= k_apart_) {
+        const bool inside = rows_ > 0 && k_left > 0;
+        copy_async<16>(reinterpret_cast<float*>(quads_ + j * THREADS), inside ? from : data_, inside ? 16 : 0);
       }
     } else {
-      const int64_t neighbour = x.along_k ? x.k_stride : x.stride;
 #pragma unroll 1
-      for (int j = 0; j < count; ++j, from += apart, k_left -= k_apart) {
-        const int64_t left = x.along_k ? (rows > 0 ? k_left : 0) : (k_left > 0 ? rows : 0);
+      for (int j = 0; j < count; ++j, from += apart_, k_left -= k_apart_) {
+        const int64_t left = along_k_ ? (rows_ > 0 ? k_left : 0) : (k_left > 0 ? rows_ : 0);
 #pragma unroll
         for (int e = 0; e < 4; ++e)
-          copy_async<4>(reinterpret_cast<float*>(quads + j * THREADS) + e, e < left ? from + e * neighbour : x.data,
+          copy_async<4>(reinterpret_cast<float*>(quads_ + j * THREADS) + e, e < left ? from + e * neighbour_ : data_,
                         e < left ? 4 : 0);
       }
     }
     commit_copies();
-    wait_copies<0>();
   }
+
+  __device__ __forceinline__ float4 operator[](int j) const { return quads_[j * THREADS]; }
+
+  const int count;
+
+ private:
+  float4* const quads_;
+  const float *const data_, *const from_;
+  const int64_t apart_, neighbour_, rows_;
+  const int k_left_, k_apart_;
+  const bool along_k_, vector_;
 };
 
 // Where a thread's quads lie: element `r` of a panel, of which four neighbours along k, or from it on along mn; `q` of
@@ -245,12 +262,14 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
   at.panel = first / kTile;
   at.r = static_cast<int>(first % kTile);
   const int64_t batch = at.panel / x.panels, mn = at.panel % x.panels * kTile + at.r;
-  Held<THREADS> held = {reinterpret_cast<float4*>(memory) + threadIdx.x, 0};
+  const Held<THREADS> held(reinterpret_cast<float4*>(memory) + threadIdx.x, x, batch, mn, at.q, at.apart,
+                           job.depth(batch), job.steps * kStep);
   if (!x.along_k) scratch.start(hopper::cluster_size());
   hopper::wait_for_predecessor();
+  held.read();
   if (blockIdx.x == 0)
     for (int i = threadIdx.x; i * job.parts < job.items - job.whole; i += THREADS) job.arrived[i] = 0;
-  held.read(x, batch, mn, at.q, at.apart, job.depth(batch), job.steps * kStep);
+  wait_copies<0>();
   if (x.along_k)
     split_rows<F>(job, x, at, held, grid.row_threads, &scratch.of_warp[0][0]);
   else

@@ -156,14 +156,13 @@ __device__ void produce(const Job& job, char* ring, ProductShared& shared, const
     const TileIndex tile = tile_at(job, item.tile);
     PanelSource<F, Shape::kRows> a(job, job.a, tile.batch, tile.row, item.step0);
     PanelSource<F, Shape::kCols> b(job, job.b, tile.batch, tile.col, item.step0);
-    if (index == share.first) hopper::wait_for_predecessor();  // as late as can be
     constexpr int kWordsA = Shape::kRows * sizeof(uint32_t), kWordsB = Shape::kCols * sizeof(uint32_t);
+    uint64_t* const words_full = &shared.words_full[words.stage];
+    uint32_t(&to)[2][kTile] = shared.words[words.stage];
     hopper::wait(&shared.words_empty[words.stage], words.parity ^ 1);
     shared.tiles[words.stage] = tile;
-    hopper::arrive_expecting(&shared.words_full[words.stage], kWordsA + kWordsB);
-    uint32_t(&to)[2][kTile] = shared.words[words.stage];
-    hopper::copy_bulk(to[0], a.words, kWordsA, &shared.words_full[words.stage]);
-    hopper::copy_bulk(to[1], b.words, kWordsB, &shared.words_full[words.stage]);
+    hopper::arrive_expecting(words_full, kWordsA + kWordsB);
+    if (index == share.first) hopper::wait_for_predecessor();  // as late as can be
     words.advance();
     for (int step = item.step0; step < item.step1; ++step) {
       char* stage = ring + at.stage * R::kStageBytes;
@@ -172,6 +171,9 @@ __device__ void produce(const Job& job, char* ring, ProductShared& shared, const
       a.copy_next(stage, &shared.full[at.stage]);
       b.copy_next(stage + R::kBytesA, &shared.full[at.stage]);
       at.advance();
+      if (step > item.step0) continue;
+      hopper::copy_bulk(to[0], a.words, kWordsA, words_full);
+      hopper::copy_bulk(to[1], b.words, kWordsB, words_full);
     }
   }
 }
@@ -291,11 +293,15 @@ __device__ void consume(const Job& job, char* ring, float* staging, typename Sca
   Cursor<2> words;
   for (int index = share.first; index < job.items; index += share.stride) {
     const Item item = share.item(job, index);
-    Multiply::tile(job, shared, a, b, at, t, item.step1 - item.step0, sum, on_full);
+    const int steps = item.step1 - item.step0;
+    const bool early = !uses_mailboxes<R>(steps, blocks);
+    if (blocks > 1 && early) announce_mailboxes(shared.cluster, t, rank, blocks);
+    Multiply::tile(job, shared, a, b, at, t, steps, sum, on_full);
+    if (blocks > 1 && !early) announce_mailboxes(shared.cluster, t, rank, blocks);
     hopper::wait(&shared.words_full[words.stage], words.parity);
     if (blocks > 1) Scales::agree(shared, words.stage, t, rank, blocks, sum);
-    if (blocks == 2) add_up_cluster<2>(shared.cluster, sum, ring, t, rank);
-    if (blocks == 4) add_up_cluster<4>(shared.cluster, sum, ring, t, rank);
+    if (blocks == 2) add_up_cluster<R, 2>(shared.cluster, sum, ring, t, rank);
+    if (blocks == 4) add_up_cluster<R, 4>(shared.cluster, sum, ring, t, rank);
     if constexpr (Scales::kKnown)
       if (item.part >= 0 && !add_up_parts(job, item.tile - job.whole, item.part, sum, shared.last, t)) break;
     const int cols = Shape::kWarpCols >> blocks / 2, first = static_cast<int>(rank) * cols;

@@ -50,41 +50,55 @@ Operand operand(const float* data, int64_t size, int64_t stride, int64_t k_strid
 // still runs, and would crowd on the few multiprocessors that are free by then.
 constexpr int kAloneBytes = 116 * 1024;
 
-template <class F, int THREADS>
-void launch_pass(const Job& job, bool split_a, bool split_b, int sms, Stream stream) {
-  PassGrid grid = {};
+struct PassLaunch {
+  PassGrid grid;
+  int cluster;
+  int64_t blocks;
+};
+
+PassLaunch plan_pass(const Job& job, bool split_a, bool split_b, int threads) {
   const int64_t depth = int64_t{job.steps} * kStep;
-  grid.row_threads = std::max(8, next_power_of_two(ceil_div(depth, 4 * kHeld)));
   const bool strips = (split_a && !job.a.along_k) || (split_b && !job.b.along_k);
-  const int cluster = strips ? static_cast<int>(ceil_div(depth, kHeld * THREADS / kStripQuads)) : 1;
+  const int cluster = strips ? static_cast<int>(ceil_div(depth, kHeld * threads / kStripQuads)) : 1;
+  PassGrid grid = {};
+  grid.row_threads = std::max(8, next_power_of_two(ceil_div(depth, 4 * kHeld)));
   const auto blocks = [&](const Operand& x) {
     const int64_t panels = x.count * x.panels;
-    return x.along_k ? panels * kTile * grid.row_threads / THREADS : panels * (kTile / kStrip) * cluster;
+    return x.along_k ? panels * kTile * grid.row_threads / threads : panels * (kTile / kStrip) * cluster;
   };
   grid.busy_b = split_b ? blocks(job.b) : 0;
   grid.busy_a = split_a ? blocks(job.a) : 0;
   grid.blocks_b = ceil_div(grid.busy_b, cluster) * cluster;
-  const int64_t all = grid.blocks_b + ceil_div(grid.busy_a, cluster) * cluster;
+  return {grid, cluster, grid.blocks_b + ceil_div(grid.busy_a, cluster) * cluster};
+}
+
+template <class F, int THREADS>
+void launch_pass(const Job& job, bool split_a, bool split_b, int sms, Stream stream) {
+  const PassLaunch pass = plan_pass(job, split_a, split_b, THREADS);
   static std::atomic<uint64_t> prepared{0};
   const auto kernel = split_pass<F, THREADS>;
   constexpr int kMostBytes = std::max(Held<THREADS>::kBytes, kAloneBytes);
   allow_shared_bytes(reinterpret_cast<const void*>(kernel), kMostBytes, prepared);
-  launch(kernel, all, THREADS, all <= sms ? kMostBytes : Held<THREADS>::kBytes, cluster, true, stream, job, grid);
+  const int bytes = pass.blocks <= sms ? kMostBytes : Held<THREADS>::kBytes;
+  launch(kernel, pass.blocks, THREADS, bytes, pass.cluster, true, stream, job, pass.grid);
 }
 
 template <class F>
 void launch_pass(const Job& job, bool split_a, bool split_b, int sms, Stream stream) {
   const int64_t depth = int64_t{job.steps} * kStep;
   const bool strips = (split_a && !job.a.along_k) || (split_b && !job.b.along_k);
-  const int64_t panels = split_a * job.a.count * job.a.panels + split_b * job.b.count * job.b.panels;
-  // Of a strip, a block holds as many of k as it has threads; a cluster, more. Where blocks of 512 threads would do for
-  // half of the multiprocessors, smaller ones are for all.
-  const bool few = depth <= 1024 && 2 * panels * kTile * depth <= int64_t{512} * 4 * kHeld * sms;
+  // As small as may be, if that leaves a quarter of the multiprocessors to the product's blocks, which then are ready
+  // when the pass ends.
+  const auto few = [&](int threads) {
+    const PassLaunch pass = plan_pass(job, split_a, split_b, threads);
+    return pass.cluster <= kMaxCluster && depth <= 1024 && pass.blocks <= sms / 4 * 3;
+  };
+  // Of a strip, a block holds as many of k as it has threads; a cluster, more.
   if (strips && depth > kMaxCluster * 512)
     launch_pass<F, 1024>(job, split_a, split_b, sms, stream);
-  else if (strips ? depth <= 128 : few)
+  else if (few(128) || (strips && depth <= 128))
     launch_pass<F, 128>(job, split_a, split_b, sms, stream);
-  else if (strips && (depth <= 256 || few))
+  else if (few(256) || (strips && depth <= 256))
     launch_pass<F, 256>(job, split_a, split_b, sms, stream);
   else
     launch_pass<F, 512>(job, split_a, split_b, sms, stream);
