@@ -100,6 +100,11 @@ __device__ __forceinline__ void copy_bulk(void* target, const void* source, uint
                : "memory");
 }
 
+// Brings a tensor map to where copies look for it.
+__device__ __forceinline__ void prefetch_map(const void* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
 // The box at (x, y, z, w) of a tensor map.
 __device__ __forceinline__ void copy_tensor(void* target, const void* map, int x, int y, int z, int w,
                                             uint64_t* barrier) {

@@ -341,7 +341,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   __syncthreads();
   hopper::launch_dependents();
   enter_cluster(share.blocks);
-  if (threadIdx.x == kConverters) loader.start(job, share);
+  if (threadIdx.x == kConverters) loader.start(job, maps, share);
   hopper::wait_for_predecessor();
 
   float* raw = reinterpret_cast<float*>(ring + R::kBytes);
@@ -359,6 +359,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     const auto load = [&] {
       if (t == 0) loader.load(job, maps, raw, share);
     };
+#pragma unroll 1
     for (int i = 0; i < Raw::kStages; ++i) load();
     float* staging = raw + Raw::kFloats;
     consume<R, OnlineScales<R>, AddStages<R>, A_ALONG_M, B_ALONG_N>(job, ring, staging, shared, t, share, load);

@@ -157,7 +157,9 @@ struct PanelLoader {
   int row, col, k;          // of the tile
   int matrix[2], group[2];  // its matrices of both operands, and their groups
 
-  __device__ __forceinline__ void start(const Job& job, const Share& share) {
+  __device__ __forceinline__ void start(const Job& job, const RawMaps& maps, const Share& share) {
+    if (job.a.mapped) hopper::prefetch_map(&maps.a);
+    if (job.b.mapped) hopper::prefetch_map(&maps.b);
     tile = share.first;
     step = share.step0;
     slot = 0;
