@@ -26,6 +26,10 @@ constexpr int64_t kAtenUndivided = 640;
 // To add up parts of k; for a very long k, and up to kAtenFew rows or columns.
 constexpr double kAtenSplitSeconds = 6e-6, kAtenVeryLongSplitSeconds = 7.5e-6, kAtenFewSplitSeconds = 3.3e-6;
 constexpr int64_t kAtenFew = 4, kAtenVeryLong = 7168;
+// The share of that time which the smallest outputs take, all of it less so many elements, and always up to
+// kAtenSkinny.
+constexpr double kAtenSplitLeast = 0.4, kAtenSplitOutputs = 110000;
+constexpr int64_t kAtenSkinny = 16;
 constexpr int kThreadsToFill = 512;    // a multiprocessor needs about as many to reach a row's measured efficiency
 constexpr double kScatteredReads = 2;  // a row that reads element by element, along the wrong dimension
 
@@ -76,7 +80,9 @@ double aten_seconds(const Problem& p, const Device& device) {
   if (p.batch == 1 && narrow > kAtenNarrow && p.k <= kAtenUndivided) steps = kAtenElementSeconds * p.k;
   const double read = bytes(p) / ((p.batch > 1 ? 0.6 : 0.5) * bandwidth);
   const double long_split = p.k < kAtenVeryLong ? kAtenSplitSeconds : kAtenVeryLongSplitSeconds;
-  const double split = !few_tiles ? 0 : narrow <= kAtenFew ? kAtenFewSplitSeconds : long_split;
+  const double part =
+      narrow <= kAtenSkinny ? 1 : std::min(1.0, kAtenSplitLeast + double(p.m) * p.n / kAtenSplitOutputs);
+  const double split = !few_tiles ? 0 : narrow <= kAtenFew ? kAtenFewSplitSeconds : part * long_split;
   const double narrow_batches = p.batch > 1 && narrow <= 64 && std::max(p.m, p.n) > 64 ? kAtenNarrowBatches : 1;
   return std::max(kLaunchSeconds + narrow_batches * std::max(compute, read) + split, 1e-6 + steps);
 }

@@ -13,24 +13,24 @@ namespace {
 // Measured on an H200. The tensor cores take 256 cycles for a 16-bit product of a tile and a step; their clock falls
 // under load.
 constexpr double kCyclesOfStep = 256, kTensorClock = 1.45e9;
-constexpr double kTileSeconds = 2.2e-6;       // to fill the pipeline, and to store
-constexpr double kShortTileSeconds = 0.9e-6;  // more at most, where few steps follow each other
+constexpr double kTileSeconds = 1.57e-6;       // to fill the pipeline, and to store
+constexpr double kShortTileSeconds = 1.25e-6;  // more at most, where few steps follow each other
 constexpr double kFewSteps = 6;
-constexpr double kClusterSeconds = 0.8e-6;  // to add up a cluster's parts, for each but the first
+constexpr double kClusterSeconds = 0.71e-6;  // to add up a cluster's parts, for each but the first
 // To share tiles that are left over, and for each of the blocks that share one.
 constexpr double kSharingSeconds = 2.0e-6, kPartSeconds = 0.7e-6;
-constexpr int64_t kLeastPart = 2;              // steps of k
-constexpr double kLaunchSeconds = 3.5e-6;      // pass and product, when there is nothing to do
-constexpr double kSumSeconds = 3.0e-6;         // one launch more
-constexpr double kPassBandwidth = 0.8;         // of a copy's
-constexpr double kFusedStepSeconds = 1.15e-6;  // to split a stage, which takes longer than its products
-constexpr double kFusedTileSeconds = 3.3e-6;
-constexpr double kFusedLaunchSeconds = 3.8e-6;
+constexpr int64_t kLeastPart = 2;             // steps of k
+constexpr double kLaunchSeconds = 2.4e-6;     // pass and product, when there is nothing to do
+constexpr double kSumSeconds = 4.2e-6;        // one launch more
+constexpr double kPassBandwidth = 0.8;        // of a copy's
+constexpr double kFusedStepSeconds = 1.2e-6;  // to split a stage, which takes longer than its products
+constexpr double kFusedTileSeconds = 2.95e-6;
+constexpr double kFusedLaunchSeconds = 2.4e-6;
 // What a tile of half the size takes of a whole one's: of its steps, and of the rest.
-constexpr double kHalfStep = 0.65, kHalfRest = 0.87, kHalfFusedStep = 0.83, kHalfFusedRest = 0.6;
+constexpr double kHalfStep = 0.65, kHalfRest = 0.78, kHalfFusedStep = 0.81, kHalfFusedRest = 0.6;
 // Elements that are copied one by one.
-constexpr double kFusedUnaligned = 1.8, kPassUnaligned = 1.5, kUnalignedSeconds = 0.5e-6;
-constexpr double kOddTileSeconds = 1.8e-6;  // to store a tile whose columns can't be stored in pairs
+constexpr double kFusedUnaligned = 2.25, kPassUnaligned = 1.2, kUnalignedSeconds = 0.4e-6;
+constexpr double kOddTileSeconds = 0.8e-6;  // to store a tile whose columns can't be stored in pairs
 constexpr int64_t kShortestSlice = 256;
 constexpr int64_t kMoreSlices = 6;
 constexpr size_t kDefaultLimitMib = 4096;
