@@ -70,7 +70,8 @@ double aten_seconds(const Problem& p, const Device& device) {
   const bool few_tiles = p.batch == 1 && double(p.m) * p.n < device.sms * 4096.0 && p.k >= 1024;
   const auto padded = [&](int64_t x) {
     const bool wide = x > 64 && (x <= kAtenWide || p.batch > 1 || (few_tiles && p.k >= kAtenLong));
-    return ceil_div(x, wide ? kAtenWide : kAtenWidth) * (wide ? kAtenWide : kAtenWidth);
+    const int64_t width = wide ? kAtenWide : kAtenWidth;
+    return ceil_div(x, width) * width;
   };
   const int64_t m = padded(p.m), n = padded(p.n);
   const double efficiency = p.batch == 1 && std::min(m, n) <= kAtenNarrow ? kAtenNarrowEfficiency : kAtenEfficiency;

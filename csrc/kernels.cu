@@ -27,7 +27,7 @@ namespace sgemm::SGEMM_BACKEND {
 namespace {
 
 using ieee::Skinny;
-using split::Bf16x6, split::Fp16x3, split::SplitProduct;
+using split::Bf16x6, split::Fp16x3, split::NarrowProduct, split::SplitProduct;
 
 // PyTorch's own kernel, which the binding calls. It belongs to no family: no family falls back to it.
 constexpr Kernel kAten = {
@@ -122,7 +122,7 @@ const Kernel kTable[] = {
     limited_row<Tiny>("ieee_tiny", "ieee", ieee::tiny_seconds),
     split_row<SplitProduct<Bf16x6>>("split_bf16x6", "three bfloat16 an element, six tensor-core products"),
     split_row<SplitProduct<Fp16x3>>("split_fp16x3", "two float16 an element, three products, each result certified"),
-    split_row<SplitProduct<Fp16x3, false, 128, 64>>("split_fp16x3_narrow", "the same in narrow tiles, for few of them"),
+    split_row<NarrowProduct>("split_fp16x3_narrow", "the same in narrow tiles, for few of them"),
     split_row<SplitProduct<Fp16x3, true>>("split_fp16x3_fused", "in one kernel: split on the way to the tensor cores"),
     split_row<SplitProduct<Fp16x3, true, 128, 64>>("split_fp16x3_fused_narrow", "the same in tiles for few columns"),
     split_row<SplitProduct<Fp16x3, true, 64, 128>>("split_fp16x3_fused_flat", "the same in tiles for few rows"),

@@ -270,8 +270,10 @@ Tensor mm_packed(const Tensor& a, const Tensor& b, const Tensor& packed, const s
   }
 #if defined(SGEMM_SM90A)
   const torch::stable::accelerator::DeviceGuard guard(out.get_device_index());
-  const Tensor workspace = empty({static_cast<int64_t>(ceil_div(split::packed_workspace(p, device), 4))}, out);
-  split::launch_packed(p, packed.mutable_data_ptr(), {current_stream(out), &device, workspace.mutable_data_ptr()});
+  const split::PackedProduct planned = split::plan_packed(p, device);
+  const Tensor workspace = empty({static_cast<int64_t>(ceil_div(planned.workspace, 4))}, out);
+  split::launch_packed(p, planned, packed.mutable_data_ptr(),
+                       {current_stream(out), &device, workspace.mutable_data_ptr()});
 #endif
   return out;
 }

@@ -193,46 +193,21 @@ Layout layout(const Shape& shape, const Problem& piece, const Plan& plan) {
   return l;
 }
 
-namespace {
-
-size_t workspace(const Shape& shape, const Problem& p, const Device& device, bool packed_b) {
-  const Plan chosen = plan(shape, p, device, workspace_limit(), packed_b);
+size_t workspace(const Shape& shape, const Problem& p, const Plan& plan) {
   Problem piece = p;
-  piece.m = chosen.m;
-  piece.n = chosen.n;
-  piece.batch = chosen.batch;
-  return layout(shape, piece, chosen).total;
-}
-
-}  // namespace
-
-template <class F, bool FUSED, int M, int N>
-double SplitProduct<F, FUSED, M, N>::seconds(const Problem& p, const Device& device) {
-  return plan(kShape, p, device, workspace_limit()).seconds;
-}
-
-template <class F, bool FUSED, int M, int N>
-size_t SplitProduct<F, FUSED, M, N>::workspace(const Problem& p, const Device& device) {
-  return split::workspace(kShape, p, device, false);
-}
-
-template struct SplitProduct<Bf16x6>;
-template struct SplitProduct<Fp16x3>;
-template struct SplitProduct<Fp16x3, false, 128, 64>;
-template struct SplitProduct<Fp16x3, true>;
-template struct SplitProduct<Fp16x3, true, 128, 64>;
-template struct SplitProduct<Fp16x3, true, 64, 128>;
-
-bool narrow_for_packed(const Problem& p, const Device& device) {
-  const auto seconds = [&](const Shape& shape) { return plan(shape, p, device, workspace_limit(), true).seconds; };
-  return seconds(NarrowProduct::kShape) < seconds(SplitProduct<Fp16x3>::kShape);
+  piece.m = plan.m;
+  piece.n = plan.n;
+  piece.batch = plan.batch;
+  return layout(shape, piece, plan).total;
 }
 
 size_t packed_bytes(int64_t k, int64_t n) { return packed_layout(SplitProduct<Fp16x3>::kShape, k, n).total; }
 
-size_t packed_workspace(const Problem& p, const Device& device) {
-  const Shape& shape = narrow_for_packed(p, device) ? NarrowProduct::kShape : SplitProduct<Fp16x3>::kShape;
-  return workspace(shape, p, device, true);
+PackedProduct plan_packed(const Problem& p, const Device& device) {
+  const auto planned = [&](const Shape& shape) { return plan(shape, p, device, workspace_limit(), true); };
+  const Plan square = planned(SplitProduct<Fp16x3>::kShape), narrow = planned(NarrowProduct::kShape);
+  if (narrow.seconds < square.seconds) return {narrow, true, workspace(NarrowProduct::kShape, p, narrow)};
+  return {square, false, workspace(SplitProduct<Fp16x3>::kShape, p, square)};
 }
 
 }  // namespace sgemm::split

@@ -59,8 +59,8 @@ PackedLayout packed_layout(const Shape& shape, int64_t k, int64_t n);
 
 // Where a piece's buffers lie in the workspace.
 struct Layout {
-  size_t planes_a, planes_b;  // panels of kPanelBytes: (batch or 1, tiles, steps, pairs)
-  size_t words_a, words_b;    // a row's or column's scale and guard: (batch or 1, tiles, 128) uint32
+  size_t planes_a, planes_b;  // panels of kPanelBytes: (batch or 1, rows of panels, steps, pairs)
+  size_t words_a, words_b;    // a row's or column's scale and guard: (batch or 1, rows of panels, 128) uint32
   size_t marks;               // (tiles, 4, 8) uint32
   size_t masks;               // (tiles, 4, 256) uint16
   size_t part_sums, arrived;  // of tiles that are left over: (tiles, parts, tile's m, n) float and (tiles) uint32
@@ -68,5 +68,8 @@ struct Layout {
   size_t total;
 };
 Layout layout(const Shape& shape, const Problem& piece, const Plan& plan);
+
+// Bytes of the workspace in which all of a problem's pieces run.
+size_t workspace(const Shape& shape, const Problem& p, const Plan& plan);
 
 }  // namespace sgemm::split

@@ -34,7 +34,7 @@ struct Ring {
 
 constexpr int kMaxStages = 8;
 template <class F, class Shape>
-using ProductRing = Ring<F, Shape, (Shape::kSums == 64 ? 6 : kMaxStages) / kPairs<F>>;
+using ProductRing = Ring<F, Shape, (Shape::kHalfSize ? kMaxStages : 6) / kPairs<F>>;
 
 // A place in the ring, and the parity of the round.
 template <int STAGES>

@@ -19,7 +19,7 @@ constexpr int kConverters = 256;  // threads, half of them for each operand
 template <class SHAPE>
 struct RawRing {
   using Shape = SHAPE;
-  static constexpr int kStages = Shape::kSums == 64 ? 3 : 4;
+  static constexpr int kStages = Shape::kHalfSize ? 4 : 3;
   static constexpr int kFloatsA = Shape::kRows * kStep, kFloatsB = Shape::kCols * kStep;  // of a panel
   static constexpr int kFloats = kStages * (kFloatsA + kFloatsB);
   static constexpr int kBytes = kFloats * static_cast<int>(sizeof(float));

@@ -17,21 +17,28 @@ struct SplitProduct {
   static constexpr Reads kReads = Reads::kAnyStrides;
   static constexpr int kArch = 90;  // wgmma is sm_90a's alone
 
-  static double seconds(const Problem& p, const Device& device);
-  static size_t workspace(const Problem& p, const Device& device);
+  static Plan plan(const Problem& p, const Device& device) { return split::plan(kShape, p, device, workspace_limit()); }
+  static double seconds(const Problem& p, const Device& device) { return plan(p, device).seconds; }
+  static size_t workspace(const Problem& p, const Device& device) {
+    return split::workspace(kShape, p, plan(p, device));
+  }
   static void launch(const Problem& p, const Context& context);  // only where SGEMM_SM90A is defined
 };
 
 using NarrowProduct = SplitProduct<Fp16x3, false, kTile, kTile / 2>;
 
-// A B that is split once, as split_fp16x3 does it, for many products: its size, and the workspace of a product with it,
-// which may have narrow tiles.
+// A product with a B that was split once, as split_fp16x3 does it, for many products.
+struct PackedProduct {
+  Plan plan;
+  bool narrow;       // a NarrowProduct's tiles are predicted to be faster
+  size_t workspace;  // bytes
+};
+// p.b is the matrix that was packed; p.batch is 1.
+PackedProduct plan_packed(const Problem& p, const Device& device);
 size_t packed_bytes(int64_t k, int64_t n);
-size_t packed_workspace(const Problem& p, const Device& device);
-bool narrow_for_packed(const Problem& p, const Device& device);
-// Only where SGEMM_SM90A is defined. p.b is the matrix that was packed; p.batch is 1.
+// Only where SGEMM_SM90A is defined.
 void pack_b(const ConstMatrix& b, void* packed, const Context& context);
-void launch_packed(const Problem& p, void* packed, const Context& context);
+void launch_packed(const Problem& p, const PackedProduct& planned, void* packed, const Context& context);
 
 struct Redone {
   uint64_t elements, tiles;

@@ -212,8 +212,7 @@ MatrixView<T> block(const MatrixView<T>& x, int64_t batch, int64_t i, int64_t j,
 }
 
 template <class Row>
-void launch_split(const Problem& p, char* packed, const Context& context) {
-  const Plan plan = split::plan(Row::kShape, p, *context.device, workspace_limit(), packed);
+void launch_split(const Problem& p, const Plan& plan, char* packed, const Context& context) {
   const int64_t depth = std::max<int64_t>(1, p.k);
   for (int64_t z = 0; z < p.batch; z += plan.batch)
     for (int64_t i = 0; i < p.m; i += plan.m)
@@ -241,7 +240,7 @@ void launch_split(const Problem& p, char* packed, const Context& context) {
 
 template <class F, bool FUSED, int M, int N>
 void SplitProduct<F, FUSED, M, N>::launch(const Problem& p, const Context& context) {
-  launch_split<SplitProduct>(p, nullptr, context);
+  launch_split<SplitProduct>(p, plan(p, *context.device), nullptr, context);
 }
 template void SplitProduct<Bf16x6>::launch(const Problem&, const Context&);
 template void SplitProduct<Fp16x3>::launch(const Problem&, const Context&);
@@ -250,10 +249,9 @@ template void SplitProduct<Fp16x3, true>::launch(const Problem&, const Context&)
 template void SplitProduct<Fp16x3, true, 128, 64>::launch(const Problem&, const Context&);
 template void SplitProduct<Fp16x3, true, 64, 128>::launch(const Problem&, const Context&);
 
-void launch_packed(const Problem& p, void* packed, const Context& context) {
-  const auto launch =
-      narrow_for_packed(p, *context.device) ? launch_split<NarrowProduct> : launch_split<SplitProduct<Fp16x3>>;
-  launch(p, static_cast<char*>(packed), context);
+void launch_packed(const Problem& p, const PackedProduct& planned, void* packed, const Context& context) {
+  const auto launch = planned.narrow ? launch_split<NarrowProduct> : launch_split<SplitProduct<Fp16x3>>;
+  launch(p, planned.plan, static_cast<char*>(packed), context);
 }
 
 void pack_b(const ConstMatrix& b, void* packed, const Context& context) {

@@ -38,10 +38,10 @@ struct TileShape {
   __device__ __forceinline__ static int row(int t, int e) { return warp_row(t) + t % 32 / 4 + e / 2 % 2 * 8; }
   __device__ __forceinline__ static int col(int t, int e) { return warp_col(t) + e / 4 * 8 + t % 4 * 2 + e % 2; }
 
-  // Blocks of a cluster may finish half a band each. What they mark lies in the slot of its own half.
-  static constexpr bool kHalves = kSums < 64;
+  static constexpr bool kHalfSize = M * N < kTile * kTile;
+  // Then blocks of a cluster may finish half a band each. What they mark lies in the slot of its own half.
   static constexpr int kSlots = 4;
-  __device__ __forceinline__ static int band_of_slot(int slot) { return kHalves ? slot / 2 : slot; }
+  __device__ __forceinline__ static int band_of_slot(int slot) { return kHalfSize ? slot / 2 : slot; }
 };
 
 constexpr int kStagedFloats = 16 * 32;  // of a warp: a band
@@ -68,7 +68,7 @@ class TileOutput {
         row0_(int64_t{tile.row} * Shape::kRows + Shape::warp_row(t)),
         col0_(int64_t{tile.col} * Shape::kCols + Shape::warp_col(t)),
         rows_left_(static_cast<int>(min(job.p.m - row0_, int64_t{16}))),
-        cols_left_(static_cast<int>(min(job.p.n - col0_, int64_t{Shape::kHalves ? first + cols : Shape::kWarpCols}))),
+        cols_left_(static_cast<int>(min(job.p.n - col0_, int64_t{Shape::kHalfSize ? first + cols : Shape::kWarpCols}))),
         bands_{first / 32, min((first + cols + 31) / 32, (cols_left_ + 31) / 32)},
         d_(job.p.d.matrix(tile.batch).at(row0_, col0_)),
         c_(job.p.beta == 0 ? nullptr : job.p.c.matrix(tile.batch).at(row0_, col0_)) {}
@@ -263,13 +263,13 @@ class TileOutput {
         mask |= 1u << r;
     }
     if (!__any_sync(~0u, mask)) return 0;
-    const int slot = Shape::kHalves ? band * 2 + first_ / 16 % 2 : band;
+    const int slot = Shape::kHalfSize ? band * 2 + first_ / 16 % 2 : band;
     job_.masks[(int64_t{index} * Shape::kSlots + slot) * kConsumers + t_] = static_cast<uint16_t>(mask);
     return (__reduce_add_sync(~0u, __popc(mask)) << 8) | 1u << slot;
   }
 
   __device__ __forceinline__ bool inside(int col) const {
-    return (!Shape::kHalves || col >= first_) && col < cols_left_;
+    return (!Shape::kHalfSize || col >= first_) && col < cols_left_;
   }
   __device__ __forceinline__ float* d(int r, int col) const { return d_ + r * job_.p.d.row + col * job_.p.d.col; }
   __device__ __forceinline__ float with_c(float x, int r, int col) const {
