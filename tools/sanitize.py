@@ -25,8 +25,17 @@ PLANTABLE = ("memcheck", "initcheck")
 OURS = "5sgemm"  # the mangled namespace of our kernels: PyTorch's are not what is checked here
 
 # Less than a tile, tiles with tails in every direction, and whole tiles, the smaller ones for rows
-# that take no others; row-major and transposed operands, and some that are only 4-byte aligned.
-SHAPES = ((1, 7, 3), (8, 8, 8), (31, 30, 64), (65, 67, 33), (129, 130, 17), (128, 128, 32))
+# that take no others, and few tiles with a k long enough for a cluster's blocks to share it;
+# row-major and transposed operands, and some that are only 4-byte aligned.
+SHAPES = (
+    (1, 7, 3),
+    (8, 8, 8),
+    (31, 30, 64),
+    (65, 67, 33),
+    (129, 130, 17),
+    (128, 128, 32),
+    (129, 65, 300),
+)
 # More tiles than multiprocessors. racecheck would take minutes over it.
 MANY_TILES = (17200, 20, 512)
 LAYOUTS = (("N", "N"), ("N", "T"), ("T", "N"), ("T", "T"), ("off", "off"))

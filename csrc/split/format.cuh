@@ -100,6 +100,24 @@ struct QuadPlanes {
   }
 };
 
+// Where four neighbours in a panel of ROWS lie, from row `row` and `k` on: bytes from the beginning of their step, in
+// the first plane of a pair and in the second. Panels are swizzled as wgmma wants them. K-major: row r holds 128 bytes,
+// 32 of k of the first plane, then of the second; its 16-byte chunk c lies at chunk c ^ (r % 8). MN-major: for each
+// plane one or two blocks of 64 rows, in which each of k holds 64 rows in 128 bytes, chunks swizzled by k % 8.
+struct PanelPlace {
+  int first, second;
+};
+
+template <bool ALONG_MN, int ROWS = kTile>
+__device__ __forceinline__ PanelPlace place_in_panel(int row, int k) {
+  if (!ALONG_MN) {
+    const int first = row * 128 + ((k / 8 ^ row % 8) << 4) + k / 4 % 2 * 8;
+    return {first, first ^ 64};
+  }
+  const int first = row / 64 * 4096 + k * 128 + ((row % 64 / 8 ^ k % 8) << 4) + row / 4 % 2 * 8;
+  return {first, first + ROWS * kRowBytes / 2};
+}
+
 // The exponent that a row is divided by, from the bits of its largest magnitude. Rows of very small elements don't come
 // up to the top: the factor must be a float. A row with Inf or NaN is redone, whatever its scale.
 template <class F>

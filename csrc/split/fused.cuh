@@ -75,15 +75,7 @@ __device__ __forceinline__ Extremes split_stage(const Quads<QuadPlace<ALONG_MN, 
                                                 const QuadPlace<ALONG_MN, ROWS>& at, char* panel, int rows_left) {
   Extremes extremes;
   constexpr int kFlip = at.k_on(1) % 8 * 16;  // of odd quads, whose k may turn the swizzle
-  int first, second;
-  if (ALONG_MN) {
-    first = at.row / 64 * 4096 + at.k * 128 + (((at.row % 64 / 8) ^ at.k % 8) << 4) + at.row / 4 % 2 * 8;
-    second = first + ROWS * kRowBytes / 2;
-  } else {
-    const int chunk = at.k / 8, swizzle = at.row % 8;
-    first = at.row * 128 + ((chunk ^ swizzle) << 4) + at.k / 4 % 2 * 8;
-    second = first ^ 64;
-  }
+  const PanelPlace place = place_in_panel<ALONG_MN, ROWS>(at.row, at.k);
 #pragma unroll
   for (int j = 0; j < at.kQuads; ++j) {
     const int flip = j % 2 ? kFlip : 0, on = (at.rows_on(j) + at.k_on(j)) * 128;
@@ -92,7 +84,7 @@ __device__ __forceinline__ Extremes split_stage(const Quads<QuadPlace<ALONG_MN, 
       extremes.add(planes.xy[0]);
       extremes.add(planes.zw[0]);
     }
-    planes.store(panel + (first ^ flip) + on, panel + (second ^ flip) + on);
+    planes.store(panel + (place.first ^ flip) + on, panel + (place.second ^ flip) + on);
   }
   return extremes;
 }
@@ -195,27 +187,23 @@ struct Converter {
     return begins;
   }
 
-  // Of the elements at `raw`, which scaled are v.
-  __device__ __forceinline__ static bool any_small(const float* raw, const Quads& v) {
-    uint32_t any = 0;
+  // Of the elements at `raw`, which scaled are v: a bit for each that is small.
+  __device__ __forceinline__ static uint32_t small_ones(const float* raw, const Quads& v) {
+    uint32_t bits = 0;
 #pragma unroll
     for (int j = 0; j < kQuads; ++j) {
       const float4 x = raw_quad<Place>(raw, j);
-      any |= is_small<Fp16x3>(x.x, v[j].x) | is_small<Fp16x3>(x.y, v[j].y) | is_small<Fp16x3>(x.z, v[j].z) |
-             is_small<Fp16x3>(x.w, v[j].w);
+      bits |= (is_small<Fp16x3>(x.x, v[j].x) | is_small<Fp16x3>(x.y, v[j].y) << 1 | is_small<Fp16x3>(x.z, v[j].z) << 2 |
+               is_small<Fp16x3>(x.w, v[j].w) << 3)
+              << 4 * j;
     }
-    return __any_sync(~0u, any);
+    return bits;
   }
 
-  __device__ __forceinline__ void count_small(const float* raw, const Quads& v) const {
-#pragma unroll
-    for (int j = 0; j < kQuads; ++j) {
-      const float4 x = raw_quad<Place>(raw, j);
-      uint32_t* small = &rows.small[at.row + at.rows_on(j)];
-      if (is_small<Fp16x3>(x.x, v[j].x)) atomicAdd(small, 1u);
-      if (is_small<Fp16x3>(x.y, v[j].y)) atomicAdd(small + (ALONG_MN ? 1 : 0), 1u);
-      if (is_small<Fp16x3>(x.z, v[j].z)) atomicAdd(small + (ALONG_MN ? 2 : 0), 1u);
-      if (is_small<Fp16x3>(x.w, v[j].w)) atomicAdd(small + (ALONG_MN ? 3 : 0), 1u);
+  __device__ __forceinline__ void count_small(uint32_t bits) const {
+    for (; bits; bits &= bits - 1) {
+      const int i = __ffs(bits) - 1;
+      atomicAdd(&rows.small[at.row + at.rows_on(i / 4) + (ALONG_MN ? i % 4 : 0)], 1u);
     }
   }
 
@@ -243,7 +231,7 @@ struct Converter {
         Factors(rows.factor, at).scale(v);
         split_stage(v, at, panel, rows_left);
       }
-      if (any_small(raw, v)) count_small(raw, v);
+      count_small(small_ones(raw, v));
     }
     if (!change && changed >> stage & 1) change_sums(stage, 1, false);
     return unscaled;

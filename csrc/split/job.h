@@ -20,7 +20,7 @@ struct Operand {
   char* planes;
   uint32_t* words;
 
-  int64_t neighbour() const { return along_k ? k_stride : stride; }  // distances in memory
+  SGEMM_HOST_DEVICE int64_t neighbour() const { return along_k ? k_stride : stride; }  // distances in memory
   int64_t across() const { return along_k ? stride : k_stride; }
   // Whether neighbours lie side by side, in lines that begin at multiples of 16 bytes.
   bool aligned() const {
@@ -48,6 +48,12 @@ struct Job {
   uint16_t* masks;    // (tiles, 4, 256)
   float4* part_sums;  // (tiles left over, parts, a thread's sums / 4, 256)
   uint32_t* arrived;  // how many of a tile's parts are there
+
+  // A step of a panel; panels of all matrices are counted.
+  template <class F>
+  SGEMM_HOST_DEVICE char* panel(const Operand& x, int64_t index, int step) const {
+    return x.planes + (index * steps + step) * kPairs<F> * kPanelBytes;
+  }
 
   // k of one entry of the batch: the last slice may be shorter.
   SGEMM_HOST_DEVICE int64_t depth(int64_t batch) const {

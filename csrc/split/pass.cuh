@@ -5,9 +5,6 @@
 //         them in shared memory: panels of 128 rows x 32 of k, already swizzled, K-major or MN-major as the source
 //         runs, so that the product loads a panel with one plain bulk copy and nothing is ever transposed.
 // Bound:  memory: 4 bytes an element in, 4 (8 for three planes) out.
-// Panel:  kPanelBytes, for each pair of planes. K-major: row r holds 128 bytes, 32 of k of the first plane, then of the
-//         second; its 16-byte chunk c lies at chunk c ^ (r % 8). MN-major: for each plane two blocks of 64 rows, in
-//         which each of k holds 64 rows in 128 bytes, chunks swizzled by k % 8.
 #pragma once
 #include "../common/async_copy.cuh"
 #include "format.cuh"
@@ -35,7 +32,7 @@ class Held {
         data_(x.data),
         from_(x.data + x.batch.offset(batch) + mn * x.stride + q * x.k_stride),
         apart_(k_apart * x.k_stride),
-        neighbour_(x.along_k ? x.k_stride : x.stride),
+        neighbour_(x.neighbour()),
         rows_(x.size - mn),
         k_left_(static_cast<int>(depth) - q),
         k_apart_(k_apart),
@@ -104,11 +101,6 @@ struct PassScratch {
   }
 };
 
-template <class F>
-__device__ __forceinline__ char* panel_at(const Job& job, const Operand& x, int64_t panel, int step) {
-  return x.planes + (panel * job.steps + step) * kPairs<F> * kPanelBytes;
-}
-
 // Rows along k, each held by `threads` neighbours.
 template <class F, int THREADS>
 __device__ __forceinline__ void split_rows(const Job& job, const Operand& x, const Place& at, const Held<THREADS>& held,
@@ -134,10 +126,9 @@ __device__ __forceinline__ void split_rows(const Job& job, const Operand& x, con
   const float factor = power_of_two(-exponent);
 
   uint32_t small = 0;
-  const int chunk = at.q / 8 % 4, swizzle = at.r % 8;
-  char* first = panel_at<F>(job, x, at.panel, at.q / kStep) + at.r * 128 + at.q / 4 % 2 * 8;
-  char* second = first + (((chunk + 4) ^ swizzle) << 4);
-  first += (chunk ^ swizzle) << 4;
+  const PanelPlace place = place_in_panel<false>(at.r, at.q % kStep);
+  char* const panel = job.panel<F>(x, at.panel, at.q / kStep);
+  char *const first = panel + place.first, *const second = panel + place.second;
   const int64_t apart = int64_t{at.apart / kStep} * kPairs<F> * kPanelBytes;
 #pragma unroll 2
   for (int j = 0; j < held.count; ++j) {
@@ -193,7 +184,6 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
 #pragma unroll
   for (int i = 0; i < 4; ++i) factor[i] = power_of_two(-row_exponent<F>(largest[i]));
 
-  const int chunk = at.r % 64 / 8;
   uint32_t small[4] = {};
 #pragma unroll 2
   for (int j = 0; j < held.count; ++j) {
@@ -203,9 +193,9 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
     small[1] += is_small<F>(v.y, s.y);
     small[2] += is_small<F>(v.z, s.z);
     small[3] += is_small<F>(v.w, s.w);
-    char* to = panel_at<F>(job, x, at.panel, q / kStep) + at.r / 64 * 4096 + q % kStep * 128 + ((chunk ^ q % 8) << 4) +
-               at.r / 4 % 2 * 8;
-    QuadPlanes<F>(s).store(to, to + kPanelBytes / 2);
+    const PanelPlace place = place_in_panel<true>(at.r, q % kStep);
+    char* const panel = job.panel<F>(x, at.panel, q / kStep);
+    QuadPlanes<F>(s).store(panel + place.first, panel + place.second);
   }
   if (__syncthreads_or(small[0] + small[1] + small[2] + small[3])) {
 #pragma unroll

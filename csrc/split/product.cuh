@@ -130,7 +130,7 @@ struct PanelSource {
       : planes_apart(kHalves == 2 && !x.along_k) {
     const int64_t index = int64_t{x.count == 1 ? 0 : batch} * x.panels + tile / kHalves;
     const int half = tile % kHalves;
-    panel = x.planes + (index * job.steps + step) * kPanel + half * kPanelBytes / (planes_apart ? 4 : 2);
+    panel = job.panel<F>(x, index, step) + half * kPanelBytes / (planes_apart ? 4 : 2);
     words = x.words + index * kTile + half * ROWS;
   }
 

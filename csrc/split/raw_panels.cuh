@@ -79,7 +79,7 @@ class RawReader {
         tile_(share.first),
         step_(share.step0) {
     if (!x_.mapped)
-      for (int i = 0; i < STAGES; ++i) copy_elements();
+      for (int i = 0; i < STAGES; ++i) copy_elements(i);
   }
 
   // The thread's first quad of the next panel, when it is there.
@@ -93,7 +93,7 @@ class RawReader {
 
   // The thread is done with it. Who sees that a stage of the ring is full knows that all threads are.
   __device__ __forceinline__ void release() {
-    if (!x_.mapped) copy_elements();
+    if (!x_.mapped) copy_elements(next_.stage);
     next_.advance();
   }
 
@@ -101,8 +101,8 @@ class RawReader {
   using Place = QuadPlace<ALONG_MN, ROWS>;
   static constexpr int kFloats = ROWS * kStep;
 
-  // The thread's own elements of the panel after those under way, to the place of the one that was used last.
-  __device__ __forceinline__ void copy_elements() {
+  // The thread's own elements of the panel after those under way.
+  __device__ __forceinline__ void copy_elements(int stage) {
     if (tile_ < job_.tiles) {
       const TileIndex tile = tile_at(job_, tile_);
       const int64_t row = int64_t{of_b_ ? tile.col : tile.row} * ROWS + at_.row, k = int64_t{step_} * kStep + at_.k;
@@ -111,7 +111,7 @@ class RawReader {
       const int64_t left = ALONG_MN ? k_left : rows_left, neighbours = ALONG_MN ? rows_left : k_left;
       const int64_t neighbour = ALONG_MN ? x_.stride : x_.k_stride;
       const float* quads = x_.data + x_.batch.offset(tile.batch) + row * x_.stride + k * x_.k_stride;
-      float* target = panels_ + slot_ * kFloats + at_.first_float();
+      float* target = panels_ + stage * kFloats + at_.first_float();
 #pragma unroll 1
       for (int j = 0; j < Place::kQuads; ++j) {
         const float* quad = quads + Place::rows_on(j) * x_.stride + Place::k_on(j) * x_.k_stride;
@@ -131,7 +131,6 @@ class RawReader {
       }
     }
     commit_copies();
-    slot_ = slot_ + 1 == STAGES ? 0 : slot_ + 1;
   }
 
   const Job& job_;
@@ -143,7 +142,7 @@ class RawReader {
   const int t_;
   const Place at_;
   Cursor<STAGES> next_;
-  int tile_, step_, slot_ = 0;  // to copy, element by element
+  int tile_, step_;  // to copy, element by element
 };
 
 // Copies the panels of both operands, as far as there are maps, in the order of tiles and stages. In shared memory; one

@@ -145,6 +145,12 @@ void with_layouts(const Job& job, const Launch& launch) {
     job.b.along_k ? launch(kYes, kNo) : launch(kYes, kYes);
 }
 
+// Whether COUNT neighbours of D, and of C if it is read, can be written and read at once.
+template <int COUNT>
+bool in_groups(const Problem& p) {
+  return has_groups<COUNT>(p.d) && (p.beta == 0 || has_groups<COUNT>(p.c));
+}
+
 // A piece's problem with its buffers. The k of `p` is that of its slices, d and c are whole; `packed` holds B's planes,
 // or is null.
 Job make_job(const Shape& shape, const Problem& p, const Plan& plan, char* packed, char* workspace) {
@@ -172,9 +178,9 @@ Job make_job(const Shape& shape, const Problem& p, const Plan& plan, char* packe
   if (packed) job.b.count = static_cast<int64_t>(plan.slices);
   job.steps = static_cast<int>(std::max<int64_t>(1, ceil_div(q.k, kStep)));
   job.group = kGroup;
-  job.quads = has_groups<4>(q.d) && (q.beta == 0 || has_groups<4>(q.c));
+  job.quads = in_groups<4>(q);
+  job.pairs = in_groups<2>(q);
   const float alpha = std::fabs(q.alpha);
-  job.pairs = has_groups<2>(q.d) && (q.beta == 0 || has_groups<2>(q.c));
   job.scaled_only = q.activation == Activation::kNone && (alpha == 0 || (alpha >= 0x1p-8f && alpha <= 0x1p8f));
   job.tiles = static_cast<int>(q.batch * job.a.tiles * job.b.tiles);
   job.whole = job.tiles - plan.left;

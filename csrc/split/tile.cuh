@@ -172,8 +172,7 @@ class TileOutput {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const Scaled s = scaled(sum, band, i, j, upper, lower);
-        *reinterpret_cast<float2*>(staging + place(r, i * 2 + j / 4) + j % 4) = s.x;
-        *reinterpret_cast<float2*>(staging + place(r + 8, i * 2 + j / 4) + j % 4) = s.y;
+        stage(s.x, s.y, i, staging, lane);
       }
       __syncwarp();
       const int col = band * 32 + lane, rows = inside(col) ? rows_left_ : 0;
@@ -196,13 +195,19 @@ class TileOutput {
   // banks, and so do the accumulators' pairs. Quad q of row r begins here:
   __device__ __forceinline__ static int place(int r, int q) { return r * 32 + ((q ^ (r % 4 * 2)) << 2); }
 
+  // A thread's neighbours in the i-th eight columns of a band, and those eight rows below.
+  __device__ __forceinline__ static void stage(float2 x, float2 below, int i, float* staging, int lane) {
+    const int r = lane / 4, q = i * 2 + lane % 4 / 2, half = lane % 2 * 2;
+    *reinterpret_cast<float2*>(staging + place(r, q) + half) = x;
+    *reinterpret_cast<float2*>(staging + place(r + 8, q) + half) = below;
+  }
   template <int BAND>
   __device__ __forceinline__ static void stage(const Sums& sum, float* staging, int lane) {
-    const int r = lane / 4, q = lane % 4 / 2, half = lane % 2 * 2;
 #pragma unroll
-    for (int e = 0; e < 16; e += 2)
-      *reinterpret_cast<float2*>(staging + place(r + e / 2 % 2 * 8, e / 4 * 2 + q) + half) = {sum[BAND * 16 + e],
-                                                                                              sum[BAND * 16 + e + 1]};
+    for (int i = 0; i < 4; ++i) {
+      const float* four = &sum[BAND * 16 + i * 4];
+      stage({four[0], four[1]}, {four[2], four[3]}, i, staging, lane);
+    }
   }
   __device__ __forceinline__ static void stage(const Sums& sum, int band, float* staging, int lane) {
     if (band == 0) return stage<0>(sum, staging, lane);
