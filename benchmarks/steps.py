@@ -25,14 +25,9 @@ class Way:
 
 def describe(options: Options, _: torch.device) -> str:
     """In words, for a record; as ``Options.describe``."""
-    state = (
-        f"after {SUSTAINED_SECONDS} s of the same"
-        if options.sustained
-        else f"after {options.idle * 1e3:.0f} ms idle"
-    )
     return (
         "wall clock of whole steps, synchronised before and after, both sides by turns, "
-        f"each step {state}"
+        + options.state_before("step")
     )
 
 

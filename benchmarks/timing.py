@@ -42,12 +42,14 @@ class Options:
         """In words, for a record."""
         if device.type != "cuda":
             return "wall clock by torch.utils.benchmark, both sides by turns, best block, cached"
-        state = (
-            f"each side after {SUSTAINED_SECONDS} s of itself"
-            if self.sustained
-            else f"each replay after {self.idle * 1e3:.0f} ms idle"
-        )
+        state = self.state_before("replay")
         return f"CUDA-graph replays by CUDA events, both sides by turns, {state}, L2 cold"
+
+    def state_before(self, run: str) -> str:
+        """In words, what comes before each ``run``."""
+        if self.sustained:
+            return f"each side after {SUSTAINED_SECONDS} s of itself"
+        return f"each {run} after {self.idle * 1e3:.0f} ms idle"
 
 
 @dataclass
