@@ -8,13 +8,14 @@ from pathlib import Path
 from types import ModuleType
 
 try:
-    from benchmarks import accuracy, call, ladder, models, report, seeds, suite, tables
+    from benchmarks import accuracy, call, ladder, models, report, seeds, squares, suite, tables
 except ModuleNotFoundError as missing:
     sys.exit(f"benchmarks: {missing}; install the package with its extra: pip install '.[bench]'")
 
 MEASURING = {
     "ladder": ladder,
     "suite": suite,
+    "squares": squares,
     "seeds": seeds,
     "call": call,
     "accuracy": accuracy,

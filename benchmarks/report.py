@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import accuracy, call, ladder, models, plots, record, seeds, suite, tables
+from benchmarks import accuracy, call, ladder, models, plots, record, seeds, squares, suite, tables
 
 BLOCK = re.compile(r"(<!-- begin:([\w-]+) -->\n)(.*?)(<!-- end:\2 -->)", re.DOTALL)
 MARKER = re.compile(r"<!-- (?:begin|end):[\w-]+ -->")
@@ -66,6 +66,13 @@ def _suite_table(kernel: str) -> Write:
     return write
 
 
+def _squares_table(found: dict, _: Path) -> str:
+    columns, rows = squares.cells(found)
+    kernel = found["rows"][0]["kernel"]
+    head = f"Speed relative to torch.mm, `{kernel}`, after idle / sustained.\n\n"
+    return head + tables.markdown(columns, rows)
+
+
 def _accuracy_table(found: dict, _: Path) -> str:
     columns, rows = accuracy.cells(found, (128, 8192), ("split_fp16x3", "split_bf16x6"))
     m, n = found["rows"][0]["m"], found["rows"][0]["n"]
@@ -108,6 +115,7 @@ BLOCKS: dict[str, tuple[str, Write]] = {  # marker -> command whose record it sh
     "suite": ("suite", _suite_table("auto")),
     "suite-split": ("suite", _suite_table("split")),
     "suite-chart": ("suite", _chart(plots.suite, "speed relative to torch, case by case")),
+    "squares": ("squares", _squares_table),
     "accuracy": ("accuracy", _accuracy_table),
     "accuracy-chart": (
         "accuracy",

@@ -1,0 +1,86 @@
+"""``squares``: square products in all four layouts, after a pause and after 0.5 s of the same.
+
+A GPU at its power limit lowers its clock under lasting load, and more for tensor cores than for
+others: the second figure is what a long run of large products gets.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+
+import torch
+
+from benchmarks import tables
+from benchmarks.measure import Measurement
+from benchmarks.problems import Problem
+from benchmarks.session import Session
+from benchmarks.timing import Options
+
+GPU_SIZES = (512, 1024, 2048, 4096, 8192)
+CPU_SIZES = (64,)
+LAYOUTS = ("NN", "NT", "TN", "TT")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """--size and --kernel."""
+    parser.add_argument("--size", type=int, nargs="+", help="m = n = k (default: 512 ... 8192)")
+    parser.add_argument("--kernel", default="auto", metavar="NAME", help="a row or a family")
+
+
+def states(options: Options, device: torch.device) -> list[Options]:
+    """With which options each product is timed: as given, and on a GPU also sustained."""
+    if options.sustained or device.type != "cuda":
+        return [options]
+    return [options, replace(options, sustained=True)]
+
+
+def describe(options: Options, device: torch.device) -> str:
+    """In words, for a record."""
+    first, *others = states(options, device)
+    return "; then ".join(
+        [first.describe(device), *(other.state_before("replay") for other in others)]
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measures, saves the record and prints the table."""
+    session = Session(args, describe)
+    sizes = args.size or (GPU_SIZES if session.on_gpu else CPU_SIZES)
+    of_each = states(session.options, session.device)
+    results = session.record["rows"]
+    with session.progress(len(sizes) * len(LAYOUTS) * len(of_each)) as step:
+        for size in sizes:
+            for ops in LAYOUTS:
+                problem = Problem(size, size, size, ops)
+                at = Measurement(problem, session.device, session.seed, session.options)
+                for options in of_each:
+                    step(f"{problem.label}{' sustained' if options.sustained else ''}")
+                    at.options = options
+                    about = {"size": size, "sustained": options.sustained}
+                    results.append(about | at.row(args.kernel, session.sampler))
+                del at
+    show(session.record)
+    _, status = session.finish()
+    session.show_recorded(show)
+    return status
+
+
+def show(found: dict) -> None:
+    """The table on the terminal."""
+    columns, rows = cells(found)
+    tables.show("Speed relative to torch.mm, after idle / sustained", columns, rows)
+
+
+def cells(found: dict) -> tuple[list[str], list[list[str]]]:
+    """One line a size, one column a layout: what torch.mm takes, divided by what ours does."""
+    ratios: dict[tuple[int, str], list[str]] = {}
+    for r in found["rows"]:
+        text = tables.verdict(r) or f"{r['percent_of_torch'] / 100:.2f}"
+        ratios.setdefault((r["size"], r["ops"]), []).append(text)
+    sizes = dict.fromkeys(size for size, _ in ratios)
+    rows = [
+        [f"{size}³", *(" / ".join(ratios.get((size, ops), [tables.NONE])) for ops in LAYOUTS)]
+        for size in sizes
+    ]
+    return ["size", *LAYOUTS], rows
