@@ -6,6 +6,8 @@ from torch import Tensor
 from torch_sgemm.packed import PackedMatrix
 from torch_sgemm.plain import are_float32, is_plain, is_untransformed
 
+_PRODUCTS = {2: torch.ops.sgemm.mm.default, 3: torch.ops.sgemm.bmm.default}  # by dimensions
+
 
 def matmul(
     a: Tensor, b: Tensor | PackedMatrix, *, kernel: str = "auto", out: Tensor | None = None
@@ -95,12 +97,8 @@ def _product(a: Tensor, b: Tensor, kernel: str) -> Tensor:
     """Of matrices or of batches of them."""
     # The operators' own backward takes a fraction of the time of an autograd.Function's call.
     if torch.compiler.is_compiling() or is_untransformed():
-        return _operator(a)(a, b, kernel)
+        return _PRODUCTS[a.dim()](a, b, kernel)
     return _Product.apply(a, b, kernel)
-
-
-def _operator(a: Tensor):
-    return torch.ops.sgemm.mm.default if a.dim() == 2 else torch.ops.sgemm.bmm.default
 
 
 class _Product(torch.autograd.Function):
@@ -108,7 +106,7 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def forward(a: Tensor, b: Tensor, kernel: str) -> Tensor:
-        return _operator(a)(a, b, kernel)
+        return _PRODUCTS[a.dim()](a, b, kernel)
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:
