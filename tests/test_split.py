@@ -300,6 +300,35 @@ def test_batches_and_slices_keep_the_contract(row: Kernel, name: str) -> None:
     assert within_contract(a, b, torch.ops.sgemm.mm(a, b, kernel=row.name))
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "shape",
+    [(2, 64, 64, 16384), (20, 256, 256, 16384), (5, 4, 4, 8822), (3, 200, 70, 20001)],
+    ids=str,
+)
+@each_split
+def test_batches_with_a_long_k(row: Kernel, shape: tuple[int, ...]) -> None:
+    """Slices of k and a batch at once: one matrix after the other."""
+    here(row)
+    batch, m, n, k = shape
+    a, b = integers((batch, m, k), 1, "cuda"), integers((batch, k, n), 2, "cuda")
+    out = torch.ops.sgemm.bmm(a, b, kernel=row.name)
+    assert torch.equal(out.double(), a.double() @ b.double())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("size", [(60, 2, 1006), (512, 512, 10000), (300, 260, 20003)], ids=str)
+@each_split
+def test_operands_expanded_along_k(row: Kernel, size: tuple[int, int, int]) -> None:
+    """All slices read the same elements, but the last reads fewer."""
+    here(row)
+    m, n, k = size
+    a = integers((m, 1), 1, "cuda").expand(m, k)
+    b = integers((1, n), 2, "cuda").expand(k, n)
+    out = torch.ops.sgemm.mm(a, b, kernel=row.name)
+    assert torch.equal(out.double(), a.double() @ b.double())
+
+
 def left_over(row: Kernel) -> int:
     """Rows whose tiles, in one column of them, are three more than there are multiprocessors."""
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())

@@ -54,7 +54,11 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Device:
-    """What the cost model knows of a device. The defaults are an H200."""
+    """What the cost model knows of a device. The defaults are an H200.
+
+    Raises:
+        ValueError: a GPU without multiprocessors, or with a clock or bandwidth that isn't positive.
+    """
 
     type: str = "cuda"
     arch: int = 90
@@ -65,6 +69,14 @@ class Device:
     bandwidth_gbs: float = 4300.0
     """Device memory that a copy reaches, GB/s, read and written bytes together."""
     l2_mb: float = 60.0
+
+    def __post_init__(self) -> None:
+        for name in ("sms", "clock_ghz", "bandwidth_gbs"):
+            value = getattr(self, name)
+            if self.type == "cuda" and not value > 0:
+                raise ValueError(
+                    f"torch_sgemm.Device: argument '{name}' is {value}; accepted: a number above 0"
+                )
 
     @staticmethod
     def of(device: torch.device) -> "Device":

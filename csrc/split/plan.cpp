@@ -108,13 +108,20 @@ int64_t half(int64_t batch, int64_t group) {
 
 size_t workspace_limit() {
   const char* text = std::getenv("TORCH_SGEMM_WORKSPACE");
-  const long long mib = text ? std::atoll(text) : 0;
+  const long long mib = text ? std::min(std::atoll(text), 1LL << 40) : 0;
   return (mib > 0 ? static_cast<size_t>(mib) : kDefaultLimitMib) << 20;
 }
 
 Plan plan(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b) {
   const int64_t tiles = tiles_of(shape, p);
   const int64_t fewest = std::max<int64_t>(1, ceil_div(p.k, kMaxSlice));
+  if (p.batch > 1 && fewest > 1) {  // one matrix after the other, for its slices take the place of a batch
+    Problem one = p;
+    one.batch = 1;
+    Plan each = plan(shape, one, device, limit, packed_b);
+    each.seconds *= static_cast<double>(p.batch);
+    return each;
+  }
   Plan best = {};
   const auto prefer = [&](Plan candidate) {
     candidate.seconds = seconds(shape, p, device, candidate);
@@ -123,7 +130,8 @@ Plan plan(const Shape& shape, const Problem& p, const Device& device, size_t lim
   const auto consider = [&](int64_t wanted) {
     const int64_t slice = steps(ceil_div(p.k, wanted)) * kStep, slices = std::max<int64_t>(1, ceil_div(p.k, slice));
     for (int cluster = 1; cluster <= 4; cluster *= 2) {
-      if (cluster > 1 && (tiles * slices > resident(device, cluster) || steps(slice) < 2 * cluster)) continue;
+      const bool fits = std::max<int64_t>(1, tiles * slices) <= resident(device, cluster);
+      if (cluster > 1 && (!fits || steps(slice) < 2 * cluster)) continue;
       Plan candidate = {p.m, p.n, p.batch, slice, slices, cluster, 0, packed_b};
       prefer(candidate);
       if (cluster > 1 || shape.fused) continue;
@@ -137,7 +145,6 @@ Plan plan(const Shape& shape, const Problem& p, const Device& device, size_t lim
   const int64_t most = p.batch > 1 || packed_b ? fewest : std::max(fewest, p.k / kShortestSlice);
   for (int64_t slices = fewest + 1; slices <= std::min(most, fewest + kMoreSlices); ++slices) consider(slices);
   for (int64_t slices = 2 * fewest; slices <= most && tiles * slices <= 2 * device.sms; slices *= 2) consider(slices);
-  if (best.slices > 1) best.batch = 1;
   // Each halving keeps whole tiles; k comes last, because its pieces read and write C again.
   Problem piece = p;
   for (;;) {

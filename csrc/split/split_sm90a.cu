@@ -175,7 +175,8 @@ Job make_job(const Shape& shape, const Problem& p, const Plan& plan, char* packe
   job.a = operand(q.a.data, q.m, q.a.row, q.a.col, q.a.batch, q.batch, p.k, shape.tile_m, workspace + at.planes_a,
                   workspace + at.words_a);
   job.b = operand(q.b.data, q.n, q.b.col, q.b.row, q.b.batch, q.batch, p.k, shape.tile_n, planes_b, words_b);
-  if (packed) job.b.count = static_cast<int64_t>(plan.slices);
+  // Each slice has panels of its own, also where all would read the same elements: the last may be shorter.
+  if (plan.slices > 1) job.a.count = job.b.count = q.batch;
   job.steps = static_cast<int>(std::max<int64_t>(1, ceil_div(q.k, kStep)));
   job.group = kGroup;
   job.quads = in_groups<4>(q);

@@ -1,0 +1,97 @@
+// How split products are cut up: what must hold of every plan, over random problems, devices and memory limits.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+
+#include "split/plan.h"
+#include "split/split.h"
+
+using namespace sgemm;
+using namespace sgemm::split;
+
+namespace {
+
+#define REQUIRE(condition)                                                                                            \
+  do {                                                                                                                \
+    if (!(condition)) {                                                                                               \
+      std::printf("%s\n  m %lld n %lld k %lld batch %lld, %d multiprocessors, limit %zu, tiles %d x %d, packed %d\n", \
+                  #condition, (long long)p.m, (long long)p.n, (long long)p.k, (long long)p.batch, device.sms, limit,  \
+                  shape.tile_m, shape.tile_n, packed);                                                                \
+      std::exit(1);                                                                                                   \
+    }                                                                                                                 \
+  } while (0)
+
+constexpr Shape kShapes[] = {SplitProduct<Fp16x3>::kShape,
+                             SplitProduct<Bf16x6>::kShape,
+                             NarrowProduct::kShape,
+                             SplitProduct<Fp16x3, true>::kShape,
+                             SplitProduct<Fp16x3, true, 128, 64>::kShape,
+                             SplitProduct<Fp16x3, true, 64, 128>::kShape};
+
+int64_t tiles_of(const Shape& shape, const Problem& piece, const Plan& plan) {
+  return ceil_div(piece.m, shape.tile_m) * ceil_div(piece.n, shape.tile_n) * piece.batch * plan.slices;
+}
+
+void check(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed) {
+  const Plan plan = split::plan(shape, p, device, limit, packed);
+  REQUIRE(std::isfinite(plan.seconds) && plan.seconds > 0);
+  REQUIRE(plan.slice % kStep == 0 && plan.slice <= kMaxSlice && plan.slices >= 1);
+  REQUIRE(plan.m >= 1 || p.m == 0);
+  REQUIRE(plan.n >= 1 || p.n == 0);
+  REQUIRE(plan.batch >= 1 && plan.batch <= p.batch);
+  REQUIRE(plan.slices == 1 || plan.batch == 1);
+  REQUIRE(plan.parts >= 1 && plan.left >= 0 && int64_t{plan.left} * plan.parts <= std::max(device.sms, plan.left));
+  REQUIRE(plan.cluster == 1 || plan.parts == 1);
+  const size_t workspace = split::workspace(shape, p, plan);
+  // The first and the last pieces, which may be smaller.
+  for (int64_t m : {std::min(plan.m, p.m), p.m % std::max<int64_t>(1, plan.m)})
+    for (int64_t n : {std::min(plan.n, p.n), p.n % std::max<int64_t>(1, plan.n)})
+      for (int64_t k : {std::min(plan.k(), p.k), p.k % plan.k()})
+        for (int64_t batch : {plan.batch, p.batch % plan.batch}) {
+          if (m == 0 || n == 0 || batch == 0) continue;
+          Problem piece = p;
+          piece.m = m;
+          piece.n = n;
+          piece.k = k;
+          piece.batch = batch;
+          const int64_t tiles = tiles_of(shape, piece, plan);
+          REQUIRE(layout(shape, piece, plan).total <= workspace);
+          REQUIRE(tiles >= plan.left);
+          REQUIRE(plan.cluster == 1 || tiles * plan.cluster <= device.sms);
+        }
+  if (p.batch == 1 || p.k <= kMaxSlice) return;
+  // Slices take the place of a batch.
+  Problem one = p;
+  one.batch = 1;
+  REQUIRE(plan.seconds == p.batch * split::plan(shape, one, device, limit, packed).seconds);
+}
+
+}  // namespace
+
+int main(int, char** argv) {
+  std::mt19937_64 random(std::strtoull(argv[1], nullptr, 10));
+  const auto up_to = [&](int64_t most) { return static_cast<int64_t>(random() % (most + 1)); };
+  // Most sizes are small, some are not.
+  const auto size = [&](int bits) { return up_to((int64_t{1} << up_to(bits)) + 1); };
+  for (int i = 0; i < 200000; ++i) {
+    Problem p;
+    p.m = size(20);
+    p.n = size(20);
+    p.k = size(18);
+    p.batch = 1 + (up_to(1) ? size(10) : 0);
+    const bool shared = up_to(3) == 0;  // one A for the whole batch
+    static const float data[4] = {};
+    p.a = {data, p.m, p.k, std::max<int64_t>(1, p.k), 1, shared || p.batch == 1 ? 0 : p.m * p.k};
+    p.b = {data, p.k, p.n, std::max<int64_t>(1, p.n), 1, p.batch == 1 ? 0 : p.k * p.n};
+    static constexpr int kMultiprocessors[] = {1, 2, 7, 16, 97, 114, 132};
+    const Device device = {DeviceType::kCuda, 90, kMultiprocessors[up_to(6)], 1.98, 4300, 60};
+    const size_t limit = size_t{1} << (12 + up_to(25));
+    for (const Shape& shape : kShapes) check(shape, p, device, limit, false);
+    p.batch = 1;
+    p.a.batch = p.b.batch = 0;
+    if (p.k) check(kShapes[0], p, device, limit, true);
+  }
+  std::puts("all plans hold");
+}

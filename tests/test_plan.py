@@ -1,0 +1,65 @@
+"""How split products are cut up: properties of all plans, in C++; what the dispatch predicts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from support.process import ROOT
+
+import torch_sgemm
+
+
+@pytest.fixture(scope="module")
+def check(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """tests/cpp/plan_check.cpp under AddressSanitizer and UBSan."""
+    program = tmp_path_factory.mktemp("plan") / "plan_check"
+    compiler = shutil.which(os.environ.get("CXX", "c++"))
+    assert compiler, "there is no C++ compiler, though the library is built with one"
+    flags = ["-std=c++17", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    sources = [ROOT / "tests/cpp/plan_check.cpp", ROOT / "csrc/split/plan.cpp"]
+    command = [compiler, *flags, f"-I{ROOT / 'csrc'}", "-o", program, *sources]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr[-3000:]
+    return program
+
+
+@pytest.mark.parametrize("seed", ["1", "2", "3"])
+def test_all_plans_hold(check: Path, seed: str) -> None:
+    result = subprocess.run([check, seed], capture_output=True, text=True, check=False)
+    assert result.returncode == 0 and "all plans hold" in result.stdout, (
+        result.stdout + result.stderr[-3000:]
+    )
+
+
+def test_batches_with_a_long_k_are_predicted_as_they_run() -> None:
+    """One matrix after the other."""
+
+    def seconds(batch: int) -> dict[str, float]:
+        a = torch.empty(batch, 64, 9000, device="meta")
+        b = torch.empty(batch, 9000, 64, device="meta")
+        found = torch_sgemm.explain(a, b, kernel="split", device=torch_sgemm.Device())
+        return {v.name: v.seconds for v in found.verdicts if v.name.startswith("split_")}
+
+    one, many = seconds(1), seconds(128)
+    assert one and all(many[name] == pytest.approx(128 * one[name], rel=1e-4) for name in one)
+
+
+@pytest.mark.parametrize("sms", [1, 2, 8])
+def test_empty_products_on_small_devices(sms: int) -> None:
+    """Too few multiprocessors for a cluster."""
+    small = torch_sgemm.Device(arch=90, sms=sms)
+    for m, n, k in ((0, 5, 1000), (5, 0, 100), (7, 7, 10000)):
+        a, b = torch.empty(m, k, device="meta"), torch.empty(k, n, device="meta")
+        assert torch_sgemm.explain(a, b, device=small).chosen
+
+
+@pytest.mark.parametrize("name", ["sms", "clock_ghz", "bandwidth_gbs"])
+@pytest.mark.parametrize("value", [0, -1, float("nan")])
+def test_devices_without_speed_are_refused(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"argument '{name}' is {value}; accepted"):
+        torch_sgemm.Device(**{name: value})
