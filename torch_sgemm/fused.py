@@ -6,6 +6,7 @@ result says it; otherwise the product is stored and PyTorch's activation follows
 is asked for.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -19,7 +20,7 @@ from torch_sgemm.distributed import is_distributed, register_if_loaded
 from torch_sgemm.functional import _product
 from torch_sgemm.inductor import register_lowerings
 from torch_sgemm.packed import PackedMatrix
-from torch_sgemm.plain import are_float32, is_untransformed
+from torch_sgemm.plain import are_float32, has_tangent, is_untransformed
 
 _linear = torch.ops.sgemm.linear.default
 
@@ -90,7 +91,7 @@ def _is_ours(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
 
 def _rows(x: Tensor) -> Tensor:
     """(..., n) as (rows, n)."""
-    return x.unsqueeze(0) if x.dim() == 1 else x.flatten(0, -2)
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
 # --- the operator ---------------------------------------------------------------------------
@@ -146,20 +147,20 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor):
-        x, weight, _, _ = ctx.saved_tensors
+        saved = ctx.saved_tensors  # once: a checkpoint computes them anew for a single time
+        x, weight, _, _ = saved
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad[:3]
-        grad = _Linear._through_activation(ctx, grad)
+        grad = _Linear._through_activation(ctx, saved, grad)
         if x.dim() > 2 and is_distributed(x):
-            return _Linear._backward_of_parts(ctx, grad)
+            return _Linear._backward_of_parts(ctx, x, weight, grad)
         rows = _rows(grad)
         grad_x = _product(rows, weight, ctx.kernel).reshape(x.shape) if needs_x else None
         grad_weight = _product(rows.mT, _rows(x), ctx.kernel) if needs_weight else None
         return grad_x, grad_weight, rows.sum(0) if needs_bias else None, None, None
 
     @staticmethod
-    def _backward_of_parts(ctx, grad: Tensor):
+    def _backward_of_parts(ctx, x: Tensor, weight: Tensor, grad: Tensor):
         """The same without flattening, which DTensor refuses of a dimension that is split."""
-        x, weight, _, _ = ctx.saved_tensors
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         grad_x = _Linear.apply(grad, weight.mT, None, None, ctx.kernel) if needs_x else None
         grad_weight = grad_bias = None
@@ -172,7 +173,8 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx, tangent_x, tangent_weight, tangent_bias, *_) -> Tensor:
-        x, weight, _, _ = ctx.saved_tensors
+        saved = ctx.saved_tensors
+        x, weight, _, _ = saved
         terms = []
         if tangent_x is not None:
             terms.append(_Linear.apply(tangent_x, weight, None, None, ctx.kernel))
@@ -180,12 +182,12 @@ class _Linear(torch.autograd.Function):
             terms.append(_Linear.apply(x, tangent_weight, None, None, ctx.kernel))
         if tangent_bias is not None:
             terms.append(tangent_bias.expand(*x.shape[:-1], weight.shape[0]))
-        return _Linear._through_activation(ctx, sum(terms[1:], terms[0]))
+        return _Linear._through_activation(ctx, saved, sum(terms[1:], terms[0]))
 
     @staticmethod
-    def _through_activation(ctx, flow: Tensor) -> Tensor:
+    def _through_activation(ctx, saved: tuple, flow: Tensor) -> Tensor:
         """A gradient or tangent times the activation's derivative, element by element."""
-        x, weight, bias, output = ctx.saved_tensors
+        x, weight, bias, output = saved
         if ctx.activation is None:
             return flow
         if ctx.activation == "relu":
@@ -226,7 +228,15 @@ _redispatch = _linear._handle.redispatch_boxed
 
 
 def _autograd(keyset, *args):
-    if torch._C._any_requires_grad(*args) and torch.is_grad_enabled():
+    wanted, tangent = (
+        torch._C._any_requires_grad(*args) and torch.is_grad_enabled(),
+        has_tangent(*args),
+    )
+    if tangent and torch._C._are_functorch_transforms_active():
+        raise NotImplementedError(
+            "sgemm::linear has no forward-mode derivative under torch.func; torch_sgemm.linear has"
+        )
+    if wanted or tangent:
         x, weight, bias, activation, kernel = (*args, *(None, None, "auto")[len(args) - 2 :])
         return _differentiable(x, weight, bias, activation, kernel)
     return _redispatch(keyset & torch._C._after_autograd_keyset, *args)

@@ -92,3 +92,29 @@ for _op in _DIMS:
 @torch.library.register_fake("sgemm::gemm_")
 def _(c, a, b, kernel="auto", *, alpha=1.0, beta=0.0):
     _product_shape("gemm_", a, b, a.dim())
+
+
+# PyTorch resolves a view's negative bit by a fallback that is wrong for operators without a result.
+_resolving = torch.library.Library("sgemm", "IMPL")
+
+
+def _resolve_negative(name: str) -> None:
+    operator = getattr(torch.ops.sgemm, name).default
+
+    def resolved(*args, **kwargs) -> None:
+        target = kwargs["out"] if "out" in kwargs else args[0]
+        values = [x.resolve_neg() if isinstance(x, Tensor) else x for x in args]
+        written = target.resolve_neg()
+        if "out" in kwargs:
+            operator(*values, **{**kwargs, "out": written})
+        else:
+            operator(written, *values[1:], **kwargs)
+        if target.is_neg():
+            target.copy_(written)
+
+    _resolving.impl(name, resolved, "Negative")
+
+
+for _name in _NAMES:
+    if _name not in _DIMS:
+        _resolve_negative(_name)

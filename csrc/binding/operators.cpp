@@ -165,6 +165,16 @@ void check_output(const char* op, const char* name, const Tensor& out, const Ten
   check_no_overlap(op, name, out, "b", b);
 }
 
+// After all checks.
+void begin_writing(const char* op, const char* name, const Tensor& out) {
+  try {
+    count_change(out);
+  } catch (const TorchError&) {
+    fail(op, std::string("argument '") + name +
+                 "' is a leaf that requires grad, or an inference tensor; accepted: a tensor that may be written here");
+  }
+}
+
 // c is read and broadcasts; out may be c itself, element by element, but not share memory with it otherwise.
 void check_addend(const char* op, const Tensor& c, const Tensor& a, const Tensor& b, const Tensor* out) {
   check_tensor(op, "c", c, a, static_cast<int>(c.dim()));
@@ -191,6 +201,7 @@ struct Operators {
     constexpr const char* op = kBatched ? "bmm_out" : "mm_out";
     check_inputs(op, a, b, DIMS);
     check_output(op, "out", out, a, b);
+    begin_writing(op, "out", out);
     product(op, out, nullptr, a, b, 1, 0, kernel);
   }
 
@@ -210,6 +221,7 @@ struct Operators {
     check_inputs(op, a, b, DIMS);
     check_output(op, "out", out, a, b);
     check_addend(op, c, a, b, &out);
+    begin_writing(op, "out", out);
     product(op, out, &c, a, b, alpha, beta, kernel);
   }
 };
@@ -217,6 +229,7 @@ struct Operators {
 void gemm_(const Tensor& c, const Tensor& a, const Tensor& b, const std::string& kernel, double alpha, double beta) {
   check_inputs("gemm_", a, b, a.dim() == 3 ? 3 : 2);
   check_output("gemm_", "c", c, a, b);
+  begin_writing("gemm_", "c", c);
   product("gemm_", c, &c, a, b, alpha, beta, kernel);
 }
 

@@ -92,6 +92,14 @@ void aten_product(const Tensor& out, const Tensor* c, const Tensor& a, const Ten
   }
 }
 
+void count_change(const Tensor& tensor) {
+  // There is no call for it; of those that write, the one that exchanges a dimension with itself does nothing else.
+  const auto dimension = torch::stable::detail::from(int64_t{0});
+  std::array<StableIValue, 3> stack = {torch::stable::detail::from(tensor), dimension, dimension};
+  check(torch_call_dispatcher("aten::transpose_", "", stack.data(), TORCH_ABI_VERSION), "transpose_");
+  torch::stable::detail::to<Tensor>(stack[0]);  // the same tensor again, to be released
+}
+
 void aten_activation(const Tensor& out, Activation activation) {
   if (activation == Activation::kNone) return;
   std::array<StableIValue, 2> stack = {torch::stable::detail::from(out)};

@@ -32,6 +32,11 @@ Stream current_stream(const Tensor& tensor);
 // batches of two dimensions, which are copied where one stride doesn't do; `out` is contiguous then.
 void aten_product(const Tensor& out, const Tensor* c, const Tensor& a, const Tensor& b, double alpha, double beta);
 
+// Counts a change of the tensor, as PyTorch's operators do that write: whoever has saved it, for a backward or beside
+// what was packed of it, sees that. Throws TorchError for a leaf that requires grad, and for an inference tensor
+// outside of inference mode.
+void count_change(const Tensor& tensor);
+
 // PyTorch's own activation, in place.
 void aten_activation(const Tensor& out, Activation activation);
 

@@ -1,0 +1,135 @@
+"""Operators that write: autograd's and pack()'s view of what has changed, and odd targets."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from torch_sgemm import linear
+
+ops = torch.ops.sgemm
+WRITERS = ("mm_out", "bmm_out", "addmm_out", "baddbmm_out", "gemm_")
+
+
+def operands(name: str) -> tuple[Tensor, Tensor]:
+    batch = (3,) if name.startswith("b") else ()
+    return torch.randn(*batch, 4, 5), torch.randn(*batch, 5, 6)
+
+
+def write(name: str, target: Tensor) -> Tensor:
+    """By the operator into ``target``; returns what that should be then."""
+    a, b = operands(name)
+    if name == "gemm_":
+        ops.gemm_(target, a, b)
+    elif "add" in name:
+        getattr(ops, name)(torch.zeros(6), a, b, out=target)
+    else:
+        getattr(ops, name)(a, b, out=target)
+    return a @ b
+
+
+def target_of(name: str) -> Tensor:
+    a, b = operands(name)
+    return torch.zeros(*a.shape[:-1], b.shape[-1])
+
+
+each_writer = pytest.mark.parametrize("name", WRITERS)
+
+
+@each_writer
+def test_changes_are_counted(name: str) -> None:
+    target = target_of(name)
+    expected = write(name, target)
+    torch.testing.assert_close(target, expected)
+    first = target._version
+    assert first > 0
+    write(name, target[..., :])  # a view
+    assert target._version > first
+
+
+@each_writer
+def test_backward_sees_that_a_saved_tensor_has_changed(name: str) -> None:
+    target = target_of(name)
+    weight = torch.randn(target.shape, requires_grad=True)
+    loss = (weight * target).sum()
+    write(name, target)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@each_writer
+def test_leaves_that_require_grad_are_refused(name: str) -> None:
+    target = target_of(name).requires_grad_()
+    with pytest.raises(RuntimeError, match=f"sgemm::{name}: argument '(out|c)' is a leaf"):
+        write(name, target)
+    assert not target.any()
+    with torch.no_grad():
+        expected = write(name, target)
+    torch.testing.assert_close(target.detach(), expected)
+
+
+@each_writer
+def test_inference_tensors_are_written_in_inference_mode_only(name: str) -> None:
+    with torch.inference_mode():
+        target = target_of(name)
+        expected = write(name, target)
+    torch.testing.assert_close(target, expected)
+    with pytest.raises(RuntimeError, match="inference tensor"):
+        write(name, target)
+
+
+@each_writer
+def test_targets_with_a_negative_bit(name: str) -> None:
+    zeros = target_of(name)
+    target = torch.complex(zeros, zeros).conj().imag
+    assert target.is_neg()
+    expected = write(name, target)
+    torch.testing.assert_close(target.resolve_neg(), expected)
+
+
+def test_operands_with_a_negative_bit() -> None:
+    a, b, out = torch.randn(4, 5), torch.randn(5, 6), torch.empty(4, 6)
+    negative = torch.complex(a, a).conj().imag
+    ops.mm_out(negative, b, out=out)
+    torch.testing.assert_close(out, -a @ b)
+
+
+@pytest.mark.parametrize("activation", [None, "relu", "gelu", "gelu_tanh", "silu"])
+def test_linear_in_a_checkpoint(activation: str | None) -> None:
+    x = torch.randn(4, 5)
+    grads = []
+    for within in (True, False):
+        torch.manual_seed(0)
+        weight = torch.randn(6, 5, requires_grad=True)
+
+        def layer(x: Tensor, weight: Tensor = weight) -> Tensor:
+            return linear(x, weight, None, activation)
+
+        checkpoint = torch.utils.checkpoint.checkpoint
+        result = checkpoint(layer, x, use_reentrant=False) if within else layer(x)
+        result.sum().backward()
+        grads.append(weight.grad)
+    torch.testing.assert_close(*grads)
+
+
+def test_forward_mode_is_computed_or_refused() -> None:
+    a, b, weight = torch.randn(4, 5), torch.randn(5, 6), torch.randn(6, 5)
+    forward = torch.autograd.forward_ad
+    for operator in (ops.mm, ops.linear):
+        right = b if operator is ops.mm else weight
+        with pytest.raises(NotImplementedError, match="no forward-mode derivative"):
+            torch.func.jvp(lambda x, f=operator, y=right: f(x, y), (a,), (a,))
+    with forward.dual_level():
+        dual = forward.make_dual(a, a)
+        with pytest.raises(NotImplementedError, match="no forward-mode derivative"):
+            ops.mm(dual, b)
+        tangent = forward.unpack_dual(ops.linear(dual, weight)).tangent
+    torch.testing.assert_close(tangent, a @ weight.t())
+
+
+def test_batched_backward_of_linear() -> None:
+    x, weight = torch.randn(4, 5), torch.randn(6, 5)
+    jacobian = torch.autograd.functional.jacobian
+    found = jacobian(lambda x: linear(x, weight), x, vectorize=True)
+    torch.testing.assert_close(found, jacobian(lambda x: x @ weight.t(), x))
