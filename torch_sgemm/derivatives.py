@@ -6,7 +6,6 @@ so double backward works as well. In a product's backward the forward's ``kernel
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from torch_sgemm._library import kernel_at
 from torch_sgemm.plain import has_tangent
@@ -72,7 +71,7 @@ def _shorten(name: str, backend: str) -> None:
     below = torch._C._after_autograd_keyset
 
     def product(keyset, *args, **kwargs):
-        if forward_ad._current_level >= 0 and has_tangent(*args):
+        if has_tangent(*args):
             raise NotImplementedError(
                 f"sgemm::{name} has no forward-mode derivative; torch_sgemm.matmul and "
                 "torch_sgemm.linear have"

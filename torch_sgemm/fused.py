@@ -228,15 +228,12 @@ _redispatch = _linear._handle.redispatch_boxed
 
 
 def _autograd(keyset, *args):
-    wanted, tangent = (
-        torch._C._any_requires_grad(*args) and torch.is_grad_enabled(),
-        has_tangent(*args),
-    )
+    tangent = has_tangent(*args)
     if tangent and torch._C._are_functorch_transforms_active():
         raise NotImplementedError(
             "sgemm::linear has no forward-mode derivative under torch.func; torch_sgemm.linear has"
         )
-    if wanted or tangent:
+    if tangent or (torch._C._any_requires_grad(*args) and torch.is_grad_enabled()):
         x, weight, bias, activation, kernel = (*args, *(None, None, "auto")[len(args) - 2 :])
         return _differentiable(x, weight, bias, activation, kernel)
     return _redispatch(keyset & torch._C._after_autograd_keyset, *args)

@@ -101,16 +101,15 @@ _resolving = torch.library.Library("sgemm", "IMPL")
 def _resolve_negative(name: str) -> None:
     operator = getattr(torch.ops.sgemm, name).default
 
+    def resolve(value):
+        return value.resolve_neg() if isinstance(value, Tensor) else value
+
     def resolved(*args, **kwargs) -> None:
-        target = kwargs["out"] if "out" in kwargs else args[0]
-        values = [x.resolve_neg() if isinstance(x, Tensor) else x for x in args]
-        written = target.resolve_neg()
-        if "out" in kwargs:
-            operator(*values, **{**kwargs, "out": written})
-        else:
-            operator(written, *values[1:], **kwargs)
+        values, named = [resolve(x) for x in args], {key: resolve(x) for key, x in kwargs.items()}
+        operator(*values, **named)
+        target = kwargs.get("out", args[0])
         if target.is_neg():
-            target.copy_(written)
+            target.copy_(named.get("out", values[0]))
 
     _resolving.impl(name, resolved, "Negative")
 

@@ -179,7 +179,7 @@ PackedLayout packed_layout(const Shape& shape, int64_t k, int64_t n) {
 Layout layout(const Shape& shape, const Problem& piece, const Plan& plan) {
   const int64_t batch = piece.batch * plan.slices, tiles = tiles_of(shape, piece) * plan.slices;
   const int64_t panel = steps(plan.slice) * shape.pairs * kPanelBytes;
-  const auto count = [&](const ConstMatrix& x) { return plan.slices > 1 ? batch : matrices(x, batch); };
+  const auto count = [&](const ConstMatrix& x) { return split_matrices(x, batch, plan); };
   Layout l = {};
   const auto take = [&l](int64_t bytes) {
     const size_t at = l.total;

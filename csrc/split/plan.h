@@ -1,6 +1,6 @@
 // How a split product is cut up: slices of k, clusters, pieces that fit the workspace. Pure host code.
 #pragma once
-#include "../gemm.h"
+#include "../common/views.h"
 
 namespace sgemm::split {
 
@@ -56,6 +56,12 @@ struct PackedLayout {
   size_t words, total;    // bytes
 };
 PackedLayout packed_layout(const Shape& shape, int64_t k, int64_t n);
+
+// How many matrices of an operand with `entries` of the batch are split: one, if all share it. But slices have one
+// each, also where all would read the same elements: the last may be shorter.
+inline int64_t split_matrices(const ConstMatrix& x, int64_t entries, const Plan& plan) {
+  return plan.slices > 1 ? entries : matrices(x, entries);
+}
 
 // Where a piece's buffers lie in the workspace.
 struct Layout {

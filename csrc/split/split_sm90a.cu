@@ -29,14 +29,14 @@ int next_power_of_two(int64_t x) {
 
 // `tile`: how many of its rows a block's tile has.
 Operand operand(const float* data, int64_t size, int64_t stride, int64_t k_stride, const BatchStride& strides,
-                int64_t batch, int64_t depth, int tile, char* planes, char* words) {
+                int64_t count, int64_t depth, int tile, char* planes, char* words) {
   Operand x = {};
   x.data = data;
   x.size = size;
   x.stride = stride;
   x.k_stride = k_stride;
   x.batch = strides;
-  x.count = strides.none() ? 1 : batch;
+  x.count = count;
   x.tiles = static_cast<int>(ceil_div(size, tile));
   x.panels = static_cast<int>(ceil_div(size, kTile));
   x.along_k = k_stride == 1 || stride != 1;
@@ -50,6 +50,11 @@ Operand operand(const float* data, int64_t size, int64_t stride, int64_t k_strid
 // still runs, and would crowd on the few multiprocessors that are free by then.
 constexpr int kAloneBytes = 116 * 1024;
 
+// Whether one of the operands that are split comes in strips of columns.
+bool has_strips(const Job& job, bool split_a, bool split_b) {
+  return (split_a && !job.a.along_k) || (split_b && !job.b.along_k);
+}
+
 struct PassLaunch {
   PassGrid grid;
   int cluster;
@@ -58,7 +63,7 @@ struct PassLaunch {
 
 PassLaunch plan_pass(const Job& job, bool split_a, bool split_b, int threads) {
   const int64_t depth = int64_t{job.steps} * kStep;
-  const bool strips = (split_a && !job.a.along_k) || (split_b && !job.b.along_k);
+  const bool strips = has_strips(job, split_a, split_b);
   const int cluster = strips ? static_cast<int>(ceil_div(depth, kHeld * threads / kStripQuads)) : 1;
   PassGrid grid = {};
   grid.row_threads = std::max(8, next_power_of_two(ceil_div(depth, 4 * kHeld)));
@@ -86,7 +91,7 @@ void launch_pass(const Job& job, bool split_a, bool split_b, int sms, Stream str
 template <class F>
 void launch_pass(const Job& job, bool split_a, bool split_b, int sms, Stream stream) {
   const int64_t depth = int64_t{job.steps} * kStep;
-  const bool strips = (split_a && !job.a.along_k) || (split_b && !job.b.along_k);
+  const bool strips = has_strips(job, split_a, split_b);
   // As small as may be, if that leaves a quarter of the multiprocessors to the product's blocks, which then are ready
   // when the pass ends.
   const auto few = [&](int threads) {
@@ -172,11 +177,10 @@ Job make_job(const Shape& shape, const Problem& p, const Plan& plan, char* packe
   const Problem& q = job.p;
   char* planes_b = packed ? packed : workspace + at.planes_b;
   char* words_b = packed ? packed + packed_layout(shape, p.k, p.n).words : workspace + at.words_b;
-  job.a = operand(q.a.data, q.m, q.a.row, q.a.col, q.a.batch, q.batch, p.k, shape.tile_m, workspace + at.planes_a,
+  const auto count = [&](const ConstMatrix& x) { return split_matrices(x, q.batch, plan); };
+  job.a = operand(q.a.data, q.m, q.a.row, q.a.col, q.a.batch, count(q.a), p.k, shape.tile_m, workspace + at.planes_a,
                   workspace + at.words_a);
-  job.b = operand(q.b.data, q.n, q.b.col, q.b.row, q.b.batch, q.batch, p.k, shape.tile_n, planes_b, words_b);
-  // Each slice has panels of its own, also where all would read the same elements: the last may be shorter.
-  if (plan.slices > 1) job.a.count = job.b.count = q.batch;
+  job.b = operand(q.b.data, q.n, q.b.col, q.b.row, q.b.batch, count(q.b), p.k, shape.tile_n, planes_b, words_b);
   job.steps = static_cast<int>(std::max<int64_t>(1, ceil_div(q.k, kStep)));
   job.group = kGroup;
   job.quads = in_groups<4>(q);

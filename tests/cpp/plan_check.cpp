@@ -42,7 +42,7 @@ void check(const Shape& shape, const Problem& p, const Device& device, size_t li
   REQUIRE(plan.n >= 1 || p.n == 0);
   REQUIRE(plan.batch >= 1 && plan.batch <= p.batch);
   REQUIRE(plan.slices == 1 || plan.batch == 1);
-  REQUIRE(plan.parts >= 1 && plan.left >= 0 && int64_t{plan.left} * plan.parts <= std::max(device.sms, plan.left));
+  REQUIRE(plan.left == 0 ? plan.parts == 1 : plan.left > 0 && plan.parts > 1 && plan.left * plan.parts <= device.sms);
   REQUIRE(plan.cluster == 1 || plan.parts == 1);
   const size_t workspace = split::workspace(shape, p, plan);
   // The first and the last pieces, which may be smaller.
