@@ -130,8 +130,9 @@ void product(const char* op, const Tensor& out, const Tensor* c, const Tensor& a
     return aten_activation(out, activation);
   }
 
-  std::optional<torch::stable::accelerator::DeviceGuard> guard;
-  if (type == DeviceType::kCuda) guard.emplace(out.get_device_index());
+  std::optional<torch::stable::accelerator::DeviceGuard> guard;  // where needed: it takes 0.3 us
+  if (type == DeviceType::kCuda && torch::stable::accelerator::getCurrentDeviceIndex() != out.get_device_index())
+    guard.emplace(out.get_device_index());
   const int64_t bytes = static_cast<int64_t>(workspace_bytes(kernel, p, device));
   const std::optional<Tensor> workspace =
       bytes ? std::optional<Tensor>(empty({ceil_div(bytes, 4)}, out)) : std::nullopt;

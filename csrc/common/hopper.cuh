@@ -150,10 +150,6 @@ __device__ __forceinline__ void arrive_cluster_relaxed() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void wait_cluster() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-__device__ __forceinline__ void sync_cluster() {
-  arrive_cluster();
-  wait_cluster();
-}
 
 // The address in shared memory of block `rank` that corresponds to `address` in this block's.
 __device__ __forceinline__ uint32_t map_to_rank(uint32_t address, uint32_t rank) {
@@ -168,9 +164,6 @@ __device__ __forceinline__ void arrive_in_cluster(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// What this thread wrote to other blocks becomes visible to whoever learns of it.
-__device__ __forceinline__ void fence_cluster() { asm volatile("fence.acq_rel.cluster;" ::: "memory"); }
-
 // A word to another block, or to this one, whose barrier counts the bytes.
 __device__ __forceinline__ void store_in_cluster(uint32_t target, uint32_t value, uint32_t barrier) {
   asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(target),
@@ -178,11 +171,17 @@ __device__ __forceinline__ void store_in_cluster(uint32_t target, uint32_t value
                : "memory");
 }
 
-// Four floats, likewise.
+// Four floats or integers, likewise.
 __device__ __forceinline__ void store_in_cluster(uint32_t target, const float* four, uint32_t barrier) {
   asm volatile(
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(target),
       "f"(four[0]), "f"(four[1]), "f"(four[2]), "f"(four[3]), "r"(barrier)
+      : "memory");
+}
+__device__ __forceinline__ void store_in_cluster(uint32_t target, const uint32_t* four, uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.u32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(target),
+      "r"(four[0]), "r"(four[1]), "r"(four[2]), "r"(four[3]), "r"(barrier)
       : "memory");
 }
 
@@ -193,10 +192,6 @@ __device__ __forceinline__ void copy_in_cluster(uint32_t target, const void* sou
       "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(target),
       "r"(shared_address(source)), "r"(bytes), "r"(barrier)
       : "memory");
-}
-
-__device__ __forceinline__ void add_in_cluster(uint32_t address, uint32_t value) {
-  asm volatile("red.relaxed.cluster.shared::cluster.add.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
 
 // ---- registers: a warpgroup hands some to another

@@ -17,9 +17,10 @@ struct ClusterBarriers {
 
   __device__ __forceinline__ void init(int i, uint32_t blocks, int sums) {
     if (i == 0) hopper::init_barrier(&ready, (blocks - 1) * (kConsumers / 32));
-    if (i >= kConsumers / 32) return;
-    hopper::init_barrier(&parts[i], 1);
-    hopper::arrive_expecting(&parts[i], (blocks - 1) * (sums >> blocks / 2) * 32 * sizeof(float));
+    if (i < kConsumers / 32) hopper::init_barrier(&parts[i], 1);
+    __syncwarp();
+    if (i < kConsumers / 32)
+      hopper::arrive_expecting(&parts[i], (blocks - 1) * (sums >> blocks / 2) * 32 * sizeof(float));
   }
 };
 

@@ -64,9 +64,11 @@ struct OnlineShared : ProductShared {
   template <class R>
   __device__ __forceinline__ void init(int writers, int word_writers, uint32_t blocks) {
     ProductShared::init<R>(writers, word_writers, blocks);
-    if (blocks == 1 || threadIdx.x % 32 != 0) return;
-    hopper::init_barrier(&words_of_cluster, 1);
-    hopper::arrive_expecting(&words_of_cluster, (blocks - 1) * sizeof of_cluster[0]);
+    if (blocks == 1) return;
+    const bool first = threadIdx.x % 32 == 0;
+    if (first) hopper::init_barrier(&words_of_cluster, 1);
+    __syncwarp();
+    if (first) hopper::arrive_expecting(&words_of_cluster, (blocks - 1) * sizeof of_cluster[0]);
     hopper::fence_barrier_init();
   }
 };

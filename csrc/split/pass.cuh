@@ -16,6 +16,8 @@ constexpr int kHeld = 8;        // float4s of a thread
 constexpr int kStripQuads = 8;  // of columns
 constexpr int kStrip = 4 * kStripQuads;
 constexpr int kMaxCluster = 8;
+template <int THREADS>
+constexpr int kStripApart = THREADS / kStripQuads;  // a thread's quads of a strip, along k
 
 // A thread's quads of neighbours in shared memory, which only it reads. In short loops: a block runs through each once,
 // and waits for its instructions.
@@ -73,6 +75,23 @@ class Held {
   const bool along_k_, vector_;
 };
 
+// Magnitudes of a thread's elements of a row. `smallest` is of those that aren't zero, less one.
+struct Magnitudes {
+  uint32_t largest = 0, smallest = ~0u;
+
+  __device__ __forceinline__ void take(float x) {
+    largest = max(largest, magnitude(x));
+    smallest = min(smallest, magnitude(x) - 1);
+  }
+
+  // Whether one loses accuracy in a row that is divided by 2^exponent: seldom, so that only then they are counted.
+  template <class F>
+  __device__ __forceinline__ bool some_small(int exponent) const {
+    const uint32_t limit = __float_as_uint(F::kSmall * power_of_two(exponent));
+    return smallest < max(limit, 1u) - 1;
+  }
+};
+
 // Where a thread's quads lie: element `r` of a panel, of which four neighbours along k, or from it on along mn; `q` of
 // k and every `apart` further.
 struct Place {
@@ -83,18 +102,19 @@ struct Place {
 struct PassScratch {
   uint32_t of_warp[32][kStrip];
   uint32_t of_block[kMaxCluster][kStrip];
-  uint32_t small[kStrip];
-  uint64_t maxima_here;  // barriers: the cluster's maxima are in of_block,
-  uint64_t counted;      // and its blocks have counted their small elements
+  uint32_t small[kStrip];                // elements of this block, and
+  uint32_t counts[kMaxCluster][kStrip];  // in the first block those of all
+  uint64_t maxima_here, counts_here;     // barriers of of_block and counts
 
   // For strips, before anything is under way that a fence would wait for.
   __device__ __forceinline__ void start(uint32_t blocks) {
     if (threadIdx.x < kStrip) small[threadIdx.x] = 0;
     if (blocks == 1) return;
     if (threadIdx.x == 0) {
-      hopper::init_barrier(&maxima_here, 1);
-      hopper::arrive_expecting(&maxima_here, blocks * kStrip * sizeof(uint32_t));
-      hopper::init_barrier(&counted, blocks);
+      for (uint64_t* barrier : {&maxima_here, &counts_here}) {
+        hopper::init_barrier(barrier, 1);
+        hopper::arrive_expecting(barrier, blocks * kStrip * sizeof(uint32_t));
+      }
       hopper::fence_barrier_init();
     }
     hopper::arrive_cluster();  // the others may write here
@@ -118,25 +138,39 @@ __device__ __forceinline__ void split_rows(const Job& job, const Operand& x, con
     }
     return value;
   };
-  uint32_t largest = 0;
+  Magnitudes own;
 #pragma unroll 4
-  for (int j = 0; j < held.count; ++j) largest = max(largest, largest_magnitude(held[j]));
-  largest = reduce(largest, [](uint32_t a, uint32_t b) { return max(a, b); });
+  for (int j = 0; j < held.count; ++j) {
+    const float4 v = held[j];
+    own.take(v.x);
+    own.take(v.y);
+    own.take(v.z);
+    own.take(v.w);
+  }
+  const uint32_t largest = reduce(own.largest, [](uint32_t a, uint32_t b) { return max(a, b); });
   const int exponent = row_exponent<F>(largest);
   const float factor = power_of_two(-exponent);
 
-  uint32_t small = 0;
   const PanelPlace place = place_in_panel<false>(at.r, at.q % kStep);
   char* const panel = job.panel<F>(x, at.panel, at.q / kStep);
   char *const first = panel + place.first, *const second = panel + place.second;
   const int64_t apart = int64_t{at.apart / kStep} * kPairs<F> * kPanelBytes;
 #pragma unroll 2
   for (int j = 0; j < held.count; ++j) {
-    const float4 v = held[j], s = make_float4(v.x * factor, v.y * factor, v.z * factor, v.w * factor);
-    small += is_small<F>(v.x, s.x) + is_small<F>(v.y, s.y) + is_small<F>(v.z, s.z) + is_small<F>(v.w, s.w);
-    QuadPlanes<F>(s).store(first + j * apart, second + j * apart);
+    const float4 v = held[j];
+    QuadPlanes<F>(make_float4(v.x * factor, v.y * factor, v.z * factor, v.w * factor))
+        .store(first + j * apart, second + j * apart);
   }
-  if (__syncthreads_or(small)) small = reduce(small, [](uint32_t a, uint32_t b) { return a + b; });
+  uint32_t small = 0;
+  if (__syncthreads_or(own.some_small<F>(exponent))) {
+#pragma unroll 1
+    for (int j = 0; j < held.count; ++j) {
+      const float4 v = held[j];
+      small += is_small<F>(v.x, v.x * factor) + is_small<F>(v.y, v.y * factor) + is_small<F>(v.z, v.z * factor) +
+               is_small<F>(v.w, v.w * factor);
+    }
+    small = reduce(small, [](uint32_t a, uint32_t b) { return a + b; });
+  }
   if (t == 0) x.words[at.panel * kTile + at.r] = row_word<F>(largest, exponent, small);
 }
 
@@ -147,11 +181,19 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
                                             const Held<THREADS>& held, PassScratch& scratch) {
   const uint32_t rank = hopper::cluster_rank(), blocks = hopper::cluster_size();
   const int lane = threadIdx.x % 32, quad = threadIdx.x % kStripQuads;
-  uint32_t largest[4] = {};
+  Magnitudes own[4];
 #pragma unroll 4
-  for (int j = 0; j < held.count; ++j) take_largest(largest, held[j]);
+  for (int j = 0; j < held.count; ++j) {
+    const float4 v = held[j];
+    own[0].take(v.x);
+    own[1].take(v.y);
+    own[2].take(v.z);
+    own[3].take(v.w);
+  }
+  uint32_t largest[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
+    largest[i] = own[i].largest;
     for (int o = 16; o >= kStripQuads; o /= 2) largest[i] = max(largest[i], __shfl_xor_sync(~0u, largest[i], o));
     if (lane < kStripQuads) scratch.of_warp[threadIdx.x / 32][quad * 4 + i] = largest[i];
   }
@@ -181,42 +223,60 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
     largest[3] = max(largest[3], row.w);
   }
   float factor[4];
+  bool some_small = false;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) factor[i] = power_of_two(-row_exponent<F>(largest[i]));
+  for (int i = 0; i < 4; ++i) {
+    const int exponent = row_exponent<F>(largest[i]);
+    factor[i] = power_of_two(-exponent);
+    some_small |= own[i].some_small<F>(exponent);
+  }
 
-  uint32_t small[4] = {};
+  const PanelPlace place =
+      place_in_panel<true>(at.r, at.q % kStep);  // multiples of 8 of k further the chunk is the same
+  const auto offset = [](uint32_t q) { return q / kStep * (kPairs<F> * kPanelBytes) + q % kStep * 128; };
+  char* const panel = job.panel<F>(x, at.panel, 0) - offset(at.q % kStep);
+  char *const first = panel + place.first, *const second = panel + place.second;
 #pragma unroll 2
   for (int j = 0; j < held.count; ++j) {
-    const int q = at.q + j * at.apart;
-    const float4 v = held[j], s = make_float4(v.x * factor[0], v.y * factor[1], v.z * factor[2], v.w * factor[3]);
-    small[0] += is_small<F>(v.x, s.x);
-    small[1] += is_small<F>(v.y, s.y);
-    small[2] += is_small<F>(v.z, s.z);
-    small[3] += is_small<F>(v.w, s.w);
-    const PanelPlace place = place_in_panel<true>(at.r, q % kStep);
-    char* const panel = job.panel<F>(x, at.panel, q / kStep);
-    QuadPlanes<F>(s).store(panel + place.first, panel + place.second);
+    const float4 v = held[j];
+    const uint32_t on = offset(at.q + j * kStripApart<THREADS>);
+    QuadPlanes<F>(make_float4(v.x * factor[0], v.y * factor[1], v.z * factor[2], v.w * factor[3]))
+        .store(first + on, second + on);
   }
-  if (__syncthreads_or(small[0] + small[1] + small[2] + small[3])) {
+  if (__syncthreads_or(some_small)) {
+    uint32_t small[4] = {};
+#pragma unroll 1
+    for (int j = 0; j < held.count; ++j) {
+      const float4 v = held[j];
+      small[0] += is_small<F>(v.x, v.x * factor[0]);
+      small[1] += is_small<F>(v.y, v.y * factor[1]);
+      small[2] += is_small<F>(v.z, v.z * factor[2]);
+      small[3] += is_small<F>(v.w, v.w * factor[3]);
+    }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       for (int o = 16; o >= kStripQuads; o /= 2) small[i] += __shfl_xor_sync(~0u, small[i], o);
-      const uint32_t sum = hopper::map_to_rank(hopper::shared_address(&scratch.small[quad * 4 + i]), 0);
-      if (lane < kStripQuads && small[i]) hopper::add_in_cluster(sum, small[i]);
+      if (lane < kStripQuads && small[i]) atomicAdd(&scratch.small[quad * 4 + i], small[i]);
     }
-    hopper::fence_cluster();
     __syncthreads();
   }
-  if (blocks > 1) {
-    if (threadIdx.x == 0) hopper::arrive_in_cluster(hopper::map_to_rank(hopper::shared_address(&scratch.counted), 0));
-    if (rank != 0) return;
-    hopper::wait(&scratch.counted, 0);
-  }
-  if (threadIdx.x < kStripQuads)
+  if (threadIdx.x >= kStripQuads) return;
+  uint32_t small[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
-      x.words[at.panel * kTile + at.r + i] =
-          row_word<F>(largest[i], row_exponent<F>(largest[i]), scratch.small[quad * 4 + i]);
+  for (int i = 0; i < 4; ++i) small[i] = scratch.small[quad * 4 + i];
+  if (blocks > 1) {
+    hopper::store_in_cluster(hopper::map_to_rank(hopper::shared_address(&scratch.counts[rank][quad * 4]), 0), small,
+                             hopper::map_to_rank(hopper::shared_address(&scratch.counts_here), 0));
+    if (rank != 0) return;
+    hopper::wait(&scratch.counts_here, 0);
+#pragma unroll 1
+    for (uint32_t b = 1; b < blocks; ++b)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) small[i] += scratch.counts[b][quad * 4 + i];
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    x.words[at.panel * kTile + at.r + i] = row_word<F>(largest[i], row_exponent<F>(largest[i]), small[i]);
 }
 
 // How the pass's blocks are dealt out: first those of b, then those of a.
@@ -246,7 +306,7 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
   } else {
     const int blocks = hopper::cluster_size();
     first = block / blocks * kStrip + 4 * (threadIdx.x % kStripQuads);
-    at.apart = THREADS / kStripQuads;
+    at.apart = kStripApart<THREADS>;
     at.q = static_cast<int>(hopper::cluster_rank()) * kHeld * at.apart + threadIdx.x / kStripQuads;
   }
   at.panel = first / kTile;
