@@ -5,31 +5,13 @@
 #include <limits>
 #include <stdexcept>
 
+#include "aten.h"
 #include "common/views.h"
 
 namespace sgemm {
 namespace {
 
 constexpr double kLaunchSeconds = 3e-6;
-// cuBLAS's best share of the FFMA peak on an H200, and that with few rows or columns of one product.
-constexpr double kAtenEfficiency = 0.82, kAtenNarrowEfficiency = 0.72;
-constexpr int64_t kAtenNarrow = 128;
-// Its tiles: a side is filled up to a multiple of the first, beyond 64 to 128; to a multiple of 128 in batches, and
-// where parts of a long k are added up.
-constexpr int64_t kAtenWidth = 32, kAtenWide = 128, kAtenLong = 4096;
-// Two rows take so much longer than one, the first where both operands lie along k.
-constexpr double kAtenTwoRowsAlongK = 1.35, kAtenTwoRows = 2, kAtenTwoRowsSeconds = 2e-6;
-constexpr double kAtenNarrowBatches = 1.2;  // up to 64 rows or columns
-// An element of k takes cuBLAS at least so long, up to a k that it divides, and in batches.
-constexpr double kAtenElementSeconds = 24e-9, kAtenBatchElementSeconds = 40e-9;
-constexpr int64_t kAtenUndivided = 640;
-// To add up parts of k; for a very long k, and up to kAtenFew rows or columns.
-constexpr double kAtenSplitSeconds = 6e-6, kAtenVeryLongSplitSeconds = 7.5e-6, kAtenFewSplitSeconds = 3.3e-6;
-constexpr int64_t kAtenFew = 4, kAtenVeryLong = 7168;
-// The share of that time which the smallest outputs take, all of it less so many elements, and always up to
-// kAtenSkinny.
-constexpr double kAtenSplitLeast = 0.4, kAtenSplitOutputs = 110000;
-constexpr int64_t kAtenSkinny = 16;
 constexpr int kThreadsToFill = 512;    // a multiprocessor needs about as many to reach a row's measured efficiency
 constexpr double kScatteredReads = 2;  // a row that reads element by element, along the wrong dimension
 
@@ -37,12 +19,6 @@ constexpr double kScatteredReads = 2;  // a row that reads element by element, a
 constexpr Device kH200 = {DeviceType::kCuda, 90, 132, 1.98, 4300, 60};
 
 double ffma_peak(const Device& device) { return device.sms * 128 * 2 * device.clock_ghz * 1e9; }
-
-double bytes(const Problem& p) {
-  return 4.0 * p.batch * (double(p.m) * p.k + double(p.k) * p.n + double(p.m) * p.n * (p.beta != 0 ? 2 : 1));
-}
-
-double flops(const Problem& p) { return 2.0 * p.batch * p.m * p.n * p.k; }
 
 size_t bytes_of_copies(const Packing& packing) { return sizeof(float) * (packing.floats_a + packing.floats_b); }
 
@@ -53,39 +29,6 @@ int64_t packed_cols(const ConstMatrix& x) { return ceil_div(x.cols, 4) * 4; }
 
 int64_t tiles(const Kernel& kernel, const Problem& p) {
   return ceil_div(p.m, kernel.bm) * ceil_div(p.n, kernel.bn) * p.batch;
-}
-
-// PyTorch's kernel a little faster than it was measured on an H200, so that no other row is preferred on a guess.
-// Matrix times vector reads at full speed. A product proper is computed in tiles, has little use for few rows, columns
-// or a short k, and adds up parts of a long k if there are few tiles.
-double aten_seconds(const Problem& p, const Device& device) {
-  const double bandwidth = device.bandwidth_gbs * 1e9;
-  const int64_t narrow = std::min(p.m, p.n);
-  if (narrow <= 2) {
-    const double row = std::max(flops(p) / (kAtenEfficiency * ffma_peak(device)), bytes(p) / bandwidth);
-    if (narrow < 2) return kLaunchSeconds + row;
-    const bool along_k = p.m == 2 && p.a.col == 1 && p.b.row == 1;
-    return kLaunchSeconds + (along_k ? kAtenTwoRowsAlongK : kAtenTwoRows) * row + std::min(row, kAtenTwoRowsSeconds);
-  }
-  const bool few_tiles = p.batch == 1 && double(p.m) * p.n < device.sms * 4096.0 && p.k >= 1024;
-  const auto padded = [&](int64_t x) {
-    const bool wide = x > 64 && (x <= kAtenWide || p.batch > 1 || (few_tiles && p.k >= kAtenLong));
-    const int64_t width = wide ? kAtenWide : kAtenWidth;
-    return ceil_div(x, width) * width;
-  };
-  const int64_t m = padded(p.m), n = padded(p.n);
-  const double efficiency = p.batch == 1 && std::min(m, n) <= kAtenNarrow ? kAtenNarrowEfficiency : kAtenEfficiency;
-  const double compute = 2.0 * p.batch * m * n * (p.k + 40.0) / (efficiency * ffma_peak(device));
-  double steps = 0;  // of a tile, one after the other
-  if (p.batch > 1 && narrow >= kAtenWidth) steps = kAtenBatchElementSeconds * p.k;
-  if (p.batch == 1 && narrow > kAtenNarrow && p.k <= kAtenUndivided) steps = kAtenElementSeconds * p.k;
-  const double read = bytes(p) / ((p.batch > 1 ? 0.6 : 0.5) * bandwidth);
-  const double long_split = p.k < kAtenVeryLong ? kAtenSplitSeconds : kAtenVeryLongSplitSeconds;
-  const double part =
-      narrow <= kAtenSkinny ? 1 : std::min(1.0, kAtenSplitLeast + double(p.m) * p.n / kAtenSplitOutputs);
-  const double split = !few_tiles ? 0 : narrow <= kAtenFew ? kAtenFewSplitSeconds : part * long_split;
-  const double narrow_batches = p.batch > 1 && narrow <= 64 && std::max(p.m, p.n) > 64 ? kAtenNarrowBatches : 1;
-  return std::max(kLaunchSeconds + narrow_batches * std::max(compute, read) + split, 1e-6 + steps);
 }
 
 // Operands are copied first for a row that can't read them as they lie, and for PyTorch's kernel in a batch of two

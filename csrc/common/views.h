@@ -47,4 +47,9 @@ int64_t matrices(const MatrixView<T>& x, int64_t batch) {
   return x.batch.none() ? 1 : batch;
 }
 
+// What a product reads and writes at least.
+inline double bytes(const Problem& p) {
+  return 4.0 * p.batch * (double(p.m) * p.k + double(p.k) * p.n + double(p.m) * p.n * (p.beta != 0 ? 2 : 1));
+}
+
 }  // namespace sgemm

@@ -9,16 +9,17 @@ namespace {
 
 // Measured on an H200.
 constexpr double kLaunchSeconds = 3.0e-6;
-constexpr double kBlockSeconds = 3.0e-6;  // to fill the pipeline, to add up and to store
-constexpr double kNextSeconds = 7.0e-6;   // the same for blocks that wait for others to end
-constexpr double kSumSeconds = 2.0e-6;    // one launch more
+constexpr double kBlockSeconds = 3.2e-6;  // to fill the pipeline, to add up and to store
+constexpr double kNextSeconds = 5.5e-6;   // the same for blocks that wait for others to end
+constexpr double kSumSeconds = 4e-6;      // one launch more
 // Of a copy's bandwidth, along k and along m, there for up to 8 columns and for 16.
-constexpr double kReadAlongK = 0.85, kReadAlongM = 0.65, kReadAlongM16 = 0.5;
+constexpr double kReadAlongK = 0.93, kReadAlongM = 0.9, kReadAlongM16 = 0.475;
 // Of the FFMA peak, where columns fill the width: A along k and B too, or B along n, beyond the width; A along m.
-constexpr double kFfmaAlongK = 0.42, kFfmaAcrossB = 0.28, kFfmaAcrossWideB = 0.22, kFfmaAlongM = 0.44;
-constexpr double kScattered = 4;        // elements that are not read 16 bytes at a time
-constexpr int64_t kResident = 2;        // blocks a multiprocessor
-constexpr int64_t kShortestPart = 256;  // of k, of a block
+constexpr double kFfmaAlongK = 0.35, kFfmaAcrossB = 0.21, kFfmaAcrossWideB = 0.225, kFfmaAlongM = 0.29;
+constexpr double kBlockBandwidth = 42e9;  // that a block reads with, when it is alone
+constexpr double kScattered = 1.43;        // elements that are not read 16 bytes at a time
+constexpr int64_t kResident = 2;          // blocks a multiprocessor
+constexpr int64_t kShortestPart = 256;    // of k, of a block
 
 }  // namespace
 
@@ -51,8 +52,9 @@ SkinnyPlan skinny_plan(const Problem& problem, const Device& device) {
   const int64_t across = plan.along_k ? p.a.row : p.a.col;
   const bool quads = (plan.along_k ? p.a.col : p.a.row) == 1 && across % 4 == 0;
   const double share = plan.along_k ? kReadAlongK : plan.width <= 8 ? kReadAlongM : kReadAlongM16;
-  const double read = (double(p.m) * tiles_n + p.n) * p.k * p.batch * 4 / (share * bandwidth);
-  const double part = double(plan.rows) * plan.width * (plan.slice / double(plan.cluster));
+  const double part_k = plan.slice / double(plan.cluster), part = plan.rows * plan.width * part_k;
+  const double alone = plan.rows * part_k * 4 / kBlockBandwidth;
+  const double read = std::max(alone, (double(p.m) * tiles_n + p.n) * p.k * p.batch * 4 / (share * bandwidth));
   const double across_b = tiles_n > 1 ? kFfmaAcrossWideB : kFfmaAcrossB;
   const double ffma = !plan.along_k ? kFfmaAlongM : p.b.row == 1 ? kFfmaAlongK : across_b;
   const double compute = waves * kResident * part * 2 * device.sms / (ffma * peak);

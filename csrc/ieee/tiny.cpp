@@ -1,6 +1,7 @@
 #include "tiny.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 
 #include "../common/views.h"
@@ -9,49 +10,51 @@ namespace sgemm::ieee {
 namespace {
 
 // Measured on an H200.
-constexpr double kLaunchSeconds = 1.3e-6;
-constexpr double kBlockSeconds = 0.8e-6;  // to read, to add up and to store: each waits for the one before
-constexpr double kBandwidth = 0.85;       // of a copy's
-constexpr double kFfma = 0.3;             // of the peak
-constexpr int kThreadsToFill = 128;       // that a multiprocessor needs for that share
-constexpr double kElements = 1.5;         // neighbours that are not read 16 bytes at a time
-constexpr double kScattered = 4;          // elements without neighbours
-constexpr double kElementSeconds = 1e-6;  // to begin with elements instead of quads
+constexpr double kLaunchSeconds = 1.4e-6;
+constexpr double kStepSeconds = 0.68e-6, kElementSeconds = 0.2e-6;  // of a block; more if it reads element by element
+// A warp's cycles: to read and deposit four elements, at once or one by one; to store them; for an FFMA with its
+// operands.
+constexpr double kReadCycles[2] = {50, 26}, kStoreCycles[2] = {88, 8}, kFfmaCycles = 2.03;
+constexpr double kBandwidth = 0.785;  // of a copy's
+constexpr double kElements = 2.8;     // times as much for elements that are not read 16 bytes at a time
 
-// Of an operand or the result, in bytes that count as if they were read 16 at a time.
-template <class T>
-double traffic(const MatrixView<T>& x, int64_t batch, bool quads) {
-  const double bytes = 4.0 * x.rows * x.cols * matrices(x, batch);
-  return bytes * (quads ? 1 : x.row == 1 || x.col == 1 ? kElements : kScattered);
+// With blocks of a class: each does one step of k after the other, those of a multiprocessor share its four schedulers.
+double seconds(const TinyClass& tile, const Problem& p, const Device& device) {
+  const bool quads_a = tiny_read(p.a).quads, quads_b = tiny_read(p.b).quads, quads_d = p.n % 4 == 0;
+  const auto traffic = [&](double elements, bool quads) { return 4 * elements * (quads ? 1 : kElements); };
+  const double memory = traffic(double(p.m) * p.k * matrices(p.a, p.batch), quads_a) +
+                        traffic(double(p.k) * p.n * matrices(p.b, p.batch), quads_b) +
+                        traffic(double(p.m) * p.n * p.batch * (p.beta != 0 ? 2 : 1), quads_d);
+  const double fours = tile.tm * tile.tn / 4, steps = ceil_div(p.k, tile.size);
+  const double cycles = fours * (steps * (kReadCycles[quads_a] + kReadCycles[quads_b]) + kStoreCycles[quads_d] +
+                                 4 * kFfmaCycles * (ceil_div(p.k, 4) * 4));
+  const double blocks = ceil_div(ceil_div(p.batch, tile.products), device.sms);  // of the busiest multiprocessor
+  const double issue = blocks * cycles * tile.threads() / 32 / 4 / (device.clock_ghz * 1e9);
+  const double step = kStepSeconds + (quads_a && quads_b ? 0 : kElementSeconds);
+  return kLaunchSeconds + std::ceil(blocks / tile.resident) * steps * step +
+         std::max(issue, memory / (kBandwidth * device.bandwidth_gbs * 1e9));
 }
 
 }  // namespace
-
-int tiny_class(const Problem& p) {
-  int index = 0;
-  while (kTinyClasses[index].size < std::max(p.m, p.n)) ++index;
-  return index;
-}
 
 TinyRead tiny_read(const ConstMatrix& x) {
   const bool by_cols = x.col != 1 && (x.row == 1 || std::abs(x.row) < std::abs(x.col));
   return {by_cols, has_quads(by_cols ? transposed(x) : x)};
 }
 
+int tiny_class(const Problem& p, const Device& device) {
+  int best = -1;
+  for (int i = 0; i < kTinyCount; ++i) {
+    const TinyClass& tile = kTinyClasses[i];
+    if (tile.size < std::max(p.m, p.n)) continue;
+    if (best < 0 || seconds(tile, p, device) < seconds(kTinyClasses[best], p, device)) best = i;
+  }
+  return best;
+}
+
 double tiny_seconds(const Problem& p, const Device& device) {
   if (std::max({p.m, p.n, p.k}) > kLargestTiny) return 1;  // never taken
-  const TinyClass& tile = kTinyClasses[tiny_class(p)];
-  const double bandwidth = kBandwidth * device.bandwidth_gbs * 1e9;
-  const double d = 4.0 * p.m * p.n * p.batch;
-  const bool quads_a = tiny_read(p.a).quads, quads_b = tiny_read(p.b).quads;
-  const double memory =
-      (traffic(p.a, p.batch, quads_a) + traffic(p.b, p.batch, quads_b) + d * (p.beta != 0 ? 2 : 1)) / bandwidth;
-  const double blocks = ceil_div(ceil_div(p.batch, tile.products), device.sms);  // of the busiest multiprocessor
-  const double ffmas = blocks * tile.products * tile.size * tile.size * (ceil_div(p.k, 4) * 4);
-  const double fill = std::min(1.0, blocks * tile.threads() / kThreadsToFill);
-  const double compute = ffmas / (kFfma * fill * 128 * device.clock_ghz * 1e9);
-  const double begin = quads_a && quads_b ? 0 : kElementSeconds;
-  return kLaunchSeconds + kBlockSeconds + begin + std::max(memory, compute);
+  return seconds(kTinyClasses[tiny_class(p, device)], p, device);
 }
 
 }  // namespace sgemm::ieee

@@ -19,7 +19,7 @@ constexpr int kMaxCluster = 8;
 template <int THREADS>
 constexpr int kStripApart = THREADS / kStripQuads;  // a thread's quads of a strip, along k
 
-// A thread's quads of neighbours in shared memory, which only it reads. In short loops: a block runs through each once,
+// A thread's quads of neighbours in shared memory, which only it uses. In short loops: a block runs through each once,
 // and waits for its instructions.
 template <int THREADS>
 class Held {
@@ -42,23 +42,16 @@ class Held {
         vector_(x.vector) {}
 
   __device__ __forceinline__ void read() const {
-    const float* from = from_;
-    int k_left = k_left_;
     if (vector_) {
+      const float* from = from_;
+      int k_left = k_left_;
 #pragma unroll 1
       for (int j = 0; j < count; ++j, from += apart_, k_left -= k_apart_) {
         const bool inside = rows_ > 0 && k_left > 0;
         copy_async<16>(reinterpret_cast<float*>(quads_ + j * THREADS), inside ? from : data_, inside ? 16 : 0);
       }
     } else {
-#pragma unroll 1
-      for (int j = 0; j < count; ++j, from += apart_, k_left -= k_apart_) {
-        const int64_t left = along_k_ ? (rows_ > 0 ? k_left : 0) : (k_left > 0 ? rows_ : 0);
-#pragma unroll
-        for (int e = 0; e < 4; ++e)
-          copy_async<4>(reinterpret_cast<float*>(quads_ + j * THREADS) + e, e < left ? from + e * neighbour_ : data_,
-                        e < left ? 4 : 0);
-      }
+      read_elements();
     }
     commit_copies();
   }
@@ -68,6 +61,34 @@ class Held {
   const int count;
 
  private:
+  // Element by element, neighbouring lanes those of neighbouring quads: a fourth of as many lines a copy as if each
+  // lane read its own.
+  __device__ __forceinline__ void read_elements() const {
+    const int lane = threadIdx.x % 32, element = lane % 4;
+    const float* from[4];
+    int k_left[4];  // none, if the row is outside
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int owner = 8 * e + lane / 4;
+      const auto from_ints = reinterpret_cast<uintptr_t>(from_);
+      from[e] = reinterpret_cast<const float*>(__shfl_sync(~0u, from_ints, owner)) + element * neighbour_;
+      const int k = __shfl_sync(~0u, k_left_, owner) - (along_k_ ? element : 0);
+      k_left[e] = __shfl_sync(~0u, rows_, owner) > (along_k_ ? 0 : element) ? k : 0;
+    }
+    float* const to = reinterpret_cast<float*>(quads_ - lane + lane / 4) + element;
+    const int most = __reduce_max_sync(~0u, count);
+#pragma unroll 1
+    for (int j = 0; j < most; ++j) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const bool inside = k_left[e] > 0;
+        copy_async<4>(to + 4 * (j * THREADS + 8 * e), inside ? from[e] : data_, inside ? 4 : 0);
+        from[e] += apart_;
+        k_left[e] -= k_apart_;
+      }
+    }
+  }
+
   float4* const quads_;
   const float *const data_, *const from_;
   const int64_t apart_, neighbour_, rows_;
@@ -320,6 +341,7 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
   if (blockIdx.x == 0)
     for (int i = threadIdx.x; i * job.parts < job.items - job.whole; i += THREADS) job.arrived[i] = 0;
   wait_copies<0>();
+  __syncwarp();  // lanes may have copied for each other
   if (x.along_k)
     split_rows<F>(job, x, at, held, grid.row_threads, &scratch.of_warp[0][0]);
   else

@@ -12,25 +12,26 @@ namespace {
 
 // Measured on an H200. The tensor cores take 256 cycles for a 16-bit product of a tile and a step; their clock falls
 // under load.
-constexpr double kCyclesOfStep = 256, kTensorClock = 1.45e9;
-constexpr double kTileSeconds = 1.57e-6;       // to fill the pipeline, and to store
-constexpr double kShortTileSeconds = 1.25e-6;  // more at most, where few steps follow each other
-constexpr double kFewSteps = 6;
-constexpr double kClusterSeconds = 0.71e-6;  // to add up a cluster's parts, for each but the first
+constexpr double kCyclesOfStep = 256, kTensorClock = 1.51e9;
+constexpr double kTileSeconds = 0.65e-6;      // to fill the pipeline, and to store
+constexpr double kShortTileSeconds = 1.9e-6;  // more at most, where few steps follow each other
+constexpr double kFewSteps = 23;
+constexpr double kClusterSeconds = 1.1e-6;  // to add up a cluster's parts, for each but the first
 // To share tiles that are left over, and for each of the blocks that share one.
-constexpr double kSharingSeconds = 2.0e-6, kPartSeconds = 0.7e-6;
+constexpr double kSharingSeconds = 3.8e-6, kPartSeconds = 0.5e-6;
 constexpr int64_t kLeastPart = 2;             // steps of k
-constexpr double kLaunchSeconds = 2.4e-6;     // pass and product, when there is nothing to do
-constexpr double kSumSeconds = 4.2e-6;        // one launch more
+constexpr double kLaunchSeconds = 1.8e-6;     // pass and product, when there is nothing to do
+constexpr double kSumSeconds = 3.7e-6;        // one launch more
 constexpr double kPassBandwidth = 0.8;        // of a copy's
 constexpr double kFusedStepSeconds = 1.2e-6;  // to split a stage, which takes longer than its products
-constexpr double kFusedTileSeconds = 2.95e-6;
-constexpr double kFusedLaunchSeconds = 2.4e-6;
+constexpr double kFusedTileSeconds = 3.3e-6;
+constexpr double kFusedLaunchSeconds = 1.9e-6;
 // What a tile of half the size takes of a whole one's: of its steps, and of the rest.
-constexpr double kHalfStep = 0.65, kHalfRest = 0.78, kHalfFusedStep = 0.81, kHalfFusedRest = 0.6;
-// Elements that are copied one by one.
-constexpr double kFusedUnaligned = 2.25, kPassUnaligned = 1.2, kUnalignedSeconds = 0.4e-6;
-constexpr double kOddTileSeconds = 0.8e-6;  // to store a tile whose columns can't be stored in pairs
+constexpr double kHalfStep = 0.68, kHalfRest = 0.8, kHalfFusedStep = 0.78, kHalfFusedRest = 0.64;
+// Elements that are copied one by one; of an operand that doesn't lie along k it takes longer to begin with.
+constexpr double kFusedUnaligned = 2.1, kPassUnaligned = 1.25, kScatteredStripsSeconds = 0.35e-6;
+constexpr double kPassStrips = 1.2;      // for an operand that doesn't lie along k
+constexpr double kPartialSectors = 2.7;  // to store rows that don't begin at multiples of 32 bytes
 constexpr int64_t kShortestSlice = 256;
 constexpr int64_t kMoreSlices = 6;
 constexpr size_t kDefaultLimitMib = 4096;
@@ -62,6 +63,19 @@ int parts(const Shape& shape, const Plan& plan, const Device& device) {
   return static_cast<int>(std::min(most, static_cast<int64_t>(std::sqrt(all / kPartSeconds) + 0.5)));
 }
 
+// It reads operands and writes planes.
+double pass_seconds(const Shape& shape, const Problem& p, const Plan& plan, double bandwidth) {
+  const double planes_of_row = 4.0 * plan.slices * steps(plan.slice) * kStep * shape.pairs;
+  const auto split = [&](const ConstMatrix& x, int64_t size, bool along_k) {
+    const double bytes = matrices(x, p.batch) * (4.0 * size * p.k + ceil_div(size, kTile) * kTile * planes_of_row);
+    return bytes / (kPassBandwidth * bandwidth) * (along_k ? 1 : kPassStrips) * (quads(x) ? 1 : kPassUnaligned);
+  };
+  const bool a_along_k = p.a.col == 1, b_along_k = p.b.row == 1, split_b = !plan.packed_b;
+  const bool scattered_strips = (!a_along_k && !quads(p.a)) || (split_b && !b_along_k && !quads(p.b));
+  return split(p.a, p.m, a_along_k) + (split_b ? split(p.b, p.n, b_along_k) : 0) +
+         (scattered_strips ? kScatteredStripsSeconds : 0);
+}
+
 double seconds(const Shape& shape, const Problem& p, const Device& device, const Plan& plan) {
   const int64_t slice = plan.slice, slices = plan.slices;
   const int cluster = plan.cluster;
@@ -70,29 +84,23 @@ double seconds(const Shape& shape, const Problem& p, const Device& device, const
   const double step = shape.fused ? kFusedStepSeconds * (aligned ? 1 : kFusedUnaligned) * (half ? kHalfFusedStep : 1)
                                   : product_seconds(shape);
   const double short_tile = kShortTileSeconds * std::max(0.0, 1 - steps(slice) / kFewSteps);
-  const double odd_tile = p.n % 2 ? kOddTileSeconds / cluster : 0;
   const double rest = !half ? 1 : shape.fused ? kHalfFusedRest : kHalfRest;
-  const double tile = ((shape.fused ? kFusedTileSeconds : kTileSeconds + short_tile) + odd_tile) * rest;
+  const double tile = (shape.fused ? kFusedTileSeconds : kTileSeconds + short_tile) * rest;
   const auto wave = [&](int64_t blocks) { return ceil_div(steps(slice), blocks) * step + tile; };  // `blocks` a tile
   const double adding = kClusterSeconds * (shape.fused ? cluster > 1 : cluster - 1) * rest;
   double product = ceil_div(tiles - plan.left, resident(device, cluster)) * (wave(cluster) + adding);
   if (plan.left) product += wave(plan.parts) + kSharingSeconds + plan.parts * kPartSeconds;
   const double bandwidth = device.bandwidth_gbs * 1e9;
-  // What the pass reads and writes.
-  const double matrices_a = matrices(p.a, p.batch), matrices_b = plan.packed_b ? 0 : matrices(p.b, p.batch);
-  const double operands = (matrices_a * p.m + matrices_b * p.n) * p.k;
-  const double panels = matrices_a * ceil_div(p.m, kTile) + matrices_b * ceil_div(p.n, kTile);
-  const double planes = panels * slices * steps(slice) * shape.pairs * kPanelBytes;
-  const double pass = (4 * operands + planes) / (kPassBandwidth * bandwidth) * (aligned ? 1 : kPassUnaligned) +
-                      (aligned ? 0 : kUnalignedSeconds);
-  const double stores = double(p.m) * p.n * p.batch * 4 / bandwidth;
+  const double operands = double(matrices(p.a, p.batch) * p.m + matrices(p.b, p.batch) * p.n) * p.k;
+  const double store = p.n % 8 == 0 ? 1 : kPartialSectors;
+  const double stores = double(p.m) * p.n * p.batch * 4 / bandwidth * store;
   const double last =  // under no product
-      std::min(stores * slices, 4.0 * shape.tile_m * shape.tile_n * device.sms / bandwidth);
+      std::min(stores * slices, 4.0 * shape.tile_m * shape.tile_n * device.sms / bandwidth * store);
   const double sum = slices > 1 ? kSumSeconds + stores * (slices + 1) : 0;
   if (shape.fused)
     return kFusedLaunchSeconds + std::max(product, 4 * operands / (kPassBandwidth * bandwidth) + stores * slices) +
            last + sum;
-  return kLaunchSeconds + pass + std::max(product, stores * slices) + last + sum;
+  return kLaunchSeconds + pass_seconds(shape, p, plan, bandwidth) + std::max(product, stores * slices) + last + sum;
 }
 
 // About half of a batch: whole groups, or an equal part of one.

@@ -1,0 +1,9 @@
+// What PyTorch's own kernel is predicted to take. Pure host code.
+#pragma once
+#include "gemm.h"
+
+namespace sgemm {
+
+double aten_seconds(const Problem& p, const Device& device);
+
+}  // namespace sgemm
