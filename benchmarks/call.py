@@ -12,7 +12,7 @@ from torch.utils.benchmark import Timer
 import torch_sgemm
 from benchmarks import tables
 from benchmarks.measure import families
-from benchmarks.problems import Problem, make_pool
+from benchmarks.problems import Problem, make_pool, positive
 from benchmarks.session import Session
 
 GPU_SIZES = (16, 64, 256)
@@ -29,7 +29,7 @@ BLOCK_SECONDS = 0.05
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """--size and --kernel."""
-    parser.add_argument("--size", type=int, nargs="+", help="m = n = k")
+    parser.add_argument("--size", type=positive, nargs="+", help="m = n = k")
     parser.add_argument(
         "--kernel", nargs="+", metavar="NAME", help="rows (default: aten and each family's choice)"
     )

@@ -8,7 +8,7 @@ import difflib
 import torch_sgemm
 from benchmarks import plots, tables
 from benchmarks.measure import Measurement, runnable
-from benchmarks.problems import Problem
+from benchmarks.problems import Problem, positive
 from benchmarks.session import Session
 
 GPU_SIZES = (1024, 2048, 4096, 8192)
@@ -17,7 +17,9 @@ CPU_SIZES = (256,)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """--size and --kernel."""
-    parser.add_argument("--size", type=int, nargs="+", help="m = n = k (default: 1024 ... 8192)")
+    parser.add_argument(
+        "--size", type=positive, nargs="+", help="m = n = k (default: 1024 ... 8192)"
+    )
     parser.add_argument("--kernel", nargs="+", metavar="NAME", help="these rows only")
 
 

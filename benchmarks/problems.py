@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 from dataclasses import dataclass
@@ -15,6 +16,14 @@ SHAPES = Path(__file__).parent / "shapes.json"
 ALIGN = 64  # elements: 256 bytes, as PyTorch's allocator aligns
 L2_MULTIPLE = 4  # memory that the operands rotate through, in units of the L2 cache
 MAX_SETS = 256
+
+
+def positive(text: str) -> int:
+    """A size from the command line."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value}; accepted: 1 and more")
+    return value
 
 
 class Operands(NamedTuple):

@@ -13,7 +13,7 @@ import torch
 
 from benchmarks import tables
 from benchmarks.measure import Measurement
-from benchmarks.problems import Problem
+from benchmarks.problems import Problem, positive
 from benchmarks.session import Session
 from benchmarks.timing import Options
 
@@ -24,7 +24,9 @@ LAYOUTS = ("NN", "NT", "TN", "TT")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """--size and --kernel."""
-    parser.add_argument("--size", type=int, nargs="+", help="m = n = k (default: 512 ... 8192)")
+    parser.add_argument(
+        "--size", type=positive, nargs="+", help="m = n = k (default: 512 ... 8192)"
+    )
     parser.add_argument("--kernel", default="auto", metavar="NAME", help="a row or a family")
 
 

@@ -243,6 +243,26 @@ def test_batches_and_c() -> None:
     assert_usable("H200", torch_sgemm.explain(a[0], b[0], c, device=device("H200")))
 
 
+@pytest.mark.parametrize(
+    ("changed", "accepted"),
+    [
+        ({"b": torch.ones(4, 5).double()}, "strided tensors of float32"),
+        ({"b": torch.ones(4, 5).to_sparse()}, "strided tensors of float32"),
+        ({"b": torch.empty(4, 5, device="meta")}, "tensors on one device"),
+        ({"c": torch.empty(3, 5, device="meta")}, "tensors on one device"),
+        ({"b": torch.ones(1, 4, 5)}, "both of 2 or both of 3 dimensions"),
+        ({"b": torch.ones(3, 5)}, "as many rows of 'b' as columns of 'a'"),
+        ({"c": torch.ones(4, 5)}, r"a 'c' that broadcasts to \[3, 5\]"),
+        ({"c": torch.ones(1, 3, 5)}, r"a 'c' that broadcasts to \[3, 5\]"),
+    ],
+)
+def test_operands_that_form_no_product_are_refused(changed: dict, accepted: str) -> None:
+    operands = {"a": torch.ones(3, 4), "b": torch.ones(4, 5), "c": torch.ones(5)}
+    assert torch_sgemm.explain(**operands).chosen
+    with pytest.raises(RuntimeError, match=accepted):
+        torch_sgemm.explain(**operands | changed)
+
+
 def test_text_names_every_row() -> None:
     text = str(choice("H200", (512, 512, 512)))
     assert all(row.name in text for row in KERNELS)

@@ -160,6 +160,18 @@ def test_scopes_closed_in_another_order(device: str) -> None:
     assert hits() == {"mm": 1}
 
 
+@each_device
+def test_a_call_that_no_row_takes_is_no_hit(device: str) -> None:
+    x = integers((65, 65), 1, device)
+    with (
+        torch_sgemm.enabled("ieee_tiny", devices=(device,)),
+        pytest.raises(RuntimeError, match="larger than it takes"),
+    ):
+        x @ x
+    assert hits() == {}
+    assert fallbacks() == {}
+
+
 def test_an_inner_scope_takes_another_device() -> None:
     """The operator stays overridden for the outer scope, and goes to PyTorch meanwhile."""
     if not torch.version.cuda:

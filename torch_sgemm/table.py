@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass
 from functools import cache
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -180,6 +181,32 @@ def _layout(x: Tensor) -> list[int]:
     return [x.stride(-2), x.stride(-1), x.stride(0) if x.dim() == 3 else 0, address % 16]
 
 
+def _check_operands(a: Tensor, b: Tensor, c: Tensor | None) -> None:
+    def fail(accepted: str) -> NoReturn:
+        named = {"a": a, "b": b} | ({} if c is None else {"c": c})
+        found = "; ".join(
+            f"{name!r} has shape {list(x.shape)}, dtype {x.dtype}, device {x.device}, {x.layout}"
+            for name, x in named.items()
+        )
+        raise RuntimeError(f"torch_sgemm.explain: {found}; accepted: {accepted}")
+
+    tensors = [a, b] if c is None else [a, b, c]
+    if any(x.dtype != torch.float32 or x.layout != torch.strided for x in tensors):
+        fail("strided tensors of float32")
+    if len({x.device for x in tensors}) > 1:
+        fail("tensors on one device")
+    if a.dim() not in (2, 3) or a.dim() != b.dim():
+        fail("'a' and 'b' both of 2 or both of 3 dimensions")
+    if a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2]:
+        fail("as many rows of 'b' as columns of 'a', equal batches")
+    shape = (*a.shape[:-1], b.shape[-1])
+    if c is not None and (
+        c.dim() > len(shape)
+        or any(x not in (1, y) for x, y in zip(c.shape[::-1], shape[::-1], strict=False))
+    ):
+        fail(f"a 'c' that broadcasts to {list(shape)}")
+
+
 def explain(
     a: Tensor,
     b: Tensor,
@@ -197,7 +224,7 @@ def explain(
     Args:
         a: float32 of shape (m, k) or (batch, m, k), any strides.
         b: float32 of shape (k, n) or (batch, k, n), any strides.
-        c: the addend, if there is one.
+        c: the addend, if there is one; broadcasts to the product's shape.
         alpha: factor of the product.
         beta: factor of c; 1 with c and 0 without, unless given.
         kernel: ``"auto"``, a family, or a row's name.
@@ -205,24 +232,10 @@ def explain(
             meta tensors.
 
     Raises:
-        RuntimeError: the operands don't form a product, or ``kernel`` is unknown or can't take it.
+        RuntimeError: the operands don't form a product, are not strided float32 tensors on one
+            device, or ``kernel`` is unknown or can't take it.
     """
-    if (
-        a.dtype != torch.float32
-        or b.dtype != torch.float32
-        or a.dim() not in (2, 3)
-        or a.dim() != b.dim()
-    ):
-        raise RuntimeError(
-            f"torch_sgemm.explain: 'a' has shape {list(a.shape)}, dtype {a.dtype}; "
-            f"'b' has shape {list(b.shape)}, dtype {b.dtype}; "
-            "accepted: float32, both of 2 or both of 3 dimensions"
-        )
-    if a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2]:
-        raise RuntimeError(
-            f"torch_sgemm.explain: 'a' has shape {list(a.shape)}, 'b' has shape {list(b.shape)}; "
-            "accepted: as many rows of 'b' as columns of 'a', equal batches"
-        )
+    _check_operands(a, b, c)
     if beta is None:
         beta = 0.0 if c is None else 1.0
     batch = a.shape[0] if a.dim() == 3 else 1

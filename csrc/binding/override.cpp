@@ -157,6 +157,9 @@ struct Call {
       --of_op[kNone];
       ++of_op[kFailed];
       return false;
+    } catch (...) {  // no row takes it, which the caller is told
+      --of_op[kNone];
+      throw;
     }
     return true;
   }

@@ -1,0 +1,33 @@
+"""What ``torch.utils.flop_counter.FlopCounterMode`` counts for the operators: 2 m n k a product.
+
+``import torch_sgemm.flops`` before a counter is made. ``torch_sgemm`` doesn't by itself, for
+PyTorch's counter takes longer to import than all of this package. Products of PyTorch's own are
+counted as ever, under ``torch_sgemm.enable()`` too.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch.utils.flop_counter import register_flop_formula
+
+from torch_sgemm import fused  # noqa: F401  defines sgemm::linear
+
+_ops = torch.ops.sgemm
+
+
+@register_flop_formula(
+    [_ops.mm, _ops.mm_out, _ops.bmm, _ops.bmm_out, _ops._matmul, _ops._mm_packed]
+)
+def _product(a: Sequence[int], b: Sequence[int], *args, **kwargs) -> int:
+    return 2 * math.prod(a) * b[-1]
+
+
+@register_flop_formula([_ops.addmm, _ops.addmm_out, _ops.baddbmm, _ops.baddbmm_out, _ops.gemm_])
+def _sum(c: Sequence[int], a: Sequence[int], b: Sequence[int], *args, **kwargs) -> int:
+    return 2 * math.prod(a) * b[-1]
+
+
+@register_flop_formula(_ops.linear)
+def _linear(x: Sequence[int], weight: Sequence[int], *args, **kwargs) -> int:
+    return 2 * math.prod(x) * weight[0]
