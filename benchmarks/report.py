@@ -46,9 +46,7 @@ def _ladder_errors(found: dict, _: Path) -> str:
 
 def _chart(draw: Callable[[dict, Path], Path], shows: str) -> Write:
     def write(found: dict, page: Path) -> str:
-        chart = tables.chart_path(Path(found["path"]))
-        if not chart.exists():  # the command that writes a record draws its chart
-            draw(found, chart)
+        chart = draw(found, tables.chart_path(Path(found["path"])))
         relative = Path(os.path.relpath(chart.resolve(), page.resolve().parent)).as_posix()
         return f"![{shows}]({relative})"
 
