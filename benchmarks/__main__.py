@@ -8,7 +8,18 @@ from pathlib import Path
 from types import ModuleType
 
 try:
-    from benchmarks import accuracy, call, ladder, models, report, seeds, squares, suite, tables
+    from benchmarks import (
+        accuracy,
+        call,
+        choice,
+        ladder,
+        models,
+        report,
+        seeds,
+        squares,
+        suite,
+        tables,
+    )
 except ModuleNotFoundError as missing:
     sys.exit(f"benchmarks: {missing}; install the package with its extra: pip install '.[bench]'")
 
@@ -16,6 +27,7 @@ MEASURING = {
     "ladder": ladder,
     "suite": suite,
     "squares": squares,
+    "choice": choice,
     "seeds": seeds,
     "call": call,
     "accuracy": accuracy,

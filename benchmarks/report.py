@@ -44,9 +44,19 @@ def _ladder_errors(found: dict, _: Path) -> str:
     return head + tables.markdown(["row", "error", "torch.mm's", "bound"], rows)
 
 
-def _chart(draw: Callable[[dict, Path], Path], shows: str) -> Write:
+CHARTS: dict[str, Callable[[dict, Path], Path]] = {  # of a command's record
+    "ladder": plots.ladder,
+    "suite": plots.suite,
+    "accuracy": plots.accuracy,
+    "models": plots.models,
+}
+
+
+def _chart(command: str, shows: str) -> Write:
     def write(found: dict, page: Path) -> str:
-        chart = draw(found, tables.chart_path(Path(found["path"])))
+        chart = tables.chart_path(Path(found["path"]))
+        if not chart.exists():
+            CHARTS[command](found, chart)
         relative = Path(os.path.relpath(chart.resolve(), page.resolve().parent)).as_posix()
         return f"![{shows}]({relative})"
 
@@ -109,20 +119,20 @@ def _models_table(found: dict, _: Path) -> str:
 BLOCKS: dict[str, tuple[str, Write]] = {  # marker -> command whose record it shows, writer
     "ladder": ("ladder", _ladder_table),
     "ladder-errors": ("ladder", _ladder_errors),
-    "ladder-chart": ("ladder", _chart(plots.ladder, "TFLOP/s of every row beside torch.mm")),
+    "ladder-chart": ("ladder", _chart("ladder", "TFLOP/s of every row beside torch.mm")),
     "suite": ("suite", _suite_table("auto")),
     "suite-split": ("suite", _suite_table("split")),
-    "suite-chart": ("suite", _chart(plots.suite, "speed relative to torch, case by case")),
+    "suite-chart": ("suite", _chart("suite", "speed relative to torch, case by case")),
     "squares": ("squares", _squares_table),
     "accuracy": ("accuracy", _accuracy_table),
     "accuracy-chart": (
         "accuracy",
-        _chart(plots.accuracy, "largest errors beside torch.mm's, by distribution"),
+        _chart("accuracy", "largest errors beside torch.mm's, by distribution"),
     ),
     "seeds": ("seeds", _seeds_tables),
     "call": ("call", _call_table),
     "models": ("models", _models_table),
-    "models-chart": ("models", _chart(plots.models, "a step of whole models, both sides")),
+    "models-chart": ("models", _chart("models", "a step of whole models, both sides")),
 }
 
 
@@ -153,8 +163,18 @@ def replace_blocks(text: str, make: Callable[[str], str]) -> str:
     return BLOCK.sub(renew, text)
 
 
+def draw_charts(results: Path, gpu: str | None) -> None:
+    """Anew from the records, which may have come from elsewhere without them."""
+    for command, draw in CHARTS.items():
+        found = record.latest_gpu(command, results, gpu)
+        if found is not None:
+            draw(found, tables.chart_path(Path(found["path"])))
+
+
 def run(args: argparse.Namespace) -> int:
-    """Renews the blocks; with --check, 1 if a file would change."""
+    """Renews charts and blocks; with --check, 1 if a page would change."""
+    if not args.check:
+        draw_charts(args.results, args.gpu)
     files = args.files or [record.ROOT / "README.md", *sorted((record.ROOT / "docs").glob("*.md"))]
     status = 0
     for page in files:

@@ -1,0 +1,181 @@
+"""``choice``: how well ``auto`` chooses, on random problems that no cost model was fitted to.
+
+Each problem is computed by torch and by the rows that are predicted to be the fastest, so that the
+record tells what the right choice would have been, and how far each prediction is off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+from collections.abc import Callable
+from statistics import median, quantiles
+
+import torch_sgemm
+from benchmarks import tables
+from benchmarks.measure import Measurement, geomean
+from benchmarks.problems import Problem, positive
+from benchmarks.session import Session
+
+DEFAULTS = {"rounds": 4, "budget": 0.2, "idle": 0.005}
+Sizes = Callable[[random.Random], tuple[int, int, int]]
+COUNT_GPU, COUNT_CPU = 200, 6
+LARGEST_BYTES, LARGEST_FLOPS = 3e8, 6e10  # of a problem on a GPU
+CPU_SHIFT = 6  # there, sizes are divided by two so often
+# The rows that are measured: so many, predicted to take up to so many times the least.
+MOST_ROWS, WITHIN = 3, 1.6
+WELL = 0.98  # of torch's speed: below it a choice was wrong
+
+
+def _size(rng: random.Random, low: float, high: float) -> int:
+    """From 2^low to 2^high; two in three are round, as most that people use."""
+    size = int(2 ** rng.uniform(low, high))
+    steps = [step for step in (8, 32, 64, 128) if step <= size // 4]
+    if not steps or rng.random() < 1 / 3:
+        return size
+    step = rng.choice(steps)
+    return size // step * step
+
+
+def _either(rng: random.Random, x: int, y: int, k: int) -> tuple[int, int, int]:
+    """m and n in either order."""
+    return (x, y, k) if rng.random() < 0.5 else (y, x, k)
+
+
+def _few(rng: random.Random) -> tuple[int, int, int]:
+    return _either(rng, _size(rng, 0, 6.3), _size(rng, 9, 14), _size(rng, 7, 13.5))
+
+
+def _tall(rng: random.Random) -> tuple[int, int, int]:
+    return _either(rng, _size(rng, 1.5, 8), _size(rng, 14, 19), _size(rng, 2, 9))
+
+
+def _cube(low: float, high: float) -> Sizes:
+    return lambda rng: (_size(rng, low, high), _size(rng, low, high), _size(rng, low, high))
+
+
+def _long(rng: random.Random) -> tuple[int, int, int]:
+    return _size(rng, 4, 9.3), _size(rng, 4, 9.3), _size(rng, 12, 17)
+
+
+KINDS: dict[str, tuple[Sizes, int]] = {  # (m, n, k), and the batch's largest power of two
+    "matrices": (_cube(4, 12.3), 0),
+    "few rows or columns": (_few, 0),
+    "long k": (_long, 0),
+    "tall or wide": (_tall, 0),
+    "batches": (_cube(3, 10.5), 12),
+    "tiny": (_cube(1, 6), 13),
+}
+
+
+def problems(count: int, seed: int, shift: int = 0) -> list[tuple[str, Problem]]:
+    """Of each kind in turn, in random layouts; sizes are divided by 2^shift."""
+    rng = random.Random(seed)
+    found: list[tuple[str, Problem]] = []
+    while len(found) < count:
+        kind = list(KINDS)[len(found) % len(KINDS)]
+        sizes, batch = KINDS[kind]
+        ops = rng.choice(("NN", "NT", "TN", "TT"))
+        m, n, k = (max(1, size >> shift) for size in sizes(rng))
+        problem = Problem(m, n, k, ops, max(1, int(2 ** rng.uniform(0, batch)) >> shift))
+        if problem.bytes <= LARGEST_BYTES and problem.flops <= LARGEST_FLOPS:
+            found.append((kind, problem))
+    return found
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """--count."""
+    parser.add_argument("--count", type=positive, help=f"problems (default: {COUNT_GPU})")
+
+
+def candidates(explanation: torch_sgemm.Explanation) -> list[torch_sgemm.Verdict]:
+    """The row that was chosen, and those of the same families that come next."""
+    families = {row.name: row.family for row in torch_sgemm.kernels()}
+    usable = [v for v in explanation.verdicts if not v.reason and families[v.name]]
+    usable.sort(key=lambda verdict: verdict.seconds)
+    return [v for v in usable[:MOST_ROWS] if v.seconds <= WITHIN * usable[0].seconds]
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measures, saves the record and prints the tables."""
+    session = Session(args)
+    count = args.count or (COUNT_GPU if session.on_gpu else COUNT_CPU)
+    # On CPU tensors auto is PyTorch's kernel; what runs there shows that the rest works.
+    kernel = "auto" if session.on_gpu else "ladder"
+    drawn = problems(count, session.seed, 0 if session.on_gpu else CPU_SHIFT)
+    results = session.record["rows"]
+    with session.progress(len(drawn)) as step:
+        for index, (kind, problem) in enumerate(drawn):
+            step(problem.label)
+            at = Measurement(problem, session.device, session.seed, session.options)
+            operands = at.pool.sets[0]
+            explanation = torch_sgemm.explain(operands.a, operands.b, kernel=kernel)
+            predicted = {v.name: 1e6 * v.seconds for v in explanation.verdicts}
+            for verdict in candidates(explanation):
+                about = {"problem": index, "kind": kind, "auto": explanation.chosen}
+                about |= {"predicted_us": predicted[verdict.name]}
+                about |= {"torch_predicted_us": predicted["aten"], "label": problem.label}
+                results.append(about | at.row(verdict.name, session.sampler))
+            del at, operands
+    show(session.record)
+    _, status = session.finish()
+    session.show_recorded(show)
+    return status
+
+
+def show(found: dict) -> None:
+    """Both tables on the terminal."""
+    tables.show("Speed relative to torch", *choice_cells(found))
+    tables.show("Predicted time by measured time", *prediction_cells(found))
+
+
+def speeds(found: dict) -> dict[str, list[tuple[float, float]]]:
+    """By kind: torch's time by that of the row that was chosen, and by the shortest of all."""
+    by_problem: dict[int, list[dict]] = {}
+    for r in found["rows"]:
+        if "failed" not in r:
+            by_problem.setdefault(r["problem"], []).append(r)
+    result: dict[str, list[tuple[float, float]]] = {}
+    for rows in by_problem.values():
+        ratios = {r["kernel"]: r["percent_of_torch"] / 100 for r in rows} | {"aten": 1.0}
+        pair = ratios[rows[0]["auto"]], max(ratios.values())
+        result.setdefault(rows[0]["kind"], []).append(pair)
+    return result
+
+
+def choice_cells(found: dict) -> tuple[list[str], list[list[str]]]:
+    """One line a kind of problem, all of them first."""
+    by_kind = speeds(found)
+    lines = {"all": [pair for pairs in by_kind.values() for pair in pairs], **by_kind}
+    columns = ["kind", "problems", "auto", "best row", f"auto below {WELL}", "worst"]
+    rows = []
+    for kind, pairs in lines.items():
+        chosen = [pair[0] for pair in pairs]
+        rows.append(
+            [
+                kind,
+                str(len(pairs)),
+                f"{geomean(chosen):.3f}",
+                f"{geomean(pair[1] for pair in pairs):.3f}",
+                str(sum(not ratio >= WELL for ratio in chosen)),
+                f"{min(chosen, default=math.nan):.2f}",
+            ]
+        )
+    return columns, rows
+
+
+def prediction_cells(found: dict) -> tuple[list[str], list[list[str]]]:
+    """One line a row of the table, PyTorch's kernel first: what is predicted by what it takes."""
+    ratios: dict[str, dict[int, float]] = {}
+    for r in found["rows"]:
+        if "failed" in r:
+            continue
+        ratios.setdefault("aten", {})[r["problem"]] = r["torch_predicted_us"] / r["torch_us"]
+        ratios.setdefault(r["kernel"], {})[r["problem"]] = r["predicted_us"] / r["kernel_us"]
+    rows = []
+    for name, of_problems in ratios.items():
+        values = list(of_problems.values())
+        low, *_, high = quantiles(values, n=20, method="inclusive") if values[1:] else values * 2
+        rows.append([name, str(len(values)), *(f"{x:.2f}" for x in (low, median(values), high))])
+    return ["kernel", "problems", "5 %", "median", "95 %"], rows
