@@ -20,14 +20,17 @@ _originals: dict[tuple[str, str], Callable] = {}
 # A thread that was dispatched to an override may still wait for the interpreter's lock when another
 # thread takes the override back: the latest 768 (64 times twelve overrides) outlive that.
 _recent: deque[object] = deque(maxlen=768)
-_precision = getattr(
-    torch._C,
-    "_get_fp32_precision_getter",
-    lambda *_: torch.backends.cuda.matmul.fp32_precision,  # the same, ten times slower
-)
-_IEEE = ("ieee", "none")
+_allows_tf32 = torch._C._get_cublas_allow_tf32
 _factors: Counter[tuple[str, str]] = Counter()
 _lock = threading.Lock()
+
+
+def _is_ieee() -> bool:
+    """Whether PyTorch's settings ask for float32 products on GPUs."""
+    try:
+        return not _allows_tf32()  # a third of the time that the setting itself takes
+    except RuntimeError:  # its older and its newer settings differ
+        return torch.backends.cuda.matmul.fp32_precision in ("ieee", "none")
 
 
 def factors() -> Counter[tuple[str, str]]:
@@ -58,7 +61,7 @@ def _product(name: str, original: Callable, key: str) -> Callable:
     (ours, keys), cpu = _ours(name, key), key == "CPU"
 
     def product(a, b):
-        result = ours(keys, a, b, cpu or _precision("cuda", "matmul") in _IEEE)
+        result = ours(keys, a, b, cpu or _is_ieee())
         return original(a, b) if result is None else result
 
     return product
@@ -68,7 +71,7 @@ def _product_out(name: str, original: Callable, key: str) -> Callable:
     (ours, keys), cpu = _ours(name, key), key == "CPU"
 
     def product_out(a, b, *, out):
-        if ours(keys, a, b, cpu or _precision("cuda", "matmul") in _IEEE, out=out):
+        if ours(keys, a, b, cpu or _is_ieee(), out=out):
             return out
         return original(a, b, out=out)
 
@@ -89,7 +92,7 @@ def _sum(name: str, original: Callable, key: str) -> Callable:
 
     def product_sum(c, a, b, *, beta=1, alpha=1):
         if not _is_complex(name, beta, alpha):
-            ieee = cpu or _precision("cuda", "matmul") in _IEEE
+            ieee = cpu or _is_ieee()
             result = ours(keys, c, a, b, beta, alpha, ieee)
             if result is not None:
                 return result
@@ -104,7 +107,7 @@ def _sum_into(name: str, original: Callable, key: str) -> Callable:
 
     def product_sum_into(c, a, b, *, beta=1, alpha=1, **out):
         if not _is_complex(name, beta, alpha):
-            ieee = cpu or _precision("cuda", "matmul") in _IEEE
+            ieee = cpu or _is_ieee()
             if ours(keys, c, a, b, beta, alpha, ieee, **out):
                 return out.get("out", c)
         return original(c, a, b, beta=beta, alpha=alpha, **out)
@@ -148,7 +151,7 @@ def _product_of_heads(
     )
     if not taken:
         return None
-    ieee = a.is_cpu or _precision("cuda", "matmul") in _IEEE
+    ieee = a.is_cpu or _is_ieee()
     return torch.ops.sgemm._override_matmul.default(a, b, ieee)
 
 
