@@ -19,7 +19,7 @@ MAX_SETS = 256
 
 
 def positive(text: str) -> int:
-    """A size from the command line."""
+    """A size or a count from the command line."""
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value}; accepted: 1 and more")

@@ -52,11 +52,9 @@ CHARTS: dict[str, Callable[[dict, Path], Path]] = {  # of a command's record
 }
 
 
-def _chart(command: str, shows: str) -> Write:
+def _chart(shows: str) -> Write:
     def write(found: dict, page: Path) -> str:
         chart = tables.chart_path(Path(found["path"]))
-        if not chart.exists():
-            CHARTS[command](found, chart)
         relative = Path(os.path.relpath(chart.resolve(), page.resolve().parent)).as_posix()
         return f"![{shows}]({relative})"
 
@@ -119,20 +117,20 @@ def _models_table(found: dict, _: Path) -> str:
 BLOCKS: dict[str, tuple[str, Write]] = {  # marker -> command whose record it shows, writer
     "ladder": ("ladder", _ladder_table),
     "ladder-errors": ("ladder", _ladder_errors),
-    "ladder-chart": ("ladder", _chart("ladder", "TFLOP/s of every row beside torch.mm")),
+    "ladder-chart": ("ladder", _chart("TFLOP/s of every row beside torch.mm")),
     "suite": ("suite", _suite_table("auto")),
     "suite-split": ("suite", _suite_table("split")),
-    "suite-chart": ("suite", _chart("suite", "speed relative to torch, case by case")),
+    "suite-chart": ("suite", _chart("speed relative to torch, case by case")),
     "squares": ("squares", _squares_table),
     "accuracy": ("accuracy", _accuracy_table),
     "accuracy-chart": (
         "accuracy",
-        _chart("accuracy", "largest errors beside torch.mm's, by distribution"),
+        _chart("largest errors beside torch.mm's, by distribution"),
     ),
     "seeds": ("seeds", _seeds_tables),
     "call": ("call", _call_table),
     "models": ("models", _models_table),
-    "models-chart": ("models", _chart("models", "a step of whole models, both sides")),
+    "models-chart": ("models", _chart("a step of whole models, both sides")),
 }
 
 

@@ -1,6 +1,7 @@
 #include "aten.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "common/views.h"
@@ -10,14 +11,13 @@ namespace {
 
 // cuBLAS computes a product in tiles of some size, and may share a tile's k among several blocks, whose parts a second
 // kernel adds up. It picks the size and the number of parts by rules of its own. What the fastest pick takes is a lower
-// bound of what it does take: half of 8,500 products on an H200 took up to 1.03 times as long, a quarter 1.19 times or
-// more.
+// bound of what it does take, and mostly near: `python -m benchmarks choice` tells how near.
 
 // Measured on an H200: nanoseconds at its clock.
 constexpr double kClockGhz = 1.98;
 struct Tile {
-  int size, other;     // rows and columns, or columns and rows
-  double step, issue;  // for each of k: of a tile that is alone on its multiprocessor, and for each of many
+  int rows, cols;      // or the other way round
+  double step, issue;  // for each of k: of a tile that is alone on its multiprocessor, and of each of many
   double begin_and_end;
 };
 constexpr Tile kTiles[] = {{32, 32, 19.3, 13.7, 150},  {32, 64, 29, 22.1, 320},   {64, 64, 51.6, 25.1, 770},
@@ -49,12 +49,13 @@ double tiled_seconds(const Problem& p, const Device& device) {
   double best = std::numeric_limits<double>::infinity();
   for (const Tile& tile : kTiles)
     for (const bool turned : {false, true}) {
-      const int rows = turned ? tile.other : tile.size, cols = turned ? tile.size : tile.other;
-      const int64_t tiles = ceil_div(p.m, rows) * ceil_div(p.n, cols) * p.batch;
+      if (turned && tile.rows == tile.cols) continue;
+      const int rows = turned ? tile.cols : tile.rows, cols = turned ? tile.rows : tile.cols;
+      const double tiles = static_cast<double>(ceil_div(p.m, rows)) * ceil_div(p.n, cols) * p.batch;
       for (const int parts : kParts) {
         const int64_t k = ceil_div(p.k, parts);
         if (parts > 1 && (p.batch > 1 || k < kShortestPart)) break;
-        const double busiest = static_cast<double>(ceil_div(tiles * parts, device.sms));
+        const double busiest = std::ceil(tiles * parts / device.sms);
         const double compute = (std::max(tile.step, tile.issue * busiest) * k + tile.begin_and_end * busiest) * clock;
         const double adding = parts > 1 ? sum + part * (2 * parts + 1) : 0;  // each part is written and read
         best = std::min(best, kLaunchSeconds + std::max(compute, memory) + adding);
@@ -77,7 +78,7 @@ double aten_seconds(const Problem& p, const Device& device) {
     seconds =
         std::min(seconds, kStreamSeconds + kStreamRowSeconds * p.m + std::max(kStreamStepSeconds[along_k] * p.k, read));
   }
-  return kLaunchSeconds + kCaution * (seconds - kLaunchSeconds);
+  return seconds - (1 - kCaution) * std::max(0.0, seconds - kLaunchSeconds);
 }
 
 }  // namespace sgemm

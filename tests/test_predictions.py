@@ -1,4 +1,7 @@
-"""Predicted times beside measured ones: the choice of a row is as good as its cost models."""
+"""Predicted times beside recorded ones: the choice of a row is as good as its cost models.
+
+A record from another GPU may need wider limits.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ def predicted_to_measured(kernel: str) -> dict[str, list[tuple[float, str]]]:
     )
     found: dict[str, list[tuple[float, str]]] = {}
     for r in record["rows"]:
-        if r["kernel"] != kernel:
+        if r["kernel"] != kernel or "failed" in r:
             continue
         a, b = (
             operand(r["batch"], rows, cols, layout)
@@ -36,9 +39,8 @@ def predicted_to_measured(kernel: str) -> dict[str, list[tuple[float, str]]]:
         )
         verdicts = torch_sgemm.explain(a, b, device=gpu).verdicts
         seconds = {verdict.name: verdict.seconds for verdict in verdicts}
-        for name, us in (("aten", r["torch_us"]), (r["chosen"], r["kernel_us"])):
-            if name == "aten" or us != r["torch_us"]:
-                found.setdefault(name, []).append((seconds[name] * 1e6 / us, r["label"]))
+        for name, us in {r["chosen"]: r["kernel_us"], "aten": r["torch_us"]}.items():
+            found.setdefault(name, []).append((seconds[name] * 1e6 / us, r["label"]))
     return found
 
 

@@ -228,8 +228,8 @@ def explain(
         alpha: factor of the product.
         beta: factor of c; 1 with c and 0 without, unless given.
         kernel: ``"auto"``, a family, or a row's name.
-        device: a device to choose for, instead of the tensors' own; a and b may then be
-            meta tensors.
+        device: a device to choose for, instead of the tensors' own, which may then be meta
+            tensors.
 
     Raises:
         RuntimeError: the operands don't form a product, are not strided float32 tensors on one

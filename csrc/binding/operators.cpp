@@ -24,6 +24,8 @@ namespace {
 #if defined(SGEMM_CUDA)
 Backend cuda() { return cuda_backend::backend(); }
 #else
+int current_cuda_device() { return -1; }
+
 const Device& cuda_device(int) {
   throw std::runtime_error("sgemm: this build has no CUDA kernels; see python -m torch_sgemm.info");
 }
@@ -104,6 +106,11 @@ Problem problem(const Tensor& out, const Tensor* c, const Tensor& a, const Tenso
   return simplified(p);
 }
 
+// For PyTorch and for the CUDA runtime.
+bool is_current(int index) {
+  return torch::stable::accelerator::getCurrentDeviceIndex() == index && current_cuda_device() == index;
+}
+
 }  // namespace
 
 void product(const char* op, const Tensor& out, const Tensor* c, const Tensor& a, const Tensor& b, double alpha,
@@ -131,8 +138,7 @@ void product(const char* op, const Tensor& out, const Tensor* c, const Tensor& a
   }
 
   std::optional<torch::stable::accelerator::DeviceGuard> guard;  // where needed: it takes 0.3 us
-  if (type == DeviceType::kCuda && torch::stable::accelerator::getCurrentDeviceIndex() != out.get_device_index())
-    guard.emplace(out.get_device_index());
+  if (type == DeviceType::kCuda && !is_current(out.get_device_index())) guard.emplace(out.get_device_index());
   const int64_t bytes = static_cast<int64_t>(workspace_bytes(kernel, p, device));
   const std::optional<Tensor> workspace =
       bytes ? std::optional<Tensor>(empty({ceil_div(bytes, 4)}, out)) : std::nullopt;

@@ -157,7 +157,7 @@ struct Call {
       --of_op[kNone];
       ++of_op[kFailed];
       return false;
-    } catch (...) {  // no row takes it, which the caller is told
+    } catch (...) {  // no row takes it, or a launch failed: the caller is told
       --of_op[kNone];
       throw;
     }

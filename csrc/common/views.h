@@ -49,7 +49,8 @@ int64_t matrices(const MatrixView<T>& x, int64_t batch) {
 
 // What a product reads and writes at least.
 inline double bytes(const Problem& p) {
-  return 4.0 * p.batch * (double(p.m) * p.k + double(p.k) * p.n + double(p.m) * p.n * (p.beta != 0 ? 2 : 1));
+  const double operands = double(p.m) * p.k * matrices(p.a, p.batch) + double(p.k) * p.n * matrices(p.b, p.batch);
+  return 4 * (operands + double(p.m) * p.n * p.batch * (p.beta != 0 ? 2 : 1));
 }
 
 }  // namespace sgemm

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <limits>
 
 #include "../common/views.h"
 
@@ -25,7 +26,7 @@ double seconds(const TinyClass& tile, const Problem& p, const Device& device) {
   const double memory = traffic(double(p.m) * p.k * matrices(p.a, p.batch), quads_a) +
                         traffic(double(p.k) * p.n * matrices(p.b, p.batch), quads_b) +
                         traffic(double(p.m) * p.n * p.batch * (p.beta != 0 ? 2 : 1), quads_d);
-  const double fours = tile.tm * tile.tn / 4, steps = ceil_div(p.k, tile.size);
+  const double fours = tile.tm * tile.tn / 4, steps = std::max<int64_t>(1, ceil_div(p.k, tile.size));
   const double cycles = fours * (steps * (kReadCycles[quads_a] + kReadCycles[quads_b]) + kStoreCycles[quads_d] +
                                  4 * kFfmaCycles * (ceil_div(p.k, 4) * 4));
   const double blocks = ceil_div(ceil_div(p.batch, tile.products), device.sms);  // of the busiest multiprocessor
@@ -35,6 +36,21 @@ double seconds(const TinyClass& tile, const Problem& p, const Device& device) {
          std::max(issue, memory / (kBandwidth * device.bandwidth_gbs * 1e9));
 }
 
+struct Fastest {
+  int index;
+  double seconds;
+};
+
+Fastest fastest(const Problem& p, const Device& device) {
+  Fastest best = {0, std::numeric_limits<double>::infinity()};
+  for (int i = 0; i < kTinyCount; ++i) {
+    if (kTinyClasses[i].size < std::max(p.m, p.n)) continue;
+    const double taken = seconds(kTinyClasses[i], p, device);
+    if (taken < best.seconds) best = {i, taken};
+  }
+  return best;
+}
+
 }  // namespace
 
 TinyRead tiny_read(const ConstMatrix& x) {
@@ -42,19 +58,11 @@ TinyRead tiny_read(const ConstMatrix& x) {
   return {by_cols, has_quads(by_cols ? transposed(x) : x)};
 }
 
-int tiny_class(const Problem& p, const Device& device) {
-  int best = -1;
-  for (int i = 0; i < kTinyCount; ++i) {
-    const TinyClass& tile = kTinyClasses[i];
-    if (tile.size < std::max(p.m, p.n)) continue;
-    if (best < 0 || seconds(tile, p, device) < seconds(kTinyClasses[best], p, device)) best = i;
-  }
-  return best;
-}
+int tiny_class(const Problem& p, const Device& device) { return fastest(p, device).index; }
 
 double tiny_seconds(const Problem& p, const Device& device) {
   if (std::max({p.m, p.n, p.k}) > kLargestTiny) return 1;  // never taken
-  return seconds(kTinyClasses[tiny_class(p, device)], p, device);
+  return fastest(p, device).seconds;
 }
 
 }  // namespace sgemm::ieee

@@ -19,8 +19,8 @@ constexpr int kMaxCluster = 8;
 template <int THREADS>
 constexpr int kStripApart = THREADS / kStripQuads;  // a thread's quads of a strip, along k
 
-// A thread's quads of neighbours in shared memory, which only it uses. In short loops: a block runs through each once,
-// and waits for its instructions.
+// A thread's quads of neighbours in shared memory, which only its warp uses. In short loops: a block runs through each
+// once, and waits for its instructions.
 template <int THREADS>
 class Held {
  public:
@@ -104,11 +104,17 @@ struct Magnitudes {
     largest = max(largest, magnitude(x));
     smallest = min(smallest, magnitude(x) - 1);
   }
+  __device__ __forceinline__ void take(const float4& v) {
+    take(v.x);
+    take(v.y);
+    take(v.z);
+    take(v.w);
+  }
 
   // Whether one loses accuracy in a row that is divided by 2^exponent: seldom, so that only then they are counted.
   template <class F>
   __device__ __forceinline__ bool some_small(int exponent) const {
-    const uint32_t limit = __float_as_uint(F::kSmall * power_of_two(exponent));
+    const uint32_t limit = __float_as_uint(F::kSmall * power_of_two(exponent));  // 0 if it underflows: none is small
     return smallest < max(limit, 1u) - 1;
   }
 };
@@ -123,8 +129,8 @@ struct Place {
 struct PassScratch {
   uint32_t of_warp[32][kStrip];
   uint32_t of_block[kMaxCluster][kStrip];
-  uint32_t small[kStrip];                // elements of this block, and
-  uint32_t counts[kMaxCluster][kStrip];  // in the first block those of all
+  uint32_t small[kStrip];                // small elements of this block's part of k
+  uint32_t counts[kMaxCluster][kStrip];  // those of each block, in the first block only
   uint64_t maxima_here, counts_here;     // barriers of of_block and counts
 
   // For strips, before anything is under way that a fence would wait for.
@@ -161,13 +167,7 @@ __device__ __forceinline__ void split_rows(const Job& job, const Operand& x, con
   };
   Magnitudes own;
 #pragma unroll 4
-  for (int j = 0; j < held.count; ++j) {
-    const float4 v = held[j];
-    own.take(v.x);
-    own.take(v.y);
-    own.take(v.z);
-    own.take(v.w);
-  }
+  for (int j = 0; j < held.count; ++j) own.take(held[j]);
   const uint32_t largest = reduce(own.largest, [](uint32_t a, uint32_t b) { return max(a, b); });
   const int exponent = row_exponent<F>(largest);
   const float factor = power_of_two(-exponent);
@@ -252,9 +252,10 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
     some_small |= own[i].some_small<F>(exponent);
   }
 
-  const PanelPlace place =
-      place_in_panel<true>(at.r, at.q % kStep);  // multiples of 8 of k further the chunk is the same
+  // Quads that are multiples of 8 of k apart lie at the same chunk; offsets are from k = 0, `place` is at the first
+  // quad.
   const auto offset = [](uint32_t q) { return q / kStep * (kPairs<F> * kPanelBytes) + q % kStep * 128; };
+  const PanelPlace place = place_in_panel<true>(at.r, at.q % kStep);
   char* const panel = job.panel<F>(x, at.panel, 0) - offset(at.q % kStep);
   char *const first = panel + place.first, *const second = panel + place.second;
 #pragma unroll 2

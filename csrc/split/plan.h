@@ -6,7 +6,7 @@ namespace sgemm::split {
 
 inline constexpr int kTile = 128;            // rows of a panel; the most rows and columns of a block's tile of C
 inline constexpr int kStep = 32;             // of k a stage of the product
-inline constexpr int kMaxSlice = 8192;       // of k, that the splitting pass holds in registers
+inline constexpr int kMaxSlice = 8192;       // of k, that the splitting pass holds in shared memory
 inline constexpr int kRowBytes = kStep * 4;  // of a pair of planes: a row of a panel
 inline constexpr int kPanelBytes = kTile * kRowBytes;
 
