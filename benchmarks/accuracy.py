@@ -12,7 +12,7 @@ from benchmarks import plots, tables
 from benchmarks.distributions import DISTRIBUTIONS, operands
 from benchmarks.errors import Errors, bound, in_units
 from benchmarks.measure import runnable
-from benchmarks.problems import Operands, Problem
+from benchmarks.problems import Operands, Problem, positive
 from benchmarks.session import Session
 from benchmarks.sides import Side, sgemm_side, torch_side
 
@@ -27,9 +27,9 @@ METHOD = "errors of every element against float64, each output full of NaN befor
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """--k, --extent and --kernel."""
-    parser.add_argument("--k", type=int, nargs="+", help="(default: 1 ... 65536)")
+    parser.add_argument("--k", type=positive, nargs="+", help="(default: 1 ... 65536)")
     parser.add_argument(
-        "--extent", type=int, nargs=2, metavar=("M", "N"), help="(default: 300 260)"
+        "--extent", type=positive, nargs=2, metavar=("M", "N"), help="(default: 300 260)"
     )
     parser.add_argument(
         "--kernel", nargs="+", metavar="NAME", help="rows or families (default: split and ieee)"
