@@ -12,7 +12,19 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import accuracy, call, ladder, models, plots, record, seeds, squares, suite, tables
+from benchmarks import (
+    accuracy,
+    call,
+    choice,
+    ladder,
+    models,
+    plots,
+    record,
+    seeds,
+    squares,
+    suite,
+    tables,
+)
 
 BLOCK = re.compile(r"(<!-- begin:([\w-]+) -->\n)(.*?)(<!-- end:\2 -->)", re.DOTALL)
 MARKER = re.compile(r"<!-- (?:begin|end):[\w-]+ -->")
@@ -79,6 +91,16 @@ def _squares_table(found: dict, _: Path) -> str:
     return head + tables.markdown(columns, rows)
 
 
+def _choice_table(found: dict, _: Path) -> str:
+    columns, rows = choice.choice_cells(found)
+    return "Speed relative to torch, geometric mean.\n\n" + tables.markdown(columns, rows)
+
+
+def _predictions_table(found: dict, _: Path) -> str:
+    columns, rows = choice.prediction_cells(found)
+    return "Predicted time by measured time.\n\n" + tables.markdown(columns, rows)
+
+
 def _accuracy_table(found: dict, _: Path) -> str:
     columns, rows = accuracy.cells(found, (128, 8192), ("split_fp16x3", "split_bf16x6"))
     m, n = found["rows"][0]["m"], found["rows"][0]["n"]
@@ -122,6 +144,8 @@ BLOCKS: dict[str, tuple[str, Write]] = {  # marker -> command whose record it sh
     "suite-split": ("suite", _suite_table("split")),
     "suite-chart": ("suite", _chart("speed relative to torch, case by case")),
     "squares": ("squares", _squares_table),
+    "choice": ("choice", _choice_table),
+    "predictions": ("choice", _predictions_table),
     "accuracy": ("accuracy", _accuracy_table),
     "accuracy-chart": (
         "accuracy",

@@ -80,6 +80,27 @@ def test_choices_are_summed_up() -> None:
     assert [line[0] for line in lines] == ["all", "tiny"]
 
 
+def test_the_report_writes_both_tables(tmp_path) -> None:
+    page, results = tmp_path / "page.md", tmp_path / "results"
+    names = ("choice", "predictions")
+    page.write_text("".join(f"<!-- begin:{x} -->\nold\n<!-- end:{x} -->\n" for x in names))
+    machine = {"device": "cuda", "name": "Test GPU", "slug": "test-gpu", "torch": "2.10"}
+    found = {
+        "command": "choice",
+        "date": "2024-01-02 03:04 UTC",
+        "machine": machine | {"torch_cuda": "13.0", "torch_sgemm": "0.1"},
+        "csrc_digest": "a" * 64,
+        "timing": "graph replays",
+        "options": {},
+        "rows": [row(i, "x", "x", 400.0) for i in range(2)],
+    }
+    record.save(found, record.default_path(found, results))
+    assert main(["report", str(page), "--results", str(results)]) == 0
+    text = page.read_text()
+    assert "| all | 2 | 4.000 | 4.000 | 0 | 4.00 |" in text
+    assert "| aten | 2 | 2.00 | 2.00 | 2.00 |" in text
+
+
 def test_predictions_are_summed_up() -> None:
     rows = [row(i, "x", "x", 100.0, predicted_us=1.0 + i, kernel_us=1.0) for i in range(5)]
     lines = choice.prediction_cells({"rows": rows})[1]
