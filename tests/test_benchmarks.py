@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.records import gpu_record
 
 import torch_sgemm
 from benchmarks import (
@@ -45,24 +46,8 @@ def measured(kernel: str = "naive_32", **changes) -> dict:
     return row | {"error_bound": 40.0} | changes
 
 
-def gpu_record(**changes) -> dict:
-    """A ladder record of an invented GPU."""
-    about = {
-        "device": "cuda",
-        "name": "Test GPU",
-        "slug": "test-gpu",
-        "driver": "1.2",
-        "torch": "2.10",
-    }
-    about |= {"torch_cuda": "13.0", "torch_sgemm": "0.1"}
-    about |= {"max_sm_mhz": 1980.0, "power_limit_w": 700.0}
-    result = {
-        "command": "ladder",
-        "date": "2024-01-02 03:04 UTC",
-        "machine": about,
-        "csrc_digest": "a" * 64,
-    }
-    return result | {"timing": "graph replays", "options": {}, "rows": [measured()]} | changes
+def ladder_record(**changes) -> dict:
+    return gpu_record("ladder", [measured()], **changes)
 
 
 # --- records --------------------------------------------------------------------------------
@@ -87,7 +72,7 @@ def test_digest_follows_names_and_contents(tmp_path):
 
 def test_record_round_trip_keeps_what_is_not_finite(tmp_path):
     path = tmp_path / "new" / "r.json"
-    original = gpu_record(rows=[measured(error_max=math.nan, error_mean=math.inf)])
+    original = ladder_record(rows=[measured(error_max=math.nan, error_mean=math.inf)])
     record.save(original, path)
     json.loads(path.read_text(), parse_constant=pytest.fail)  # strict JSON
     row = record.load(path)["rows"][0]
@@ -98,20 +83,20 @@ def test_record_round_trip_keeps_what_is_not_finite(tmp_path):
 
 
 def test_failed_save_leaves_the_old_record(tmp_path):
-    path = record.save(gpu_record(), tmp_path / "r.json")
+    path = record.save(ladder_record(), tmp_path / "r.json")
     before = path.read_text()
     with pytest.raises(TypeError):
-        record.save(gpu_record(rows=[object()]), path)
+        record.save(ladder_record(rows=[object()]), path)
     assert path.read_text() == before
     assert [p.name for p in tmp_path.iterdir()] == ["r.json"]
 
 
 def test_latest_gpu_record(tmp_path):
-    old, new = gpu_record(), gpu_record(date="2025-01-01 00:00 UTC")
+    old, new = ladder_record(), ladder_record(date="2025-01-01 00:00 UTC")
     new["machine"] = new["machine"] | {"slug": "newer"}
-    cpu = gpu_record(date="2026-01-01 00:00 UTC")
+    cpu = ladder_record(date="2026-01-01 00:00 UTC")
     cpu["machine"] = cpu["machine"] | {"device": "cpu", "slug": "cpu"}
-    sustained = gpu_record(date="2026-01-01 00:00 UTC", options={"sustained": True})
+    sustained = ladder_record(date="2026-01-01 00:00 UTC", options={"sustained": True})
     assert record.latest_gpu("ladder", tmp_path) is None
     paths = [record.default_path(r, tmp_path) for r in (old, new, cpu, sustained)]
     assert len(set(paths)) == 4
@@ -123,7 +108,7 @@ def test_latest_gpu_record(tmp_path):
 
 
 def test_provenance_names_everything():
-    line = record.provenance(gpu_record())
+    line = record.provenance(ladder_record())
     for part in ("2024-01-02", "Test GPU", "1.2", "1980", "700 W", "2.10", "13.0", "0.1", "a" * 12):
         assert part in line
 
@@ -384,7 +369,7 @@ def test_report_writes_the_recorded_figures(tmp_path):
     arguments = ["report", str(page), "--results", str(results)]
     assert main(arguments) == 0
     assert page.read_text().count("No record yet") == 3
-    found = gpu_record(rows=[measured(), measured("double_buffer", percent_of_torch=93.0)])
+    found = ladder_record(rows=[measured(), measured("double_buffer", percent_of_torch=93.0)])
     path = record.save(found, record.default_path(found, results))
     assert main([*arguments, "--check"]) == 1
     assert page.read_text().count("No record yet") == 3
@@ -405,10 +390,10 @@ def test_report_writes_errors_and_the_suite(tmp_path):
         for name, error in (("split_fp16x3", 1.5), ("split_bf16x6", math.nan))
         for k in (128, 8192, 65536)
     ]
-    found = gpu_record(command="accuracy", rows=rows, summary=accuracy.summarise(rows))
+    found = gpu_record("accuracy", rows, summary=accuracy.summarise(rows))
     record.save(found, record.default_path(found, results))
     rows = [measured("auto", group="x", label="x 1")]
-    found = gpu_record(command="suite", rows=rows, summary=suite.summarise(rows))
+    found = gpu_record("suite", rows, summary=suite.summarise(rows))
     record.save(found, record.default_path(found, results))
     assert main(["report", str(page), "--results", str(results)]) == 0
     text = page.read_text()

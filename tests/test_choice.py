@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from support.records import gpu_record
 
 import torch_sgemm
 from benchmarks import choice, record
@@ -84,16 +85,7 @@ def test_the_report_writes_both_tables(tmp_path) -> None:
     page, results = tmp_path / "page.md", tmp_path / "results"
     names = ("choice", "predictions")
     page.write_text("".join(f"<!-- begin:{x} -->\nold\n<!-- end:{x} -->\n" for x in names))
-    machine = {"device": "cuda", "name": "Test GPU", "slug": "test-gpu", "torch": "2.10"}
-    found = {
-        "command": "choice",
-        "date": "2024-01-02 03:04 UTC",
-        "machine": machine | {"torch_cuda": "13.0", "torch_sgemm": "0.1"},
-        "csrc_digest": "a" * 64,
-        "timing": "graph replays",
-        "options": {},
-        "rows": [row(i, "x", "x", 400.0) for i in range(2)],
-    }
+    found = gpu_record("choice", [row(i, "x", "x", 400.0) for i in range(2)])
     record.save(found, record.default_path(found, results))
     assert main(["report", str(page), "--results", str(results)]) == 0
     text = page.read_text()

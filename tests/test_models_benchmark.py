@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.records import gpu_record
 
 import torch_sgemm
 from benchmarks import errors, models, record, steps
@@ -38,14 +39,6 @@ def measured(**changes) -> dict:
     for prefix in ("", "torch_", "gradient_", "torch_gradient_"):
         row |= {f"{prefix}error_max": 20.0, f"{prefix}error_mean": 0.5}
     return row | changes
-
-
-def gpu_record(rows: list[dict]) -> dict:
-    about = {"device": "cuda", "name": "Test GPU", "slug": "test-gpu", "driver": "1.2"}
-    about |= {"torch": "2.10", "torch_cuda": "13.0", "torch_sgemm": "0.1"}
-    options = {"attention": "eager", "kernel": "auto", "small": False}
-    found = record.new_record("models", about, "wall clock", options)
-    return found | {"rows": rows}
 
 
 # --- a run ----------------------------------------------------------------------------------
@@ -211,7 +204,8 @@ def test_report_writes_table_and_chart(tmp_path: Path) -> None:
         measured(fallbacks={"bmm: dtype": 2}),
         measured(label="broken", failed="no memory", correct=False),
     ]
-    found = gpu_record(rows)
+    options = {"attention": "eager", "kernel": "auto", "small": False}
+    found = gpu_record("models", rows, options=options)
     record.save(found, record.default_path(found, tmp_path))
     assert main(arguments) == 0
     text = page.read_text()

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from support.records import gpu_record
 
 from benchmarks import record, squares
 from benchmarks.__main__ import main
@@ -63,16 +64,7 @@ def test_the_record_says_in_which_states():
 def test_the_report_writes_the_table(tmp_path):
     page, results = tmp_path / "page.md", tmp_path / "results"
     page.write_text("<!-- begin:squares -->\nold\n<!-- end:squares -->\n")
-    machine = {"device": "cuda", "name": "Test GPU", "slug": "test-gpu", "torch": "2.10"}
-    found = {
-        "command": "squares",
-        "date": "2024-01-02 03:04 UTC",
-        "machine": machine | {"torch_cuda": "13.0", "torch_sgemm": "0.1"},
-        "csrc_digest": "a" * 64,
-        "timing": "graph replays",
-        "options": {},
-        "rows": [row("NN", False, 440.0), row("NN", True, 373.0)],
-    }
+    found = gpu_record("squares", [row("NN", False, 440.0), row("NN", True, 373.0)])
     record.save(found, record.default_path(found, results))
     assert main(["report", str(page), "--results", str(results)]) == 0
     text = page.read_text()
