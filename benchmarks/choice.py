@@ -10,13 +10,13 @@ import argparse
 import math
 import random
 from collections.abc import Callable
-from statistics import median, quantiles
 
 import torch_sgemm
 from benchmarks import tables
 from benchmarks.measure import Measurement, geomean
 from benchmarks.problems import Problem, positive
 from benchmarks.session import Session
+from benchmarks.timing import quantile
 
 DEFAULTS = {"rounds": 4, "budget": 0.2, "idle": 0.005}
 Sizes = Callable[[random.Random], tuple[int, int, int]]
@@ -72,9 +72,10 @@ KINDS: dict[str, tuple[Sizes, int]] = {  # (m, n, k), and the batch's largest po
 def problems(count: int, seed: int, shift: int = 0) -> list[tuple[str, Problem]]:
     """Of each kind in turn, in random layouts; sizes are divided by 2^shift."""
     rng = random.Random(seed)
+    kinds = list(KINDS)
     found: list[tuple[str, Problem]] = []
     while len(found) < count:
-        kind = list(KINDS)[len(found) % len(KINDS)]
+        kind = kinds[len(found) % len(kinds)]
         sizes, batch = KINDS[kind]
         ops = rng.choice(("NN", "NT", "TN", "TT"))
         m, n, k = (max(1, size >> shift) for size in sizes(rng))
@@ -111,12 +112,12 @@ def run(args: argparse.Namespace) -> int:
             at = Measurement(problem, session.device, session.seed, session.options)
             operands = at.pool.sets[0]
             explanation = torch_sgemm.explain(operands.a, operands.b, kernel=kernel)
-            predicted = {v.name: 1e6 * v.seconds for v in explanation.verdicts}
+            torchs = next(v.seconds for v in explanation.verdicts if v.name == "aten")
+            about = {"problem": index, "kind": kind, "label": problem.label}
+            about |= {"auto": explanation.chosen, "torch_predicted_us": 1e6 * torchs}
             for verdict in candidates(explanation):
-                about = {"problem": index, "kind": kind, "auto": explanation.chosen}
-                about |= {"predicted_us": predicted[verdict.name]}
-                about |= {"torch_predicted_us": predicted["aten"], "label": problem.label}
-                results.append(about | at.row(verdict.name, session.sampler))
+                measured = at.row(verdict.name, session.sampler)
+                results.append(about | {"predicted_us": 1e6 * verdict.seconds} | measured)
             del at, operands
     show(session.record)
     _, status = session.finish()
@@ -177,6 +178,6 @@ def prediction_cells(found: dict) -> tuple[list[str], list[list[str]]]:
     rows = []
     for name, of_problems in ratios.items():
         values = list(of_problems.values())
-        low, *_, high = quantiles(values, n=20, method="inclusive") if values[1:] else values * 2
-        rows.append([name, str(len(values)), *(f"{x:.2f}" for x in (low, median(values), high))])
+        shown = (f"{quantile(values, q):.2f}" for q in (0.05, 0.5, 0.95))
+        rows.append([name, str(len(values)), *shown])
     return ["kernel", "problems", "5 %", "median", "95 %"], rows

@@ -52,6 +52,15 @@ class Options:
         return f"each {run} after {self.idle * 1e3:.0f} ms idle"
 
 
+def quantile(values: list[float], q: float) -> float:
+    """By linear interpolation between the ordered values."""
+    ordered = sorted(values)
+    at = q * (len(ordered) - 1)
+    low = math.floor(at)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (at - low) * (ordered[high] - ordered[low])
+
+
 @dataclass
 class Timing:
     """Seconds a call, one figure a replay (or a block of calls on a CPU).
@@ -76,12 +85,7 @@ class Timing:
         return min(self.seconds)
 
     def quantile(self, q: float) -> float:
-        """By linear interpolation between the ordered times."""
-        ordered = sorted(self.seconds)
-        at = q * (len(ordered) - 1)
-        low = math.floor(at)
-        high = min(low + 1, len(ordered) - 1)
-        return ordered[low] + (at - low) * (ordered[high] - ordered[low])
+        return quantile(self.seconds, q)
 
 
 def compare(sides: list[Side], pool: Pool, options: Options) -> list[Timing]:

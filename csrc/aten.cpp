@@ -14,7 +14,6 @@ namespace {
 // bound of what it does take, and mostly near: `python -m benchmarks choice` tells how near.
 
 // Measured on an H200: nanoseconds at its clock.
-constexpr double kClockGhz = 1.98;
 struct Tile {
   int rows, cols;      // or the other way round
   double step, issue;  // for each of k: of a tile that is alone on its multiprocessor, and of each of many
@@ -42,7 +41,7 @@ constexpr double kVectorSeconds = 2.6e-6, kVectorBandwidth = 0.84;
 constexpr double kCaution = 0.94;
 
 double tiled_seconds(const Problem& p, const Device& device) {
-  const double clock = kClockGhz / device.clock_ghz * 1e-9;
+  const double clock = kH200.clock_ghz / device.clock_ghz * 1e-9;
   const double bandwidth = device.bandwidth_gbs * 1e9, memory = bytes(p) / (kBandwidth * bandwidth);
   const double part = 4.0 * p.m * p.n / (kPartsBandwidth * bandwidth);
   const double sum = kSumSeconds[p.a.col == 1][p.b.row == 1];

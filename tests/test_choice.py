@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from support.records import gpu_record
+from support.table import needs_cuda_build
 
 import torch_sgemm
 from benchmarks import choice, record
@@ -32,14 +33,10 @@ def test_problems_are_of_all_kinds_and_the_same_again() -> None:
     assert max(problem.flops for _, problem in choice.problems(30, 1, choice.CPU_SHIFT)) < 1e7
 
 
+@needs_cuda_build
 def test_candidates_are_the_fastest_as_predicted() -> None:
-    if not any("cuda" in row.devices for row in torch_sgemm.kernels() if row.family):
-        pytest.skip("this build has no CUDA kernels")
-    gpu = torch_sgemm.Device(
-        type="cuda", arch=90, sms=132, clock_ghz=1.98, bandwidth_gbs=4300, l2_mb=60
-    )
     a = torch.empty(1024, 1024, device="meta")
-    explanation = torch_sgemm.explain(a, a, device=gpu, kernel="ladder")
+    explanation = torch_sgemm.explain(a, a, device=torch_sgemm.Device(), kernel="ladder")
     found = choice.candidates(explanation)
     assert found[0].name == explanation.chosen and len(found) <= choice.MOST_ROWS
     assert all(v.seconds <= choice.WITHIN * found[0].seconds for v in found)

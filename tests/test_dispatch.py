@@ -7,8 +7,9 @@ from functools import cache
 
 import pytest
 import torch
+from support.layouts import meta
 from support.process import python
-from support.table import KERNELS, Kernel, families, fit
+from support.table import KERNELS, Kernel, families, fit, needs_cuda_build
 
 import torch_sgemm
 
@@ -47,26 +48,13 @@ def device(name: str) -> torch_sgemm.Device:
     )
 
 
-def meta(rows: int, cols: int, layout: str = "N", pad: int = 0) -> torch.Tensor:
-    """A matrix without memory: row-major or column-major, rows ``pad`` elements apart."""
-    if layout == "N":
-        return torch.empty(rows, cols + pad, device="meta")[:, :cols]
-    return torch.empty(cols, rows + pad, device="meta")[:, :rows].t()
-
-
 @cache
 def choice(name: str, shape, layouts: str = "NN", pad: int = 0, kernel: str = "auto"):
     m, n, k = shape
-    return torch_sgemm.explain(
-        meta(m, k, layouts[0], pad), meta(k, n, layouts[1], pad), kernel=kernel, device=device(name)
-    )
+    a, b = meta(m, k, layouts[0], pad=pad), meta(k, n, layouts[1], pad=pad)
+    return torch_sgemm.explain(a, b, kernel=kernel, device=device(name))
 
 
-def cuda_build() -> bool:
-    return any("cuda" in row.devices for row in KERNELS if row.family)
-
-
-needs_cuda_build = pytest.mark.skipif(not cuda_build(), reason="built without CUDA kernels")
 each_gpu_name = pytest.mark.parametrize("name", DEVICES)
 
 
@@ -199,9 +187,7 @@ def test_row_for_small_problems_is_offered_for_them_alone(name: str, row: Kernel
 
 def batches(count: int, size: int, layouts: str = "NN"):
     """What auto chooses for a batch of square products on an H200."""
-    a, b = (torch.empty(count, size, size, device="meta") for _ in "ab")
-    a = a.mT if layouts[0] == "T" else a
-    b = b.mT if layouts[1] == "T" else b
+    a, b = (meta(size, size, layout, (count,)) for layout in layouts)
     return torch_sgemm.explain(a, b, device=device("H200"))
 
 

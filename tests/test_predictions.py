@@ -10,7 +10,7 @@ import math
 from pathlib import Path
 from statistics import median
 
-import torch
+from support.layouts import meta
 
 import torch_sgemm
 
@@ -20,35 +20,18 @@ RECORD = Path(__file__).parent.parent / "benchmarks/results/suite-nvidia-h200.js
 def predicted_to_measured(kernel: str) -> dict[str, list[tuple[float, str]]]:
     """By row: predicted time by measured time, and the problem, of all that the record has."""
     record = json.loads(RECORD.read_text())
-    machine = record["machine"]
-    gpu = torch_sgemm.Device(
-        type="cuda",
-        arch=machine["arch"],
-        sms=machine["sms"],
-        clock_ghz=machine["max_sm_mhz"] * 1e-3,
-        bandwidth_gbs=4300,
-        l2_mb=machine["l2_mb"],
-    )
     found: dict[str, list[tuple[float, str]]] = {}
     for r in record["rows"]:
         if r["kernel"] != kernel or "failed" in r:
             continue
-        a, b = (
-            operand(r["batch"], rows, cols, layout)
-            for rows, cols, layout in zip((r["m"], r["k"]), (r["k"], r["n"]), r["ops"], strict=True)
-        )
-        verdicts = torch_sgemm.explain(a, b, device=gpu).verdicts
+        batch = (r["batch"],) if r["batch"] > 1 else ()
+        a = meta(r["m"], r["k"], r["ops"][0], batch)
+        b = meta(r["k"], r["n"], r["ops"][1], batch)
+        verdicts = torch_sgemm.explain(a, b, device=torch_sgemm.Device()).verdicts
         seconds = {verdict.name: verdict.seconds for verdict in verdicts}
         for name, us in {r["chosen"]: r["kernel_us"], "aten": r["torch_us"]}.items():
             found.setdefault(name, []).append((seconds[name] * 1e6 / us, r["label"]))
     return found
-
-
-def operand(batch: int, rows: int, cols: int, layout: str) -> torch.Tensor:
-    """Without memory."""
-    sizes = (rows, cols) if layout == "N" else (cols, rows)
-    x = torch.empty((batch, *sizes) if batch > 1 else sizes, device="meta")
-    return x if layout == "N" else x.mT
 
 
 def test_pytorchs_kernel_is_hardly_ever_faster_than_predicted() -> None:

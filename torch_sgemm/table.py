@@ -182,15 +182,16 @@ def _layout(x: Tensor) -> list[int]:
 
 
 def _check_operands(a: Tensor, b: Tensor, c: Tensor | None) -> None:
+    named = {"a": a, "b": b} | ({} if c is None else {"c": c})
+    tensors = named.values()
+
     def fail(accepted: str) -> NoReturn:
-        named = {"a": a, "b": b} | ({} if c is None else {"c": c})
         found = "; ".join(
             f"{name!r} has shape {list(x.shape)}, dtype {x.dtype}, device {x.device}, {x.layout}"
             for name, x in named.items()
         )
         raise RuntimeError(f"torch_sgemm.explain: {found}; accepted: {accepted}")
 
-    tensors = [a, b] if c is None else [a, b, c]
     if any(x.dtype != torch.float32 or x.layout != torch.strided for x in tensors):
         fail("strided tensors of float32")
     if len({x.device for x in tensors}) > 1:

@@ -149,19 +149,16 @@ struct Call {
   template <class Work>
   bool succeeds(const Work& work) const {
     std::atomic<int64_t>(&of_op)[std::size(kReasons)] = counts[op + (dims - 2) * kOfMatrices];
-    ++of_op[reason];
-    if (reason) return false;
-    try {
-      work();
-    } catch (const TorchError&) {
-      --of_op[kNone];
-      ++of_op[kFailed];
-      return false;
-    } catch (...) {  // no row takes it, or a launch failed: the caller is told
-      --of_op[kNone];
-      throw;
+    Reason outcome = reason;
+    if (!reason) {
+      try {
+        work();
+      } catch (const TorchError&) {
+        outcome = kFailed;
+      }
     }
-    return true;
+    ++of_op[outcome];  // not where no row takes it, or a launch failed, which the caller is told
+    return outcome == kNone;
   }
 };
 

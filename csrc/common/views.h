@@ -47,10 +47,14 @@ int64_t matrices(const MatrixView<T>& x, int64_t batch) {
   return x.batch.none() ? 1 : batch;
 }
 
-// What a product reads and writes at least.
-inline double bytes(const Problem& p) {
-  const double operands = double(p.m) * p.k * matrices(p.a, p.batch) + double(p.k) * p.n * matrices(p.b, p.batch);
-  return 4 * (operands + double(p.m) * p.n * p.batch * (p.beta != 0 ? 2 : 1));
+// What a product reads of A and B, and all that it reads and writes, at least.
+inline double operand_bytes(const Problem& p) {
+  return 4 * (double(p.m) * p.k * matrices(p.a, p.batch) + double(p.k) * p.n * matrices(p.b, p.batch));
 }
+inline double bytes(const Problem& p) { return operand_bytes(p) + 4.0 * p.m * p.n * p.batch * (p.beta != 0 ? 2 : 1); }
+
+// An operand's rows, of A or of B's transpose, are read along k, but for those whose neighbours lie side by side
+// across.
+inline bool runs_along_k(int64_t k_stride, int64_t stride) { return k_stride == 1 || stride != 1; }
 
 }  // namespace sgemm

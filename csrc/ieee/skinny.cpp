@@ -27,7 +27,7 @@ SkinnyPlan skinny_plan(const Problem& problem, const Device& device) {
   SkinnyPlan plan = {};
   plan.swapped = problem.m < problem.n;
   const Problem p = plan.swapped ? transposed(problem) : problem;
-  plan.along_k = p.a.col == 1 || p.a.row != 1;
+  plan.along_k = runs_along_k(p.a.col, p.a.row);
   plan.width = 1;
   while (plan.width < p.n && plan.width < 16) plan.width *= 2;
   plan.rows = plan.along_k ? 32 : 128;

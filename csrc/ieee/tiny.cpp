@@ -36,13 +36,15 @@ double seconds(const TinyClass& tile, const Problem& p, const Device& device) {
          std::max(issue, memory / (kBandwidth * device.bandwidth_gbs * 1e9));
 }
 
-struct Fastest {
-  int index;
-  double seconds;
-};
+}  // namespace
 
-Fastest fastest(const Problem& p, const Device& device) {
-  Fastest best = {0, std::numeric_limits<double>::infinity()};
+TinyRead tiny_read(const ConstMatrix& x) {
+  const bool by_cols = x.col != 1 && (x.row == 1 || std::abs(x.row) < std::abs(x.col));
+  return {by_cols, has_quads(by_cols ? transposed(x) : x)};
+}
+
+TinyPlan tiny_plan(const Problem& p, const Device& device) {
+  TinyPlan best = {0, std::numeric_limits<double>::infinity()};
   for (int i = 0; i < kTinyCount; ++i) {
     if (kTinyClasses[i].size < std::max(p.m, p.n)) continue;
     const double taken = seconds(kTinyClasses[i], p, device);
@@ -51,18 +53,9 @@ Fastest fastest(const Problem& p, const Device& device) {
   return best;
 }
 
-}  // namespace
-
-TinyRead tiny_read(const ConstMatrix& x) {
-  const bool by_cols = x.col != 1 && (x.row == 1 || std::abs(x.row) < std::abs(x.col));
-  return {by_cols, has_quads(by_cols ? transposed(x) : x)};
-}
-
-int tiny_class(const Problem& p, const Device& device) { return fastest(p, device).index; }
-
 double tiny_seconds(const Problem& p, const Device& device) {
   if (std::max({p.m, p.n, p.k}) > kLargestTiny) return 1;  // never taken
-  return fastest(p, device).seconds;
+  return tiny_plan(p, device).seconds;
 }
 
 }  // namespace sgemm::ieee

@@ -238,7 +238,7 @@ inline void Tiny::launch(const Problem& problem, const Context& context) {
   // Columns of D that are neighbours in memory become rows, which are stored four elements at a time.
   const Problem p = problem.d.col != 1 && problem.d.row == 1 ? transposed(problem) : problem;
   const TinyJob job = {p, ieee::tiny_read(p.a), ieee::tiny_read(p.b), has_quads(p.c), has_quads(p.d)};
-  switch (ieee::tiny_class(p, model_of(*context.device))) {
+  switch (ieee::tiny_plan(p, model_of(*context.device)).index) {
     case 0:
       return launch_tiny<0>(job, context);
     case 1:

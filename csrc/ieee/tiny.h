@@ -21,9 +21,12 @@ inline constexpr TinyClass kTinyClasses[] = {
 inline constexpr int kTinyCount = sizeof kTinyClasses / sizeof kTinyClasses[0];
 inline constexpr int kLargestTiny = kTinyClasses[kTinyCount - 1].size;
 
-// The index of the class that a problem fits in and is predicted to be fastest in: a larger one takes a long k in fewer
-// steps.
-int tiny_class(const Problem& p, const Device& device);
+// The class that a problem fits in and is predicted to be fastest in: a larger one takes a long k in fewer steps.
+struct TinyPlan {
+  int index;  // of the class
+  double seconds;
+};
+TinyPlan tiny_plan(const Problem& p, const Device& device);
 
 // What a block reads of an operand, 16 bytes at a time or one element after the other.
 struct TinyRead {

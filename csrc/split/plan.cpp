@@ -70,7 +70,7 @@ double pass_seconds(const Shape& shape, const Problem& p, const Plan& plan, doub
     const double bytes = matrices(x, p.batch) * (4.0 * size * p.k + ceil_div(size, kTile) * kTile * planes_of_row);
     return bytes / (kPassBandwidth * bandwidth) * (along_k ? 1 : kPassStrips) * (quads(x) ? 1 : kPassUnaligned);
   };
-  const bool a_along_k = p.a.col == 1 || p.a.row != 1, b_along_k = p.b.row == 1 || p.b.col != 1;
+  const bool a_along_k = runs_along_k(p.a.col, p.a.row), b_along_k = runs_along_k(p.b.row, p.b.col);
   const bool split_b = !plan.packed_b;
   const bool scattered_strips = (!a_along_k && !quads(p.a)) || (split_b && !b_along_k && !quads(p.b));
   return split(p.a, p.m, a_along_k) + (split_b ? split(p.b, p.n, b_along_k) : 0) +
@@ -92,14 +92,14 @@ double seconds(const Shape& shape, const Problem& p, const Device& device, const
   double product = ceil_div(tiles - plan.left, resident(device, cluster)) * (wave(cluster) + adding);
   if (plan.left) product += wave(plan.parts) + kSharingSeconds + plan.parts * kPartSeconds;
   const double bandwidth = device.bandwidth_gbs * 1e9;
-  const double operands = double(matrices(p.a, p.batch) * p.m + matrices(p.b, p.batch) * p.n) * p.k;
   const double result = double(p.m) * p.n * p.batch * 4 / bandwidth, store = p.n % 8 == 0 ? 1 : kPartialSectors;
   const double stores = result * (slices > 1 ? slices : store);  // sums of slices lie without gaps
-  const double last =                                            // under no product
-      std::min(stores, 4.0 * shape.tile_m * shape.tile_n * device.sms / bandwidth * store);
+  // Of the last tiles, under no product.
+  const double last = std::min(stores, 4.0 * shape.tile_m * shape.tile_n * device.sms / bandwidth * store);
   const double sum = slices > 1 ? kSumSeconds + stores + result * store : 0;
   if (shape.fused)
-    return kFusedLaunchSeconds + std::max(product, 4 * operands / (kPassBandwidth * bandwidth) + stores) + last + sum;
+    return kFusedLaunchSeconds + std::max(product, operand_bytes(p) / (kPassBandwidth * bandwidth) + stores) + last +
+           sum;
   return kLaunchSeconds + pass_seconds(shape, p, plan, bandwidth) + std::max(product, stores) + last + sum;
 }
 

@@ -39,7 +39,7 @@ Operand operand(const float* data, int64_t size, int64_t stride, int64_t k_strid
   x.count = count;
   x.tiles = static_cast<int>(ceil_div(size, tile));
   x.panels = static_cast<int>(ceil_div(size, kTile));
-  x.along_k = k_stride == 1 || stride != 1;
+  x.along_k = runs_along_k(k_stride, stride);
   x.vector = x.aligned() && (x.along_k ? depth : size) % 4 == 0;
   x.planes = planes;
   x.words = reinterpret_cast<uint32_t*>(words);

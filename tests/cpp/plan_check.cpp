@@ -86,7 +86,8 @@ int main(int, char** argv) {
     p.a = {data, p.m, p.k, std::max<int64_t>(1, p.k), 1, shared || p.batch == 1 ? 0 : p.m * p.k};
     p.b = {data, p.k, p.n, std::max<int64_t>(1, p.n), 1, p.batch == 1 ? 0 : p.k * p.n};
     static constexpr int kMultiprocessors[] = {1, 2, 7, 16, 97, 114, 132};
-    const Device device = {DeviceType::kCuda, 90, kMultiprocessors[up_to(6)], 1.98, 4300, 60};
+    Device device = kH200;
+    device.sms = kMultiprocessors[up_to(6)];
     const size_t limit = size_t{1} << (12 + up_to(25));
     for (const Shape& shape : kShapes) check(shape, p, device, limit, false);
     p.batch = 1;

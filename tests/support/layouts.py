@@ -43,6 +43,15 @@ def laid_out(x: Tensor, layout: str) -> Tensor:
     return x if layout == "N" else x.t().contiguous().t()
 
 
+def meta(
+    rows: int, cols: int, layout: str = "N", batch: tuple[int, ...] = (), pad: int = 0
+) -> Tensor:
+    """Without memory: row-major (N) or column-major (T), rows ``pad`` elements apart."""
+    if layout == "N":
+        return torch.empty(*batch, rows, cols + pad, device="meta")[..., :cols]
+    return meta(cols, rows, "N", batch, pad).mT
+
+
 class Guarded:
     """A strided view whose surroundings hold a pattern that must survive.
 

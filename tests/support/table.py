@@ -20,6 +20,11 @@ DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
 # Families whose products and sums are rounded as float32, so that the FFMA bound holds.
 FFMA_FAMILIES = frozenset({"reference", "ladder", "ieee"})
 
+needs_cuda_build = pytest.mark.skipif(
+    not any("cuda" in row.devices for row in KERNELS if row.family),
+    reason="built without CUDA kernels",
+)
+
 each_device = pytest.mark.parametrize("device", DEVICES)
 
 
