@@ -7,6 +7,7 @@
 #include "common/activate.cuh"
 #include "common/pack.cuh"
 #include "ieee/skinny.h"
+#include "ieee/small.h"
 #include "ieee/tiny.cuh"
 #include "ladder/00_triple_loop.cuh"
 #include "ladder/01_naive.cuh"
@@ -26,7 +27,7 @@
 namespace sgemm::SGEMM_BACKEND {
 namespace {
 
-using ieee::Skinny;
+using ieee::Skinny, ieee::Small;
 using split::Bf16x6, split::Fp16x3, split::NarrowProduct, split::SplitProduct;
 
 // PyTorch's own kernel, which the binding calls. It belongs to no family: no family falls back to it.
@@ -119,6 +120,7 @@ const Kernel kTable[] = {
     row<RegisterBuffer<128, 128, 16, 8, 8>>("register_buffer_128x128x16_8x8", "ladder", 0.675),
     row<RegisterBuffer<128, 128, 8, 8, 8>>("register_buffer_128x128x8_8x8", "ladder", 0.568),
     ieee_row<Skinny>("ieee_skinny"),
+    ieee_row<Small>("ieee_small"),
     limited_row<Tiny>("ieee_tiny", "ieee", ieee::tiny_seconds),
     split_row<SplitProduct<Bf16x6>>("split_bf16x6", "three bfloat16 an element, six tensor-core products"),
     split_row<SplitProduct<Fp16x3>>("split_fp16x3", "two float16 an element, three products, each result certified"),

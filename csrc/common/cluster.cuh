@@ -30,10 +30,16 @@ __device__ __forceinline__ void sync(uint32_t blocks) {
   __syncthreads();
 }
 
-// The word of block `rank` that lies where `own` does in this block's shared memory.
-__device__ __forceinline__ float load(const float* own, uint32_t rank, uint32_t blocks) {
+// The sum of the words of all blocks, in the order of their ranks, that lie where `own` does in this block's shared
+// memory.
+__device__ __forceinline__ float sum(const float* own, uint32_t blocks) {
 #if __CUDA_ARCH__ >= 900
-  if (blocks > 1) return *cooperative_groups::this_cluster().map_shared_rank(own, rank);
+  if (blocks > 1) {
+    float total = 0;
+    for (uint32_t rank = 0; rank < blocks; ++rank)
+      total += *cooperative_groups::this_cluster().map_shared_rank(own, rank);
+    return total;
+  }
 #endif
   return *own;
 }

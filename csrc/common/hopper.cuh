@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "dependent_launch.cuh"
+
 namespace sgemm::hopper {
 
 __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
@@ -33,15 +35,12 @@ __device__ __forceinline__ void dawdle() {
 #endif
 }
 
-// ---- programmatic dependent launch: a kernel's blocks may start before the kernel in front of it has ended
+// ---- programmatic dependent launch
 
-// The kernel behind this one may start filling the multiprocessors that become free.
-__device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-
-// Until the kernel in front has ended and its writes are visible.
+using sgemm::launch_dependents;
 __device__ __forceinline__ void wait_for_predecessor() {
   dawdle();
-  asm volatile("griddepcontrol.wait;" ::: "memory");
+  sgemm::wait_for_predecessor();
 }
 
 // ---- global memory

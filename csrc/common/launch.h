@@ -42,10 +42,32 @@ void launch_blocks(void (*kernel)(Params...), unsigned blocks, dim3 threads, Str
   kernel<<<blocks, threads, 0, static_cast<cudaStream_t>(stream)>>>(args...);
   check(cudaGetLastError(), "launch");
 }
+
+// The kernel may start before the one in front has ended, where GPUs can; it waits for it by itself.
+template <class... Params, class... Args>
+void launch_overlapping(void (*kernel)(Params...), unsigned blocks, dim3 threads, const Context& context,
+                        const Args&... args) {
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(blocks);
+  config.blockDim = threads;
+  config.stream = static_cast<cudaStream_t>(context.stream);
+  config.attrs = &attribute;
+  config.numAttrs = context.device->arch >= 90;
+  check(cudaLaunchKernelEx(&config, kernel, args...), "launch");
+}
 #else
 template <class... Params, class... Args>
 void launch_blocks(void (*kernel)(Params...), unsigned blocks, dim3 threads, Stream, const Args&... args) {
   simt::launch(blocks, threads, [&] { kernel(args...); });
+}
+
+template <class... Params, class... Args>
+void launch_overlapping(void (*kernel)(Params...), unsigned blocks, dim3 threads, const Context& context,
+                        const Args&... args) {
+  launch_blocks(kernel, blocks, threads, context.stream, args...);
 }
 #endif
 

@@ -1,6 +1,7 @@
 // The sum of slices of k.
 #pragma once
 #include "activation.h"
+#include "dependent_launch.cuh"
 #include "launch_cluster.cuh"
 
 namespace sgemm {
@@ -9,9 +10,7 @@ constexpr int kReadAtOnce = 16;  // slices: one after the other, each would wait
 
 // D = f(alpha * (the slices' sum, first to last) + beta * C).
 static __global__ void __launch_bounds__(256) sum_slices(const float* partials, int64_t slices, Problem p) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");  // launched before the kernel in front has ended
-#endif
+  wait_for_predecessor();
   const int64_t count = p.m * p.n;
   for (int64_t x = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; x < count; x += int64_t{gridDim.x} * blockDim.x) {
     float sum = 0;

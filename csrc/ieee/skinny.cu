@@ -12,7 +12,7 @@ template <int WIDTH>
 void launch_width(const SkinnyJob& job, const SkinnyPlan& plan, Stream stream) {
   const auto kernel = plan.along_k ? skinny_along_k<WIDTH> : skinny_along_m<WIDTH>;
   const int64_t tiles = int64_t{job.tiles_m} * job.tiles_n * job.p.batch * job.slices;
-  launch(kernel, tiles * plan.cluster, kThreads, 0, plan.cluster, false, stream, job);
+  launch(kernel, tiles * plan.cluster, kThreads, 0, plan.cluster, true, stream, job);
 }
 
 }  // namespace

@@ -8,10 +8,11 @@
 //         their own.
 // Bound:  memory, up to about 16 columns; then the FFMA pipe.
 #pragma once
-#include "../common/activation.h"
 #include "../common/async_copy.cuh"
 #include "../common/cluster.cuh"
+#include "../common/dependent_launch.cuh"
 #include "skinny.h"
+#include "store_tile.cuh"
 
 namespace sgemm::ieee {
 
@@ -97,25 +98,13 @@ __device__ __forceinline__ int add_up_lanes(float (&v)[N], int lane) {
   return first;
 }
 
-// The cluster's parts of the tile, (WIDTH, ROWS) each, added in the order of the ranks, and stored. Each block does a
-// part of the tile.
+// The cluster's parts of the tile, (WIDTH, ROWS) each, added in the order of the ranks, and stored.
 template <int WIDTH, int ROWS>
-__device__ __forceinline__ void store_tile(const SkinnyJob& job, const SkinnyPart& part, const float* sums,
-                                           uint32_t rank, uint32_t blocks) {
+__device__ __forceinline__ void store_cluster_tile(const SkinnyJob& job, const SkinnyPart& part, const float* sums,
+                                                   uint32_t rank, uint32_t blocks) {
   cluster::sync(blocks);
-  const Matrix d = job.p.d.matrix(part.entry);
-  const ConstMatrix c = job.p.c.matrix(part.entry);
-  const bool by_rows = d.row == 1;  // neighbours in memory are stored by neighbouring threads
-  for (int i = rank * kThreads + threadIdx.x; i < WIDTH * ROWS; i += blocks * kThreads) {
-    const int row = by_rows ? i % ROWS : i / WIDTH, col = by_rows ? i / ROWS : i % WIDTH;
-    const int64_t m = part.m0 + row, n = part.n0 + col;
-    if (!d.contains(m, n)) continue;
-    float total = 0;
-    for (uint32_t r = 0; r < blocks; ++r) total += cluster::load(sums + col * ROWS + row, r, blocks);
-    float value = job.p.alpha * total;
-    if (job.p.beta != 0) value += job.p.beta * *c.at(m, n);
-    *d.at(m, n) = activated(job.p.activation, value);
-  }
+  store_tile<ROWS, WIDTH, kThreads>(job.p, part.entry, part.m0, part.n0, rank, blocks,
+                                    [&](int row, int col) { return cluster::sum(sums + col * ROWS + row, blocks); });
   cluster::sync(blocks);  // the others may still be reading here
 }
 
@@ -132,6 +121,7 @@ __global__ void __launch_bounds__(kThreads, 2) skinny_along_k(const __grid_const
   using T = AlongK<WIDTH>;
   __shared__ alignas(16) float bs[2][WIDTH][T::kPitch];
   __shared__ float sums[WIDTH][T::kRows];
+  launch_dependents();
   const uint32_t rank = cluster::rank(), blocks = cluster::size();
   const SkinnyPart part(job, T::kRows, WIDTH, rank, blocks);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -160,6 +150,7 @@ __global__ void __launch_bounds__(kThreads, 2) skinny_along_k(const __grid_const
   };
 
   float acc[WIDTH * T::kRowsOfWarp] = {};  // (col, row)
+  wait_for_predecessor();
   fetch(4 * lane);
   load_b<WIDTH, T::kDepth, T::kPitch, 1>(&bs[0][0][0], job, part, part.k0);
   int buffer = 0;
@@ -194,7 +185,7 @@ __global__ void __launch_bounds__(kThreads, 2) skinny_along_k(const __grid_const
     const int e = first + i;
     sums[e / T::kRowsOfWarp][warp * T::kRowsOfWarp + e % T::kRowsOfWarp] = acc[i];
   }
-  store_tile<WIDTH, T::kRows>(job, part, &sums[0][0], rank, blocks);
+  store_cluster_tile<WIDTH, T::kRows>(job, part, &sums[0][0], rank, blocks);
 }
 
 template <int WIDTH>
@@ -211,6 +202,7 @@ __global__ void __launch_bounds__(kThreads, 2) skinny_along_m(const __grid_const
   using T = AlongM<WIDTH>;
   __shared__ alignas(16) float bs[2][T::kDepth][T::kPitch];
   __shared__ alignas(16) float sums[WIDTH][T::kRows];
+  launch_dependents();
   const uint32_t rank = cluster::rank(), blocks = cluster::size();
   const SkinnyPart part(job, T::kRows, WIDTH, rank, blocks);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -238,6 +230,7 @@ __global__ void __launch_bounds__(kThreads, 2) skinny_along_m(const __grid_const
   };
 
   float4 acc[WIDTH] = {};
+  wait_for_predecessor();
   fetch(warp);
   load_b<WIDTH, T::kDepth, 1, T::kPitch>(&bs[0][0][0], job, part, part.k0);
   int buffer = 0;
@@ -279,7 +272,7 @@ __global__ void __launch_bounds__(kThreads, 2) skinny_along_m(const __grid_const
       }
     __syncthreads();
   }
-  store_tile<WIDTH, T::kRows>(job, part, &sums[0][0], rank, blocks);
+  store_cluster_tile<WIDTH, T::kRows>(job, part, &sums[0][0], rank, blocks);
 }
 
 }  // namespace sgemm::ieee

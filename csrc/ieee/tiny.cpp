@@ -11,13 +11,13 @@ namespace sgemm::ieee {
 namespace {
 
 // Measured on an H200.
-constexpr double kLaunchSeconds = 1.4e-6;
-constexpr double kStepSeconds = 0.68e-6, kElementSeconds = 0.2e-6;  // of a block; more if it reads element by element
+constexpr double kLaunchSeconds = 1.2e-6;
+constexpr double kStepSeconds = 0.75e-6, kElementSeconds = 0.5e-6;  // of a block; more if it reads element by element
 // A warp's cycles: to read and deposit four elements, at once or one by one; to store them; for an FFMA with its
 // operands.
-constexpr double kReadCycles[2] = {50, 26}, kStoreCycles[2] = {88, 8}, kFfmaCycles = 2.03;
+constexpr double kReadCycles[2] = {75, 26}, kStoreCycles[2] = {100, 8}, kFfmaCycles = 2.03;
 constexpr double kBandwidth = 0.785;  // of a copy's
-constexpr double kElements = 2.8;     // times as much for elements that are not read 16 bytes at a time
+constexpr double kElements = 4;       // times as much for elements that are not read 16 bytes at a time
 
 // With blocks of a class: each does one step of k after the other, those of a multiprocessor share its four schedulers.
 double seconds(const TinyClass& tile, const Problem& p, const Device& device) {

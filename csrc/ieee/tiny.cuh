@@ -7,6 +7,7 @@
 // Bound:  memory, up to 32 x 32; then the FFMA pipe.
 // Reads:  any strides, 16 bytes at a time where neighbours allow it.
 #pragma once
+#include "../common/dependent_launch.cuh"
 #include "../common/launch.h"
 #include "../common/views.h"
 #include "tiny.h"
@@ -72,7 +73,7 @@ __device__ __forceinline__ void tiny_fetch(float4 (&quads)[T::kCopies], const Co
       const float* at = from + step.product * x.batch.stride + step.line * across + 4 * step.quad;
       const bool inside = first.product + step.product < products && first.line + step.line < lines &&
                           4 * (first.quad + step.quad) < length;
-      quads[i] = inside ? __ldg(reinterpret_cast<const float4*>(at)) : make_float4(0, 0, 0, 0);
+      quads[i] = inside ? *reinterpret_cast<const float4*>(at) : make_float4(0, 0, 0, 0);
     }
   } else {
 #pragma unroll
@@ -81,10 +82,10 @@ __device__ __forceinline__ void tiny_fetch(float4 (&quads)[T::kCopies], const Co
       const float* at = from + step.product * x.batch.stride + step.line * across + 4 * step.quad * along;
       const bool inside = first.product + step.product < products && first.line + step.line < lines;
       const int left = inside ? length - 4 * (first.quad + step.quad) : 0;
-      quads[i].x = left > 0 ? __ldg(at) : 0.0f;
-      quads[i].y = left > 1 ? __ldg(at + along) : 0.0f;
-      quads[i].z = left > 2 ? __ldg(at + 2 * along) : 0.0f;
-      quads[i].w = left > 3 ? __ldg(at + 3 * along) : 0.0f;
+      quads[i].x = left > 0 ? *at : 0.0f;
+      quads[i].y = left > 1 ? at[along] : 0.0f;
+      quads[i].z = left > 2 ? at[2 * along] : 0.0f;
+      quads[i].w = left > 3 ? at[3 * along] : 0.0f;
     }
   }
 }
@@ -117,6 +118,7 @@ __global__ void __launch_bounds__(TinyTile<CLASS>::kThreads, TinyTile<CLASS>::kC
   using T = TinyTile<CLASS>;
   alignas(16) __shared__ float as[T::kProducts * T::kPlane];  // (kProducts,S,S) of A
   alignas(16) __shared__ float bs[T::kProducts * T::kPlane];  // (kProducts,S,S) of B
+  launch_dependents();
   const Problem& p = job.p;
   const int64_t begin = int64_t{blockIdx.x} * T::kProducts;
   const int products = static_cast<int>(p.batch - begin < T::kProducts ? p.batch - begin : T::kProducts);
@@ -131,6 +133,7 @@ __global__ void __launch_bounds__(TinyTile<CLASS>::kThreads, TinyTile<CLASS>::kC
   const float* const b_cols = bs + product * T::kPlane + col;
 
   float acc[T::TM][T::TN] = {};
+  wait_for_predecessor();
   int k0 = 0;
   do {
     const int depth = k - k0 < T::S ? k - k0 : T::S;
@@ -231,7 +234,7 @@ template <int CLASS>
 void launch_tiny(const TinyJob& job, const Context& context) {
   using T = TinyTile<CLASS>;
   const int64_t blocks = ceil_div(job.p.batch, T::kProducts);
-  launch_blocks(tiny<CLASS>, static_cast<unsigned>(blocks), dim3(T::kThreads), context.stream, job);
+  launch_overlapping(tiny<CLASS>, static_cast<unsigned>(blocks), dim3(T::kThreads), context, job);
 }
 
 inline void Tiny::launch(const Problem& problem, const Context& context) {

@@ -1,0 +1,51 @@
+// The row for products of few tiles: how they are cut up. Pure host code.
+#pragma once
+#include "../gemm.h"
+
+namespace sgemm::ieee {
+
+// What a block computes. Each of its eight warps does the whole tile, with a part of k.
+struct SmallTile {
+  int tm, tn;    // thread tile; the lanes of a warp are 8 x 4
+  int stages;    // of a warp's ring
+  int resident;  // blocks a multiprocessor, by shared memory
+
+  constexpr int rows() const { return 8 * tm; }
+  constexpr int cols() const { return 4 * tn; }
+};
+inline constexpr SmallTile kSmallTiles[] = {{2, 4, 4, 3}, {4, 4, 3, 2}, {4, 8, 2, 2}};
+inline constexpr int kSmallCount = sizeof kSmallTiles / sizeof kSmallTiles[0];
+
+struct Small {
+  static constexpr SmallTile kLargest = kSmallTiles[kSmallCount - 1];
+  static constexpr const char* kIdea = "few small tiles, k shared by warps and blocks, all reads under way at once";
+  static constexpr const char* kSource = "ieee/small.cu";
+  static constexpr int BM = kLargest.rows(), BN = kLargest.cols(), BK = 16;
+  static constexpr int kThreads = 256, kWarps = kThreads / 32;
+  static constexpr int TM = 1, TN = BM * BN / kThreads;  // that a thread adds up in the end
+  static constexpr bool kActivates = true;
+  static constexpr Reads kReads = Reads::kAnyStrides;
+  static constexpr int kMinArch = 90;  // clusters
+
+  static double seconds(const Problem& p, const Device& device);
+  static size_t workspace(const Problem&, const Device&) { return 0; }
+  static void launch(const Problem& p, const Context& context);  // only where SGEMM_CUDA is defined
+};
+
+struct SmallPlan {
+  int tile;        // of kSmallTiles
+  bool swapped;    // the transposed product, D^T = B^T A^T
+  int cluster;     // blocks that share a tile, each with a part of k
+  double seconds;  // predicted
+};
+inline constexpr int kMostBlocks = 8;  // of a cluster
+SmallPlan small_plan(const Problem& p, const Device& device);
+
+// How an operand is read that is seen as rows along k: A, or B transposed.
+struct SmallRead {
+  bool along_k;  // neighbours in memory lie along k
+  bool vector;   // 16 bytes at a time; the last quad of a line may be part of one
+};
+SmallRead small_read(const ConstMatrix& x);
+
+}  // namespace sgemm::ieee

@@ -1,0 +1,26 @@
+// The end of a tile whose sums lie in shared memory.
+#pragma once
+#include "../common/activation.h"
+#include "../gemm.h"
+
+namespace sgemm::ieee {
+
+// Stores the tile at (m0, n0), whose sum at (row, col) is `total(row, col)`. Of the elements, which are dealt out to
+// `blocks` blocks, this one stores the share of `rank`. For all of the block's THREADS threads.
+template <int ROWS, int COLS, int THREADS, class Total>
+__device__ __forceinline__ void store_tile(const Problem& p, int64_t entry, int64_t m0, int64_t n0, uint32_t rank,
+                                           uint32_t blocks, const Total& total) {
+  const Matrix d = p.d.matrix(entry);
+  const ConstMatrix c = p.c.matrix(entry);
+  const bool by_rows = d.row == 1;  // neighbours in memory are stored by neighbouring threads
+  for (int x = rank * THREADS + threadIdx.x; x < ROWS * COLS; x += blocks * THREADS) {
+    const int row = by_rows ? x % ROWS : x / COLS, col = by_rows ? x / ROWS : x % COLS;
+    const int64_t i = m0 + row, j = n0 + col;
+    if (!d.contains(i, j)) continue;
+    float value = p.alpha * total(row, col);
+    if (p.beta != 0) value += p.beta * *c.at(i, j);
+    *d.at(i, j) = activated(p.activation, value);
+  }
+}
+
+}  // namespace sgemm::ieee
