@@ -50,6 +50,8 @@ SmallPlan small_plan(const Problem& problem, const Device& device) {
     for (int tile = 0; tile < kSmallCount; ++tile)
       for (int cluster = 1; cluster <= kMostBlocks; cluster *= 2) {
         SmallPlan plan = {tile, swapped, cluster, 0};
+        const int64_t of_warp = ceil_div(ceil_div(p.k, cluster), Small::BK * Small::kWarps);
+        if (!kSmallTiles[tile].any_depth && of_warp > kSmallRun) continue;
         plan.seconds = ieee::seconds(plan, p, device);
         if (plan.seconds < best.seconds) best = plan;
       }

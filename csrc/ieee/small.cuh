@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(Small::kThreads) small(const __grid_constant__
   const int64_t m0 = int64_t{of_rows - entry * job.tiles_m} * A::kRows;
   const int64_t n0 = int64_t{tile - of_rows * job.tiles_n} * B::kRows;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, lane_m = lane % 8, lane_n = lane / 8;
-  // The warps of all blocks take steps in turn, those of a block neighbouring ones.
+  // A block has a part of k, of which its warps take steps in turn.
   const int64_t k0 = min(p.k, job.part * rank), depth = min(p.k - k0, job.part), first = k0 + warp * kDepth;
   const auto inside = [](int64_t left, int most) { return static_cast<int>(min(int64_t{most}, left)); };
   typename R::ReaderA a(p.a.data + p.a.batch.offset(entry) + m0 * p.a.row + first * p.a.col, p.a.row, p.a.col,
@@ -164,8 +164,9 @@ __global__ void __launch_bounds__(Small::kThreads) small(const __grid_constant__
 #pragma unroll 1
   for (int stage = 0; stage < kStages; ++stage) read(ring + stage * R::kStageFloats);
 
-  float acc[TM][TN] = {};
+  float acc[TM][TN] = {}, long_sums[TM][TN] = {};
   float* stage = ring;
+  int run = 0;
 #pragma unroll 1
   for (int64_t k = warp * kDepth; k < depth; k += kTurn) {
     wait_copies<kStages - 1>();
@@ -182,6 +183,16 @@ __global__ void __launch_bounds__(Small::kThreads) small(const __grid_constant__
 #pragma unroll
           for (int l = 0; l < TN; ++l) acc[i][l] += x[j][i] * y[j][l];
     }
+    if (R::kTile.any_depth && ++run == kSmallRun) {
+      run = 0;
+#pragma unroll
+      for (int i = 0; i < TM; ++i)
+#pragma unroll
+        for (int l = 0; l < TN; ++l) {
+          long_sums[i][l] += acc[i][l];
+          acc[i][l] = 0;
+        }
+    }
     __syncwarp();
     read(stage);
     stage = stage == ring + (kStages - 1) * R::kStageFloats ? ring : stage + R::kStageFloats;
@@ -193,7 +204,7 @@ __global__ void __launch_bounds__(Small::kThreads) small(const __grid_constant__
   for (int i = 0; i < TM; ++i)
 #pragma unroll
     for (int l = 0; l < TN; ++l)
-      memory[warp * R::kSums + A::row(lane_m, i) * R::kSumPitch + B::row(lane_n, l)] = acc[i][l];
+      memory[warp * R::kSums + A::row(lane_m, i) * R::kSumPitch + B::row(lane_n, l)] = long_sums[i][l] + acc[i][l];
   __syncthreads();
   const auto of_block = [&](int row, int col) {
     const float* const sums = memory + row * R::kSumPitch + col;

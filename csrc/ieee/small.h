@@ -6,14 +6,17 @@ namespace sgemm::ieee {
 
 // What a block computes. Each of its eight warps does the whole tile, with a part of k.
 struct SmallTile {
-  int tm, tn;    // thread tile; the lanes of a warp are 8 x 4
-  int stages;    // of a warp's ring
-  int resident;  // blocks a multiprocessor, by shared memory
+  int tm, tn;      // thread tile; the lanes of a warp are 8 x 4
+  int stages;      // of a warp's ring
+  bool any_depth;  // else a warp takes no more than kSmallRun steps
 
   constexpr int rows() const { return 8 * tm; }
   constexpr int cols() const { return 4 * tn; }
 };
-inline constexpr SmallTile kSmallTiles[] = {{2, 4, 4, 3}, {4, 4, 3, 2}, {4, 8, 2, 2}};
+inline constexpr SmallTile kSmallTiles[] = {{2, 4, 4, true}, {4, 4, 3, true}, {4, 8, 2, false}};
+// Long sums drift: after so many steps a thread adds its sums to second ones. The largest tile has no registers for
+// them.
+inline constexpr int kSmallRun = 8;
 inline constexpr int kSmallCount = sizeof kSmallTiles / sizeof kSmallTiles[0];
 
 struct Small {
