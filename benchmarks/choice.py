@@ -20,7 +20,7 @@ from benchmarks.timing import quantile
 
 DEFAULTS = {"rounds": 4, "budget": 0.2, "idle": 0.005}
 Sizes = Callable[[random.Random], tuple[int, int, int]]
-COUNT_GPU, COUNT_CPU = 120, 6
+COUNT_GPU, COUNT_CPU = 200, 6
 LARGEST_BYTES, LARGEST_FLOPS = 3e8, 6e10  # of a problem on a GPU
 CPU_SHIFT = 6  # there, sizes are divided by two so often
 # The rows that are measured: so many, predicted to take up to so many times the least.
