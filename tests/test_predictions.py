@@ -14,21 +14,30 @@ from support.layouts import meta
 
 import torch_sgemm
 
-RECORD = Path(__file__).parent.parent / "benchmarks/results/suite-nvidia-h200.json"
+RESULTS = Path(__file__).parent.parent / "benchmarks/results"
+
+
+def records(command: str) -> list[dict]:
+    """A record's rows that did not fail."""
+    record = json.loads((RESULTS / f"{command}-nvidia-h200.json").read_text())
+    return [r for r in record["rows"] if "failed" not in r]
+
+
+def explain(r: dict) -> torch_sgemm.Explanation:
+    """The choice for a row of a record, on the device that it is of."""
+    batch = (r["batch"],) if r["batch"] > 1 else ()
+    a = meta(r["m"], r["k"], r["ops"][0], batch)
+    b = meta(r["k"], r["n"], r["ops"][1], batch)
+    return torch_sgemm.explain(a, b, device=torch_sgemm.Device())
 
 
 def predicted_to_measured(kernel: str) -> dict[str, list[tuple[float, str]]]:
     """By row: predicted time by measured time, and the problem, of all that the record has."""
-    record = json.loads(RECORD.read_text())
     found: dict[str, list[tuple[float, str]]] = {}
-    for r in record["rows"]:
-        if r["kernel"] != kernel or "failed" in r:
+    for r in records("suite"):
+        if r["kernel"] != kernel:
             continue
-        batch = (r["batch"],) if r["batch"] > 1 else ()
-        a = meta(r["m"], r["k"], r["ops"][0], batch)
-        b = meta(r["k"], r["n"], r["ops"][1], batch)
-        verdicts = torch_sgemm.explain(a, b, device=torch_sgemm.Device()).verdicts
-        seconds = {verdict.name: verdict.seconds for verdict in verdicts}
+        seconds = {verdict.name: verdict.seconds for verdict in explain(r).verdicts}
         for name, us in {r["chosen"]: r["kernel_us"], "aten": r["torch_us"]}.items():
             found.setdefault(name, []).append((seconds[name] * 1e6 / us, r["label"]))
     return found
@@ -51,3 +60,20 @@ def test_rows_take_as_long_as_predicted() -> None:
                 assert 0.6 < ratio < 1.5, (name, label, ratio)
             mean = math.exp(sum(math.log(ratio) for ratio, _ in ratios) / len(ratios))
             assert 0.8 < mean < 1.25, (name, mean)
+
+
+def test_what_is_chosen_is_hardly_ever_slower_than_torch() -> None:
+    """On random problems, of which the record has the rows that are predicted to be fastest."""
+    measured: dict[int, list[dict]] = {}
+    for r in records("choice"):
+        measured.setdefault(r["problem"], []).append(r)
+    ratios = []
+    for rows in measured.values():
+        speeds = {r["kernel"]: r["percent_of_torch"] / 100 for r in rows} | {"aten": 1.0}
+        chosen = explain(rows[0]).chosen
+        if chosen in speeds:  # else it was not measured
+            ratios.append((speeds[chosen], rows[0]["label"]))
+    ratios.sort()
+    assert len(ratios) > 0.9 * len(measured) > 50
+    assert ratios[0][0] > 0.8, ratios[0]
+    assert ratios[len(ratios) // 20][0] > 0.98, ratios[: len(ratios) // 20]

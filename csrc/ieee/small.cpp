@@ -8,30 +8,40 @@
 namespace sgemm::ieee {
 namespace {
 
-// Measured on an H200, for each tile: from the launch to the first element and from the last sum to memory; a step of
-// all of a block's warps, where blocks keep a multiprocessor busy.
-constexpr double kTileSeconds[] = {1.36e-6, 1.38e-6, 1.46e-6}, kStepSeconds[] = {0.575e-6, 0.9e-6, 1.3e-6};
-constexpr double kAlone = 1.18;  // times as long for a step of one block
+// Measured on an H200, for each tile: from the launch to the first element and from the last sum to memory; a step of k
+// of all warps of a block.
+constexpr double kTileSeconds[] = {1.5e-6, 1.83e-6, 2.33e-6}, kStepSeconds[] = {0.35e-6, 0.73e-6, 1.1e-6};
+constexpr double kTurnSeconds = 0.46e-6;  // more for each step of a warp, which waits for its copies
+constexpr double kLeastBusy = 0.34;       // of those steps, where few multiprocessors have a block
 // For each block more a multiprocessor: of one block's tile, and of a cluster's, which are placed together.
-constexpr double kNextSeconds = 0.76e-6, kNextOfClusterSeconds = 1.09e-6;
-constexpr double kClusterSeconds[] = {0, 1.11e-6, 1.33e-6, 1.35e-6};  // of 1, 2, 4 and 8 blocks
-constexpr double kBandwidth = 0.47, kScattered = 1.6;                 // of a copy's; elements that are read one by one
+constexpr double kNextSeconds = 0.7e-6, kNextOfClusterSeconds = 0.83e-6;
+constexpr double kClusterSeconds[] = {0, 1e-6, 1.18e-6, 1.18e-6};  // of 1, 2, 4 and 8 blocks
+// More for elements that are read one by one: across k, and along k.
+constexpr double kScattered[2] = {0.11, 0.29};
+constexpr double kBandwidth = 0.55, kCacheBandwidth = 3.8;  // of a copy's: for what is read once, and for all reads
 static_assert(sizeof kTileSeconds / sizeof(double) == kSmallCount);
 
 double seconds(const SmallPlan& plan, const Problem& p, const Device& device) {
   const SmallTile& tile = kSmallTiles[plan.tile];
-  const bool alone = plan.cluster == 1;
-  const int64_t blocks = ceil_div(p.m, tile.rows()) * ceil_div(p.n, tile.cols()) * p.batch * plan.cluster;
-  const double busiest = static_cast<double>(ceil_div(blocks, device.sms));
+  const int64_t tiles_m = ceil_div(p.m, tile.rows()), tiles_n = ceil_div(p.n, tile.cols());
+  const int64_t blocks = tiles_m * tiles_n * p.batch * plan.cluster;
   const int64_t steps = ceil_div(ceil_div(p.k, plan.cluster), Small::BK);
-  const double turns = std::max(kAlone * ceil_div(steps, Small::kWarps), busiest * steps / Small::kWarps);
-  const double compute = turns * kStepSeconds[plan.tile] * kH200.clock_ghz / device.clock_ghz;
-  const bool quads = small_read(p.a).vector && small_read(transposed(p.b)).vector;
-  const double memory = bytes(p) / (kBandwidth * device.bandwidth_gbs * 1e9) * (quads ? 1 : kScattered);
+  const double most = static_cast<double>(ceil_div(blocks, device.sms));  // blocks of a multiprocessor
+  const double busy = std::max(kLeastBusy, (most + double(blocks) / device.sms) / 2);
+  const auto scattered = [](const SmallRead& x) { return x.vector ? 0 : kScattered[x.along_k]; };
+  const double slow =
+      1 + (scattered(small_read(p.a)) * tile.rows() + scattered(small_read(transposed(p.b))) * tile.cols()) /
+              (tile.rows() + tile.cols());
+  const double compute =
+      (kTurnSeconds * ceil_div(steps, Small::kWarps) + kStepSeconds[plan.tile] * busy * steps / Small::kWarps) * slow *
+      kH200.clock_ghz / device.clock_ghz;
+  const double bandwidth = device.bandwidth_gbs * 1e9;
+  const double read = 4.0 * p.k * p.batch * (double(p.m) * tiles_n + double(p.n) * tiles_m);
   int level = 0;
   while (1 << level < plan.cluster) ++level;
   return kTileSeconds[plan.tile] + kClusterSeconds[level] +
-         std::max(0.0, busiest - 1) * (alone ? kNextSeconds : kNextOfClusterSeconds) + std::max(compute, memory);
+         std::max(0.0, most - 1) * (plan.cluster == 1 ? kNextSeconds : kNextOfClusterSeconds) +
+         std::max(compute + read / (kCacheBandwidth * bandwidth), bytes(p) / (kBandwidth * bandwidth));
 }
 
 }  // namespace
