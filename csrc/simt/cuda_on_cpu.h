@@ -25,11 +25,6 @@ struct alignas(16) float4 {
 };
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
-template <class T>
-T __ldg(const T* p) {
-  return *p;
-}
-
 #define threadIdx simt::context.thread
 #define blockIdx simt::context.block
 #define blockDim simt::context.block_dim
