@@ -131,18 +131,25 @@ def show(found: dict) -> None:
     tables.show("Predicted time by measured time", *prediction_cells(found))
 
 
-def speeds(found: dict) -> dict[str, list[tuple[float, float]]]:
-    """By kind: torch's time by that of the row that was chosen, and by the shortest of all."""
-    by_problem: dict[int, list[dict]] = {}
+def by_problem(found: dict) -> list[tuple[dict, dict[str, float]]]:
+    """For each problem one of its rows, and torch's time by that of each row that didn't fail."""
+    measured: dict[int, list[dict]] = {}
     for r in found["rows"]:
         if "failed" not in r:
-            by_problem.setdefault(r["problem"], []).append(r)
+            measured.setdefault(r["problem"], []).append(r)
+    return [
+        (rows[0], {r["kernel"]: r["percent_of_torch"] / 100 for r in rows} | {"aten": 1.0})
+        for rows in measured.values()
+    ]
+
+
+def speeds(found: dict) -> dict[str, list[tuple[float, float]]]:
+    """By kind: torch's time by that of the row that was chosen, and by the shortest of all."""
     result: dict[str, list[tuple[float, float]]] = {}
-    for rows in by_problem.values():
-        ratios = {r["kernel"]: r["percent_of_torch"] / 100 for r in rows} | {"aten": 1.0}
-        chosen = ratios.get(rows[0]["auto"])
+    for row, ratios in by_problem(found):
+        chosen = ratios.get(row["auto"])
         if chosen is not None:  # it didn't fail
-            result.setdefault(rows[0]["kind"], []).append((chosen, max(ratios.values())))
+            result.setdefault(row["kind"], []).append((chosen, max(ratios.values())))
     return result
 
 

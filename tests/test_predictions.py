@@ -5,22 +5,17 @@ A record from another GPU may need wider limits.
 
 from __future__ import annotations
 
-import json
 import math
-from pathlib import Path
 from statistics import median
 
 from support.layouts import meta
 
 import torch_sgemm
+from benchmarks import choice, record
 
-RESULTS = Path(__file__).parent.parent / "benchmarks/results"
 
-
-def records(command: str) -> list[dict]:
-    """A record's rows that did not fail."""
-    record = json.loads((RESULTS / f"{command}-nvidia-h200.json").read_text())
-    return [r for r in record["rows"] if "failed" not in r]
+def recorded(command: str) -> dict:
+    return record.load(record.RESULTS / f"{command}-nvidia-h200.json")
 
 
 def explain(r: dict) -> torch_sgemm.Explanation:
@@ -34,8 +29,8 @@ def explain(r: dict) -> torch_sgemm.Explanation:
 def predicted_to_measured(kernel: str) -> dict[str, list[tuple[float, str]]]:
     """By row: predicted time by measured time, and the problem, of all that the record has."""
     found: dict[str, list[tuple[float, str]]] = {}
-    for r in records("suite"):
-        if r["kernel"] != kernel:
+    for r in recorded("suite")["rows"]:
+        if r["kernel"] != kernel or "failed" in r:
             continue
         seconds = {verdict.name: verdict.seconds for verdict in explain(r).verdicts}
         for name, us in {r["chosen"]: r["kernel_us"], "aten": r["torch_us"]}.items():
@@ -64,16 +59,13 @@ def test_rows_take_as_long_as_predicted() -> None:
 
 def test_what_is_chosen_is_hardly_ever_slower_than_torch() -> None:
     """On random problems, of which the record has the rows that are predicted to be fastest."""
-    measured: dict[int, list[dict]] = {}
-    for r in records("choice"):
-        measured.setdefault(r["problem"], []).append(r)
+    problems = choice.by_problem(recorded("choice"))
     ratios = []
-    for rows in measured.values():
-        speeds = {r["kernel"]: r["percent_of_torch"] / 100 for r in rows} | {"aten": 1.0}
-        chosen = explain(rows[0]).chosen
+    for row, speeds in problems:
+        chosen = explain(row).chosen
         if chosen in speeds:  # else it was not measured
-            ratios.append((speeds[chosen], rows[0]["label"]))
+            ratios.append((speeds[chosen], row["label"]))
     ratios.sort()
-    assert len(ratios) > 0.9 * len(measured) > 50
+    assert len(ratios) > 0.9 * len(problems) > 50
     assert ratios[0][0] > 0.8, ratios[0]
     assert ratios[len(ratios) // 20][0] > 0.98, ratios[: len(ratios) // 20]

@@ -43,20 +43,34 @@ void launch_blocks(void (*kernel)(Params...), unsigned blocks, dim3 threads, Str
   check(cudaGetLastError(), "launch");
 }
 
-// The kernel may start before the one in front has ended, where GPUs can; it waits for it by itself.
-template <class... Params, class... Args>
-void launch_overlapping(void (*kernel)(Params...), unsigned blocks, dim3 threads, const Context& context,
-                        const Args&... args) {
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+// In clusters of `cluster` blocks; 0 where the GPU may have none. `overlapping`: the kernel may start before the one in
+// front has ended; it waits for it by itself.
+template <class... Params>
+void launch(void (*kernel)(Params...), int64_t blocks, int threads, int shared_bytes, int cluster, bool overlapping,
+            Stream stream, const Params&... params) {
+  cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(blocks);
-  config.blockDim = threads;
-  config.stream = static_cast<cudaStream_t>(context.stream);
-  config.attrs = &attribute;
-  config.numAttrs = context.device->arch >= 90;
-  check(cudaLaunchKernelEx(&config, kernel, args...), "launch");
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = static_cast<cudaStream_t>(stream);
+  config.attrs = attributes;
+  if (cluster) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+    attributes[config.numAttrs++].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+  }
+  if (overlapping) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  check(cudaLaunchKernelEx(&config, kernel, params...), "launch");
+}
+
+// The kernel overlaps the one in front, where GPUs can.
+template <class... Params>
+void launch_overlapping(void (*kernel)(Params...), int64_t blocks, int threads, const Context& context,
+                        const Params&... params) {
+  launch(kernel, blocks, threads, 0, 0, context.device->arch >= 90, context.stream, params...);
 }
 #else
 template <class... Params, class... Args>
@@ -64,10 +78,10 @@ void launch_blocks(void (*kernel)(Params...), unsigned blocks, dim3 threads, Str
   simt::launch(blocks, threads, [&] { kernel(args...); });
 }
 
-template <class... Params, class... Args>
-void launch_overlapping(void (*kernel)(Params...), unsigned blocks, dim3 threads, const Context& context,
-                        const Args&... args) {
-  launch_blocks(kernel, blocks, threads, context.stream, args...);
+template <class... Params>
+void launch_overlapping(void (*kernel)(Params...), int64_t blocks, int threads, const Context& context,
+                        const Params&... params) {
+  launch_blocks(kernel, static_cast<unsigned>(blocks), dim3(threads), context.stream, params...);
 }
 #endif
 

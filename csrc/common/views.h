@@ -30,11 +30,17 @@ bool has_groups(const BatchStride& batch) {
   return batch.stride % COUNT == 0 && batch.group_stride % COUNT == 0;
 }
 
-// Whether COUNT neighbours of a row can be read, or written, at once.
+// Whether a row's elements lie side by side, and rows begin where COUNT of them can be read at once.
+template <int COUNT, class T>
+bool has_aligned_rows(const MatrixView<T>& x) {
+  return x.col == 1 && x.row % COUNT == 0 && has_groups<COUNT>(x.batch) &&
+         reinterpret_cast<uintptr_t>(x.data) % (COUNT * sizeof(T)) == 0;
+}
+
+// Whether COUNT neighbours of a row can be read, or written, at once, to the row's end.
 template <int COUNT, class T>
 bool has_groups(const MatrixView<T>& x) {
-  return x.col == 1 && x.cols % COUNT == 0 && x.row % COUNT == 0 && has_groups<COUNT>(x.batch) &&
-         reinterpret_cast<uintptr_t>(x.data) % (COUNT * sizeof(T)) == 0;
+  return x.cols % COUNT == 0 && has_aligned_rows<COUNT>(x);
 }
 template <class T>
 bool has_quads(const MatrixView<T>& x) {

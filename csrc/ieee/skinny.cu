@@ -26,11 +26,8 @@ void Skinny::launch(const Problem& problem, const Context& context) {
   job.slices = static_cast<int>(plan.slices);
   job.tiles_m = static_cast<int>(ceil_div(p.m, plan.rows));
   job.tiles_n = static_cast<int>(ceil_div(p.n, plan.width));
-  const int64_t neighbour = plan.along_k ? p.a.col : p.a.row, across = plan.along_k ? p.a.row : p.a.col;
-  job.vector = neighbour == 1 && across % 4 == 0 && has_groups<4>(p.a.batch) && plan.slice % 4 == 0 &&
-               reinterpret_cast<uintptr_t>(p.a.data) % 16 == 0;
-  job.b_vector = p.b.row == 1 && p.b.col % 4 == 0 && has_groups<4>(p.b.batch) && plan.slice % 4 == 0 &&
-                 reinterpret_cast<uintptr_t>(p.b.data) % 16 == 0;
+  job.vector = plan.slice % 4 == 0 && has_aligned_rows<4>(plan.along_k ? p.a : transposed(p.a));
+  job.b_vector = plan.slice % 4 == 0 && has_aligned_rows<4>(transposed(p.b));
   float* partials = static_cast<float*>(context.workspace);
   if (plan.slices > 1) {
     job.p.d = {partials, p.m, p.n, p.n, 1, p.m * p.n};

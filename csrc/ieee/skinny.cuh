@@ -98,14 +98,12 @@ __device__ __forceinline__ int add_up_lanes(float (&v)[N], int lane) {
   return first;
 }
 
-// The cluster's parts of the tile, (WIDTH, ROWS) each, added in the order of the ranks, and stored.
+// The cluster's parts of the tile, (WIDTH, ROWS) each.
 template <int WIDTH, int ROWS>
-__device__ __forceinline__ void store_cluster_tile(const SkinnyJob& job, const SkinnyPart& part, const float* sums,
-                                                   uint32_t rank, uint32_t blocks) {
-  cluster::sync(blocks);
-  store_tile<ROWS, WIDTH, kThreads>(job.p, part.entry, part.m0, part.n0, rank, blocks,
-                                    [&](int row, int col) { return cluster::sum(sums + col * ROWS + row, blocks); });
-  cluster::sync(blocks);  // the others may still be reading here
+__device__ __forceinline__ void store_part(const SkinnyJob& job, const SkinnyPart& part, const float* sums,
+                                           uint32_t rank, uint32_t blocks) {
+  store_cluster_tile<ROWS, WIDTH, kThreads>(job.p, part.entry, part.m0, part.n0, rank, blocks,
+                                            [&](int row, int col) { return sums + col * ROWS + row; });
 }
 
 template <int WIDTH>
@@ -185,7 +183,7 @@ __global__ void __launch_bounds__(kThreads, 2) skinny_along_k(const __grid_const
     const int e = first + i;
     sums[e / T::kRowsOfWarp][warp * T::kRowsOfWarp + e % T::kRowsOfWarp] = acc[i];
   }
-  store_cluster_tile<WIDTH, T::kRows>(job, part, &sums[0][0], rank, blocks);
+  store_part<WIDTH, T::kRows>(job, part, &sums[0][0], rank, blocks);
 }
 
 template <int WIDTH>
@@ -272,7 +270,7 @@ __global__ void __launch_bounds__(kThreads, 2) skinny_along_m(const __grid_const
       }
     __syncthreads();
   }
-  store_cluster_tile<WIDTH, T::kRows>(job, part, &sums[0][0], rank, blocks);
+  store_part<WIDTH, T::kRows>(job, part, &sums[0][0], rank, blocks);
 }
 
 }  // namespace sgemm::ieee

@@ -21,7 +21,7 @@ constexpr double kScattered[2] = {0.11, 0.29};
 constexpr double kBandwidth = 0.55, kCacheBandwidth = 3.8;  // of a copy's: for what is read once, and for all reads
 static_assert(sizeof kTileSeconds / sizeof(double) == kSmallCount);
 
-double seconds(const SmallPlan& plan, const Problem& p, const Device& device) {
+double seconds(const SmallPlan& plan, const Problem& p, const SmallRead& a, const SmallRead& b, const Device& device) {
   const SmallTile& tile = kSmallTiles[plan.tile];
   const int64_t tiles_m = ceil_div(p.m, tile.rows()), tiles_n = ceil_div(p.n, tile.cols());
   const int64_t blocks = tiles_m * tiles_n * p.batch * plan.cluster;
@@ -29,9 +29,7 @@ double seconds(const SmallPlan& plan, const Problem& p, const Device& device) {
   const double most = static_cast<double>(ceil_div(blocks, device.sms));  // blocks of a multiprocessor
   const double busy = std::max(kLeastBusy, (most + double(blocks) / device.sms) / 2);
   const auto scattered = [](const SmallRead& x) { return x.vector ? 0 : kScattered[x.along_k]; };
-  const double slow =
-      1 + (scattered(small_read(p.a)) * tile.rows() + scattered(small_read(transposed(p.b))) * tile.cols()) /
-              (tile.rows() + tile.cols());
+  const double slow = 1 + (scattered(a) * tile.rows() + scattered(b) * tile.cols()) / (tile.rows() + tile.cols());
   const double compute =
       (kTurnSeconds * ceil_div(steps, Small::kWarps) + kStepSeconds[plan.tile] * busy * steps / Small::kWarps) * slow *
       kH200.clock_ghz / device.clock_ghz;
@@ -48,23 +46,25 @@ double seconds(const SmallPlan& plan, const Problem& p, const Device& device) {
 
 SmallRead small_read(const ConstMatrix& x) {
   const bool along_k = runs_along_k(x.col, x.row);
-  const int64_t neighbour = along_k ? x.col : x.row, across = along_k ? x.row : x.col;
-  return {along_k,
-          neighbour == 1 && across % 4 == 0 && has_groups<4>(x.batch) && reinterpret_cast<uintptr_t>(x.data) % 16 == 0};
+  return {along_k, has_aligned_rows<4>(along_k ? x : transposed(x))};
 }
 
 SmallPlan small_plan(const Problem& problem, const Device& device) {
   SmallPlan best = {0, false, 1, std::numeric_limits<double>::infinity()};
+  const int most = problem.k > Small::BK * Small::kWarps ? kMostBlocks : 1;  // a step of each warp: nothing to share
   for (const bool swapped : {false, true}) {
     const Problem p = swapped ? transposed(problem) : problem;
-    for (int tile = 0; tile < kSmallCount; ++tile)
-      for (int cluster = 1; cluster <= kMostBlocks; cluster *= 2) {
-        SmallPlan plan = {tile, swapped, cluster, 0};
+    const SmallRead a = small_read(p.a), b = small_read(transposed(p.b));
+    for (int tile = 0; tile < kSmallCount; ++tile) {
+      if (swapped && kSmallTiles[tile].rows() == kSmallTiles[tile].cols()) continue;  // the same tiles
+      for (int cluster = 1; cluster <= most; cluster *= 2) {
         const int64_t of_warp = ceil_div(ceil_div(p.k, cluster), Small::BK * Small::kWarps);
         if (!kSmallTiles[tile].any_depth && of_warp > kSmallRun) continue;
-        plan.seconds = ieee::seconds(plan, p, device);
+        SmallPlan plan = {tile, swapped, cluster, 0};
+        plan.seconds = ieee::seconds(plan, p, a, b, device);
         if (plan.seconds < best.seconds) best = plan;
       }
+    }
   }
   return best;
 }

@@ -206,8 +206,9 @@ __global__ void __launch_bounds__(Small::kThreads) small(const __grid_constant__
     for (int l = 0; l < TN; ++l)
       memory[warp * R::kSums + A::row(lane_m, i) * R::kSumPitch + B::row(lane_n, l)] = long_sums[i][l] + acc[i][l];
   __syncthreads();
+  const auto place = [&](int row, int col) { return memory + row * R::kSumPitch + col; };
   const auto of_block = [&](int row, int col) {
-    const float* const sums = memory + row * R::kSumPitch + col;
+    const float* const sums = place(row, col);
     float total = sums[0];
 #pragma unroll
     for (int w = 1; w < kWarps; ++w) total += sums[w * R::kSums];
@@ -216,13 +217,9 @@ __global__ void __launch_bounds__(Small::kThreads) small(const __grid_constant__
   if (blocks == 1) return store_tile<A::kRows, B::kRows, Small::kThreads>(p, entry, m0, n0, 0, 1, of_block);
   for (int x = threadIdx.x; x < A::kRows * B::kRows; x += Small::kThreads) {
     const int row = x / B::kRows, col = x % B::kRows;
-    memory[row * R::kSumPitch + col] = of_block(row, col);
+    *place(row, col) = of_block(row, col);
   }
-  cluster::sync(blocks);
-  store_tile<A::kRows, B::kRows, Small::kThreads>(p, entry, m0, n0, rank, blocks, [&](int row, int col) {
-    return cluster::sum(memory + row * R::kSumPitch + col, blocks);
-  });
-  cluster::sync(blocks);  // the others may still be reading here
+  store_cluster_tile<A::kRows, B::kRows, Small::kThreads>(p, entry, m0, n0, rank, blocks, place);
 }
 
 }  // namespace sgemm::ieee

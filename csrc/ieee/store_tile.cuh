@@ -1,6 +1,7 @@
 // The end of a tile whose sums lie in shared memory.
 #pragma once
 #include "../common/activation.h"
+#include "../common/cluster.cuh"
 #include "../gemm.h"
 
 namespace sgemm::ieee {
@@ -21,6 +22,17 @@ __device__ __forceinline__ void store_tile(const Problem& p, int64_t entry, int6
     if (p.beta != 0) value += p.beta * *c.at(i, j);
     *d.at(i, j) = activated(p.activation, value);
   }
+}
+
+// The same of a tile whose k is shared by a cluster's blocks: each has its part of a sum at `place(row, col)`. Parts
+// are added in the order of the ranks.
+template <int ROWS, int COLS, int THREADS, class Place>
+__device__ __forceinline__ void store_cluster_tile(const Problem& p, int64_t entry, int64_t m0, int64_t n0,
+                                                   uint32_t rank, uint32_t blocks, const Place& place) {
+  cluster::sync(blocks);
+  store_tile<ROWS, COLS, THREADS>(p, entry, m0, n0, rank, blocks,
+                                  [&](int row, int col) { return cluster::sum(place(row, col), blocks); });
+  cluster::sync(blocks);  // the others may still be reading here
 }
 
 }  // namespace sgemm::ieee

@@ -234,7 +234,7 @@ template <int CLASS>
 void launch_tiny(const TinyJob& job, const Context& context) {
   using T = TinyTile<CLASS>;
   const int64_t blocks = ceil_div(job.p.batch, T::kProducts);
-  launch_overlapping(tiny<CLASS>, static_cast<unsigned>(blocks), dim3(T::kThreads), context, job);
+  launch_overlapping(tiny<CLASS>, blocks, T::kThreads, context, job);
 }
 
 inline void Tiny::launch(const Problem& problem, const Context& context) {
