@@ -142,6 +142,7 @@ BLOCKS: dict[str, tuple[str, Write]] = {  # marker -> command whose record it sh
     "ladder-chart": ("ladder", _chart("TFLOP/s of every row beside torch.mm")),
     "suite": ("suite", _suite_table("auto")),
     "suite-split": ("suite", _suite_table("split")),
+    "suite-ieee": ("suite", _suite_table("ieee")),
     "suite-chart": ("suite", _chart("speed relative to torch, case by case")),
     "squares": ("squares", _squares_table),
     "choice": ("choice", _choice_table),

@@ -177,7 +177,7 @@ void run(const Backend& backend, const Kernel& kernel, Problem p, Context contex
   const auto pack = [&](ConstMatrix& x, float* copy) {
     const int64_t cols = packed_cols(x), count = matrices(x, p.batch);
     const Matrix target = {copy, x.rows, cols, cols, 1, count == 1 ? 0 : x.rows * cols};
-    backend.pack(x, target, count, context.stream);
+    backend.pack(x, target, count, context);
     x = {copy, x.rows, cols, cols, 1, target.batch};
   };
   float* copies = static_cast<float*>(context.workspace);

@@ -6,6 +6,7 @@
 
 #include "common/activate.cuh"
 #include "common/pack.cuh"
+#include "ieee/large.h"
 #include "ieee/skinny.h"
 #include "ieee/small.h"
 #include "ieee/tiny.cuh"
@@ -27,7 +28,7 @@
 namespace sgemm::SGEMM_BACKEND {
 namespace {
 
-using ieee::Skinny, ieee::Small;
+using ieee::Large, ieee::Skinny, ieee::Small;
 using split::Bf16x6, split::Fp16x3, split::NarrowProduct, split::SplitProduct;
 
 // PyTorch's own kernel, which the binding calls. It belongs to no family: no family falls back to it.
@@ -119,6 +120,7 @@ const Kernel kTable[] = {
     row<RegisterBuffer<64, 64, 32, 8, 8>>("register_buffer_64x64x32_8x8", "ladder", 0.509),
     row<RegisterBuffer<128, 128, 16, 8, 8>>("register_buffer_128x128x16_8x8", "ladder", 0.675),
     row<RegisterBuffer<128, 128, 8, 8, 8>>("register_buffer_128x128x8_8x8", "ladder", 0.568),
+    planned_row<Large>("ieee_large", "ieee", Large::kIdea, Large::kArch, Large::kArch, SGEMM_ON_HOPPER(Large::launch)),
     ieee_row<Skinny>("ieee_skinny"),
     ieee_row<Small>("ieee_small"),
     limited_row<Tiny>("ieee_tiny", "ieee", ieee::tiny_seconds),

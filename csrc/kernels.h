@@ -7,7 +7,7 @@ namespace sgemm {
 struct Backend {
   Table table;
   // Copies `source` to `target`, which has unit column stride and as many rows; its further columns become zero.
-  void (*pack)(const ConstMatrix& source, const Matrix& target, int64_t batch, Stream stream);
+  void (*pack)(const ConstMatrix& source, const Matrix& target, int64_t batch, const Context& context);
   // D = f(D), for a row that leaves f out.
   void (*activate)(const Problem& problem, const Context& context);
 };

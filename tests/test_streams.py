@@ -143,7 +143,8 @@ def test_memory_comes_from_torch_allocator() -> None:
         free, total = torch.cuda.mem_get_info()
         return total - free - torch.cuda.memory_reserved()
 
-    run(64)  # loads every kernel's code, which takes memory once
+    for size in (64, 1200):  # loads every kernel's code, which takes memory once
+        run(size)
     torch.cuda.empty_cache()
     before = taken_elsewhere()
     run(2048)

@@ -163,6 +163,13 @@ __device__ __forceinline__ void arrive_in_cluster(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+// A word of another block, or of this one.
+__device__ __forceinline__ float load_in_cluster(uint32_t from) {
+  float value;
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(from));
+  return value;
+}
+
 // A word to another block, or to this one, whose barrier counts the bytes.
 __device__ __forceinline__ void store_in_cluster(uint32_t target, uint32_t value, uint32_t barrier) {
   asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(target),

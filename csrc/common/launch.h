@@ -46,12 +46,12 @@ void launch_blocks(void (*kernel)(Params...), unsigned blocks, dim3 threads, Str
 // In clusters of `cluster` blocks; 0 where the GPU may have none. `overlapping`: the kernel may start before the one in
 // front has ended; it waits for it by itself.
 template <class... Params>
-void launch(void (*kernel)(Params...), int64_t blocks, int threads, int shared_bytes, int cluster, bool overlapping,
+void launch(void (*kernel)(Params...), int64_t blocks, dim3 threads, int shared_bytes, int cluster, bool overlapping,
             Stream stream, const Params&... params) {
   cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(blocks));
-  config.blockDim = dim3(threads);
+  config.blockDim = threads;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = static_cast<cudaStream_t>(stream);
   config.attrs = attributes;
@@ -68,7 +68,7 @@ void launch(void (*kernel)(Params...), int64_t blocks, int threads, int shared_b
 
 // The kernel overlaps the one in front, where GPUs can.
 template <class... Params>
-void launch_overlapping(void (*kernel)(Params...), int64_t blocks, int threads, const Context& context,
+void launch_overlapping(void (*kernel)(Params...), int64_t blocks, dim3 threads, const Context& context,
                         const Params&... params) {
   launch(kernel, blocks, threads, 0, 0, context.device->arch >= 90, context.stream, params...);
 }
@@ -79,9 +79,9 @@ void launch_blocks(void (*kernel)(Params...), unsigned blocks, dim3 threads, Str
 }
 
 template <class... Params>
-void launch_overlapping(void (*kernel)(Params...), int64_t blocks, int threads, const Context& context,
+void launch_overlapping(void (*kernel)(Params...), int64_t blocks, dim3 threads, const Context& context,
                         const Params&... params) {
-  launch_blocks(kernel, static_cast<unsigned>(blocks), dim3(threads), context.stream, params...);
+  launch_blocks(kernel, static_cast<unsigned>(blocks), threads, context.stream, params...);
 }
 #endif
 

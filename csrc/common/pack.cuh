@@ -4,6 +4,7 @@
 // A 32 x 32 tile goes through shared memory, so that both sides are coalesced whichever way the source runs; the
 // padding column keeps the transposed reads free of bank conflicts. Bound by memory: 8 bytes an element.
 #pragma once
+#include "dependent_launch.cuh"
 #include "launch.h"
 
 namespace sgemm::SGEMM_BACKEND {
@@ -14,24 +15,33 @@ constexpr int kPackTile = 32, kPackRows = 8;  // tile, and rows of it that the t
 template <bool TRANSPOSED>
 __global__ void __launch_bounds__(kPackTile* kPackRows) pack_rows(ConstMatrix source, Matrix target) {
   __shared__ float buffer[kPackTile][kPackTile + 1];  // (rows,cols)
+  launch_dependents();
   const Tile tile = block_tile(target, kPackTile, kPackTile);
   const ConstMatrix from = source.matrix(tile.batch);
   const Matrix to = target.matrix(tile.batch);
+  constexpr int kEach = kPackTile / kPackRows;
   const int x = threadIdx.x;
-  for (int y = threadIdx.y; y < kPackTile; y += kPackRows) {
-    const int i = TRANSPOSED ? x : y, j = TRANSPOSED ? y : x;
-    buffer[i][j] = from.load(tile.row + i, tile.col + j);
+  float value[kEach];  // all are read before one is stored
+  wait_for_predecessor();
+#pragma unroll
+  for (int n = 0; n < kEach; ++n) {
+    const int y = threadIdx.y + n * kPackRows;
+    value[n] = TRANSPOSED ? from.load(tile.row + x, tile.col + y) : from.load(tile.row + y, tile.col + x);
+  }
+#pragma unroll
+  for (int n = 0; n < kEach; ++n) {
+    const int y = threadIdx.y + n * kPackRows;
+    (TRANSPOSED ? buffer[x][y] : buffer[y][x]) = value[n];
   }
   __syncthreads();
   for (int y = threadIdx.y; y < kPackTile; y += kPackRows)
     if (to.contains(tile.row + y, tile.col + x)) *to.at(tile.row + y, tile.col + x) = buffer[y][x];
 }
 
-inline void pack(const ConstMatrix& source, const Matrix& target, int64_t batch, Stream stream) {
-  const unsigned blocks =
-      static_cast<unsigned>(ceil_div(target.rows, kPackTile) * ceil_div(target.cols, kPackTile) * batch);
+inline void pack(const ConstMatrix& source, const Matrix& target, int64_t batch, const Context& context) {
+  const int64_t blocks = ceil_div(target.rows, kPackTile) * ceil_div(target.cols, kPackTile) * batch;
   const auto kernel = source.row < source.col ? pack_rows<true> : pack_rows<false>;
-  launch_blocks(kernel, blocks, dim3(kPackTile, kPackRows), stream, source, target);
+  launch_overlapping(kernel, blocks, dim3(kPackTile, kPackRows), context, source, target);
 }
 
 }  // namespace sgemm::SGEMM_BACKEND

@@ -1,5 +1,7 @@
 // What the host asks of views of matrices, and what it makes of them.
 #pragma once
+#include <algorithm>
+
 #include "../gemm.h"
 
 namespace sgemm {
@@ -51,6 +53,47 @@ bool has_quads(const MatrixView<T>& x) {
 template <class T>
 int64_t matrices(const MatrixView<T>& x, int64_t batch) {
   return x.batch.none() ? 1 : batch;
+}
+
+// Whether a tensor map can describe `count` such matrices in memory.
+inline bool can_be_mapped(const ConstMatrix& x, int64_t count) {
+  constexpr int64_t kMaxExtent = int64_t{1} << 31, kMaxBytes = int64_t{1} << 40;
+  const auto fits = [](int64_t stride) { return stride > 0 && 4 * stride < kMaxBytes; };
+  const auto inside = [](int64_t extent) { return extent > 0 && extent < kMaxExtent; };
+  return has_aligned_rows<4>(x) && fits(x.row) && (count == 1 || fits(x.batch.stride)) &&
+         (x.batch.group == 0 || fits(x.batch.group_stride)) && inside(x.rows) && inside(x.cols);
+}
+
+// A block of each matrix from entry `batch` on.
+template <class T>
+MatrixView<T> block(const MatrixView<T>& x, int64_t batch, int64_t i, int64_t j, int64_t rows, int64_t cols) {
+  return {x.data + x.batch.offset(batch) + i * x.row + j * x.col, rows, cols, x.row, x.col, x.batch};
+}
+
+// Calls `run` for pieces of at most `largest`'s m, n, k and batch, one after the other: those of k are added up in D.
+template <class Run>
+void for_each_piece(const Problem& p, const Problem& largest, const Run& run) {
+  const int64_t depth = p.k > 0 ? p.k : 1;
+  for (int64_t z = 0; z < p.batch; z += largest.batch)
+    for (int64_t i = 0; i < p.m; i += largest.m)
+      for (int64_t j = 0; j < p.n; j += largest.n)
+        for (int64_t q = 0; q < depth; q += largest.k) {
+          Problem piece = p;
+          piece.m = std::min(largest.m, p.m - i);
+          piece.n = std::min(largest.n, p.n - j);
+          piece.k = std::min(largest.k, p.k - q);
+          piece.batch = std::min(largest.batch, p.batch - z);
+          piece.a = block(p.a, z, i, q, piece.m, piece.k);
+          piece.b = block(p.b, z, q, j, piece.k, piece.n);
+          piece.c = block(p.c, z, i, j, piece.m, piece.n);
+          piece.d = block(p.d, z, i, j, piece.m, piece.n);
+          if (q > 0) {
+            piece.beta = 1;
+            piece.c = {piece.d.data, piece.m, piece.n, p.d.row, p.d.col, p.d.batch};
+          }
+          if (q + piece.k < p.k) piece.activation = Activation::kNone;  // of the last piece
+          run(piece);
+        }
 }
 
 // What a product reads of A and B, and all that it reads and writes, at least.

@@ -1,9 +1,9 @@
 // Products with few columns (or few rows, transposed): bound by reading A once.
 //
-// Idea:   A goes straight from memory to registers, 16 bytes a thread, and each element meets all of B's columns there;
-// B,
-//         which is small, waits in shared memory. Where A runs along k, a warp owns rows and its lanes parts of k,
-//         which are added up by shuffles; where A runs along m, a lane owns four rows and the warps take turns in k.
+// Idea:   A goes straight from memory to registers, 16 bytes a thread, and each element meets all of B's columns
+//         there; B, which is small, waits in shared memory. Where A runs along k, a warp owns rows and its lanes parts
+//         of k, which are added up by shuffles; where A runs along m, a lane owns four rows and the warps take turns
+//         in k.
 // Small problems: the blocks of a cluster share a tile, each with a part of k; beyond that, slices of k are products of
 //         their own.
 // Bound:  memory, up to about 16 columns; then the FFMA pipe.

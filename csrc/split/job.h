@@ -22,10 +22,9 @@ struct Operand {
 
   SGEMM_HOST_DEVICE int64_t neighbour() const { return along_k ? k_stride : stride; }  // distances in memory
   int64_t across() const { return along_k ? stride : k_stride; }
-  // Whether neighbours lie side by side, in lines that begin at multiples of 16 bytes.
-  bool aligned() const {
-    return neighbour() == 1 && across() % 4 == 0 && (count == 1 || has_groups<4>(batch)) &&
-           reinterpret_cast<uintptr_t>(data) % 16 == 0;
+  // `depth` of k as lines of neighbours.
+  ConstMatrix lines(int64_t depth) const {
+    return {data, along_k ? size : depth, along_k ? depth : size, across(), neighbour(), count == 1 ? 0 : batch};
   }
 };
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "../common/clusters.h"
 #include "../common/views.h"
 #include "split.h"
 
@@ -37,11 +38,6 @@ constexpr int64_t kMoreSlices = 6;
 constexpr size_t kDefaultLimitMib = 4096;
 
 int64_t steps(int64_t k) { return std::max<int64_t>(1, ceil_div(k, kStep)); }
-
-// Blocks that run at once: clusters stay within a GPC, of which some lack a few multiprocessors.
-int64_t resident(const Device& device, int cluster) {
-  return cluster == 4 ? device.sms / 11 * 10 / 4 : device.sms / cluster;
-}
 
 // Whether neighbours can be read four at a time.
 bool quads(const ConstMatrix& x) { return has_quads(x.col == 1 ? x : transposed(x)); }
@@ -89,7 +85,7 @@ double seconds(const Shape& shape, const Problem& p, const Device& device, const
   const double tile = (shape.fused ? kFusedTileSeconds : kTileSeconds + short_tile) * rest;
   const auto wave = [&](int64_t blocks) { return ceil_div(steps(slice), blocks) * step + tile; };  // `blocks` a tile
   const double adding = kClusterSeconds * (shape.fused ? cluster > 1 : cluster - 1) * rest;
-  double product = ceil_div(tiles - plan.left, resident(device, cluster)) * (wave(cluster) + adding);
+  double product = ceil_div(tiles - plan.left, clusters_at_once(device.sms, cluster)) * (wave(cluster) + adding);
   if (plan.left) product += wave(plan.parts) + kSharingSeconds + plan.parts * kPartSeconds;
   const double bandwidth = device.bandwidth_gbs * 1e9;
   const double result = double(p.m) * p.n * p.batch * 4 / bandwidth, store = p.n % 8 == 0 ? 1 : kPartialSectors;
@@ -138,7 +134,7 @@ Plan plan(const Shape& shape, const Problem& p, const Device& device, size_t lim
   const auto consider = [&](int64_t wanted) {
     const int64_t slice = steps(ceil_div(p.k, wanted)) * kStep, slices = std::max<int64_t>(1, ceil_div(p.k, slice));
     for (int cluster = 1; cluster <= 4; cluster *= 2) {
-      const bool fits = std::max<int64_t>(1, tiles * slices) <= resident(device, cluster);
+      const bool fits = std::max<int64_t>(1, tiles * slices) <= clusters_at_once(device.sms, cluster);
       if (cluster > 1 && (!fits || steps(slice) < 2 * cluster)) continue;
       Plan candidate = {p.m, p.n, p.batch, slice, slices, cluster, 0, packed_b};
       prefer(candidate);

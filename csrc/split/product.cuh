@@ -11,6 +11,7 @@
 // Small problems: the blocks of a cluster share a tile, each with a part of k; each finishes a part of the columns.
 // Tiles left over when all blocks have had equally many are shared likewise, through device memory.
 #pragma once
+#include "../common/cursor.cuh"
 #include "cluster_sum.cuh"
 #include "format.cuh"
 #include "job.h"
@@ -35,19 +36,6 @@ struct Ring {
 constexpr int kMaxStages = 8;
 template <class F, class Shape>
 using ProductRing = Ring<F, Shape, (Shape::kHalfSize ? kMaxStages : 6) / kPairs<F>>;
-
-// A place in the ring, and the parity of the round.
-template <int STAGES>
-struct Cursor {
-  int stage = 0;
-  uint32_t parity = 0;
-  __device__ __forceinline__ void advance() {
-    if (++stage == STAGES) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
 
 // A tile, or part of the k of one that is left over.
 struct Item {

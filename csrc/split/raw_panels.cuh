@@ -5,9 +5,8 @@
 // to do with it. Without one, where neighbours are no quads in memory, each of them copies the elements that it will
 // need.
 #pragma once
-#include <cuda.h>
-
 #include "../common/async_copy.cuh"
+#include "../common/tensor_map.cuh"
 #include "product.cuh"
 
 namespace sgemm::split {
@@ -153,8 +152,8 @@ struct PanelLoader {
   uint64_t full[2][R::kStages];  // barriers
   volatile int tile;             // of the next panels; or others would read ahead of the question who they are
   int step, slot;
-  int row, col, k;          // of the tile
-  int matrix[2], group[2];  // its matrices of both operands, and their groups
+  int row, col, k;            // of the tile
+  hopper::MapPlace place[2];  // of its matrices of both operands
 
   __device__ __forceinline__ void start(const Job& job, const RawMaps& maps, const Share& share) {
     if (job.a.mapped) hopper::prefetch_map(&maps.a);
@@ -184,13 +183,8 @@ struct PanelLoader {
     col = index.col * Shape::kCols;
     k = static_cast<int>(index.batch * job.k_slice);
     const int batch = job.k_slice ? 0 : index.batch;
-    find_matrix(job.a, batch, matrix[0], group[0]);
-    find_matrix(job.b, batch, matrix[1], group[1]);
-  }
-  __device__ __forceinline__ static void find_matrix(const Operand& x, int batch, int& matrix, int& group) {
-    const int size = x.batch.group, of_batch = size ? batch / size : 0;
-    group = of_batch;
-    matrix = x.count == 1 ? 0 : batch - of_batch * size;
+    place[0] = hopper::place_in_map(job.a.batch, job.a.count, batch);
+    place[1] = hopper::place_in_map(job.b.batch, job.b.count, batch);
   }
 
   template <bool ALONG_MN, int FLOATS>
@@ -199,8 +193,8 @@ struct PanelLoader {
     const int q = k + step * kStep;
     uint64_t* barrier = &full[operand][slot];
     hopper::arrive_expecting(barrier, FLOATS * sizeof(float));
-    hopper::copy_tensor(panels + slot * FLOATS, &map, ALONG_MN ? mn : q, ALONG_MN ? q : mn, matrix[operand],
-                        group[operand], barrier);
+    hopper::copy_tensor(panels + slot * FLOATS, &map, ALONG_MN ? mn : q, ALONG_MN ? q : mn, place[operand].matrix,
+                        place[operand].group, barrier);
   }
 };
 

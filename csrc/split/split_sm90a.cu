@@ -12,7 +12,6 @@
 #include "fused.cuh"
 #include "pass.cuh"
 #include "product.cuh"
-#include "tensor_map.cuh"
 
 namespace sgemm::split {
 namespace {
@@ -40,7 +39,7 @@ Operand operand(const float* data, int64_t size, int64_t stride, int64_t k_strid
   x.tiles = static_cast<int>(ceil_div(size, tile));
   x.panels = static_cast<int>(ceil_div(size, kTile));
   x.along_k = runs_along_k(k_stride, stride);
-  x.vector = x.aligned() && (x.along_k ? depth : size) % 4 == 0;
+  x.vector = has_quads(x.lines(depth));
   x.planes = planes;
   x.words = reinterpret_cast<uint32_t*>(words);
   return x;
@@ -132,8 +131,9 @@ template <class Shape, bool A_ALONG_M, bool B_ALONG_N>
 void launch_fused(Job job, int sms, int cluster, Stream stream) {
   RawMaps maps = {};
   for (auto [x, map, rows] : {std::tuple{&job.a, &maps.a, Shape::kRows}, std::tuple{&job.b, &maps.b, Shape::kCols}}) {
-    x->mapped = can_be_mapped(*x, job.k_all);
-    if (x->mapped) *map = tensor_map(*x, job.k_all, rows);
+    const ConstMatrix lines = x->lines(job.k_all);
+    x->mapped = can_be_mapped(lines, x->count);
+    if (x->mapped) *map = hopper::tensor_map(lines, x->count, x->along_k ? kStep : rows, x->along_k ? rows : kStep);
   }
   constexpr int kBytes = FusedRing<Shape>::kBytes + RawRing<Shape>::kBytes;
   launch_persistent<split_fused<Shape, A_ALONG_M, B_ALONG_N>>(kFusedThreads, kBytes, sms, cluster, stream, job, maps);
@@ -217,34 +217,14 @@ void launch_piece(const Problem& p, const Plan& plan, char* packed, const Contex
   if (plan.slices > 1) launch_sum(job.p.d.data, job.p.batch, p, context);
 }
 
-template <class T>
-MatrixView<T> block(const MatrixView<T>& x, int64_t batch, int64_t i, int64_t j, int64_t rows, int64_t cols) {
-  return {x.data + x.batch.offset(batch) + i * x.row + j * x.col, rows, cols, x.row, x.col, x.batch};
-}
-
 template <class Row>
 void launch_split(const Problem& p, const Plan& plan, char* packed, const Context& context) {
-  const int64_t depth = std::max<int64_t>(1, p.k);
-  for (int64_t z = 0; z < p.batch; z += plan.batch)
-    for (int64_t i = 0; i < p.m; i += plan.m)
-      for (int64_t j = 0; j < p.n; j += plan.n)
-        for (int64_t q = 0; q < depth; q += plan.k()) {
-          Problem piece = p;
-          piece.m = std::min(plan.m, p.m - i);
-          piece.n = std::min(plan.n, p.n - j);
-          piece.k = std::min(plan.k(), p.k - q);
-          piece.batch = std::min(plan.batch, p.batch - z);
-          piece.a = block(p.a, z, i, q, piece.m, piece.k);
-          piece.b = block(p.b, z, q, j, piece.k, piece.n);
-          piece.c = block(p.c, z, i, j, piece.m, piece.n);
-          piece.d = block(p.d, z, i, j, piece.m, piece.n);
-          if (q > 0) {  // added to the pieces of k before
-            piece.beta = 1;
-            piece.c = {piece.d.data, piece.m, piece.n, p.d.row, p.d.col, p.d.batch};
-          }
-          if (q + piece.k < p.k) piece.activation = Activation::kNone;  // of the last piece
-          launch_piece<Row>(piece, plan, packed, context);
-        }
+  Problem largest = p;
+  largest.m = plan.m;
+  largest.n = plan.n;
+  largest.k = plan.k();
+  largest.batch = plan.batch;
+  for_each_piece(p, largest, [&](const Problem& piece) { launch_piece<Row>(piece, plan, packed, context); });
 }
 
 }  // namespace

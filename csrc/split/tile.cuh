@@ -1,6 +1,7 @@
 // A tile of C: its place, the order of tiles, and the way of its sums to memory through the guard.
 #pragma once
 #include "../common/activation.h"
+#include "../common/tile_order.cuh"
 #include "format.cuh"
 #include "job.h"
 
@@ -10,17 +11,8 @@ constexpr int kConsumers = 256;  // threads that hold a tile's sums, 64 each
 
 __device__ __forceinline__ void sync_consumers() { hopper::sync_some(1, kConsumers); }
 
-struct TileIndex {
-  int batch, row, col;
-};
-
-// Tiles in an order in which neighbours share panels: `group` rows of tiles, column by column.
 __device__ __forceinline__ TileIndex tile_at(const Job& job, int t) {
-  const int of_matrix = job.a.tiles * job.b.tiles;
-  const int in_matrix = t % of_matrix, of_group = job.group * job.b.tiles;
-  const int first = in_matrix / of_group * job.group, height = min(job.a.tiles - first, job.group);
-  const int in_group = in_matrix % of_group;
-  return {t / of_matrix, first + in_group % height, in_group / height};
+  return sgemm::tile_at(t, job.a.tiles, job.b.tiles, job.group);
 }
 
 // How the consumers share a tile of M x N: each warp has 16 rows of it, and of a tile 64 high half of the columns.

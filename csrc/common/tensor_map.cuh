@@ -1,4 +1,4 @@
-// Tensor maps of operands, for copies of a tile's rows x 32 of k.
+// Tensor maps of float32 matrices, for bulk copies of boxes with zeros for what is outside.
 #pragma once
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -6,11 +6,9 @@
 #include <stdexcept>
 #include <string>
 
-#include "job.h"
+#include "views.h"
 
-namespace sgemm::split {
-
-constexpr int64_t kMaxExtent = int64_t{1} << 31, kMaxBytes = int64_t{1} << 40;
+namespace sgemm::hopper {
 
 // The driver's function, by way of the runtime: the library is not linked to libcuda.
 inline decltype(&cuTensorMapEncodeTiled) encode_tensor_map() {
@@ -29,23 +27,15 @@ inline decltype(&cuTensorMapEncodeTiled) encode_tensor_map() {
   return function;
 }
 
-// Whether there can be one, with `depth` of k.
-inline bool can_be_mapped(const Operand& x, int64_t depth) {
-  const auto fits = [](int64_t stride) { return stride > 0 && 4 * stride < kMaxBytes; };
-  return x.aligned() && fits(x.across()) && (x.count == 1 || fits(x.batch.stride)) &&
-         (x.batch.group == 0 || fits(x.batch.group_stride)) && x.size < kMaxExtent && depth > 0 && depth < kMaxExtent;
-}
-
-// (neighbours, rows or k, matrices of a group, groups) of float32, with `depth` of k; zeros outside. Copies are of
-// `rows`. Throws std::runtime_error if the driver refuses.
-inline CUtensorMap tensor_map(const Operand& x, int64_t depth, int rows) {
-  const uint64_t matrices = x.count, group = x.batch.group && x.batch.group < matrices ? x.batch.group : matrices;
+// (columns, rows, matrices of a group, groups), of `count` matrices in memory that can_be_mapped(). Copies are of boxes
+// of `cols` and `rows`. Throws std::runtime_error if the driver refuses.
+inline CUtensorMap tensor_map(const ConstMatrix& x, int64_t count, int cols, int rows) {
+  const uint64_t matrices = count, group = x.batch.group && x.batch.group < matrices ? x.batch.group : matrices;
   const auto bytes = [](int64_t stride, uint64_t count) { return count > 1 ? 4 * uint64_t(stride) : 16; };
-  const uint64_t extents[] = {uint64_t(x.along_k ? depth : x.size), uint64_t(x.along_k ? x.size : depth), group,
-                              matrices / group};
-  const uint64_t bytes_apart[] = {4 * uint64_t(x.across()), bytes(x.batch.stride, group),
+  const uint64_t extents[] = {uint64_t(x.cols), uint64_t(x.rows), group, matrices / group};
+  const uint64_t bytes_apart[] = {4 * uint64_t(x.row), bytes(x.batch.stride, group),
                                   bytes(x.batch.group_stride, matrices / group)};
-  const uint32_t box[] = {uint32_t(x.along_k ? kStep : rows), uint32_t(x.along_k ? rows : kStep), 1, 1};
+  const uint32_t box[] = {uint32_t(cols), uint32_t(rows), 1, 1};
   const uint32_t every[] = {1, 1, 1, 1};
   CUtensorMap map;
   const CUresult result =
@@ -57,4 +47,13 @@ inline CUtensorMap tensor_map(const Operand& x, int64_t depth, int rows) {
   return map;
 }
 
-}  // namespace sgemm::split
+// Where a batch's entry lies in a map.
+struct MapPlace {
+  int matrix, group;
+};
+__device__ __forceinline__ MapPlace place_in_map(const BatchStride& batch, int64_t count, int entry) {
+  const int size = batch.group, group = size ? entry / size : 0;
+  return {count == 1 ? 0 : entry - group * size, group};
+}
+
+}  // namespace sgemm::hopper

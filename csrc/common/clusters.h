@@ -1,0 +1,10 @@
+// How many clusters of blocks a GPU holds.
+#pragma once
+#include <cstdint>
+
+namespace sgemm {
+
+// Of blocks that fill a multiprocessor each. Clusters stay within a GPC, of which some lack a few multiprocessors.
+inline int64_t clusters_at_once(int sms, int blocks) { return (blocks > 2 ? sms / 11 * 10 : sms) / blocks; }
+
+}  // namespace sgemm

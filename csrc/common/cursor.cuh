@@ -1,0 +1,19 @@
+// A place in a ring of stages, and the parity of the round, which the stages' barriers are asked for.
+#pragma once
+#include <cstdint>
+
+namespace sgemm {
+
+template <int STAGES>
+struct Cursor {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void advance() {
+    if (++stage == STAGES) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+}  // namespace sgemm

@@ -1,0 +1,119 @@
+#include "large.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+#include "../common/clusters.h"
+
+namespace sgemm::ieee {
+namespace {
+
+// Measured on an H200.
+constexpr double kLaunchSeconds = 2.5e-6, kCopySeconds = 2e-6, kCopyBandwidth = 0.7;
+constexpr double kFfmaShare = 0.87;                              // of the peak, between a tile's begin and its end
+constexpr double kTileSeconds = 4e-6, kElementsSeconds = 13e-6;  // to begin, and to store; more, one by one
+constexpr double kClusterSeconds[] = {0, 0, 1e-6, 2e-6, 3e-6};   // more for a cluster of so many blocks
+constexpr double kShareSeconds = 14e-6, kPartSeconds = 1.5e-6;   // to share tiles, and for each part of one
+constexpr int64_t kLeastShare = 6;                               // steps of k that a block is worth being asked for
+
+int64_t tiles_of(const Problem& p, int rows) { return ceil_div(p.m, rows) * ceil_div(p.n, Large::BN) * p.batch; }
+
+double step_seconds(int rows, const Device& device) {
+  return 2.0 * rows * Large::BN * Large::BK / (256 * device.clock_ghz * 1e9 * kFfmaShare);
+}
+
+// Without clusters, and without what comes before the product. `ends`: seconds of a tile beside its steps.
+LargePlan plan_tiles(const Problem& p, double ends, const Device& device) {
+  const int64_t tiles = tiles_of(p, Large::BM), steps = ceil_div(p.k, Large::BK), over = tiles % device.sms;
+  const double step = step_seconds(Large::BM, device), tile = steps * step + ends;
+  LargePlan plan = {};
+  plan.whole = tiles;
+  plan.blocks = static_cast<int>(std::min<int64_t>(tiles, device.sms));
+  plan.seconds = ceil_div(tiles, device.sms) * tile;
+  if (over == 0 || steps == 0) return plan;
+  const int64_t sharing = std::clamp(over * steps / kLeastShare, over, int64_t{device.sms});
+  const double seconds = tiles / device.sms * tile + ceil_div(over * steps, sharing) * step + ends + kShareSeconds +
+                         ceil_div(sharing, over) * kPartSeconds;
+  if (sharing == over || seconds >= plan.seconds) return plan;
+  plan.whole = tiles - over;
+  plan.left = over;
+  plan.sharing = static_cast<int>(sharing);
+  plan.blocks = plan.whole ? device.sms : plan.sharing;
+  plan.seconds = seconds;
+  return plan;
+}
+
+LargePlan plan_clusters(const Problem& p, double ends, const Device& device) {
+  constexpr int kRows = Large::BM / 2;
+  const int64_t tiles = tiles_of(p, kRows), steps = ceil_div(p.k, Large::BK);
+  LargePlan best = {};
+  best.seconds = std::numeric_limits<double>::infinity();
+  for (int cluster = 2; cluster <= 4; ++cluster) {
+    if (tiles > clusters_at_once(device.sms, cluster) || steps < cluster) continue;
+    const double seconds = ceil_div(steps, cluster) * step_seconds(kRows, device) + ends + kClusterSeconds[cluster];
+    if (seconds >= best.seconds) continue;
+    best.cluster = cluster;
+    best.whole = tiles;
+    best.blocks = static_cast<int>(tiles * cluster);
+    best.seconds = seconds;
+  }
+  return best;
+}
+
+LargePlan plan_of(const Problem& p, double ends, const Device& device) {
+  const LargePlan tiles = plan_tiles(p, ends, device), clusters = plan_clusters(p, ends, device);
+  LargePlan plan = clusters.seconds < tiles.seconds ? clusters : tiles;
+  plan.pack_a = p.k > 0 && !can_be_mapped(transposed(p.a), matrices(p.a, p.batch));
+  plan.pack_b = p.k > 0 && !can_be_mapped(p.b, matrices(p.b, p.batch));
+  const double bandwidth = device.bandwidth_gbs * 1e9;
+  plan.seconds = std::max(plan.seconds, bytes(p) / bandwidth) + kLaunchSeconds;
+  for (const auto& [copied, x] : {std::pair{plan.pack_a, &p.a}, std::pair{plan.pack_b, &p.b}})
+    if (copied)
+      plan.seconds += kCopySeconds + 8.0 * x->rows * x->cols * matrices(*x, p.batch) / (kCopyBandwidth * bandwidth);
+  return plan;
+}
+
+}  // namespace
+
+LargePlan large_plan(const Problem& p, const Device& device) {
+  const double ends = kTileSeconds + (p.n % 4 == 0 ? 0 : kElementsSeconds);
+  const LargePlan upright = plan_of(p, ends, device);
+  LargePlan swapped = plan_of(transposed(p), ends, device);
+  swapped.swapped = true;
+  return swapped.seconds < upright.seconds ? swapped : upright;
+}
+
+LargeLayout large_layout(const Problem& problem, const LargePlan& plan) {
+  const Problem p = plan.swapped ? transposed(problem) : problem;
+  LargeLayout l = {};
+  const auto take = [&l](int64_t bytes) {
+    const size_t at = l.total;
+    l.total += static_cast<size_t>(ceil_div(bytes, 1024) * 1024);
+    return at;
+  };
+  const auto whole_quads = [](int64_t cols) { return ceil_div(cols, 4) * 4; };
+  l.copied_cols_a = plan.pack_a ? whole_quads(p.m) : 0;
+  l.copied_cols_b = plan.pack_b ? whole_quads(p.n) : 0;
+  l.copy_a = take(4 * matrices(p.a, p.batch) * p.k * l.copied_cols_a);
+  l.copy_b = take(4 * matrices(p.b, p.batch) * p.k * l.copied_cols_b);
+  l.parts = take(plan.left ? 4 * (plan.sharing + plan.left) * Large::BM * Large::BN : 0);
+  l.arrived = take(4 * plan.left);
+  return l;
+}
+
+double Large::seconds(const Problem& p, const Device& device) {
+  double seconds = 0;
+  for_each_large_piece(p, [&](const Problem& piece) { seconds += large_plan(piece, device).seconds; });
+  return std::max(seconds, kLaunchSeconds);  // where there is nothing to compute
+}
+
+size_t Large::workspace(const Problem& p, const Device& device) {
+  size_t most = 0;
+  for_each_large_piece(
+      p, [&](const Problem& piece) { most = std::max(most, large_layout(piece, large_plan(piece, device)).total); });
+  return most;
+}
+
+}  // namespace sgemm::ieee

@@ -1,0 +1,257 @@
+// Large products by FFMA: each product and sum is rounded as float32.
+//
+// Idea:   the fewer reads of shared memory an FFMA needs the better: a thread has 8 x 16 of a tile of 256 x 128, so
+//         that six 16-byte reads serve 128 FFMAs, and a step's fragments are read while the one before is multiplied.
+//         Of an FFMA's three operands one comes from the register file's cache: rows are walked to and fro.
+// Block:  persistent, two warpgroups that multiply, and one thread that keeps a ring of stages filled by tensor maps.
+//         Both operands lie along m or n there, 32 of k a stage; what lies otherwise is copied first.
+// Order:  whole tiles as long as all blocks have equally many; blocks share those left over evenly along k, and the
+//         last to come adds the parts up, in the order of k. Nobody waits for another block.
+// Small problems: tiles of 128 x 128. Two groups of warps share each stage's k, and a cluster's blocks the stages.
+// Bound:  the FFMA pipe: 92 % of the loop's instructions are FFMAs.
+#pragma once
+#include "../common/cursor.cuh"
+#include "../common/hopper.cuh"
+#include "../common/tensor_map.cuh"
+#include "large_store.cuh"
+
+namespace sgemm::ieee {
+
+struct LargeMaps {
+  CUtensorMap a, b;
+};
+
+struct LargeShared {
+  uint64_t full[kLargeStages], empty[kLargeStages];
+  bool last;  // of the blocks that share a tile
+};
+
+// The parts of a block, one after the other. All steps of the tiles left over, counted through, are dealt out evenly.
+class LargeShare {
+ public:
+  __device__ __forceinline__ explicit LargeShare(const LargeJob& job)
+      : job_(job), all_(int64_t{job.tiles - job.whole} * job.steps) {
+    const int block = blockIdx.x;
+    at_ = block < job.sharing ? block * all_ / job.sharing : 0;
+    end_ = block < job.sharing ? (block + 1) * all_ / job.sharing : 0;
+  }
+
+  __device__ __forceinline__ bool next(LargePart& part) {
+    if (at_ >= end_) return false;
+    const int left_over = static_cast<int>(at_ / job_.steps), first = static_cast<int>(at_ % job_.steps);
+    const int64_t begin = int64_t{left_over} * job_.steps;
+    const int first_block = owner(begin), last_block = owner(begin + job_.steps - 1), block = blockIdx.x;
+    part = {job_.whole + left_over,
+            first,
+            static_cast<int>(min(end_ - at_, int64_t{job_.steps - first})),
+            block - first_block,
+            last_block - first_block + 1,
+            first_block + left_over};
+    at_ += part.steps;
+    return true;
+  }
+
+ private:
+  // The block whose steps the step is one of.
+  __device__ __forceinline__ int owner(int64_t step) const {
+    return static_cast<int>(((step + 1) * job_.sharing - 1) / all_);
+  }
+
+  const LargeJob& job_;
+  const int64_t all_;
+  int64_t at_, end_;
+};
+
+// Keeps the ring full, a tile's or a part's steps after the other.
+template <class Shape>
+class LargeProducer {
+ public:
+  __device__ __forceinline__ LargeProducer(const LargeJob& job, const LargeMaps& maps, char* ring, LargeShared& shared)
+      : job_(job), maps_(maps), ring_(ring), shared_(shared) {}
+
+  __device__ __forceinline__ void copy(int index, int first, int steps) {
+    const TileIndex tile = tile_at(index, job_.tiles_m, job_.tiles_n, kTilesTogether);
+    const hopper::MapPlace a = hopper::place_in_map(job_.p.a.batch, job_.count_a, tile.batch);
+    const hopper::MapPlace b = hopper::place_in_map(job_.p.b.batch, job_.count_b, tile.batch);
+    for (int step = first; step < first + steps; ++step) {
+      char* stage = ring_ + at_.stage * Shape::kStageBytes;
+      uint64_t* full = &shared_.full[at_.stage];
+      hopper::wait(&shared_.empty[at_.stage], at_.parity ^ 1);
+      hopper::arrive_expecting(full, Shape::kStageBytes);
+      hopper::copy_tensor(stage, &maps_.a, tile.row * Shape::kRows, step * Large::BK, a.matrix, a.group, full);
+      hopper::copy_tensor(stage + Shape::kBytesA, &maps_.b, tile.col * Shape::kCols, step * Large::BK, b.matrix,
+                          b.group, full);
+      at_.advance();
+    }
+  }
+
+ private:
+  const LargeJob& job_;
+  const LargeMaps& maps_;
+  char* const ring_;
+  LargeShared& shared_;
+  Cursor<kLargeStages> at_;
+};
+
+// In this order: the compiler would change it, and lose what the register file's cache holds.
+__device__ __forceinline__ void multiply_add(float& sum, float x, float y) {
+  asm volatile("fma.rn.f32 %0, %1, %2, %0;" : "+f"(sum) : "f"(x), "f"(y));
+}
+
+__device__ __forceinline__ void read_four(float* to, uint32_t address) {
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3])
+               : "r"(address));
+}
+
+// The consumers' side of the ring.
+template <class Shape>
+class LargeConsumer {
+ public:
+  __device__ __forceinline__ LargeConsumer(LargeShared& shared, const char* ring, int t)
+      : shared_(shared), leader_(t % 32 == 0) {
+    const LargePlace place(t % Shape::kGroupThreads);
+    const int k = t / Shape::kGroupThreads * (Large::BK / Shape::kGroups);  // of a stage, the group's first
+    a_ = hopper::shared_address(ring) + 4 * place.row + k * Shape::kPitchA;
+    b_ = hopper::shared_address(ring) + Shape::kBytesA + 4 * place.col + k * Shape::kPitchB;
+  }
+
+  // The next `steps` stages, of which there is one at least. The compiler makes a leaner loop of it where `steps` comes
+  // straight from the kernel's parameters: it knows then that no threads of a warp part.
+  __device__ __forceinline__ void multiply(LargeSums& sum, int steps) {
+    constexpr int kDepth = 8;  // of k a round: longer loops miss the instruction cache
+    constexpr int kRounds = Large::BK / Shape::kGroups / kDepth;
+#pragma unroll
+    for (int i = 0; i < Large::TM; ++i)
+#pragma unroll
+      for (int j = 0; j < Large::TN; ++j) sum[i][j] = 0;
+    float x[2][Large::TM], y[2][Large::TN];
+    const auto read = [&](int to, uint32_t a, uint32_t b) {
+#pragma unroll
+      for (int j = 0; j < Large::TN; j += 4) read_four(&y[to][j], b + 4 * LargePlace::col_on(j));
+#pragma unroll
+      for (int i = 0; i < Large::TM; i += 4) read_four(&x[to][i], a + 4 * LargePlace::row_on(i));
+    };
+    hopper::wait(&shared_.full[at_.stage], at_.parity);
+    uint32_t a = a_ + at_.stage * Shape::kStageBytes, b = b_ + at_.stage * Shape::kStageBytes;
+    read(0, a, b);
+    uint64_t* used_up = nullptr;
+#pragma unroll 1
+    for (int round = steps * kRounds; round > 0; --round) {
+      uint32_t next_a = a + kDepth * Shape::kPitchA, next_b = b + kDepth * Shape::kPitchB;
+#pragma unroll
+      for (int k = 0; k < kDepth; ++k) {
+        if (k == kDepth - 1 && (round - 1) % kRounds == 0) {
+          // What was read of the stage before has been multiplied by now.
+          __syncwarp();  // by all lanes
+          if (used_up && leader_) hopper::arrive(used_up);
+          used_up = &shared_.empty[at_.stage];
+          at_.advance();
+          if (round > 1) {
+            hopper::wait(&shared_.full[at_.stage], at_.parity);
+            next_a = a_ + at_.stage * Shape::kStageBytes;
+            next_b = b_ + at_.stage * Shape::kStageBytes;
+          } else {  // nothing behind: what is read once more is there still
+            next_a = a;
+            next_b = b;
+          }
+        }
+        if (k + 1 < kDepth)
+          read((k + 1) % 2, a + (k + 1) * Shape::kPitchA, b + (k + 1) * Shape::kPitchB);
+        else
+          read(0, next_a, next_b);
+#pragma unroll
+        for (int i = 0; i < Large::TM; ++i)
+#pragma unroll
+          for (int q = 0; q < Large::TN; ++q) {
+            const int j = i % 2 ? Large::TN - 1 - q : q;
+            multiply_add(sum[i][j], x[k % 2][i], y[k % 2][j]);
+          }
+      }
+      a = next_a;
+      b = next_b;
+    }
+    __syncwarp();
+    if (leader_) hopper::arrive(used_up);
+  }
+
+ private:
+  LargeShared& shared_;
+  const bool leader_;
+  uint32_t a_, b_;  // the thread's quads in the first stage
+  Cursor<kLargeStages> at_;
+};
+
+__device__ __forceinline__ void init(LargeShared& shared) {
+  if (threadIdx.x < kLargeStages) {
+    hopper::init_barrier(&shared.full[threadIdx.x], 1);
+    hopper::init_barrier(&shared.empty[threadIdx.x], Large::kThreads / 32);
+    hopper::fence_barrier_init();
+  }
+  __syncthreads();
+  hopper::launch_dependents();
+}
+
+// Calls `produce` in one thread, and `consume` in those that multiply.
+template <class Produce, class Consume>
+__device__ __forceinline__ void share_out(const Produce& produce, const Consume& consume) {
+  if (threadIdx.x >= Large::kThreads) {
+    hopper::release_registers<40>();
+    if (threadIdx.x > Large::kThreads) return;
+    hopper::wait_for_predecessor();
+    produce();
+  } else {
+    hopper::acquire_registers<232>();
+    hopper::wait_for_predecessor();
+    consume();
+  }
+}
+
+__global__ void __launch_bounds__(Large::kBlockThreads, 1)
+    large(const __grid_constant__ LargeJob job, const __grid_constant__ LargeMaps maps) {
+  using Shape = LargeShape<1>;
+  extern __shared__ __align__(1024) char ring[];
+  __shared__ LargeShared shared;
+  init(shared);
+  LargeShare share(job);
+  LargePart part;
+  const int t = threadIdx.x;
+  const auto produce = [&] {
+    LargeProducer<Shape> producer(job, maps, ring, shared);
+    for (int tile = blockIdx.x; tile < job.whole; tile += gridDim.x) producer.copy(tile, 0, job.steps);
+    while (share.next(part)) producer.copy(part.tile, part.first, part.steps);
+  };
+  const auto consume = [&] {
+    LargeConsumer<Shape> consumer(shared, ring, t);
+    LargeSums sum = {};
+    for (int tile = blockIdx.x; tile < job.whole; tile += gridDim.x) {
+      if (job.steps) consumer.multiply(sum, job.steps);
+      store<Shape>(job, tile, sum, t);
+    }
+    while (share.next(part)) {
+      consumer.multiply(sum, part.steps);
+      if (part.count == 1 || add_up_parts(job, part, sum, shared.last, t)) store<Shape>(job, part.tile, sum, t);
+    }
+  };
+  share_out(produce, consume);
+}
+
+// A cluster of BLOCKS has one tile.
+template <int BLOCKS>
+__global__ void __launch_bounds__(Large::kBlockThreads, 1)
+    large_in_clusters(const __grid_constant__ LargeJob job, const __grid_constant__ LargeMaps maps) {
+  using Shape = LargeShape<2>;
+  extern __shared__ __align__(1024) char ring[];
+  __shared__ LargeShared shared;
+  init(shared);
+  const int rank = hopper::cluster_rank(), tile = blockIdx.x / BLOCKS, t = threadIdx.x;
+  const int first = job.steps * rank / BLOCKS, steps = job.steps * (rank + 1) / BLOCKS - first;
+  share_out([&] { LargeProducer<Shape>(job, maps, ring, shared).copy(tile, first, steps); },
+            [&] {
+              LargeSums sum;
+              LargeConsumer<Shape>(shared, ring, t).multiply(sum, steps);
+              store_cluster_tile<Shape, BLOCKS>(job, tile, sum, ring, t);
+            });
+}
+
+}  // namespace sgemm::ieee

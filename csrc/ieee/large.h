@@ -1,0 +1,53 @@
+// The row for large products by FFMA on Hopper: how they are cut up. Pure host code.
+#pragma once
+#include "../common/views.h"
+
+namespace sgemm::ieee {
+
+struct Large {
+  static constexpr const char* kIdea = "large tiles fed by bulk copies, 8 x 16 a thread; tiles left over are shared";
+  static constexpr const char* kSource = "ieee/large_sm90a.cu";
+  static constexpr int BM = 256, BN = 128, BK = 32, TM = 8, TN = 16;
+  static constexpr int kThreads = BM * BN / (TM * TN);  // that multiply
+  static constexpr int kBlockThreads = kThreads + 128;  // with the one that copies
+  static constexpr bool kActivates = false;             // f's code for 128 sums would be several times the rest
+  static constexpr Reads kReads = Reads::kAnyStrides;
+  static constexpr int kArch = 90;
+
+  static double seconds(const Problem& p, const Device& device);
+  static size_t workspace(const Problem& p, const Device& device);
+  static void launch(const Problem& p, const Context& context);  // only where SGEMM_SM90A is defined
+};
+
+// Blocks have equally many whole tiles each; those that are left over, they share evenly along k. Or a cluster has one
+// tile, where they are few.
+struct LargePlan {
+  bool swapped;         // the transposed product, D^T = B^T A^T
+  bool pack_a, pack_b;  // copied first: to lie along m or n, in rows that begin at multiples of 16 bytes
+  int cluster;          // blocks that share a tile of 128 rows; 0 where tiles have 256
+  int64_t whole, left;  // tiles
+  int blocks;           // of the grid
+  int sharing;          // of them; 0 if no tile is shared
+  double seconds;       // predicted
+};
+LargePlan large_plan(const Problem& p, const Device& device);
+
+// Where things lie in the workspace. A block has a part of two shared tiles at most.
+struct LargeLayout {
+  int64_t copied_cols_a, copied_cols_b;  // whole float4s; 0 without a copy
+  size_t copy_a, copy_b;                 // (matrices, k, columns) float
+  size_t parts;                          // (sharing + left, sums of a thread, threads) float
+  size_t arrived;                        // (left) uint32
+  size_t total;
+};
+LargeLayout large_layout(const Problem& p, const LargePlan& plan);
+
+// The pieces whose m, n and k a tensor map can count.
+template <class Run>
+void for_each_large_piece(const Problem& p, const Run& run) {
+  Problem largest = p;
+  largest.m = largest.n = largest.k = int64_t{1} << 30;
+  for_each_piece(p, largest, run);
+}
+
+}  // namespace sgemm::ieee

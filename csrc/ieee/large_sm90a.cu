@@ -1,0 +1,66 @@
+// The launches of a large product: copies of operands that don't lie along m or n, and the product.
+#include <algorithm>
+
+#include "../common/launch_cluster.cuh"
+#include "../common/pack.cuh"
+#include "../common/views.h"
+#include "large.cuh"
+
+namespace sgemm::ieee {
+namespace {
+
+// `x` in rows of `cols` of memory of its own.
+ConstMatrix copied(const ConstMatrix& x, int64_t cols, int64_t count, void* memory, const Context& context) {
+  const Matrix copy = {static_cast<float*>(memory), x.rows, cols, cols, 1, count == 1 ? 0 : x.rows * cols};
+  cuda_backend::pack(x, copy, count, context);
+  return {copy.data, x.rows, x.cols, copy.row, 1, copy.batch};
+}
+
+template <class Shape, auto KERNEL>
+void launch_piece(const Problem& problem, const LargePlan& plan, const Context& context) {
+  const LargeLayout at = large_layout(problem, plan);
+  char* const workspace = static_cast<char*>(context.workspace);
+  LargeJob job = {};
+  job.p = plan.swapped ? transposed(problem) : problem;
+  Problem& p = job.p;
+  job.count_a = matrices(p.a, p.batch);
+  job.count_b = matrices(p.b, p.batch);
+  job.arrived = reinterpret_cast<uint32_t*>(workspace + at.arrived);
+  if (plan.left)
+    check(cudaMemsetAsync(job.arrived, 0, 4 * plan.left, static_cast<cudaStream_t>(context.stream)), "cudaMemset");
+  if (plan.pack_a)
+    p.a = transposed(copied(transposed(p.a), at.copied_cols_a, job.count_a, workspace + at.copy_a, context));
+  if (plan.pack_b) p.b = copied(p.b, at.copied_cols_b, job.count_b, workspace + at.copy_b, context);
+  job.steps = static_cast<int>(ceil_div(p.k, Large::BK));
+  job.tiles_m = static_cast<int>(ceil_div(p.m, Shape::kRows));
+  job.tiles_n = static_cast<int>(ceil_div(p.n, Shape::kCols));
+  job.tiles = static_cast<int>(plan.whole + plan.left);
+  job.whole = static_cast<int>(plan.whole);
+  job.sharing = plan.sharing;
+  job.rows = has_quads(p.d) && (p.beta == 0 || has_quads(p.c));
+  job.columns = has_quads(transposed(p.d)) && (p.beta == 0 || has_quads(transposed(p.c)));
+  job.parts = reinterpret_cast<float*>(workspace + at.parts);
+  LargeMaps maps = {};
+  if (p.k) {
+    maps.a = hopper::tensor_map(transposed(p.a), job.count_a, Shape::kRows, Large::BK);
+    maps.b = hopper::tensor_map(p.b, job.count_b, Shape::kCols, Large::BK);
+  }
+  static std::atomic<uint64_t> prepared{0};
+  allow_shared_bytes(reinterpret_cast<const void*>(KERNEL), Shape::kRingBytes, prepared);
+  launch(KERNEL, plan.blocks, Large::kBlockThreads, Shape::kRingBytes, plan.cluster, true, context.stream, job, maps);
+}
+
+}  // namespace
+
+void Large::launch(const Problem& p, const Context& context) {
+  for_each_large_piece(p, [&](const Problem& piece) {
+    const LargePlan plan = large_plan(piece, *context.device);
+    const auto launch = plan.cluster == 0   ? launch_piece<LargeShape<1>, large>
+                        : plan.cluster == 2 ? launch_piece<LargeShape<2>, large_in_clusters<2>>
+                        : plan.cluster == 3 ? launch_piece<LargeShape<2>, large_in_clusters<3>>
+                                            : launch_piece<LargeShape<2>, large_in_clusters<4>>;
+    launch(piece, plan, context);
+  });
+}
+
+}  // namespace sgemm::ieee

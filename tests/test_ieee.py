@@ -1,0 +1,94 @@
+"""ieee_small and ieee_large: each way to cut a product up, wherever the operands lie."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.data import integers
+from support.layouts import PAIRS, Guarded, meta
+from support.table import needs_cuda_build, row_params
+
+import torch_sgemm
+
+# On an H200.
+SHAPES = {
+    # Tiles of 16 x 16 by clusters of 1, 2, 4 and 8 blocks, of 32 x 16 and the other way round, of
+    # 32 x 32; each with whole tiles and steps of k and with parts of them.
+    "ieee_small": (
+        (16, 16, 16), (1, 9, 3), (64, 48, 128), (130, 61, 127), (33, 17, 300), (96, 80, 513),
+        (64, 64, 1000), (30, 33, 5003), (24, 20, 20001), (320, 320, 320), (319, 333, 63),
+        (700, 600, 40), (5, 3000, 30), (3001, 7, 41), (1000, 1000, 17),
+    ),
+    # Clusters of 4, 3 and 2 blocks a tile; all blocks sharing few tiles; whole tiles, and those
+    # left over shared; several tiles a block; one, upright and swapped.
+    "ieee_large": (
+        (128, 128, 128), (300, 201, 1030), (768, 768, 96), (700, 765, 133), (1024, 1024, 64),
+        (1000, 999, 131), (1152, 1100, 200), (140, 100, 50000), (2600, 2600, 232),
+        (2599, 2601, 97), (5000, 4000, 33), (256, 128, 8), (1, 300, 40), (20000, 60, 65),
+    ),
+}  # fmt: skip
+SIZES = {"ieee_small": (40,), "ieee_large": (160, 1024, 1200)}  # of square products
+
+ROWS = row_params(("cuda",), keep=lambda row: row.name in SHAPES)
+
+
+def each(cases: dict[str, tuple]) -> list:
+    """Each case with its row."""
+    return [
+        pytest.param(*param.values, case, marks=param.marks, id=f"{param.id}-{case}")
+        for param in ROWS
+        for case in cases[param.values[0].name]
+    ]
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize("row, device, shape", each(SHAPES))
+def test_exact_in_every_layout(row, device, shape, offset, pair) -> None:
+    """Alone and in a batch; ``offset`` elements from where four can be read at once."""
+    m, n, k = shape
+    for batch in (1, 3) if m * n < 2e6 else (1,):
+        lead = f"_off{offset}" if offset else ""
+        a, b = (
+            Guarded((batch, *sizes), name + lead, device, integers((batch, *sizes), 1 + i, device))
+            for i, (sizes, name) in enumerate(zip(((m, k), (k, n)), pair, strict=True))
+        )
+        product = a.view.double() @ b.view.double()
+        for layout in "NT":
+            c = integers((batch, m, n), 3, device)
+            out = Guarded((batch, m, n), layout, device, c)
+            torch.ops.sgemm.gemm_(out.view, a.view, b.view, alpha=2, beta=-1, kernel=row.name)
+            assert torch.equal(out.view.double(), 2 * product - c.double())
+            assert out.guards_unchanged() and a.unchanged() and b.unchanged()
+        plain = torch.ops.sgemm.bmm(a.view, b.view, kernel=row.name)
+        assert torch.equal(plain.double(), product)
+
+
+@pytest.mark.parametrize("row, device, size", each(SIZES))
+def test_results_follow_each_other(row, device, size) -> None:
+    """Kernels that start before the one in front has ended read what it has written."""
+    moves = [torch.eye(size, device=device).roll(1 + i, 0) for i in range(6)]
+    x = expected = integers((size, size), 1, device)
+    for i, move in enumerate(4 * moves):
+        x = torch.ops.sgemm.mm(move, x, kernel=row.name)
+        expected = expected.roll(1 + i % len(moves), 0)
+    assert torch.equal(x, expected)
+
+
+@needs_cuda_build
+@pytest.mark.parametrize("shape", [(16, 16, 16), (128, 128, 128), (127, 129, 65), (64, 64, 1024)])
+def test_small_products_are_chosen(shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    for pair in PAIRS:
+        a, b = meta(m, k, pair[0]), meta(k, n, pair[1])
+        assert torch_sgemm.explain(a, b, device=torch_sgemm.Device()).chosen == "ieee_small"
+
+
+@needs_cuda_build
+@pytest.mark.parametrize("shape", [(1024, 1024, 1024), (2048, 2048, 2048), (4097, 4095, 4099)])
+def test_large_products_are_the_large_row_s(shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    for pair in PAIRS:
+        a, b = meta(m, k, pair[0]), meta(k, n, pair[1])
+        explanation = torch_sgemm.explain(a, b, kernel="ieee", device=torch_sgemm.Device())
+        assert explanation.chosen == "ieee_large"
