@@ -19,12 +19,12 @@ SHAPES = {
         (64, 64, 1000), (30, 33, 5003), (24, 20, 20001), (320, 320, 320), (319, 333, 63),
         (700, 600, 40), (5, 3000, 30), (3001, 7, 41), (1000, 1000, 17),
     ),
-    # Clusters of 4, 3 and 2 blocks a tile; all blocks sharing few tiles; whole tiles, and those
-    # left over shared; several tiles a block; one, upright and swapped.
+    # Clusters of 4, 3 and 2 blocks a tile, and of one; slices of k; all blocks sharing few tiles;
+    # whole tiles, and those left over shared; several tiles a block; one, upright and swapped.
     "ieee_large": (
         (128, 128, 128), (300, 201, 1030), (768, 768, 96), (700, 765, 133), (1024, 1024, 64),
-        (1000, 999, 131), (1152, 1100, 200), (140, 100, 50000), (2600, 2600, 232),
-        (2599, 2601, 97), (5000, 4000, 33), (256, 128, 8), (1, 300, 40), (20000, 60, 65),
+        (1000, 999, 131), (1100, 900, 40), (140, 100, 50000), (100, 1001, 5000), (1152, 1100, 1200),
+        (2200, 2201, 700), (2600, 2600, 96), (5000, 4000, 33), (1, 300, 40), (20000, 60, 65),
     ),
 }  # fmt: skip
 SIZES = {"ieee_small": (40,), "ieee_large": (160, 1024, 1200)}  # of square products

@@ -16,6 +16,7 @@ constexpr double kFfmaShare = 0.87;                              // of the peak,
 constexpr double kTileSeconds = 4e-6, kElementsSeconds = 13e-6;  // to begin, and to store; more, one by one
 constexpr double kClusterSeconds[] = {0, 0, 1e-6, 2e-6, 3e-6};   // more for a cluster of so many blocks
 constexpr double kShareSeconds = 14e-6, kPartSeconds = 1.5e-6;   // to share tiles, and for each part of one
+constexpr double kSumSeconds = 4e-6;                             // to add up slices: a launch more
 constexpr int64_t kLeastShare = 6;                               // steps of k that a block is worth being asked for
 
 int64_t tiles_of(const Problem& p, int rows) { return ceil_div(p.m, rows) * ceil_div(p.n, Large::BN) * p.batch; }
@@ -29,6 +30,7 @@ LargePlan plan_tiles(const Problem& p, double ends, const Device& device) {
   const int64_t tiles = tiles_of(p, Large::BM), steps = ceil_div(p.k, Large::BK), over = tiles % device.sms;
   const double step = step_seconds(Large::BM, device), tile = steps * step + ends;
   LargePlan plan = {};
+  plan.slices = 1;
   plan.whole = tiles;
   plan.blocks = static_cast<int>(std::min<int64_t>(tiles, device.sms));
   plan.seconds = ceil_div(tiles, device.sms) * tile;
@@ -48,17 +50,24 @@ LargePlan plan_tiles(const Problem& p, double ends, const Device& device) {
 LargePlan plan_clusters(const Problem& p, double ends, const Device& device) {
   constexpr int kRows = Large::BM / 2;
   const int64_t tiles = tiles_of(p, kRows), steps = ceil_div(p.k, Large::BK);
+  const double result = 4.0 * p.m * p.n / (device.bandwidth_gbs * 1e9);
   LargePlan best = {};
   best.seconds = std::numeric_limits<double>::infinity();
-  for (int cluster = 2; cluster <= 4; ++cluster) {
-    if (tiles > clusters_at_once(device.sms, cluster) || steps < cluster) continue;
-    const double seconds = ceil_div(steps, cluster) * step_seconds(kRows, device) + ends + kClusterSeconds[cluster];
-    if (seconds >= best.seconds) continue;
-    best.cluster = cluster;
-    best.whole = tiles;
-    best.blocks = static_cast<int>(tiles * cluster);
-    best.seconds = seconds;
-  }
+  const int64_t most = p.batch == 1 ? std::min(device.sms / std::max<int64_t>(1, tiles), steps) : 1;
+  for (int64_t slices = 1; slices == 1 || slices <= most; slices = std::max(slices + 1, slices * 5 / 4))
+    for (int cluster = 1; cluster <= 4; ++cluster) {
+      const int64_t blocks = tiles * slices * cluster, parts = slices * cluster;
+      if (steps < parts || (cluster > 1 && tiles * slices > clusters_at_once(device.sms, cluster))) continue;
+      const double tile = ceil_div(steps, parts) * step_seconds(kRows, device) + ends + kClusterSeconds[cluster];
+      const double sum = slices == 1 ? 0 : kSumSeconds + (slices + 1) * result;
+      const double seconds = ceil_div(blocks, device.sms) * tile + sum;
+      if (seconds >= best.seconds) continue;
+      best.cluster = cluster;
+      best.slices = static_cast<int>(slices);
+      best.whole = tiles;
+      best.blocks = static_cast<int>(blocks);
+      best.seconds = seconds;
+    }
   return best;
 }
 
@@ -100,6 +109,7 @@ LargeLayout large_layout(const Problem& problem, const LargePlan& plan) {
   l.copy_b = take(4 * matrices(p.b, p.batch) * p.k * l.copied_cols_b);
   l.parts = take(plan.left ? 4 * (plan.sharing + plan.left) * Large::BM * Large::BN : 0);
   l.arrived = take(4 * plan.left);
+  l.partials = take(plan.slices > 1 ? 4 * p.m * p.n * plan.slices : 0);
   return l;
 }
 

@@ -7,7 +7,8 @@
 //         Both operands lie along m or n there, 32 of k a stage; what lies otherwise is copied first.
 // Order:  whole tiles as long as all blocks have equally many; blocks share those left over evenly along k, and the
 //         last to come adds the parts up, in the order of k. Nobody waits for another block.
-// Small problems: tiles of 128 x 128. Two groups of warps share each stage's k, and a cluster's blocks the stages.
+// Small problems: tiles of 128 x 128. Two groups of warps share each stage's k, and a cluster's blocks the stages; of
+//         a long k, slices are products of their own, added up by a kernel behind.
 // Bound:  the FFMA pipe: 92 % of the loop's instructions are FFMAs.
 #pragma once
 #include "../common/cursor.cuh"
@@ -236,7 +237,7 @@ __global__ void __launch_bounds__(Large::kBlockThreads, 1)
   share_out(produce, consume);
 }
 
-// A cluster of BLOCKS has one tile.
+// A cluster of BLOCKS has one tile, or a slice of its k.
 template <int BLOCKS>
 __global__ void __launch_bounds__(Large::kBlockThreads, 1)
     large_in_clusters(const __grid_constant__ LargeJob job, const __grid_constant__ LargeMaps maps) {
@@ -245,7 +246,10 @@ __global__ void __launch_bounds__(Large::kBlockThreads, 1)
   __shared__ LargeShared shared;
   init(shared);
   const int rank = hopper::cluster_rank(), tile = blockIdx.x / BLOCKS, t = threadIdx.x;
-  const int first = job.steps * rank / BLOCKS, steps = job.steps * (rank + 1) / BLOCKS - first;
+  const int slice = job.slices == 1 ? 0 : tile / (job.tiles_m * job.tiles_n);
+  const int64_t part = slice * BLOCKS + rank, parts = job.slices * BLOCKS;
+  const int first = static_cast<int>(job.steps * part / parts);
+  const int steps = static_cast<int>(job.steps * (part + 1) / parts) - first;
   share_out([&] { LargeProducer<Shape>(job, maps, ring, shared).copy(tile, first, steps); },
             [&] {
               LargeSums sum;

@@ -24,7 +24,8 @@ struct Large {
 struct LargePlan {
   bool swapped;         // the transposed product, D^T = B^T A^T
   bool pack_a, pack_b;  // copied first: to lie along m or n, in rows that begin at multiples of 16 bytes
-  int cluster;          // blocks that share a tile of 128 rows; 0 where tiles have 256
+  int cluster;          // blocks that share a tile of 128 rows, or a slice of it; 0 where tiles have 256
+  int slices;           // of k, added up at the end
   int64_t whole, left;  // tiles
   int blocks;           // of the grid
   int sharing;          // of them; 0 if no tile is shared
@@ -38,6 +39,7 @@ struct LargeLayout {
   size_t copy_a, copy_b;                 // (matrices, k, columns) float
   size_t parts;                          // (sharing + left, sums of a thread, threads) float
   size_t arrived;                        // (left) uint32
+  size_t partials;                       // (slices, m, n) float, if there are several
   size_t total;
 };
 LargeLayout large_layout(const Problem& p, const LargePlan& plan);

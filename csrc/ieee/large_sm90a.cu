@@ -3,6 +3,7 @@
 
 #include "../common/launch_cluster.cuh"
 #include "../common/pack.cuh"
+#include "../common/sum.cuh"
 #include "../common/views.h"
 #include "large.cuh"
 
@@ -32,11 +33,19 @@ void launch_piece(const Problem& problem, const LargePlan& plan, const Context& 
     p.a = transposed(copied(transposed(p.a), at.copied_cols_a, job.count_a, workspace + at.copy_a, context));
   if (plan.pack_b) p.b = copied(p.b, at.copied_cols_b, job.count_b, workspace + at.copy_b, context);
   job.steps = static_cast<int>(ceil_div(p.k, Large::BK));
+  job.slices = plan.slices;
   job.tiles_m = static_cast<int>(ceil_div(p.m, Shape::kRows));
   job.tiles_n = static_cast<int>(ceil_div(p.n, Shape::kCols));
   job.tiles = static_cast<int>(plan.whole + plan.left);
   job.whole = static_cast<int>(plan.whole);
   job.sharing = plan.sharing;
+  const Problem whole = p;
+  float* const partials = reinterpret_cast<float*>(workspace + at.partials);
+  if (plan.slices > 1) {
+    p.d = {partials, p.m, p.n, p.n, 1, p.m * p.n};
+    p.alpha = 1;
+    p.beta = 0;
+  }
   job.rows = has_quads(p.d) && (p.beta == 0 || has_quads(p.c));
   job.columns = has_quads(transposed(p.d)) && (p.beta == 0 || has_quads(transposed(p.c)));
   job.parts = reinterpret_cast<float*>(workspace + at.parts);
@@ -48,6 +57,7 @@ void launch_piece(const Problem& problem, const LargePlan& plan, const Context& 
   static std::atomic<uint64_t> prepared{0};
   allow_shared_bytes(reinterpret_cast<const void*>(KERNEL), Shape::kRingBytes, prepared);
   launch(KERNEL, plan.blocks, Large::kBlockThreads, Shape::kRingBytes, plan.cluster, true, context.stream, job, maps);
+  if (plan.slices > 1) launch_sum(partials, plan.slices, whole, context);
 }
 
 }  // namespace
@@ -56,6 +66,7 @@ void Large::launch(const Problem& p, const Context& context) {
   for_each_large_piece(p, [&](const Problem& piece) {
     const LargePlan plan = large_plan(piece, *context.device);
     const auto launch = plan.cluster == 0   ? launch_piece<LargeShape<1>, large>
+                        : plan.cluster == 1 ? launch_piece<LargeShape<2>, large_in_clusters<1>>
                         : plan.cluster == 2 ? launch_piece<LargeShape<2>, large_in_clusters<2>>
                         : plan.cluster == 3 ? launch_piece<LargeShape<2>, large_in_clusters<3>>
                                             : launch_piece<LargeShape<2>, large_in_clusters<4>>;

@@ -10,6 +10,7 @@ struct LargeJob {
   Problem p;
   int64_t count_a, count_b;  // matrices in memory: 1 if the batch shares one
   int steps;                 // of k
+  int slices;                // of them, with results of their own: one if there is a batch
   int tiles, tiles_m, tiles_n;
   int whole;           // tiles; those behind are shared
   int sharing;         // blocks
