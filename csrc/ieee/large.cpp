@@ -12,12 +12,12 @@ namespace {
 
 // Measured on an H200.
 constexpr double kLaunchSeconds = 2.5e-6, kCopySeconds = 2e-6, kCopyBandwidth = 0.7;
-constexpr double kFfmaShare = 0.87;                              // of the peak, between a tile's begin and its end
-constexpr double kTileSeconds = 4e-6, kElementsSeconds = 13e-6;  // to begin, and to store; more, one by one
-constexpr double kClusterSeconds[] = {0, 0, 1e-6, 2e-6, 3e-6};   // more for a cluster of so many blocks
-constexpr double kShareSeconds = 14e-6, kPartSeconds = 1.5e-6;   // to share tiles, and for each part of one
-constexpr double kSumSeconds = 4e-6;                             // to add up slices: a launch more
-constexpr int64_t kLeastShare = 6;                               // steps of k that a block is worth being asked for
+constexpr double kFfmaShare = 0.87;                             // of the peak, between a tile's begin and its end
+constexpr double kTileSeconds = 4e-6, kElementsSeconds = 9e-6;  // to begin, and to store; more, one by one
+constexpr double kClusterSeconds[] = {0, 0, 1e-6, 2e-6, 3e-6};  // more for a cluster of so many blocks
+constexpr double kShareSeconds = 14e-6, kPartSeconds = 1.5e-6;  // to share tiles, and for each part of one
+constexpr double kSumSeconds = 4e-6;                            // to add up slices: a launch more
+constexpr int64_t kLeastShare = 6;                              // steps of k that a block is worth being asked for
 
 int64_t tiles_of(const Problem& p, int rows) { return ceil_div(p.m, rows) * ceil_div(p.n, Large::BN) * p.batch; }
 
@@ -25,8 +25,9 @@ double step_seconds(int rows, const Device& device) {
   return 2.0 * rows * Large::BN * Large::BK / (256 * device.clock_ghz * 1e9 * kFfmaShare);
 }
 
-// Without clusters, and without what comes before the product. `ends`: seconds of a tile beside its steps.
-LargePlan plan_tiles(const Problem& p, double ends, const Device& device) {
+// Without clusters, and without what comes before the product.
+LargePlan plan_tiles(const Problem& p, bool quads, const Device& device) {
+  const double ends = kTileSeconds + (quads ? 0 : kElementsSeconds);
   const int64_t tiles = tiles_of(p, Large::BM), steps = ceil_div(p.k, Large::BK), over = tiles % device.sms;
   const double step = step_seconds(Large::BM, device), tile = steps * step + ends;
   LargePlan plan = {};
@@ -47,8 +48,9 @@ LargePlan plan_tiles(const Problem& p, double ends, const Device& device) {
   return plan;
 }
 
-LargePlan plan_clusters(const Problem& p, double ends, const Device& device) {
+LargePlan plan_clusters(const Problem& p, bool quads, const Device& device) {
   constexpr int kRows = Large::BM / 2;
+  const double ends = kTileSeconds + (quads ? 0 : kElementsSeconds / 4);  // a block has a quarter of a tile to store
   const int64_t tiles = tiles_of(p, kRows), steps = ceil_div(p.k, Large::BK);
   const double result = 4.0 * p.m * p.n / (device.bandwidth_gbs * 1e9);
   LargePlan best = {};
@@ -71,8 +73,8 @@ LargePlan plan_clusters(const Problem& p, double ends, const Device& device) {
   return best;
 }
 
-LargePlan plan_of(const Problem& p, double ends, const Device& device) {
-  const LargePlan tiles = plan_tiles(p, ends, device), clusters = plan_clusters(p, ends, device);
+LargePlan plan_of(const Problem& p, bool quads, const Device& device) {
+  const LargePlan tiles = plan_tiles(p, quads, device), clusters = plan_clusters(p, quads, device);
   LargePlan plan = clusters.seconds < tiles.seconds ? clusters : tiles;
   plan.pack_a = p.k > 0 && !can_be_mapped(transposed(p.a), matrices(p.a, p.batch));
   plan.pack_b = p.k > 0 && !can_be_mapped(p.b, matrices(p.b, p.batch));
@@ -87,9 +89,9 @@ LargePlan plan_of(const Problem& p, double ends, const Device& device) {
 }  // namespace
 
 LargePlan large_plan(const Problem& p, const Device& device) {
-  const double ends = kTileSeconds + (p.n % 4 == 0 ? 0 : kElementsSeconds);
-  const LargePlan upright = plan_of(p, ends, device);
-  LargePlan swapped = plan_of(transposed(p), ends, device);
+  const bool quads = p.n % 4 == 0;  // four of a row of results are stored at once
+  const LargePlan upright = plan_of(p, quads, device);
+  LargePlan swapped = plan_of(transposed(p), quads, device);
   swapped.swapped = true;
   return swapped.seconds < upright.seconds ? swapped : upright;
 }

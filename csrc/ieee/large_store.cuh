@@ -88,21 +88,27 @@ __device__ __forceinline__ bool add_up_parts(const LargeJob& job, const LargePar
   return true;
 }
 
+// Room for a warp's 4 x 4 sums a lane, on their way to memory.
+struct LargeStaging {
+  static constexpr int kRows = 16, kCols = 32, kPitch = kCols + 4;  // rows begin in different banks
+  alignas(16) float sums[kRows][kPitch];
+};
+
 // Where a tile's results go: D = alpha sum + beta C.
 class LargeOutput {
  public:
-  // From the tile's element (row, col) on.
-  __device__ __forceinline__ LargeOutput(const LargeJob& job, const TileIndex& tile, int rows, int cols, int row,
-                                         int col)
+  // From the thread's first element of the tile on. `staging` is the warp's.
+  __device__ __forceinline__ LargeOutput(const LargeJob& job, const TileIndex& tile, int rows, int cols,
+                                         const LargePlace& place, LargeStaging& staging)
       : job_(job),
         d_(job.p.d.matrix(tile.batch)),
         c_(job.p.c.matrix(tile.batch)),
-        row_(int64_t{tile.row} * rows + row),
-        col_(int64_t{tile.col} * cols + col) {}
+        row_(int64_t{tile.row} * rows + place.row),
+        col_(int64_t{tile.col} * cols + place.col),
+        staging_(staging) {}
 
-  // 4 x 4 sums, `row` and `col` further on.
+  // 4 x 4 sums, `row` and `col` further on. For all lanes of a warp.
   __device__ __forceinline__ void store(int row, int col, const float (&sum)[4][4]) const {
-    const Problem& p = job_.p;
     const int64_t i0 = row_ + row, j0 = col_ + col;
     if (job_.rows) {
 #pragma unroll
@@ -111,19 +117,34 @@ class LargeOutput {
 #pragma unroll
       for (int j = 0; j < 4; ++j) store_four(i0, j0 + j, make_float4(sum[0][j], sum[1][j], sum[2][j], sum[3][j]));
     } else {
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          if (!d_.contains(i0 + i, j0 + j)) continue;
-          float value = p.alpha * sum[i][j];
-          if (p.beta != 0) value += p.beta * *c_.at(i0 + i, j0 + j);
-          *d_.at(i0 + i, j0 + j) = value;
-        }
+      store_one_by_one(i0, j0, sum);
     }
   }
 
  private:
+  // Lanes exchange their sums, so that neighbouring ones store neighbours.
+  __device__ __forceinline__ void store_one_by_one(int64_t i0, int64_t j0, const float (&sum)[4][4]) const {
+    using S = LargeStaging;
+    const Problem& p = job_.p;
+    const int lane = threadIdx.x % 32, row = lane / 8 * 4, col = lane % 8 * 4;
+    __syncwarp();  // the sums before have been stored
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      *reinterpret_cast<float4*>(&staging_.sums[row + i][col]) =
+          make_float4(p.alpha * sum[i][0], p.alpha * sum[i][1], p.alpha * sum[i][2], p.alpha * sum[i][3]);
+    __syncwarp();
+    const bool along_rows = d_.row != 1;
+#pragma unroll 4
+    for (int n = 0; n < S::kRows * S::kCols / 32; ++n) {
+      const int x = along_rows ? n : lane % S::kRows, y = along_rows ? lane : n * 32 / S::kRows + lane / S::kRows;
+      const int64_t i = i0 - row + x, j = j0 - col + y;
+      if (!d_.contains(i, j)) continue;
+      float value = staging_.sums[x][y];
+      if (p.beta != 0) value += p.beta * *c_.at(i, j);
+      *d_.at(i, j) = value;
+    }
+  }
+
   // Neighbours in memory, the first at (i, j).
   __device__ __forceinline__ void store_four(int64_t i, int64_t j, float4 v) const {
     const Problem& p = job_.p;
@@ -140,6 +161,7 @@ class LargeOutput {
   const Matrix d_;
   const ConstMatrix c_;
   const int64_t row_, col_;
+  LargeStaging& staging_;
 };
 
 // A thread's sums are eight blocks of 4 x 4.
@@ -149,9 +171,10 @@ __device__ __forceinline__ constexpr int first_col(int block) { return block % (
 
 template <class Shape>
 __device__ __forceinline__ LargeOutput output_of(const LargeJob& job, int tile, int t) {
-  const LargePlace place(t);
-  return {job,      tile_at(tile, job.tiles_m, job.tiles_n, kTilesTogether), Shape::kRows, Shape::kCols, place.row,
-          place.col};
+  __shared__ LargeStaging staging[Large::kThreads / 32];
+  return {job,           tile_at(tile, job.tiles_m, job.tiles_n, kTilesTogether),
+          Shape::kRows,  Shape::kCols,
+          LargePlace(t), staging[threadIdx.x / 32]};
 }
 
 // The sums of a thread of the first group.
