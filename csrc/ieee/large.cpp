@@ -12,8 +12,9 @@ namespace {
 
 // Measured on an H200.
 constexpr double kLaunchSeconds = 2.5e-6, kCopySeconds = 2e-6, kCopyBandwidth = 0.7;
-constexpr double kFfmaShare = 0.87;                             // of the peak, between a tile's begin and its end
-constexpr double kTileSeconds = 4e-6, kElementsSeconds = 9e-6;  // to begin, and to store; more, one by one
+constexpr double kFfmaShare = 0.87;                              // of the peak, between a tile's begin and its end
+constexpr double kTileSeconds = 4e-6, kElementsSeconds = 13e-6;  // to begin, and to store; more, one by one
+constexpr double kExchangeSeconds = 2e-6;                       // the same in clusters, whose lanes exchange their sums
 constexpr double kClusterSeconds[] = {0, 0, 1e-6, 2e-6, 3e-6};  // more for a cluster of so many blocks
 constexpr double kShareSeconds = 14e-6, kPartSeconds = 1.5e-6;  // to share tiles, and for each part of one
 constexpr double kSumSeconds = 4e-6;                            // to add up slices: a launch more
@@ -50,7 +51,7 @@ LargePlan plan_tiles(const Problem& p, bool quads, const Device& device) {
 
 LargePlan plan_clusters(const Problem& p, bool quads, const Device& device) {
   constexpr int kRows = Large::BM / 2;
-  const double ends = kTileSeconds + (quads ? 0 : kElementsSeconds / 4);  // a block has a quarter of a tile to store
+  const double ends = kTileSeconds + (quads ? 0 : kExchangeSeconds);
   const int64_t tiles = tiles_of(p, kRows), steps = ceil_div(p.k, Large::BK);
   const double result = 4.0 * p.m * p.n / (device.bandwidth_gbs * 1e9);
   LargePlan best = {};

@@ -136,7 +136,7 @@ class LargeConsumer {
     hopper::wait(&shared_.full[at_.stage], at_.parity);
     uint32_t a = a_ + at_.stage * Shape::kStageBytes, b = b_ + at_.stage * Shape::kStageBytes;
     read(0, a, b);
-    int used_up = -1;  // a stage
+    uint64_t* used_up = nullptr;
 #pragma unroll 1
     for (int round = steps * kRounds; round > 0; --round) {
       uint32_t next_a = a + kDepth * Shape::kPitchA, next_b = b + kDepth * Shape::kPitchB;
@@ -145,8 +145,8 @@ class LargeConsumer {
         if (k == kDepth - 1 && (round - 1) % kRounds == 0) {
           // What was read of the stage before has been multiplied by now.
           __syncwarp();  // by all lanes
-          if (used_up >= 0 && leader_) hopper::arrive(&shared_.empty[used_up]);
-          used_up = at_.stage;
+          if (used_up && leader_) hopper::arrive(used_up);
+          used_up = &shared_.empty[at_.stage];
           at_.advance();
           if (round > 1) {
             hopper::wait(&shared_.full[at_.stage], at_.parity);
@@ -165,7 +165,7 @@ class LargeConsumer {
         for (int i = 0; i < Large::TM; ++i)
 #pragma unroll
           for (int q = 0; q < Large::TN; ++q) {
-            const int j = i % 2 ? q : Large::TN - 1 - q;
+            const int j = i % 2 ? Large::TN - 1 - q : q;
             multiply_add(sum[i][j], x[k % 2][i], y[k % 2][j]);
           }
       }
@@ -173,7 +173,7 @@ class LargeConsumer {
       b = next_b;
     }
     __syncwarp();
-    if (leader_) hopper::arrive(&shared_.empty[used_up]);
+    if (leader_) hopper::arrive(used_up);
   }
 
  private:

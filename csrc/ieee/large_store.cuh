@@ -94,7 +94,9 @@ struct LargeStaging {
   alignas(16) float sums[kRows][kPitch];
 };
 
-// Where a tile's results go: D = alpha sum + beta C.
+// Where a tile's results go: D = alpha sum + beta C. STAGED: sums that can't be stored in fours are exchanged first.
+// Not in tiles of 256 rows: it costs their loop registers in the right banks, and more than it gains.
+template <bool STAGED>
 class LargeOutput {
  public:
   // From the thread's first element of the tile on. `staging` is the warp's.
@@ -116,14 +118,19 @@ class LargeOutput {
     } else if (job_.columns) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) store_four(i0, j0 + j, make_float4(sum[0][j], sum[1][j], sum[2][j], sum[3][j]));
+    } else if constexpr (STAGED) {
+      store_exchanged(i0, j0, sum);
     } else {
-      store_one_by_one(i0, j0, sum);
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+#pragma unroll
+        for (int j = 0; j < 4; ++j) store_one(i0 + i, j0 + j, job_.p.alpha * sum[i][j]);
     }
   }
 
  private:
   // Lanes exchange their sums, so that neighbouring ones store neighbours.
-  __device__ __forceinline__ void store_one_by_one(int64_t i0, int64_t j0, const float (&sum)[4][4]) const {
+  __device__ __forceinline__ void store_exchanged(int64_t i0, int64_t j0, const float (&sum)[4][4]) const {
     using S = LargeStaging;
     const Problem& p = job_.p;
     const int lane = threadIdx.x % 32, row = lane / 8 * 4, col = lane % 8 * 4;
@@ -137,12 +144,15 @@ class LargeOutput {
 #pragma unroll 4
     for (int n = 0; n < S::kRows * S::kCols / 32; ++n) {
       const int x = along_rows ? n : lane % S::kRows, y = along_rows ? lane : n * 32 / S::kRows + lane / S::kRows;
-      const int64_t i = i0 - row + x, j = j0 - col + y;
-      if (!d_.contains(i, j)) continue;
-      float value = staging_.sums[x][y];
-      if (p.beta != 0) value += p.beta * *c_.at(i, j);
-      *d_.at(i, j) = value;
+      store_one(i0 - row + x, j0 - col + y, staging_.sums[x][y]);
     }
+  }
+
+  __device__ __forceinline__ void store_one(int64_t i, int64_t j, float value) const {
+    const Problem& p = job_.p;
+    if (!d_.contains(i, j)) return;
+    if (p.beta != 0) value += p.beta * *c_.at(i, j);
+    *d_.at(i, j) = value;
   }
 
   // Neighbours in memory, the first at (i, j).
@@ -170,7 +180,9 @@ __device__ __forceinline__ constexpr int first_row(int block) { return block / (
 __device__ __forceinline__ constexpr int first_col(int block) { return block % (Large::TN / 4) * 4; }
 
 template <class Shape>
-__device__ __forceinline__ LargeOutput output_of(const LargeJob& job, int tile, int t) {
+using OutputOf = LargeOutput<(Shape::kGroups > 1)>;
+template <class Shape>
+__device__ __forceinline__ OutputOf<Shape> output_of(const LargeJob& job, int tile, int t) {
   __shared__ LargeStaging staging[Large::kThreads / 32];
   return {job,           tile_at(tile, job.tiles_m, job.tiles_n, kTilesTogether),
           Shape::kRows,  Shape::kCols,
@@ -180,7 +192,7 @@ __device__ __forceinline__ LargeOutput output_of(const LargeJob& job, int tile, 
 // The sums of a thread of the first group.
 template <class Shape>
 __device__ __forceinline__ void store(const LargeJob& job, int tile, const LargeSums& sum, int t) {
-  const LargeOutput output = output_of<Shape>(job, tile, t);
+  const OutputOf<Shape> output = output_of<Shape>(job, tile, t);
 #pragma unroll
   for (int b = 0; b < kSumBlocks; ++b) {
     const int i0 = first_row(b), j0 = first_col(b);
@@ -233,7 +245,7 @@ __device__ __forceinline__ void store_cluster_tile(const LargeJob& job, int tile
     }
   }
   hopper::arrive_cluster();
-  const LargeOutput output = output_of<Shape>(job, tile, of_group);
+  const OutputOf<Shape> output = output_of<Shape>(job, tile, of_group);
 #pragma unroll
   for (int n = 0; n < kEach; ++n) {
     const int b = first + n * kParts;
