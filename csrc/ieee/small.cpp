@@ -18,6 +18,9 @@ constexpr double kNextSeconds = 0.7e-6, kNextOfClusterSeconds = 0.83e-6;
 constexpr double kClusterSeconds[] = {0, 1e-6, 1.18e-6, 1.18e-6};  // of 1, 2, 4 and 8 blocks
 // More for elements that are read one by one: across k, and along k.
 constexpr double kScattered[2] = {0.11, 0.29};
+// On top, for 16 lines of single elements across k, and each step of a warp behind its first. Plans were compared
+// without it.
+constexpr double kElementsSeconds = 1.2e-6;
 constexpr double kBandwidth = 0.55, kCacheBandwidth = 3.8;  // of a copy's: for what is read once, and for all reads
 static_assert(sizeof kTileSeconds / sizeof(double) == kSmallCount);
 
@@ -40,6 +43,17 @@ double seconds(const SmallPlan& plan, const Problem& p, const SmallRead& a, cons
   return kTileSeconds[plan.tile] + kClusterSeconds[level] +
          std::max(0.0, most - 1) * (plan.cluster == 1 ? kNextSeconds : kNextOfClusterSeconds) +
          std::max(compute + read / (kCacheBandwidth * bandwidth), bytes(p) / (kBandwidth * bandwidth));
+}
+
+double element_seconds(const SmallPlan& plan, const Problem& problem) {
+  const Problem p = plan.swapped ? transposed(problem) : problem;
+  const SmallTile& tile = kSmallTiles[plan.tile];
+  const auto lines = [](const SmallRead& x, int64_t size, int most) {
+    return x.along_k || x.vector ? 0 : std::min<int64_t>(size, most) / 16.0;
+  };
+  const int64_t turns = ceil_div(ceil_div(p.k, plan.cluster), Small::BK * Small::kWarps);
+  return kElementsSeconds * static_cast<double>(std::max<int64_t>(0, turns - 1)) *
+         (lines(small_read(p.a), p.m, tile.rows()) + lines(small_read(transposed(p.b)), p.n, tile.cols()));
 }
 
 }  // namespace
@@ -69,6 +83,9 @@ SmallPlan small_plan(const Problem& problem, const Device& device) {
   return best;
 }
 
-double Small::seconds(const Problem& p, const Device& device) { return small_plan(p, device).seconds; }
+double Small::seconds(const Problem& p, const Device& device) {
+  const SmallPlan plan = small_plan(p, device);
+  return plan.seconds + element_seconds(plan, p);
+}
 
 }  // namespace sgemm::ieee
