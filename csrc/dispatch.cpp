@@ -21,9 +21,6 @@ size_t bytes_of_copies(const Packing& packing) { return sizeof(float) * (packing
 
 size_t aligned(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
-// Rows of whole float4s; what is added is zero.
-int64_t packed_cols(const ConstMatrix& x) { return ceil_div(x.cols, 4) * 4; }
-
 int64_t tiles(const Kernel& kernel, const Problem& p) {
   return ceil_div(p.m, kernel.bm) * ceil_div(p.n, kernel.bn) * p.batch;
 }
@@ -175,10 +172,10 @@ size_t workspace_bytes(const Kernel& kernel, const Problem& p, const Device& dev
 void run(const Backend& backend, const Kernel& kernel, Problem p, Context context) {
   const Packing packing = plan(kernel, p);
   const auto pack = [&](ConstMatrix& x, float* copy) {
-    const int64_t cols = packed_cols(x), count = matrices(x, p.batch);
-    const Matrix target = {copy, x.rows, cols, cols, 1, count == 1 ? 0 : x.rows * cols};
+    const int64_t count = matrices(x, p.batch);
+    const Matrix target = packed_copy(x, count, copy);
     backend.pack(x, target, count, context);
-    x = {copy, x.rows, cols, cols, 1, target.batch};
+    x = {copy, target.rows, target.cols, target.row, 1, target.batch};
   };
   float* copies = static_cast<float*>(context.workspace);
   if (packing.a) pack(p.a, copies);

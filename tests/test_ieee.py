@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from support.data import integers
@@ -67,12 +69,18 @@ def test_exact_in_every_layout(row, device, shape, offset, pair) -> None:
 @pytest.mark.parametrize("row, device, size", each(SIZES))
 def test_results_follow_each_other(row, device, size) -> None:
     """Kernels that start before the one in front has ended read what it has written."""
+    steps = [integers((size, size), seed, device, largest=1) for seed in range(8)]
+    x = torch.eye(size, device=device)
+    expected = x.double()
+    for step in itertools.islice(itertools.cycle(steps), 60):
+        x = torch.ops.sgemm.mm(step, x, kernel=row.name).remainder_(7)
+        expected = (step.double() @ expected).remainder(7)
+    assert torch.equal(x.double(), expected)
     moves = [torch.eye(size, device=device).roll(1 + i, 0) for i in range(6)]
-    x = expected = integers((size, size), 1, device)
-    for i, move in enumerate(4 * moves):
+    before = x
+    for move in 4 * moves:  # nothing in between
         x = torch.ops.sgemm.mm(move, x, kernel=row.name)
-        expected = expected.roll(1 + i % len(moves), 0)
-    assert torch.equal(x, expected)
+    assert torch.equal(x, before.roll(4 * sum(range(1, 7)), 0))
 
 
 @needs_cuda_build

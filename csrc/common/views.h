@@ -64,6 +64,13 @@ inline bool can_be_mapped(const ConstMatrix& x, int64_t count) {
          (x.batch.group == 0 || fits(x.batch.group_stride)) && inside(x.rows) && inside(x.cols);
 }
 
+// A copy of `count` matrices in `memory`: row-major, one behind the other, in rows of whole float4s.
+inline int64_t packed_cols(const ConstMatrix& x) { return ceil_div(x.cols, 4) * 4; }
+inline Matrix packed_copy(const ConstMatrix& x, int64_t count, void* memory) {
+  const int64_t cols = packed_cols(x);
+  return {static_cast<float*>(memory), x.rows, cols, cols, 1, count == 1 ? 0 : x.rows * cols};
+}
+
 // A block of each matrix from entry `batch` on.
 template <class T>
 MatrixView<T> block(const MatrixView<T>& x, int64_t batch, int64_t i, int64_t j, int64_t rows, int64_t cols) {

@@ -105,11 +105,9 @@ LargeLayout large_layout(const Problem& problem, const LargePlan& plan) {
     l.total += static_cast<size_t>(ceil_div(bytes, 1024) * 1024);
     return at;
   };
-  const auto whole_quads = [](int64_t cols) { return ceil_div(cols, 4) * 4; };
-  l.copied_cols_a = plan.pack_a ? whole_quads(p.m) : 0;
-  l.copied_cols_b = plan.pack_b ? whole_quads(p.n) : 0;
-  l.copy_a = take(4 * matrices(p.a, p.batch) * p.k * l.copied_cols_a);
-  l.copy_b = take(4 * matrices(p.b, p.batch) * p.k * l.copied_cols_b);
+  const auto copy = [&](const ConstMatrix& x) { return 4 * matrices(x, p.batch) * x.rows * packed_cols(x); };
+  l.copy_a = take(plan.pack_a ? copy(transposed(p.a)) : 0);
+  l.copy_b = take(plan.pack_b ? copy(p.b) : 0);
   l.parts = take(plan.left ? 4 * (plan.sharing + plan.left) * Large::BM * Large::BN : 0);
   l.arrived = take(4 * plan.left);
   l.partials = take(plan.slices > 1 ? 4 * p.m * p.n * plan.slices : 0);

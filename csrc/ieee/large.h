@@ -35,11 +35,10 @@ LargePlan large_plan(const Problem& p, const Device& device);
 
 // Where things lie in the workspace. A block has a part of two shared tiles at most.
 struct LargeLayout {
-  int64_t copied_cols_a, copied_cols_b;  // whole float4s; 0 without a copy
-  size_t copy_a, copy_b;                 // (matrices, k, columns) float
-  size_t parts;                          // (sharing + left, sums of a thread, threads) float
-  size_t arrived;                        // (left) uint32
-  size_t partials;                       // (slices, m, n) float, if there are several
+  size_t copy_a, copy_b;  // packed_copy() of A's transpose and of B
+  size_t parts;           // (sharing + left, sums of a thread, threads) float
+  size_t arrived;         // (left) uint32
+  size_t partials;        // (slices, m, n) float, if there are several
   size_t total;
 };
 LargeLayout large_layout(const Problem& p, const LargePlan& plan);

@@ -10,9 +10,8 @@
 namespace sgemm::ieee {
 namespace {
 
-// `x` in rows of `cols` of memory of its own.
-ConstMatrix copied(const ConstMatrix& x, int64_t cols, int64_t count, void* memory, const Context& context) {
-  const Matrix copy = {static_cast<float*>(memory), x.rows, cols, cols, 1, count == 1 ? 0 : x.rows * cols};
+ConstMatrix copied(const ConstMatrix& x, int64_t count, void* memory, const Context& context) {
+  const Matrix copy = packed_copy(x, count, memory);
   cuda_backend::pack(x, copy, count, context);
   return {copy.data, x.rows, x.cols, copy.row, 1, copy.batch};
 }
@@ -29,9 +28,8 @@ void launch_piece(const Problem& problem, const LargePlan& plan, const Context& 
   job.arrived = reinterpret_cast<uint32_t*>(workspace + at.arrived);
   if (plan.left)
     check(cudaMemsetAsync(job.arrived, 0, 4 * plan.left, static_cast<cudaStream_t>(context.stream)), "cudaMemset");
-  if (plan.pack_a)
-    p.a = transposed(copied(transposed(p.a), at.copied_cols_a, job.count_a, workspace + at.copy_a, context));
-  if (plan.pack_b) p.b = copied(p.b, at.copied_cols_b, job.count_b, workspace + at.copy_b, context);
+  if (plan.pack_a) p.a = transposed(copied(transposed(p.a), job.count_a, workspace + at.copy_a, context));
+  if (plan.pack_b) p.b = copied(p.b, job.count_b, workspace + at.copy_b, context);
   job.steps = static_cast<int>(ceil_div(p.k, Large::BK));
   job.slices = plan.slices;
   job.tiles_m = static_cast<int>(ceil_div(p.m, Shape::kRows));
