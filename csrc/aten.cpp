@@ -34,8 +34,9 @@ constexpr double kSumSeconds[2][2] = {{3.2e-6, 4.4e-6}, {4.4e-6, 5.3e-6}};
 constexpr int64_t kMostRows = 16, kFewestColumns = 32;
 constexpr double kStreamSeconds = 1.85e-6, kStreamRowSeconds = 25e-9, kStreamRows = 6;
 constexpr double kStreamStepSeconds[2] = {15e-9, 4.5e-9}, kStreamBandwidth[2] = {0.75, 0.66};
-// Matrix times vector.
-constexpr double kVectorSeconds = 1.8e-6, kVectorBandwidth = 0.84;
+constexpr double kStreamColumnSeconds = 45e-12;  // however short k is
+// Matrix times vector; however short the matrix's rows are that lie along k.
+constexpr double kVectorSeconds = 1.8e-6, kVectorBandwidth = 0.84, kVectorRowSeconds = 30e-12;
 
 // Of what comes on top of a launch: no other kernel shall be preferred on a guess.
 constexpr double kCaution = 0.94;
@@ -68,12 +69,18 @@ double tiled_seconds(const Problem& p, const Device& device) {
 double aten_seconds(const Problem& p, const Device& device) {
   const double bandwidth = device.bandwidth_gbs * 1e9;
   double seconds = tiled_seconds(p, device);
-  if (std::min(p.m, p.n) == 1) seconds = std::min(seconds, kVectorSeconds + bytes(p) / (kVectorBandwidth * bandwidth));
+  if (std::min(p.m, p.n) == 1) {
+    const bool along_k = p.n == 1 ? p.a.col == 1 : p.b.row == 1;
+    const double rows = along_k ? static_cast<double>(std::max(p.m, p.n) * p.batch) : 0;
+    const double read = std::max(bytes(p) / (kVectorBandwidth * bandwidth), rows * kVectorRowSeconds);
+    seconds = std::min(seconds, kVectorSeconds + read);
+  }
   if (p.m <= kMostRows && p.a.col == 1) {
     const bool along_k = p.b.row == 1;
     const double columns = static_cast<double>(std::max(p.n, kFewestColumns));
     const double streamed = 4 * p.batch * columns * p.k * std::max(1.0, p.m / kStreamRows);
-    const double read = std::max(streamed, bytes(p)) / (kStreamBandwidth[along_k] * bandwidth);
+    const double read = std::max(std::max(streamed, bytes(p)) / (kStreamBandwidth[along_k] * bandwidth),
+                                 columns * p.batch * kStreamColumnSeconds);
     seconds =
         std::min(seconds, kStreamSeconds + kStreamRowSeconds * p.m + std::max(kStreamStepSeconds[along_k] * p.k, read));
   }

@@ -35,6 +35,12 @@ int current_cuda_device() {
   return index;
 }
 
+int cuda_device_count() {
+  int count;
+  cuda_backend::check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
+  return count;
+}
+
 const Device& cuda_device(int index) {
   static std::mutex mutex;
   static std::map<int, Device> devices;

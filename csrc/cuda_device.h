@@ -9,5 +9,6 @@ const Device& cuda_device(int index);
 
 // The one that launches go to: PyTorch may not have told the CUDA runtime yet which it takes for the current one.
 int current_cuda_device();
+int cuda_device_count();
 
 }  // namespace sgemm

@@ -9,6 +9,7 @@
 #include "ieee/large.h"
 #include "ieee/skinny.h"
 #include "ieee/small.h"
+#include "ieee/tall.h"
 #include "ieee/tiny.cuh"
 #include "ladder/00_triple_loop.cuh"
 #include "ladder/01_naive.cuh"
@@ -28,7 +29,7 @@
 namespace sgemm::SGEMM_BACKEND {
 namespace {
 
-using ieee::Large, ieee::Skinny, ieee::Small;
+using ieee::Large, ieee::Skinny, ieee::Small, ieee::Tall;
 using split::Bf16x6, split::Fp16x3, split::NarrowProduct, split::SplitProduct;
 
 // PyTorch's own kernel, which the binding calls. It belongs to no family: no family falls back to it.
@@ -123,6 +124,7 @@ const Kernel kTable[] = {
     planned_row<Large>("ieee_large", "ieee", Large::kIdea, Large::kArch, Large::kArch, SGEMM_ON_HOPPER(Large::launch)),
     ieee_row<Skinny>("ieee_skinny"),
     ieee_row<Small>("ieee_small"),
+    ieee_row<Tall>("ieee_tall"),
     limited_row<Tiny>("ieee_tiny", "ieee", ieee::tiny_seconds),
     split_row<SplitProduct<Bf16x6>>("split_bf16x6", "three bfloat16 an element, six tensor-core products"),
     split_row<SplitProduct<Fp16x3>>("split_fp16x3", "two float16 an element, three products, each result certified"),

@@ -1,4 +1,4 @@
-"""ieee_small and ieee_large: each way to cut a product up, wherever the operands lie."""
+"""ieee_small, ieee_large and ieee_tall: each way to cut a product up, wherever the operands lie."""
 
 from __future__ import annotations
 
@@ -28,8 +28,20 @@ SHAPES = {
         (1000, 999, 131), (1100, 900, 40), (140, 100, 50000), (100, 1001, 5000), (1152, 1100, 1200),
         (2200, 2201, 700), (2600, 2600, 96), (5000, 4000, 33), (1, 300, 40), (20000, 60, 65),
     ),
+    # Tiles of 4, 8, 16 and 32 columns, whole and not; several panels; many tiles a warp; pieces of
+    # k; both ways round.
+    "ieee_tall": (
+        (64, 4, 16), (1, 1, 1), (70, 3, 5), (2000, 8, 33), (2001, 7, 9), (4097, 16, 64),
+        (4100, 13, 128), (3001, 33, 20), (6000, 32, 31), (999, 70, 147), (64, 1280, 27),
+        (197, 3001, 48), (5, 7, 300), (700, 100, 1000), (300001, 4, 4), (2, 300000, 5),
+        (150000, 6, 9), (140001, 12, 17), (120000, 16, 8), (60000, 30, 40),
+    ),
 }  # fmt: skip
-SIZES = {"ieee_small": (40,), "ieee_large": (160, 1024, 1200)}  # of square products
+SIZES = {
+    "ieee_small": (40,),
+    "ieee_large": (160, 1024, 1200),
+    "ieee_tall": (24, 200),
+}  # of square products
 
 ROWS = row_params(("cuda",), keep=lambda row: row.name in SHAPES)
 
@@ -90,6 +102,16 @@ def test_small_products_are_chosen(shape: tuple[int, int, int]) -> None:
     for pair in PAIRS:
         a, b = meta(m, k, pair[0]), meta(k, n, pair[1])
         assert torch_sgemm.explain(a, b, device=torch_sgemm.Device()).chosen == "ieee_small"
+
+
+@needs_cuda_build
+@pytest.mark.parametrize("shape", [(10**6, 8, 8), (400_000, 4, 4), (300_000, 7, 9)])
+def test_tall_products_are_chosen(shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    for pair in PAIRS:
+        a, b = meta(m, k, pair[0]), meta(k, n, pair[1])
+        assert torch_sgemm.explain(a, b, device=torch_sgemm.Device()).chosen == "ieee_tall"
+        assert torch_sgemm.explain(b.mT, a.mT, device=torch_sgemm.Device()).chosen == "ieee_tall"
 
 
 @needs_cuda_build

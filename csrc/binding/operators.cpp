@@ -25,6 +25,7 @@ namespace {
 Backend cuda() { return cuda_backend::backend(); }
 #else
 int current_cuda_device() { return -1; }
+int cuda_device_count() { return 0; }
 
 const Device& cuda_device(int) {
   throw std::runtime_error("sgemm: this build has no CUDA kernels; see python -m torch_sgemm.info");
@@ -106,9 +107,10 @@ Problem problem(const Tensor& out, const Tensor* c, const Tensor& a, const Tenso
   return simplified(p);
 }
 
-// For PyTorch and for the CUDA runtime.
+// For PyTorch and for the CUDA runtime; both need not be asked where there is no other one.
 bool is_current(int index) {
-  return torch::stable::accelerator::getCurrentDeviceIndex() == index && current_cuda_device() == index;
+  static const bool alone = cuda_device_count() == 1;
+  return alone || (torch::stable::accelerator::getCurrentDeviceIndex() == index && current_cuda_device() == index);
 }
 
 }  // namespace

@@ -3,17 +3,13 @@
 // Idea:   tiles are small, so that many multiprocessors have one, and k is shared by the warps of a block, and by the
 //         blocks of a cluster, so that each warp has a few steps only. Their reads are under way at once, straight to
 //         shared memory; a warp waits for nothing but its own. The warps' sums are added at the end, then the blocks'.
-// Layout: an operand whose neighbours lie along k waits as rows of k, any other one as rows of m or n: nothing is
-//         turned on the way. Four of k are multiplied at a time.
 // Reads:  any strides, 16 bytes at a time where neighbours allow it.
 #pragma once
-#include <type_traits>
-
-#include "../common/async_copy.cuh"
 #include "../common/cluster.cuh"
 #include "../common/dependent_launch.cuh"
 #include "small.h"
 #include "store_tile.cuh"
+#include "warp_panel.cuh"
 
 namespace sgemm::ieee {
 
@@ -24,105 +20,17 @@ struct SmallJob {
   bool a_vector, b_vector;  // can be read 16 bytes at a time
 };
 
-// ROWS of A or columns of B, and a step of k, in shared memory. N of a thread's rows go to each of LANES lanes.
-template <bool ALONG_K, int N, int LANES>
-struct SmallPanel {
-  static constexpr int kRows = N * LANES, kDepth = Small::BK;
-  static constexpr int kPitch = ALONG_K ? kDepth + 4 : kRows;  // eight rows of k begin in different banks
-  static constexpr int kFloats = ALONG_K ? kRows * kPitch : kDepth * kPitch;
-  static constexpr int kWide = N < 4 ? N : 4;  // neighbours of a thread, where they lie side by side
-
-  // Of a thread's N rows the i-th; `lane` counts those that have different rows.
-  __device__ __forceinline__ static int row(int lane, int i) {
-    return ALONG_K ? lane + LANES * i : i / kWide * kWide * LANES + kWide * lane + i % kWide;
-  }
-
-  // Elements q ... q + 3 along k of the thread's rows.
-  __device__ __forceinline__ static void read(float (&to)[4][N], const float* panel, int lane, int q) {
-    if constexpr (ALONG_K) {
-#pragma unroll
-      for (int i = 0; i < N; ++i) {
-        const float4 four = *reinterpret_cast<const float4*>(panel + row(lane, i) * kPitch + q);
-        to[0][i] = four.x;
-        to[1][i] = four.y;
-        to[2][i] = four.z;
-        to[3][i] = four.w;
-      }
-    } else {
-      using Wide = std::conditional_t<kWide == 4, float4, float2>;
-#pragma unroll
-      for (int j = 0; j < 4; ++j)
-#pragma unroll
-        for (int i = 0; i < N; i += kWide)
-          *reinterpret_cast<Wide*>(&to[j][i]) = *reinterpret_cast<const Wide*>(panel + (q + j) * kPitch + row(lane, i));
-    }
-  }
-};
-
-// A warp's copies of an operand's steps of k, one step after the other: lines of neighbours, of which a lane always has
-// the same ones.
-template <bool ALONG_K, int N, int LANES>
-class SmallReader {
- public:
-  using Panel = SmallPanel<ALONG_K, N, LANES>;
-
-  // From `data` on, `stride` from row to row; of the panel's rows so many are inside. Steps are `advance` apart.
-  __device__ __forceinline__ SmallReader(const float* data, int64_t stride, int64_t k_stride, int rows, bool vector,
-                                         int64_t advance)
-      : vector_(vector) {
-    const int lane = threadIdx.x % 32, first = vector ? 4 * lane : lane;
-    const int64_t across = ALONG_K ? stride : k_stride, along = ALONG_K ? k_stride : stride;
-    line_ = first / kLength;
-    at_ = first % kLength;
-    rows_ = ALONG_K ? rows - line_ : width(rows - at_);
-    apart_ = across * ((vector ? 128 : 32) / kLength);
-    advance_ = advance * k_stride;
-    from_ = data + line_ * across + at_ * along;
-    place_ = line_ * Panel::kPitch + at_;
-  }
-
-  // Starts to copy the next step, of which `depth` of k are inside; zeros beyond.
-  __device__ __forceinline__ void next(float* to, int depth) {
-    to += place_;
-    const float* from = from_;
-    from_ += advance_;
-    const int bytes = 4 * (ALONG_K ? width(depth - at_) : rows_), lines = ALONG_K ? rows_ : depth - line_;
-    if (vector_) {
-#pragma unroll
-      for (int line = 0; line < kLines; line += 128 / kLength, from += apart_)
-        copy_async<16>(to + line * Panel::kPitch, from, line < lines ? bytes : 0);
-    } else {
-#pragma unroll 4
-      for (int line = 0; line < kLines; line += 32 / kLength, from += apart_)
-        copy_async<4>(to + line * Panel::kPitch, from, line < lines ? bytes : 0);
-    }
-  }
-
- private:
-  static constexpr int kLines = ALONG_K ? Panel::kRows : Panel::kDepth;
-  static constexpr int kLength = ALONG_K ? Panel::kDepth : Panel::kRows;
-  static_assert(32 % kLength == 0, "a lane's copies all begin at the same place of a line");
-
-  // How many of `left` neighbours one copy takes.
-  __device__ __forceinline__ int width(int left) const { return max(0, min(vector_ ? 4 : 1, left)); }
-
-  const bool vector_;
-  int line_, at_, rows_, place_;
-  int64_t apart_, advance_;
-  const float* from_;
-};
-
 // TILE counts kSmallTiles.
 template <int TILE, bool A_ALONG_K, bool B_ALONG_K>
 struct SmallRing {
   static constexpr SmallTile kTile = kSmallTiles[TILE];
-  using ReaderA = SmallReader<A_ALONG_K, kTile.tm, 8>;
-  using ReaderB = SmallReader<B_ALONG_K, kTile.tn, 4>;
+  using ReaderA = WarpReader<A_ALONG_K, kTile.tm, 8>;
+  using ReaderB = WarpReader<B_ALONG_K, kTile.tn, 4>;
   static constexpr int kStageFloats = ReaderA::Panel::kFloats + ReaderB::Panel::kFloats;
   static constexpr int kWarpFloats = kTile.stages * kStageFloats;
   // Afterwards each warp's sums lie there, with rows that begin in different banks.
   static constexpr int kSumPitch = kTile.cols() + 1, kSums = kTile.rows() * kSumPitch;
-  static_assert(kSums <= kWarpFloats);
+  static_assert(kSums <= kWarpFloats && Small::BK == kWarpDepth);
   static constexpr int kBytes = Small::kWarps * kWarpFloats * static_cast<int>(sizeof(float));
 };
 
@@ -132,7 +40,7 @@ __global__ void __launch_bounds__(Small::kThreads) small(const __grid_constant__
   using A = typename R::ReaderA::Panel;
   using B = typename R::ReaderB::Panel;
   constexpr int TM = R::kTile.tm, TN = R::kTile.tn, kStages = R::kTile.stages;
-  constexpr int kDepth = Small::BK, kWarps = Small::kWarps, kTurn = kWarps * kDepth;
+  constexpr int kDepth = kWarpDepth, kWarps = Small::kWarps, kTurn = kWarps * kDepth;
   extern __shared__ __align__(16) float memory[];
   launch_dependents();
   const Problem& p = job.p;

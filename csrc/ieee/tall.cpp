@@ -1,0 +1,116 @@
+#include "tall.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "../common/views.h"
+
+namespace sgemm::ieee {
+namespace {
+
+constexpr int kSharedBytes = 227 * 1024, kReservedBytes = 1024;  // of a multiprocessor, and more for each block
+
+// Measured on an H200, over 3,700 problems in all tiles.
+constexpr double kFixedSeconds = 2.3e-6;  // from the launch to the first row, and from the last one to memory
+constexpr double kPanelSeconds = 11e-9;   // for each of k and of a thread's columns: B, before anything is multiplied
+// Of a multiprocessor, for each tile of a warp, for four of its k, and for a step of rows that lie along k.
+constexpr double kTileSeconds[] = {10e-9, 26e-9, 80e-9, 151e-9}, kFourSeconds[] = {3.9e-9, 2.3e-9, 4.4e-9, 11.7e-9};
+constexpr double kStepAlongK = 25e-9;
+// Of a warp that has nothing else to do, four of k: of a tile without columns, and more for each of a thread's columns.
+constexpr double kFourOfNone = 15e-9, kFourOfColumn = 1.8e-9;
+// More where elements are read one by one: for each step of a multiprocessor's tiles and of a warp; where they are
+// stored one by one: for each tile and column of a thread, by rows and otherwise.
+constexpr double kSinglesOfTile = 31e-9, kSinglesOfWarp = 275e-9, kRowsStored = 34e-9, kSinglesStored = 21e-9;
+constexpr double kBandwidth = 0.83, kCacheBandwidth = 1.68;  // of a copy's: for what is read once, and once more
+// Of D's rows where panels share them, and where they are stored sector by sector in parts.
+constexpr double kBytesOfPart = 14.5, kBytesOfCutPart = 29;
+static_assert(sizeof kTileSeconds / sizeof(double) == kTallCount);
+
+// D as choices see it: a new tensor.
+Problem with_new_output(const Problem& p) {
+  Problem out = p;
+  out.d = {nullptr, p.m, p.n, p.n, 1, p.m * p.n};
+  return out;
+}
+
+struct Place {
+  bool along_k;           // A's neighbours
+  bool vector;            // A can be read 16 bytes at a time
+  int64_t groups;         // blocks of a panel
+  int64_t blocks, waves;  // of a multiprocessor: all of them, and one after the other
+};
+
+double seconds(int index, const Problem& p, const Place& place, const Device& device) {
+  const TallTile& tile = kTallTiles[index];
+  const int64_t tiles_m = ceil_div(p.m, TallTile::rows()), tiles_n = ceil_div(p.n, tile.cols());
+  const int64_t turns = ceil_div(tiles_m, place.groups * Tall::kWarps);  // of a warp
+  const double of_block = static_cast<double>(std::min<int64_t>(turns * Tall::kWarps, tiles_m));
+  const double fours = static_cast<double>(ceil_div(p.k, 4)), steps = static_cast<double>(ceil_div(p.k, Tall::BK));
+  const TallStores stores = tall_stores(index, p);
+
+  double of_tile = kTileSeconds[index] + fours * kFourSeconds[index] +
+                   steps * ((place.along_k ? kStepAlongK : 0) + (place.vector ? 0 : kSinglesOfTile));
+  if (stores == TallStores::kRows) of_tile += tile.tn * kRowsStored;
+  if (stores == TallStores::kSingles) of_tile += tile.tn * kSinglesStored;
+  const double of_turn = fours * (kFourOfNone + tile.tn * kFourOfColumn) + (place.vector ? 0 : steps * kSinglesOfWarp);
+  const double compute = std::max(place.blocks * of_block * of_tile, double(place.waves * turns) * of_turn);
+
+  const double again = 4.0 * p.m * p.k * p.batch * (tiles_n - 1);
+  double moved = bytes(p);
+  const bool cut = p.d.row % 8 || tile.cols() < 8;
+  if (p.d.col == 1 && (tiles_n > 1 || (cut && !place.along_k)))
+    moved += double(p.m) * tiles_n * p.batch * (cut ? kBytesOfCutPart : kBytesOfPart);
+  const double memory = (moved / kBandwidth + again / kCacheBandwidth) / (device.bandwidth_gbs * 1e9);
+  return kFixedSeconds + place.waves * kPanelSeconds * p.k * tile.tn + memory +
+         compute * kH200.clock_ghz / device.clock_ghz;
+}
+
+}  // namespace
+
+TallStores tall_stores(int tile, const Problem& p) {
+  const int tn = kTallTiles[tile].tn;
+  if (tn == 1 ? p.d.col == 1 : tn == 2 ? has_groups<2>(p.d) : has_quads(p.d)) return TallStores::kAlongN;
+  if (!runs_along_k(p.a.col, p.a.row) && has_quads(transposed(p.d))) return TallStores::kAlongM;
+  return p.d.col == 1 ? TallStores::kRows : TallStores::kSingles;
+}
+
+int tall_bytes(int tile, bool a_along_k, int64_t k) {
+  const TallTile& t = kTallTiles[tile];
+  const int64_t b = ceil_div(k, Tall::BK) * Tall::BK * t.cols();
+  const int64_t ring = t.stages * TallTile::rows() * (Tall::BK + (a_along_k ? 4 : 0)), staged = 8 * t.cols();
+  return static_cast<int>((b + Tall::kWarps * (ring + staged)) * sizeof(float));
+}
+
+int64_t tall_piece(int64_t k) {
+  const int64_t pieces = std::max<int64_t>(1, ceil_div(k, Tall::kMostK));
+  return std::max<int64_t>(1, ceil_div(ceil_div(k, pieces), Tall::BK)) * Tall::BK;
+}
+
+TallPlan tall_plan(const Problem& problem, const Device& device) {
+  TallPlan best = {0, problem.m < problem.n, 1, std::numeric_limits<double>::infinity()};
+  const Problem p = best.swapped ? transposed(problem) : problem;
+  Place place = {};
+  place.along_k = runs_along_k(p.a.col, p.a.row);
+  place.vector = has_aligned_rows<4>(place.along_k ? p.a : transposed(p.a));
+  const int64_t most = std::max<int64_t>(1, ceil_div(ceil_div(p.m, TallTile::rows()), Tall::kWarps));
+  for (int tile = 0; tile < kTallCount; ++tile) {
+    const int bytes = tall_bytes(tile, place.along_k, p.k) + kReservedBytes;
+    const int64_t resident = std::min(kTallTiles[tile].blocks, kSharedBytes / bytes);
+    const int64_t panels = std::max<int64_t>(1, ceil_div(p.n, kTallTiles[tile].cols()) * p.batch);
+    place.groups = std::clamp<int64_t>(device.sms * resident / panels, 1, most);
+    place.blocks = ceil_div(panels * place.groups, device.sms);
+    place.waves = ceil_div(place.blocks, resident);
+    const double time = seconds(tile, p, place, device);
+    if (time < best.seconds) best = {tile, best.swapped, place.groups, time};
+  }
+  return best;
+}
+
+double Tall::seconds(const Problem& p, const Device& device) {
+  Problem piece = p;
+  piece.k = piece.a.cols = piece.b.rows = std::min(p.k, tall_piece(p.k));
+  return tall_plan(with_new_output(piece), device).seconds *
+         static_cast<double>(std::max<int64_t>(1, ceil_div(p.k, tall_piece(p.k))));
+}
+
+}  // namespace sgemm::ieee

@@ -1,0 +1,55 @@
+// The launch of a product with many rows, of few columns and a short k.
+#include "tall.cuh"
+
+#include "../common/launch_cluster.cuh"
+#include "../common/views.h"
+
+namespace sgemm::ieee {
+namespace {
+
+template <int TILE, bool A_ALONG_K>
+void launch_tiles(const TallJob& job, Stream stream) {
+  static std::atomic<uint64_t> prepared{0};
+  const auto kernel = tall<TILE, A_ALONG_K>;
+  allow_shared_bytes(reinterpret_cast<const void*>(kernel), tall_bytes(TILE, A_ALONG_K, Tall::kMostK), prepared);
+  const int64_t blocks = int64_t{job.groups} * job.tiles_n * job.p.batch;
+  launch(kernel, blocks, Tall::kThreads, tall_bytes(TILE, A_ALONG_K, job.p.k), 0, true, stream, job);
+}
+
+template <int TILE>
+void launch_tile(const Problem& p, int64_t groups, Stream stream) {
+  constexpr TallTile kTile = kTallTiles[TILE];
+  const bool along_k = runs_along_k(p.a.col, p.a.row);
+  TallJob job = {p,
+                 static_cast<int>(ceil_div(p.k, Tall::BK) * Tall::BK),
+                 static_cast<uint32_t>(ceil_div(p.m, kTile.rows())),
+                 static_cast<uint32_t>(ceil_div(p.n, kTile.cols())),
+                 static_cast<uint32_t>(groups),
+                 has_aligned_rows<4>(along_k ? p.a : transposed(p.a)),
+                 has_aligned_rows<4>(p.b),
+                 tall_stores(TILE, p)};
+  along_k ? launch_tiles<TILE, true>(job, stream) : launch_tiles<TILE, false>(job, stream);
+}
+
+void launch_piece(const Problem& problem, const Context& context) {
+  const TallPlan plan = tall_plan(problem, *context.device);
+  const Problem p = plan.swapped ? transposed(problem) : problem;
+  switch (plan.tile) {
+    case 0:
+      return launch_tile<0>(p, plan.groups, context.stream);
+    case 1:
+      return launch_tile<1>(p, plan.groups, context.stream);
+    case 2:
+      return launch_tile<2>(p, plan.groups, context.stream);
+    default:
+      return launch_tile<3>(p, plan.groups, context.stream);
+  }
+}
+
+}  // namespace
+
+void Tall::launch(const Problem& p, const Context& context) {
+  for_each_piece(p, {p.m, p.n, tall_piece(p.k), p.batch}, [&](const Problem& piece) { launch_piece(piece, context); });
+}
+
+}  // namespace sgemm::ieee

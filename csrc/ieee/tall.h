@@ -1,0 +1,56 @@
+// The row for products with many rows, of few columns and a short k: how they are cut up. Pure host code.
+#pragma once
+#include "../gemm.h"
+
+namespace sgemm::ieee {
+
+// What a warp computes at a time; its lanes are 8 x 4.
+struct TallTile {
+  static constexpr int tm = 8;
+  int tn;      // thread tile
+  int stages;  // of a warp's ring
+  int blocks;  // that a multiprocessor has registers for
+
+  static constexpr int rows() { return 8 * tm; }
+  constexpr int cols() const { return 4 * tn; }
+};
+inline constexpr TallTile kTallTiles[] = {{1, 3, 4}, {2, 3, 4}, {4, 3, 4}, {8, 2, 3}};
+inline constexpr int kTallCount = sizeof kTallTiles / sizeof kTallTiles[0];
+
+struct Tall {
+  static constexpr TallTile kLargest = kTallTiles[kTallCount - 1];
+  static constexpr const char* kIdea = "B waits in shared memory, each warp streams rows of A past it";
+  static constexpr const char* kSource = "ieee/tall.cu";
+  static constexpr int kThreads = 128, kWarps = kThreads / 32;
+  static constexpr int BM = TallTile::rows() * kWarps, BN = kLargest.cols(), BK = 16;
+  static constexpr int TM = TallTile::tm, TN = kLargest.tn;
+  static constexpr bool kActivates = false;  // sums stay in registers, for each of which the code would be repeated
+  static constexpr Reads kReads = Reads::kAnyStrides;
+  static constexpr int kMinArch = 90;  // shared memory
+  // Long sums drift: of a longer k, pieces of no more are added up in D.
+  static constexpr int64_t kMostK = 128;
+
+  static double seconds(const Problem& p, const Device& device);
+  static size_t workspace(const Problem&, const Device&) { return 0; }
+  static void launch(const Problem& p, const Context& context);  // only where SGEMM_CUDA is defined
+};
+
+int64_t tall_piece(int64_t k);  // of k, in whole steps: all pieces are as long, but for the last
+
+// Of a problem of one piece.
+struct TallPlan {
+  int tile;        // of kTallTiles
+  bool swapped;    // the transposed product, D^T = B^T A^T
+  int64_t groups;  // blocks that share the rows of one panel of B
+  double seconds;  // predicted
+};
+TallPlan tall_plan(const Problem& p, const Device& device);
+
+// How a warp stores its tile: one by one; rows of neighbours, one by one; as many at once as a thread has side by side.
+enum class TallStores { kSingles, kRows, kAlongN, kAlongM };
+TallStores tall_stores(int tile, const Problem& p);  // of a problem that is not swapped
+
+// Of a block: B's panel, and each warp's ring and a part of its tile.
+int tall_bytes(int tile, bool a_along_k, int64_t k);
+
+}  // namespace sgemm::ieee
