@@ -22,12 +22,12 @@ struct Tile {
 constexpr Tile kTiles[] = {{32, 32, 19.3, 13.7, 150},  {32, 64, 29, 22.1, 320},   {64, 64, 51.6, 25.1, 770},
                            {128, 32, 53.4, 31.7, 820}, {64, 128, 60, 45.8, 1660}, {128, 128, 102, 79.5, 3450},
                            {256, 128, 160, 164, 7600}};
-constexpr int kParts[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256};
+constexpr int kParts[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128};
 constexpr int64_t kShortestPart = 16;  // of k
 constexpr double kLaunchSeconds = 2.2e-6;
 constexpr double kBandwidth = 0.6, kPartsBandwidth = 5;  // of a copy's; parts stay in the caches
-// To add up parts, by whether a and b lie along k.
-constexpr double kSumSeconds[2][2] = {{3.2e-6, 4.4e-6}, {4.4e-6, 5.3e-6}};
+// To add up parts, by whether a and b lie along k, and more for each part.
+constexpr double kSumSeconds[2][2] = {{3.2e-6, 4.4e-6}, {4.4e-6, 5.3e-6}}, kSumPartSeconds = 20e-9;
 
 // Few rows of a matrix that lies along k: the other matrix is streamed once, at a speed that falls with the rows, and
 // by blocks of some columns that each go through all of k. By whether the other one lies along k as well.
@@ -57,7 +57,8 @@ double tiled_seconds(const Problem& p, const Device& device) {
         if (parts > 1 && (p.batch > 1 || k < kShortestPart)) break;
         const double busiest = std::ceil(tiles * parts / device.sms);
         const double compute = (std::max(tile.step, tile.issue * busiest) * k + tile.begin_and_end * busiest) * clock;
-        const double adding = parts > 1 ? sum + part * (2 * parts + 1) : 0;  // each part is written and read
+        const double adding =
+            parts > 1 ? sum + kSumPartSeconds * parts + part * (2 * parts + 1) : 0;  // each part is written and read
         best = std::min(best, kLaunchSeconds + std::max(compute, memory) + adding);
       }
     }

@@ -15,11 +15,12 @@ import torch_sgemm
 # On an H200.
 SHAPES = {
     # Tiles of 16 x 16 by clusters of 1, 2, 4 and 8 blocks, of 32 x 16 and the other way round, of
-    # 32 x 32; each with whole tiles and steps of k and with parts of them.
+    # 32 x 32; each with whole tiles and steps of k and with parts of them; slices of k.
     "ieee_small": (
         (16, 16, 16), (1, 9, 3), (64, 48, 128), (130, 61, 127), (33, 17, 300), (96, 80, 513),
         (64, 64, 1000), (30, 33, 5003), (24, 20, 20001), (320, 320, 320), (319, 333, 63),
-        (700, 600, 40), (5, 3000, 30), (3001, 7, 41), (1000, 1000, 17),
+        (700, 600, 40), (5, 3000, 30), (3001, 7, 41), (1000, 1000, 17), (32, 32, 65536),
+        (16, 20, 100003), (90, 100, 9001),
     ),
     # Clusters of 4, 3 and 2 blocks a tile, and of one; slices of k; all blocks sharing few tiles;
     # whole tiles, and those left over shared; several tiles a block; one, upright and swapped.
@@ -96,7 +97,10 @@ def test_results_follow_each_other(row, device, size) -> None:
 
 
 @needs_cuda_build
-@pytest.mark.parametrize("shape", [(16, 16, 16), (128, 128, 128), (127, 129, 65), (64, 64, 1024)])
+@pytest.mark.parametrize(
+    "shape",
+    [(16, 16, 16), (128, 128, 128), (127, 129, 65), (64, 64, 1024), (16, 16, 500_000)],
+)
 def test_small_products_are_chosen(shape: tuple[int, int, int]) -> None:
     m, n, k = shape
     for pair in PAIRS:

@@ -2,6 +2,7 @@
 #include "small.cuh"
 
 #include "../common/launch_cluster.cuh"
+#include "../common/sum.cuh"
 #include "../common/views.h"
 
 namespace sgemm::ieee {
@@ -18,21 +19,31 @@ void launch_tiles(const SmallJob& job, int cluster, Stream stream) {
 }
 
 template <int TILE>
-void launch_tile(const Problem& p, int cluster, Stream stream) {
+void launch_tile(const Problem& p, const SmallPlan& plan, const Context& context) {
   constexpr SmallTile kTile = kSmallTiles[TILE];
   const SmallRead a = small_read(p.a), b = small_read(transposed(p.b));
-  const SmallJob job = {p,
-                        ceil_div(ceil_div(p.k, cluster), 4) * 4,
-                        static_cast<uint32_t>(ceil_div(p.m, kTile.rows())),
-                        static_cast<uint32_t>(ceil_div(p.n, kTile.cols())),
-                        a.vector,
-                        b.vector};
+  SmallJob job = {p,
+                  ceil_div(ceil_div(p.k, plan.cluster * plan.slices), 4) * 4,
+                  plan.slices > 1,
+                  static_cast<uint32_t>(ceil_div(p.m, kTile.rows())),
+                  static_cast<uint32_t>(ceil_div(p.n, kTile.cols())),
+                  a.vector,
+                  b.vector};
+  float* const partials = static_cast<float*>(context.workspace);
+  if (job.sliced) {
+    job.p.batch = plan.slices;
+    job.p.d = {partials, p.m, p.n, p.n, 1, p.m * p.n};
+    job.p.alpha = 1;
+    job.p.beta = 0;
+    job.p.activation = Activation::kNone;  // of the sum
+  }
   if (a.along_k)
-    b.along_k ? launch_tiles<TILE, true, true>(job, cluster, stream)
-              : launch_tiles<TILE, true, false>(job, cluster, stream);
+    b.along_k ? launch_tiles<TILE, true, true>(job, plan.cluster, context.stream)
+              : launch_tiles<TILE, true, false>(job, plan.cluster, context.stream);
   else
-    b.along_k ? launch_tiles<TILE, false, true>(job, cluster, stream)
-              : launch_tiles<TILE, false, false>(job, cluster, stream);
+    b.along_k ? launch_tiles<TILE, false, true>(job, plan.cluster, context.stream)
+              : launch_tiles<TILE, false, false>(job, plan.cluster, context.stream);
+  if (job.sliced) launch_sum(partials, plan.slices, p, context);
 }
 
 }  // namespace
@@ -42,11 +53,11 @@ void Small::launch(const Problem& problem, const Context& context) {
   const Problem p = plan.swapped ? transposed(problem) : problem;
   switch (plan.tile) {
     case 0:
-      return launch_tile<0>(p, plan.cluster, context.stream);
+      return launch_tile<0>(p, plan, context);
     case 1:
-      return launch_tile<1>(p, plan.cluster, context.stream);
+      return launch_tile<1>(p, plan, context);
     default:
-      return launch_tile<2>(p, plan.cluster, context.stream);
+      return launch_tile<2>(p, plan, context);
   }
 }
 

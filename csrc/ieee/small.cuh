@@ -3,6 +3,7 @@
 // Idea:   tiles are small, so that many multiprocessors have one, and k is shared by the warps of a block, and by the
 //         blocks of a cluster, so that each warp has a few steps only. Their reads are under way at once, straight to
 //         shared memory; a warp waits for nothing but its own. The warps' sums are added at the end, then the blocks'.
+// Long k: slices of it are products of their own, added up by a kernel behind.
 // Reads:  any strides, 16 bytes at a time where neighbours allow it.
 #pragma once
 #include "../common/cluster.cuh"
@@ -16,6 +17,7 @@ namespace sgemm::ieee {
 struct SmallJob {
   Problem p;
   int64_t part;  // of k, of a block; quads are not cut
+  bool sliced;   // d's batch are slices of k
   uint32_t tiles_m, tiles_n;
   bool a_vector, b_vector;  // can be read 16 bytes at a time
 };
@@ -51,11 +53,13 @@ __global__ void __launch_bounds__(Small::kThreads) small(const __grid_constant__
   const int64_t n0 = int64_t{tile - of_rows * job.tiles_n} * B::kRows;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, lane_m = lane % 8, lane_n = lane / 8;
   // A block has a part of k, of which its warps take steps in turn.
-  const int64_t k0 = min(p.k, job.part * rank), depth = min(p.k - k0, job.part), first = k0 + warp * kDepth;
+  const uint32_t slice = job.sliced ? entry : 0, matrix = entry - slice;
+  const int64_t k0 = min(p.k, job.part * (slice * blocks + rank)), depth = min(p.k - k0, job.part),
+                first = k0 + warp * kDepth;
   const auto inside = [](int64_t left, int most) { return static_cast<int>(min(int64_t{most}, left)); };
-  typename R::ReaderA a(p.a.data + p.a.batch.offset(entry) + m0 * p.a.row + first * p.a.col, p.a.row, p.a.col,
+  typename R::ReaderA a(p.a.data + p.a.batch.offset(matrix) + m0 * p.a.row + first * p.a.col, p.a.row, p.a.col,
                         inside(p.m - m0, A::kRows), job.a_vector, kTurn);
-  typename R::ReaderB b(p.b.data + p.b.batch.offset(entry) + n0 * p.b.col + first * p.b.row, p.b.col, p.b.row,
+  typename R::ReaderB b(p.b.data + p.b.batch.offset(matrix) + n0 * p.b.col + first * p.b.row, p.b.col, p.b.row,
                         inside(p.n - n0, B::kRows), job.b_vector, kTurn);
   float* const ring = memory + warp * R::kWarpFloats;
   int64_t left = depth - warp * kDepth;  // of k, from the next step to be read

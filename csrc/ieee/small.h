@@ -31,7 +31,7 @@ struct Small {
   static constexpr int kMinArch = 90;  // clusters
 
   static double seconds(const Problem& p, const Device& device);
-  static size_t workspace(const Problem&, const Device&) { return 0; }
+  static size_t workspace(const Problem& p, const Device& device);
   static void launch(const Problem& p, const Context& context);  // only where SGEMM_CUDA is defined
 };
 
@@ -39,6 +39,7 @@ struct SmallPlan {
   int tile;        // of kSmallTiles
   bool swapped;    // the transposed product, D^T = B^T A^T
   int cluster;     // blocks that share a tile, each with a part of k
+  int64_t slices;  // of k: products of their own, added up at the end
   double seconds;  // predicted
 };
 inline constexpr int kMostBlocks = 8;  // of a cluster
