@@ -22,7 +22,7 @@ struct Tile {
 constexpr Tile kTiles[] = {{32, 32, 19.3, 13.7, 150},  {32, 64, 29, 22.1, 320},   {64, 64, 51.6, 25.1, 770},
                            {128, 32, 53.4, 31.7, 820}, {64, 128, 60, 45.8, 1660}, {128, 128, 102, 79.5, 3450},
                            {256, 128, 160, 164, 7600}};
-constexpr int kParts[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128};
+constexpr int kParts[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192};
 constexpr int64_t kShortestPart = 16;  // of k
 constexpr double kLaunchSeconds = 2.2e-6;
 constexpr double kBandwidth = 0.6, kPartsBandwidth = 5;  // of a copy's; parts stay in the caches
