@@ -57,8 +57,8 @@ double element_seconds(const SmallPlan& plan, const Problem& problem) {
   const auto lines = [](const SmallRead& x, int64_t size, int most) {
     return x.along_k || x.vector ? 0 : std::min<int64_t>(size, most) / 16.0;
   };
-  const int64_t turns = ceil_div(ceil_div(p.k, plan.cluster * plan.slices), Small::BK * Small::kWarps);
-  return kElementsSeconds * static_cast<double>(std::max<int64_t>(0, turns - 1)) *
+  const double part = static_cast<double>(p.k) / (plan.cluster * plan.slices);
+  return kElementsSeconds * std::max(0.0, part / (Small::BK * Small::kWarps) - 1) *
          (lines(small_read(p.a), p.m, tile.rows()) + lines(small_read(transposed(p.b)), p.n, tile.cols()));
 }
 
