@@ -38,11 +38,12 @@ SHAPES = {
         (150000, 6, 9), (140001, 12, 17), (120000, 16, 8), (60000, 30, 40),
     ),
 }  # fmt: skip
+# Of square products.
 SIZES = {
     "ieee_small": (40,),
     "ieee_large": (160, 1024, 1200),
     "ieee_tall": (24, 200),
-}  # of square products
+}
 
 ROWS = row_params(("cuda",), keep=lambda row: row.name in SHAPES)
 

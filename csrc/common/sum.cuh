@@ -31,6 +31,15 @@ static __global__ void __launch_bounds__(256) sum_slices(const float* partials, 
   }
 }
 
+// The product of which slices of k are computed: plain sums, one behind the other.
+inline Problem product_of_slices(Problem p, float* partials) {
+  p.d = {partials, p.m, p.n, p.n, 1, p.m * p.n};
+  p.alpha = 1;
+  p.beta = 0;
+  p.activation = Activation::kNone;  // of the sum
+  return p;
+}
+
 inline void launch_sum(const float* partials, int64_t slices, const Problem& p, const Context& context) {
   const int64_t blocks = ceil_div(p.m * p.n, 256), most = 8 * context.device->sms;
   launch(sum_slices, blocks < most ? blocks : most, 256, 0, 1, true, context.stream, partials, slices, p);

@@ -39,11 +39,7 @@ void launch_piece(const Problem& problem, const LargePlan& plan, const Context& 
   job.sharing = plan.sharing;
   const Problem whole = p;
   float* const partials = reinterpret_cast<float*>(workspace + at.partials);
-  if (plan.slices > 1) {
-    p.d = {partials, p.m, p.n, p.n, 1, p.m * p.n};
-    p.alpha = 1;
-    p.beta = 0;
-  }
+  if (plan.slices > 1) p = product_of_slices(p, partials);
   job.rows = has_quads(p.d) && (p.beta == 0 || has_quads(p.c));
   job.columns = has_quads(transposed(p.d)) && (p.beta == 0 || has_quads(transposed(p.c)));
   job.parts = reinterpret_cast<float*>(workspace + at.parts);

@@ -21,20 +21,14 @@ void Skinny::launch(const Problem& problem, const Context& context) {
   const SkinnyPlan plan = skinny_plan(problem, *context.device);
   const Problem p = plan.swapped ? transposed(problem) : problem;
   SkinnyJob job = {};
-  job.p = p;
+  float* const partials = static_cast<float*>(context.workspace);
+  job.p = plan.slices > 1 ? product_of_slices(p, partials) : p;
   job.slice = plan.slice;
   job.slices = static_cast<int>(plan.slices);
   job.tiles_m = static_cast<int>(ceil_div(p.m, plan.rows));
   job.tiles_n = static_cast<int>(ceil_div(p.n, plan.width));
   job.vector = plan.slice % 4 == 0 && has_aligned_rows<4>(plan.along_k ? p.a : transposed(p.a));
   job.b_vector = plan.slice % 4 == 0 && has_aligned_rows<4>(transposed(p.b));
-  float* partials = static_cast<float*>(context.workspace);
-  if (plan.slices > 1) {
-    job.p.d = {partials, p.m, p.n, p.n, 1, p.m * p.n};
-    job.p.alpha = 1;
-    job.p.beta = 0;
-    job.p.activation = Activation::kNone;  // of the sum
-  }
   switch (plan.width) {
     case 1:
       launch_width<1>(job, plan, context.stream);

@@ -86,15 +86,16 @@ SmallPlan small_plan(const Problem& problem, const Device& device) {
     for (int tile = 0; tile < kSmallCount; ++tile) {
       if (swapped && kSmallTiles[tile].rows() == kSmallTiles[tile].cols()) continue;  // the same tiles
       for (int cluster = 1; cluster <= most; cluster *= 2) {
-        const int64_t slices = most_slices(p, kSmallTiles[tile], cluster, device);
-        for (const int64_t count : {int64_t{1}, slices}) {
-          const int64_t of_warp = ceil_div(ceil_div(p.k, cluster * count), Small::BK * Small::kWarps);
-          if (!kSmallTiles[tile].any_depth && of_warp > kSmallRun) continue;
-          SmallPlan plan = {tile, swapped, cluster, count, 0};
+        const auto consider = [&](int64_t slices) {
+          const int64_t of_warp = ceil_div(ceil_div(p.k, cluster * slices), Small::BK * Small::kWarps);
+          if (!kSmallTiles[tile].any_depth && of_warp > kSmallRun) return;
+          SmallPlan plan = {tile, swapped, cluster, slices, 0};
           plan.seconds = ieee::seconds(plan, p, a, b, device);
           if (plan.seconds < best.seconds) best = plan;
-          if (slices == 1) break;
-        }
+        };
+        consider(1);
+        const int64_t slices = most_slices(p, kSmallTiles[tile], cluster, device);
+        if (slices > 1) consider(slices);
       }
     }
   }

@@ -31,11 +31,8 @@ void launch_tile(const Problem& p, const SmallPlan& plan, const Context& context
                   b.vector};
   float* const partials = static_cast<float*>(context.workspace);
   if (job.sliced) {
+    job.p = product_of_slices(p, partials);
     job.p.batch = plan.slices;
-    job.p.d = {partials, p.m, p.n, p.n, 1, p.m * p.n};
-    job.p.alpha = 1;
-    job.p.beta = 0;
-    job.p.activation = Activation::kNone;  // of the sum
   }
   if (a.along_k)
     b.along_k ? launch_tiles<TILE, true, true>(job, plan.cluster, context.stream)

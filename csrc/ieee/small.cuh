@@ -54,8 +54,8 @@ __global__ void __launch_bounds__(Small::kThreads) small(const __grid_constant__
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, lane_m = lane % 8, lane_n = lane / 8;
   // A block has a part of k, of which its warps take steps in turn.
   const uint32_t slice = job.sliced ? entry : 0, matrix = entry - slice;
-  const int64_t k0 = min(p.k, job.part * (slice * blocks + rank)), depth = min(p.k - k0, job.part),
-                first = k0 + warp * kDepth;
+  const int64_t k0 = min(p.k, job.part * (slice * blocks + rank)), depth = min(p.k - k0, job.part);
+  const int64_t first = k0 + warp * kDepth;
   const auto inside = [](int64_t left, int most) { return static_cast<int>(min(int64_t{most}, left)); };
   typename R::ReaderA a(p.a.data + p.a.batch.offset(matrix) + m0 * p.a.row + first * p.a.col, p.a.row, p.a.col,
                         inside(p.m - m0, A::kRows), job.a_vector, kTurn);

@@ -26,13 +26,6 @@ constexpr double kBandwidth = 0.83, kCacheBandwidth = 1.68;  // of a copy's: for
 constexpr double kBytesOfPart = 14.5, kBytesOfCutPart = 29;
 static_assert(sizeof kTileSeconds / sizeof(double) == kTallCount);
 
-// D as choices see it: a new tensor.
-Problem with_new_output(const Problem& p) {
-  Problem out = p;
-  out.d = {nullptr, p.m, p.n, p.n, 1, p.m * p.n};
-  return out;
-}
-
 struct Place {
   bool along_k;           // A's neighbours
   bool vector;            // A can be read 16 bytes at a time
@@ -107,10 +100,11 @@ TallPlan tall_plan(const Problem& problem, const Device& device) {
 }
 
 double Tall::seconds(const Problem& p, const Device& device) {
+  const int64_t most = tall_piece(p.k), pieces = std::max<int64_t>(1, ceil_div(p.k, most));
   Problem piece = p;
-  piece.k = piece.a.cols = piece.b.rows = std::min(p.k, tall_piece(p.k));
-  return tall_plan(with_new_output(piece), device).seconds *
-         static_cast<double>(std::max<int64_t>(1, ceil_div(p.k, tall_piece(p.k))));
+  piece.k = piece.a.cols = piece.b.rows = std::min(p.k, most);
+  piece.d = {nullptr, p.m, p.n, p.n, 1, p.m * p.n};  // as choices see it: a new tensor
+  return tall_plan(piece, device).seconds * static_cast<double>(pieces);
 }
 
 }  // namespace sgemm::ieee

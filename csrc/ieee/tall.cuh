@@ -85,14 +85,13 @@ class TallOutput {
 
   __device__ __forceinline__ int row(int i) const { return A::row(lane_m_, i); }
   __device__ __forceinline__ int col(int l) const { return B::row(lane_n_, l); }
-  __device__ __forceinline__ float value(const Place& at, float sum, int i, int l) const {
+  __device__ __forceinline__ float value(const Place& at, float sum, int row, int col) const {
     const Problem& p = job_.p;
-    return p.beta == 0 ? p.alpha * sum : p.alpha * sum + p.beta * at.add[row(i) * p.c.row + col(l) * p.c.col];
+    return p.beta == 0 ? p.alpha * sum : p.alpha * sum + p.beta * at.add[row * p.c.row + col * p.c.col];
   }
 
   template <bool WHOLE>
   __device__ __forceinline__ void store_along_n(const Place& at, const float (&sums)[TM][TN]) const {
-    using Cols = std::conditional_t<kCols == 4, float4, std::conditional_t<kCols == 2, float2, float>>;
 #pragma unroll
     for (int i = 0; i < TM; ++i)
 #pragma unroll
@@ -100,8 +99,9 @@ class TallOutput {
         if (!WHOLE && !(row(i) < at.rows && col(l) < cols_)) continue;
         alignas(16) float values[kCols];
 #pragma unroll
-        for (int e = 0; e < kCols; ++e) values[e] = value(at, sums[i][l + e], i, l + e);
-        *reinterpret_cast<Cols*>(at.to + row(i) * job_.p.d.row + col(l)) = *reinterpret_cast<const Cols*>(values);
+        for (int e = 0; e < kCols; ++e) values[e] = value(at, sums[i][l + e], row(i), col(l + e));
+        using Wide = typename B::Wide;
+        *reinterpret_cast<Wide*>(at.to + row(i) * job_.p.d.row + col(l)) = *reinterpret_cast<const Wide*>(values);
       }
   }
 
@@ -114,7 +114,7 @@ class TallOutput {
         if (!WHOLE && !(row(i) < at.rows && col(l) < cols_)) continue;
         alignas(16) float values[kRows];
 #pragma unroll
-        for (int e = 0; e < kRows; ++e) values[e] = value(at, sums[i + e][l], i + e, l);
+        for (int e = 0; e < kRows; ++e) values[e] = value(at, sums[i + e][l], row(i + e), col(l));
         *reinterpret_cast<float4*>(at.to + row(i) + col(l) * job_.p.d.col) = *reinterpret_cast<const float4*>(values);
       }
   }
@@ -130,9 +130,7 @@ class TallOutput {
       for (int x = threadIdx.x % 32; x < kStagedFloats; x += 32) {
         const int row = A::row(x / B::kRows, i), col = x % B::kRows;
         if (row >= at.rows || col >= cols_) continue;
-        const float product = job_.p.alpha * staging_[x];
-        at.to[row * job_.p.d.row + col] =
-            job_.p.beta == 0 ? product : product + job_.p.beta * at.add[row * job_.p.c.row + col * job_.p.c.col];
+        at.to[row * job_.p.d.row + col] = value(at, staging_[x], row, col);
       }
       __syncwarp();
     }
@@ -144,7 +142,7 @@ class TallOutput {
 #pragma unroll
       for (int l = 0; l < TN; ++l)
         if (row(i) < at.rows && col(l) < cols_)
-          at.to[row(i) * job_.p.d.row + col(l) * job_.p.d.col] = value(at, sums[i][l], i, l);
+          at.to[row(i) * job_.p.d.row + col(l) * job_.p.d.col] = value(at, sums[i][l], row(i), col(l));
   }
 
   const TallJob& job_;

@@ -20,6 +20,7 @@ struct WarpPanel {
   static constexpr int kPitch = ALONG_K ? kDepth + 4 : kRows;  // eight rows of k begin in different banks
   static constexpr int kFloats = ALONG_K ? kRows * kPitch : kDepth * kPitch;
   static constexpr int kWide = N < 4 ? N : 4;  // neighbours of a thread, where they lie side by side
+  using Wide = std::conditional_t<kWide == 4, float4, std::conditional_t<kWide == 2, float2, float>>;
 
   // Of a thread's N rows the i-th; `lane` counts those that have different rows.
   __device__ __forceinline__ static int row(int lane, int i) {
@@ -46,7 +47,6 @@ struct WarpPanel {
   // One element along k of the thread's rows, where those lie side by side.
   __device__ __forceinline__ static void read(float (&to)[N], const float* panel, int lane, int q) {
     static_assert(!ALONG_K);
-    using Wide = std::conditional_t<kWide == 4, float4, std::conditional_t<kWide == 2, float2, float>>;
 #pragma unroll
     for (int i = 0; i < N; i += kWide)
       *reinterpret_cast<Wide*>(&to[i]) = *reinterpret_cast<const Wide*>(panel + q * kPitch + row(lane, i));
