@@ -37,7 +37,8 @@ struct SmallRing {
 };
 
 template <int TILE, bool A_ALONG_K, bool B_ALONG_K>
-__global__ void __launch_bounds__(Small::kThreads) small(const __grid_constant__ SmallJob job) {
+__global__ void __launch_bounds__(Small::kThreads, kSmallTiles[TILE].resident[A_ALONG_K][B_ALONG_K])
+    small(const __grid_constant__ SmallJob job) {
   using R = SmallRing<TILE, A_ALONG_K, B_ALONG_K>;
   using A = typename R::ReaderA::Panel;
   using B = typename R::ReaderB::Panel;

@@ -6,14 +6,16 @@ namespace sgemm::ieee {
 
 // What a block computes. Each of its eight warps does the whole tile, with a part of k.
 struct SmallTile {
-  int tm, tn;      // thread tile; the lanes of a warp are 8 x 4
-  int stages;      // of a warp's ring
-  bool any_depth;  // else a warp takes no more than kSmallRun steps
+  int tm, tn;          // thread tile; the lanes of a warp are 8 x 4
+  int stages;          // of a warp's ring
+  bool any_depth;      // else a warp takes no more than kSmallRun steps
+  int resident[2][2];  // blocks of a multiprocessor, by whether A and B lie along k: registers and rings allow no more
 
   constexpr int rows() const { return 8 * tm; }
   constexpr int cols() const { return 4 * tn; }
 };
-inline constexpr SmallTile kSmallTiles[] = {{2, 4, 4, true}, {4, 4, 3, true}, {4, 8, 2, false}};
+inline constexpr SmallTile kSmallTiles[] = {
+    {2, 4, 4, true, {{3, 3}, {3, 2}}}, {4, 4, 3, true, {{3, 2}, {2, 2}}}, {4, 8, 2, false, {{2, 2}, {2, 2}}}};
 // Long sums drift: after so many steps a thread adds its sums to second ones. The largest tile has no registers for
 // them.
 inline constexpr int kSmallRun = 8;

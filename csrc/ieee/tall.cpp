@@ -18,9 +18,11 @@ constexpr double kTileSeconds[] = {10e-9, 26e-9, 80e-9, 151e-9}, kFourSeconds[] 
 constexpr double kStepAlongK = 25e-9;
 // Of a warp that has nothing else to do, four of k: of a tile without columns, and more for each of a thread's columns.
 constexpr double kFourOfNone = 15e-9, kFourOfColumn = 1.8e-9;
+constexpr double kWaveSeconds = 1.25e-6;  // until the next blocks multiply where others have ended
 // More where elements are read one by one: for each step of a multiprocessor's tiles and of a warp; where they are
-// stored one by one: for each tile and column of a thread, by rows and otherwise.
-constexpr double kSinglesOfTile = 31e-9, kSinglesOfWarp = 275e-9, kRowsStored = 34e-9, kSinglesStored = 21e-9;
+// stored one by one: for each tile and column of a thread, by rows, by columns and otherwise.
+constexpr double kSinglesOfTile = 31e-9, kSinglesOfWarp = 275e-9;
+constexpr double kRowsStored = 34e-9, kColumnsStored = 20e-9, kSinglesStored = 150e-9;
 constexpr double kBandwidth = 0.83, kCacheBandwidth = 1.68;  // of a copy's: for what is read once, and once more
 // Of D's rows where panels share them, and where they are stored sector by sector in parts.
 constexpr double kBytesOfPart = 14.5, kBytesOfCutPart = 29;
@@ -44,9 +46,11 @@ double seconds(int index, const Problem& p, const Place& place, const Device& de
   double of_tile = kTileSeconds[index] + fours * kFourSeconds[index] +
                    steps * ((place.along_k ? kStepAlongK : 0) + (place.vector ? 0 : kSinglesOfTile));
   if (stores == TallStores::kRows) of_tile += tile.tn * kRowsStored;
+  if (stores == TallStores::kColumns) of_tile += tile.tn * kColumnsStored;
   if (stores == TallStores::kSingles) of_tile += tile.tn * kSinglesStored;
   const double of_turn = fours * (kFourOfNone + tile.tn * kFourOfColumn) + (place.vector ? 0 : steps * kSinglesOfWarp);
-  const double compute = std::max(place.blocks * of_block * of_tile, double(place.waves * turns) * of_turn);
+  const double compute = std::max(place.blocks * of_block * of_tile,
+                                  double(place.waves * turns) * of_turn + (place.waves - 1) * kWaveSeconds);
 
   const double again = 4.0 * p.m * p.k * p.batch * (tiles_n - 1);
   double moved = bytes(p);
@@ -64,13 +68,13 @@ TallStores tall_stores(int tile, const Problem& p) {
   const int tn = kTallTiles[tile].tn;
   if (tn == 1 ? p.d.col == 1 : tn == 2 ? has_groups<2>(p.d) : has_quads(p.d)) return TallStores::kAlongN;
   if (!runs_along_k(p.a.col, p.a.row) && has_quads(transposed(p.d))) return TallStores::kAlongM;
-  return p.d.col == 1 ? TallStores::kRows : TallStores::kSingles;
+  return p.d.col == 1 ? TallStores::kRows : p.d.row == 1 ? TallStores::kColumns : TallStores::kSingles;
 }
 
 int tall_bytes(int tile, bool a_along_k, int64_t k) {
   const TallTile& t = kTallTiles[tile];
   const int64_t b = ceil_div(k, Tall::BK) * Tall::BK * t.cols();
-  const int64_t ring = t.stages * TallTile::rows() * (Tall::BK + (a_along_k ? 4 : 0)), staged = 8 * t.cols();
+  const int64_t ring = t.stages * TallTile::rows() * (Tall::BK + (a_along_k ? 4 : 0)), staged = tall_staged(t.cols());
   return static_cast<int>((b + Tall::kWarps * (ring + staged)) * sizeof(float));
 }
 

@@ -48,7 +48,7 @@ __device__ __forceinline__ void load_panel(float* to, const TallJob& job, const 
 template <class A, class B, int TM, int TN>
 class TallOutput {
  public:
-  static constexpr int kStagedFloats = 8 * B::kRows;
+  static constexpr int kStagedFloats = tall_staged(B::kRows);
 
   __device__ __forceinline__ TallOutput(const TallJob& job, uint32_t entry, int64_t n0, float* staging)
       : job_(job),
@@ -69,6 +69,8 @@ class TallOutput {
       whole ? store_along_m<true>(place, sums) : store_along_m<false>(place, sums);
     else if (job_.stores == TallStores::kRows)
       store_rows(place, sums);
+    else if (job_.stores == TallStores::kColumns)
+      store_columns(place, sums);
     else
       store_singles(place, sums);
   }
@@ -127,13 +129,36 @@ class TallOutput {
       for (int l = 0; l < TN; ++l) staging_[lane_m_ * B::kRows + col(l)] = sums[i][l];
       __syncwarp();
 #pragma unroll 2
-      for (int x = threadIdx.x % 32; x < kStagedFloats; x += 32) {
+      for (int x = threadIdx.x % 32; x < 8 * B::kRows; x += 32) {
         const int row = A::row(x / B::kRows, i), col = x % B::kRows;
         if (row >= at.rows || col >= cols_) continue;
         at.to[row * job_.p.d.row + col] = value(at, staging_[x], row, col);
       }
       __syncwarp();
     }
+  }
+
+  // The same down the columns: 32 rows of four columns at a time.
+  __device__ __forceinline__ void store_columns(const Place& at, const float (&sums)[TM][TN]) const {
+    constexpr int kPitch = kRows == 1 ? kTallPitch : 33;  // lanes write to different banks
+    static_assert(TM % 4 == 0 && kPitch <= kTallPitch);
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < TM; i += 4)
+#pragma unroll
+      for (int l = 0; l < TN; ++l) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) staging_[lane_n_ * kPitch + row(i + e) - 8 * i] = sums[i + e][l];
+        __syncwarp();
+        const int row = 8 * i + lane;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const int col = B::row(j, l);
+          if (row < at.rows && col < cols_)
+            at.to[row + col * job_.p.d.col] = value(at, staging_[j * kPitch + lane], row, col);
+        }
+        __syncwarp();
+      }
   }
 
   __device__ __forceinline__ void store_singles(const Place& at, const float (&sums)[TM][TN]) const {

@@ -46,9 +46,14 @@ struct TallPlan {
 };
 TallPlan tall_plan(const Problem& p, const Device& device);
 
-// How a warp stores its tile: one by one; rows of neighbours, one by one; as many at once as a thread has side by side.
-enum class TallStores { kSingles, kRows, kAlongN, kAlongM };
+// How a warp stores its tile: one by one; rows or columns of neighbours, one by one; as many at once as a thread has
+// side by side.
+enum class TallStores { kSingles, kRows, kColumns, kAlongN, kAlongM };
 TallStores tall_stores(int tile, const Problem& p);  // of a problem that is not swapped
+
+// Floats of a part of a warp's tile on its way to D: eight rows, or 32 rows of four columns.
+inline constexpr int kTallPitch = 40;
+constexpr int tall_staged(int cols) { return 8 * cols > 4 * kTallPitch ? 8 * cols : 4 * kTallPitch; }
 
 // Of a block: B's panel, and each warp's ring and a part of its tile.
 int tall_bytes(int tile, bool a_along_k, int64_t k);
