@@ -31,7 +31,8 @@ constexpr double kFusedLaunchSeconds = 1.9e-6;
 constexpr double kHalfStep = 0.68, kHalfRest = 0.8, kHalfFusedStep = 0.78, kHalfFusedRest = 0.64;
 // Elements that are copied one by one; of an operand that doesn't lie along k it takes longer to begin with.
 constexpr double kFusedUnaligned = 2.1, kPassUnaligned = 1.25, kScatteredStripsSeconds = 0.35e-6;
-constexpr double kPassStrips = 1.2;      // for an operand that doesn't lie along k
+// For an operand that lies along k, whose lines may be short, and for one that doesn't.
+constexpr double kPassLine = 20, kPassStrips = 1.1;
 constexpr double kPartialSectors = 2.7;  // to store rows that don't begin at multiples of 32 bytes
 constexpr int64_t kShortestSlice = 256;
 constexpr int64_t kMoreSlices = 6;
@@ -64,7 +65,8 @@ double pass_seconds(const Shape& shape, const Problem& p, const Plan& plan, doub
   const double planes_of_row = 4.0 * plan.slices * steps(plan.slice) * kStep * shape.pairs;
   const auto split = [&](const ConstMatrix& x, int64_t size, bool along_k) {
     const double bytes = matrices(x, p.batch) * (4.0 * size * p.k + ceil_div(size, kTile) * kTile * planes_of_row);
-    return bytes / (kPassBandwidth * bandwidth) * (along_k ? 1 : kPassStrips) * (quads(x) ? 1 : kPassUnaligned);
+    return bytes / (kPassBandwidth * bandwidth) * (along_k ? 1 + kPassLine / std::max<int64_t>(p.k, 16) : kPassStrips) *
+           (quads(x) ? 1 : kPassUnaligned);
   };
   const bool a_along_k = runs_along_k(p.a.col, p.a.row), b_along_k = runs_along_k(p.b.row, p.b.col);
   const bool split_b = !plan.packed_b;
