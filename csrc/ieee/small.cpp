@@ -12,26 +12,27 @@ namespace {
 // Measured on an H200, over 68,000 plans of 10,900 problems.
 struct Times {   // of a tile
   double fixed;  // from the launch to the first element and from the last sum to memory
-  double turn;   // a warp's first step, and
-  double step;   // one of k of all warps of a block, as a multiprocessor does one after the other
+  double turn;   // a step of k of a warp, and
+  double step;   // of all warps of a block, as a multiprocessor does one after the other
   double block;  // and a block's end
 };
 constexpr Times kTimes[] = {
-    {1.06e-6, 0.84e-6, 29e-9, 0.32e-6}, {1.04e-6, 1.08e-6, 39e-9, 0.50e-6}, {1.36e-6, 1.17e-6, 72e-9, 0.76e-6}};
+    {1.40e-6, 0.48e-6, 21e-9, 0.30e-6}, {1.42e-6, 0.66e-6, 27e-9, 0.50e-6}, {1.81e-6, 0.66e-6, 53e-9, 0.78e-6}};
+constexpr double kFewTurns = 6, kLaterTurn = 0.6;  // what the first ones take, of which each later one takes so much
 // The busiest multiprocessor has more blocks than the mean; how far it counts.
-constexpr double kBusiest = 0.41;
-constexpr double kWaveSeconds = 0.1e-6;  // until the next blocks begin where others have ended
+constexpr double kBusiest = 0.43;
+constexpr double kWaveSeconds = 0.51e-6;  // until the next blocks begin where others have ended
 // A cluster, each block more a multiprocessor, and each doubling where the transposed product is stored.
-constexpr double kClusterSeconds = 0.98e-6, kNextOfClusterSeconds = 0.34e-6, kSwappedSeconds = 0.31e-6;
+constexpr double kClusterSeconds = 0.98e-6, kNextOfClusterSeconds = 0.35e-6, kSwappedSeconds = 0.31e-6;
 constexpr double kClusterRoom[] = {1, 1, 0.97, 0.91};  // of the multiprocessors: clusters of 1, 2, 4, 8 leave some free
-// A step takes so much longer: for A and B along k, for both of them, for single elements along k and across.
-constexpr double kAlongK[] = {0.55, 0.11}, kBothAlongK = 0.24, kSinglesAlongK = 0.09, kSinglesAcross = 0.37;
-// A warp's step takes more for each row of single elements.
-constexpr double kSinglesAlongKSeconds = 1.2e-9, kSinglesAcrossSeconds = 4.2e-9;
-constexpr double kSumSeconds = 1.6e-6, kSliceSeconds = 31e-9;                  // to add up slices, and each of them
-constexpr int64_t kLeastSliced = 8192, kShortestPart = 512, kMostSlices = 64;  // of k, all of it and a block's
+// A step takes so much longer: for A along k, for B, and for elements that are read one by one across k.
+constexpr double kAAlongK = 1.42, kBAlongK = 1.05, kSinglesAcross = 0.69;
+// A warp's step takes more where both operands lie across k, and for each of their rows that are read one by one.
+constexpr double kBothAcrossSeconds = 0.16e-6, kSinglesSeconds = 2.5e-9;
+constexpr double kSumSeconds = 1.44e-6, kSliceSeconds = 31e-9;                 // to add up slices, and each of them
+constexpr int64_t kLeastSliced = 2048, kShortestPart = 512, kMostSlices = 64;  // of k, all of it and a block's
 constexpr int64_t kSlicedBlocks = 2;                                           // of a multiprocessor
-constexpr double kBandwidth = 0.55, kCacheBandwidth = 4.6;  // of a copy's: for what is read once, and for all reads
+constexpr double kBandwidth = 0.55, kCacheBandwidth = 4;  // of a copy's: for what is read once, and for all reads
 static_assert(sizeof kTimes / sizeof(Times) == kSmallCount);
 
 double seconds(const SmallPlan& plan, const Problem& p, const SmallRead& a, const SmallRead& b, const Device& device) {
@@ -47,18 +48,17 @@ double seconds(const SmallPlan& plan, const Problem& p, const SmallRead& a, cons
   const int64_t steps = ceil_div(ceil_div(p.k, plan.cluster * plan.slices), Small::BK);
   const double turns = static_cast<double>(ceil_div(steps, Small::kWarps));
 
-  const double of_a = double(tile.rows()) / (tile.rows() + tile.cols()), of_b = 1 - of_a;
-  const auto singles = [](const SmallRead& x, double along_k, double across) {
-    return x.vector ? 0 : x.along_k ? along_k : across;
+  const double of_a = double(tile.rows()) / (tile.rows() + tile.cols());
+  const auto slower = [](const SmallRead& x, double along_k) {
+    return x.along_k ? along_k : x.vector ? 0 : kSinglesAcross;
   };
-  const double slow = 1 + of_a * (kAlongK[0] * a.along_k + singles(a, kSinglesAlongK, kSinglesAcross)) +
-                      of_b * (kAlongK[1] * b.along_k + singles(b, kSinglesAlongK, kSinglesAcross)) +
-                      kBothAlongK * (a.along_k && b.along_k);
-  const double of_lines =
-      singles(a, kSinglesAlongKSeconds, kSinglesAcrossSeconds) * std::min<int64_t>(p.m, tile.rows()) +
-      singles(b, kSinglesAlongKSeconds, kSinglesAcrossSeconds) * std::min<int64_t>(p.n, tile.cols());
-  // Reads of a warp's later steps are under way while it multiplies.
-  const double of_wave = times.turn * std::sqrt(turns * std::sqrt(turns)) + of_lines * turns;
+  const double slow = 1 + of_a * slower(a, kAAlongK) + (1 - of_a) * slower(b, kBAlongK);
+  const auto lines = [](const SmallRead& x, int64_t size, int most) {
+    return x.vector ? 0.0 : static_cast<double>(std::min<int64_t>(size, most));
+  };
+  const double of_turn = (a.along_k || b.along_k ? 0 : kBothAcrossSeconds) +
+                         kSinglesSeconds * (lines(a, p.m, tile.rows()) + lines(b, p.n, tile.cols()));
+  const double of_wave = times.turn * (turns + (kLaterTurn - 1) * std::max(0.0, turns - kFewTurns)) + of_turn * turns;
   const double compute =
       (waves * of_wave + (waves - 1) * kWaveSeconds + busy * (times.step * slow * steps + times.block)) *
       kH200.clock_ghz / device.clock_ghz;
