@@ -48,7 +48,8 @@ double tiled_seconds(const Problem& p, const Device& device) {
   const double clock = kH200.clock_ghz / device.clock_ghz * 1e-9;
   const double bandwidth = device.bandwidth_gbs * 1e9, memory = bytes(p) / (kBandwidth * bandwidth);
   const double part = 4.0 * p.m * p.n / (kPartsBandwidth * bandwidth);
-  const double sum = kSumSeconds[p.a.col == 1][p.b.row == 1], slow = kStepFactor[p.a.col == 1][p.b.row == 1];
+  const bool a_along_k = p.a.col == 1, b_along_k = p.b.row == 1;
+  const double sum = kSumSeconds[a_along_k][b_along_k], slow = kStepFactor[a_along_k][b_along_k];
   double best = std::numeric_limits<double>::infinity();
   for (const Tile& tile : kTiles)
     for (const bool turned : {false, true}) {

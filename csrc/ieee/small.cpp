@@ -73,9 +73,11 @@ double seconds(const SmallPlan& plan, const Problem& p, const SmallRead& a, cons
   return total;
 }
 
+bool may_be_sliced(const Problem& p) { return p.k >= kLeastSliced && p.batch == 1; }
+
 // Of k, until the device is full.
 int64_t most_slices(const Problem& p, const SmallTile& tile, int cluster, const Device& device) {
-  if (p.k < kLeastSliced || p.batch > 1) return 1;
+  if (!may_be_sliced(p)) return 1;
   const int64_t tiles = ceil_div(p.m, tile.rows()) * ceil_div(p.n, tile.cols());
   const int64_t full = kSlicedBlocks * device.sms / std::max<int64_t>(1, tiles * cluster);
   return std::clamp<int64_t>(std::min(full, p.k / (cluster * kShortestPart)), 1, kMostSlices);
@@ -114,7 +116,7 @@ SmallPlan small_plan(const Problem& problem, const Device& device) {
 }
 
 size_t Small::workspace(const Problem& p, const Device& device) {
-  if (p.k < kLeastSliced) return 0;  // a plan takes its time
+  if (!may_be_sliced(p)) return 0;  // a plan takes its time
   const SmallPlan plan = small_plan(p, device);
   return plan.slices > 1 ? static_cast<size_t>(p.m * p.n * plan.slices * 4) : 0;
 }

@@ -19,10 +19,10 @@ constexpr double kStepAlongK = 25e-9;
 // Of a warp that has nothing else to do, four of k: of a tile without columns, and more for each of a thread's columns.
 constexpr double kFourOfNone = 15e-9, kFourOfColumn = 1.8e-9;
 constexpr double kWaveSeconds = 1.25e-6;  // until the next blocks multiply where others have ended
-// More where elements are read one by one: for each step of a multiprocessor's tiles and of a warp; where they are
-// stored one by one: for each tile and column of a thread, by rows, by columns and otherwise.
+// More where elements are read one by one: for each step of a multiprocessor's tiles and of a warp; for each tile and
+// column of a thread, by how they are stored, in the order of TallStores.
 constexpr double kSinglesOfTile = 31e-9, kSinglesOfWarp = 275e-9;
-constexpr double kRowsStored = 34e-9, kColumnsStored = 20e-9, kSinglesStored = 150e-9;
+constexpr double kStored[] = {150e-9, 34e-9, 20e-9, 0, 0};
 constexpr double kBandwidth = 0.89, kCacheBandwidth = 1.8;  // of a copy's: for what is read once, and once more
 // Of D's rows where panels share them, and where they are stored sector by sector in parts.
 constexpr double kBytesOfPart = 14.5, kBytesOfCutPart = 29;
@@ -41,13 +41,10 @@ double seconds(int index, const Problem& p, const Place& place, const Device& de
   const int64_t turns = ceil_div(tiles_m, place.groups * Tall::kWarps);  // of a warp
   const double of_block = static_cast<double>(std::min<int64_t>(turns * Tall::kWarps, tiles_m));
   const double fours = static_cast<double>(ceil_div(p.k, 4)), steps = static_cast<double>(ceil_div(p.k, Tall::BK));
-  const TallStores stores = tall_stores(index, p);
 
-  double of_tile = kTileSeconds[index] + fours * kFourSeconds[index] +
-                   steps * ((place.along_k ? kStepAlongK : 0) + (place.vector ? 0 : kSinglesOfTile));
-  if (stores == TallStores::kRows) of_tile += tile.tn * kRowsStored;
-  if (stores == TallStores::kColumns) of_tile += tile.tn * kColumnsStored;
-  if (stores == TallStores::kSingles) of_tile += tile.tn * kSinglesStored;
+  const double of_tile = kTileSeconds[index] + fours * kFourSeconds[index] +
+                         steps * ((place.along_k ? kStepAlongK : 0) + (place.vector ? 0 : kSinglesOfTile)) +
+                         tile.tn * kStored[static_cast<int>(tall_stores(index, p))];
   const double of_turn = fours * (kFourOfNone + tile.tn * kFourOfColumn) + (place.vector ? 0 : steps * kSinglesOfWarp);
   const double compute = std::max(place.blocks * of_block * of_tile,
                                   double(place.waves * turns) * of_turn + (place.waves - 1) * kWaveSeconds);

@@ -33,6 +33,7 @@ constexpr double kHalfStep = 0.68, kHalfRest = 0.8, kHalfFusedStep = 0.78, kHalf
 constexpr double kFusedUnaligned = 2.1, kPassUnaligned = 1.25, kScatteredStripsSeconds = 0.35e-6;
 // For an operand that lies along k, whose lines may be short, and for one that doesn't.
 constexpr double kPassLine = 20, kPassStrips = 1.1;
+constexpr int64_t kShortestLine = 16;
 constexpr double kPartialSectors = 2.7;  // to store rows that don't begin at multiples of 32 bytes
 constexpr int64_t kShortestSlice = 256;
 constexpr int64_t kMoreSlices = 6;
@@ -65,8 +66,8 @@ double pass_seconds(const Shape& shape, const Problem& p, const Plan& plan, doub
   const double planes_of_row = 4.0 * plan.slices * steps(plan.slice) * kStep * shape.pairs;
   const auto split = [&](const ConstMatrix& x, int64_t size, bool along_k) {
     const double bytes = matrices(x, p.batch) * (4.0 * size * p.k + ceil_div(size, kTile) * kTile * planes_of_row);
-    return bytes / (kPassBandwidth * bandwidth) * (along_k ? 1 + kPassLine / std::max<int64_t>(p.k, 16) : kPassStrips) *
-           (quads(x) ? 1 : kPassUnaligned);
+    const double lines = along_k ? 1 + kPassLine / std::max(p.k, kShortestLine) : kPassStrips;
+    return bytes / (kPassBandwidth * bandwidth) * lines * (quads(x) ? 1 : kPassUnaligned);
   };
   const bool a_along_k = runs_along_k(p.a.col, p.a.row), b_along_k = runs_along_k(p.b.row, p.b.col);
   const bool split_b = !plan.packed_b;
