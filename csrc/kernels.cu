@@ -25,12 +25,13 @@
 #include "ladder/11_double_buffer.cuh"
 #include "ladder/12_register_buffer.cuh"
 #include "split/split.h"
+#include "split/tall.h"
 
 namespace sgemm::SGEMM_BACKEND {
 namespace {
 
 using ieee::Large, ieee::Skinny, ieee::Small, ieee::Tall;
-using split::Bf16x6, split::Fp16x3, split::NarrowProduct, split::SplitProduct;
+using split::Bf16x6, split::Fp16x3, split::NarrowProduct, split::SplitProduct, split::TallProduct;
 
 // PyTorch's own kernel, which the binding calls. It belongs to no family: no family falls back to it.
 constexpr Kernel kAten = {
@@ -132,6 +133,7 @@ const Kernel kTable[] = {
     split_row<SplitProduct<Fp16x3, true>>("split_fp16x3_fused", "in one kernel: split on the way to the tensor cores"),
     split_row<SplitProduct<Fp16x3, true, 128, 64>>("split_fp16x3_fused_narrow", "the same in tiles for few columns"),
     split_row<SplitProduct<Fp16x3, true, 64, 128>>("split_fp16x3_fused_flat", "the same in tiles for few rows"),
+    split_row<TallProduct>("split_fp16x3_tall", "rows streamed past a split B, and split in registers"),
 };
 
 }  // namespace

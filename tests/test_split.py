@@ -376,6 +376,7 @@ def test_workspace_limit(row: Kernel, mib: int, monkeypatch: pytest.MonkeyPatch)
     """Pieces of the batch, of m and n, of k: the same exact sums, in the memory allowed."""
     here(row)
     monkeypatch.setenv("TORCH_SGEMM_WORKSPACE", str(mib))
+    most = 0
     for m, n, k, batch in ((1000, 900, 500, 1), (130, 260, 30000, 1), (200, 100, 700, 9)):
         a = integers((batch, m, k), 1, "cuda")
         b = integers((batch, k, n), 2, "cuda")
@@ -388,7 +389,9 @@ def test_workspace_limit(row: Kernel, mib: int, monkeypatch: pytest.MonkeyPatch)
         torch.cuda.synchronize()
         taken = torch.cuda.max_memory_allocated() - allocated
         assert torch.equal(out.double(), expected), (m, n, k, batch)
-        assert 0 < taken <= (mib << 20) + 2**20  # what the allocator rounds up
+        assert taken <= (mib << 20) + 2**20  # what the allocator rounds up
+        most = max(most, taken)
+    assert most > 0
 
 
 @pytest.mark.gpu

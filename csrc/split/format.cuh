@@ -100,6 +100,24 @@ struct QuadPlanes {
   }
 };
 
+// Magnitudes of a thread's scaled elements, rounded to float16: of even and of odd ones. Zero may be a small one.
+struct Extremes {
+  __half2 largest = __float2half2_rn(0);  // NaN is passed over: it makes its row NaN as it should
+  __half2 smallest = __float2half2_rn(Fp16x3::kLimit);
+
+  __device__ __forceinline__ void add(uint32_t pair) {
+    const __half2 magnitudes = __habs2(*reinterpret_cast<const __half2*>(&pair));
+    largest = __hmax2(largest, magnitudes);
+    smallest = __hmin2(smallest, magnitudes);
+  }
+  __device__ __forceinline__ bool too_large() const {
+    return fmaxf(__low2float(largest), __high2float(largest)) >= Fp16x3::kLimit;
+  }
+  __device__ __forceinline__ bool small_or_zero() const {
+    return fminf(__low2float(smallest), __high2float(smallest)) < Fp16x3::kSmall;
+  }
+};
+
 // Where four neighbours in a panel of ROWS lie, from row `row` and `k` on: bytes from the beginning of their step, in
 // the first plane of a pair and in the second. Panels are swizzled as wgmma wants them. K-major: row r holds 128 bytes,
 // 32 of k of the first plane, then of the second; its 16-byte chunk c lies at chunk c ^ (r % 8). MN-major: for each
@@ -140,6 +158,16 @@ __device__ __forceinline__ uint32_t row_word(uint32_t largest, int exponent, uin
 __device__ __forceinline__ int word_exponent(uint32_t word) { return static_cast<int>(word & 0xff) - 128; }
 __device__ __forceinline__ float word_threshold(uint32_t word) { return __uint_as_float(word & 0xffffff00u); }
 __device__ __forceinline__ float word_scale(uint32_t word) { return __uint_as_float((word << 23) - (1u << 23)); }
+
+// Without a threshold, so that every element is certified, and with an exponent in [-60, 59], or of zeros alone (with
+// the threshold -Inf): the product of two such scales and of a plain alpha is a float, be it subnormal.
+__device__ __forceinline__ bool is_plain(uint32_t word) {
+  return static_cast<int>(word) < 0 || word - (128 - 60) < 120;
+}
+inline bool is_plain_alpha(float alpha) {
+  alpha = alpha < 0 ? -alpha : alpha;
+  return alpha == 0 || (alpha >= 0x1p-8f && alpha <= 0x1p8f);
+}
 
 // A word unpacked. The scale is the product of two factors: between them lies no overflow and no underflow.
 struct RowScale {

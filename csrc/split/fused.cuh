@@ -51,24 +51,6 @@ struct QuadFactors {
   }
 };
 
-// Magnitudes of a thread's scaled elements, rounded to float16: of even and of odd ones. Zero may be a small one.
-struct Extremes {
-  __half2 largest = __float2half2_rn(0);  // NaN is passed over: it makes its row NaN as it should
-  __half2 smallest = __float2half2_rn(Fp16x3::kLimit);
-
-  __device__ __forceinline__ void add(uint32_t pair) {
-    const __half2 magnitudes = __habs2(*reinterpret_cast<const __half2*>(&pair));
-    largest = __hmax2(largest, magnitudes);
-    smallest = __hmin2(smallest, magnitudes);
-  }
-  __device__ __forceinline__ bool too_large() const {
-    return fmaxf(__low2float(largest), __high2float(largest)) >= Fp16x3::kLimit;
-  }
-  __device__ __forceinline__ bool small_or_zero() const {
-    return fminf(__low2float(smallest), __high2float(smallest)) < Fp16x3::kSmall;
-  }
-};
-
 // `rows_left`: from the thread's first row on. Rows beyond the operand's end are zeros and not small elements.
 template <bool ALONG_MN, int ROWS>
 __device__ __forceinline__ Extremes split_stage(const Quads<QuadPlace<ALONG_MN, ROWS>>& v,

@@ -6,6 +6,7 @@
 #pragma once
 #include "../common/activation.h"
 #include "job.h"
+#include "redone.cuh"
 #include "tile.cuh"
 
 namespace sgemm::split {
@@ -13,9 +14,6 @@ namespace sgemm::split {
 constexpr uint32_t kFew = 64;  // dot products take as long as the whole tile at about this many elements
 constexpr int kRedoStep = 8;   // of k
 constexpr int kRedoPart = 64;  // of k: its sum is added to those before, as the tensor cores' is
-
-// Elements that the guard had redone, and tiles that were computed whole, on this device since the library was loaded.
-__device__ unsigned long long redone_elements, redone_tiles;
 
 struct RedoShared {
   uint32_t count;

@@ -46,5 +46,6 @@ struct Redone {
 // What the guard had redone on the current device since the library was loaded, without waiting for work under way.
 // Only where SGEMM_SM90A is defined.
 Redone redone();
+Redone redone_in_rows();  // by tall_sm90a.cu's kernels; part of it
 
 }  // namespace sgemm::split

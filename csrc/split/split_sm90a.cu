@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <tuple>
 
 #include "../common/launch_cluster.cuh"
@@ -185,8 +184,7 @@ Job make_job(const Shape& shape, const Problem& p, const Plan& plan, char* packe
   job.group = kGroup;
   job.quads = in_groups<4>(q);
   job.pairs = in_groups<2>(q);
-  const float alpha = std::fabs(q.alpha);
-  job.scaled_only = q.activation == Activation::kNone && (alpha == 0 || (alpha >= 0x1p-8f && alpha <= 0x1p8f));
+  job.scaled_only = q.activation == Activation::kNone && is_plain_alpha(q.alpha);
   job.tiles = static_cast<int>(q.batch * job.a.tiles * job.b.tiles);
   job.whole = job.tiles - plan.left;
   job.parts = plan.parts;
@@ -258,14 +256,8 @@ void pack_b(const ConstMatrix& b, void* packed, const Context& context) {
 }
 
 Redone redone() {
-  unsigned long long values[2];
-  cudaStream_t stream;
-  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
-  check(cudaMemcpyFromSymbolAsync(&values[0], redone_elements, 8, 0, cudaMemcpyDeviceToHost, stream), "copy");
-  check(cudaMemcpyFromSymbolAsync(&values[1], redone_tiles, 8, 0, cudaMemcpyDeviceToHost, stream), "copy");
-  check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
-  check(cudaStreamDestroy(stream), "cudaStreamDestroy");
-  return {values[0], values[1]};
+  const Redone tiles = redone_here(), rows = redone_in_rows();
+  return {tiles.elements + rows.elements, tiles.tiles + rows.tiles};
 }
 
 }  // namespace sgemm::split

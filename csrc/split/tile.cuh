@@ -93,12 +93,6 @@ class TileOutput {
   }
 
  private:
-  // Without a threshold, so that every element is certified, and with an exponent in [-60, 59], or of zeros alone (with
-  // the threshold -Inf): the product of two such scales and of alpha is a float, be it subnormal.
-  __device__ __forceinline__ static bool is_plain(uint32_t word) {
-    return static_cast<int>(word) < 0 || word - (128 - 60) < 120;
-  }
-
   // Two neighbours of row r of a thread's accumulators, and of row r + 8, in a band's i-th eight columns.
   struct Scaled {
     float2 x, y;

@@ -1,0 +1,148 @@
+#include "tall.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "../common/views.h"
+#include "plan.h"
+
+namespace sgemm::split {
+namespace {
+
+constexpr int kSmallBlock = 4;    // warps
+constexpr int kSectorFloats = 8;  // what memory is written in
+constexpr int64_t kFewPieces = 8;
+
+// Measured on an H200, over 9,700 problems, each with both sizes of blocks.
+constexpr double kFixedSeconds = 1.23e-6;
+// Until B is split: of a block, of its warps, and for every 8 columns of a warp, more for each step of k.
+constexpr double kFillSeconds = 0.4e-6, kFillWarpSeconds = 3.7e-9, kFillColumns = 0.54e-6, kFillStep = 0.23e-6;
+// Of a multiprocessor, for each tile, its steps of k, its groups of columns, and steps of those.
+constexpr double kTileSeconds = 19e-9, kStepSeconds = 13.6e-9, kGroupSeconds = 11.6e-9, kGroupStepSeconds = 6.9e-9;
+// More for each step that is not read 16 bytes at a time, and, of a warp, one by one; for each group by how it is
+// stored, in the order of TallStores; where C is read.
+constexpr double kUnalignedStep = 7e-9, kSinglesOfWarp = 68e-9, kStored[] = {0, 3.3e-9, 12.2e-9, 0}, kAdded = 109e-9;
+constexpr double kBandwidth = 1.06;  // of a copy's
+// How much more of D is written where sectors are written in parts: 16 bytes, columns' pairs, rows and columns one by
+// one.
+constexpr double kPartsOfQuads = 1.45, kPartsOfPairs = 1.14, kPartsOfRows = 7.2, kPartsOfColumns = 2.53;
+
+double written_in_parts(TallStores stores, const Problem& p) {
+  switch (stores) {
+    case TallStores::kQuads:
+      return p.n % kSectorFloats ? kPartsOfQuads : 0;
+    case TallStores::kPairs:
+      return p.m % kSectorFloats ? kPartsOfPairs : 0;
+    case TallStores::kTiles:
+      return 0;
+    default:
+      return p.d.col == 1 ? kPartsOfRows : kPartsOfColumns;
+  }
+}
+
+// Of a problem that is not swapped.
+double seconds(const TallPlan& plan, const Problem& p, const Device& device) {
+  const TallTile& tile = kTallTiles[plan.tile];
+  const int resident = tile.warps / plan.warps;
+  const int64_t blocks = ceil_div(p.n, plan.cols) * p.batch * plan.groups;
+  const int64_t waves = ceil_div(blocks, int64_t{device.sms} * resident);
+  const int64_t turns = ceil_div(ceil_div(p.m, TallTile::kRows), plan.groups * plan.warps);  // of a warp
+  const int64_t warps = std::min<int64_t>(ceil_div(blocks, device.sms), resident) * plan.warps;
+  const int steps = tile.steps(), groups = plan.cols / TallTile::kCols;
+  const TallReads reads = tall_reads(p);
+  const TallStores stores = tall_stores(plan.tile, p);
+
+  const bool adds = p.beta != 0 && p.c.row != 0;  // a row of biases stays in the cache
+  const double of_group =
+      kGroupSeconds + steps * kGroupStepSeconds + kStored[static_cast<int>(stores)] + (adds ? kAdded : 0);
+  const double of_tile =
+      kTileSeconds + steps * (kStepSeconds + (reads == TallReads::kQuads ? 0 : kUnalignedStep)) + groups * of_group;
+  const double of_warp = reads == TallReads::kSingles ? steps * kSinglesOfWarp : 0;
+  const double compute =
+      double(waves * turns) * (double(warps) * of_tile + of_warp) * kH200.clock_ghz / device.clock_ghz;
+  const double fill = kFillSeconds + plan.warps * kFillWarpSeconds +
+                      double(ceil_div(plan.cols / 8, plan.warps)) * (kFillColumns + steps * kFillStep);
+  const double parts = written_in_parts(stores, p) * 4 * p.m * p.n * p.batch;
+  const double memory = (bytes(p) + parts) / (kBandwidth * device.bandwidth_gbs * 1e9);
+  return kFixedSeconds + double(waves) * fill + std::hypot(compute, memory);
+}
+
+}  // namespace
+
+TallSlices tall_slices(const Problem& p) {
+  const int64_t pieces = std::max<int64_t>(1, ceil_div(p.k, TallProduct::kLargest.depth));
+  TallSlices cut = {std::max<int64_t>(1, ceil_div(ceil_div(p.k, pieces), TallTile::kStep)) * TallTile::kStep, 0, 0, p.m,
+                    p.n};
+  int64_t of_slice = pieces;
+  if (pieces > kFewPieces) of_slice = static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(pieces))));
+  cut.slice = of_slice * cut.piece;
+  cut.count = std::max<int64_t>(1, ceil_div(p.k, cut.slice));
+  if (cut.count == 1) return cut;
+  const int64_t elements = std::max<int64_t>(1, static_cast<int64_t>(workspace_limit() / 4) / cut.count);
+  cut.m = std::clamp<int64_t>(elements / std::max<int64_t>(1, p.n), 1, std::max<int64_t>(1, p.m));
+  cut.n = std::clamp<int64_t>(elements / cut.m, 1, std::max<int64_t>(1, p.n));
+  return cut;
+}
+
+TallReads tall_reads(const Problem& p) {
+  if (has_quads(p.a)) return TallReads::kQuads;
+  return has_groups<2>(transposed(p.a)) ? TallReads::kPairs : TallReads::kSingles;
+}
+
+TallStores tall_stores(int tile, const Problem& p) {
+  if (has_quads(p.d) && p.n % kSectorFloats == 0) return TallStores::kQuads;
+  const bool in_a_row = p.d.col == 1 && p.d.row == p.n && has_groups<4>(p.d.batch) && is_aligned<4>(p.d.data);
+  const int most = kTallMostBytes - tall_panel_bytes(tile, tall_cols(tile));
+  if (in_a_row && p.n <= tall_cols(tile) && kTallTiles[tile].warps * tall_staged_bytes(p.n) <= most)
+    return TallStores::kTiles;
+  if (has_quads(p.d)) return TallStores::kQuads;
+  return has_groups<2>(transposed(p.d)) ? TallStores::kPairs : TallStores::kSingles;
+}
+
+TallPlan tall_plan(const Problem& problem, const Device& device) {
+  TallPlan plan = {};
+  plan.swapped = problem.m < problem.n;
+  const Problem p = plan.swapped ? transposed(problem) : problem;
+  while (kTallTiles[plan.tile].depth < p.k) ++plan.tile;
+  const TallTile& tile = kTallTiles[plan.tile];
+  const int64_t panels = std::max<int64_t>(1, ceil_div(p.n, tall_cols(plan.tile)));
+  plan.cols =
+      static_cast<int>(std::max<int64_t>(1, ceil_div(ceil_div(p.n, panels), TallTile::kCols)) * TallTile::kCols);
+  // Blocks of all of a multiprocessor's warps, of which fewer split B; or small ones, for many panels.
+  TallPlan best = plan;
+  best.seconds = std::numeric_limits<double>::infinity();
+  const int64_t all = panels * std::max<int64_t>(1, p.batch), tiles = ceil_div(p.m, TallTile::kRows);
+  for (const int warps : {tile.warps, kSmallBlock}) {
+    plan.warps = warps;
+    plan.groups = std::clamp<int64_t>(int64_t{device.sms} * (tile.warps / warps) / all, 1,
+                                      std::max<int64_t>(1, ceil_div(tiles, warps)));
+    plan.seconds = split::seconds(plan, p, device);
+    if (plan.seconds < best.seconds) best = plan;
+  }
+  return best;
+}
+
+double TallProduct::seconds(const Problem& p, const Device& device) {
+  const TallSlices cut = tall_slices(p);
+  int64_t pieces = std::max<int64_t>(1, ceil_div(p.k, cut.piece));
+  Problem piece = p;
+  piece.k = piece.a.cols = piece.b.rows = std::min(p.k, cut.piece);
+  piece.d = {nullptr, p.m, p.n, p.n, 1, p.m * p.n};  // as choices see it: a new tensor
+  if (pieces > 1) {
+    piece.beta = 1;
+    piece.c = {nullptr, p.m, p.n, p.n, 1, p.m * p.n};
+  }
+  if (cut.count > 1) {  // one matrix after the other
+    pieces *= p.batch;
+    piece.batch = 1;
+  }
+  return tall_plan(piece, device).seconds * static_cast<double>(pieces);
+}
+
+size_t TallProduct::workspace(const Problem& p, const Device&) {
+  const TallSlices cut = tall_slices(p);
+  return cut.count == 1 ? 0 : 4 * static_cast<size_t>(cut.count * cut.m * cut.n);
+}
+
+}  // namespace sgemm::split

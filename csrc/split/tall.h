@@ -1,0 +1,80 @@
+// The family's row for products with many rows, of few columns and a short k: how they are cut up. Pure host code.
+#pragma once
+#include "../gemm.h"
+
+namespace sgemm::split {
+
+// A warp computes 16 rows at a time, all of their k, in 16 columns after the other.
+struct TallTile {
+  int depth;  // of k, at most
+  int warps;  // that a multiprocessor has registers for; a block has all of them, or four
+
+  static constexpr int kRows = 16, kCols = 16, kStep = 16;  // what is multiplied at a time
+  constexpr int steps() const { return depth / kStep; }
+};
+inline constexpr TallTile kTallTiles[] = {{16, 20}, {32, 16}, {48, 12}, {64, 12}, {96, 8}, {128, 8}};
+inline constexpr int kTallCount = sizeof kTallTiles / sizeof kTallTiles[0];
+
+struct TallProduct {
+  static constexpr TallTile kLargest = kTallTiles[kTallCount - 1];
+  static constexpr const char* kSource = "split/tall_sm90a.cu";
+  static constexpr int kThreads = 32 * kLargest.warps;
+  static constexpr int BM = TallTile::kRows * kLargest.warps, BN = TallTile::kCols, BK = TallTile::kStep, TM = 2,
+                       TN = 4;
+  static constexpr bool kActivates = true;
+  static constexpr Reads kReads = Reads::kAnyStrides;
+  static constexpr int kArch = 90;
+
+  static double seconds(const Problem& p, const Device& device);
+  static size_t workspace(const Problem& p, const Device& device);
+  static void launch(const Problem& p, const Context& context);  // only where SGEMM_SM90A is defined
+};
+
+// A long k. Pieces of no more than a tile's depth are added up in D one after the other; of many, slices of some are
+// added up on their own first, so that as few roundings follow each other as can be. That takes memory: for a part of a
+// matrix at a time.
+struct TallSlices {
+  int64_t piece;  // of k, in whole steps
+  int64_t slice;  // of k, in whole pieces
+  int64_t count;  // of slices; of one, D is written at once
+  int64_t m, n;   // of a part
+};
+TallSlices tall_slices(const Problem& p);
+
+// Of a problem of one piece.
+struct TallPlan {
+  int tile;        // of kTallTiles
+  bool swapped;    // the transposed product, D^T = B^T A^T
+  int cols;        // of a panel of B, in whole groups of 16
+  int warps;       // of a block
+  int64_t groups;  // blocks that share the rows of one panel
+  double seconds;  // predicted
+};
+TallPlan tall_plan(const Problem& p, const Device& device);
+
+// How A's rows are read: 16 bytes along k, two rows side by side, or one by one. And how D is written: 16 bytes along
+// n, two rows side by side, tiles whose rows follow each other in memory as a whole, or one by one.
+enum class TallReads { kQuads, kPairs, kSingles };
+TallReads tall_reads(const Problem& p);  // of a problem that is not swapped
+enum class TallStores { kQuads, kPairs, kTiles, kSingles };
+TallStores tall_stores(int tile, const Problem& p);
+
+// What its kernels are given.
+struct TallJob {
+  Problem p;
+  uint32_t tiles_m, tiles_n;
+  uint32_t groups;  // blocks that share the rows of one panel of B
+  int cols;         // of a panel
+  bool plain;       // no alpha of extreme size
+  bool more;        // C is added, or there is an activation
+  TallStores stores;
+};
+
+// A panel's shared memory, 16-bit planes in the order in which lanes read them and a word a column; and a warp's, for
+// its tile of D, if that is stored as a whole.
+constexpr int tall_panel_bytes(int tile, int cols) { return cols * (kTallTiles[tile].depth + 1) * 4; }
+constexpr int tall_staged_bytes(int64_t n) { return TallTile::kRows * static_cast<int>(n) * 4; }
+constexpr int tall_cols(int tile) { return 128 * 128 / kTallTiles[tile].depth / 16 * 16; }  // of a panel, at most
+inline constexpr int kTallMostBytes = 224 * 1024;                                           // of a multiprocessor
+
+}  // namespace sgemm::split

@@ -1,0 +1,83 @@
+// The launch of a split product with many rows, of few columns and a short k.
+#include "../common/launch_cluster.cuh"
+#include "../common/sum.cuh"
+#include "../common/views.h"
+#include "tall.cuh"
+
+namespace sgemm::split {
+namespace {
+
+template <int TILE, TallReads READS>
+void launch_rows(const TallJob& job, int warps, Stream stream) {
+  static std::atomic<uint64_t> prepared{0};
+  const auto kernel = split_tall<TILE, READS>;
+  allow_shared_bytes(reinterpret_cast<const void*>(kernel), kTallMostBytes, prepared);
+  const int64_t blocks = int64_t{job.groups} * job.tiles_n * job.p.batch;
+  const int staged = job.stores == TallStores::kTiles ? warps * tall_staged_bytes(job.p.n) : 0;
+  launch(kernel, blocks, 32 * warps, tall_panel_bytes(TILE, job.cols) + staged, 0, true, stream, job);
+}
+
+template <int TILE>
+void launch_tile(const Problem& p, const TallPlan& plan, Stream stream) {
+  const TallJob job = {p,
+                       static_cast<uint32_t>(ceil_div(p.m, TallTile::kRows)),
+                       static_cast<uint32_t>(ceil_div(p.n, plan.cols)),
+                       static_cast<uint32_t>(plan.groups),
+                       plan.cols,
+                       is_plain_alpha(p.alpha),
+                       p.beta != 0 || p.activation != Activation::kNone,
+                       tall_stores(TILE, p)};
+  switch (tall_reads(p)) {
+    case TallReads::kQuads:
+      return launch_rows<TILE, TallReads::kQuads>(job, plan.warps, stream);
+    case TallReads::kPairs:
+      return launch_rows<TILE, TallReads::kPairs>(job, plan.warps, stream);
+    default:
+      return launch_rows<TILE, TallReads::kSingles>(job, plan.warps, stream);
+  }
+}
+
+void launch_piece(const Problem& problem, const Context& context) {
+  const TallPlan plan = tall_plan(problem, *context.device);
+  const Problem p = plan.swapped ? transposed(problem) : problem;
+  switch (plan.tile) {
+    case 0:
+      return launch_tile<0>(p, plan, context.stream);
+    case 1:
+      return launch_tile<1>(p, plan, context.stream);
+    case 2:
+      return launch_tile<2>(p, plan, context.stream);
+    case 3:
+      return launch_tile<3>(p, plan, context.stream);
+    case 4:
+      return launch_tile<4>(p, plan, context.stream);
+    default:
+      return launch_tile<5>(p, plan, context.stream);
+  }
+}
+
+}  // namespace
+
+void TallProduct::launch(const Problem& p, const Context& context) {
+  const TallSlices cut = tall_slices(p);
+  const auto launch_pieces = [&](const Problem& slice) {
+    for_each_piece(slice, {slice.m, slice.n, cut.piece, slice.batch},
+                   [&](const Problem& piece) { launch_piece(piece, context); });
+  };
+  if (cut.count == 1) return launch_pieces(p);
+  float* const sums = static_cast<float*>(context.workspace);
+  for_each_piece(p, {cut.m, cut.n, p.k, 1}, [&](const Problem& part) {
+    Problem whole = product_of_slices(part, sums);
+    for_each_piece(whole, {part.m, part.n, cut.slice, 1}, [&](Problem slice) {
+      slice.beta = 0;
+      slice.d = whole.d;
+      whole.d.data += part.m * part.n;
+      launch_pieces(slice);
+    });
+    launch_sum(sums, cut.count, part, context);
+  });
+}
+
+Redone redone_in_rows() { return redone_here(); }
+
+}  // namespace sgemm::split
