@@ -21,7 +21,7 @@ constexpr double kClusterSeconds = 1.1e-6;  // to add up a cluster's parts, for 
 // To share tiles that are left over, and for each of the blocks that share one.
 constexpr double kSharingSeconds = 3.8e-6, kPartSeconds = 0.5e-6;
 constexpr int64_t kLeastPart = 2;             // steps of k
-constexpr double kLaunchSeconds = 1.8e-6;     // pass and product, when there is nothing to do
+constexpr double kLaunchSeconds = 1.92e-6;    // pass and product, when there is nothing to do
 constexpr double kSumSeconds = 3.7e-6;        // one launch more
 constexpr double kPassBandwidth = 0.8;        // of a copy's
 constexpr double kFusedStepSeconds = 1.2e-6;  // to split a stage, which takes longer than its products
@@ -32,7 +32,8 @@ constexpr double kHalfStep = 0.68, kHalfRest = 0.8, kHalfFusedStep = 0.78, kHalf
 // Elements that are copied one by one; of an operand that doesn't lie along k it takes longer to begin with.
 constexpr double kFusedUnaligned = 2.1, kPassUnaligned = 1.25, kScatteredStripsSeconds = 0.35e-6;
 // For an operand that lies along k, whose lines may be short, and for one that doesn't.
-constexpr double kPassLine = 20, kPassStrips = 1.1;
+constexpr double kPassLine = 20, kPassStrips = 1.1, kPassLongStrips = 1.4, kStripsSeconds = 0.25e-6;
+constexpr int64_t kFewSlices = 4;
 constexpr int64_t kShortestLine = 16;
 constexpr double kPartialSectors = 2.7;  // to store rows that don't begin at multiples of 32 bytes
 constexpr int64_t kShortestSlice = 256;
@@ -66,13 +67,16 @@ double pass_seconds(const Shape& shape, const Problem& p, const Plan& plan, doub
   const double planes_of_row = 4.0 * plan.slices * steps(plan.slice) * kStep * shape.pairs;
   const auto split = [&](const ConstMatrix& x, int64_t size, bool along_k) {
     const double bytes = matrices(x, p.batch) * (4.0 * size * p.k + ceil_div(size, kTile) * kTile * planes_of_row);
-    const double lines = along_k ? 1 + kPassLine / std::max(p.k, kShortestLine) : kPassStrips;
+    const double lines = along_k                    ? 1 + kPassLine / std::max(p.k, kShortestLine)
+                         : plan.slices > kFewSlices ? kPassLongStrips
+                                                    : kPassStrips;
     return bytes / (kPassBandwidth * bandwidth) * lines * (quads(x) ? 1 : kPassUnaligned);
   };
   const bool a_along_k = runs_along_k(p.a.col, p.a.row), b_along_k = runs_along_k(p.b.row, p.b.col);
   const bool split_b = !plan.packed_b;
   const bool scattered_strips = (!a_along_k && !quads(p.a)) || (split_b && !b_along_k && !quads(p.b));
-  return split(p.a, p.m, a_along_k) + (split_b ? split(p.b, p.n, b_along_k) : 0) +
+  const bool strips = !a_along_k || (split_b && !b_along_k);
+  return split(p.a, p.m, a_along_k) + (split_b ? split(p.b, p.n, b_along_k) : 0) + (strips ? kStripsSeconds : 0) +
          (scattered_strips ? kScatteredStripsSeconds : 0);
 }
 
