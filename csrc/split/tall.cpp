@@ -22,7 +22,8 @@ constexpr double kFillSeconds = 0.4e-6, kFillWarpSeconds = 3.7e-9, kFillColumns 
 constexpr double kTileSeconds = 19e-9, kStepSeconds = 13.6e-9, kGroupSeconds = 11.6e-9, kGroupStepSeconds = 6.9e-9;
 // More for each step that is not read 16 bytes at a time, and, of a warp, one by one; for each group by how it is
 // stored, in the order of TallStores; where C is read.
-constexpr double kUnalignedStep = 7e-9, kSinglesOfWarp = 68e-9, kStored[] = {0, 3.3e-9, 12.2e-9, 0}, kAdded = 109e-9;
+constexpr double kUnalignedStep = 7e-9, kSinglesOfWarp = 68e-9, kStored[] = {0, 3.3e-9, 12.2e-9, 12.2e-9, 0},
+                 kAdded = 109e-9;
 constexpr double kBandwidth = 1.06;  // of a copy's
 // How much more of D is written where sectors are written in parts: 16 bytes, columns' pairs, rows and columns one by
 // one.
@@ -36,6 +37,8 @@ double written_in_parts(TallStores stores, const Problem& p) {
       return p.m % kSectorFloats ? kPartsOfPairs : 0;
     case TallStores::kTiles:
       return 0;
+    case TallStores::kColumns:
+      return kPartsOfPairs;
     default:
       return p.d.col == 1 ? kPartsOfRows : kPartsOfColumns;
   }
@@ -92,12 +95,15 @@ TallReads tall_reads(const Problem& p) {
 
 TallStores tall_stores(int tile, const Problem& p) {
   if (has_quads(p.d) && p.n % kSectorFloats == 0) return TallStores::kQuads;
-  const bool in_a_row = p.d.col == 1 && p.d.row == p.n && has_groups<4>(p.d.batch) && is_aligned<4>(p.d.data);
-  const int most = kTallMostBytes - tall_panel_bytes(tile, tall_cols(tile));
-  if (in_a_row && p.n <= tall_cols(tile) && kTallTiles[tile].warps * tall_staged_bytes(p.n) <= most)
-    return TallStores::kTiles;
-  if (has_quads(p.d)) return TallStores::kQuads;
-  return has_groups<2>(transposed(p.d)) ? TallStores::kPairs : TallStores::kSingles;
+  if (has_groups<2>(transposed(p.d))) return TallStores::kPairs;
+  const int cols = tall_cols(tile), most = kTallMostBytes - tall_panel_bytes(tile, cols);
+  if (p.n <= cols &&
+      kTallTiles[tile].warps * tall_staged_bytes(static_cast<int>(ceil_div(p.n, TallTile::kCols) * TallTile::kCols)) <=
+          most) {
+    if (p.d.col == 1 && p.d.row == p.n) return TallStores::kTiles;
+    if (p.d.row == 1) return TallStores::kColumns;
+  }
+  return has_quads(p.d) ? TallStores::kQuads : TallStores::kSingles;
 }
 
 TallPlan tall_plan(const Problem& problem, const Device& device) {

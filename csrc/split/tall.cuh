@@ -136,7 +136,7 @@ __device__ __forceinline__ void read_rows(LineElements<STEPS> (&x)[2], const flo
 template <int TILE, TallReads READS>
 __global__ void __launch_bounds__(32 * kTallTiles[TILE].warps, 1) split_tall(const __grid_constant__ TallJob job) {
   constexpr int kSteps = kTallTiles[TILE].steps();
-  constexpr int kPanelBytes = tall_panel_bytes(TILE, 1), kStagedBytes = tall_staged_bytes(1);  // of a column
+  constexpr int kPanelBytes = tall_panel_bytes(TILE, 1), kStagedBytes = tall_staged_bytes(1);  // a column
   extern __shared__ __align__(16) char panel_memory[];
   hopper::launch_dependents();
   const Problem& p = job.p;
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(32 * kTallTiles[TILE].warps, 1) split_tall(con
   const uint32_t warps = blockDim.x / 32, stride = job.groups * warps;
   uint32_t tile = (blockIdx.x - index * job.groups) * warps + warp;
   const TallPanel<kSteps> panel(panel_memory, job.cols);
-  char* const staged = panel_memory + job.cols * kPanelBytes + warp * kStagedBytes * p.n;
+  char* const staged = panel_memory + job.cols * kPanelBytes + warp * kStagedBytes * job.cols;
   const TallOutput output(job, entry, n0, reinterpret_cast<float*>(staged));
 
   const ConstMatrix a = p.a.matrix(entry);

@@ -53,11 +53,13 @@ struct TallPlan {
 TallPlan tall_plan(const Problem& p, const Device& device);
 
 // How A's rows are read: 16 bytes along k, two rows side by side, or one by one. And how D is written: 16 bytes along
-// n, two rows side by side, tiles whose rows follow each other in memory as a whole, or one by one.
+// n; two rows side by side; by way of shared memory, a tile whose rows follow each other, or columns of 16 rows; one by
+// one.
 enum class TallReads { kQuads, kPairs, kSingles };
 TallReads tall_reads(const Problem& p);  // of a problem that is not swapped
-enum class TallStores { kQuads, kPairs, kTiles, kSingles };
+enum class TallStores { kQuads, kPairs, kTiles, kColumns, kSingles };
 TallStores tall_stores(int tile, const Problem& p);
+constexpr bool is_staged(TallStores stores) { return stores == TallStores::kTiles || stores == TallStores::kColumns; }
 
 // What its kernels are given.
 struct TallJob {
@@ -68,12 +70,13 @@ struct TallJob {
   bool plain;       // no alpha of extreme size
   bool more;        // C is added, or there is an activation
   TallStores stores;
+  bool bulk;  // tiles begin where a bulk copy can
 };
 
 // A panel's shared memory, 16-bit planes in the order in which lanes read them and a word a column; and a warp's, for
 // its tile of D, if that is stored as a whole.
 constexpr int tall_panel_bytes(int tile, int cols) { return cols * (kTallTiles[tile].depth + 1) * 4; }
-constexpr int tall_staged_bytes(int64_t n) { return TallTile::kRows * static_cast<int>(n) * 4; }
+constexpr int tall_staged_bytes(int cols) { return TallTile::kRows * cols * 4; }
 constexpr int tall_cols(int tile) { return 128 * 128 / kTallTiles[tile].depth / 16 * 16; }  // of a panel, at most
 inline constexpr int kTallMostBytes = 224 * 1024;                                           // of a multiprocessor
 

@@ -59,14 +59,15 @@ class TallOutput {
       for (int e = 0; e < 4; ++e)
         if (first + 4 * e < inside_ && at.rows > 0)
           hopper::store(to + 4 * e * job_.p.d.col, make_float2(x[e], x[4 + e]));
-    } else if (job_.stores == TallStores::kTiles) {
-      const int n = static_cast<int>(job_.p.n);
-      float* const staged = staged_ + in_tile() * n + static_cast<int>(col0_) + first;
+    } else if (is_staged(job_.stores)) {
+      const bool tiles = job_.stores == TallStores::kTiles;
+      const int apart = tiles ? static_cast<int>(job_.p.n) : 1, wide = tiles ? 1 : TallTile::kRows;
+      float* const staged = staged_ + in_tile() * apart + (lane_col() + first) * wide;
 #pragma unroll
       for (int e = 0; e < 4; ++e)
         if (first + 4 * e < inside_) {
-          staged[4 * e] = x[e];
-          staged[4 * e + n] = x[4 + e];
+          staged[4 * e * wide] = x[e];
+          staged[4 * e * wide + apart] = x[4 + e];
         }
     } else {
 #pragma unroll
@@ -80,28 +81,39 @@ class TallOutput {
 
   // Behind the tile's last sums.
   __device__ __forceinline__ void end_tile(const TallRows& at) const {
-    if (job_.stores != TallStores::kTiles) return;
-    const int64_t first = at.row - in_tile(), left = job_.p.m - first;
-    const int n = static_cast<int>(job_.p.n), lane = threadIdx.x % 32;
-    float* const to = job_.p.d.data + job_.p.d.batch.offset(entry_) + first * n;
-    hopper::fence_async_proxy();
+    if (!is_staged(job_.stores)) return;
+    const int64_t first = at.row - in_tile();
+    const int rows = static_cast<int>(min(job_.p.m - first, int64_t{TallTile::kRows})), lane = threadIdx.x % 32;
+    const int cols = inside_ + lane_col(), size = rows * cols;
+    float* const to = d_ - lane_col() * job_.p.d.col + first * job_.p.d.row;
+    if (job_.stores == TallStores::kTiles && job_.bulk && rows == TallTile::kRows) {
+      hopper::fence_async_proxy();
+      __syncwarp();
+      if (lane == 0) hopper::store_bulk(to, staged_, size * 4);
+      return;
+    }
     __syncwarp();
-    if (left >= TallTile::kRows) {
-      if (lane == 0) hopper::store_bulk(to, staged_, TallTile::kRows * n * 4);
+    if (job_.stores == TallStores::kTiles) {
+#pragma unroll 4
+      for (int i = lane; i < size; i += 32) to[i] = staged_[i];
     } else {
-      for (int i = lane; i < static_cast<int>(left) * n; i += 32) to[i] = staged_[i];
+      const int row = lane % TallTile::kRows;
+#pragma unroll 4
+      for (int col = lane / TallTile::kRows; col < cols; col += 2)
+        if (row < rows) to[row + col * job_.p.d.col] = staged_[col * TallTile::kRows + row];
     }
   }
 
   // Until the tile before has been read from shared memory.
   __device__ __forceinline__ void wait() const {
-    if (job_.stores != TallStores::kTiles) return;
+    if (!is_staged(job_.stores)) return;
     if (threadIdx.x % 32 == 0) hopper::wait_bulk_stores();
     __syncwarp();
   }
 
  private:
-  // The first of the lane's rows of a tile.
+  // The first of the lane's columns of a panel, and of its rows of a tile.
+  __device__ __forceinline__ int lane_col() const { return place_of_col(job_.stores, threadIdx.x % 4, 0); }
   __device__ __forceinline__ static int in_tile() { return static_cast<int>(threadIdx.x) % 32 / 4 * 2; }
   __device__ __forceinline__ bool inside(const TallRows& at, int first, int i) const {
     return i / 4 < at.rows && first + i % 4 * apart_ < inside_;

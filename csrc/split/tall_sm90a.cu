@@ -13,7 +13,7 @@ void launch_rows(const TallJob& job, int warps, Stream stream) {
   const auto kernel = split_tall<TILE, READS>;
   allow_shared_bytes(reinterpret_cast<const void*>(kernel), kTallMostBytes, prepared);
   const int64_t blocks = int64_t{job.groups} * job.tiles_n * job.p.batch;
-  const int staged = job.stores == TallStores::kTiles ? warps * tall_staged_bytes(job.p.n) : 0;
+  const int staged = is_staged(job.stores) ? warps * tall_staged_bytes(job.cols) : 0;
   launch(kernel, blocks, 32 * warps, tall_panel_bytes(TILE, job.cols) + staged, 0, true, stream, job);
 }
 
@@ -26,7 +26,8 @@ void launch_tile(const Problem& p, const TallPlan& plan, Stream stream) {
                        plan.cols,
                        is_plain_alpha(p.alpha),
                        p.beta != 0 || p.activation != Activation::kNone,
-                       tall_stores(TILE, p)};
+                       tall_stores(TILE, p),
+                       has_groups<4>(p.d.batch) && is_aligned<4>(p.d.data)};
   switch (tall_reads(p)) {
     case TallReads::kQuads:
       return launch_rows<TILE, TallReads::kQuads>(job, plan.warps, stream);
