@@ -14,33 +14,39 @@ constexpr int kSmallBlock = 4;    // warps
 constexpr int kSectorFloats = 8;  // what memory is written in
 constexpr int64_t kFewPieces = 8;
 
-// Measured on an H200, over 9,700 problems, each with both sizes of blocks.
-constexpr double kFixedSeconds = 1.23e-6;
-// Until B is split: of a block, of its warps, and for every 8 columns of a warp, more for each step of k.
-constexpr double kFillSeconds = 0.4e-6, kFillWarpSeconds = 3.7e-9, kFillColumns = 0.54e-6, kFillStep = 0.23e-6;
-// Of a multiprocessor, for each tile, its steps of k, its groups of columns, and steps of those.
-constexpr double kTileSeconds = 19e-9, kStepSeconds = 13.6e-9, kGroupSeconds = 11.6e-9, kGroupStepSeconds = 6.9e-9;
-// More for each step that is not read 16 bytes at a time, and, of a warp, one by one; for each group by how it is
-// stored, in the order of TallStores; where C is read.
-constexpr double kUnalignedStep = 7e-9, kSinglesOfWarp = 68e-9, kStored[] = {0, 3.3e-9, 12.2e-9, 12.2e-9, 0},
-                 kAdded = 109e-9;
-constexpr double kBandwidth = 1.06;  // of a copy's
-// How much more of D is written where sectors are written in parts: 16 bytes, columns' pairs, rows and columns one by
-// one.
-constexpr double kPartsOfQuads = 1.45, kPartsOfPairs = 1.14, kPartsOfRows = 7.2, kPartsOfColumns = 2.53;
+// Measured on an H200, over 15,000 problems, each with both sizes of blocks.
+constexpr double kFixedSeconds = 1.4e-6;
+// Until B is split: of a block, and for every 8 columns of a warp, more for each step of k.
+constexpr double kFillSeconds = 0.39e-6, kFillColumns = 0.39e-6, kFillStep = 0.21e-6;
+// Of a multiprocessor, for each tile, its steps of k, its groups of columns, and steps of those. Of a warp's last tile,
+// which no other one hides, for each group and its steps.
+constexpr double kTileSeconds = 28e-9, kStepSeconds = 11e-9, kGroupSeconds = 4.3e-9, kGroupStepSeconds = 7.4e-9;
+constexpr double kLastGroupSeconds = 143e-9, kLastGroupStepSeconds = 10e-9;
+// More for each step that is not read 16 bytes at a time, and, of a warp, one by one; for each group where C is read.
+constexpr double kUnalignedStep = 7e-9, kSinglesOfWarp = 103e-9, kAdded = 106e-9;
+constexpr double kBandwidth = 0.95;  // of a copy's
 
-double written_in_parts(TallStores stores, const Problem& p) {
+// What it takes to store D: more for each group of columns, and how much more of D is written where sectors of memory
+// are written in parts.
+struct Storing {
+  double of_group, parts;
+};
+constexpr Storing kWholeQuads = {0, 0}, kCutQuads = {0, 1.31}, kWholePairs = {3.7e-9, 0}, kCutPairs = {3.7e-9, 0.96},
+                  kBulkTiles = {14.7e-9, 0}, kCopiedTiles = {24.5e-9, 0.96}, kColumns = {39.5e-9, 1.27},
+                  kSingleRows = {0, 6.3}, kSingleColumns = {0, 2.9};
+
+Storing storing(TallStores stores, const Problem& p) {
   switch (stores) {
     case TallStores::kQuads:
-      return p.n % kSectorFloats ? kPartsOfQuads : 0;
+      return p.n % kSectorFloats ? kCutQuads : kWholeQuads;
     case TallStores::kPairs:
-      return p.m % kSectorFloats ? kPartsOfPairs : 0;
+      return p.m % kSectorFloats ? kCutPairs : kWholePairs;
     case TallStores::kTiles:
-      return 0;
+      return stores_in_bulk(p) ? kBulkTiles : kCopiedTiles;
     case TallStores::kColumns:
-      return kPartsOfPairs;
+      return kColumns;
     default:
-      return p.d.col == 1 ? kPartsOfRows : kPartsOfColumns;
+      return p.d.col == 1 ? kSingleRows : kSingleColumns;
   }
 }
 
@@ -54,21 +60,19 @@ double seconds(const TallPlan& plan, const Problem& p, const Device& device) {
   const int64_t warps = std::min<int64_t>(ceil_div(blocks, device.sms), resident) * plan.warps;
   const int steps = tile.steps(), groups = plan.cols / TallTile::kCols;
   const TallReads reads = tall_reads(p);
-  const TallStores stores = tall_stores(plan.tile, p);
+  const Storing store = storing(tall_stores(plan.tile, p), p);
 
   const bool adds = p.beta != 0 && p.c.row != 0;  // a row of biases stays in the cache
-  const double of_group =
-      kGroupSeconds + steps * kGroupStepSeconds + kStored[static_cast<int>(stores)] + (adds ? kAdded : 0);
+  const double of_group = kGroupSeconds + steps * kGroupStepSeconds + store.of_group + (adds ? kAdded : 0);
   const double of_tile =
       kTileSeconds + steps * (kStepSeconds + (reads == TallReads::kQuads ? 0 : kUnalignedStep)) + groups * of_group;
   const double of_warp = reads == TallReads::kSingles ? steps * kSinglesOfWarp : 0;
-  const double compute =
-      double(waves * turns) * (double(warps) * of_tile + of_warp) * kH200.clock_ghz / device.clock_ghz;
-  const double fill = kFillSeconds + plan.warps * kFillWarpSeconds +
-                      double(ceil_div(plan.cols / 8, plan.warps)) * (kFillColumns + steps * kFillStep);
-  const double parts = written_in_parts(stores, p) * 4 * p.m * p.n * p.batch;
-  const double memory = (bytes(p) + parts) / (kBandwidth * device.bandwidth_gbs * 1e9);
-  return kFixedSeconds + double(waves) * fill + std::hypot(compute, memory);
+  const double last = groups * (kLastGroupSeconds + steps * kLastGroupStepSeconds);
+  const double compute = double(waves) * (double(turns) * (double(warps) * of_tile + of_warp) + last);
+  const double fill = kFillSeconds + double(ceil_div(plan.cols / 8, plan.warps)) * (kFillColumns + steps * kFillStep);
+  const double moved = bytes(p) + store.parts * 4 * p.m * p.n * p.batch;
+  return kFixedSeconds + double(waves) * fill +
+         std::hypot(compute * kH200.clock_ghz / device.clock_ghz, moved / (kBandwidth * device.bandwidth_gbs * 1e9));
 }
 
 }  // namespace
@@ -96,15 +100,17 @@ TallReads tall_reads(const Problem& p) {
 TallStores tall_stores(int tile, const Problem& p) {
   if (has_quads(p.d) && p.n % kSectorFloats == 0) return TallStores::kQuads;
   if (has_groups<2>(transposed(p.d))) return TallStores::kPairs;
-  const int cols = tall_cols(tile), most = kTallMostBytes - tall_panel_bytes(tile, cols);
-  if (p.n <= cols &&
-      kTallTiles[tile].warps * tall_staged_bytes(static_cast<int>(ceil_div(p.n, TallTile::kCols) * TallTile::kCols)) <=
-          most) {
-    if (p.d.col == 1 && p.d.row == p.n) return TallStores::kTiles;
-    if (p.d.row == 1) return TallStores::kColumns;
+  if (p.n <= tall_cols(tile)) {
+    const int cols = static_cast<int>(ceil_div(p.n, TallTile::kCols) * TallTile::kCols);
+    if (tall_panel_bytes(tile, cols) + kTallTiles[tile].warps * tall_staged_bytes(cols) <= kTallMostBytes) {
+      if (p.d.col == 1 && p.d.row == p.n) return TallStores::kTiles;
+      if (p.d.row == 1) return TallStores::kColumns;
+    }
   }
   return has_quads(p.d) ? TallStores::kQuads : TallStores::kSingles;
 }
+
+bool stores_in_bulk(const Problem& p) { return has_groups<4>(p.d.batch) && is_aligned<4>(p.d.data); }
 
 TallPlan tall_plan(const Problem& problem, const Device& device) {
   TallPlan plan = {};

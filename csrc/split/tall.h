@@ -59,6 +59,7 @@ enum class TallReads { kQuads, kPairs, kSingles };
 TallReads tall_reads(const Problem& p);  // of a problem that is not swapped
 enum class TallStores { kQuads, kPairs, kTiles, kColumns, kSingles };
 TallStores tall_stores(int tile, const Problem& p);
+bool stores_in_bulk(const Problem& p);  // whether such tiles begin where a bulk copy can
 constexpr bool is_staged(TallStores stores) { return stores == TallStores::kTiles || stores == TallStores::kColumns; }
 
 // What its kernels are given.
@@ -70,7 +71,7 @@ struct TallJob {
   bool plain;       // no alpha of extreme size
   bool more;        // C is added, or there is an activation
   TallStores stores;
-  bool bulk;  // tiles begin where a bulk copy can
+  bool bulk;  // stores_in_bulk()
 };
 
 // A panel's shared memory, 16-bit planes in the order in which lanes read them and a word a column; and a warp's, for

@@ -27,7 +27,7 @@ void launch_tile(const Problem& p, const TallPlan& plan, Stream stream) {
                        is_plain_alpha(p.alpha),
                        p.beta != 0 || p.activation != Activation::kNone,
                        tall_stores(TILE, p),
-                       has_groups<4>(p.d.batch) && is_aligned<4>(p.d.data)};
+                       stores_in_bulk(p)};
   switch (tall_reads(p)) {
     case TallReads::kQuads:
       return launch_rows<TILE, TallReads::kQuads>(job, plan.warps, stream);
