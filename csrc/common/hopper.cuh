@@ -99,17 +99,6 @@ __device__ __forceinline__ void copy_bulk(void* target, const void* source, uint
                : "memory");
 }
 
-// From shared memory, of which `bytes` of this thread's copies may be read still until the wait below.
-__device__ __forceinline__ void store_bulk(float* target, const float* source, uint32_t bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(target), "r"(shared_address(source)),
-               "r"(bytes)
-               : "memory");
-  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
-
-// Until this thread's stores have read what they store.
-__device__ __forceinline__ void wait_bulk_stores() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
-
 // Brings a tensor map to where copies look for it.
 __device__ __forceinline__ void prefetch_map(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");

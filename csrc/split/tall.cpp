@@ -32,8 +32,8 @@ struct Storing {
   double of_group, parts;
 };
 constexpr Storing kWholeQuads = {0, 0}, kCutQuads = {0, 1.31}, kWholePairs = {3.7e-9, 0}, kCutPairs = {3.7e-9, 0.96},
-                  kBulkTiles = {14.7e-9, 0}, kCopiedTiles = {24.5e-9, 0.96}, kColumns = {39.5e-9, 1.27},
-                  kSingleRows = {0, 6.3}, kSingleColumns = {0, 2.9};
+                  kTiles = {24.5e-9, 0.96}, kColumns = {39.5e-9, 1.27}, kSingleRows = {0, 6.3},
+                  kSingleColumns = {0, 2.9};
 
 Storing storing(TallStores stores, const Problem& p) {
   switch (stores) {
@@ -42,7 +42,7 @@ Storing storing(TallStores stores, const Problem& p) {
     case TallStores::kPairs:
       return p.m % kSectorFloats ? kCutPairs : kWholePairs;
     case TallStores::kTiles:
-      return stores_in_bulk(p) ? kBulkTiles : kCopiedTiles;
+      return kTiles;
     case TallStores::kColumns:
       return kColumns;
     default:
@@ -109,8 +109,6 @@ TallStores tall_stores(int tile, const Problem& p) {
   }
   return has_quads(p.d) ? TallStores::kQuads : TallStores::kSingles;
 }
-
-bool stores_in_bulk(const Problem& p) { return has_groups<4>(p.d.batch) && is_aligned<4>(p.d.data); }
 
 TallPlan tall_plan(const Problem& problem, const Device& device) {
   TallPlan plan = {};

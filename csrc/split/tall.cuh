@@ -181,7 +181,6 @@ __global__ void __launch_bounds__(32 * kTallTiles[TILE].warps, 1) split_tall(con
     }
     output.end_tile(rows);
   }
-  output.wait();  // shared memory is read to the end
 }
 
 }  // namespace sgemm::split

@@ -59,7 +59,6 @@ enum class TallReads { kQuads, kPairs, kSingles };
 TallReads tall_reads(const Problem& p);  // of a problem that is not swapped
 enum class TallStores { kQuads, kPairs, kTiles, kColumns, kSingles };
 TallStores tall_stores(int tile, const Problem& p);
-bool stores_in_bulk(const Problem& p);  // whether such tiles begin where a bulk copy can
 constexpr bool is_staged(TallStores stores) { return stores == TallStores::kTiles || stores == TallStores::kColumns; }
 
 // What its kernels are given.
@@ -71,11 +70,10 @@ struct TallJob {
   bool plain;       // no alpha of extreme size
   bool more;        // C is added, or there is an activation
   TallStores stores;
-  bool bulk;  // stores_in_bulk()
 };
 
 // A panel's shared memory, 16-bit planes in the order in which lanes read them and a word a column; and a warp's, for
-// its tile of D, if that is stored as a whole.
+// its tile of D, if it goes there.
 constexpr int tall_panel_bytes(int tile, int cols) { return cols * (kTallTiles[tile].depth + 1) * 4; }
 constexpr int tall_staged_bytes(int cols) { return TallTile::kRows * cols * 4; }
 constexpr int tall_cols(int tile) { return 128 * 128 / kTallTiles[tile].depth / 16 * 16; }  // of a panel, at most

@@ -18,7 +18,7 @@ struct TallRows {
 // A lane's sums on their way to D, through the guard.
 class TallOutput {
  public:
-  // `staged`: the warp's place for a tile that is stored as a whole.
+  // `staged`: the warp's place for a tile on its way.
   __device__ __forceinline__ TallOutput(const TallJob& job, uint32_t entry, int64_t n0, float* staged)
       : job_(job),
         entry_(entry),
@@ -30,7 +30,6 @@ class TallOutput {
 
   // The lane's of 16 rows from `first` on.
   __device__ __forceinline__ TallRows begin_tile(int64_t first, const uint32_t (&words)[2]) const {
-    wait();
     const int64_t row = first + in_tile();
     return {row,
             static_cast<int>(max(int64_t{0}, min(int64_t{2}, job_.p.m - row))),
@@ -84,31 +83,19 @@ class TallOutput {
     if (!is_staged(job_.stores)) return;
     const int64_t first = at.row - in_tile();
     const int rows = static_cast<int>(min(job_.p.m - first, int64_t{TallTile::kRows})), lane = threadIdx.x % 32;
-    const int cols = inside_ + lane_col(), size = rows * cols;
+    const int cols = inside_ + lane_col();
     float* const to = d_ - lane_col() * job_.p.d.col + first * job_.p.d.row;
-    if (job_.stores == TallStores::kTiles && job_.bulk && rows == TallTile::kRows) {
-      hopper::fence_async_proxy();
-      __syncwarp();
-      if (lane == 0) hopper::store_bulk(to, staged_, size * 4);
-      return;
-    }
     __syncwarp();
     if (job_.stores == TallStores::kTiles) {
 #pragma unroll 4
-      for (int i = lane; i < size; i += 32) to[i] = staged_[i];
+      for (int i = lane; i < rows * cols; i += 32) to[i] = staged_[i];
     } else {
       const int row = lane % TallTile::kRows;
 #pragma unroll 4
       for (int col = lane / TallTile::kRows; col < cols; col += 2)
         if (row < rows) to[row + col * job_.p.d.col] = staged_[col * TallTile::kRows + row];
     }
-  }
-
-  // Until the tile before has been read from shared memory.
-  __device__ __forceinline__ void wait() const {
-    if (!is_staged(job_.stores)) return;
-    if (threadIdx.x % 32 == 0) hopper::wait_bulk_stores();
-    __syncwarp();
+    __syncwarp();  // before the next tile's sums
   }
 
  private:

@@ -26,8 +26,7 @@ void launch_tile(const Problem& p, const TallPlan& plan, Stream stream) {
                        plan.cols,
                        is_plain_alpha(p.alpha),
                        p.beta != 0 || p.activation != Activation::kNone,
-                       tall_stores(TILE, p),
-                       stores_in_bulk(p)};
+                       tall_stores(TILE, p)};
   switch (tall_reads(p)) {
     case TallReads::kQuads:
       return launch_rows<TILE, TallReads::kQuads>(job, plan.warps, stream);
