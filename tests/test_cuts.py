@@ -1,4 +1,4 @@
-"""ieee_small, ieee_large and ieee_tall: each way to cut a product up, wherever the operands lie."""
+"""Each way to cut a product up, wherever its operands lie: ieee_small, ieee_large, tall rows."""
 
 from __future__ import annotations
 
@@ -39,12 +39,21 @@ SHAPES = {
         (150000, 6, 9), (140001, 12, 17), (120000, 16, 8), (60000, 30, 40), (50, 27996, 22),
         (57, 31420, 90),
     ),
+    # Each depth of k, whole and not; columns that are stored by fours, by way of shared memory and
+    # one by one; several panels, many tiles a warp; pieces and slices of k; both ways round.
+    "split_fp16x3_tall": (
+        (16, 16, 16), (1, 1, 1), (2, 3, 5), (17, 8, 17), (2000, 24, 33), (2001, 7, 49),
+        (4097, 64, 65), (4100, 13, 97), (3001, 33, 128), (6000, 130, 129), (999, 300, 100),
+        (64, 1280, 27), (197, 3001, 48), (5, 7, 300), (700, 100, 1100), (300001, 4, 4),
+        (2, 300000, 5), (60000, 72, 64), (130, 60001, 40), (40000, 257, 20), (20000, 65, 96),
+    ),
 }  # fmt: skip
 # Of square products.
 SIZES = {
     "ieee_small": (40,),
     "ieee_large": (160, 1024, 1200),
     "ieee_tall": (24, 200),
+    "split_fp16x3_tall": (24, 100),
 }
 
 ROWS = row_params(("cuda",), keep=lambda row: row.name in SHAPES)
@@ -112,13 +121,23 @@ def test_small_products_are_chosen(shape: tuple[int, int, int]) -> None:
 
 
 @needs_cuda_build
-@pytest.mark.parametrize("shape", [(10**6, 8, 8), (400_000, 4, 4), (300_000, 7, 9)])
-def test_tall_products_are_chosen(shape: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize(
+    ("shape", "row"),
+    [
+        ((10**6, 8, 8), "ieee_tall"),
+        ((400_000, 4, 4), "ieee_tall"),
+        ((300_000, 7, 9), "ieee_tall"),
+        ((500_000, 64, 64), "split_fp16x3_tall"),
+        ((10**6, 32, 32), "split_fp16x3_tall"),
+        ((200_000, 64, 128), "split_fp16x3_tall"),
+    ],
+)
+def test_tall_products_are_chosen(shape: tuple[int, int, int], row: str) -> None:
     m, n, k = shape
     for pair in PAIRS:
         a, b = meta(m, k, pair[0]), meta(k, n, pair[1])
-        assert torch_sgemm.explain(a, b, device=torch_sgemm.Device()).chosen == "ieee_tall"
-        assert torch_sgemm.explain(b.mT, a.mT, device=torch_sgemm.Device()).chosen == "ieee_tall"
+        assert torch_sgemm.explain(a, b, device=torch_sgemm.Device()).chosen == row
+        assert torch_sgemm.explain(b.mT, a.mT, device=torch_sgemm.Device()).chosen == row
 
 
 @needs_cuda_build
