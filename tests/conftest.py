@@ -12,6 +12,10 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+# Some virtual machines advertise AMX and trap it: oneDNN, which PyTorch's CPU kernels call, is kept
+# from it before its first use.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
+
 settings.register_profile(
     "sgemm",
     deadline=None,
