@@ -342,7 +342,7 @@ def left_over(row: Kernel) -> int:
 def test_tiles_left_over(row: Kernel, k: int, layouts: str) -> None:
     """Blocks share each of the last tiles: exact, certified, and the same beside busy streams."""
     here(row)
-    m, n = left_over(row), row.bn * 3 // 4 + 1
+    m, n = left_over(row), row.bn - min(28, row.bn // 2)
 
     a, b, c = (integers(shape, 1, "cuda") for shape in ((m, k), (k, n), (m, n)))
     out = c.clone()
@@ -376,7 +376,6 @@ def test_workspace_limit(row: Kernel, mib: int, monkeypatch: pytest.MonkeyPatch)
     """Pieces of the batch, of m and n, of k: the same exact sums, in the memory allowed."""
     here(row)
     monkeypatch.setenv("TORCH_SGEMM_WORKSPACE", str(mib))
-    most = 0
     for m, n, k, batch in ((1000, 900, 500, 1), (130, 260, 30000, 1), (200, 100, 700, 9)):
         a = integers((batch, m, k), 1, "cuda")
         b = integers((batch, k, n), 2, "cuda")
@@ -390,8 +389,8 @@ def test_workspace_limit(row: Kernel, mib: int, monkeypatch: pytest.MonkeyPatch)
         taken = torch.cuda.max_memory_allocated() - allocated
         assert torch.equal(out.double(), expected), (m, n, k, batch)
         assert taken <= (mib << 20) + 2**20  # what the allocator rounds up
-        most = max(most, taken)
-    assert most > 0
+        # Only the tall row splits in registers; it wants memory for many pieces of k.
+        assert (taken > 0) == (row.name != "split_fp16x3_tall" or k > 1024)
 
 
 @pytest.mark.gpu

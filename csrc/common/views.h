@@ -32,16 +32,11 @@ bool has_groups(const BatchStride& batch) {
   return batch.stride % COUNT == 0 && batch.group_stride % COUNT == 0;
 }
 
-// Whether COUNT elements can be read or written there at once.
-template <int COUNT, class T>
-bool is_aligned(const T* data) {
-  return reinterpret_cast<uintptr_t>(data) % (COUNT * sizeof(T)) == 0;
-}
-
 // Whether a row's elements lie side by side, and rows begin where COUNT of them can be read at once.
 template <int COUNT, class T>
 bool has_aligned_rows(const MatrixView<T>& x) {
-  return x.col == 1 && x.row % COUNT == 0 && has_groups<COUNT>(x.batch) && is_aligned<COUNT>(x.data);
+  return x.col == 1 && x.row % COUNT == 0 && has_groups<COUNT>(x.batch) &&
+         reinterpret_cast<uintptr_t>(x.data) % (COUNT * sizeof(T)) == 0;
 }
 
 // Whether COUNT neighbours of a row can be read, or written, at once, to the row's end.

@@ -81,6 +81,29 @@ __device__ __forceinline__ void take_largest(uint32_t (&largest)[4], const float
   largest[3] = max(largest[3], magnitude(v.w));
 }
 
+// Magnitudes of a thread's elements of a row. `smallest` is of those that aren't zero, less one.
+struct Magnitudes {
+  uint32_t largest = 0, smallest = ~0u;
+
+  __device__ __forceinline__ void take(float x) {
+    largest = max(largest, magnitude(x));
+    smallest = min(smallest, magnitude(x) - 1);
+  }
+  __device__ __forceinline__ void take(const float4& v) {
+    take(v.x);
+    take(v.y);
+    take(v.z);
+    take(v.w);
+  }
+
+  // Whether one loses accuracy in a row that is divided by 2^exponent: seldom, so that only then they are counted.
+  template <class F>
+  __device__ __forceinline__ bool some_small(int exponent) const {
+    const uint32_t limit = __float_as_uint(F::kSmall * power_of_two(exponent));  // 0 if it underflows: none is small
+    return smallest < max(limit, 1u) - 1;
+  }
+};
+
 // Four scaled elements' planes, two elements a word.
 template <class F>
 struct QuadPlanes {

@@ -31,7 +31,8 @@ constexpr double kFusedLaunchSeconds = 1.9e-6;
 constexpr double kHalfStep = 0.68, kHalfRest = 0.8, kHalfFusedStep = 0.78, kHalfFusedRest = 0.64;
 // Elements that are copied one by one; of an operand that doesn't lie along k it takes longer to begin with.
 constexpr double kFusedUnaligned = 2.1, kPassUnaligned = 1.25, kScatteredStripsSeconds = 0.35e-6;
-// For an operand that lies along k, whose lines may be short, and for one that doesn't.
+// For an operand that lies along k, whose lines may be short, and for one that doesn't, in few slices and in many; and
+// to begin with, if there is such a one.
 constexpr double kPassLine = 20, kPassStrips = 1.1, kPassLongStrips = 1.4, kStripsSeconds = 0.25e-6;
 constexpr int64_t kFewSlices = 4;
 constexpr int64_t kShortestLine = 16;
@@ -65,19 +66,17 @@ int parts(const Shape& shape, const Plan& plan, const Device& device) {
 // It reads operands and writes planes.
 double pass_seconds(const Shape& shape, const Problem& p, const Plan& plan, double bandwidth) {
   const double planes_of_row = 4.0 * plan.slices * steps(plan.slice) * kStep * shape.pairs;
+  const double of_strips = plan.slices > kFewSlices ? kPassLongStrips : kPassStrips;
   const auto split = [&](const ConstMatrix& x, int64_t size, bool along_k) {
     const double bytes = matrices(x, p.batch) * (4.0 * size * p.k + ceil_div(size, kTile) * kTile * planes_of_row);
-    const double lines = along_k                    ? 1 + kPassLine / std::max(p.k, kShortestLine)
-                         : plan.slices > kFewSlices ? kPassLongStrips
-                                                    : kPassStrips;
+    const double lines = along_k ? 1 + kPassLine / std::max(p.k, kShortestLine) : of_strips;
     return bytes / (kPassBandwidth * bandwidth) * lines * (quads(x) ? 1 : kPassUnaligned);
   };
   const bool a_along_k = runs_along_k(p.a.col, p.a.row), b_along_k = runs_along_k(p.b.row, p.b.col);
-  const bool split_b = !plan.packed_b;
-  const bool scattered_strips = (!a_along_k && !quads(p.a)) || (split_b && !b_along_k && !quads(p.b));
-  const bool strips = !a_along_k || (split_b && !b_along_k);
-  return split(p.a, p.m, a_along_k) + (split_b ? split(p.b, p.n, b_along_k) : 0) + (strips ? kStripsSeconds : 0) +
-         (scattered_strips ? kScatteredStripsSeconds : 0);
+  const bool split_b = !plan.packed_b, strips_a = !a_along_k, strips_b = split_b && !b_along_k;
+  const bool scattered = (strips_a && !quads(p.a)) || (strips_b && !quads(p.b));
+  return split(p.a, p.m, a_along_k) + (split_b ? split(p.b, p.n, b_along_k) : 0) +
+         (strips_a || strips_b ? kStripsSeconds : 0) + (scattered ? kScatteredStripsSeconds : 0);
 }
 
 double seconds(const Shape& shape, const Problem& p, const Device& device, const Plan& plan) {

@@ -50,7 +50,25 @@ Storing storing(TallStores stores, const Problem& p) {
   }
 }
 
-// Of a problem that is not swapped.
+// Of problems that are not swapped.
+TallReads reads(const Problem& p) {
+  if (has_quads(p.a)) return TallReads::kQuads;
+  return has_groups<2>(transposed(p.a)) ? TallReads::kPairs : TallReads::kSingles;
+}
+
+TallStores stores(int tile, const Problem& p) {
+  if (has_quads(p.d) && p.n % kSectorFloats == 0) return TallStores::kQuads;
+  if (has_groups<2>(transposed(p.d))) return TallStores::kPairs;
+  if (p.n <= tall_cols(tile)) {
+    const int cols = static_cast<int>(ceil_div(p.n, TallTile::kCols) * TallTile::kCols);
+    if (tall_panel_bytes(tile, cols) + kTallTiles[tile].warps * tall_staged_bytes(cols) <= kTallMostBytes) {
+      if (p.d.col == 1 && p.d.row == p.n) return TallStores::kTiles;
+      if (p.d.row == 1) return TallStores::kColumns;
+    }
+  }
+  return has_quads(p.d) ? TallStores::kQuads : TallStores::kSingles;
+}
+
 double seconds(const TallPlan& plan, const Problem& p, const Device& device) {
   const TallTile& tile = kTallTiles[plan.tile];
   const int resident = tile.warps / plan.warps;
@@ -59,14 +77,14 @@ double seconds(const TallPlan& plan, const Problem& p, const Device& device) {
   const int64_t turns = ceil_div(ceil_div(p.m, TallTile::kRows), plan.groups * plan.warps);  // of a warp
   const int64_t warps = std::min<int64_t>(ceil_div(blocks, device.sms), resident) * plan.warps;
   const int steps = tile.steps(), groups = plan.cols / TallTile::kCols;
-  const TallReads reads = tall_reads(p);
-  const Storing store = storing(tall_stores(plan.tile, p), p);
+  const Storing store = storing(plan.stores, p);
 
   const bool adds = p.beta != 0 && p.c.row != 0;  // a row of biases stays in the cache
   const double of_group = kGroupSeconds + steps * kGroupStepSeconds + store.of_group + (adds ? kAdded : 0);
-  const double of_tile =
-      kTileSeconds + steps * (kStepSeconds + (reads == TallReads::kQuads ? 0 : kUnalignedStep)) + groups * of_group;
-  const double of_warp = reads == TallReads::kSingles ? steps * kSinglesOfWarp : 0;
+  const double of_tile = kTileSeconds +
+                         steps * (kStepSeconds + (plan.reads == TallReads::kQuads ? 0 : kUnalignedStep)) +
+                         groups * of_group;
+  const double of_warp = plan.reads == TallReads::kSingles ? steps * kSinglesOfWarp : 0;
   const double last = groups * (kLastGroupSeconds + steps * kLastGroupStepSeconds);
   const double compute = double(waves) * (double(turns) * (double(warps) * of_tile + of_warp) + last);
   const double fill = kFillSeconds + double(ceil_div(plan.cols / 8, plan.warps)) * (kFillColumns + steps * kFillStep);
@@ -92,29 +110,13 @@ TallSlices tall_slices(const Problem& p) {
   return cut;
 }
 
-TallReads tall_reads(const Problem& p) {
-  if (has_quads(p.a)) return TallReads::kQuads;
-  return has_groups<2>(transposed(p.a)) ? TallReads::kPairs : TallReads::kSingles;
-}
-
-TallStores tall_stores(int tile, const Problem& p) {
-  if (has_quads(p.d) && p.n % kSectorFloats == 0) return TallStores::kQuads;
-  if (has_groups<2>(transposed(p.d))) return TallStores::kPairs;
-  if (p.n <= tall_cols(tile)) {
-    const int cols = static_cast<int>(ceil_div(p.n, TallTile::kCols) * TallTile::kCols);
-    if (tall_panel_bytes(tile, cols) + kTallTiles[tile].warps * tall_staged_bytes(cols) <= kTallMostBytes) {
-      if (p.d.col == 1 && p.d.row == p.n) return TallStores::kTiles;
-      if (p.d.row == 1) return TallStores::kColumns;
-    }
-  }
-  return has_quads(p.d) ? TallStores::kQuads : TallStores::kSingles;
-}
-
 TallPlan tall_plan(const Problem& problem, const Device& device) {
   TallPlan plan = {};
   plan.swapped = problem.m < problem.n;
   const Problem p = plan.swapped ? transposed(problem) : problem;
   while (kTallTiles[plan.tile].depth < p.k) ++plan.tile;
+  plan.reads = reads(p);
+  plan.stores = stores(plan.tile, p);
   const TallTile& tile = kTallTiles[plan.tile];
   const int64_t panels = std::max<int64_t>(1, ceil_div(p.n, tall_cols(plan.tile)));
   plan.cols =

@@ -29,12 +29,12 @@ struct TallPanel {
   // Columns from n0 on. Whether all of them are plain, once it is filled.
   template <TallReads READS>
   __device__ __forceinline__ bool fill(const TallJob& job, const ConstMatrix& b, int64_t n0) const {
-    const int lane = threadIdx.x % 32, c = lane / 4, first_k = place_of_k<READS>(lane % 4, 0);
+    const int lane = threadIdx.x % 32, c = lane / 4, first_k = place_of(READS, lane % 4, 0);
     bool plain = true;
 #pragma unroll 1
     for (int at = threadIdx.x / 32; at < job.cols / 8; at += blockDim.x / 32) {
       const int of_lane = c / 2, e = at % 2 * 2 + c % 2;  // whose column it is
-      const int64_t col = n0 + at / 2 * 16 + place_of_col(job.stores, of_lane, e);
+      const int64_t col = n0 + at / 2 * 16 + place_of(job.stores, of_lane, e);
       const float* const from = b.data + col * b.col + first_k * b.row;
       const int k_left = col < b.cols ? static_cast<int>(b.rows) - first_k : 0;
       LineElements<STEPS> x;
@@ -42,7 +42,7 @@ struct TallPanel {
       for (int s = 0; s < STEPS; ++s)
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const int q = s * TallTile::kStep + place_of_k<READS>(0, i);
+          const int q = s * TallTile::kStep + place_of(READS, 0, i);
           x[s][i] = q < k_left ? from[q * b.row] : 0.0f;
         }
       const uint32_t largest = largest_magnitude(x);
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(32 * kTallTiles[TILE].warps, 1) split_tall(con
   const TallOutput output(job, entry, n0, reinterpret_cast<float*>(staged));
 
   const ConstMatrix a = p.a.matrix(entry);
-  const int first_k = place_of_k<READS>(lane % 4, 0);
+  const int first_k = place_of(READS, lane % 4, 0);
   const float* const from = a.data + first_k * a.col;
   LineElements<kSteps> x[2];
   const auto read = [&] {

@@ -41,25 +41,25 @@ struct TallSlices {
 };
 TallSlices tall_slices(const Problem& p);
 
+// How A's rows are read: 16 bytes along k, two rows side by side, or one by one. And how D is written: 16 bytes along
+// n; two rows side by side; by way of shared memory, a tile whose rows follow each other, or columns of 16 rows; one by
+// one.
+enum class TallReads { kQuads, kPairs, kSingles };
+enum class TallStores { kQuads, kPairs, kTiles, kColumns, kSingles };
+constexpr bool is_staged(TallStores stores) { return stores == TallStores::kTiles || stores == TallStores::kColumns; }
+
 // Of a problem of one piece.
 struct TallPlan {
-  int tile;        // of kTallTiles
-  bool swapped;    // the transposed product, D^T = B^T A^T
+  int tile;      // of kTallTiles
+  bool swapped;  // the transposed product, D^T = B^T A^T
+  TallReads reads;
+  TallStores stores;
   int cols;        // of a panel of B, in whole groups of 16
   int warps;       // of a block
   int64_t groups;  // blocks that share the rows of one panel
   double seconds;  // predicted
 };
 TallPlan tall_plan(const Problem& p, const Device& device);
-
-// How A's rows are read: 16 bytes along k, two rows side by side, or one by one. And how D is written: 16 bytes along
-// n; two rows side by side; by way of shared memory, a tile whose rows follow each other, or columns of 16 rows; one by
-// one.
-enum class TallReads { kQuads, kPairs, kSingles };
-TallReads tall_reads(const Problem& p);  // of a problem that is not swapped
-enum class TallStores { kQuads, kPairs, kTiles, kColumns, kSingles };
-TallStores tall_stores(int tile, const Problem& p);
-constexpr bool is_staged(TallStores stores) { return stores == TallStores::kTiles || stores == TallStores::kColumns; }
 
 // What its kernels are given.
 struct TallJob {

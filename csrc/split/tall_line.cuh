@@ -5,14 +5,10 @@
 
 namespace sgemm::split {
 
-// Of 16 of k, the place of the e-th of a lane's four.
-template <TallReads READS>
-__device__ __forceinline__ int place_of_k(int t, int e) {
-  return READS == TallReads::kQuads ? 4 * t + e : 4 * e + t;
-}
-// Of 16 columns, likewise.
-__device__ __forceinline__ int place_of_col(TallStores stores, int t, int e) {
-  return stores == TallStores::kQuads ? 4 * t + e : 4 * e + t;
+// Of 16 of k, or of 16 columns, the place of the e-th of a lane's four, by how they are read or stored.
+template <class How>
+__device__ __forceinline__ int place_of(How how, int t, int e) {
+  return how == How::kQuads ? 4 * t + e : 4 * e + t;
 }
 
 // A row of A or a column of B: a lane's elements, a quarter of it.
@@ -49,15 +45,15 @@ __device__ __forceinline__ uint32_t largest_magnitude(const LineElements<STEPS>&
   return __float_as_uint(of_quad(largest, larger_or_nan));
 }
 
-// Twice the bits of the smallest magnitude that isn't zero, less one: of the lane's elements.
+// Whether one of the lane's elements loses accuracy by their line's scale.
 template <int STEPS>
-__device__ __forceinline__ uint32_t smallest_magnitude(const LineElements<STEPS>& x) {
-  uint32_t smallest = ~0u;
+__device__ __forceinline__ bool some_small(const LineElements<STEPS>& x, int exponent) {
+  Magnitudes own;
 #pragma unroll
   for (int s = 0; s < STEPS; ++s)
 #pragma unroll
-    for (int e = 0; e < 4; ++e) smallest = min(smallest, 2 * __float_as_uint(x[s][e]) - 1);
-  return smallest;
+    for (int e = 0; e < 4; ++e) own.take(x[s][e]);
+  return own.some_small<Fp16x3>(exponent);
 }
 
 // How many of a line's elements lose accuracy by their scale.
@@ -98,10 +94,7 @@ __device__ __forceinline__ void split_rows(const LineElements<STEPS> (&x)[2], Ro
     }
   }
   if (__any_sync(~0u, extremes.small_or_zero())) {  // zeros are frequent, small ones are not
-    bool some = false;
-#pragma unroll
-    for (int h = 0; h < 2; ++h)
-      some = some || smallest_magnitude(x[h]) < 2 * __float_as_uint(Fp16x3::kSmall * power_of_two(exponent[h])) - 1;
+    const bool some = some_small(x[0], exponent[0]) || some_small(x[1], exponent[1]);
     if (__any_sync(~0u, some)) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) small[h] = count_small(x[h], power_of_two(-exponent[h]));

@@ -23,8 +23,8 @@ class TallOutput {
       : job_(job),
         entry_(entry),
         staged_(staged),
-        col0_(n0 + place_of_col(job.stores, threadIdx.x % 4, 0)),
-        apart_(place_of_col(job.stores, 0, 1)),
+        col0_(n0 + place_of(job.stores, threadIdx.x % 4, 0)),
+        apart_(place_of(job.stores, 0, 1)),
         inside_(static_cast<int>(min(job.p.n - col0_, int64_t{job.cols}))),
         d_(job.p.d.data + job.p.d.batch.offset(entry) + col0_ * job.p.d.col) {}
 
@@ -100,7 +100,7 @@ class TallOutput {
 
  private:
   // The first of the lane's columns of a panel, and of its rows of a tile.
-  __device__ __forceinline__ int lane_col() const { return place_of_col(job_.stores, threadIdx.x % 4, 0); }
+  __device__ __forceinline__ int lane_col() const { return place_of(job_.stores, threadIdx.x % 4, 0); }
   __device__ __forceinline__ static int in_tile() { return static_cast<int>(threadIdx.x) % 32 / 4 * 2; }
   __device__ __forceinline__ bool inside(const TallRows& at, int first, int i) const {
     return i / 4 < at.rows && first + i % 4 * apart_ < inside_;

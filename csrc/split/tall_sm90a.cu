@@ -26,8 +26,8 @@ void launch_tile(const Problem& p, const TallPlan& plan, Stream stream) {
                        plan.cols,
                        is_plain_alpha(p.alpha),
                        p.beta != 0 || p.activation != Activation::kNone,
-                       tall_stores(TILE, p)};
-  switch (tall_reads(p)) {
+                       plan.stores};
+  switch (plan.reads) {
     case TallReads::kQuads:
       return launch_rows<TILE, TallReads::kQuads>(job, plan.warps, stream);
     case TallReads::kPairs:
