@@ -6,29 +6,39 @@
 
 namespace sgemm {
 
-constexpr int kReadAtOnce = 16;  // slices: one after the other, each would wait for memory
+constexpr int kReadAtOnce = 20;  // slices: one after the other, each would wait for memory
+constexpr int kSumThreads = 256, kSumGroups = 8;
 
-// D = f(alpha * (the slices' sum, first to last) + beta * C).
-static __global__ void __launch_bounds__(256) sum_slices(const float* partials, int64_t slices, Problem p) {
+// D = f(alpha * (the slices' sum) + beta * C). A block's threads are in `groups`, each with a part of the slices for
+// the same elements; parts are summed first to last, and then these sums.
+static __global__ void __launch_bounds__(kSumThreads)
+    sum_slices(const float* partials, int64_t slices, int groups, const __grid_constant__ Problem p) {
+  __shared__ float sums[kSumThreads];
+  const int elements = kSumThreads / groups, group = threadIdx.x / elements, element = threadIdx.x - group * elements;
+  const int64_t count = p.m * p.n, x = int64_t{blockIdx.x} * elements + element, part = ceil_div(slices, groups);
+  const int64_t i = count >> 32 ? x / p.n : static_cast<uint32_t>(x) / static_cast<uint32_t>(p.n), j = x - i * p.n;
+  const int64_t begin = min(slices, group * part);
+  int64_t left = x < count ? min(slices - begin, part) : 0;
+  const float* from = partials + begin * count + x;
   wait_for_predecessor();
-  const int64_t count = p.m * p.n;
-  for (int64_t x = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; x < count; x += int64_t{gridDim.x} * blockDim.x) {
-    float sum = 0;
-    const float* part = partials + x;
-    int64_t left = slices;
-    for (; left >= kReadAtOnce; left -= kReadAtOnce, part += kReadAtOnce * count) {
-      float parts[kReadAtOnce];
+  float sum = 0;
+  for (; left > 0; left -= kReadAtOnce) {
+    float parts[kReadAtOnce];
 #pragma unroll
-      for (int i = 0; i < kReadAtOnce; ++i) parts[i] = part[i * count];
+    for (int r = 0; r < kReadAtOnce; ++r, from += count) parts[r] = r < left ? *from : 0.0f;
 #pragma unroll
-      for (int i = 0; i < kReadAtOnce; ++i) sum += parts[i];
-    }
-    for (; left > 0; --left, part += count) sum += *part;
-    const int64_t i = x / p.n, j = x % p.n;
-    float value = p.alpha * sum;
-    if (p.beta != 0) value += p.beta * *p.c.at(i, j);
-    *p.d.at(i, j) = activated(p.activation, value);
+    for (int r = 0; r < kReadAtOnce; ++r) sum += parts[r];
   }
+  if (groups > 1) {
+    sums[threadIdx.x] = sum;
+    __syncthreads();
+    if (group > 0) return;
+    for (int g = 1; g < groups; ++g) sum += sums[g * elements + element];
+  }
+  if (x >= count) return;
+  float value = p.alpha * sum;
+  if (p.beta != 0) value += p.beta * *p.c.at(i, j);
+  *p.d.at(i, j) = activated(p.activation, value);
 }
 
 // The product of which slices of k are computed: plain sums, one behind the other.
@@ -41,8 +51,9 @@ inline Problem product_of_slices(Problem p, float* partials) {
 }
 
 inline void launch_sum(const float* partials, int64_t slices, const Problem& p, const Context& context) {
-  const int64_t blocks = ceil_div(p.m * p.n, 256), most = 8 * context.device->sms;
-  launch(sum_slices, blocks < most ? blocks : most, 256, 0, 1, true, context.stream, partials, slices, p);
+  const int groups = slices > kReadAtOnce ? kSumGroups : 1;
+  launch(sum_slices, ceil_div(p.m * p.n, kSumThreads / groups), kSumThreads, 0, 1, true, context.stream, partials,
+         slices, groups, p);
 }
 
 }  // namespace sgemm
