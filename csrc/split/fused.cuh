@@ -318,11 +318,14 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   if (threadIdx.x < kConverters) {
     hopper::release_registers<88>();
     const int operand = threadIdx.x / (kConverters / 2), t = threadIdx.x % (kConverters / 2);
-    if (operand == 0)
+    float* const raw_b = raw + Raw::kStages * Raw::kFloatsA;
+    if constexpr (A_ALONG_M == B_ALONG_N && Shape::kRows == Shape::kCols)  // one code for both: caches of it are small
+      convert_operand<R, A_ALONG_M, Shape::kRows>(job, operand, ring, operand ? raw_b : raw, loader.full[operand],
+                                                  shared, share, t);
+    else if (operand == 0)
       convert_operand<R, A_ALONG_M, Shape::kRows>(job, 0, ring, raw, loader.full[0], shared, share, t);
     else
-      convert_operand<R, B_ALONG_N, Shape::kCols>(job, 1, ring, raw + Raw::kStages * Raw::kFloatsA, loader.full[1],
-                                                  shared, share, t);
+      convert_operand<R, B_ALONG_N, Shape::kCols>(job, 1, ring, raw_b, loader.full[1], shared, share, t);
   } else {
     hopper::acquire_registers<168>();
     const int t = threadIdx.x - kConverters;
