@@ -11,7 +11,7 @@ namespace {
 constexpr double kLaunchSeconds = 2.2e-6;
 constexpr double kBlockSeconds = 3.2e-6;  // to fill the pipeline, to add up and to store
 constexpr double kNextSeconds = 5.5e-6;   // the same for blocks that wait for others to end
-constexpr double kSumSeconds = 4e-6;      // one launch more
+constexpr double kSumSeconds = 3.4e-6;    // one launch more
 // Of a copy's bandwidth, along k and along m, there for up to 8 columns and for 16.
 constexpr double kReadAlongK = 0.93, kReadAlongM = 0.9, kReadAlongM16 = 0.475;
 // Of the FFMA peak, where columns fill the width: A along k and B too, or B along n, beyond the width; A along m.

@@ -29,9 +29,10 @@ constexpr double kClusterRoom[] = {1, 1, 0.97, 0.91};  // of the multiprocessors
 constexpr double kAAlongK = 1.42, kBAlongK = 1.05, kSinglesAcross = 0.69;
 // A warp's step takes more where both operands lie across k, and for each of their rows that are read one by one.
 constexpr double kBothAcrossSeconds = 0.16e-6, kSinglesSeconds = 2.5e-9;
-constexpr double kSumSeconds = 1.44e-6, kSliceSeconds = 31e-9;                 // to add up slices, and each of them
-constexpr int64_t kLeastSliced = 2048, kShortestPart = 512, kMostSlices = 64;  // of k, all of it and a block's
-constexpr int64_t kSlicedBlocks = 2;                                           // of a multiprocessor
+// To add up slices, each of them, and how many times their sums are moved.
+constexpr double kSumSeconds = 0.7e-6, kSliceSeconds = 8e-9, kSumMoves = 7.5;
+constexpr int64_t kLeastSliced = 2048, kShortestPart = 512, kMostSlices = 128;  // of k, all of it and a block's
+constexpr int64_t kSlicedBlocks = 2;                                            // of a multiprocessor
 constexpr double kBandwidth = 0.55, kCacheBandwidth = 4;  // of a copy's: for what is read once, and for all reads
 static_assert(sizeof kTimes / sizeof(Times) == kSmallCount);
 
@@ -69,7 +70,7 @@ double seconds(const SmallPlan& plan, const Problem& p, const SmallRead& a, cons
       times.fixed + std::max(compute + read / (kCacheBandwidth * bandwidth), bytes(p) / (kBandwidth * bandwidth));
   if (plan.cluster > 1)
     total += kClusterSeconds + kNextOfClusterSeconds * (most - 1) + (plan.swapped ? kSwappedSeconds * level : 0);
-  if (plan.slices > 1) total += kSumSeconds + kSliceSeconds * plan.slices;
+  if (plan.slices > 1) total += kSumSeconds + plan.slices * (kSliceSeconds + kSumMoves * 4 * p.m * p.n / bandwidth);
   return total;
 }
 

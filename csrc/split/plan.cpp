@@ -20,17 +20,18 @@ constexpr double kFewSteps = 23;
 constexpr double kClusterSeconds = 1.1e-6;  // to add up a cluster's parts, for each but the first
 // To share tiles that are left over, and for each of the blocks that share one.
 constexpr double kSharingSeconds = 3.8e-6, kPartSeconds = 0.5e-6;
-constexpr int64_t kLeastPart = 2;             // steps of k
-constexpr double kLaunchSeconds = 1.92e-6;    // pass and product, when there is nothing to do
-constexpr double kSumSeconds = 3.7e-6;        // one launch more
-constexpr double kPassBandwidth = 0.8;        // of a copy's
-constexpr double kFusedStepSeconds = 1.2e-6;  // to split a stage, which takes longer than its products
-constexpr double kFusedTileSeconds = 3.3e-6;
-constexpr double kFusedLaunchSeconds = 1.9e-6;
+constexpr int64_t kLeastPart = 2;              // steps of k
+constexpr double kLaunchSeconds = 1.92e-6;     // pass and product, when there is nothing to do
+constexpr double kPassBandwidth = 0.8;         // of a copy's
+constexpr double kFusedStepSeconds = 1.11e-6;  // to split a stage, which takes longer than its products
+constexpr double kFusedTileSeconds = 3.0e-6, kFusedClusterSeconds = 2.2e-6;
+constexpr double kFusedLaunchSeconds = 2.4e-6;
+// To add up slices of k: one launch more, and how many times their sums are moved.
+constexpr double kSumSeconds = 2.8e-6, kFusedSumSeconds = 3.8e-6, kSumMoves = 1.6, kFusedSumMoves = 2.4;
 // What a tile of half the size takes of a whole one's: of its steps, and of the rest.
-constexpr double kHalfStep = 0.68, kHalfRest = 0.8, kHalfFusedStep = 0.78, kHalfFusedRest = 0.64;
+constexpr double kHalfStep = 0.68, kHalfRest = 0.8, kHalfFusedStep = 0.79, kHalfFusedRest = 0.71;
 // Elements that are copied one by one; of an operand that doesn't lie along k it takes longer to begin with.
-constexpr double kFusedUnaligned = 2.1, kPassUnaligned = 1.25, kScatteredStripsSeconds = 0.35e-6;
+constexpr double kFusedUnaligned = 2.4, kPassUnaligned = 1.25, kScatteredStripsSeconds = 0.35e-6;
 // For an operand that lies along k, whose lines may be short, and for one that doesn't, in few slices and in many; and
 // to begin with, if there is such a one.
 constexpr double kPassLine = 20, kPassStrips = 1.1, kPassLongStrips = 1.4, kStripsSeconds = 0.25e-6;
@@ -90,7 +91,7 @@ double seconds(const Shape& shape, const Problem& p, const Device& device, const
   const double rest = !half ? 1 : shape.fused ? kHalfFusedRest : kHalfRest;
   const double tile = (shape.fused ? kFusedTileSeconds : kTileSeconds + short_tile) * rest;
   const auto wave = [&](int64_t blocks) { return ceil_div(steps(slice), blocks) * step + tile; };  // `blocks` a tile
-  const double adding = kClusterSeconds * (shape.fused ? cluster > 1 : cluster - 1) * rest;
+  const double adding = (shape.fused ? kFusedClusterSeconds * (cluster > 1) : kClusterSeconds * (cluster - 1)) * rest;
   double product = ceil_div(tiles - plan.left, clusters_at_once(device.sms, cluster)) * (wave(cluster) + adding);
   if (plan.left) product += wave(plan.parts) + kSharingSeconds + plan.parts * kPartSeconds;
   const double bandwidth = device.bandwidth_gbs * 1e9;
@@ -98,7 +99,10 @@ double seconds(const Shape& shape, const Problem& p, const Device& device, const
   const double stores = result * (slices > 1 ? slices : store);  // sums of slices lie without gaps
   // Of the last tiles, under no product.
   const double last = std::min(stores, 4.0 * shape.tile_m * shape.tile_n * device.sms / bandwidth * store);
-  const double sum = slices > 1 ? kSumSeconds + stores + result * store : 0;
+  double sum = 0;
+  if (slices > 1)
+    sum = (shape.fused ? kFusedSumSeconds : kSumSeconds) + (shape.fused ? kFusedSumMoves : kSumMoves) * stores +
+          result * store;
   if (shape.fused)
     return kFusedLaunchSeconds + std::max(product, operand_bytes(p) / (kPassBandwidth * bandwidth) + stores) + last +
            sum;
@@ -155,6 +159,10 @@ Plan plan(const Shape& shape, const Problem& p, const Device& device, size_t lim
   const int64_t most = p.batch > 1 || packed_b ? fewest : std::max(fewest, p.k / kShortestSlice);
   for (int64_t slices = fewest + 1; slices <= std::min(most, fewest + kMoreSlices); ++slices) consider(slices);
   for (int64_t slices = 2 * fewest; slices <= most && tiles * slices <= 2 * device.sms; slices *= 2) consider(slices);
+  for (int cluster = 1; cluster <= 4 && tiles > 0; cluster *= 2) {
+    const int64_t full = clusters_at_once(device.sms, cluster) / tiles;
+    if (full > fewest && full <= most) consider(full);
+  }
   // Each halving keeps whole tiles; k comes last, because its pieces read and write C again.
   Problem piece = p;
   for (;;) {

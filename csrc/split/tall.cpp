@@ -16,6 +16,8 @@ constexpr int64_t kFewPieces = 8;
 
 // Measured on an H200, over 15,000 problems, each with both sizes of blocks.
 constexpr double kFixedSeconds = 1.4e-6;
+// For few blocks, beside which the kernel behind has room to begin: of what a device holds.
+constexpr double kSmallSeconds = 0.9e-6, kSmallShare = 0.2;
 // Until B is split: of a block, and for every 8 columns of a warp, more for each step of k.
 constexpr double kFillSeconds = 0.39e-6, kFillColumns = 0.39e-6, kFillStep = 0.21e-6;
 // Of a multiprocessor, for each tile, its steps of k, its groups of columns, and steps of those. Of a warp's last tile,
@@ -89,7 +91,8 @@ double seconds(const TallPlan& plan, const Problem& p, const Device& device) {
   const double compute = double(waves) * (double(turns) * (double(warps) * of_tile + of_warp) + last);
   const double fill = kFillSeconds + double(ceil_div(plan.cols / 8, plan.warps)) * (kFillColumns + steps * kFillStep);
   const double moved = bytes(p) + store.parts * 4 * p.m * p.n * p.batch;
-  return kFixedSeconds + double(waves) * fill +
+  const bool small = static_cast<double>(blocks) < kSmallShare * device.sms * resident;
+  return (small ? kSmallSeconds : kFixedSeconds) + double(waves) * fill +
          std::hypot(compute * kH200.clock_ghz / device.clock_ghz, moved / (kBandwidth * device.bandwidth_gbs * 1e9));
 }
 
