@@ -25,8 +25,8 @@ PLANTABLE = ("memcheck", "initcheck")
 OURS = "5sgemm"  # the mangled namespace of our kernels: PyTorch's are not what is checked here
 
 # Less than a tile, tiles with tails in every direction, whole tiles, the smaller ones for rows that
-# take no others, and tiles that a cluster's blocks share; row-major and transposed operands, and
-# some that are only 4-byte aligned.
+# take no others, tiles that a cluster's blocks share, and many slices of k; row-major and
+# transposed operands, and some that are only 4-byte aligned.
 SHAPES = (
     (1, 7, 3),
     (8, 8, 8),
@@ -35,6 +35,7 @@ SHAPES = (
     (129, 130, 17),
     (128, 128, 32),
     (129, 65, 300),
+    (16, 20, 20000),
 )
 # Not for racecheck, of which it would take minutes: more tiles than multiprocessors.
 MORE_SHAPES = ((17200, 20, 512),)
