@@ -10,7 +10,7 @@ import torch
 import torch_sgemm
 from benchmarks import plots, tables
 from benchmarks.distributions import DISTRIBUTIONS, operands
-from benchmarks.errors import Errors, bound, in_units
+from benchmarks.errors import Errors, good_up_to, in_units, limit
 from benchmarks.measure import runnable
 from benchmarks.problems import Operands, Problem, positive
 from benchmarks.session import Session
@@ -20,7 +20,6 @@ GPU_DEPTHS = (1, 7, 32, 64, 128, 512, 2048, 8192, 65536)
 CPU_DEPTHS = (1, 7, 64, 512)
 GPU_EXTENT, CPU_EXTENT = (300, 260), (37, 41)
 FAMILIES = ("split", "ieee")  # the ladder's errors are in its own record
-FFMA_FAMILIES = ("reference", "ladder", "ieee")
 LONG = 512  # from this k on, means tell how a kernel adds up and not only how it multiplies
 METHOD = "errors of every element against float64, each output full of NaN before its call"
 
@@ -96,17 +95,11 @@ def measure(a: torch.Tensor, b: torch.Tensor, kernels: Sequence[str]) -> list[di
         except RuntimeError as failure:
             rows.append(row | {"failed": str(failure).splitlines()[0]})
             continue
-        limit = good_up_to(theirs.max)
-        row |= {"error_max": ours.max, "error_mean": ours.mean, "good": ours.max <= limit}
-        if family.get(kernel, kernel) in FFMA_FAMILIES:
-            limit = max(limit, bound(problem.k))
-        rows.append(row | {"error_bound": limit, "correct": ours.max <= limit})  # False for NaN
+        row |= {"error_max": ours.max, "error_mean": ours.mean}
+        row["good"] = ours.max <= good_up_to(theirs.max)
+        most = limit(family.get(kernel, kernel), problem.k, theirs.max)
+        rows.append(row | {"error_bound": most, "correct": ours.max <= most})  # False for NaN
     return rows
-
-
-def good_up_to(torch_error_max: float) -> float:
-    """The largest error of a good result: twice torch.mm's, or 8 units."""
-    return max(8.0, 2 * torch_error_max)
 
 
 def summarise(rows: Sequence[dict]) -> list[dict]:

@@ -15,6 +15,7 @@ from benchmarks.sides import Side
 UNIT = 2.0**-24
 SAMPLE_ROWS = 64
 SAMPLE_BATCHES = 16
+FFMA_FAMILIES = ("reference", "ladder", "ieee")
 
 
 class Errors(NamedTuple):
@@ -27,6 +28,16 @@ class Errors(NamedTuple):
 def bound(k: int) -> float:
     """What float32 multiply-adds may be off by, in units: min(k + 2, 4 sqrt(k) + 8)."""
     return min(k + 2, 4 * math.sqrt(k) + 8)
+
+
+def good_up_to(torch_error_max: float) -> float:
+    """The largest error of a good result, in units: twice torch.mm's, or 8."""
+    return max(8.0, 2 * torch_error_max)
+
+
+def limit(family: str, k: int, torch_error_max: float) -> float:
+    """What a row of ``family`` may be off by, in units; "" is torch.mm itself."""
+    return bound(k) if family in FFMA_FAMILIES else good_up_to(torch_error_max)
 
 
 def in_units(value: Tensor, exact: Tensor, magnitude: Tensor) -> Errors:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import torch
 
 import torch_sgemm
-from benchmarks.errors import Errors, Reference, bound
+from benchmarks.errors import Errors, Reference, limit
 from benchmarks.machine import Sampler
 from benchmarks.problems import Problem, make_pool
 from benchmarks.sides import sgemm_side, torch_side
@@ -28,6 +28,7 @@ class Measurement:
         self._torch = torch_side(problem)
         self._torch_errors = self._reference.errors(self._torch)
         self._torch_call: float | None = None
+        self._families = {row.name: row.family for row in torch_sgemm.kernels()}
 
     def row(self, kernel: str, sampler: Sampler, call: bool = False) -> dict:
         """Figures of ``kernel`` ("auto", a family or a row) and of torch in the same turns.
@@ -47,7 +48,7 @@ class Measurement:
             return result | {"failed": str(failure).splitlines()[0], "correct": False}
         result |= self._times("kernel", ours) | self._times("torch", theirs)
         result["percent_of_torch"] = 100 * theirs.typical / ours.typical
-        result |= self._errors(errors)
+        result |= self._errors(errors, self._families[result["chosen"]])
         if call and self.device.type == "cuda" and ours.typical < CALL_TIME_BELOW:
             if self._torch_call is None:
                 self._torch_call = call_time(self._torch, self.pool)
@@ -66,15 +67,16 @@ class Measurement:
             f"{side}_tflops": self.problem.flops / timing.typical * 1e-12,
         }
 
-    def _errors(self, ours: Errors) -> dict:
-        theirs, limit = self._torch_errors, bound(self.problem.k)
+    def _errors(self, ours: Errors, family: str) -> dict:
+        theirs = self._torch_errors
+        most = limit(family, self.problem.k, theirs.max)
         return {
             "error_max": ours.max,
             "error_mean": ours.mean,
             "torch_error_max": theirs.max,
             "torch_error_mean": theirs.mean,
-            "error_bound": limit,
-            "correct": ours.max <= limit,  # False for NaN
+            "error_bound": most,
+            "correct": ours.max <= most,  # False for NaN
         }
 
 
