@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+import torch_sgemm
 from benchmarks.problems import Operands, Problem
 from benchmarks.sides import Side
 
@@ -35,9 +36,11 @@ def good_up_to(torch_error_max: float) -> float:
     return max(8.0, 2 * torch_error_max)
 
 
-def limit(family: str, k: int, torch_error_max: float) -> float:
-    """What a row of ``family`` may be off by, in units; "" is torch.mm itself."""
-    return bound(k) if family in FFMA_FAMILIES else good_up_to(torch_error_max)
+def limit(kernel: str, k: int, torch_error_max: float) -> float:
+    """What ``kernel``, a row or a family, may be off by, in units."""
+    families = {row.name: row.family for row in torch_sgemm.kernels()}
+    ffma = families.get(kernel, kernel) in FFMA_FAMILIES
+    return bound(k) if ffma else good_up_to(torch_error_max)
 
 
 def in_units(value: Tensor, exact: Tensor, magnitude: Tensor) -> Errors:

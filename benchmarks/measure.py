@@ -28,7 +28,6 @@ class Measurement:
         self._torch = torch_side(problem)
         self._torch_errors = self._reference.errors(self._torch)
         self._torch_call: float | None = None
-        self._families = {row.name: row.family for row in torch_sgemm.kernels()}
 
     def row(self, kernel: str, sampler: Sampler, call: bool = False) -> dict:
         """Figures of ``kernel`` ("auto", a family or a row) and of torch in the same turns.
@@ -48,7 +47,7 @@ class Measurement:
             return result | {"failed": str(failure).splitlines()[0], "correct": False}
         result |= self._times("kernel", ours) | self._times("torch", theirs)
         result["percent_of_torch"] = 100 * theirs.typical / ours.typical
-        result |= self._errors(errors, self._families[result["chosen"]])
+        result |= self._errors(errors, result["chosen"])
         if call and self.device.type == "cuda" and ours.typical < CALL_TIME_BELOW:
             if self._torch_call is None:
                 self._torch_call = call_time(self._torch, self.pool)
@@ -67,9 +66,9 @@ class Measurement:
             f"{side}_tflops": self.problem.flops / timing.typical * 1e-12,
         }
 
-    def _errors(self, ours: Errors, family: str) -> dict:
+    def _errors(self, ours: Errors, row: str) -> dict:
         theirs = self._torch_errors
-        most = limit(family, self.problem.k, theirs.max)
+        most = limit(row, self.problem.k, theirs.max)
         return {
             "error_max": ours.max,
             "error_mean": ours.mean,
