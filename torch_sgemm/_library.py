@@ -22,3 +22,8 @@ def kernel_at(operator: str, key: str) -> tuple[Callable, torch._C.DispatchKeySe
     """
     keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
     return torch.library.get_kernel(operator, key).call_boxed, keys
+
+
+def kernels_of(operator: str) -> dict[bool, tuple[Callable, torch._C.DispatchKeySet]]:
+    """Its kernels on CPUs and GPUs, by whether it is a GPU."""
+    return {False: kernel_at(operator, "CPU"), True: kernel_at(operator, "CUDA")}

@@ -3,10 +3,13 @@
 import torch
 from torch import Tensor
 
+from torch_sgemm._library import kernels_of
 from torch_sgemm.packed import PackedMatrix
-from torch_sgemm.plain import are_float32, is_plain, is_untransformed
+from torch_sgemm.plain import are_float32, is_plain, is_untransformed, reaches_kernel
 
-_PRODUCTS = {2: torch.ops.sgemm.mm.default, 3: torch.ops.sgemm.bmm.default}  # by dimensions
+# By dimensions.
+_PRODUCTS = {2: torch.ops.sgemm.mm.default, 3: torch.ops.sgemm.bmm.default}
+_KERNELS = {2: kernels_of("sgemm::mm"), 3: kernels_of("sgemm::bmm")}
 
 
 def matmul(
@@ -33,8 +36,11 @@ def matmul(
     if isinstance(b, PackedMatrix):
         result = b.mm(a.reshape(-1, a.shape[-1])).reshape(*a.shape[:-1], b.shape[1])
         return result if out is None else _into(out, result)
-    if not _is_ours(a, b):
+    straight = out is None and reaches_kernel(a, b)
+    if not ((straight or are_float32(a, b)) and _fit(a, b)):
         return torch.matmul(a, b, out=out)
+    if straight and a.dim() == b.dim() == 2:
+        return _straight(a, b, kernel)
     if out is not None:
         if torch.is_grad_enabled() and any(x.requires_grad for x in (a, b, out)):
             raise RuntimeError(
@@ -52,11 +58,16 @@ def matmul(
     return result
 
 
-def _is_ours(a: Tensor, b: Tensor) -> bool:
+def _straight(a: Tensor, b: Tensor, kernel: str) -> Tensor:
+    """Past the dispatcher."""
+    function, keys = _KERNELS[a.dim()][a.is_cuda]
+    return function(keys, a, b, kernel)
+
+
+def _fit(a: Tensor, b: Tensor) -> bool:
     dims_a, dims_b = a.dim(), b.dim()
     return (
-        are_float32(a, b)
-        and dims_a > 0
+        dims_a > 0
         and dims_b > 0
         and a.shape[-1] == b.shape[max(dims_b - 2, 0)]
         and (dims_a < 3 or dims_b < 3 or _batches_fit(a.shape[:-2], b.shape[:-2]))
@@ -95,6 +106,8 @@ def _matrices(a: Tensor, b: Tensor, kernel: str) -> Tensor:
 
 def _product(a: Tensor, b: Tensor, kernel: str) -> Tensor:
     """Of matrices or of batches of them."""
+    if reaches_kernel(a, b):
+        return _straight(a, b, kernel)
     # The operators' own backward takes a fraction of the time of an autograd.Function's call.
     if torch.compiler.is_compiling() or is_untransformed():
         return _PRODUCTS[a.dim()](a, b, kernel)

@@ -14,15 +14,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from torch_sgemm import _library  # noqa: F401  registers the operators
+from torch_sgemm import _library
 from torch_sgemm.derivatives import batched
 from torch_sgemm.distributed import is_distributed, register_if_loaded
 from torch_sgemm.functional import _product
 from torch_sgemm.inductor import register_lowerings
 from torch_sgemm.packed import PackedMatrix
-from torch_sgemm.plain import are_float32, has_tangent, is_untransformed
+from torch_sgemm.plain import are_float32, has_tangent, is_untransformed, reaches_kernel
 
 _linear = torch.ops.sgemm.linear.default
+_KERNELS = _library.kernels_of("sgemm::linear")
 
 _ACTIVATIONS: dict[str | None, Callable[[Tensor], Tensor]] = {
     None: lambda x: x,
@@ -72,17 +73,20 @@ def linear(
     if isinstance(weight, PackedMatrix):
         result = weight.mm(_rows(x), bias).reshape(*x.shape[:-1], weight.shape[1])
         return _ACTIVATIONS[activation](result)
-    if not _is_ours(x, weight, bias):
+    straight = reaches_kernel(x, weight, bias)
+    if not ((straight or are_float32(x, weight, bias)) and _fit(x, weight, bias)):
         return _ACTIVATIONS[activation](functional.linear(x, weight, bias))
+    if straight:
+        function, keys = _KERNELS[x.is_cuda]
+        return function(keys, x, weight, bias, activation, kernel)
     if torch.compiler.is_compiling() or is_untransformed():
         return _linear(x, weight, bias, activation, kernel)
     return _differentiable(x, weight, bias, activation, kernel)
 
 
-def _is_ours(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+def _fit(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     return (
-        are_float32(x, weight, bias)
-        and x.dim() > 0
+        x.dim() > 0
         and weight.dim() == 2
         and x.shape[-1] == weight.shape[1]
         and (bias is None or bias.shape == weight.shape[:1])
