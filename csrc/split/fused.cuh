@@ -308,10 +308,10 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     if (threadIdx.x < 2 * Raw::kStages) hopper::init_barrier(&loader.full[0][threadIdx.x], 1);
     shared.template init<R>(kConverters / 32, kConverters, share.blocks);
   }
+  if (threadIdx.x == kConverters) loader.start(job, maps, share);  // meanwhile
   __syncthreads();
   hopper::launch_dependents();
   enter_cluster(share.blocks);
-  if (threadIdx.x == kConverters) loader.start(job, maps, share);
   hopper::wait_for_predecessor();
 
   float* raw = reinterpret_cast<float*>(ring + R::kBytes);

@@ -11,25 +11,25 @@
 namespace sgemm::split {
 namespace {
 
-// Measured on an H200. The tensor cores take 256 cycles for a 16-bit product of a tile and a step; their clock falls
-// under load.
-constexpr double kCyclesOfStep = 256, kTensorClock = 1.51e9;
-constexpr double kTileSeconds = 0.65e-6;      // to fill the pipeline, and to store
-constexpr double kShortTileSeconds = 1.9e-6;  // more at most, where few steps follow each other
+// Measured on an H200, in seconds.
+struct Costs {
+  double launch;                // of pass and product, or of the fused kernel, when there is nothing to do
+  double tile, short_tile;      // to fill the pipeline, and to store; more at most, where few steps follow each other
+  double cluster, more;         // to add up the parts of a cluster of two; each further block
+  double sum, sum_moves;        // to add up slices of k: one launch more, and how many times their sums are moved
+  double half_step, half_rest;  // what a tile of half the size takes of a whole one's: of its steps, and of the rest
+};
+constexpr Costs kProductCosts = {1.92e-6, 0.65e-6, 1.9e-6, 1.1e-6, 1.1e-6, 2.8e-6, 1.6, 0.68, 0.8};
+constexpr Costs kFusedCosts = {2.4e-6, 3.0e-6, 0, 2.2e-6, 0, 3.8e-6, 2.4, 0.79, 0.71};
 constexpr double kFewSteps = 23;
-constexpr double kClusterSeconds = 1.1e-6;  // to add up a cluster's parts, for each but the first
+// The tensor cores take 256 cycles for a 16-bit product of a tile and a step; their clock falls under load. A fused
+// kernel takes longer to split a stage than for its products.
+constexpr double kCyclesOfStep = 256, kTensorClock = 1.51e9;
+constexpr double kFusedStepSeconds = 1.11e-6;
 // To share tiles that are left over, and for each of the blocks that share one.
 constexpr double kSharingSeconds = 3.8e-6, kPartSeconds = 0.5e-6;
-constexpr int64_t kLeastPart = 2;              // steps of k
-constexpr double kLaunchSeconds = 1.92e-6;     // pass and product, when there is nothing to do
-constexpr double kPassBandwidth = 0.8;         // of a copy's
-constexpr double kFusedStepSeconds = 1.11e-6;  // to split a stage, which takes longer than its products
-constexpr double kFusedTileSeconds = 3.0e-6, kFusedClusterSeconds = 2.2e-6;
-constexpr double kFusedLaunchSeconds = 2.4e-6;
-// To add up slices of k: one launch more, and how many times their sums are moved.
-constexpr double kSumSeconds = 2.8e-6, kFusedSumSeconds = 3.8e-6, kSumMoves = 1.6, kFusedSumMoves = 2.4;
-// What a tile of half the size takes of a whole one's: of its steps, and of the rest.
-constexpr double kHalfStep = 0.68, kHalfRest = 0.8, kHalfFusedStep = 0.79, kHalfFusedRest = 0.71;
+constexpr int64_t kLeastPart = 2;       // steps of k
+constexpr double kPassBandwidth = 0.8;  // of a copy's
 // Elements that are copied one by one; of an operand that doesn't lie along k it takes longer to begin with.
 constexpr double kFusedUnaligned = 2.4, kPassUnaligned = 1.25, kScatteredStripsSeconds = 0.35e-6;
 // For an operand that lies along k, whose lines may be short, and for one that doesn't, in few slices and in many; and
@@ -51,15 +51,19 @@ int64_t tiles_of(const Shape& shape, const Problem& p) {
   return ceil_div(p.m, shape.tile_m) * ceil_div(p.n, shape.tile_n) * p.batch;
 }
 
-// The products of a tile and a step.
-double product_seconds(const Shape& shape) {
-  return shape.products * kCyclesOfStep / kTensorClock * (shape.half() ? kHalfStep : 1);
+const Costs& costs(const Shape& shape) { return shape.fused ? kFusedCosts : kProductCosts; }
+
+// Of a tile.
+double step_seconds(const Shape& shape, const Problem& p) {
+  const double whole = shape.fused ? kFusedStepSeconds * (quads(p.a) && quads(p.b) ? 1 : kFusedUnaligned)
+                                   : shape.products * kCyclesOfStep / kTensorClock;
+  return whole * (shape.half() ? costs(shape).half_step : 1);
 }
 
 // How many blocks share each of the tiles that are left over: fewer steps of k each, but more parts to add up.
-int parts(const Shape& shape, const Plan& plan, const Device& device) {
+int parts(const Shape& shape, const Problem& p, const Plan& plan, const Device& device) {
   if (plan.left == 0) return 1;
-  const double all = steps(plan.slice) * product_seconds(shape);
+  const double all = steps(plan.slice) * step_seconds(shape, p);
   const int64_t most = std::min(device.sms / int64_t{plan.left}, steps(plan.slice) / kLeastPart);
   return static_cast<int>(std::min(most, static_cast<int64_t>(std::sqrt(all / kPartSeconds) + 0.5)));
 }
@@ -81,32 +85,27 @@ double pass_seconds(const Shape& shape, const Problem& p, const Plan& plan, doub
 }
 
 double seconds(const Shape& shape, const Problem& p, const Device& device, const Plan& plan) {
-  const int64_t slice = plan.slice, slices = plan.slices;
+  const Costs& cost = costs(shape);
+  const int64_t slice = plan.slice, slices = plan.slices, tiles = tiles_of(shape, p) * slices;
   const int cluster = plan.cluster;
-  const int64_t tiles = tiles_of(shape, p) * slices;
-  const bool aligned = quads(p.a) && quads(p.b), half = shape.half();
-  const double step = shape.fused ? kFusedStepSeconds * (aligned ? 1 : kFusedUnaligned) * (half ? kHalfFusedStep : 1)
-                                  : product_seconds(shape);
-  const double short_tile = kShortTileSeconds * std::max(0.0, 1 - steps(slice) / kFewSteps);
-  const double rest = !half ? 1 : shape.fused ? kHalfFusedRest : kHalfRest;
-  const double tile = (shape.fused ? kFusedTileSeconds : kTileSeconds + short_tile) * rest;
-  const auto wave = [&](int64_t blocks) { return ceil_div(steps(slice), blocks) * step + tile; };  // `blocks` a tile
-  const double adding = (shape.fused ? kFusedClusterSeconds * (cluster > 1) : kClusterSeconds * (cluster - 1)) * rest;
-  double product = ceil_div(tiles - plan.left, clusters_at_once(device.sms, cluster)) * (wave(cluster) + adding);
+  const double step = step_seconds(shape, p), rest = shape.half() ? cost.half_rest : 1;
+  const double tile = cost.tile + cost.short_tile * std::max(0.0, 1 - steps(slice) / kFewSteps);
+  const double adding = cluster > 1 ? cost.cluster + (cluster - 2) * cost.more : 0;
+  const auto wave = [&](int64_t blocks) {
+    return ceil_div(steps(slice), blocks) * step + tile * rest;
+  };  // `blocks` a tile
+  double product = ceil_div(tiles - plan.left, clusters_at_once(device.sms, cluster)) * (wave(cluster) + adding * rest);
   if (plan.left) product += wave(plan.parts) + kSharingSeconds + plan.parts * kPartSeconds;
+
   const double bandwidth = device.bandwidth_gbs * 1e9;
   const double result = double(p.m) * p.n * p.batch * 4 / bandwidth, store = p.n % 8 == 0 ? 1 : kPartialSectors;
   const double stores = result * (slices > 1 ? slices : store);  // sums of slices lie without gaps
   // Of the last tiles, under no product.
   const double last = std::min(stores, 4.0 * shape.tile_m * shape.tile_n * device.sms / bandwidth * store);
-  double sum = 0;
-  if (slices > 1)
-    sum = (shape.fused ? kFusedSumSeconds : kSumSeconds) + (shape.fused ? kFusedSumMoves : kSumMoves) * stores +
-          result * store;
-  if (shape.fused)
-    return kFusedLaunchSeconds + std::max(product, operand_bytes(p) / (kPassBandwidth * bandwidth) + stores) + last +
-           sum;
-  return kLaunchSeconds + pass_seconds(shape, p, plan, bandwidth) + std::max(product, stores) + last + sum;
+  const double sum = slices > 1 ? cost.sum + cost.sum_moves * stores + result * store : 0;
+  const double all = shape.fused ? std::max(product, operand_bytes(p) / (kPassBandwidth * bandwidth) + stores)
+                                 : pass_seconds(shape, p, plan, bandwidth) + std::max(product, stores);
+  return cost.launch + all + last + sum;
 }
 
 // About half of a batch: whole groups, or an equal part of one.
@@ -150,7 +149,7 @@ Plan plan(const Shape& shape, const Problem& p, const Device& device, size_t lim
       prefer(candidate);
       if (cluster > 1 || shape.fused) continue;
       candidate.left = static_cast<int>(tiles * slices % device.sms);
-      candidate.parts = parts(shape, candidate, device);
+      candidate.parts = parts(shape, p, candidate, device);
       if (candidate.parts > 1) prefer(candidate);
     }
   };
@@ -158,11 +157,13 @@ Plan plan(const Shape& shape, const Problem& p, const Device& device, size_t lim
   consider(fewest);
   const int64_t most = p.batch > 1 || packed_b ? fewest : std::max(fewest, p.k / kShortestSlice);
   for (int64_t slices = fewest + 1; slices <= std::min(most, fewest + kMoreSlices); ++slices) consider(slices);
-  for (int64_t slices = 2 * fewest; slices <= most && tiles * slices <= 2 * device.sms; slices *= 2) consider(slices);
-  for (int cluster = 1; cluster <= 4 && tiles > 0; cluster *= 2) {
-    const int64_t full = clusters_at_once(device.sms, cluster) / tiles;
-    if (full > fewest && full <= most) consider(full);
-  }
+  const auto consider_many = [&](int64_t slices) {
+    if (slices > fewest + kMoreSlices && slices <= most) consider(slices);
+  };
+  for (int64_t slices = 2 * fewest; slices <= most && tiles * slices <= 2 * device.sms; slices *= 2)
+    consider_many(slices);
+  for (int cluster = 1; cluster <= 4 && tiles > 0; cluster *= 2)
+    consider_many(clusters_at_once(device.sms, cluster) / tiles);
   // Each halving keeps whole tiles; k comes last, because its pieces read and write C again.
   Problem piece = p;
   for (;;) {
