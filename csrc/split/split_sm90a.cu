@@ -86,15 +86,17 @@ void launch_pass(const Job& job, bool split_a, bool split_b, int sms, Stream str
   launch(kernel, pass.blocks, THREADS, bytes, pass.cluster, true, stream, job, pass.grid);
 }
 
+// Before a product of so many blocks.
 template <class F>
-void launch_pass(const Job& job, bool split_a, bool split_b, int sms, Stream stream) {
+void launch_pass(const Job& job, bool split_a, bool split_b, int64_t product_blocks, int sms, Stream stream) {
   const int64_t depth = int64_t{job.steps} * kStep;
   const bool strips = has_strips(job, split_a, split_b);
-  // As small as may be, if that leaves a quarter of the multiprocessors to the product's blocks, which then are ready
-  // when the pass ends.
+  // As small as may be, if that leaves multiprocessors to the product's blocks, which then are ready when the pass
+  // ends: a quarter of them, or as many as there are blocks, up to half.
+  const int64_t others = sms - std::clamp<int64_t>(product_blocks, sms / 4, sms / 2);
   const auto few = [&](int threads) {
     const PassLaunch pass = plan_pass(job, split_a, split_b, threads);
-    return pass.cluster <= kMaxCluster && depth <= 1024 && pass.blocks <= sms / 4 * 3;
+    return pass.cluster <= kMaxCluster && depth <= 1024 && pass.blocks <= others;
   };
   // Of a strip, a block holds as many of k as it has threads; a cluster, more.
   if (strips && depth > kMaxCluster * 512)
@@ -205,7 +207,8 @@ void launch_piece(const Problem& p, const Plan& plan, char* packed, const Contex
   const int sms = context.device->sms;
   int cluster = plan.cluster;
   while (cluster > job.steps) cluster /= 2;  // the last piece of k may be short
-  if constexpr (!Row::kShape.fused) launch_pass<F>(job, true, !packed, sms, context.stream);
+  if constexpr (!Row::kShape.fused)
+    launch_pass<F>(job, true, !packed, int64_t{job.items} * cluster, sms, context.stream);
   with_layouts(job, [&](auto a_along_m, auto b_along_n) {
     if constexpr (Row::kShape.fused)
       launch_fused<Tile, a_along_m, b_along_n>(job, sms, cluster, context.stream);
@@ -252,7 +255,7 @@ void pack_b(const ConstMatrix& b, void* packed, const Context& context) {
   p.b = b;
   const Plan plan = {0, p.n, 1, at.slice, at.slices, 1, 0, true};
   const Job job = make_job(SplitProduct<Fp16x3>::kShape, p, plan, static_cast<char*>(packed), nullptr);
-  launch_pass<Fp16x3>(job, false, true, context.device->sms, context.stream);
+  launch_pass<Fp16x3>(job, false, true, 0, context.device->sms, context.stream);
 }
 
 Redone redone() {
