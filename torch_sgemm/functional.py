@@ -36,11 +36,15 @@ def matmul(
     if isinstance(b, PackedMatrix):
         result = b.mm(a.reshape(-1, a.shape[-1])).reshape(*a.shape[:-1], b.shape[1])
         return result if out is None else _into(out, result)
-    straight = out is None and reaches_kernel(a, b)
-    if not ((straight or are_float32(a, b)) and _fit(a, b)):
-        return torch.matmul(a, b, out=out)
-    if straight and a.dim() == b.dim() == 2:
+    if (
+        out is None
+        and reaches_kernel(a, b)
+        and a.dim() == b.dim() == 2
+        and a.shape[1] == b.shape[0]
+    ):
         return _straight(a, b, kernel)
+    if not (are_float32(a, b) and _fit(a, b)):
+        return torch.matmul(a, b, out=out)
     if out is not None:
         if torch.is_grad_enabled() and any(x.requires_grad for x in (a, b, out)):
             raise RuntimeError(

@@ -73,7 +73,7 @@ def linear(
     if isinstance(weight, PackedMatrix):
         result = weight.mm(_rows(x), bias).reshape(*x.shape[:-1], weight.shape[1])
         return _ACTIVATIONS[activation](result)
-    straight = reaches_kernel(x, weight, bias)
+    straight = reaches_kernel(x, weight) if bias is None else reaches_kernel(x, weight, bias)
     if not ((straight or are_float32(x, weight, bias)) and _fit(x, weight, bias)):
         return _ACTIVATIONS[activation](functional.linear(x, weight, bias))
     if straight:

@@ -15,6 +15,8 @@ _TENSOR_KEYS = {
 _THREAD_KEYS = _Keys(_Key.BackendSelect) | _Keys(_Key.ADInplaceOrView)
 _keys_of, _keys_of_thread = torch._C._dispatch_keys, torch._C._dispatch_tls_local_include_set
 _is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
+_function_modes, _is_grad_enabled = torch._C._len_torch_function_stack, torch.is_grad_enabled
+_float32 = torch.float32
 
 
 def are_float32(a: Tensor, b: Tensor, c: Tensor | None = None) -> bool:
@@ -55,27 +57,27 @@ def is_plain(a: Tensor, b: Tensor) -> bool:
     )
 
 
-def reaches_kernel(a: Tensor, b: Tensor, c: Tensor | None = None) -> bool:
+def reaches_kernel(*tensors: Tensor) -> bool:
     """Whether an operator's call would end in the device's kernel, with nothing in between.
 
     Float32 tensors on one kind of device, without a gradient, subclass, mode, transform, tracer or
-    autocast; views whose elements wait for their sign don't either. To ask takes a third of the
-    time of an operator's call.
+    autocast; views whose elements wait for their sign don't either.
     """
     if torch.compiler.is_compiling():
         return False
-    on_gpu = a.is_cuda
+    on_gpu, grad = tensors[0].is_cuda, _is_grad_enabled()
     keys = _TENSOR_KEYS[on_gpu]
+    for x in tensors:
+        if (
+            type(x) not in _PLAIN
+            or x.dtype is not _float32
+            or _keys_of(x) != keys
+            or (grad and x.requires_grad)
+        ):
+            return False
     return (
-        type(a) in _PLAIN
-        and type(b) in _PLAIN
-        and a.dtype is b.dtype is torch.float32
-        and _keys_of(a) == keys
-        and _keys_of(b) == keys
-        and not (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad))
-        and forward_ad._current_level < 0
+        forward_ad._current_level < 0
         and _keys_of_thread() == _THREAD_KEYS
         and _is_excluded(_AUTOCAST[on_gpu])
-        and not torch._C._len_torch_function_stack()
-        and (c is None or reaches_kernel(a, c))
+        and not _function_modes()
     )

@@ -1,0 +1,163 @@
+"""Calls that go past the dispatcher, and all who would miss one: ``plain.reaches_kernel``."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import pytest
+import torch
+from support.data import integers
+from support.table import each_device
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import torch_sgemm
+from torch_sgemm.plain import reaches_kernel
+
+
+class FunctionSubclass(Tensor):
+    """Sees functions, through __torch_function__."""
+
+
+class SeenFunctions(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.calls.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+class SeenOperators(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.calls.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+def operands(device: str) -> tuple[Tensor, Tensor]:
+    return integers((3, 4), 1).to(device), integers((4, 5), 2).to(device)
+
+
+PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
+    "as it is": lambda x: x,
+    "transposed": lambda x: x.t().contiguous().t(),
+    "expanded": lambda x: x[:1].expand_as(x),
+    "parameter": lambda x: torch.nn.Parameter(x, requires_grad=False),
+    "empty": lambda x: x[:0],
+}
+WATCHED: dict[str, Callable[[Tensor], Tensor]] = {
+    "requires grad": lambda x: x.clone().requires_grad_(),
+    "computed with grad": lambda x: x.clone().requires_grad_() * 1,
+    "subclass": lambda x: x.as_subclass(FunctionSubclass),
+    "negative view": lambda x: torch.complex(x, x).conj().imag,
+    "float64": lambda x: x.double(),
+    "sparse": lambda x: x.to_sparse(),
+    "meta": lambda x: x.to("meta"),
+}
+SCOPES: dict[str, Callable[[str], AbstractContextManager]] = {
+    "dispatch mode": lambda _: SeenOperators(),
+    "function mode": lambda _: SeenFunctions(),
+    "autocast": lambda device: torch.autocast(device, torch.bfloat16),
+    "dual numbers": lambda _: forward_ad.dual_level(),
+    "fake tensors": lambda _: torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True),
+}
+
+
+@pytest.mark.parametrize("change", PLAIN.values(), ids=PLAIN)
+@each_device
+def test_plain_operands_go_straight(device: str, change: Callable[[Tensor], Tensor]) -> None:
+    a, b = operands(device)
+    assert reaches_kernel(change(a), b)
+    assert reaches_kernel(a, change(b))
+    assert reaches_kernel(a, b, change(a))
+
+
+@pytest.mark.parametrize("change", WATCHED.values(), ids=WATCHED)
+@each_device
+def test_watched_operands_do_not(device: str, change: Callable[[Tensor], Tensor]) -> None:
+    a, b = operands(device)
+    assert not reaches_kernel(change(a), b)
+    assert not reaches_kernel(a, change(b))
+    assert not reaches_kernel(a, b, change(a))
+
+
+@pytest.mark.parametrize("scope", SCOPES.values(), ids=SCOPES)
+@each_device
+def test_nothing_goes_straight_where_someone_watches(
+    device: str, scope: Callable[[str], AbstractContextManager]
+) -> None:
+    a, b = operands(device)
+    with scope(device):
+        assert not reaches_kernel(a, b)
+    assert reaches_kernel(a, b)
+
+
+@each_device
+def test_gradients_matter_where_they_are_on(device: str) -> None:
+    a, b = operands(device)
+    with torch.no_grad():
+        assert reaches_kernel(a.clone().requires_grad_(), b)
+
+
+@pytest.mark.parametrize("mode", [SeenOperators, SeenFunctions])
+@pytest.mark.parametrize("function", [torch_sgemm.matmul, torch_sgemm.linear])
+@each_device
+def test_modes_see_the_operators(device: str, function: Callable, mode: type) -> None:
+    a, b = operands(device)
+    b = b if function is torch_sgemm.matmul else b.t()
+    with mode() as seen:
+        result = function(a, b)
+    assert any("sgemm" in call for call in seen.calls)
+    assert torch.equal(result, function(a, b))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace", "ignore::torch.jit.TracerWarning")
+@each_device
+def test_a_trace_holds_the_operator(device: str) -> None:
+    a, b = operands(device)
+    traced = torch.jit.trace(torch_sgemm.matmul, (a, b))
+    assert "sgemm::mm" in str(traced.graph)
+    assert torch.equal(traced(2 * a, b), 2 * (a @ b))
+
+
+@pytest.mark.parametrize("negated", ["a", "b", "bias"])
+@each_device
+def test_a_negative_view_counts_with_its_sign(device: str, negated: str) -> None:
+    a, b = operands(device)
+    bias = integers((5,), 3).to(device)
+    given = {"a": a, "b": b, "bias": bias}
+    given[negated] = torch.complex(given[negated], given[negated]).conj().imag
+    assert given[negated].is_neg()
+    result = torch_sgemm.linear(given["a"], given["b"].t(), given["bias"])
+    assert torch.equal(result, given["a"].resolve_neg() @ given["b"].resolve_neg() + given["bias"])
+
+
+@pytest.mark.parametrize("scope", [nullcontext, torch.no_grad, torch.inference_mode])
+@each_device
+def test_results_are_the_operators(
+    device: str, scope: Callable[[], AbstractContextManager]
+) -> None:
+    a, b = operands(device)
+    with scope():
+        assert torch.equal(torch_sgemm.matmul(a, b), torch.ops.sgemm.mm(a, b))
+        batches = torch_sgemm.matmul(a.expand(2, 3, 4), b.expand(2, 4, 5))
+        assert torch.equal(batches, torch.ops.sgemm.bmm(a.expand(2, 3, 4), b.expand(2, 4, 5)))
+
+
+@each_device
+def test_in_a_thread_of_its_own(device: str) -> None:
+    a, b = operands(device)
+    found: list[bool] = []
+    thread = threading.Thread(target=lambda: found.append(reaches_kernel(a, b)))
+    thread.start()
+    thread.join()
+    assert found == [True]
