@@ -124,6 +124,15 @@ __device__ __forceinline__ void sync_some(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
+// For one thread, when its block has written: whether the block is the last of `count`, so that it sees what all wrote.
+__device__ __forceinline__ bool arrives_last(uint32_t* arrived, uint32_t count) {
+  dawdle();
+  __threadfence();
+  const bool last = atomicAdd(arrived, 1u) + 1 == count;
+  __threadfence();
+  return last;
+}
+
 // ---- clusters
 
 __device__ __forceinline__ uint32_t cluster_rank() {

@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "../common/buffers.h"
 #include "../common/clusters.h"
 
 namespace sgemm::ieee {
@@ -100,17 +101,14 @@ LargePlan large_plan(const Problem& p, const Device& device) {
 LargeLayout large_layout(const Problem& problem, const LargePlan& plan) {
   const Problem p = plan.swapped ? transposed(problem) : problem;
   LargeLayout l = {};
-  const auto take = [&l](int64_t bytes) {
-    const size_t at = l.total;
-    l.total += static_cast<size_t>(ceil_div(bytes, 1024) * 1024);
-    return at;
-  };
+  Buffers buffers;
   const auto copy = [&](const ConstMatrix& x) { return 4 * matrices(x, p.batch) * x.rows * packed_cols(x); };
-  l.copy_a = take(plan.pack_a ? copy(transposed(p.a)) : 0);
-  l.copy_b = take(plan.pack_b ? copy(p.b) : 0);
-  l.parts = take(plan.left ? 4 * (plan.sharing + plan.left) * Large::BM * Large::BN : 0);
-  l.arrived = take(4 * plan.left);
-  l.partials = take(plan.slices > 1 ? 4 * p.m * p.n * plan.slices : 0);
+  l.copy_a = buffers.take(plan.pack_a ? copy(transposed(p.a)) : 0);
+  l.copy_b = buffers.take(plan.pack_b ? copy(p.b) : 0);
+  l.parts = buffers.take(plan.left ? 4 * (plan.sharing + plan.left) * Large::BM * Large::BN : 0);
+  l.arrived = buffers.take(4 * plan.left);
+  l.partials = buffers.take(plan.slices > 1 ? 4 * p.m * p.n * plan.slices : 0);
+  l.total = buffers.total;
   return l;
 }
 

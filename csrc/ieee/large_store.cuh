@@ -63,12 +63,7 @@ __device__ __forceinline__ bool add_up_parts(const LargeJob& job, const LargePar
 #pragma unroll
   for (int e = 0; e < kSums; ++e) __stcg(parts + int64_t{part.index} * kFloats + e * kThreads, all[e]);
   hopper::sync_some(1, kThreads);
-  if (t == 0) {
-    hopper::dawdle();
-    __threadfence();
-    last = atomicAdd(&job.arrived[part.tile - job.whole], 1u) + 1 == part.count;
-    __threadfence();
-  }
+  if (t == 0) last = hopper::arrives_last(&job.arrived[part.tile - job.whole], part.count);
   hopper::sync_some(1, kThreads);
   if (!last) return false;
 #pragma unroll

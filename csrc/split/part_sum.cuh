@@ -19,12 +19,7 @@ __device__ __forceinline__ bool add_up_parts(const Job& job, int shared, int par
 #pragma unroll
   for (int e = 0; e < N; e += 4) own[e / 4 * kConsumers] = make_float4(sum[e], sum[e + 1], sum[e + 2], sum[e + 3]);
   sync_consumers();
-  if (t == 0) {
-    hopper::dawdle();
-    __threadfence();
-    last = atomicAdd(&job.arrived[shared], 1u) + 1 == job.parts;
-    __threadfence();
-  }
+  if (t == 0) last = hopper::arrives_last(&job.arrived[shared], job.parts);
   sync_consumers();
   if (!last) return false;
 #pragma unroll

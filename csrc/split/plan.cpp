@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "../common/buffers.h"
 #include "../common/clusters.h"
 #include "../common/views.h"
 #include "split.h"
@@ -200,22 +201,19 @@ Layout layout(const Shape& shape, const Problem& piece, const Plan& plan) {
   const int64_t panel = steps(plan.slice) * shape.pairs * kPanelBytes;
   const auto count = [&](const ConstMatrix& x) { return split_matrices(x, batch, plan); };
   Layout l = {};
-  const auto take = [&l](int64_t bytes) {
-    const size_t at = l.total;
-    l.total += static_cast<size_t>(ceil_div(bytes, 1024) * 1024);
-    return at;
-  };
+  Buffers buffers;
   const int64_t panels_a = shape.fused ? 0 : count(piece.a) * ceil_div(piece.m, kTile);
   const int64_t panels_b = shape.fused || plan.packed_b ? 0 : count(piece.b) * ceil_div(piece.n, kTile);
-  l.planes_a = take(panels_a * panel);
-  l.planes_b = take(panels_b * panel);
-  l.words_a = take(panels_a * kTile * 4);
-  l.words_b = take(panels_b * kTile * 4);
-  l.marks = take(tiles * 4 * 8 * 4);
-  l.masks = take(tiles * 4 * 256 * 2);
-  l.part_sums = take(int64_t{plan.left} * plan.parts * shape.tile_m * shape.tile_n * 4);
-  l.arrived = take(plan.left * 4);
-  l.partials = plan.slices > 1 ? take(piece.m * piece.n * plan.slices * 4) : l.total;
+  l.planes_a = buffers.take(panels_a * panel);
+  l.planes_b = buffers.take(panels_b * panel);
+  l.words_a = buffers.take(panels_a * kTile * 4);
+  l.words_b = buffers.take(panels_b * kTile * 4);
+  l.marks = buffers.take(tiles * 4 * 8 * 4);
+  l.masks = buffers.take(tiles * 4 * 256 * 2);
+  l.part_sums = buffers.take(int64_t{plan.left} * plan.parts * shape.tile_m * shape.tile_n * 4);
+  l.arrived = buffers.take(plan.left * 4);
+  l.partials = plan.slices > 1 ? buffers.take(piece.m * piece.n * plan.slices * 4) : buffers.total;
+  l.total = buffers.total;
   return l;
 }
 
