@@ -161,3 +161,13 @@ def test_in_a_thread_of_its_own(device: str) -> None:
     thread.start()
     thread.join()
     assert found == [True]
+
+
+@pytest.mark.parametrize("function", [torch_sgemm.matmul, torch_sgemm.linear])
+def test_what_is_no_tensor_is_refused_by_pytorch(function: Callable) -> None:
+    a = integers((4, 4), 1)
+    for wrong in (a.numpy(), a.tolist(), None):
+        with pytest.raises(TypeError, match="must be Tensor"):
+            function(wrong, a)
+        with pytest.raises(TypeError, match="must be Tensor"):
+            function(a, wrong)

@@ -22,7 +22,9 @@ _float32 = torch.float32
 def are_float32(a: Tensor, b: Tensor, c: Tensor | None = None) -> bool:
     """Strided float32 tensors on one device, for which autocast has no other dtype."""
     return (
-        a.dtype is b.dtype is torch.float32
+        isinstance(a, Tensor)
+        and isinstance(b, Tensor)
+        and a.dtype is b.dtype is torch.float32
         and a.layout is b.layout is torch.strided
         and not (a.is_nested or b.is_nested)
         and a.device == b.device
@@ -63,7 +65,7 @@ def reaches_kernel(*tensors: Tensor) -> bool:
     Float32 tensors on one kind of device, without a gradient, subclass, mode, transform, tracer or
     autocast; views whose elements wait for their sign don't either.
     """
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or type(tensors[0]) not in _PLAIN:
         return False
     on_gpu, grad = tensors[0].is_cuda, _is_grad_enabled()
     keys = _TENSOR_KEYS[on_gpu]
