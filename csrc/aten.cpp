@@ -40,6 +40,10 @@ constexpr double kStreamColumnSeconds = 170e-12;  // however short k is
 constexpr double kVectorSeconds = 2.4e-6, kVectorBandwidth = 0.84, kVectorRowSeconds = 30e-12;
 constexpr double kVectorSumSeconds = 1.5e-6;
 constexpr int64_t kVectorLong = 8192;
+// Vector times vector, up to some length: a few blocks go through k, part by part. A vector times a number (k = 1) is a
+// product like any other.
+constexpr double kDotSeconds = 3.1e-6, kDotStepSeconds = 16e-9;
+constexpr int64_t kDotSteps = 450, kDotLongest = 65536;
 
 // No other kernel shall be preferred on a guess: both predictions are some 10 % off.
 constexpr double kCaution = 0.82;
@@ -73,9 +77,11 @@ double tiled_seconds(const Problem& p, const Device& device) {
 }  // namespace
 
 double aten_seconds(const Problem& p, const Device& device) {
+  if (p.m == 1 && p.n == 1 && p.batch == 1 && p.k <= kDotLongest)
+    return kCaution * (kDotSeconds + kDotStepSeconds * static_cast<double>(std::min(p.k, kDotSteps)));
   const double bandwidth = device.bandwidth_gbs * 1e9;
   double seconds = tiled_seconds(p, device);
-  if (std::min(p.m, p.n) == 1) {
+  if (std::min(p.m, p.n) == 1 && (p.k > 1 || p.batch > 1)) {
     const bool along_k = p.n == 1 ? p.a.col == 1 : p.b.row == 1;
     const double rows = along_k ? static_cast<double>(std::max(p.m, p.n) * p.batch) : 0;
     const double read = std::max(bytes(p) / (kVectorBandwidth * bandwidth), rows * kVectorRowSeconds);
