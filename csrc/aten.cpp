@@ -36,8 +36,9 @@ constexpr int64_t kMostRows = 16, kFewestColumns = 32;
 constexpr double kStreamSeconds = 2.6e-6, kStreamRowSeconds = 113e-9, kStreamRows = 5.4;
 constexpr double kStreamStepSeconds[2] = {21e-9, 7.8e-9}, kStreamBandwidth[2] = {0.67, 0.47};
 constexpr double kStreamColumnSeconds = 170e-12;  // however short k is
-// Matrix times vector; however short the matrix's rows are that lie along k. A long k is shared.
-constexpr double kVectorSeconds = 2.4e-6, kVectorBandwidth = 0.84, kVectorRowSeconds = 30e-12;
+// Matrix times vector, by whether the matrix lies along k; however short its rows are then. The shortest vary little,
+// and take what is left of this by the caution below. A long k is shared.
+constexpr double kVectorSeconds[2] = {1.85e-6, 2.25e-6}, kVectorBandwidth = 0.84, kVectorRowSeconds = 30e-12;
 constexpr double kVectorSumSeconds = 1.5e-6;
 constexpr int64_t kVectorLong = 8192;
 // Vector times vector, up to some length: a few blocks go through k, part by part. A vector times a number (k = 1) is a
@@ -85,7 +86,7 @@ double aten_seconds(const Problem& p, const Device& device) {
     const bool along_k = p.n == 1 ? p.a.col == 1 : p.b.row == 1;
     const double rows = along_k ? static_cast<double>(std::max(p.m, p.n) * p.batch) : 0;
     const double read = std::max(bytes(p) / (kVectorBandwidth * bandwidth), rows * kVectorRowSeconds);
-    seconds = std::min(seconds, kVectorSeconds + read + (p.k < kVectorLong ? 0 : kVectorSumSeconds));
+    seconds = std::min(seconds, kVectorSeconds[along_k] + read + (p.k < kVectorLong ? 0 : kVectorSumSeconds));
   }
   if (p.m <= kMostRows && p.a.col == 1) {
     const bool along_k = p.b.row == 1;

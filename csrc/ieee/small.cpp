@@ -19,6 +19,9 @@ struct Times {   // of a tile
 constexpr Times kTimes[] = {
     {1.40e-6, 0.48e-6, 21e-9, 0.30e-6}, {1.42e-6, 0.66e-6, 27e-9, 0.50e-6}, {1.81e-6, 0.66e-6, 53e-9, 0.78e-6}};
 constexpr double kFewTurns = 6, kLaterTurn = 0.6;  // what the first ones take, of which each later one takes so much
+// A product of a short k and no more blocks than multiprocessors takes less, in whichever way it is cut up: all of it
+// up to so many of k, nothing less from so many on.
+constexpr double kShortSeconds = 0.3e-6, kShort = 32, kLong = 128;
 // The busiest multiprocessor has more blocks than the mean; how far it counts.
 constexpr double kBusiest = 0.43;
 constexpr double kWaveSeconds = 0.51e-6;  // until the next blocks begin where others have ended
@@ -122,6 +125,13 @@ size_t Small::workspace(const Problem& p, const Device& device) {
   return plan.slices > 1 ? static_cast<size_t>(p.m * p.n * plan.slices * 4) : 0;
 }
 
-double Small::seconds(const Problem& p, const Device& device) { return small_plan(p, device).seconds; }
+double Small::seconds(const Problem& p, const Device& device) {
+  const SmallPlan plan = small_plan(p, device);
+  const Problem q = plan.swapped ? transposed(p) : p;
+  const SmallTile& tile = kSmallTiles[plan.tile];
+  const int64_t tiles = ceil_div(q.m, tile.rows()) * ceil_div(q.n, tile.cols()) * q.batch;
+  if (tiles * plan.cluster * plan.slices > device.sms) return plan.seconds;
+  return plan.seconds - kShortSeconds * std::clamp((kLong - p.k) / (kLong - kShort), 0.0, 1.0);
+}
 
 }  // namespace sgemm::ieee
