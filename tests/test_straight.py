@@ -23,24 +23,24 @@ class FunctionSubclass(Tensor):
     """Sees functions, through __torch_function__."""
 
 
-class SeenFunctions(TorchFunctionMode):
+class Seen:
+    """What a mode sees of calls."""
+
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[str] = []
 
-    def __torch_function__(self, function, types, args=(), kwargs=None):
+    def see(self, function, types, args=(), kwargs=None):
         self.calls.append(str(function))
         return function(*args, **(kwargs or {}))
 
 
-class SeenOperators(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[str] = []
+class SeenFunctions(Seen, TorchFunctionMode):
+    __torch_function__ = Seen.see
 
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.calls.append(str(function))
-        return function(*args, **(kwargs or {}))
+
+class SeenOperators(Seen, TorchDispatchMode):
+    __torch_dispatch__ = Seen.see
 
 
 def operands(device: str) -> tuple[Tensor, Tensor]:

@@ -1,5 +1,7 @@
 """Functions with torch's semantics, computed by the operators."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -36,14 +38,8 @@ def matmul(
     if isinstance(b, PackedMatrix):
         result = b.mm(a.reshape(-1, a.shape[-1])).reshape(*a.shape[:-1], b.shape[1])
         return result if out is None else _into(out, result)
-    if (
-        out is None
-        and reaches_kernel(a, b)
-        and a.dim() == b.dim() == 2
-        and a.shape[1] == b.shape[0]
-    ):
-        return _straight(a, b, kernel)
-    if not (are_float32(a, b) and _fit(a, b)):
+    straight = reaches_kernel(a, b)
+    if not ((straight or are_float32(a, b)) and _fit(a, b)):
         return torch.matmul(a, b, out=out)
     if out is not None:
         if torch.is_grad_enabled() and any(x.requires_grad for x in (a, b, out)):
@@ -52,20 +48,17 @@ def matmul(
                 "grad; accepted: tensors that don't, or torch.no_grad()"
             )
         return _into(out, matmul(a, b, kernel=kernel))
+    product = _straight if straight else _dispatched
+    if a.dim() == b.dim() == 2:
+        return product(a, b, kernel)
     rows = a if a.dim() > 1 else a.unsqueeze(0)
     cols = b if b.dim() > 1 else b.unsqueeze(1)
-    result = _matrices(rows, cols, kernel)
+    result = _matrices(rows, cols, kernel, product)
     if a.dim() == 1:
         result = result.squeeze(-2)
     if b.dim() == 1:
         result = result.squeeze(-1)
     return result
-
-
-def _straight(a: Tensor, b: Tensor, kernel: str) -> Tensor:
-    """Past the dispatcher."""
-    function, keys = _KERNELS[a.dim()][a.is_cuda]
-    return function(keys, a, b, kernel)
 
 
 def _fit(a: Tensor, b: Tensor) -> bool:
@@ -94,24 +87,33 @@ def _into(out: Tensor, result: Tensor) -> Tensor:
     return out.copy_(result)
 
 
-def _matrices(a: Tensor, b: Tensor, kernel: str) -> Tensor:
+def _matrices(a: Tensor, b: Tensor, kernel: str, product: Callable[..., Tensor]) -> Tensor:
     """(..., m, k) @ (..., k, n), with as few and as large products as the shapes allow."""
     if a.dim() == b.dim() == 2:
-        return _product(a, b, kernel)
+        return product(a, b, kernel)
     if b.dim() == 2:  # one B: the rows of all A make one matrix
-        return _product(a.flatten(0, -2), b, kernel).reshape(*a.shape[:-1], b.shape[-1])
+        return product(a.flatten(0, -2), b, kernel).reshape(*a.shape[:-1], b.shape[-1])
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a, b = a.expand(*batch, *a.shape[-2:]), b.expand(*batch, *b.shape[-2:])
     if len(batch) == 2 and not torch.compiler.is_compiling() and is_plain(a, b):
         return torch.ops.sgemm._matmul.default(a, b, kernel)  # as they lie, which flatten may copy
-    result = _product(a.flatten(0, -3), b.flatten(0, -3), kernel)
+    result = product(a.flatten(0, -3), b.flatten(0, -3), kernel)
     return result.reshape(*batch, a.shape[-2], b.shape[-1])
 
 
 def _product(a: Tensor, b: Tensor, kernel: str) -> Tensor:
     """Of matrices or of batches of them."""
-    if reaches_kernel(a, b):
-        return _straight(a, b, kernel)
+    return (_straight if reaches_kernel(a, b) else _dispatched)(a, b, kernel)
+
+
+def _straight(a: Tensor, b: Tensor, kernel: str) -> Tensor:
+    """The same past the dispatcher."""
+    function, keys = _KERNELS[a.dim()][a.is_cuda]
+    return function(keys, a, b, kernel)
+
+
+def _dispatched(a: Tensor, b: Tensor, kernel: str) -> Tensor:
+    """The same for whoever watches."""
     # The operators' own backward takes a fraction of the time of an autograd.Function's call.
     if torch.compiler.is_compiling() or is_untransformed():
         return _PRODUCTS[a.dim()](a, b, kernel)
@@ -153,4 +155,4 @@ class _Product(torch.autograd.Function):
     def vmap(info, in_dims, a: Tensor, b: Tensor, kernel: str):
         a = a if in_dims[0] is None else a.movedim(in_dims[0], 0)
         b = b if in_dims[1] is None else b.movedim(in_dims[1], 0)
-        return _matrices(a, b, kernel), 0
+        return _matrices(a, b, kernel, _product), 0

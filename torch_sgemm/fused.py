@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from torch_sgemm import _library
+from torch_sgemm._library import kernels_of
 from torch_sgemm.derivatives import batched
 from torch_sgemm.distributed import is_distributed, register_if_loaded
 from torch_sgemm.functional import _product
@@ -23,7 +23,7 @@ from torch_sgemm.packed import PackedMatrix
 from torch_sgemm.plain import are_float32, has_tangent, is_untransformed, reaches_kernel
 
 _linear = torch.ops.sgemm.linear.default
-_KERNELS = _library.kernels_of("sgemm::linear")
+_KERNELS = kernels_of("sgemm::linear")
 
 _ACTIVATIONS: dict[str | None, Callable[[Tensor], Tensor]] = {
     None: lambda x: x,

@@ -7,12 +7,12 @@ from torch.autograd import forward_ad
 _PLAIN = (Tensor, torch.nn.Parameter)
 _Keys, _Key = torch._C.DispatchKeySet, torch._C.DispatchKey
 _AUTOCAST = {False: _Key.AutocastCPU, True: _Key.AutocastCUDA}  # by whether it is on a GPU
+_VIEWS = _Keys(_Key.ADInplaceOrView)
 _TENSOR_KEYS = {
-    cuda: _Keys(getattr(_Key, device)) | _Keys(getattr(_Key, f"Autograd{device}"))
-    | _Keys(_Key.ADInplaceOrView) | _Keys(_AUTOCAST[cuda])
-    for cuda, device in enumerate(("CPU", "CUDA"))
-}  # fmt: skip
-_THREAD_KEYS = _Keys(_Key.BackendSelect) | _Keys(_Key.ADInplaceOrView)
+    False: _Keys(_Key.CPU) | _Keys(_Key.AutogradCPU) | _Keys(_AUTOCAST[False]) | _VIEWS,
+    True: _Keys(_Key.CUDA) | _Keys(_Key.AutogradCUDA) | _Keys(_AUTOCAST[True]) | _VIEWS,
+}
+_THREAD_KEYS = _Keys(_Key.BackendSelect) | _VIEWS
 _keys_of, _keys_of_thread = torch._C._dispatch_keys, torch._C._dispatch_tls_local_include_set
 _is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
 _function_modes, _is_grad_enabled = torch._C._len_torch_function_stack, torch.is_grad_enabled

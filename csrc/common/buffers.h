@@ -1,7 +1,6 @@
 // Buffers that lie one behind the other in a workspace. Pure host code.
 #pragma once
-#include <cstddef>
-#include <cstdint>
+#include "../gemm.h"
 
 namespace sgemm {
 
@@ -12,7 +11,7 @@ struct Buffers {
   // Where the next one begins.
   size_t take(int64_t bytes) {
     const size_t at = total;
-    total += static_cast<size_t>((bytes + kAlignment - 1) / kAlignment * kAlignment);
+    total += static_cast<size_t>(ceil_div(bytes, kAlignment) * kAlignment);
     return at;
   }
 };

@@ -39,14 +39,20 @@ constexpr int64_t kSlicedBlocks = 2;                                            
 constexpr double kBandwidth = 0.55, kCacheBandwidth = 4;  // of a copy's: for what is read once, and for all reads
 static_assert(sizeof kTimes / sizeof(Times) == kSmallCount);
 
+// `p` as it is computed: transposed, if the plan says so.
+int64_t blocks(const SmallPlan& plan, const Problem& p) {
+  const SmallTile& tile = kSmallTiles[plan.tile];
+  const int64_t tiles = ceil_div(p.m, tile.rows()) * ceil_div(p.n, tile.cols()) * p.batch;
+  return tiles * plan.cluster * plan.slices;
+}
+
 double seconds(const SmallPlan& plan, const Problem& p, const SmallRead& a, const SmallRead& b, const Device& device) {
   const SmallTile& tile = kSmallTiles[plan.tile];
   const Times& times = kTimes[plan.tile];
   const int64_t tiles_m = ceil_div(p.m, tile.rows()), tiles_n = ceil_div(p.n, tile.cols());
   int level = 0;
   while (1 << level < plan.cluster) ++level;
-  const double mean = static_cast<double>(tiles_m * tiles_n * p.batch * plan.cluster * plan.slices) /
-                      (device.sms * kClusterRoom[level]);
+  const double mean = static_cast<double>(blocks(plan, p)) / (device.sms * kClusterRoom[level]);
   const double most = std::ceil(mean), waves = std::ceil(most / tile.resident[a.along_k][b.along_k]);
   const double busy = mean + kBusiest * (most - mean);
   const int64_t steps = ceil_div(ceil_div(p.k, plan.cluster * plan.slices), Small::BK);
@@ -127,10 +133,7 @@ size_t Small::workspace(const Problem& p, const Device& device) {
 
 double Small::seconds(const Problem& p, const Device& device) {
   const SmallPlan plan = small_plan(p, device);
-  const Problem q = plan.swapped ? transposed(p) : p;
-  const SmallTile& tile = kSmallTiles[plan.tile];
-  const int64_t tiles = ceil_div(q.m, tile.rows()) * ceil_div(q.n, tile.cols()) * q.batch;
-  if (tiles * plan.cluster * plan.slices > device.sms) return plan.seconds;
+  if (blocks(plan, plan.swapped ? transposed(p) : p) > device.sms) return plan.seconds;
   return plan.seconds - kShortSeconds * std::clamp((kLong - p.k) / (kLong - kShort), 0.0, 1.0);
 }
 

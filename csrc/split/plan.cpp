@@ -92,9 +92,8 @@ double seconds(const Shape& shape, const Problem& p, const Device& device, const
   const double step = step_seconds(shape, p), rest = shape.half() ? cost.half_rest : 1;
   const double tile = cost.tile + cost.short_tile * std::max(0.0, 1 - steps(slice) / kFewSteps);
   const double adding = cluster > 1 ? cost.cluster + (cluster - 2) * cost.more : 0;
-  const auto wave = [&](int64_t blocks) {
-    return ceil_div(steps(slice), blocks) * step + tile * rest;
-  };  // `blocks` a tile
+  // Of tiles that `blocks` share each.
+  const auto wave = [&](int64_t blocks) { return ceil_div(steps(slice), blocks) * step + tile * rest; };
   double product = ceil_div(tiles - plan.left, clusters_at_once(device.sms, cluster)) * (wave(cluster) + adding * rest);
   if (plan.left) product += wave(plan.parts) + kSharingSeconds + plan.parts * kPartSeconds;
 
@@ -155,9 +154,8 @@ Plan plan(const Shape& shape, const Problem& p, const Device& device, size_t lim
     }
   };
   // A few more slices than needed may fill the last wave; many, a device that has few tiles.
-  consider(fewest);
   const int64_t most = p.batch > 1 || packed_b ? fewest : std::max(fewest, p.k / kShortestSlice);
-  for (int64_t slices = fewest + 1; slices <= std::min(most, fewest + kMoreSlices); ++slices) consider(slices);
+  for (int64_t slices = fewest; slices <= std::min(most, fewest + kMoreSlices); ++slices) consider(slices);
   const auto consider_many = [&](int64_t slices) {
     if (slices > fewest + kMoreSlices && slices <= most) consider(slices);
   };
@@ -212,7 +210,7 @@ Layout layout(const Shape& shape, const Problem& piece, const Plan& plan) {
   l.masks = buffers.take(tiles * 4 * 256 * 2);
   l.part_sums = buffers.take(int64_t{plan.left} * plan.parts * shape.tile_m * shape.tile_n * 4);
   l.arrived = buffers.take(plan.left * 4);
-  l.partials = plan.slices > 1 ? buffers.take(piece.m * piece.n * plan.slices * 4) : buffers.total;
+  l.partials = buffers.take(plan.slices > 1 ? piece.m * piece.n * plan.slices * 4 : 0);
   l.total = buffers.total;
   return l;
 }
