@@ -220,6 +220,12 @@ def transforms() -> dict[str, Callable]:
         "vjp": lambda f, a, b: func.vjp(f, a, b)[1](torch.ones_like(a @ b))[0],
         "jacrev": lambda f, a, b: func.jacrev(f, 1)(a, b),
         "jacfwd": lambda f, a, b: func.jacfwd(f, 0)(a, b),
+        "jacfwd_of_jacfwd": lambda f, a, b: func.jacfwd(
+            func.jacfwd(lambda x, y: scalar(f, x, y), 0), 1
+        )(a, b),
+        "jacrev_of_jacfwd_of_jacfwd": lambda f, a, b: func.jacrev(
+            func.jacfwd(func.jacfwd(lambda x, y: scalar(f, x, y), 0), 1), 1
+        )(a, b),
         "jvp_of_grad": lambda f, a, b: func.jvp(
             func.grad(lambda x: scalar(f, x, b)), (a,), (a - 1,)
         )[1],

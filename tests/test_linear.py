@@ -223,6 +223,7 @@ def test_func(device: str, activation: str | None) -> None:
         lambda f, *x: func.grad(lambda *y: f(*y).square().sum(), (0, 1, 2))(*x),
         lambda f, *x: (func.jvp(f, x, tuple(y + 1 for y in x))[1],),
         lambda f, x, *y: (func.jacrev(f)(x, *y), func.jacfwd(f)(x, *y)),
+        lambda f, *x: func.jacfwd(func.jacfwd(lambda *y: f(*y).square(), (0, 1, 2)), 1)(*x),
         lambda f, x, *y: (func.vmap(func.grad(lambda z: f(z, *y).sum()))(x),),
         lambda f, x, *y: (func.grad(lambda z: func.vmap(lambda v: f(v, *y))(z).sum())(x),),
     )

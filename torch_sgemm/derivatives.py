@@ -4,8 +4,12 @@ The gradients of C = A B are dA = dC Bᵀ and dB = Aᵀ dC, products again with 
 so double backward works as well. In a product's backward the forward's ``kernel`` is used.
 """
 
+import functools
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from torch_sgemm._library import kernel_at
 from torch_sgemm.plain import has_tangent
@@ -88,6 +92,25 @@ def _shorten(name: str, backend: str) -> None:
 for _name in ("mm", "bmm", "addmm", "baddbmm"):
     for _backend in ("CPU", "CUDA"):
         _shorten(_name, _backend)
+
+
+def of_any_level(jvp: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """An autograd.Function's jvp(ctx, *tangents) from jvp(ctx, saved, *tangents).
+
+    PyTorch calls it with forward mode off, so that what it computes has no tangent for the
+    torch.func.jvp outside: jvp of jvp would be zero. Here forward mode is on, and the saved tensors
+    come without their tangents of this level.
+    """
+
+    @functools.wraps(jvp)
+    def function(ctx, *tangents):
+        with forward_ad._set_fwd_grad_enabled(True):
+            saved = [
+                x if x is None else forward_ad.unpack_dual(x).primal for x in ctx.saved_tensors
+            ]
+            return jvp(ctx, saved, *tangents)
+
+    return function
 
 
 def batched(x: Tensor, dim: int | None, size: int) -> Tensor:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from torch_sgemm._library import kernels_of
+from torch_sgemm.derivatives import of_any_level
 from torch_sgemm.packed import PackedMatrix
 from torch_sgemm.plain import are_float32, is_plain, is_untransformed, reaches_kernel
 
@@ -142,8 +143,9 @@ class _Product(torch.autograd.Function):
         return grad_a, grad_b, None
 
     @staticmethod
-    def jvp(ctx, tangent_a: Tensor | None, tangent_b: Tensor | None, _) -> Tensor:
-        a, b = ctx.saved_tensors
+    @of_any_level
+    def jvp(ctx, saved, tangent_a: Tensor | None, tangent_b: Tensor | None, _) -> Tensor:
+        a, b = saved
         terms = []
         if tangent_a is not None:
             terms.append(_product(tangent_a, b, ctx.kernel))

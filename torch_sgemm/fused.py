@@ -7,7 +7,7 @@ is asked for.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from torch_sgemm._library import kernels_of
-from torch_sgemm.derivatives import batched
+from torch_sgemm.derivatives import batched, of_any_level
 from torch_sgemm.distributed import is_distributed, register_if_loaded
 from torch_sgemm.functional import _product
 from torch_sgemm.inductor import register_lowerings
@@ -176,8 +176,8 @@ class _Linear(torch.autograd.Function):
         return grad_x, grad_weight, grad_bias, None, None
 
     @staticmethod
-    def jvp(ctx, tangent_x, tangent_weight, tangent_bias, *_) -> Tensor:
-        saved = ctx.saved_tensors
+    @of_any_level
+    def jvp(ctx, saved, tangent_x, tangent_weight, tangent_bias, *_) -> Tensor:
         x, weight, _, _ = saved
         terms = []
         if tangent_x is not None:
@@ -189,7 +189,7 @@ class _Linear(torch.autograd.Function):
         return _Linear._through_activation(ctx, saved, sum(terms[1:], terms[0]))
 
     @staticmethod
-    def _through_activation(ctx, saved: tuple, flow: Tensor) -> Tensor:
+    def _through_activation(ctx, saved: Sequence[Tensor | None], flow: Tensor) -> Tensor:
         """A gradient or tangent times the activation's derivative, element by element."""
         x, weight, bias, output = saved
         if ctx.activation is None:
