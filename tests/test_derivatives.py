@@ -98,8 +98,8 @@ def test_only_wanted_gradients_are_computed(device: str, wanted: tuple[bool, boo
     b.requires_grad_(wanted[1])
     with torch.profiler.profile() as profile:
         torch.ops.sgemm.mm(a, b, "ladder").sum().backward()
-    calls = {event.key: event.count for event in profile.key_averages()}
-    assert calls["sgemm::mm"] == 2
+    kernels = [x.count for x in profile.key_averages() if x.key.startswith("sgemm::mm[")]
+    assert sum(kernels) == 2
     assert (a.grad is not None, b.grad is not None) == wanted
 
 

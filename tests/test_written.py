@@ -113,21 +113,6 @@ def test_linear_in_a_checkpoint(activation: str | None) -> None:
     torch.testing.assert_close(*grads)
 
 
-def test_forward_mode_is_computed_or_refused() -> None:
-    a, b, weight = torch.randn(4, 5), torch.randn(5, 6), torch.randn(6, 5)
-    forward = torch.autograd.forward_ad
-    for operator in (ops.mm, ops.linear):
-        right = b if operator is ops.mm else weight
-        with pytest.raises(NotImplementedError, match="no forward-mode derivative"):
-            torch.func.jvp(lambda x, f=operator, y=right: f(x, y), (a,), (a,))
-    with forward.dual_level():
-        dual = forward.make_dual(a, a)
-        with pytest.raises(NotImplementedError, match="no forward-mode derivative"):
-            ops.mm(dual, b)
-        tangent = forward.unpack_dual(ops.linear(dual, weight)).tangent
-    torch.testing.assert_close(tangent, a @ weight.t())
-
-
 def test_batched_backward_of_linear() -> None:
     x, weight = torch.randn(4, 5), torch.randn(6, 5)
     jacobian = torch.autograd.functional.jacobian

@@ -1,116 +1,169 @@
 """Derivatives and batching of the operators, by the operators themselves.
 
-The gradients of C = A B are dA = dC Bᵀ and dB = Aᵀ dC, products again with transposes as strides,
-so double backward works as well. In a product's backward the forward's ``kernel`` is used.
+The gradients of C = A B are dA = dC Bᵀ and dB = Aᵀ dC, and its tangent is tA B + A tB: products
+again, with transposes as strides, so derivatives of any order are products as well. They use the
+forward's ``kernel``.
 """
 
-import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
 from torch_sgemm._library import kernel_at
-from torch_sgemm.plain import has_tangent
+from torch_sgemm.levels import Derivative, below, has_tangent, needs_gradient, with_primals
+from torch_sgemm.products import product
 
 _mm, _bmm = torch.ops.sgemm.mm, torch.ops.sgemm.bmm
 
 
-def _register_derivative(name: str, product) -> None:
-    def setup(ctx, inputs, output):
-        a, b, kernel = inputs
+class SgemmProduct(Derivative):
+    """C = A B"""
+
+    @staticmethod
+    def of(operator, keyset, a: Tensor, b: Tensor, kernel: str = "auto") -> Tensor:
+        return SgemmProduct.at_level(operator, keyset, a, b, kernel)
+
+    @staticmethod
+    def forward(ctx, operator, keyset, a: Tensor, b: Tensor, kernel: str) -> Tensor:
         ctx.save_for_backward(a, b)
+        ctx.save_for_forward(a, b)
         ctx.kernel = kernel
+        return below(operator, keyset, a, b, kernel)
 
+    @staticmethod
     def backward(ctx, grad: Tensor):
         a, b = ctx.saved_tensors
-        needs_a, needs_b, *kernel = ctx.needs_input_grad  # without ``kernel`` where it is "auto"
-        grad_a = product(grad, b.mT, kernel=ctx.kernel) if needs_a else None
-        grad_b = product(a.mT, grad, kernel=ctx.kernel) if needs_b else None
-        return grad_a, grad_b, *[None for _ in kernel]
+        _, _, needs_a, needs_b, _ = ctx.needs_input_grad
+        grad_a = product(grad, b.mT, ctx.kernel) if needs_a else None
+        grad_b = product(a.mT, grad, ctx.kernel) if needs_b else None
+        return None, None, grad_a, grad_b, None
 
-    torch.library.register_autograd(f"sgemm::{name}", backward, setup_context=setup)
+    @staticmethod
+    @with_primals
+    def jvp(ctx, saved, _operator, _keyset, tangent_a, tangent_b, _kernel) -> Tensor:
+        return _tangent(*saved, tangent_a, tangent_b, ctx.kernel)
 
 
-def _register_derivative_with_addend(name: str, product) -> None:
-    def setup(ctx, inputs, keyword_only_inputs, output):
-        c, a, b, kernel = inputs
+class SgemmSum(Derivative):
+    """beta C + alpha A B"""
+
+    @staticmethod
+    def of(
+        operator,
+        keyset,
+        c: Tensor,
+        a: Tensor,
+        b: Tensor,
+        kernel: str = "auto",
+        *,
+        beta: float = 1.0,
+        alpha: float = 1.0,
+    ) -> Tensor:
+        return SgemmSum.at_level(operator, keyset, c, a, b, kernel, beta, alpha)
+
+    @staticmethod
+    def forward(
+        ctx,
+        operator,
+        keyset,
+        c: Tensor,
+        a: Tensor,
+        b: Tensor,
+        kernel: str,
+        beta: float,
+        alpha: float,
+    ) -> Tensor:
         ctx.save_for_backward(a, b)
-        ctx.kernel, ctx.addend = kernel, c.shape
-        ctx.alpha, ctx.beta = keyword_only_inputs["alpha"], keyword_only_inputs["beta"]
+        ctx.save_for_forward(a, b)
+        ctx.kernel, ctx.beta, ctx.alpha, ctx.addend = kernel, beta, alpha, c.shape
+        return below(operator, keyset, c, a, b, kernel, beta=beta, alpha=alpha)
 
+    @staticmethod
     def backward(ctx, grad: Tensor):
         a, b = ctx.saved_tensors
-        needs_c, needs_a, needs_b, *kernel = ctx.needs_input_grad
-        scaled = grad * ctx.alpha if ctx.alpha != 1 else grad
+        _, _, needs_c, needs_a, needs_b, *_ = ctx.needs_input_grad
+        scaled = _scaled(grad, ctx.alpha)
         grad_c = (grad * ctx.beta).sum_to_size(ctx.addend) if needs_c else None
-        grad_a = product(scaled, b.mT, kernel=ctx.kernel) if needs_a else None
-        grad_b = product(a.mT, scaled, kernel=ctx.kernel) if needs_b else None
-        return grad_c, grad_a, grad_b, *[None for _ in kernel]
+        grad_a = product(scaled, b.mT, ctx.kernel) if needs_a else None
+        grad_b = product(a.mT, scaled, ctx.kernel) if needs_b else None
+        return None, None, grad_c, grad_a, grad_b, None, None, None
 
-    torch.library.register_autograd(f"sgemm::{name}", backward, setup_context=setup)
+    @staticmethod
+    @with_primals
+    def jvp(ctx, saved, _operator, _keyset, tangent_c, tangent_a, tangent_b, *_) -> Tensor:
+        a, b = saved
+        if tangent_a is None and tangent_b is None:
+            return spread(_scaled(tangent_c, ctx.beta), (*a.shape[:-1], b.shape[-1]))
+        tangent = _scaled(_tangent(a, b, tangent_a, tangent_b, ctx.kernel), ctx.alpha)
+        return tangent if tangent_c is None else tangent + _scaled(tangent_c, ctx.beta)
 
 
-_register_derivative("mm", _mm)
-_register_derivative("bmm", _bmm)
-_register_derivative_with_addend("addmm", _mm)
-_register_derivative_with_addend("baddbmm", _bmm)
+def _tangent(
+    a: Tensor, b: Tensor, tangent_a: Tensor | None, tangent_b: Tensor | None, kernel: str
+) -> Tensor:
+    """Of A B; one of them has a tangent."""
+    if tangent_a is None:
+        return product(a, tangent_b, kernel)
+    if tangent_b is None:
+        return product(tangent_a, b, kernel)
+    return product(tangent_a, b, kernel) + product(a, tangent_b, kernel)
 
-_in_front = torch.library.Library("sgemm", "IMPL")
+
+def spread(x: Tensor, shape: Sequence[int]) -> Tensor:
+    """x in all of a tensor of its own, as a tangent must be that may be written."""
+    return x.expand(shape).clone(memory_format=torch.contiguous_format)
 
 
-def _shorten(name: str, backend: str) -> None:
-    """Calls that need no gradient skip what register_autograd() installed, half of their time.
+def _scaled(x: Tensor, factor: float) -> Tensor:
+    return x if factor == 1 else x * factor
 
-    A key of one device comes before the alias of all, which register_autograd() takes. Where no
-    mode, subclass or transform has a key in between, the kernel is called at once.
+
+_library = torch.library.Library("sgemm", "IMPL")
+
+
+def _differentiate(name: str, derivative: type[Derivative]) -> None:
+    operator = getattr(torch.ops.sgemm, name).default
+    redispatch, after_autograd = operator._handle.redispatch_boxed, torch._C._after_autograd_keyset
+
+    def autograd(keyset, *args, **kwargs):
+        if needs_gradient(*args) or has_tangent(*args):
+            return derivative.of(operator, keyset, *args, **kwargs)
+        return redispatch(keyset & after_autograd, *args, **kwargs)
+
+    _library.impl(name, autograd, "Autograd", with_keyset=True)
+    for backend in ("CPU", "CUDA"):
+        _shorten(name, autograd, backend)
+
+
+def _shorten(name: str, autograd: Callable[..., Tensor], backend: str) -> None:
+    """Calls that need no derivative skip the dispatcher, half of their time.
+
+    A key of one device comes before the alias of all. Where no mode, subclass or transform has a
+    key in between, the kernel is called at once.
     """
     key = f"Autograd{backend}"
-    redispatch = getattr(torch.ops.sgemm, name).default._handle.redispatch_boxed
-    derivative, derivative_keys = kernel_at(f"sgemm::{name}", key)
     kernel, keys = kernel_at(f"sgemm::{name}", backend)
-    plain = keys | derivative_keys
-    any_requires_grad, is_grad_enabled = torch._C._any_requires_grad, torch.is_grad_enabled
-    below = torch._C._after_autograd_keyset
+    plain = keys | torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+    is_grad_enabled, any_requires_grad = torch.is_grad_enabled, torch._C._any_requires_grad
 
-    def product(keyset, *args, **kwargs):
-        if has_tangent(*args):
-            raise NotImplementedError(
-                f"sgemm::{name} has no forward-mode derivative; torch_sgemm.matmul and "
-                "torch_sgemm.linear have"
-            )
-        if is_grad_enabled() and any_requires_grad(*args):
-            return derivative(keyset, *args, **kwargs)
-        if keyset == plain:
+    def shortened(keyset, *args, **kwargs):
+        if (
+            keyset == plain
+            and forward_ad._current_level < 0
+            and not (is_grad_enabled() and any_requires_grad(*args))
+        ):
             return kernel(keys, *args, **kwargs)
-        return redispatch(keyset & below, *args, **kwargs)
+        return autograd(keyset, *args, **kwargs)
 
-    _in_front.impl(name, product, key, with_keyset=True)
-
-
-for _name in ("mm", "bmm", "addmm", "baddbmm"):
-    for _backend in ("CPU", "CUDA"):
-        _shorten(_name, _backend)
+    _library.impl(name, shortened, key, with_keyset=True)
 
 
-def of_any_level(jvp: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """An autograd.Function's jvp(ctx, *tangents) from jvp(ctx, saved, *tangents).
-
-    PyTorch calls it with forward mode off, so that what it computes has no tangent for the
-    torch.func.jvp outside: jvp of jvp would be zero. Here forward mode is on, and the saved tensors
-    come without their tangents of this level.
-    """
-
-    @functools.wraps(jvp)
-    def function(ctx, *tangents):
-        with forward_ad._set_fwd_grad_enabled(True):
-            saved = [
-                x if x is None else forward_ad.unpack_dual(x).primal for x in ctx.saved_tensors
-            ]
-            return jvp(ctx, saved, *tangents)
-
-    return function
+_differentiate("mm", SgemmProduct)
+_differentiate("bmm", SgemmProduct)
+_differentiate("addmm", SgemmSum)
+_differentiate("baddbmm", SgemmSum)
 
 
 def batched(x: Tensor, dim: int | None, size: int) -> Tensor:
@@ -120,8 +173,10 @@ def batched(x: Tensor, dim: int | None, size: int) -> Tensor:
 
 @torch.library.register_vmap("sgemm::mm")
 def _(info, in_dims, a, b, kernel="auto"):
-    a, b = batched(a, in_dims[0], info.batch_size), batched(b, in_dims[1], info.batch_size)
-    return _bmm(a, b, kernel=kernel), 0
+    a = batched(a, in_dims[0], info.batch_size)
+    if in_dims[1] is None:  # the rows of all A make one matrix
+        return _mm(a.flatten(0, 1), b, kernel=kernel).unflatten(0, a.shape[:2]), 0
+    return _bmm(a, batched(b, in_dims[1], info.batch_size), kernel=kernel), 0
 
 
 @torch.library.register_vmap("sgemm::bmm")

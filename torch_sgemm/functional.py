@@ -5,14 +5,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from torch_sgemm._library import kernels_of
-from torch_sgemm.derivatives import of_any_level
 from torch_sgemm.packed import PackedMatrix
-from torch_sgemm.plain import are_float32, is_plain, is_untransformed, reaches_kernel
-
-# By dimensions.
-_PRODUCTS = {2: torch.ops.sgemm.mm.default, 3: torch.ops.sgemm.bmm.default}
-_KERNELS = {2: kernels_of("sgemm::mm"), 3: kernels_of("sgemm::bmm")}
+from torch_sgemm.plain import are_float32, is_plain, reaches_kernel
+from torch_sgemm.products import dispatched, straight
 
 
 def matmul(
@@ -39,8 +34,8 @@ def matmul(
     if isinstance(b, PackedMatrix):
         result = b.mm(a.reshape(-1, a.shape[-1])).reshape(*a.shape[:-1], b.shape[1])
         return result if out is None else _into(out, result)
-    straight = reaches_kernel(a, b)
-    if not ((straight or are_float32(a, b)) and _fit(a, b)):
+    reaches = reaches_kernel(a, b)
+    if not ((reaches or are_float32(a, b)) and _fit(a, b)):
         return torch.matmul(a, b, out=out)
     if out is not None:
         if torch.is_grad_enabled() and any(x.requires_grad for x in (a, b, out)):
@@ -49,7 +44,7 @@ def matmul(
                 "grad; accepted: tensors that don't, or torch.no_grad()"
             )
         return _into(out, matmul(a, b, kernel=kernel))
-    product = _straight if straight else _dispatched
+    product = straight if reaches else dispatched
     if a.dim() == b.dim() == 2:
         return product(a, b, kernel)
     rows = a if a.dim() > 1 else a.unsqueeze(0)
@@ -100,61 +95,3 @@ def _matrices(a: Tensor, b: Tensor, kernel: str, product: Callable[..., Tensor])
         return torch.ops.sgemm._matmul.default(a, b, kernel)  # as they lie, which flatten may copy
     result = product(a.flatten(0, -3), b.flatten(0, -3), kernel)
     return result.reshape(*batch, a.shape[-2], b.shape[-1])
-
-
-def _product(a: Tensor, b: Tensor, kernel: str) -> Tensor:
-    """Of matrices or of batches of them."""
-    return (_straight if reaches_kernel(a, b) else _dispatched)(a, b, kernel)
-
-
-def _straight(a: Tensor, b: Tensor, kernel: str) -> Tensor:
-    """The same past the dispatcher."""
-    function, keys = _KERNELS[a.dim()][a.is_cuda]
-    return function(keys, a, b, kernel)
-
-
-def _dispatched(a: Tensor, b: Tensor, kernel: str) -> Tensor:
-    """The same for whoever watches."""
-    # The operators' own backward takes a fraction of the time of an autograd.Function's call.
-    if torch.compiler.is_compiling() or is_untransformed():
-        return _PRODUCTS[a.dim()](a, b, kernel)
-    return _Product.apply(a, b, kernel)
-
-
-class _Product(torch.autograd.Function):
-    """The operators have a backward of their own; this one has what torch.func needs as well."""
-
-    @staticmethod
-    def forward(a: Tensor, b: Tensor, kernel: str) -> Tensor:
-        return _PRODUCTS[a.dim()](a, b, kernel)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output) -> None:
-        a, b, ctx.kernel = inputs
-        ctx.save_for_backward(a, b)
-        ctx.save_for_forward(a, b)
-
-    @staticmethod
-    def backward(ctx, grad: Tensor):
-        a, b = ctx.saved_tensors
-        needs_a, needs_b, _ = ctx.needs_input_grad
-        grad_a = _product(grad, b.mT, ctx.kernel) if needs_a else None
-        grad_b = _product(a.mT, grad, ctx.kernel) if needs_b else None
-        return grad_a, grad_b, None
-
-    @staticmethod
-    @of_any_level
-    def jvp(ctx, saved, tangent_a: Tensor | None, tangent_b: Tensor | None, _) -> Tensor:
-        a, b = saved
-        terms = []
-        if tangent_a is not None:
-            terms.append(_product(tangent_a, b, ctx.kernel))
-        if tangent_b is not None:
-            terms.append(_product(a, tangent_b, ctx.kernel))
-        return sum(terms[1:], terms[0])
-
-    @staticmethod
-    def vmap(info, in_dims, a: Tensor, b: Tensor, kernel: str):
-        a = a if in_dims[0] is None else a.movedim(in_dims[0], 0)
-        b = b if in_dims[1] is None else b.movedim(in_dims[1], 0)
-        return _matrices(a, b, kernel, _product), 0

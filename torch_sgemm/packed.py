@@ -58,10 +58,10 @@ class PackedMatrix:
         Raises:
             RuntimeError: an argument of another shape, dtype or device.
         """
-        return _Product.apply(a, self.b, c, self, float(beta), float(alpha))
+        return SgemmPackedProduct.apply(a, self.b, c, self, float(beta), float(alpha))
 
 
-class _Product(torch.autograd.Function):
+class SgemmPackedProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx, a, b, c, packed: PackedMatrix, beta: float, alpha: float) -> Tensor:
         ctx.save_for_backward(a, b)

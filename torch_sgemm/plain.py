@@ -33,19 +33,6 @@ def are_float32(a: Tensor, b: Tensor, c: Tensor | None = None) -> bool:
     )
 
 
-def is_untransformed() -> bool:
-    """Neither torch.func nor forward-mode derivatives are at work."""
-    return not torch._C._are_functorch_transforms_active() and forward_ad._current_level < 0
-
-
-def has_tangent(*args) -> bool:
-    """Whether an argument is a dual tensor, whose tangent forward-mode derivatives want."""
-    if forward_ad._current_level < 0 or not torch._C._is_fwd_grad_enabled():
-        return False
-    tensors = (x for x in args if isinstance(x, Tensor))
-    return any(forward_ad.unpack_dual(x).tangent is not None for x in tensors)
-
-
 def is_plain(a: Tensor, b: Tensor) -> bool:
     """Strided tensors of which no derivative, no subclass and no mode wants to see more."""
     return (
@@ -55,7 +42,8 @@ def is_plain(a: Tensor, b: Tensor) -> bool:
         and not (a.is_nested or b.is_nested)
         and not (torch._C._any_requires_grad(a, b) and torch.is_grad_enabled())
         and not torch._C._len_torch_dispatch_stack()
-        and is_untransformed()
+        and not torch._C._are_functorch_transforms_active()
+        and forward_ad._current_level < 0
     )
 
 

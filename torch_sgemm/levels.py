@@ -1,0 +1,80 @@
+"""Derivatives of an operator at one level of nested ones, as PyTorch's own operators have them.
+
+torch.func calls an operator once at each of its transforms, from the innermost to the outermost,
+and at each the operator's kernel for autograd keeps what that one wants to know. The public
+torch.autograd.Function can't be used there: it starts again with the innermost transform.
+"""
+
+import functools
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch._functorch.utils import enable_single_level_autograd_function
+from torch._guards import TracingContext
+from torch.autograd import forward_ad
+from torch.autograd.function import _SingleLevelFunction
+
+_are_transforms_active = torch._C._are_functorch_transforms_active
+_any_requires_grad, _is_grad_enabled = torch._C._any_requires_grad, torch.is_grad_enabled
+_after_autograd = torch._C._after_autograd_keyset
+
+
+class Derivative(_SingleLevelFunction):
+    """A torch.autograd.Function of the level at work; ``at_level`` in the place of ``apply``."""
+
+    @classmethod
+    def at_level(cls, *args) -> Tensor:
+        if not _are_transforms_active():
+            return cls.apply(*args)
+        with enable_single_level_autograd_function():
+            return cls.apply(*args)
+
+
+def needs_gradient(*args) -> bool:
+    return _is_grad_enabled() and _any_requires_grad(*args)
+
+
+def has_tangent(*args) -> bool:
+    """Whether an argument is a dual tensor, whose tangent forward mode wants.
+
+    Python's count of dual levels stays at none where torch.compile runs a graph that begins one.
+    """
+    if not torch._C._is_fwd_grad_enabled() or (
+        forward_ad._current_level < 0
+        and not _are_transforms_active()
+        and TracingContext.try_get() is None
+    ):
+        return False
+    return any(isinstance(x, Tensor) and _dual(x).tangent is not None for x in args)
+
+
+def _dual(x: Tensor) -> forward_ad.UnpackedDualTensor:
+    return forward_ad.unpack_dual(x, level=0)  # the only one that there can be
+
+
+def below(operator: torch._ops.OpOverload, keyset, *args, **kwargs) -> Tensor:
+    """What the operator gives to the levels further out, for forward() of a Derivative."""
+    redispatch = operator._handle.redispatch_boxed
+    with torch._C._AutoDispatchBelowAutograd():
+        if not _are_transforms_active():
+            return redispatch(keyset & _after_autograd, *args, **kwargs)
+        with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):  # off in a forward()
+            return redispatch(keyset & _after_autograd, *args, **kwargs)
+
+
+def with_primals(jvp: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A Derivative's jvp(ctx, *tangents) from jvp(ctx, saved, *tangents).
+
+    PyTorch calls it with forward mode off, and what it computes would have no tangent for the
+    levels further out: jvp of jvp would be zero. Here forward mode is on, and the saved tensors
+    come without their tangents of this level.
+    """
+
+    @functools.wraps(jvp)
+    def function(ctx, *tangents):
+        with forward_ad._set_fwd_grad_enabled(True):
+            saved = [x if x is None else _dual(x).primal for x in ctx.saved_tensors]
+            return jvp(ctx, saved, *tangents)
+
+    return function

@@ -1,0 +1,27 @@
+"""Products of matrices or of batches of them, by the operators or past the dispatcher."""
+
+import torch
+from torch import Tensor
+
+from torch_sgemm._library import kernels_of
+from torch_sgemm.plain import reaches_kernel
+
+# By dimensions.
+_OPERATORS = {2: torch.ops.sgemm.mm.default, 3: torch.ops.sgemm.bmm.default}
+_KERNELS = {2: kernels_of("sgemm::mm"), 3: kernels_of("sgemm::bmm")}
+
+
+def product(a: Tensor, b: Tensor, kernel: str) -> Tensor:
+    """The shortest way."""
+    return (straight if reaches_kernel(a, b) else dispatched)(a, b, kernel)
+
+
+def straight(a: Tensor, b: Tensor, kernel: str) -> Tensor:
+    """Past the dispatcher: only where ``reaches_kernel(a, b)``."""
+    function, keys = _KERNELS[a.dim()][a.is_cuda]
+    return function(keys, a, b, kernel)
+
+
+def dispatched(a: Tensor, b: Tensor, kernel: str) -> Tensor:
+    """For whoever watches."""
+    return _OPERATORS[a.dim()](a, b, kernel)
