@@ -41,6 +41,9 @@ constexpr double kStreamColumnSeconds = 170e-12;  // however short k is
 constexpr double kVectorSeconds[2] = {1.85e-6, 2.25e-6}, kVectorBandwidth = 0.84, kVectorRowSeconds = 30e-12;
 constexpr double kVectorSumSeconds = 1.5e-6;
 constexpr int64_t kVectorLong = 8192;
+// Across k, so many columns of not too large a matrix don't share k, however long it is.
+constexpr int64_t kUnsharedColumns = 845, kUnsharedElements = 1 << 21;
+constexpr double kUnsharedSeconds = 1.7e-6, kUnsharedStepSeconds = 9.5e-9;
 // Vector times vector, up to some length: a few blocks go through k, part by part. A vector times a number (k = 1) is a
 // product like any other.
 constexpr double kDotSeconds = 3.1e-6, kDotStepSeconds = 16e-9;
@@ -75,6 +78,16 @@ double tiled_seconds(const Problem& p, const Device& device) {
   return best;
 }
 
+double vector_seconds(const Problem& p, double bandwidth) {
+  const bool along_k = p.n == 1 ? p.a.col == 1 : p.b.row == 1;
+  const int64_t size = std::max(p.m, p.n);
+  const double rows = along_k ? static_cast<double>(size * p.batch) : 0;
+  const double read = std::max(bytes(p) / (kVectorBandwidth * bandwidth), rows * kVectorRowSeconds);
+  const double shared = kVectorSeconds[along_k] + read + (p.k < kVectorLong ? 0 : kVectorSumSeconds);
+  if (along_k || p.batch > 1 || size < kUnsharedColumns || size * p.k >= kUnsharedElements) return shared;
+  return std::max(shared, kUnsharedSeconds + kUnsharedStepSeconds * static_cast<double>(p.k));
+}
+
 }  // namespace
 
 double aten_seconds(const Problem& p, const Device& device) {
@@ -84,9 +97,7 @@ double aten_seconds(const Problem& p, const Device& device) {
   double seconds = tiled_seconds(p, device);
   if (std::min(p.m, p.n) == 1 && (p.k > 1 || p.batch > 1)) {
     const bool along_k = p.n == 1 ? p.a.col == 1 : p.b.row == 1;
-    const double rows = along_k ? static_cast<double>(std::max(p.m, p.n) * p.batch) : 0;
-    const double read = std::max(bytes(p) / (kVectorBandwidth * bandwidth), rows * kVectorRowSeconds);
-    seconds = std::min(seconds, kVectorSeconds[along_k] + read + (p.k < kVectorLong ? 0 : kVectorSumSeconds));
+    seconds = std::min(seconds, vector_seconds(p, bandwidth));
   }
   if (p.m <= kMostRows && p.a.col == 1) {
     const bool along_k = p.b.row == 1;

@@ -22,6 +22,9 @@ constexpr double kFewTurns = 6, kLaterTurn = 0.6;  // what the first ones take, 
 // A product of a short k and no more blocks than multiprocessors takes less, in whichever way it is cut up: all of it
 // up to so many of k, nothing less from so many on.
 constexpr double kShortSeconds = 0.3e-6, kShort = 32, kLong = 128;
+// What a product of no more blocks than multiprocessors takes instead of the sum of all that, by tile and whether
+// clusters share it: nothing hides what a block waits for.
+constexpr double kAlone[kSmallCount][2] = {{1, 1}, {1.12, 1.05}, {1.27, 1.12}};
 // The busiest multiprocessor has more blocks than the mean; how far it counts.
 constexpr double kBusiest = 0.43;
 constexpr double kWaveSeconds = 0.51e-6;  // until the next blocks begin where others have ended
@@ -79,6 +82,7 @@ double seconds(const SmallPlan& plan, const Problem& p, const SmallRead& a, cons
       times.fixed + std::max(compute + read / (kCacheBandwidth * bandwidth), bytes(p) / (kBandwidth * bandwidth));
   if (plan.cluster > 1)
     total += kClusterSeconds + kNextOfClusterSeconds * (most - 1) + (plan.swapped ? kSwappedSeconds * level : 0);
+  if (plan.slices == 1 && mean <= 1) total *= kAlone[plan.tile][plan.cluster > 1];
   if (plan.slices > 1) total += kSumSeconds + plan.slices * (kSliceSeconds + kSumMoves * 4 * p.m * p.n / bandwidth);
   return total;
 }
