@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+
 import pytest
 import torch
 from support.operators import BATCH, VARIANTS, K, M, N, good, variant_id
@@ -210,6 +213,19 @@ def test_addend_and_output(device: str, variant: tuple[str, bool]) -> None:
     call = good(*variant, device)
     call.tensors["c"] = call.tensors["out"][..., :1]  # broadcasts, and is overwritten meanwhile
     refused(call, *described("out", call.tensors["out"]), "'c'")
+
+
+@each_variant
+@each_device
+def test_factors_beyond_float32(device: str, variant: tuple[str, bool]) -> None:
+    """As PyTorch's kernels refuse them, whichever row is taken; infinity is a float32."""
+    if "c" not in good(*variant).tensors:
+        pytest.skip("takes no factors")
+    for kernel, name in itertools.product(("auto", "ladder"), ("alpha", "beta")):
+        factor = {name: -1e300}
+        refused(good(*variant, device, kernel=kernel, **factor), f"'{name}'", "-1e+300", "accepted")
+        factor = {name: -math.inf}
+        assert not good(*variant, device, kernel=kernel, **factor).run().isfinite().any()
 
 
 @each_variant

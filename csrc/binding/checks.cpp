@@ -3,6 +3,8 @@
 #include <torch/headeronly/core/ScalarType.h>
 
 #include <array>
+#include <cmath>
+#include <sstream>
 #include <stdexcept>
 #include <utility>
 
@@ -160,6 +162,16 @@ void check_no_overlap(const char* op, const char* name, const Tensor& out, const
   if (out_end <= in_first || in_end <= out_first || in_disjoint_columns(out, input)) return;
   reject(op, name, out,
          std::string("an output that shares no memory with '") + input_name + "', which has " + describe(input));
+}
+
+float check_factor(const char* op, const char* name, double factor) {
+  const float narrow = static_cast<float>(factor);
+  if (std::isfinite(factor) && !std::isfinite(narrow)) {
+    std::ostringstream number;
+    number << factor;
+    fail(op, std::string("argument '") + name + "' is " + number.str() + "; accepted: numbers in the range of float32");
+  }
+  return narrow;
 }
 
 bool same_device(const Tensor& x, const Tensor& y) {

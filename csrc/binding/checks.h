@@ -25,6 +25,9 @@ void check_writable(const char* op, const char* name, const Tensor& out);
 // `out` shares no memory with `input`.
 void check_no_overlap(const char* op, const char* name, const Tensor& out, const char* input_name, const Tensor& input);
 
+// A factor as float32, in whose range it has to be; Inf and NaN are.
+float check_factor(const char* op, const char* name, double factor);
+
 // The same as questions.
 bool same_device(const Tensor& x, const Tensor& y);
 bool has_product_shape(const Tensor& tensor, const Tensor& a, const Tensor& b);

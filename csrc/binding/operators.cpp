@@ -90,7 +90,8 @@ void log_choice(const char* op, const Kernel& kernel, const std::string& request
 }
 
 // c may be null when beta is 0.
-Problem problem(const Tensor& out, const Tensor* c, const Tensor& a, const Tensor& b, double alpha, double beta) {
+Problem problem(const char* op, const Tensor& out, const Tensor* c, const Tensor& a, const Tensor& b, double alpha,
+                double beta) {
   Problem p;
   p.a = view(a);
   p.b = view(b);
@@ -99,8 +100,8 @@ Problem problem(const Tensor& out, const Tensor* c, const Tensor& a, const Tenso
   p.n = p.b.cols;
   p.batch = 1;
   for (int64_t i = 0; i + 2 < a.dim(); ++i) p.batch *= a.size(i);
-  p.alpha = static_cast<float>(alpha);
-  p.beta = static_cast<float>(beta);
+  p.alpha = check_factor(op, "alpha", alpha);
+  p.beta = check_factor(op, "beta", beta);
   if (c) p.c = broadcast_view(*c, p);
   const ConstMatrix d = view(out);
   p.d = {static_cast<float*>(out.mutable_data_ptr()), d.rows, d.cols, d.row, d.col, d.batch};
@@ -117,7 +118,7 @@ bool is_current(int index) {
 
 void product(const char* op, const Tensor& out, const Tensor* c, const Tensor& a, const Tensor& b, double alpha,
              double beta, const std::string& request, Activation activation) {
-  Problem p = problem(out, c, a, b, alpha, beta);
+  Problem p = problem(op, out, c, a, b, alpha, beta);
   p.activation = activation;
   const DeviceType type = out.is_cuda() ? DeviceType::kCuda : DeviceType::kCpu;
   const Backend& rows = backend(type);
@@ -285,7 +286,7 @@ Tensor mm_packed(const Tensor& a, const Tensor& b, const Tensor& packed, const s
   if (c) check_addend("mm_packed", *c, a, b, nullptr);
   Tensor out = new_output(a, b);
   if (out.numel() == 0) return out;
-  const Problem p = problem(out, c ? &*c : nullptr, a, b, alpha, c ? beta : 0);
+  const Problem p = problem("mm_packed", out, c ? &*c : nullptr, a, b, alpha, c ? beta : 0);
   if (p.k == 0) {  // nothing was packed
     product("mm_packed", out, c ? &*c : nullptr, a, b, alpha, c ? beta : 0, "split");
     return out;
@@ -321,8 +322,8 @@ std::string explain(std::vector<int64_t> problem, double alpha, double beta, std
   p.n = problem[1];
   p.k = problem[2];
   p.batch = problem[3];
-  p.alpha = static_cast<float>(alpha);
-  p.beta = static_cast<float>(beta);
+  p.alpha = check_factor("_explain", "alpha", alpha);
+  p.beta = check_factor("_explain", "beta", beta);
   p.a = {reinterpret_cast<const float*>(problem[7]), p.m, p.k, problem[4], problem[5], problem[6]};
   p.b = {reinterpret_cast<const float*>(problem[11]), p.k, p.n, problem[8], problem[9], problem[10]};
   const DeviceType type = device[0] ? DeviceType::kCuda : DeviceType::kCpu;
