@@ -11,7 +11,9 @@ namespace {
 constexpr int kSharedBytes = 227 * 1024, kReservedBytes = 1024;  // of a multiprocessor, and more for each block
 
 // Measured on an H200, over 3,700 problems in all tiles and 8,000 in one.
-constexpr double kFixedSeconds = 2.15e-6;  // from the launch to the first row, and from the last one to memory
+constexpr double kFixedSeconds = 1.65e-6;  // from the launch to the first row, and from the last one to memory
+constexpr double kAllSeconds = 0.5e-6;     // more where all multiprocessors begin, in whatever tiles
+constexpr double kLaterStep = 0.2e-6;      // until a row's next step is there
 constexpr double kPanelSeconds = 14e-9;    // for each of k and of a thread's columns: B, before anything is multiplied
 // Of a multiprocessor, for each tile of a warp, for four of its k, and for a step of rows that lie along k.
 constexpr double kTileSeconds[] = {10e-9, 26e-9, 80e-9, 151e-9}, kFourSeconds[] = {3.9e-9, 2.3e-9, 4.4e-9, 11.7e-9};
@@ -55,7 +57,7 @@ double seconds(int index, const Problem& p, const Place& place, const Device& de
   if (p.d.col == 1 && (tiles_n > 1 || (cut && !place.along_k)))
     moved += double(p.m) * tiles_n * p.batch * (cut ? kBytesOfCutPart : kBytesOfPart);
   const double memory = (moved / kBandwidth + again / kCacheBandwidth) / (device.bandwidth_gbs * 1e9);
-  return kFixedSeconds + place.waves * kPanelSeconds * p.k * tile.tn + memory +
+  return kFixedSeconds + (steps - 1) * kLaterStep + place.waves * kPanelSeconds * p.k * tile.tn + memory +
          compute * kH200.clock_ghz / device.clock_ghz;
 }
 
@@ -97,6 +99,8 @@ TallPlan tall_plan(const Problem& problem, const Device& device) {
     const double time = seconds(tile, p, place, device);
     if (time < best.seconds) best = {tile, best.swapped, place.groups, time};
   }
+  const int64_t blocks = ceil_div(p.n, kTallTiles[best.tile].cols()) * p.batch * best.groups;
+  best.seconds += kAllSeconds * std::min(1.0, static_cast<double>(blocks) / device.sms);
   return best;
 }
 
