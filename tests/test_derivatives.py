@@ -103,6 +103,24 @@ def test_only_wanted_gradients_are_computed(device: str, wanted: tuple[bool, boo
     assert (a.grad is not None, b.grad is not None) == wanted
 
 
+@pytest.mark.parametrize("wanted", [(True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("name", [*NAMES, "linear"])
+@each_device
+def test_only_needed_operands_are_kept(device: str, name: str, wanted: tuple[bool, bool]) -> None:
+    """An activation in front of frozen weights is free after the forward."""
+    if name == "linear":
+        tensors = [torch.randn(M, K, device=device), torch.randn(N, K, device=device)]
+    else:
+        tensors = list(good(name, "bmm" in name, device).tensors.values())
+    *_, a, b = tensors
+    a.requires_grad_(wanted[0])
+    b.requires_grad_(wanted[1])
+    result = getattr(torch.ops.sgemm, name)(*tensors)
+    kept_a, kept_b, *_ = result.grad_fn.saved_tensors
+    assert (kept_b is b, kept_a is a) == wanted
+    assert (kept_b is None, kept_a is None) == (not wanted[0], not wanted[1])
+
+
 @pytest.mark.parametrize("util", UTILS)
 @each_kernel
 @each_name

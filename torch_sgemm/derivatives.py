@@ -27,7 +27,8 @@ class SgemmProduct(Derivative):
 
     @staticmethod
     def forward(ctx, operator, keyset, a: Tensor, b: Tensor, kernel: str) -> Tensor:
-        ctx.save_for_backward(a, b)
+        _, _, needs_a, needs_b, _ = ctx.needs_input_grad
+        ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
         ctx.save_for_forward(a, b)
         ctx.kernel = kernel
         return below(operator, keyset, a, b, kernel)
@@ -75,7 +76,8 @@ class SgemmSum(Derivative):
         beta: float,
         alpha: float,
     ) -> Tensor:
-        ctx.save_for_backward(a, b)
+        _, _, _, needs_a, needs_b, *_ = ctx.needs_input_grad
+        ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
         ctx.save_for_forward(a, b)
         ctx.kernel, ctx.beta, ctx.alpha, ctx.addend = kernel, beta, alpha, c.shape
         return below(operator, keyset, c, a, b, kernel, beta=beta, alpha=alpha)

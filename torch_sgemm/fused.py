@@ -131,10 +131,11 @@ class SgemmLinear(Derivative):
     @staticmethod
     def forward(ctx, keyset, x, weight, bias, activation: str | None, kernel: str) -> Tensor:
         output = below(_linear, keyset, x, weight, bias, activation, kernel)
-        saved = x, weight, output if activation == "relu" else None
-        ctx.save_for_backward(*saved)
-        ctx.save_for_forward(*saved)
-        ctx.kernel = kernel
+        of_relu = output if activation == "relu" else None
+        _, needs_x, needs_weight, *_ = ctx.needs_input_grad
+        ctx.save_for_backward(x if needs_weight else None, weight if needs_x else None, of_relu)
+        ctx.save_for_forward(x, weight, of_relu)
+        ctx.kernel, ctx.shape = kernel, x.shape
         return output
 
     @staticmethod
@@ -142,10 +143,10 @@ class SgemmLinear(Derivative):
         x, weight, output = ctx.saved_tensors
         _, needs_x, needs_weight, needs_bias, *_ = ctx.needs_input_grad
         grad = _through_relu(grad, output)
-        if x.dim() > 2 and is_distributed(x):
+        if grad.dim() > 2 and is_distributed(grad):
             return SgemmLinear._backward_of_parts(ctx, x, weight, grad)
         rows = _rows(grad)
-        grad_x = product(rows, weight, ctx.kernel).reshape(x.shape) if needs_x else None
+        grad_x = product(rows, weight, ctx.kernel).reshape(ctx.shape) if needs_x else None
         grad_weight = product(rows.mT, _rows(x), ctx.kernel) if needs_weight else None
         return None, grad_x, grad_weight, rows.sum(0) if needs_bias else None, None, None
 

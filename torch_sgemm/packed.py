@@ -64,7 +64,8 @@ class PackedMatrix:
 class SgemmPackedProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx, a, b, c, packed: PackedMatrix, beta: float, alpha: float) -> Tensor:
-        ctx.save_for_backward(a, b)
+        needs_a, needs_b, *_ = ctx.needs_input_grad
+        ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
         ctx.addend, ctx.beta, ctx.alpha = None if c is None else c.shape, beta, alpha
         return torch.ops.sgemm._mm_packed(a, b, packed.planes(), c, beta=beta, alpha=alpha)
 
