@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 import torch
+import torch._dynamo.compiled_autograd
 from support.data import integers
 from support.table import each_device
 from torch import Tensor, func
@@ -129,6 +131,24 @@ def test_compiled_transforms(device: str, name: str, transform: str) -> None:
         lambda *x: TRANSFORMS[transform](ours, *x), fullgraph=True, backend="aot_eager"
     )
     assert_same(compiled(*x), TRANSFORMS[transform](theirs, *x))
+
+
+@each_function
+@each_device
+def test_compiled_autograd(device: str, name: str) -> None:
+    """A backward that torch.compile captures, of a forward that it doesn't."""
+    ours, theirs, _ = FUNCTIONS[name]
+
+    def gradients(f: Function, scope: AbstractContextManager) -> list[Tensor]:
+        x = [y.requires_grad_() for y in operands(name, device)]
+        result = _squared(f)(*x)
+        with scope:
+            result.backward()
+        return [y.grad for y in x]
+
+    torch.compiler.reset()
+    compiled = torch._dynamo.compiled_autograd._enable(torch.compile(backend="aot_eager"))
+    assert_same(gradients(ours, compiled), gradients(theirs, nullcontext()))
 
 
 # --- dual numbers -------------------------------------------------------------------------------

@@ -23,6 +23,8 @@ _after_autograd = torch._C._after_autograd_keyset
 class Derivative(_SingleLevelFunction):
     """A torch.autograd.Function of the level at work; ``at_level`` in the place of ``apply``."""
 
+    _compiled_autograd_key = staticmethod(torch.autograd.Function._compiled_autograd_key)
+
     @classmethod
     def at_level(cls, *args) -> Tensor:
         if not _are_transforms_active():
