@@ -95,10 +95,7 @@ double aten_seconds(const Problem& p, const Device& device) {
     return kCaution * (kDotSeconds + kDotStepSeconds * static_cast<double>(std::min(p.k, kDotSteps)));
   const double bandwidth = device.bandwidth_gbs * 1e9;
   double seconds = tiled_seconds(p, device);
-  if (std::min(p.m, p.n) == 1 && (p.k > 1 || p.batch > 1)) {
-    const bool along_k = p.n == 1 ? p.a.col == 1 : p.b.row == 1;
-    seconds = std::min(seconds, vector_seconds(p, bandwidth));
-  }
+  if (std::min(p.m, p.n) == 1 && (p.k > 1 || p.batch > 1)) seconds = std::min(seconds, vector_seconds(p, bandwidth));
   if (p.m <= kMostRows && p.a.col == 1) {
     const bool along_k = p.b.row == 1;
     const double columns = static_cast<double>(std::max(p.n, kFewestColumns));
