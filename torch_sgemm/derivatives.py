@@ -12,10 +12,25 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from torch_sgemm._library import kernel_at
-from torch_sgemm.levels import Derivative, below, has_tangent, needs_gradient, with_primals
+from torch_sgemm.levels import Derivative, below, is_wanted, with_primals
 from torch_sgemm.products import product
 
 _mm, _bmm = torch.ops.sgemm.mm, torch.ops.sgemm.bmm
+
+
+def save_factors(ctx, a: Tensor, b: Tensor, needs_a: bool, needs_b: bool) -> None:
+    """Of a product, only what :func:`of_factors` will need."""
+    ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
+
+
+def of_factors(
+    ctx, grad: Tensor, needs_a: bool, needs_b: bool, kernel: str
+) -> tuple[Tensor | None, Tensor | None]:
+    """The gradients of a product's factors."""
+    a, b = ctx.saved_tensors
+    grad_a = product(grad, b.mT, kernel) if needs_a else None
+    grad_b = product(a.mT, grad, kernel) if needs_b else None
+    return grad_a, grad_b
 
 
 class SgemmProduct(Derivative):
@@ -27,19 +42,15 @@ class SgemmProduct(Derivative):
 
     @staticmethod
     def forward(ctx, operator, keyset, a: Tensor, b: Tensor, kernel: str) -> Tensor:
-        _, _, needs_a, needs_b, _ = ctx.needs_input_grad
-        ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
+        save_factors(ctx, a, b, *ctx.needs_input_grad[2:4])
         ctx.save_for_forward(a, b)
         ctx.kernel = kernel
         return below(operator, keyset, a, b, kernel)
 
     @staticmethod
     def backward(ctx, grad: Tensor):
-        a, b = ctx.saved_tensors
-        _, _, needs_a, needs_b, _ = ctx.needs_input_grad
-        grad_a = product(grad, b.mT, ctx.kernel) if needs_a else None
-        grad_b = product(a.mT, grad, ctx.kernel) if needs_b else None
-        return None, None, grad_a, grad_b, None
+        gradients = of_factors(ctx, grad, *ctx.needs_input_grad[2:4], ctx.kernel)
+        return None, None, *gradients, None
 
     @staticmethod
     @with_primals
@@ -76,30 +87,26 @@ class SgemmSum(Derivative):
         beta: float,
         alpha: float,
     ) -> Tensor:
-        _, _, _, needs_a, needs_b, *_ = ctx.needs_input_grad
-        ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
+        save_factors(ctx, a, b, *ctx.needs_input_grad[3:5])
         ctx.save_for_forward(a, b)
         ctx.kernel, ctx.beta, ctx.alpha, ctx.addend = kernel, beta, alpha, c.shape
         return below(operator, keyset, c, a, b, kernel, beta=beta, alpha=alpha)
 
     @staticmethod
     def backward(ctx, grad: Tensor):
-        a, b = ctx.saved_tensors
         _, _, needs_c, needs_a, needs_b, *_ = ctx.needs_input_grad
-        scaled = _scaled(grad, ctx.alpha)
         grad_c = (grad * ctx.beta).sum_to_size(ctx.addend) if needs_c else None
-        grad_a = product(scaled, b.mT, ctx.kernel) if needs_a else None
-        grad_b = product(a.mT, scaled, ctx.kernel) if needs_b else None
-        return None, None, grad_c, grad_a, grad_b, None, None, None
+        gradients = of_factors(ctx, scaled(grad, ctx.alpha), needs_a, needs_b, ctx.kernel)
+        return None, None, grad_c, *gradients, None, None, None
 
     @staticmethod
     @with_primals
     def jvp(ctx, saved, _operator, _keyset, tangent_c, tangent_a, tangent_b, *_) -> Tensor:
         a, b = saved
         if tangent_a is None and tangent_b is None:
-            return spread(_scaled(tangent_c, ctx.beta), (*a.shape[:-1], b.shape[-1]))
-        tangent = _scaled(_tangent(a, b, tangent_a, tangent_b, ctx.kernel), ctx.alpha)
-        return tangent if tangent_c is None else tangent + _scaled(tangent_c, ctx.beta)
+            return spread(scaled(tangent_c, ctx.beta), (*a.shape[:-1], b.shape[-1]))
+        tangent = scaled(_tangent(a, b, tangent_a, tangent_b, ctx.kernel), ctx.alpha)
+        return tangent if tangent_c is None else tangent + scaled(tangent_c, ctx.beta)
 
 
 def _tangent(
@@ -118,7 +125,7 @@ def spread(x: Tensor, shape: Sequence[int]) -> Tensor:
     return x.expand(shape).clone(memory_format=torch.contiguous_format)
 
 
-def _scaled(x: Tensor, factor: float) -> Tensor:
+def scaled(x: Tensor, factor: float) -> Tensor:
     return x if factor == 1 else x * factor
 
 
@@ -130,7 +137,7 @@ def _differentiate(name: str, derivative: type[Derivative]) -> None:
     redispatch, after_autograd = operator._handle.redispatch_boxed, torch._C._after_autograd_keyset
 
     def autograd(keyset, *args, **kwargs):
-        if needs_gradient(*args) or has_tangent(*args):
+        if is_wanted(*args):
             return derivative.of(operator, keyset, *args, **kwargs)
         return redispatch(keyset & after_autograd, *args, **kwargs)
 

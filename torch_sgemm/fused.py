@@ -18,7 +18,7 @@ from torch_sgemm._library import kernels_of
 from torch_sgemm.derivatives import batched, spread
 from torch_sgemm.distributed import is_distributed, register_if_loaded
 from torch_sgemm.inductor import register_lowerings
-from torch_sgemm.levels import Derivative, below, has_tangent, needs_gradient, with_primals
+from torch_sgemm.levels import Derivative, below, is_wanted, with_primals
 from torch_sgemm.packed import PackedMatrix
 from torch_sgemm.plain import are_float32, reaches_kernel
 from torch_sgemm.products import product
@@ -183,7 +183,7 @@ def _through_relu(flow: Tensor, output: Tensor | None) -> Tensor:
 
 
 def _autograd(keyset, x, weight, bias=None, activation=None, kernel="auto") -> Tensor:
-    if not (needs_gradient(x, weight, bias) or has_tangent(x, weight, bias)):
+    if not is_wanted(x, weight, bias):
         below_autograd = keyset & torch._C._after_autograd_keyset
         return _redispatch(below_autograd, x, weight, bias, activation, kernel)
     if activation == "relu":

@@ -33,11 +33,12 @@ class Derivative(_SingleLevelFunction):
             return cls.apply(*args)
 
 
-def needs_gradient(*args) -> bool:
-    return _is_grad_enabled() and _any_requires_grad(*args)
+def is_wanted(*args) -> bool:
+    """Whether this level wants a derivative by an argument."""
+    return (_is_grad_enabled() and _any_requires_grad(*args)) or _has_tangent(*args)
 
 
-def has_tangent(*args) -> bool:
+def _has_tangent(*args) -> bool:
     """Whether an argument is a dual tensor, whose tangent forward mode wants.
 
     Python's count of dual levels stays at none where torch.compile runs a graph that begins one.

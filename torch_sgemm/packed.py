@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from torch_sgemm import _library  # noqa: F401  registers the operators
+from torch_sgemm.derivatives import of_factors, save_factors, scaled
 
 
 class PackedMatrix:
@@ -64,20 +64,16 @@ class PackedMatrix:
 class SgemmPackedProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx, a, b, c, packed: PackedMatrix, beta: float, alpha: float) -> Tensor:
-        needs_a, needs_b, *_ = ctx.needs_input_grad
-        ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
+        save_factors(ctx, a, b, *ctx.needs_input_grad[:2])
         ctx.addend, ctx.beta, ctx.alpha = None if c is None else c.shape, beta, alpha
         return torch.ops.sgemm._mm_packed(a, b, packed.planes(), c, beta=beta, alpha=alpha)
 
     @staticmethod
     def backward(ctx, grad: Tensor):
-        a, b = ctx.saved_tensors
         needs_a, needs_b, needs_c = ctx.needs_input_grad[:3]
-        scaled = grad if ctx.alpha == 1 else grad * ctx.alpha
-        grad_a = torch.ops.sgemm.mm(scaled, b.mT) if needs_a else None
-        grad_b = torch.ops.sgemm.mm(a.mT, scaled) if needs_b else None
+        gradients = of_factors(ctx, scaled(grad, ctx.alpha), needs_a, needs_b, "auto")
         grad_c = (grad * ctx.beta).sum_to_size(ctx.addend) if needs_c else None
-        return grad_a, grad_b, grad_c, None, None, None
+        return *gradients, grad_c, None, None, None
 
 
 def pack(b: Tensor) -> PackedMatrix:
