@@ -10,6 +10,7 @@ namespace sgemm {
 
 struct Choice {
   const Kernel* kernel = nullptr;
+  double seconds;     // predicted
   std::string label;  // for a profiler: "sgemm::mm[naive_32 3x5x4]", the batch first if there is one
 };
 
@@ -23,8 +24,8 @@ class ChoiceCache {
     for (int64_t word : key) hash = (hash ^ static_cast<size_t>(word)) * 0x9E3779B97F4A7C15u;
     Entry& entry = entries_[hash >> (64 - kBits)];
     if (!entry.choice.kernel || entry.key != key || entry.request != request) {
-      const Kernel& kernel = sgemm::choose(table, p, device, request);
-      entry = {key, request, {&kernel, label(op, kernel, p)}};
+      const Verdict verdict = sgemm::choose(table, p, device, request);
+      entry = {key, request, {verdict.kernel, verdict.seconds, label(op, *verdict.kernel, p)}};
     }
     return entry.choice;
   }

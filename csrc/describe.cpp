@@ -62,7 +62,7 @@ std::string describe_table(const Table& cpu, const Table& cuda) {
 std::string describe_choice(const Table& table, const Problem& p, const Device& device, const std::string& request) {
   std::string chosen, error, verdicts;
   try {
-    chosen = choose(table, p, device, request).name;
+    chosen = choose(table, p, device, request).kernel->name;
   } catch (const std::invalid_argument& e) {
     error = e.what();
   }

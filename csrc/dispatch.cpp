@@ -129,19 +129,15 @@ Verdict judge(const Kernel& kernel, const Problem& p, const Device& device, cons
           unusable(kernel, p, device, request)};
 }
 
-const Kernel& choose(const Table& table, const Problem& p, const Device& device, const std::string& request) {
-  const Kernel* best = nullptr;
-  double best_seconds = std::numeric_limits<double>::infinity();
+Verdict choose(const Table& table, const Problem& p, const Device& device, const std::string& request) {
+  Verdict best = {nullptr, std::numeric_limits<double>::infinity(), nullptr};
   for (const Kernel& kernel : table) {
     if (unusable(kernel, p, device, request)) continue;
-    const double seconds = judge(kernel, p, device, request).seconds;
-    if (seconds < best_seconds) {
-      best = &kernel;
-      best_seconds = seconds;
-    }
+    const Verdict verdict = judge(kernel, p, device, request);
+    if (verdict.seconds < best.seconds) best = verdict;
   }
-  if (!best) fail(table, p, device, request);
-  return *best;
+  if (!best.kernel) fail(table, p, device, request);
+  return best;
 }
 
 Problem simplified(Problem p) {

@@ -19,7 +19,7 @@ Verdict judge(const Kernel& kernel, const Problem& problem, const Device& device
 
 // The row that is predicted to be fastest among those that `request` allows; the earlier row on a tie. Throws
 // std::invalid_argument for a name that the table lacks, and for a row or family that can't take the problem.
-const Kernel& choose(const Table& table, const Problem& problem, const Device& device, const std::string& request);
+Verdict choose(const Table& table, const Problem& problem, const Device& device, const std::string& request);
 
 bool is_aten(const Kernel& kernel);
 

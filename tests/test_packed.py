@@ -2,41 +2,281 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from collections.abc import Callable
+
 import pytest
 import torch
 from support.bounds import Reference, contract_units
 from support.data import DISTRIBUTIONS, integers, operands
 from support.table import KERNELS, runnable
+from torch import Tensor
 
 import torch_sgemm
 
 ROW = next(row for row in KERNELS if row.name == "split_fp16x3")
+DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
+on_both = pytest.mark.parametrize("device", DEVICES)
 
 
 @pytest.fixture
 def here() -> None:
+    """The GPU has planes."""
     if ROW not in runnable("cuda"):
         pytest.skip(f"needs sm_{ROW.min_arch}")
 
 
-def test_cpu_tensors_are_refused() -> None:
-    with pytest.raises(RuntimeError, match=r"sgemm::_?pack: argument 'b' has shape \[3, 4\]"):
-        torch_sgemm.pack(torch.ones(3, 4))
+def some(device: str) -> tuple[Tensor, Tensor, Tensor]:
+    """a, b and an addend."""
+    sizes = ((50, 60), (60, 40), (40,))
+    return tuple(integers(shape, seed, device) for seed, shape in enumerate(sizes))
+
+
+def write_uncounted(b: Tensor) -> None:
+    """So that planes, which don't see it, give another product than b."""
+    b.data.zero_()
+
+
+@on_both
+@pytest.mark.parametrize("kernel", ["auto", "reference"])
+def test_products(device: str, kernel: str) -> None:
+    if device == "cuda" and kernel == "reference":
+        pytest.skip("a row of the CPU")
+    a, b, c = some(device)
+    packed = torch_sgemm.pack(b)
+    assert packed.shape == (60, 40)
+    assert torch.equal(packed.mm(a, kernel=kernel), a @ b)
+    assert torch.equal(packed.mm(a, alpha=2, kernel=kernel), 2 * (a @ b))
+    assert torch.equal(packed.mm(a, c, beta=0.5, kernel=kernel), 0.5 * c + a @ b)
+    for x in (a[0], a, a.view(5, 10, 60), a[:0], a.view(5, 10, 60)[:, :0]):
+        assert torch.equal(torch_sgemm.matmul(x, packed, kernel=kernel), x @ b)
+    out = torch.empty(50, 40, device=device)
+    assert torch_sgemm.matmul(a, packed, out=out) is out
+    assert torch.equal(out, a @ b)
+    assert torch.equal(torch_sgemm.linear(a, packed, c, "relu", kernel=kernel), (a @ b + c).relu())
+    empty = torch_sgemm.pack(b[:0])
+    assert torch.equal(empty.mm(a[:, :0], c), c.expand(50, 40))
+
+
+TRANSFORMS: dict[str, Callable] = {
+    "vmap": lambda f: torch.func.vmap(f)(torch.ones(3, 4, 60)),
+    "vmap of one row": lambda f: torch.func.vmap(f)(torch.ones(3, 1, 60)),
+    "vmap along the last": lambda f: torch.func.vmap(f, 2)(torch.ones(4, 60, 3)),
+    "jvp": lambda f: torch.func.jvp(f, (torch.ones(4, 60),), (torch.ones(4, 60),))[1],
+    "grad": lambda f: torch.func.grad(lambda x: f(x).square().sum())(torch.ones(4, 60)),
+    "hessian": lambda f: torch.func.hessian(lambda x: f(x).square().sum())(torch.ones(2, 60)),
+    "grad of vmap": lambda f: torch.func.grad(lambda x: torch.func.vmap(f)(x).square().sum())(
+        torch.ones(3, 4, 60)
+    ),
+}
+
+
+@on_both
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS)
+def test_transforms(transform: Callable, compiled: bool, device: str) -> None:
+    with torch.device(device):
+        _, b, c = some(device)
+        packed = torch_sgemm.pack(b)
+        ours = lambda: transform(lambda a: packed.mm(a, c, beta=2, alpha=3))  # noqa: E731
+        if compiled:
+            ours = torch.compile(ours, fullgraph=True)
+        expected = transform(lambda a: 2 * c + 3 * (a @ b))
+        assert torch.equal(ours(), expected)
+        assert torch.equal(
+            torch.func.vmap(lambda c: packed.mm(torch.ones(4, 60), c))(torch.ones(3, 40)),
+            (torch.ones(4, 60) @ b + 1).expand(3, 4, 40),
+        )
+
+
+@on_both
+@pytest.mark.parametrize("addend", [False, True])
+def test_gradients(addend: bool, device: str) -> None:
+    tensors = [x.requires_grad_() for x in some(device)[: 2 + addend]]
+    a, b, *c = tensors
+    packed = torch_sgemm.pack(b)
+    result = packed.mm(a, *c, alpha=2, beta=3)
+    expected = 2 * (a @ b) + (3 * c[0] if addend else 0)
+    assert torch.equal(result, expected)
+    grads = torch.autograd.grad(result.square().sum(), tensors)
+    for x, y in zip(grads, torch.autograd.grad(expected.square().sum(), tensors), strict=True):
+        assert torch.equal(x, y)
+    with pytest.raises(RuntimeError, match="argument 'out' can't be differentiated"):
+        torch_sgemm.matmul(a, packed, out=torch.empty(50, 40, device=device))
+
+
+@on_both
+def test_opcheck(device: str) -> None:
+    a, b, c = (x.requires_grad_() for x in some(device))
+    packed = torch_sgemm.pack(b)
+    for addend in (None, c):
+        torch.library.opcheck(
+            torch.ops.sgemm.packed_mm.default,
+            (addend, a, b, "auto", packed._number),
+            {"alpha": 2.0},
+        )
+
+
+class Layer(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(60, 40)
+        self.packed = torch_sgemm.pack(self.inner.weight.t())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch_sgemm.linear(x, self.packed, self.inner.bias, "gelu")
+
+
+@on_both
+@pytest.mark.parametrize("how", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_copies_of_modules_are_packed_with_the_copied_weight(how: Callable, device: str) -> None:
+    layer = Layer().to(device)
+    twin = how(layer)
+    x = torch.randn(5, 60, device=device)
+    assert torch.equal(twin(x), layer(x))
+    twin(x).sum().backward()
+    assert twin.inner.weight.grad is not None and layer.inner.weight.grad is None
+    with torch.no_grad():
+        twin.inner.weight.zero_()
+        assert not torch.equal(twin(x), layer(x))
+        gelu = torch.nn.functional.gelu(twin.inner.bias.expand(5, 40))
+        torch.testing.assert_close(twin(x), gelu)
+
+
+@on_both
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_compiled_module_sees_changes(dynamic: bool, device: str) -> None:
+    layer = Layer().to(device)
+    run = torch.compile(layer, fullgraph=True, dynamic=dynamic)
+    for rows in (5, 300):
+        x = torch.randn(rows, 60, device=device)
+        torch.testing.assert_close(run(x), layer(x))
+        run(x).square().sum().backward()
+        with torch.no_grad():
+            layer.inner.weight.add_(0.1 * layer.inner.weight.grad)
+        expected = torch.nn.functional.linear(x, layer.inner.weight, layer.inner.bias)
+        torch.testing.assert_close(run(x), torch.nn.functional.gelu(expected))
+
+
+@on_both
+def test_a_compiled_program_that_writes_the_matrix(device: str) -> None:
+    a, b, _ = some(device)
+    packed = torch_sgemm.pack(b)
+
+    @torch.compile(fullgraph=True)
+    def run(a: Tensor) -> tuple[Tensor, Tensor]:
+        first = packed.mm(a)
+        packed.b.mul_(2)
+        return first, packed.mm(a)
+
+    for _ in range(3):
+        before = b.clone()
+        first, second = run(a)
+        assert torch.equal(first, a @ before)
+        assert torch.equal(second, a @ (2 * before))
+        assert torch.equal(packed.mm(a), second)
+
+
+@on_both
+def test_a_changed_matrix_is_packed_again(device: str) -> None:
+    a, b, _ = some(device)
+    packed = torch_sgemm.pack(b)
+    for kernel in ("auto", "split_fp16x3" if ROW in runnable(device) else "auto"):
+        assert torch.equal(packed.mm(a, kernel=kernel), a @ b)
+        b.mul_(2)
+        assert torch.equal(packed.mm(a, kernel=kernel), a @ b)
+        b.data = integers((60, 40), 3, device)
+        assert torch.equal(packed.mm(a, kernel=kernel), a @ b)
+
+
+@on_both
+def test_views_of_tensors_with_other_memory(device: str) -> None:
+    layer, x = Layer().to(device), torch.randn(5, 60, device=device)
+    layer(x)
+    layer.inner.weight.data = 2 * layer.inner.weight.data
+    expected = torch.nn.functional.linear(x, layer.inner.weight, layer.inner.bias)
+    torch.testing.assert_close(layer(x), torch.nn.functional.gelu(expected))
+    with torch.no_grad():
+        layer.inner.weight.data = 2 * layer.inner.weight.data
+        layer(x)
+    layer(x).sum().backward()
+    assert layer.inner.weight.grad.any()
+    a, b, _ = some(device)
+    packed = torch_sgemm.pack(b[:, 3:])
+    assert torch.equal(packed.mm(a), a @ b[:, 3:])
+    b.data = 2 * b
+    with pytest.raises(RuntimeError, match="is a view of a tensor that has other memory now"):
+        packed.mm(a)
+
+
+@on_both
+def test_inference_tensors_must_be_frozen(device: str) -> None:
+    with torch.inference_mode():
+        a, b, _ = some(device)
+        with pytest.raises(RuntimeError, match="inference tensor"):
+            torch_sgemm.pack(b)
+        packed = torch_sgemm.pack(b, frozen=True)
+        assert torch.equal(packed.mm(a), a @ b)
+    assert torch.equal(packed.mm(a), a @ b)
+
+
+@on_both
+def test_a_frozen_matrix_that_was_written_is_an_error(device: str) -> None:
+    a, b, _ = some(device)
+    packed = torch_sgemm.pack(b, frozen=True)
+    assert torch.equal(packed.mm(a), a @ b)
+    b.mul_(2)
+    with pytest.raises(RuntimeError, match="packed with frozen=True has been written"):
+        packed.mm(a)
+
+
+@on_both
+def test_bad_input(device: str) -> None:
+    a, b, _ = some(device)
+    for bad in (b[0], b.double(), b[None]):
+        with pytest.raises(RuntimeError, match=r"sgemm::pack: argument 'b' has shape \["):
+            torch_sgemm.pack(bad)
+    packed = torch_sgemm.pack(b)
+    for bad in (a[:, 1:], a.double(), a[None]):
+        with pytest.raises(RuntimeError, match="sgemm::packed_mm: argument '[ab]'"):
+            packed.mm(bad)
+    with pytest.raises(RuntimeError, match="argument 'c'"):
+        packed.mm(a, torch.ones(3, device=device))
+    with pytest.raises(RuntimeError, match=r"left operand .* shape \[\]"):
+        torch_sgemm.matmul(a[0, 0], packed)
+    with pytest.raises(RuntimeError, match='kernel "split_fp16" is unknown'):
+        packed.mm(a, kernel="split_fp16")
+    with pytest.raises(RuntimeError, match="argument 'activation'"):
+        torch_sgemm.linear(a, packed, activation="sigmoid")
+
+
+@pytest.mark.gpu
+def test_planes_must_be_those_of_b(here: None) -> None:
+    a, b, _ = some("cuda")
+    with pytest.raises(RuntimeError, match="argument 'a'"):
+        torch_sgemm.pack(b).mm(a.cpu())
+    with pytest.raises(RuntimeError, match="argument 'planes'"):
+        torch.ops.sgemm._packed_mm(a, b, torch.ones(3, device="cuda"), None, "auto", None)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("transposed", [False, True])
-def test_products_with_addend(here: None, transposed: bool) -> None:
+@pytest.mark.parametrize("kernel", ["auto", "split_fp16x3"])
+def test_products_with_addend(here: None, kernel: str, transposed: bool) -> None:
     for m, n, k in ((1, 1, 1), (130, 70, 33), (300, 260, 1000), (1000, 500, 8192)):
         a = torch.randn(m, k, device="cuda")
         b = torch.randn(n, k, device="cuda").t() if transposed else torch.randn(k, n, device="cuda")
         packed = torch_sgemm.pack(b)
         c = torch.randn(n, device="cuda")
         reference = Reference.of(a, b, c.expand(m, n), 2, 0.5)
-        result = packed.mm(a, c, alpha=2, beta=0.5)
+        result = packed.mm(a, c, alpha=2, beta=0.5, kernel=kernel)
         units = contract_units(reference.units(torch.addmm(c, a, b, alpha=2, beta=0.5)))
         assert reference.units(result) <= units
-        assert torch.equal(result, packed.mm(a, c, alpha=2, beta=0.5))
+        assert torch.equal(result, packed.mm(a, c, alpha=2, beta=0.5, kernel=kernel))
+        layer = torch_sgemm.linear(a, packed, c, "gelu", kernel=kernel)
+        expected = torch.nn.functional.gelu(packed.mm(a, c, kernel=kernel))
+        torch.testing.assert_close(layer, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.gpu
@@ -45,7 +285,7 @@ def test_contract(here: None, name: str) -> None:
     for k in (65, 1000, 20000):
         a, b = operands(name, 150, 140, k, "cuda")
         reference = Reference.of(a, b)
-        units = reference.units(torch_sgemm.pack(b).mm(a))
+        units = reference.units(torch_sgemm.pack(b).mm(a, kernel="split_fp16x3"))
         assert units <= contract_units(reference.units(torch.mm(a, b)))
 
 
@@ -55,44 +295,80 @@ def test_integers_are_exact_for_any_workspace(here: None, monkeypatch: pytest.Mo
     packed = torch_sgemm.pack(b)
     for mib in ("1", "20", "1000"):
         monkeypatch.setenv("TORCH_SGEMM_WORKSPACE", mib)
-        assert torch.equal(packed.mm(a).double(), a.double() @ b.double())
+        product = packed.mm(a, kernel="split_fp16x3")
+        assert torch.equal(product.double(), a.double() @ b.double())
 
 
 @pytest.mark.gpu
-def test_a_changed_matrix_is_packed_again(here: None) -> None:
-    a, b = integers((50, 60), 1, "cuda"), integers((60, 40), 2, "cuda")
+def test_when_planes_are_used(here: None) -> None:
+    """Where they are the faster way, or asked for by name."""
+    for m, kernel, used in (
+        (2048, "auto", True),
+        (2048, "split", True),
+        (2048, "split_fp16x3", True),
+        (2048, "ieee", False),
+        (2048, "aten", False),
+        (1, "auto", False),
+        (1, "split_fp16x3", True),
+    ):
+        a, b = torch.ones(m, 2048, device="cuda"), torch.ones(2048, 2048, device="cuda")
+        packed = torch_sgemm.pack(b)
+        write_uncounted(b)
+        assert packed.mm(a, kernel=kernel).any() == used
+
+
+def captured(run: Callable[[], Tensor]) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = run()
+    return graph, result
+
+
+@pytest.mark.gpu
+def test_a_captured_product_sees_changes(here: None) -> None:
+    a, b, _ = some("cuda")
     packed = torch_sgemm.pack(b)
-    assert torch.equal(packed.mm(a), a @ b)
-    b.mul_(2)
-    assert torch.equal(packed.mm(a), a @ b)
-    b.data = integers((60, 40), 3, "cuda")
-    assert torch.equal(packed.mm(a), a @ b)
+    b.mul_(2)  # what is stale when the capture begins stays so, for nothing runs there
+    graph, result = captured(lambda: packed.mm(a, kernel="split_fp16x3"))
+    for _ in range(2):
+        graph.replay()
+        assert torch.equal(result, a @ b)
+        assert torch.equal(packed.mm(a, kernel="split_fp16x3"), a @ b)
+        b.mul_(2)
 
 
 @pytest.mark.gpu
-def test_matmul_gradients_and_shapes(here: None) -> None:
-    a = integers((2, 3, 60), 1, "cuda").requires_grad_()
-    b = integers((60, 40), 2, "cuda").requires_grad_()
+def test_a_captured_product_of_a_frozen_matrix_uses_its_planes(here: None) -> None:
+    a, b, _ = some("cuda")
+    packed, expected = torch_sgemm.pack(b, frozen=True), a @ b
+    graph, result = captured(lambda: packed.mm(a, kernel="split_fp16x3"))
+    write_uncounted(b)
+    graph.replay()
+    assert torch.equal(result, expected)
+
+
+@pytest.mark.gpu
+def test_packing_is_refused_in_a_capture(here: None) -> None:
+    _, b, _ = some("cuda")
+    with pytest.raises(RuntimeError, match="the current stream is being captured"):
+        captured(lambda: torch_sgemm.pack(b))
+    torch.cuda.synchronize()
+
+
+@pytest.mark.gpu
+def test_products_on_another_stream_wait_for_the_planes(here: None) -> None:
+    a, b = integers((300, 4096), 1, "cuda"), integers((4096, 4096), 2, "cuda")
+    other = torch.cuda.Stream()
     packed = torch_sgemm.pack(b)
-    result = torch_sgemm.matmul(a, packed)
-    assert torch.equal(result, a @ b)
-    assert torch.equal(torch_sgemm.matmul(a[0, 0], packed), a[0, 0] @ b)
-    grads = torch.autograd.grad(result.square().sum(), (a, b))
-    expected = torch.autograd.grad((a @ b).square().sum(), (a, b))
-    assert all(torch.equal(x, y) for x, y in zip(grads, expected, strict=True))
-
-
-@pytest.mark.gpu
-def test_bad_input(here: None) -> None:
-    packed = torch_sgemm.pack(torch.ones(60, 40, device="cuda"))
-    for bad in (torch.ones(5, 61).cuda(), torch.ones(5, 60), torch.ones(5, 60).double().cuda()):
-        with pytest.raises(RuntimeError, match="argument '[ab]'"):
-            packed.mm(bad)
-    with pytest.raises(RuntimeError, match="argument 'packed'"):
-        torch.ops.sgemm._mm_packed(
-            torch.ones(5, 60, device="cuda"), packed.b, torch.ones(3, device="cuda")
-        )
-    with torch.inference_mode():
-        bad = torch.ones(60, 40, device="cuda")
-    with pytest.raises(RuntimeError, match="inference tensor"):
-        torch_sgemm.pack(bad)
+    other.wait_stream(torch.cuda.current_stream())
+    for _ in range(5):
+        torch.cuda._sleep(10_000_000)
+        b.mul_(-1)
+        packed.mm(a)  # packs again, later
+        done = torch.cuda.Event()
+        with torch.cuda.stream(other):
+            result = packed.mm(a, kernel="split_fp16x3")
+            done.record()
+        done.synchronize()
+        assert torch.equal(result, packed.mm(a, kernel="split_fp16x3"))
+        other.synchronize()

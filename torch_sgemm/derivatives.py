@@ -59,45 +59,47 @@ class SgemmProduct(Derivative):
 
 
 class SgemmSum(Derivative):
-    """beta C + alpha A B"""
+    """beta C + alpha A B; ``rest`` are arguments behind ``kernel`` that have no derivative."""
 
     @staticmethod
     def of(
         operator,
         keyset,
-        c: Tensor,
+        c: Tensor | None,
         a: Tensor,
         b: Tensor,
         kernel: str = "auto",
-        *,
+        *rest,
         beta: float = 1.0,
         alpha: float = 1.0,
     ) -> Tensor:
-        return SgemmSum.at_level(operator, keyset, c, a, b, kernel, beta, alpha)
+        return SgemmSum.at_level(operator, keyset, c, a, b, beta, alpha, kernel, *rest)
 
     @staticmethod
     def forward(
         ctx,
         operator,
         keyset,
-        c: Tensor,
+        c: Tensor | None,
         a: Tensor,
         b: Tensor,
-        kernel: str,
         beta: float,
         alpha: float,
+        kernel: str,
+        *rest,
     ) -> Tensor:
         save_factors(ctx, a, b, *ctx.needs_input_grad[3:5])
         ctx.save_for_forward(a, b)
-        ctx.kernel, ctx.beta, ctx.alpha, ctx.addend = kernel, beta, alpha, c.shape
-        return below(operator, keyset, c, a, b, kernel, beta=beta, alpha=alpha)
+        ctx.kernel, ctx.beta, ctx.alpha = kernel, beta, alpha
+        ctx.addend = None if c is None else c.shape
+        return below(operator, keyset, c, a, b, kernel, *rest, beta=beta, alpha=alpha)
 
     @staticmethod
     def backward(ctx, grad: Tensor):
-        _, _, needs_c, needs_a, needs_b, *_ = ctx.needs_input_grad
+        _, _, needs_c, needs_a, needs_b, *others = ctx.needs_input_grad
         grad_c = (grad * ctx.beta).sum_to_size(ctx.addend) if needs_c else None
         gradients = of_factors(ctx, scaled(grad, ctx.alpha), needs_a, needs_b, ctx.kernel)
-        return None, None, grad_c, *gradients, None, None, None
+        return None, None, grad_c, *gradients, *(None for _ in others)
 
     @staticmethod
     @with_primals
@@ -132,7 +134,8 @@ def scaled(x: Tensor, factor: float) -> Tensor:
 _library = torch.library.Library("sgemm", "IMPL")
 
 
-def _differentiate(name: str, derivative: type[Derivative]) -> None:
+def differentiate(name: str, derivative: type[Derivative]) -> Callable[..., Tensor]:
+    """Registers an operator's kernel for autograd, and returns it."""
     operator = getattr(torch.ops.sgemm, name).default
     redispatch, after_autograd = operator._handle.redispatch_boxed, torch._C._after_autograd_keyset
 
@@ -142,8 +145,7 @@ def _differentiate(name: str, derivative: type[Derivative]) -> None:
         return redispatch(keyset & after_autograd, *args, **kwargs)
 
     _library.impl(name, autograd, "Autograd", with_keyset=True)
-    for backend in ("CPU", "CUDA"):
-        _shorten(name, autograd, backend)
+    return autograd
 
 
 def _shorten(name: str, autograd: Callable[..., Tensor], backend: str) -> None:
@@ -169,10 +171,15 @@ def _shorten(name: str, autograd: Callable[..., Tensor], backend: str) -> None:
     _library.impl(name, shortened, key, with_keyset=True)
 
 
-_differentiate("mm", SgemmProduct)
-_differentiate("bmm", SgemmProduct)
-_differentiate("addmm", SgemmSum)
-_differentiate("baddbmm", SgemmSum)
+for _name, _derivative in (
+    ("mm", SgemmProduct),
+    ("bmm", SgemmProduct),
+    ("addmm", SgemmSum),
+    ("baddbmm", SgemmSum),
+):
+    _autograd = differentiate(_name, _derivative)
+    for _backend in ("CPU", "CUDA"):
+        _shorten(_name, _autograd, _backend)
 
 
 def batched(x: Tensor, dim: int | None, size: int) -> Tensor:
@@ -194,7 +201,7 @@ def _(info, in_dims, a, b, kernel="auto"):
     return _bmm(a.flatten(0, 1), b.flatten(0, 1), kernel=kernel).unflatten(0, a.shape[:2]), 0
 
 
-def _addend(c: Tensor, dim: int | None, dims: int) -> Tensor:
+def addend(c: Tensor, dim: int | None, dims: int) -> Tensor:
     """c of ``dims`` dimensions, behind the vmapped one if it has that."""
     missing = dims - (c.dim() - (dim is not None))
     c = c if dim is None else c.movedim(dim, 0)
@@ -205,7 +212,7 @@ def _addend(c: Tensor, dim: int | None, dims: int) -> Tensor:
 @torch.library.register_vmap("sgemm::addmm")
 def _(info, in_dims, c, a, b, kernel="auto", *, beta=1.0, alpha=1.0):
     size = info.batch_size
-    c = _addend(c, in_dims[0], 2)
+    c = addend(c, in_dims[0], 2)
     a, b = batched(a, in_dims[1], size), batched(b, in_dims[2], size)
     return torch.ops.sgemm.baddbmm(c, a, b, kernel=kernel, beta=beta, alpha=alpha), 0
 
@@ -215,7 +222,7 @@ def _(info, in_dims, c, a, b, kernel="auto", *, beta=1.0, alpha=1.0):
     size = info.batch_size
     a, b = batched(a, in_dims[1], size), batched(b, in_dims[2], size)
     shape = (size, *a.shape[1:-1], b.shape[-1])
-    c = _addend(c, in_dims[0], 3).expand(shape).flatten(0, 1)
+    c = addend(c, in_dims[0], 3).expand(shape).flatten(0, 1)
     a, b = a.flatten(0, 1), b.flatten(0, 1)
     out = torch.ops.sgemm.baddbmm(c, a, b, kernel=kernel, beta=beta, alpha=alpha)
     return out.unflatten(0, shape[:2]), 0

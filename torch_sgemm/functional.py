@@ -19,8 +19,7 @@ def matmul(
         a: of shape (k,), (m, k) or (..., m, k), any strides.
         b: of shape (k,), (k, n) or (..., k, n), any strides; leading dimensions broadcast. Or a
             matrix from :func:`torch_sgemm.pack`.
-        kernel: ``"auto"``, a family, or a row of :func:`torch_sgemm.kernels`; not used with a
-            packed matrix.
+        kernel: ``"auto"``, a family, or a row of :func:`torch_sgemm.kernels`.
         out: where to write, as for ``torch.matmul``; without derivatives. One of another shape is
             resized, with PyTorch's warning unless it is empty.
 
@@ -32,17 +31,15 @@ def matmul(
             or device, or a tensor requires grad where ``out`` is given.
     """
     if isinstance(b, PackedMatrix):
-        result = b.mm(a.reshape(-1, a.shape[-1])).reshape(*a.shape[:-1], b.shape[1])
+        if out is not None:
+            _refuse_gradients(a, b.b, out)
+        result = b.linear(a, None, None, kernel)
         return result if out is None else _into(out, result)
     reaches = reaches_kernel(a, b)
     if not ((reaches or are_float32(a, b)) and _fit(a, b)):
         return torch.matmul(a, b, out=out)
     if out is not None:
-        if torch.is_grad_enabled() and any(x.requires_grad for x in (a, b, out)):
-            raise RuntimeError(
-                "torch_sgemm.matmul: argument 'out' can't be differentiated, but a tensor requires "
-                "grad; accepted: tensors that don't, or torch.no_grad()"
-            )
+        _refuse_gradients(a, b, out)
         return _into(out, matmul(a, b, kernel=kernel))
     product = straight if reaches else dispatched
     if a.dim() == b.dim() == 2:
@@ -70,6 +67,14 @@ def _fit(a: Tensor, b: Tensor) -> bool:
 def _batches_fit(a: torch.Size, b: torch.Size) -> bool:
     pairs = zip(reversed(a), reversed(b), strict=False)
     return a == b or all(p == q or p == 1 or q == 1 for p, q in pairs)
+
+
+def _refuse_gradients(a: Tensor, b: Tensor, out: Tensor) -> None:
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (a, b, out)):
+        raise RuntimeError(
+            "torch_sgemm.matmul: argument 'out' can't be differentiated, but a tensor requires "
+            "grad; accepted: tensors that don't, or torch.no_grad()"
+        )
 
 
 def _into(out: Tensor, result: Tensor) -> Tensor:

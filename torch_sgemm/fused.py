@@ -6,33 +6,22 @@ result says it; otherwise the product is stored and PyTorch's activation follows
 for.
 """
 
-import math
-from collections.abc import Callable
-from functools import partial
-
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from torch_sgemm._library import kernels_of
+from torch_sgemm.activations import ACTIVATIONS
 from torch_sgemm.derivatives import batched, spread
 from torch_sgemm.distributed import is_distributed, register_if_loaded
 from torch_sgemm.inductor import register_lowerings
 from torch_sgemm.levels import Derivative, below, is_wanted, with_primals
 from torch_sgemm.packed import PackedMatrix
 from torch_sgemm.plain import are_float32, reaches_kernel
-from torch_sgemm.products import product
+from torch_sgemm.products import product, rows_of
 
 _linear = torch.ops.sgemm.linear.default
 _KERNELS = kernels_of("sgemm::linear")
-
-_ACTIVATIONS: dict[str | None, Callable[[Tensor], Tensor]] = {
-    None: lambda x: x,
-    "relu": functional.relu,
-    "gelu": functional.gelu,
-    "gelu_tanh": partial(functional.gelu, approximate="tanh"),
-    "silu": functional.silu,
-}
 
 
 def linear(
@@ -47,13 +36,11 @@ def linear(
 
     Args:
         x: float32 of shape (..., in), any strides; (in,) as well.
-        weight: float32 of shape (out, in), any strides. Or ``torch_sgemm.pack(weight.t())``; the
-            activation is then a kernel of its own.
+        weight: float32 of shape (out, in), any strides. Or ``torch_sgemm.pack(weight.t())``.
         bias: float32 of shape (out,).
         activation: None, ``"relu"``, ``"gelu"``, ``"gelu_tanh"`` (the approximation by tanh) or
             ``"silu"``, as in ``torch.nn.functional``.
-        kernel: ``"auto"``, a family, or a row of :func:`torch_sgemm.kernels`; not used with a
-            packed weight.
+        kernel: ``"auto"``, a family, or a row of :func:`torch_sgemm.kernels`.
 
     Returns:
         float32 of shape (..., out), contiguous.
@@ -66,17 +53,16 @@ def linear(
     Raises:
         RuntimeError: ``activation`` or ``kernel`` is unknown, or ``kernel`` can't take the product.
     """
-    if activation not in _ACTIVATIONS:
+    if activation not in ACTIVATIONS:
         raise RuntimeError(
             f"torch_sgemm.linear: argument 'activation' is {activation!r}; accepted: "
-            + ", ".join(map(repr, _ACTIVATIONS))
+            + ", ".join(map(repr, ACTIVATIONS))
         )
     if isinstance(weight, PackedMatrix):
-        result = weight.mm(_rows(x), bias).reshape(*x.shape[:-1], weight.shape[1])
-        return _ACTIVATIONS[activation](result)
+        return weight.linear(x, bias, activation, kernel)
     straight = reaches_kernel(x, weight) if bias is None else reaches_kernel(x, weight, bias)
     if not ((straight or are_float32(x, weight, bias)) and _fit(x, weight, bias)):
-        return _ACTIVATIONS[activation](functional.linear(x, weight, bias))
+        return ACTIVATIONS[activation](functional.linear(x, weight, bias))
     if straight:
         function, keys = _KERNELS[x.is_cuda]
         return function(keys, x, weight, bias, activation, kernel)
@@ -90,11 +76,6 @@ def _fit(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
         and x.shape[-1] == weight.shape[1]
         and (bias is None or bias.shape == weight.shape[:1])
     )
-
-
-def _rows(x: Tensor) -> Tensor:
-    """(..., n) as (rows, n)."""
-    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
 # --- the operator ---------------------------------------------------------------------------
@@ -145,9 +126,9 @@ class SgemmLinear(Derivative):
         grad = _through_relu(grad, output)
         if grad.dim() > 2 and is_distributed(grad):
             return SgemmLinear._backward_of_parts(ctx, x, weight, grad)
-        rows = _rows(grad)
+        rows = rows_of(grad)
         grad_x = product(rows, weight, ctx.kernel).reshape(ctx.shape) if needs_x else None
-        grad_weight = product(rows.mT, _rows(x), ctx.kernel) if needs_weight else None
+        grad_weight = product(rows.mT, rows_of(x), ctx.kernel) if needs_weight else None
         return None, grad_x, grad_weight, rows.sum(0) if needs_bias else None, None, None
 
     @staticmethod
@@ -188,7 +169,7 @@ def _autograd(keyset, x, weight, bias=None, activation=None, kernel="auto") -> T
         return _redispatch(below_autograd, x, weight, bias, activation, kernel)
     if activation == "relu":
         return SgemmLinear.at_level(keyset, x, weight, bias, activation, kernel)
-    return _ACTIVATIONS[activation](SgemmLinear.at_level(keyset, x, weight, bias, None, kernel))
+    return ACTIVATIONS[activation](SgemmLinear.at_level(keyset, x, weight, bias, None, kernel))
 
 
 _library = torch.library.Library("sgemm", "IMPL")
@@ -208,4 +189,4 @@ def _(info, in_dims, x, weight, bias=None, activation=None, kernel="auto"):
     result = torch.ops.sgemm.bmm(rows, weight.mT, kernel)
     if bias is not None:
         result = result + (bias if of_bias is None else bias.movedim(of_bias, 0).unsqueeze(1))
-    return _ACTIVATIONS[activation](result).reshape(*x.shape[:-1], weight.shape[1]), 0
+    return ACTIVATIONS[activation](result).reshape(*x.shape[:-1], weight.shape[1]), 0

@@ -39,9 +39,9 @@ _DIMS = {"mm": 2, "addmm": 2, "bmm": 3, "baddbmm": 3}
 _NAMES = [*_DIMS, *(f"{name}_out" for name in _DIMS), "gemm_"]
 
 
-def _product_shape(op: str, a: Tensor, b: Tensor, dims: int) -> list[int | torch.SymInt]:
+def product_shape(op: str, a: Tensor, b: Tensor, dims: int) -> list[int | torch.SymInt]:
     """The product's shape, after the checks that shapes allow."""
-    register_lowerings(_NAMES)
+    register_lowerings([op])
     register_if_loaded()
 
     def text() -> str:
@@ -66,23 +66,23 @@ def _register_fakes(op: str) -> None:
 
         @torch.library.register_fake(f"sgemm::{op}")
         def _(c, a, b, kernel="auto", *, beta=1.0, alpha=1.0):
-            shape = _product_shape(op, a, b, dims)
+            shape = product_shape(op, a, b, dims)
             torch.broadcast_shapes(c.shape, shape)
             return a.new_empty(shape)
 
         @torch.library.register_fake(f"sgemm::{op}_out")
         def _(c, a, b, kernel="auto", *, beta=1.0, alpha=1.0, out):
-            _product_shape(f"{op}_out", a, b, dims)
+            product_shape(f"{op}_out", a, b, dims)
 
     else:
 
         @torch.library.register_fake(f"sgemm::{op}")
         def _(a, b, kernel="auto"):
-            return a.new_empty(_product_shape(op, a, b, dims))
+            return a.new_empty(product_shape(op, a, b, dims))
 
         @torch.library.register_fake(f"sgemm::{op}_out")
         def _(a, b, kernel="auto", *, out):
-            _product_shape(f"{op}_out", a, b, dims)
+            product_shape(f"{op}_out", a, b, dims)
 
 
 for _op in _DIMS:
@@ -91,7 +91,7 @@ for _op in _DIMS:
 
 @torch.library.register_fake("sgemm::gemm_")
 def _(c, a, b, kernel="auto", *, alpha=1.0, beta=0.0):
-    _product_shape("gemm_", a, b, a.dim())
+    product_shape("gemm_", a, b, a.dim())
 
 
 # PyTorch resolves a view's negative bit by a fallback that is wrong for operators without a result.

@@ -1,92 +1,281 @@
-"""Right operands that are split once and multiplied many times, such as a layer's weights."""
+"""Right operands that are split once and multiplied many times, such as a layer's weights.
+
+``sgemm::packed_mm(c, a, b, kernel, pack, *, beta=1, alpha=1)`` is beta c + alpha a @ b whatever
+``pack`` is: planes are a cache of the PackedMatrix with that number, which the operator's kernel
+looks at when it runs. So compiled programs, captured graphs and derivatives can't be stale either.
+"""
+
+import itertools
+import weakref
 
 import torch
 from torch import Tensor
 
-from torch_sgemm.derivatives import of_factors, save_factors, scaled
+from torch_sgemm._library import kernels_of
+from torch_sgemm.activations import ACTIVATIONS
+from torch_sgemm.derivatives import SgemmSum, addend, batched, differentiate, scaled
+from torch_sgemm.ops import product_shape
+from torch_sgemm.plain import reaches_kernel
+from torch_sgemm.products import rows_of
+
+_library = torch.library.Library("sgemm", "FRAGMENT")
+_library.define(
+    "packed_mm(Tensor? c, Tensor a, Tensor b, str kernel, SymInt pack, *, float beta=1, "
+    "float alpha=1) -> Tensor"
+)
+_packed_mm = torch.ops.sgemm.packed_mm.default
+_KERNELS = kernels_of("sgemm::_packed_mm")
+_numbers = itertools.count()
+_packs: "weakref.WeakValueDictionary[int, PackedMatrix]" = weakref.WeakValueDictionary()
 
 
 class PackedMatrix:
     """A matrix ``b`` beside its float16 planes, as :func:`pack` makes it.
 
     The planes take 4 bytes an element. ``b`` itself is kept: what the guard of the split family
-    marks is computed again from it. Where ``b`` has been written since, which PyTorch's version
-    counter tells, it is packed again before the next product.
+    marks is computed again from it, and products that its planes don't make faster read it. A copy,
+    also a pickled one, is packed anew.
     """
 
-    def __init__(self, b: Tensor) -> None:
-        if b.is_inference():
+    def __init__(self, b: Tensor, frozen: bool = False) -> None:
+        if b.is_inference() and not frozen:
             raise RuntimeError(
                 "torch_sgemm.pack: argument 'b' is an inference tensor, whose changes PyTorch "
-                "doesn't count; accepted: a tensor made outside torch.inference_mode()"
+                "doesn't count; accepted: a tensor made outside torch.inference_mode(), or "
+                "frozen=True"
             )
-        self.b = b
-        self._repack()
+        if _is_captured(b):
+            raise RuntimeError(
+                "torch_sgemm.pack: the current stream is being captured, and would not split 'b' "
+                "before the graph runs; accepted: a call before the capture"
+            )
+        self.b, self.frozen = b, frozen
+        self._number = next(_numbers)
+        _packs[self._number] = self
+        self._split()
 
-    def _repack(self) -> None:
-        self._state = self._now()
-        self._planes = torch.ops.sgemm._pack(self.b.detach())
+    def __reduce__(self):
+        if _is_transposed(self.b):  # so that a copied layer's matrix is a view of the copied weight
+            return _pack_transposed, (self.b._base, self.frozen)
+        return PackedMatrix, (self.b, self.frozen)
 
-    def _now(self) -> tuple:
-        return self.b._version, self.b.data_ptr(), self.b.shape, self.b.stride()
+    def __repr__(self) -> str:
+        frozen = ", frozen=True" if self.frozen else ""
+        return f"PackedMatrix(shape={tuple(self.shape)}, device={self.b.device}{frozen})"
 
     @property
     def shape(self) -> torch.Size:
         """(k, n)"""
         return self.b.shape
 
-    def planes(self) -> Tensor:
-        """The planes of ``b`` as it is now."""
-        if self._now() != self._state:
-            self._repack()
-        return self._planes
-
-    def __repr__(self) -> str:
-        return f"PackedMatrix(shape={tuple(self.shape)}, device={self.b.device})"
-
     def mm(
-        self, a: Tensor, c: Tensor | None = None, *, beta: float = 1, alpha: float = 1
+        self,
+        a: Tensor,
+        c: Tensor | None = None,
+        *,
+        beta: float = 1,
+        alpha: float = 1,
+        kernel: str = "auto",
     ) -> Tensor:
         """``alpha a @ b``, with ``beta c`` added if there is a c.
 
         Args:
             a: float32 of shape (m, k), any strides, on b's device.
             c: float32, broadcasts to (m, n).
+            beta, alpha: factors.
+            kernel: ``"auto"`` and ``"split"`` use the planes where that is predicted to be faster
+                than any row, or than any of the family; ``"split_fp16x3"`` always. Other rows and
+                families of :func:`torch_sgemm.kernels` read b itself.
 
-        Gradients reach a, b and c.
+        It has the derivatives and transforms of ``torch.ops.sgemm.addmm``.
 
         Raises:
-            RuntimeError: an argument of another shape, dtype or device.
+            RuntimeError: an argument of another shape, dtype or device; ``kernel`` is unknown or
+                can't take the product; b is frozen, but has been written.
         """
-        return SgemmPackedProduct.apply(a, self.b, c, self, float(beta), float(alpha))
+        return self.product(a, c, kernel, float(beta), float(alpha))
+
+    def linear(self, x: Tensor, bias: Tensor | None, activation: str | None, kernel: str) -> Tensor:
+        """activation(x @ b + bias) for x of shape (..., k)."""
+        if x.dim() == 0:
+            raise RuntimeError(
+                "torch_sgemm: the left operand of a packed matrix has shape []; accepted: (..., k)"
+            )
+        result = self.product(rows_of(x), bias, kernel, activation=activation)
+        return result.reshape(*x.shape[:-1], self.shape[1])
+
+    def product(
+        self,
+        a: Tensor,
+        c: Tensor | None,
+        kernel: str,
+        beta: float = 1.0,
+        alpha: float = 1.0,
+        activation: str | None = None,
+    ) -> Tensor:
+        """activation(beta c + alpha a @ b), in one kernel where nobody watches."""
+        if not torch.compiler.is_compiling():
+            self._follow_base()
+        b = self.b
+        if reaches_kernel(a, b) if c is None else reaches_kernel(a, b, c):
+            function, keys = _KERNELS[a.is_cuda]
+            planes = self.planes_of(b)
+            return function(keys, a, b, planes, c, kernel, activation, beta=beta, alpha=alpha)
+        result = _packed_mm(c, a, b, kernel, self._number, beta=beta, alpha=alpha)
+        return ACTIVATIONS[activation](result)
+
+    def planes_of(self, b: Tensor) -> Tensor | None:
+        """Those of b, which may be another tensor than ``self.b``; None if there are none now."""
+        self._check_base()
+        fresh = _state_of(self.b) == self._state
+        if self._planes is None and fresh:
+            return None
+        if b is not self.b and _place_of(b) != _place_of(self.b):  # made by a compiled program
+            return None
+        captured = _is_captured(b)
+        if captured and not self.frozen:  # a replay can't tell whether b has been written
+            return None
+        if not fresh:
+            if self.frozen:
+                raise RuntimeError(
+                    "torch_sgemm: a matrix that was packed with frozen=True has been written; "
+                    "accepted: a new pack() of it, or one without frozen"
+                )
+            self._split()
+        if self._planes is not None and not captured:
+            self._wait()
+        return self._planes
+
+    def _has_moved(self) -> bool:
+        """Whether the tensor that b is a view of has other memory, as after ``module.to()``."""
+        base = self.b._base
+        return base is not None and base.data_ptr() != self._base_at
+
+    def _follow_base(self) -> None:
+        if self._has_moved() and _is_transposed(self.b):
+            self.b = _transposed(self.b._base)
+            self._split()
+
+    def _check_base(self) -> None:
+        if self._has_moved():
+            raise RuntimeError(
+                "torch_sgemm: a packed matrix is a view of a tensor that has other memory now, by "
+                "'.data = ' or '.to()'; accepted: a new pack() of a new view"
+            )
+
+    def _split(self) -> None:
+        self._state = _state_of(self.b)
+        self._base_at = None if self.b._base is None else self.b._base.data_ptr()
+        self._planes = torch.ops.sgemm._pack(self.b.detach())
+        if self._planes is not None:
+            self._stream = _stream_of(self._planes)
+            self._split_at = torch.cuda.Event()
+            self._split_at.record(torch.cuda.current_stream(self._planes.device))
+
+    def _wait(self) -> None:
+        """Products on other streams than the one that has split come after that."""
+        if _stream_of(self._planes) != self._stream:
+            stream = torch.cuda.current_stream(self._planes.device)
+            stream.wait_event(self._split_at)
+            self._planes.record_stream(stream)
 
 
-class SgemmPackedProduct(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, a, b, c, packed: PackedMatrix, beta: float, alpha: float) -> Tensor:
-        save_factors(ctx, a, b, *ctx.needs_input_grad[:2])
-        ctx.addend, ctx.beta, ctx.alpha = None if c is None else c.shape, beta, alpha
-        return torch.ops.sgemm._mm_packed(a, b, packed.planes(), c, beta=beta, alpha=alpha)
+def pack(b: Tensor, *, frozen: bool = False) -> PackedMatrix:
+    """Splits a right operand once, for :func:`torch_sgemm.matmul`, :func:`torch_sgemm.linear` and
+    :meth:`PackedMatrix.mm`.
 
-    @staticmethod
-    def backward(ctx, grad: Tensor):
-        needs_a, needs_b, needs_c = ctx.needs_input_grad[:3]
-        gradients = of_factors(ctx, scaled(grad, ctx.alpha), needs_a, needs_b, "auto")
-        grad_c = (grad * ctx.beta).sum_to_size(ctx.addend) if needs_c else None
-        return *gradients, grad_c, None, None, None
-
-
-def pack(b: Tensor) -> PackedMatrix:
-    """Splits a right operand once, for :func:`torch_sgemm.matmul` and :meth:`PackedMatrix.mm`.
-
-    Products with it take the row ``split_fp16x3`` (docs/split.md) and save the pass over ``b``.
+    Products with it save the row ``split_fp16x3`` (docs/split.md) the pass over ``b``; where
+    another row is faster all the same, ``kernel="auto"`` takes that. On the CPU, on GPUs without
+    rows of the family split and in builds without them there is nothing to save: they are ordinary
+    products.
 
     Args:
-        b: float32 of shape (k, n), any strides, on a GPU of compute capability 9.0; for a
-            ``torch.nn.Linear``, ``weight.t()``.
+        b: float32 of shape (k, n), any strides; for a ``torch.nn.Linear``, ``weight.t()``.
+        frozen: a promise that b won't be written. Without it, b is split again where PyTorch's
+            version counter tells that it has been written (writing through ``b.data`` isn't
+            counted), and products that are captured into a CUDA graph read b itself, for a replay
+            can't tell. With it, captured products use the planes, b may be an inference tensor, and
+            a b that has been written is an error.
 
     Raises:
-        RuntimeError: b is of another dtype, dimension or device, or an inference tensor; the build
-            has no kernels of the family split.
+        RuntimeError: b is of another dtype or dimension, or an inference tensor that isn't frozen;
+            the current stream is being captured.
     """
-    return PackedMatrix(b)
+    return PackedMatrix(b, frozen)
+
+
+def _is_transposed(b: Tensor) -> bool:
+    """Whether b is x.t(), x = b._base."""
+    x = b._base
+    return (
+        x is not None
+        and x.dim() == 2
+        and (x.shape[::-1], x.stride()[::-1]) == (b.shape, b.stride())
+    )
+
+
+def _transposed(x: Tensor) -> Tensor:
+    with torch.inference_mode(False), torch.enable_grad():
+        return x.t()
+
+
+def _pack_transposed(x: Tensor, frozen: bool) -> PackedMatrix:
+    return PackedMatrix(_transposed(x), frozen)
+
+
+def _place_of(b: Tensor) -> tuple:
+    return b.data_ptr(), b.shape, b.stride(), b.device
+
+
+def _state_of(b: Tensor) -> tuple:
+    return 0 if b.is_inference() else b._version, *_place_of(b)
+
+
+def _is_captured(b: Tensor) -> bool:
+    return b.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def _stream_of(planes: Tensor) -> int:
+    return torch._C._cuda_getCurrentRawStream(planes.device.index)
+
+
+# --- the operator ---------------------------------------------------------------------------
+
+
+def _run(c, a, b, kernel: str, pack: int, *, beta: float = 1.0, alpha: float = 1.0) -> Tensor:
+    packed = _packs.get(pack)
+    planes = None if packed is None else packed.planes_of(b)
+    function, keys = _KERNELS[a.is_cuda]
+    return function(keys, a, b, planes, c, kernel, None, beta=beta, alpha=alpha)
+
+
+for _backend in ("CPU", "CUDA"):
+    _library.impl("packed_mm", _run, _backend)
+
+differentiate("packed_mm", SgemmSum)
+
+
+@torch.library.register_fake("sgemm::packed_mm")
+def _(c, a, b, kernel, pack, *, beta=1.0, alpha=1.0):
+    shape = product_shape("packed_mm", a, b, 2)
+    if c is not None:
+        torch.broadcast_shapes(c.shape, shape)
+    return a.new_empty(shape)
+
+
+@torch.library.register_vmap("sgemm::packed_mm")
+def _(info, in_dims, c, a, b, kernel, pack, *, beta=1.0, alpha=1.0):
+    """The rows of all a make one matrix, unless b is batched as well."""
+    of_c, of_a, of_b, *_ = in_dims
+    size = info.batch_size
+    a = batched(a, of_a, size)
+    b = b if of_b is None else b.movedim(of_b, 0)
+    shape = (*a.shape[:2], b.shape[-1])
+    c = None if c is None else addend(c, of_c, 2).expand(shape)
+    if of_b is None:
+        c = None if c is None else c.flatten(0, 1)
+        rows = _packed_mm(c, a.flatten(0, 1), b, kernel, pack, beta=beta, alpha=alpha)
+        return rows.unflatten(0, shape[:2]), 0
+    if c is None:
+        return scaled(torch.ops.sgemm.bmm(a, b, kernel), alpha), 0
+    return torch.ops.sgemm.baddbmm(c, a, b, kernel, beta=beta, alpha=alpha), 0

@@ -1,5 +1,7 @@
 """Products of matrices or of batches of them, by the operators or past the dispatcher."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -25,3 +27,8 @@ def straight(a: Tensor, b: Tensor, kernel: str) -> Tensor:
 def dispatched(a: Tensor, b: Tensor, kernel: str) -> Tensor:
     """For whoever watches."""
     return _OPERATORS[a.dim()](a, b, kernel)
+
+
+def rows_of(x: Tensor) -> Tensor:
+    """(..., n) as (rows, n)."""
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])

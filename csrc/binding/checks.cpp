@@ -141,6 +141,12 @@ void check_product(const char* op, const Tensor& a, const Tensor& b) {
     reject(op, "b", b, std::to_string(a.size(last)) + " rows, the columns of 'a' with " + describe(a));
 }
 
+void check_inputs(const char* op, const Tensor& a, const Tensor& b, int dims) {
+  check_tensor(op, "a", a, a, dims);
+  check_tensor(op, "b", b, a, dims);
+  check_product(op, a, b);
+}
+
 void check_shape(const char* op, const char* name, const Tensor& tensor, const Tensor& a, const Tensor& b) {
   if (!has_product_shape(tensor, a, b)) reject(op, name, tensor, "shape " + product_shape(a, b));
 }
@@ -162,6 +168,13 @@ void check_no_overlap(const char* op, const char* name, const Tensor& out, const
   if (out_end <= in_first || in_end <= out_first || in_disjoint_columns(out, input)) return;
   reject(op, name, out,
          std::string("an output that shares no memory with '") + input_name + "', which has " + describe(input));
+}
+
+void check_addend(const char* op, const Tensor& c, const Tensor& a, const Tensor& b, const Tensor* out) {
+  check_tensor(op, "c", c, a, static_cast<int>(c.dim()));
+  check_broadcast(op, "c", c, a, b);
+  if (!out) return;
+  if (!is_same(c, *out)) check_no_overlap(op, "out", *out, "c", c);
 }
 
 float check_factor(const char* op, const char* name, double factor) {

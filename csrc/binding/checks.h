@@ -13,6 +13,9 @@ void check_tensor(const char* op, const char* name, const Tensor& tensor, const 
 // b's batch and inner size fit a's.
 void check_product(const char* op, const Tensor& a, const Tensor& b);
 
+// Operands of `dims` dimensions.
+void check_inputs(const char* op, const Tensor& a, const Tensor& b, int dims);
+
 // A tensor of the product's shape (m, n) or (batch, m, n).
 void check_shape(const char* op, const char* name, const Tensor& tensor, const Tensor& a, const Tensor& b);
 
@@ -24,6 +27,9 @@ void check_writable(const char* op, const char* name, const Tensor& out);
 
 // `out` shares no memory with `input`.
 void check_no_overlap(const char* op, const char* name, const Tensor& out, const char* input_name, const Tensor& input);
+
+// c is read and broadcasts; `out`, if there is one, may be c itself, but not share memory with it otherwise.
+void check_addend(const char* op, const Tensor& c, const Tensor& a, const Tensor& b, const Tensor* out);
 
 // A factor as float32, in whose range it has to be; Inf and NaN are.
 float check_factor(const char* op, const char* name, double factor);

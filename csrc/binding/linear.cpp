@@ -17,14 +17,6 @@ constexpr std::pair<const char*, Activation> kActivations[] = {{"relu", Activati
                                                                {"gelu_tanh", Activation::kGeluTanh},
                                                                {"silu", Activation::kSilu}};
 
-Activation activation_named(const std::optional<std::string>& name) {
-  if (!name) return Activation::kNone;
-  for (const auto& [known, activation] : kActivations)
-    if (*name == known) return activation;
-  fail("linear",
-       "argument 'activation' is \"" + *name + "\"; accepted: None, \"relu\", \"gelu\", \"gelu_tanh\", \"silu\"");
-}
-
 void check_arguments(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
   const auto reject = [](const char* name, const Tensor& tensor, const std::string& accepted) {
     fail("linear", std::string("argument '") + name + "' has " + describe(tensor) + "; accepted: " + accepted);
@@ -60,7 +52,7 @@ Tensor rows_of(const Tensor& x, int64_t rows) {
 Tensor linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
               const std::optional<std::string>& name, const std::string& kernel) {
   check_arguments(x, weight, bias);
-  const Activation activation = activation_named(name);
+  const Activation activation = activation_named("linear", name);
   std::vector<int64_t> sizes(x.sizes().begin(), x.sizes().end()), strides(sizes.size(), 1);
   sizes.back() = weight.size(0);
   int64_t rows = 1;
@@ -73,6 +65,14 @@ Tensor linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>
 }
 
 }  // namespace
+
+Activation activation_named(const char* op, const std::optional<std::string>& name) {
+  if (!name) return Activation::kNone;
+  for (const auto& [known, activation] : kActivations)
+    if (*name == known) return activation;
+  fail(op, "argument 'activation' is \"" + *name + "\"; accepted: None, \"relu\", \"gelu\", \"gelu_tanh\", \"silu\"");
+}
+
 }  // namespace sgemm
 
 STABLE_TORCH_LIBRARY_FRAGMENT(sgemm, m) {

@@ -43,8 +43,6 @@ Backend cuda() {
 }
 #endif
 
-Backend backend(DeviceType type) { return type == DeviceType::kCuda ? cuda() : simt_backend::backend(); }
-
 // Of a batch of one or two dimensions in front of the matrix: in groups, if one stride doesn't do.
 BatchStride batch_stride(const Tensor& x) {
   if (x.dim() < 3) return 0;
@@ -55,6 +53,8 @@ BatchStride batch_stride(const Tensor& x) {
   return {x.stride(0), x.size(1), x.stride(1)};
 }
 
+}  // namespace
+
 ConstMatrix view(const Tensor& x) {
   const int64_t last = x.dim() - 1;
   return {static_cast<const float*>(x.const_data_ptr()),
@@ -64,6 +64,10 @@ ConstMatrix view(const Tensor& x) {
           x.stride(last),
           batch_stride(x)};
 }
+
+namespace {
+
+Backend backend(DeviceType type) { return type == DeviceType::kCuda ? cuda() : simt_backend::backend(); }
 
 // c broadcast to the product's shape: stride 0 along the dimensions that it lacks or has only once.
 ConstMatrix broadcast_view(const Tensor& c, const Problem& p) {
@@ -114,23 +118,44 @@ bool is_current(int index) {
   return alone || (torch::stable::accelerator::getCurrentDeviceIndex() == index && current_cuda_device() == index);
 }
 
+const Choice& chosen(const char* op, const Table& table, const Problem& p, const Device& device,
+                     const std::string& request, const Tensor& a, const Tensor& b) {
+  thread_local ChoiceCache choices;
+  try {
+    return choices.choose(op, table, p, device, request);
+  } catch (const std::invalid_argument& e) {
+    fail(op, std::string("argument 'kernel': ") + e.what() + "; 'a' has " + describe(a) + "; 'b' has " + describe(b));
+  }
+}
+
+// How to use planes of p.b, where `request` asks for their row, or allows it and they are faster than `seconds`.
+std::optional<split::PackedProduct> by_planes(const Problem& p, const Device& device, const std::string& request,
+                                              double seconds) {
+  const bool named = request == split::kPackedRow;
+  if (p.k == 0 || !(named || request == "auto" || request == "split")) return std::nullopt;
+  const split::PackedProduct planned = split::plan_packed(p, device);
+  return named || planned.plan.seconds < seconds ? std::optional(planned) : std::nullopt;
+}
+
+std::optional<Tensor> workspace_of(size_t bytes, const Tensor& like) {
+  if (bytes == 0) return std::nullopt;
+  return empty({static_cast<int64_t>(ceil_div(bytes, sizeof(float)))}, like);
+}
+
 }  // namespace
 
 void product(const char* op, const Tensor& out, const Tensor* c, const Tensor& a, const Tensor& b, double alpha,
-             double beta, const std::string& request, Activation activation) {
+             double beta, const std::string& request, Activation activation, const Tensor* planes) {
   Problem p = problem(op, out, c, a, b, alpha, beta);
   p.activation = activation;
   const DeviceType type = out.is_cuda() ? DeviceType::kCuda : DeviceType::kCpu;
   const Backend& rows = backend(type);
   static const Device cpu;
   const Device& device = type == DeviceType::kCuda ? cuda_device(out.get_device_index()) : cpu;
-  thread_local ChoiceCache choices;
-  const Choice* choice;
-  try {
-    choice = &choices.choose(op, rows.table, p, device, request);
-  } catch (const std::invalid_argument& e) {
-    fail(op, std::string("argument 'kernel': ") + e.what() + "; 'a' has " + describe(a) + "; 'b' has " + describe(b));
-  }
+  const Choice* choice = &chosen(op, rows.table, p, device, request, a, b);
+  std::optional<split::PackedProduct> packed;
+  if (planes) packed = by_planes(p, device, request, choice->seconds);
+  if (packed) choice = &chosen(op, rows.table, p, device, split::kPackedRow, a, b);
   const Kernel& kernel = *choice->kernel;
   log_choice(op, kernel, request, a, b);
   if (out.numel() == 0) return;
@@ -142,10 +167,12 @@ void product(const char* op, const Tensor& out, const Tensor* c, const Tensor& a
 
   std::optional<torch::stable::accelerator::DeviceGuard> guard;  // where needed: it takes 0.3 us
   if (type == DeviceType::kCuda && !is_current(out.get_device_index())) guard.emplace(out.get_device_index());
-  const int64_t bytes = static_cast<int64_t>(workspace_bytes(kernel, p, device));
-  const std::optional<Tensor> workspace =
-      bytes ? std::optional<Tensor>(empty({ceil_div(bytes, 4)}, out)) : std::nullopt;
-  run(rows, kernel, p, {current_stream(out), &device, workspace ? workspace->mutable_data_ptr() : nullptr});
+  const auto workspace = workspace_of(packed ? packed->workspace : workspace_bytes(kernel, p, device), out);
+  const Context context = {current_stream(out), &device, workspace ? workspace->mutable_data_ptr() : nullptr};
+  if (!packed) return run(rows, kernel, p, context);
+#if defined(SGEMM_SM90A)
+  split::launch_packed(p, *packed, planes->mutable_data_ptr(), context);
+#endif
 }
 
 Tensor new_output(const Tensor& a, const Tensor& b) {
@@ -160,12 +187,6 @@ Tensor new_output(const Tensor& a, const Tensor& b) {
 }
 
 namespace {
-
-void check_inputs(const char* op, const Tensor& a, const Tensor& b, int dims) {
-  check_tensor(op, "a", a, a, dims);
-  check_tensor(op, "b", b, a, dims);
-  check_product(op, a, b);
-}
 
 void check_output(const char* op, const char* name, const Tensor& out, const Tensor& a, const Tensor& b) {
   check_tensor(op, name, out, a, static_cast<int>(a.dim()));
@@ -183,14 +204,6 @@ void begin_writing(const char* op, const char* name, const Tensor& out) {
     fail(op, std::string("argument '") + name +
                  "' is a leaf that requires grad, or an inference tensor; accepted: a tensor that may be written here");
   }
-}
-
-// c is read and broadcasts; out may be c itself, element by element, but not share memory with it otherwise.
-void check_addend(const char* op, const Tensor& c, const Tensor& a, const Tensor& b, const Tensor* out) {
-  check_tensor(op, "c", c, a, static_cast<int>(c.dim()));
-  check_broadcast(op, "c", c, a, b);
-  if (!out) return;
-  if (!is_same(c, *out)) check_no_overlap(op, "out", *out, "c", c);
 }
 
 // Each operator once for matrices (DIMS = 2) and once for batches of them (3); mm also for batches of two dimensions
@@ -253,54 +266,6 @@ std::vector<int64_t> device(int64_t index) {
   return {1, d.arch, d.sms, int64_t(d.clock_ghz * 1e6), int64_t(d.bandwidth_gbs * 1e3), int64_t(d.l2_mb * 1048576)};
 }
 
-// Both only for Hopper, see torch_sgemm/packed.py.
-const Device& packing_device(const char* op, const Tensor& b) {
-  check_tensor(op, "b", b, b, 2);
-  const Device* device = b.is_cuda() ? &cuda_device(b.get_device_index()) : nullptr;
-  if (!device || device->arch != split::SplitProduct<split::Fp16x3>::kArch)
-    fail(op, "argument 'b' has " + describe(b) + "; accepted: a tensor on a GPU of compute capability 9.0");
-  return *device;
-}
-
-Tensor pack(const Tensor& b) {
-  const Device& device = packing_device("pack", b);
-  Tensor packed = empty({static_cast<int64_t>(split::packed_bytes(b.size(0), b.size(1)) / 4)}, b);
-#if defined(SGEMM_SM90A)
-  const torch::stable::accelerator::DeviceGuard guard(b.get_device_index());
-  if (b.numel()) split::pack_b(view(b), packed.mutable_data_ptr(), {current_stream(b), &device, nullptr});
-#else
-  fail("pack", "this build has no kernels of the family split; see python -m torch_sgemm.info");
-#endif
-  return packed;
-}
-
-// beta c + alpha a b; `packed` is what pack(b) returned.
-Tensor mm_packed(const Tensor& a, const Tensor& b, const Tensor& packed, const std::optional<Tensor>& c, double beta,
-                 double alpha) {
-  const Device& device = packing_device("mm_packed", b);
-  check_inputs("mm_packed", a, b, 2);
-  check_tensor("mm_packed", "packed", packed, b, 1);
-  if (packed.numel() != static_cast<int64_t>(split::packed_bytes(b.size(0), b.size(1)) / 4))
-    fail("mm_packed", "argument 'packed' has " + describe(packed) +
-                          "; accepted: what pack returned for 'b', which has " + describe(b));
-  if (c) check_addend("mm_packed", *c, a, b, nullptr);
-  Tensor out = new_output(a, b);
-  if (out.numel() == 0) return out;
-  const Problem p = problem("mm_packed", out, c ? &*c : nullptr, a, b, alpha, c ? beta : 0);
-  if (p.k == 0) {  // nothing was packed
-    product("mm_packed", out, c ? &*c : nullptr, a, b, alpha, c ? beta : 0, "split");
-    return out;
-  }
-#if defined(SGEMM_SM90A)
-  const torch::stable::accelerator::DeviceGuard guard(out.get_device_index());
-  const split::PackedProduct planned = split::plan_packed(p, device);
-  const Tensor workspace = empty({static_cast<int64_t>(ceil_div(planned.workspace, 4))}, out);
-  split::launch_packed(p, planned, packed.mutable_data_ptr(),
-                       {current_stream(out), &device, workspace.mutable_data_ptr()});
-#endif
-  return out;
-}
-
 // {elements, tiles} that the split family's guard had redone on a device
 std::vector<int64_t> redone(int64_t index) {
 #if defined(SGEMM_SM90A)
@@ -342,8 +307,6 @@ void register_products(torch::stable::detail::StableLibrary& m) {
   m.impl("baddbmm_out", TORCH_BOX(&Operators<3>::addmm_out));
   m.impl("gemm_", TORCH_BOX(&gemm_));
   m.impl("_matmul", TORCH_BOX(&Operators<4>::mm));
-  m.impl("_pack", TORCH_BOX(&pack));
-  m.impl("_mm_packed", TORCH_BOX(&mm_packed));
 }
 
 }  // namespace
@@ -368,10 +331,6 @@ STABLE_TORCH_LIBRARY(sgemm, m) {
   m.def("_kernels() -> str");
   m.def("_device(int index) -> int[]");
   m.def("_matmul(Tensor a, Tensor b, str kernel=\"auto\") -> Tensor");  // without derivatives, see functional.py
-  m.def("_pack(Tensor b) -> Tensor");
-  m.def(
-      "_mm_packed(Tensor a, Tensor b, Tensor packed, Tensor? c=None, *, float beta=1, float alpha=1) -> "
-      "Tensor");
   m.def("_redone(int index) -> int[]");
   m.def("_explain(int[] problem, float alpha, float beta, int[] device, str kernel) -> str");
 }

@@ -27,7 +27,8 @@ struct SplitProduct {
 
 using NarrowProduct = SplitProduct<Fp16x3, false, kTile, kTile / 2>;
 
-// A product with a B that was split once, as split_fp16x3 does it, for many products.
+// A product with a B that was split once, as kPackedRow does it, for many products.
+inline constexpr const char* kPackedRow = "split_fp16x3";
 struct PackedProduct {
   Plan plan;
   bool narrow;       // a NarrowProduct's tiles are predicted to be faster

@@ -1,0 +1,69 @@
+// Right operands that are split once, see torch_sgemm/packed.py.
+#include <torch/csrc/stable/accelerator.h>
+
+#include <optional>
+
+#include "../split/split.h"
+#include "checks.h"
+#include "product.h"
+#if defined(SGEMM_SM90A)
+#include "../cuda_device.h"
+#endif
+
+namespace sgemm {
+namespace {
+
+// The planes of b, or nothing where no kernel of the family split runs.
+std::optional<Tensor> pack(const Tensor& b) {
+  check_tensor("pack", "b", b, b, 2);
+#if defined(SGEMM_SM90A)
+  if (!b.is_cuda()) return std::nullopt;
+  const Device& device = cuda_device(b.get_device_index());
+  if (device.arch != split::SplitProduct<split::Fp16x3>::kArch) return std::nullopt;
+  const torch::stable::accelerator::DeviceGuard guard(b.get_device_index());
+  Tensor planes = empty({static_cast<int64_t>(split::packed_bytes(b.size(0), b.size(1)) / 4)}, b);
+  if (b.numel()) split::pack_b(view(b), planes.mutable_data_ptr(), {current_stream(b), &device, nullptr});
+  return planes;
+#else
+  return std::nullopt;
+#endif
+}
+
+// activation(beta c + alpha a b); `planes` is what pack(b) returned.
+Tensor packed_mm(const Tensor& a, const Tensor& b, const std::optional<Tensor>& planes, const std::optional<Tensor>& c,
+                 const std::string& kernel, const std::optional<std::string>& activation, double beta, double alpha) {
+  constexpr const char* op = "packed_mm";
+  check_inputs(op, a, b, 2);
+  if (planes) {
+    check_tensor(op, "planes", *planes, b, 1);
+    if (planes->numel() != static_cast<int64_t>(split::packed_bytes(b.size(0), b.size(1)) / 4))
+      fail(op, "argument 'planes' has " + describe(*planes) + "; accepted: what pack returned for 'b', which has " +
+                   describe(b));
+  }
+  if (c) check_addend(op, *c, a, b, nullptr);
+  Tensor out = new_output(a, b);
+  const Tensor& addend = c ? *c : out;  // not read with beta = 0
+  product(op, out, &addend, a, b, alpha, c ? beta : 0, kernel, activation_named(op, activation),
+          planes ? &*planes : nullptr);
+  return out;
+}
+
+}  // namespace
+}  // namespace sgemm
+
+STABLE_TORCH_LIBRARY_FRAGMENT(sgemm, m) {
+  m.def("_pack(Tensor b) -> Tensor?");
+  m.def(
+      "_packed_mm(Tensor a, Tensor b, Tensor? planes, Tensor? c, str kernel, str? activation, *, float beta=1, "
+      "float alpha=1) -> Tensor");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(sgemm, CPU, m) {
+  m.impl("_pack", TORCH_BOX(&sgemm::pack));
+  m.impl("_packed_mm", TORCH_BOX(&sgemm::packed_mm));
+}
+
+STABLE_TORCH_LIBRARY_IMPL(sgemm, CUDA, m) {
+  m.impl("_pack", TORCH_BOX(&sgemm::pack));
+  m.impl("_packed_mm", TORCH_BOX(&sgemm::packed_mm));
+}
