@@ -11,7 +11,7 @@ import torch_sgemm
 from benchmarks.errors import Errors, Reference, limit
 from benchmarks.machine import Sampler
 from benchmarks.problems import Problem, make_pool
-from benchmarks.sides import sgemm_side, torch_side
+from benchmarks.sides import Side, sgemm_side, torch_side
 from benchmarks.timing import Options, Timing, call_time, compare
 
 CALL_TIME_BELOW = 2e-3  # seconds of kernel; above it a call takes as long as its kernel
@@ -35,16 +35,22 @@ class Measurement:
         A kernel that raises has "failed" and no figures; one whose error exceeds the bound has
         figures and ``correct`` False. Times are in microseconds, errors in units.
         """
-        result = self.problem.as_dict() | {"kernel": kernel}
-        side = sgemm_side(self.problem, kernel)
+        first = self.pool.sets[0]
         try:
-            first = self.pool.sets[0]
-            result["chosen"] = torch_sgemm.explain(first.a, first.b, kernel=kernel).chosen
+            chosen = torch_sgemm.explain(first.a, first.b, kernel=kernel).chosen
+        except RuntimeError as failure:
+            return self._failed(kernel, failure)
+        return self.side(sgemm_side(self.problem, kernel), chosen, sampler, call)
+
+    def side(self, side: Side, chosen: str, sampler: Sampler, call: bool = False) -> dict:
+        """The same of another side, whose errors may be those of the row ``chosen``."""
+        result = self.problem.as_dict() | {"kernel": side.name, "chosen": chosen}
+        try:
             errors = self._reference.errors(side)
             mark = sampler.mark()
             theirs, ours = compare([self._torch, side], self.pool, self.options)
         except RuntimeError as failure:
-            return result | {"failed": str(failure).splitlines()[0], "correct": False}
+            return self._failed(side.name, failure)
         result |= self._times("kernel", ours) | self._times("torch", theirs)
         result["percent_of_torch"] = 100 * theirs.typical / ours.typical
         result |= self._errors(errors, result["chosen"])
@@ -54,6 +60,10 @@ class Measurement:
             result["call_us"] = 1e6 * call_time(side, self.pool)
             result["torch_call_us"] = 1e6 * self._torch_call
         return result | sampler.since(mark)
+
+    def _failed(self, kernel: str, failure: RuntimeError) -> dict:
+        why = {"failed": str(failure).splitlines()[0], "correct": False}
+        return self.problem.as_dict() | {"kernel": kernel} | why
 
     def _times(self, side: str, timing: Timing) -> dict:
         return {

@@ -132,6 +132,36 @@ def models(record: dict, path: Path) -> Path:
     return _save(figure, path)
 
 
+def packed(record: dict, path: Path) -> Path:
+    """A panel a weight: speed relative to torch.mm by rows of x, with and without planes."""
+    rows = [r for r in record["rows"] if "failed" not in r]
+    weights = list(dict.fromkeys(r["weight"] for r in rows))
+    figure, axes = plt.subplots(
+        1,
+        max(1, len(weights)),
+        figsize=(1.6 + 2.6 * len(weights), 3),
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
+    )
+    for axis, weight in zip(axes[0], weights, strict=False):
+        for kernel, label, style in (("auto", "unpacked", "o--"), ("packed", "packed", "s-")):
+            line = [r for r in rows if r["weight"] == weight and r["kernel"] == kernel]
+            ratios = [r["percent_of_torch"] / 100 for r in line]
+            axis.plot([r["m"] for r in line], ratios, style, color=OURS, markersize=4, label=label)
+        axis.axhline(1, color=THEIRS, linewidth=1)
+        axis.set_xscale("log", base=2)
+        axis.set_ylim(bottom=0)
+        axis.set_title(f"weight {weight}", fontsize=9)
+        axis.set_xlabel("rows of x", fontsize=7)
+        axis.tick_params(labelsize=7)
+        axis.grid(alpha=0.3)
+    axes[0][0].set_ylabel("speed relative to torch.mm", fontsize=7)
+    axes[0][0].legend(fontsize=6)
+    _title(figure, f"{provenance(record)}; {record['timing']}")
+    return _save(figure, path)
+
+
 def _title(figure: plt.Figure, text: str) -> None:
     figure.suptitle(textwrap.fill(text, int(18 * figure.get_figwidth())), fontsize=7)
 

@@ -18,6 +18,7 @@ from benchmarks import (
     choice,
     ladder,
     models,
+    packed,
     plots,
     record,
     seeds,
@@ -61,6 +62,7 @@ CHARTS: dict[str, Callable[[dict, Path], Path]] = {  # of a command's record
     "suite": plots.suite,
     "accuracy": plots.accuracy,
     "models": plots.models,
+    "packed": plots.packed,
 }
 
 
@@ -89,6 +91,11 @@ def _squares_table(found: dict, _: Path) -> str:
     kernel = found["rows"][0]["kernel"]
     head = f"Speed relative to torch.mm, `{kernel}`, after idle / sustained.\n\n"
     return head + tables.markdown(columns, rows)
+
+
+def _packed_table(found: dict, _: Path) -> str:
+    columns, rows = packed.cells(found)
+    return "Speed relative to torch.mm, unpacked / packed.\n\n" + tables.markdown(columns, rows)
 
 
 def _choice_table(found: dict, _: Path) -> str:
@@ -145,6 +152,8 @@ BLOCKS: dict[str, tuple[str, Write]] = {  # marker -> command whose record it sh
     "suite-ieee": ("suite", _suite_table("ieee")),
     "suite-chart": ("suite", _chart("speed relative to torch, case by case")),
     "squares": ("squares", _squares_table),
+    "packed": ("packed", _packed_table),
+    "packed-chart": ("packed", _chart("speed of layers with and without a packed weight")),
     "choice": ("choice", _choice_table),
     "predictions": ("choice", _predictions_table),
     "accuracy": ("accuracy", _accuracy_table),

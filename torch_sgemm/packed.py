@@ -7,6 +7,7 @@ looks at when it runs. So compiled programs, captured graphs and derivatives can
 
 import itertools
 import weakref
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,6 +28,16 @@ _packed_mm = torch.ops.sgemm.packed_mm.default
 _KERNELS = kernels_of("sgemm::_packed_mm")
 _numbers = itertools.count()
 _packs: "weakref.WeakValueDictionary[int, PackedMatrix]" = weakref.WeakValueDictionary()
+
+
+class _Planes(NamedTuple):
+    """All at once, for other threads."""
+
+    of: tuple  # the state of b
+    base_at: int | None  # the address of the tensor that b is a view of
+    planes: Tensor | None
+    stream: int | None  # that splits, until the event
+    event: torch.cuda.Event | None
 
 
 class PackedMatrix:
@@ -52,7 +63,7 @@ class PackedMatrix:
         self.b, self.frozen = b, frozen
         self._number = next(_numbers)
         _packs[self._number] = self
-        self._split()
+        self._split = _split(b)
 
     def __reduce__(self):
         if _is_transposed(self.b):  # so that a copied layer's matrix is a view of the copied weight
@@ -91,7 +102,7 @@ class PackedMatrix:
 
         Raises:
             RuntimeError: an argument of another shape, dtype or device; ``kernel`` is unknown or
-                can't take the product; b is frozen, but has been written.
+                can't take the product; b is frozen, but has been written when a stream is captured.
         """
         return self.product(a, c, kernel, float(beta), float(alpha))
 
@@ -127,8 +138,8 @@ class PackedMatrix:
     def planes_of(self, b: Tensor) -> Tensor | None:
         """Those of b, which may be another tensor than ``self.b``; None if there are none now."""
         self._check_base()
-        fresh = _state_of(self.b) == self._state
-        if self._planes is None and fresh:
+        fresh = _state_of(self.b) == self._split.of
+        if self._split.planes is None and fresh:
             return None
         if b is not self.b and _place_of(b) != _place_of(self.b):  # made by a compiled program
             return None
@@ -136,25 +147,27 @@ class PackedMatrix:
         if captured and not self.frozen:  # a replay can't tell whether b has been written
             return None
         if not fresh:
-            if self.frozen:
+            if captured:
                 raise RuntimeError(
-                    "torch_sgemm: a matrix that was packed with frozen=True has been written; "
-                    "accepted: a new pack() of it, or one without frozen"
+                    "torch_sgemm: a matrix packed with frozen=True has been written, and can't be "
+                    "split again while the stream is captured; accepted: a product with it, or a "
+                    "new pack(), before the capture"
                 )
-            self._split()
-        if self._planes is not None and not captured:
-            self._wait()
-        return self._planes
+            self._split = _split(self.b)
+        split = self._split
+        if not captured:
+            _wait(split)
+        return split.planes
 
     def _has_moved(self) -> bool:
         """Whether the tensor that b is a view of has other memory, as after ``module.to()``."""
         base = self.b._base
-        return base is not None and base.data_ptr() != self._base_at
+        return base is not None and base.data_ptr() != self._split.base_at
 
     def _follow_base(self) -> None:
         if self._has_moved() and _is_transposed(self.b):
             self.b = _transposed(self.b._base)
-            self._split()
+            self._split = _split(self.b)
 
     def _check_base(self) -> None:
         if self._has_moved():
@@ -162,22 +175,6 @@ class PackedMatrix:
                 "torch_sgemm: a packed matrix is a view of a tensor that has other memory now, by "
                 "'.data = ' or '.to()'; accepted: a new pack() of a new view"
             )
-
-    def _split(self) -> None:
-        self._state = _state_of(self.b)
-        self._base_at = None if self.b._base is None else self.b._base.data_ptr()
-        self._planes = torch.ops.sgemm._pack(self.b.detach())
-        if self._planes is not None:
-            self._stream = _stream_of(self._planes)
-            self._split_at = torch.cuda.Event()
-            self._split_at.record(torch.cuda.current_stream(self._planes.device))
-
-    def _wait(self) -> None:
-        """Products on other streams than the one that has split come after that."""
-        if _stream_of(self._planes) != self._stream:
-            stream = torch.cuda.current_stream(self._planes.device)
-            stream.wait_event(self._split_at)
-            self._planes.record_stream(stream)
 
 
 def pack(b: Tensor, *, frozen: bool = False) -> PackedMatrix:
@@ -191,11 +188,12 @@ def pack(b: Tensor, *, frozen: bool = False) -> PackedMatrix:
 
     Args:
         b: float32 of shape (k, n), any strides; for a ``torch.nn.Linear``, ``weight.t()``.
-        frozen: a promise that b won't be written. Without it, b is split again where PyTorch's
-            version counter tells that it has been written (writing through ``b.data`` isn't
-            counted), and products that are captured into a CUDA graph read b itself, for a replay
-            can't tell. With it, captured products use the planes, b may be an inference tensor, and
-            a b that has been written is an error.
+        frozen: a promise that b won't be written, for what can't see it: products captured into a
+            CUDA graph then use the planes, where without it they read b itself; and b may be an
+            inference tensor, of which PyTorch counts no changes.
+
+    Where b has been written, it is split again before the next product. PyTorch's version counter
+    tells; like autograd, it doesn't see who writes through ``b.data``.
 
     Raises:
         RuntimeError: b is of another dtype or dimension, or an inference tensor that isn't frozen;
@@ -229,6 +227,24 @@ def _place_of(b: Tensor) -> tuple:
 
 def _state_of(b: Tensor) -> tuple:
     return 0 if b.is_inference() else b._version, *_place_of(b)
+
+
+def _split(b: Tensor) -> _Planes:
+    state, base_at = _state_of(b), None if b._base is None else b._base.data_ptr()
+    planes = torch.ops.sgemm._pack(b.detach())
+    if planes is None:
+        return _Planes(state, base_at, None, None, None)
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(planes.device))
+    return _Planes(state, base_at, planes, _stream_of(planes), event)
+
+
+def _wait(split: _Planes) -> None:
+    """Products on other streams than the one that splits come after that."""
+    if split.planes is not None and _stream_of(split.planes) != split.stream:
+        stream = torch.cuda.current_stream(split.planes.device)
+        stream.wait_event(split.event)
+        split.planes.record_stream(stream)
 
 
 def _is_captured(b: Tensor) -> bool:
