@@ -37,22 +37,34 @@ MEASURING = {
 }
 
 
-def first_line(module: ModuleType) -> str:
-    """A module's docstring without its command's name."""
-    return (module.__doc__ or "").splitlines()[0].split(": ", 1)[1]
+def about(module: ModuleType) -> str:
+    """A module's docstring without its command's name and without markup."""
+    return (module.__doc__ or "").split(": ", 1)[1].replace("``", "").strip()
+
+
+def add_command(commands: argparse._SubParsersAction, name: str, module: ModuleType):
+    """A command, described by its module's docstring."""
+    text = about(module)
+    sub = commands.add_parser(name, help=text.splitlines()[0], description=text)
+    module.add_arguments(sub)
+    sub.set_defaults(run=module.run, **getattr(module, "DEFAULTS", {}))
+    return sub
 
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line; a command is a module with add_arguments and run."""
-    top = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    top = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="Measures, records and reports; see README.md."
+    )
     commands = top.add_subparsers(dest="command", required=True)
     for name, module in MEASURING.items():
-        sub = commands.add_parser(name, help=first_line(module), description=module.__doc__)
-        module.add_arguments(sub)
+        sub = add_command(commands, name, module)
         shared = sub.add_argument_group("timing and record")
         shared.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
         shared.add_argument(
-            "--output", type=Path, help="record, or a folder for it (default: benchmarks/results)"
+            "--output",
+            type=Path,
+            help="FILE.json, or a folder, which is made (default: benchmarks/results)",
         )
         shared.add_argument("--seed", type=int, default=1)
         shared.add_argument("--rounds", type=int, default=8, help="replays of each side, at most")
@@ -61,10 +73,7 @@ def parser() -> argparse.ArgumentParser:
         shared.add_argument(
             "--sustained", action="store_true", help="time each side after 0.5 s of itself"
         )
-        sub.set_defaults(run=module.run, **getattr(module, "DEFAULTS", {}))
-    sub = commands.add_parser("report", help=first_line(report), description=report.__doc__)
-    report.add_arguments(sub)
-    sub.set_defaults(run=report.run)
+    add_command(commands, "report", report)
     return top
 
 

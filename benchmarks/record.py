@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
+import sys
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT / "tools"))
+
+from build_digest import csrc_digest  # noqa: E402
+
 RESULTS = Path(__file__).resolve().parent / "results"
-
-
-def csrc_digest(root: Path = ROOT) -> str:
-    """What ``find csrc -type f | sort | xargs sha256sum | sha256sum`` prints in ``root``.
-
-    In the C locale's order, so that every machine agrees.
-    """
-    files = sorted(str(p.relative_to(root)) for p in (root / "csrc").rglob("*") if p.is_file())
-    lines = [f"{hashlib.sha256((root / f).read_bytes()).hexdigest()}  {f}\n" for f in files]
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def new_record(command: str, machine: dict, timing: str, options: dict) -> dict:
@@ -61,18 +56,38 @@ def load(path: Path) -> dict:
     return _from_plain(json.loads(path.read_text()))
 
 
+def output_path(record: dict, asked: Path | None) -> Path:
+    """Where the record goes: a .json file that was asked for, or its usual name in a folder."""
+    if asked is None:
+        return default_path(record)
+    if is_folder(asked):
+        return default_path(record, asked)
+    return asked
+
+
+def is_folder(path: Path) -> bool:
+    """Whether ``path`` names a folder for records, which need not be there: not a .json file."""
+    return path.is_dir() or path.suffix != ".json"
+
+
 def latest_gpu(command: str, results: Path | None = None, slug: str | None = None) -> dict | None:
     """The newest GPU record of ``command`` (of the GPU ``slug``, if given), with its "path"."""
-    found = []
+    found = [r for r in _of_gpus(command, results) if slug in (None, r["machine"]["slug"])]
+    return max(found, key=lambda r: r["date"], default=None)
+
+
+def gpus(commands: Iterable[str], results: Path | None = None) -> list[str]:
+    """The slugs of all GPUs that there are records of."""
+    return sorted({r["machine"]["slug"] for name in commands for r in _of_gpus(name, results)})
+
+
+def _of_gpus(command: str, results: Path | None) -> Iterator[dict]:
     for path in sorted((results or RESULTS).glob(f"{command}-*.json")):
         record = load(path)
         if record["command"] != command or record["machine"]["device"] != "cuda":
             continue
-        if record["options"].get("sustained"):
-            continue
-        if slug is None or record["machine"]["slug"] == slug:
-            found.append(record | {"path": str(path)})
-    return max(found, key=lambda r: r["date"], default=None)
+        if not record["options"].get("sustained"):
+            yield record | {"path": str(path)}
 
 
 def provenance(record: dict) -> str:

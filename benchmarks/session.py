@@ -24,6 +24,7 @@ class Session:
 
     def __init__(self, args: argparse.Namespace, timing: str | Describe = Options.describe) -> None:
         strict_float32()
+        check_output(args.output)
         self.args = args
         self.device = pick_device(args.device)
         self.on_gpu = self.device.type == "cuda"
@@ -78,10 +79,7 @@ class Session:
     def finish(self) -> tuple[Path, int]:
         """Saves the record; returns its path and the exit status: 1 if a row failed or is wrong."""
         self.record["after"] = machine.state(self.device)
-        path = self.args.output or record.default_path(self.record)
-        if path.is_dir():
-            path = record.default_path(self.record, path)
-        record.save(self.record, path)
+        path = record.save(self.record, record.output_path(self.record, self.args.output))
         tables.say(f"\n{record.provenance(self.record)}")
         tables.say(f"Record: {path}")
         return path, tables.report_failures(self.record["rows"])
@@ -97,6 +95,20 @@ class Session:
             return
         show(found)
         tables.say(record.provenance(found))
+
+
+def check_output(path: Path | None) -> None:
+    """Raises RuntimeError for a folder that can't be made, before anything is measured."""
+    if path is None:
+        return
+    folder = path if record.is_folder(path) else path.parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as failure:
+        raise RuntimeError(
+            f"--output {path}: {failure.strerror}: {failure.filename}; accepted: a file that ends "
+            "in .json, or a folder"
+        ) from None
 
 
 def pick_device(name: str) -> torch.device:

@@ -59,15 +59,16 @@ def test_products(device: str, kernel: str) -> None:
     assert torch.equal(empty.mm(a[:, :0], c), c.expand(50, 40))
 
 
-TRANSFORMS: dict[str, Callable] = {
-    "vmap": lambda f: torch.func.vmap(f)(torch.ones(3, 4, 60)),
-    "vmap of one row": lambda f: torch.func.vmap(f)(torch.ones(3, 1, 60)),
-    "vmap along the last": lambda f: torch.func.vmap(f, 2)(torch.ones(4, 60, 3)),
-    "jvp": lambda f: torch.func.jvp(f, (torch.ones(4, 60),), (torch.ones(4, 60),))[1],
-    "grad": lambda f: torch.func.grad(lambda x: f(x).square().sum())(torch.ones(4, 60)),
-    "hessian": lambda f: torch.func.hessian(lambda x: f(x).square().sum())(torch.ones(2, 60)),
-    "grad of vmap": lambda f: torch.func.grad(lambda x: torch.func.vmap(f)(x).square().sum())(
-        torch.ones(3, 4, 60)
+TRANSFORMS: dict[str, tuple[Callable, tuple[int, ...]]] = {  # and the shape of a
+    "vmap": (torch.func.vmap, (3, 4, 60)),
+    "vmap of one row": (torch.func.vmap, (3, 1, 60)),
+    "vmap along the last": (lambda f: torch.func.vmap(f, 2), (4, 60, 3)),
+    "jvp": (lambda f: lambda x: torch.func.jvp(f, (x,), (x,))[1], (4, 60)),
+    "grad": (lambda f: torch.func.grad(lambda x: f(x).square().sum()), (4, 60)),
+    "hessian": (lambda f: torch.func.hessian(lambda x: f(x).square().sum()), (2, 60)),
+    "grad of vmap": (
+        lambda f: torch.func.grad(lambda x: torch.func.vmap(f)(x).square().sum()),
+        (3, 4, 60),
     ),
 }
 
@@ -75,19 +76,30 @@ TRANSFORMS: dict[str, Callable] = {
 @on_both
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS)
-def test_transforms(transform: Callable, compiled: bool, device: str) -> None:
-    with torch.device(device):
-        _, b, c = some(device)
-        packed = torch_sgemm.pack(b)
-        ours = lambda: transform(lambda a: packed.mm(a, c, beta=2, alpha=3))  # noqa: E731
-        if compiled:
-            ours = torch.compile(ours, fullgraph=True)
-        expected = transform(lambda a: 2 * c + 3 * (a @ b))
-        assert torch.equal(ours(), expected)
-        assert torch.equal(
-            torch.func.vmap(lambda c: packed.mm(torch.ones(4, 60), c))(torch.ones(3, 40)),
-            (torch.ones(4, 60) @ b + 1).expand(3, 4, 40),
-        )
+def test_transforms(
+    transform: tuple[Callable, tuple[int, ...]], compiled: bool, device: str
+) -> None:
+    of, shape = transform
+    x = torch.ones(shape, device=device)
+    _, b, c = some(device)
+    packed = torch_sgemm.pack(b)
+    ours = of(lambda a: packed.mm(a, c, beta=2, alpha=3))
+    if compiled:
+        ours = torch.compile(ours, fullgraph=True)
+    assert torch.equal(ours(x), of(lambda a: 2 * c + 3 * (a @ b))(x))
+
+
+@on_both
+def test_vmapped_addends_and_matrices(device: str) -> None:
+    a, b, c = some(device)
+    packed = torch_sgemm.pack(b)
+    addends = torch.stack([c, 2 * c])
+    result = torch.func.vmap(lambda c: packed.mm(a, c))(addends)
+    assert torch.equal(result, a @ b + addends[:, None])
+    b = torch.stack([b, -b])
+    operator = torch.ops.sgemm.packed_mm.default
+    run = lambda b: operator(c, a, b, "auto", packed._number, alpha=2.0)  # noqa: E731
+    assert torch.equal(torch.func.vmap(run)(b), 2 * (a @ b) + c)
 
 
 @on_both

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import build_config as config
 import build_env as env
+from build_digest import ROOT, csrc_digest
 
-ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = "libtorch_sgemm.so"
 INFO = "build_info.json"
 SOURCE_SUFFIXES = (".cpp", ".cu", ".cuh", ".h", ".inc")
@@ -24,8 +24,11 @@ def say(text: str) -> None:
     print(f"torch_sgemm build: {text}", flush=True)
 
 
-def csrc_digest(root: Path = ROOT) -> str:
-    """Digest of everything that is compiled: csrc/'s sources and CMakeLists.txt."""
+def compiled_digest(root: Path = ROOT) -> str:
+    """Digest of everything that is compiled, from which a change asks for a new build.
+
+    That is csrc/'s sources without its pages, and CMakeLists.txt: not ``csrc_digest``.
+    """
     digest = hashlib.sha256()
     sources = [p for p in (root / "csrc").rglob("*") if p.suffix in SOURCE_SUFFIXES]
     for path in sorted([*sources, root / "CMakeLists.txt"]):
@@ -109,6 +112,7 @@ def build(destinations: list[Path], version: str, options: dict[str, str] | None
         "torch": torch.version,
         "torch_cuda": torch.cuda,
         "csrc_digest": csrc_digest(),
+        "compiled_digest": compiled_digest(),
         "library_digest": file_digest(tree / LIBRARY),
         "jobs": jobs.count,
         "jobs_reason": jobs.reason,

@@ -61,13 +61,14 @@ class PackedMatrix:
                 "before the graph runs; accepted: a call before the capture"
             )
         self.b, self.frozen = b, frozen
+        self._transposed = b._base if _is_transposed(b) else None  # the matrix, if b is its .t()
         self._number = next(_numbers)
         _packs[self._number] = self
         self._split = _split(b)
 
     def __reduce__(self):
-        if _is_transposed(self.b):  # so that a copied layer's matrix is a view of the copied weight
-            return _pack_transposed, (self.b._base, self.frozen)
+        if self._transposed is not None:  # a copied layer's matrix is a view of its own weight
+            return _pack_transposed, (self._transposed, self.frozen)
         return PackedMatrix, (self.b, self.frozen)
 
     def __repr__(self) -> str:
@@ -125,9 +126,7 @@ class PackedMatrix:
         activation: str | None = None,
     ) -> Tensor:
         """activation(beta c + alpha a @ b), in one kernel where nobody watches."""
-        if not torch.compiler.is_compiling():
-            self._follow_base()
-        b = self.b
+        b = self._traced() if torch.compiler.is_compiling() else self._now()
         if reaches_kernel(a, b) if c is None else reaches_kernel(a, b, c):
             function, keys = _KERNELS[a.is_cuda]
             planes = self.planes_of(b)
@@ -137,11 +136,11 @@ class PackedMatrix:
 
     def planes_of(self, b: Tensor) -> Tensor | None:
         """Those of b, which may be another tensor than ``self.b``; None if there are none now."""
-        self._check_base()
-        fresh = _state_of(self.b) == self._split.of
+        own = self._now()
+        fresh = _state_of(own) == self._split.of
         if self._split.planes is None and fresh:
             return None
-        if b is not self.b and _place_of(b) != _place_of(self.b):  # made by a compiled program
+        if b is not own and _place_of(b) != _place_of(own):  # made by a compiled program
             return None
         captured = _is_captured(b)
         if captured and not self.frozen:  # a replay can't tell whether b has been written
@@ -153,28 +152,29 @@ class PackedMatrix:
                     "split again while the stream is captured; accepted: a product with it, or a "
                     "new pack(), before the capture"
                 )
-            self._split = _split(self.b)
+            self._split = _split(own)
         split = self._split
         if not captured:
             _wait(split)
         return split.planes
 
-    def _has_moved(self) -> bool:
-        """Whether the tensor that b is a view of has other memory, as after ``module.to()``."""
+    def _now(self) -> Tensor:
+        """b, anew where the tensor that it is a view of has other memory, as after module.to()."""
         base = self.b._base
-        return base is not None and base.data_ptr() != self._split.base_at
-
-    def _follow_base(self) -> None:
-        if self._has_moved() and _is_transposed(self.b):
-            self.b = _transposed(self.b._base)
-            self._split = _split(self.b)
-
-    def _check_base(self) -> None:
-        if self._has_moved():
+        if base is None or base.data_ptr() == self._split.base_at:
+            return self.b
+        if self._transposed is None:
             raise RuntimeError(
                 "torch_sgemm: a packed matrix is a view of a tensor that has other memory now, by "
                 "'.data = ' or '.to()'; accepted: a new pack() of a new view"
             )
+        self.b = _transposed(base)
+        self._split = self._split._replace(of=(), base_at=base.data_ptr())
+        return self.b
+
+    def _traced(self) -> Tensor:
+        """b as a compiled program shall find it each time."""
+        return self.b if self._transposed is None else self._transposed.t()
 
 
 def pack(b: Tensor, *, frozen: bool = False) -> PackedMatrix:
