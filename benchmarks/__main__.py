@@ -42,23 +42,16 @@ def about(module: ModuleType) -> str:
     return (module.__doc__ or "").split(": ", 1)[1].replace("``", "").strip()
 
 
-def add_command(commands: argparse._SubParsersAction, name: str, module: ModuleType):
-    """A command, described by its module's docstring."""
-    text = about(module)
-    sub = commands.add_parser(name, help=text.splitlines()[0], description=text)
-    module.add_arguments(sub)
-    sub.set_defaults(run=module.run, **getattr(module, "DEFAULTS", {}))
-    return sub
-
-
 def parser() -> argparse.ArgumentParser:
     """The whole command line; a command is a module with add_arguments and run."""
     top = argparse.ArgumentParser(
-        prog="python -m benchmarks", description="Measures, records and reports; see README.md."
+        prog="python -m benchmarks", description="Measures, records, and reports what was recorded."
     )
     commands = top.add_subparsers(dest="command", required=True)
     for name, module in MEASURING.items():
-        sub = add_command(commands, name, module)
+        text = about(module)
+        sub = commands.add_parser(name, help=text.splitlines()[0], description=text)
+        module.add_arguments(sub)
         shared = sub.add_argument_group("timing and record")
         shared.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
         shared.add_argument(
@@ -73,7 +66,11 @@ def parser() -> argparse.ArgumentParser:
         shared.add_argument(
             "--sustained", action="store_true", help="time each side after 0.5 s of itself"
         )
-    add_command(commands, "report", report)
+        sub.set_defaults(run=module.run, **getattr(module, "DEFAULTS", {}))
+    text = about(report)
+    sub = commands.add_parser("report", help=text.splitlines()[0], description=text)
+    report.add_arguments(sub)
+    sub.set_defaults(run=report.run)
     return top
 
 

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import math
 import textwrap
+from itertools import cycle
 from pathlib import Path
 
 import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from benchmarks import tables
 from benchmarks.record import provenance
 
 OURS, THEIRS, WRONG = "#3b6ea5", "#b04a3a", "#bbbbbb"
+FAMILIES = {"split": "#1f77b4", "ieee": "#e07b00", "ladder": "#2ca02c"}
+MARKERS = "os^vDP<>Xp*h"
+RING = {"marker": "o", "markersize": 7, "fillstyle": "none", "color": "black", "zorder": 3}
 
 
 def ladder(record: dict, path: Path) -> Path:
@@ -56,13 +61,18 @@ def suite(record: dict, path: Path) -> Path:
     """Ratio to torch of every case, a marker a kernel, on a logarithmic axis."""
     cases = list(dict.fromkeys(r["label"] for r in record["rows"]))
     figure, axis = plt.subplots(figsize=(8, 1.6 + 0.17 * len(cases)), layout="constrained")
-    for i, kernel in enumerate(dict.fromkeys(r["kernel"] for r in record["rows"])):
+    kernels = list(dict.fromkeys(r["kernel"] for r in record["rows"]))
+    styles = _styles([kernel for kernel in kernels if kernel != "auto"])
+    for kernel, marker in zip(kernels, cycle("os^vD"), strict=False):
         rows = [r for r in record["rows"] if r["kernel"] == kernel and "failed" not in r]
         ratios = [r["percent_of_torch"] / 100 for r in rows]
         places = [cases.index(r["label"]) for r in rows]
-        axis.plot(ratios, places, "os^vD"[i % 5], markersize=3.5, label=kernel)
+        # auto is often what a family gets: a ring around that one's marker.
+        style = RING if kernel == "auto" else styles[kernel] | {"marker": marker}
+        axis.plot(ratios, places, linestyle="", label=kernel, **style)
     axis.axvline(1, color=THEIRS, linewidth=1)
     axis.set_xscale("log")
+    _ticks(axis, [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 4, 8])
     axis.set_yticks(range(len(cases)), cases, fontsize=5)
     axis.set_ylim(len(cases) - 0.5, -0.5)
     axis.set_xlabel("speed relative to torch", fontsize=7)
@@ -82,27 +92,44 @@ def accuracy(record: dict, path: Path) -> Path:
     sides = {"torch.mm": {r["distribution"]: r["torch_error_max"] for r in rows}}
     for r in rows:
         sides.setdefault(r["kernel"], {})[r["distribution"]] = r.get("error_max", math.nan)
-    figure, axis = plt.subplots(figsize=(8, 1.6 + 0.26 * len(names)), layout="constrained")
+    figure, axis = plt.subplots(figsize=(9, 1.6 + 0.26 * len(names)), layout="constrained")
+    styles = _styles(list(sides)[1:])
     for i, (side, errors) in enumerate(sides.items()):
-        color = THEIRS if i == 0 else f"C{i - 1}"
-        # Side by side within a line: many errors are nearly the same.
-        places = [names.index(name) + 0.7 * ((i + 0.5) / len(sides) - 0.5) for name in errors]
-        axis.plot(errors.values(), places, "Dos^vP"[i % 6], color=color, markersize=4, label=side)
+        style = styles.get(side, RING | {"markeredgewidth": 1.2})
+        color = style["color"]
+        # Side by side within a line, torch.mm in the middle: many errors are nearly the same.
+        shift = 0.8 * ((i - 0.5) / max(1, len(sides) - 1) - 0.5) if i else 0.0
+        places = [names.index(name) + shift for name in errors]
+        axis.plot(errors.values(), places, linestyle="", label=side, **style)
         for y, error in zip(places, errors.values(), strict=True):
             if not math.isfinite(error):
                 at = axis.get_yaxis_transform()
                 text = {"color": color, "fontsize": 5, "ha": "right", "va": "center"}
                 axis.text(0.99, y, f"{side}: not finite", transform=at, **text)
     axis.set_xscale("symlog", linthresh=1, linscale=0.4)
+    _ticks(axis, [0, 0.5, 1, 2, 5, 10, 20, 50, 100, 1000])
     axis.set_xlim(left=-0.2)
     axis.set_yticks(range(len(names)), names, fontsize=6)
     axis.set_ylim(len(names) - 0.5, -0.5)
-    axis.set_xlabel(f"largest error at k = {k}, in units of 2⁻²⁴·(|A||B|)", fontsize=7)
+    units = "in units of 2⁻²⁴·(|A||B|); linear below 1"
+    axis.set_xlabel(f"largest error at k = {k}, {units}", fontsize=7)
     axis.tick_params(axis="x", labelsize=7)
     axis.grid(axis="x", alpha=0.3)
-    axis.legend(fontsize=6)
+    axis.legend(fontsize=6, loc="upper left", bbox_to_anchor=(1, 1))
     _title(figure, f"{provenance(record)}; {record['timing']}")
     return _save(figure, path)
+
+
+def _styles(kernels: list[str]) -> dict[str, dict]:
+    """A colour a family and, within it, a marker a row."""
+    found: dict[str, dict] = {}
+    for kernel in kernels:
+        family = kernel.split("_")[0]
+        color = FAMILIES.get(family, WRONG)
+        seen = sum(style["color"] == color for style in found.values())
+        marker = MARKERS[seen % len(MARKERS)]
+        found[kernel] = {"marker": marker, "markersize": 4, "color": color}
+    return found
 
 
 def models(record: dict, path: Path) -> Path:
@@ -160,6 +187,13 @@ def packed(record: dict, path: Path) -> Path:
     axes[0][0].legend(fontsize=6)
     _title(figure, f"{provenance(record)}; {record['timing']}")
     return _save(figure, path)
+
+
+def _ticks(axis: plt.Axes, at: list[float]) -> None:
+    """Where ``at`` says and nowhere else, as plain numbers."""
+    axis.xaxis.set_major_locator(FixedLocator(at))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+    axis.xaxis.set_minor_locator(NullLocator())
 
 
 def _title(figure: plt.Figure, text: str) -> None:

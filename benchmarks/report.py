@@ -81,7 +81,8 @@ def _suite_table(kernel: str) -> Write:
     def write(found: dict, _: Path) -> str:
         columns, rows = suite.summary_cells(found)
         shown = [row for row in rows if row[0] == kernel or row[1] == "all"]
-        return "Speed relative to torch.\n\n" + tables.markdown(columns, shown, left=2)
+        table = tables.markdown(columns, shown, left=2)
+        return f"Speed relative to torch.\n\n{table}\n\n{suite.LEGEND}"
 
     return write
 
@@ -109,7 +110,7 @@ def _predictions_table(found: dict, _: Path) -> str:
 
 
 def _accuracy_table(found: dict, _: Path) -> str:
-    columns, rows = accuracy.cells(found, (128, 8192), ("split_fp16x3", "split_bf16x6"))
+    columns, rows = accuracy.cells(found, (7, 128, 8192), ("split_fp16x3", "split_bf16x6"))
     m, n = found["rows"][0]["m"], found["rows"][0]["n"]
     head = f"Errors of {m} x {n} x k against float64, max / mean, in units of 2⁻²⁴·(|A||B|).\n\n"
     return head + tables.markdown(columns, rows)
@@ -143,6 +144,13 @@ def _models_table(found: dict, _: Path) -> str:
     return head + tables.markdown(columns, rows) + noted
 
 
+def _models_line(found: dict, _: Path) -> str:
+    """For a page that has no room for the table."""
+    rows = [r for r in found["rows"] if "failed" not in r]
+    ratios = (f"{r['label']}: {r['percent_of_torch'] / 100:.2f}" for r in rows)
+    return f"Speed of whole models under `enable()`, relative to torch alone: {'; '.join(ratios)}."
+
+
 BLOCKS: dict[str, tuple[str, Write]] = {  # marker -> command whose record it shows, writer
     "ladder": ("ladder", _ladder_table),
     "ladder-errors": ("ladder", _ladder_errors),
@@ -164,6 +172,7 @@ BLOCKS: dict[str, tuple[str, Write]] = {  # marker -> command whose record it sh
     "seeds": ("seeds", _seeds_tables),
     "call": ("call", _call_table),
     "models": ("models", _models_table),
+    "models-line": ("models", _models_line),
     "models-chart": ("models", _chart("a step of whole models, both sides")),
 }
 
@@ -203,23 +212,36 @@ def draw_charts(results: Path, gpu: str | None) -> None:
             draw(found, tables.chart_path(Path(found["path"])))
 
 
+def check_records(results: Path, gpu: str | None) -> None:
+    """A block may lack its record, but there have to be some.
+
+    Raises RuntimeError, with what there is.
+    """
+    found = record.gpus({command for command, _ in BLOCKS.values()}, results)
+    if not found:
+        raise RuntimeError(f"--results {results}: there is no GPU's record in this folder")
+    if gpu is not None and gpu not in found:
+        raise RuntimeError(f"--gpu {gpu}: no such records; there are those of {', '.join(found)}")
+
+
 def run(args: argparse.Namespace) -> int:
-    """Renews charts and blocks; with --check, 1 if a page would change."""
-    if not args.check:
-        draw_charts(args.results, args.gpu)
+    """Renews charts and blocks, all or none; with --check, 1 if a page would change."""
+    check_records(args.results, args.gpu)
     files = args.files or [record.ROOT / "README.md", *sorted((record.ROOT / "docs").glob("*.md"))]
-    status = 0
+    changed: dict[Path, str] = {}
     for page in files:
         if not page.exists():
             raise RuntimeError(f"{page}: no such file")
         old = page.read_text()
         new = replace_blocks(old, lambda name, p=page: block(name, p, args.results, args.gpu))
-        if new == old:
-            continue
-        if args.check:
+        if new != old:
+            changed[page] = new
+    if args.check:
+        for page in changed:
             tables.say(f"[red]{page} is not what the records say[/]")
-            status = 1
-        else:
-            page.write_text(new)
-            tables.say(f"{page} renewed")
-    return status
+        return 1 if changed else 0
+    draw_charts(args.results, args.gpu)
+    for page, new in changed.items():
+        page.write_text(new)
+        tables.say(f"{page} renewed")
+    return 0

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "common/views.h"
 #include "dispatch.h"
 
 namespace sgemm {
@@ -32,7 +33,8 @@ class ChoiceCache {
 
  private:
   static constexpr int kBits = 8;
-  // The operator, and all that a choice depends on: sizes, strides, alignment, whether C is read and f computed.
+  // The operator, and all that a choice depends on: sizes, strides, alignment, how C is read, whether f is computed and
+  // whether D may add up pieces of k.
   using Key = std::array<int64_t, 19>;
   struct Entry {
     Key key;
@@ -64,7 +66,8 @@ class ChoiceCache {
             p.b.batch.group,
             p.b.batch.group_stride,
             alignment,
-            (p.beta != 0) + 2 * (p.activation != Activation::kNone),
+            (p.beta != 0) + 2 * (p.activation != Activation::kNone) + 4 * (p.beta != 0 && p.c.row != 0) +
+                8 * adds_up_in_d(p),
             static_cast<int64_t>(reinterpret_cast<uintptr_t>(op)),
             static_cast<int64_t>(reinterpret_cast<uintptr_t>(table.rows)),
             static_cast<int64_t>(reinterpret_cast<uintptr_t>(&device))};

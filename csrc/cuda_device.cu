@@ -10,6 +10,36 @@ namespace {
 
 constexpr double kReachableBandwidth = 0.88;  // of the nominal one, by a copy on an H200
 
+// For all that is asked of the CUDA runtime while it lives.
+class CurrentDevice {
+ public:
+  explicit CurrentDevice(int index) : before_(current_cuda_device()) {
+    cuda_backend::check(cudaSetDevice(index), "cudaSetDevice");
+  }
+  ~CurrentDevice() { cudaSetDevice(before_); }
+  CurrentDevice(const CurrentDevice&) = delete;
+
+ private:
+  const int before_;
+};
+
+// Compiled for the same architectures as all kernels but those of sm_90a alone.
+__global__ void compiled() {}
+
+// The architecture of the code that the device runs, which may be an older one's: PTX for a lower architecture runs as
+// well, but without what came later, clusters, say.
+int code_arch(int index) {
+  const CurrentDevice current(index);
+  cudaFuncAttributes attributes;
+  const cudaError_t status = cudaFuncGetAttributes(&attributes, compiled);
+  if (status == cudaErrorNoKernelImageForDevice || status == cudaErrorInvalidDeviceFunction) {
+    cudaGetLastError();
+    return 0;
+  }
+  cuda_backend::check(status, "cudaFuncGetAttributes");
+  return attributes.ptxVersion;
+}
+
 Device query(int index) {
   const auto attribute = [index](cudaDeviceAttr which) {
     int value = 0;
@@ -20,10 +50,14 @@ Device query(int index) {
   device.type = DeviceType::kCuda;
   device.arch = attribute(cudaDevAttrComputeCapabilityMajor) * 10 + attribute(cudaDevAttrComputeCapabilityMinor);
   device.sms = attribute(cudaDevAttrMultiProcessorCount);
+  device.code_arch = code_arch(index);
   device.clock_ghz = attribute(cudaDevAttrClockRate) * 1e-6;  // from kHz
   const double bytes_a_clock = 2.0 * attribute(cudaDevAttrGlobalMemoryBusWidth) / 8;
   device.bandwidth_gbs = kReachableBandwidth * bytes_a_clock * attribute(cudaDevAttrMemoryClockRate) * 1e-6;
   device.l2_mb = attribute(cudaDevAttrL2CacheSize) / 1048576.0;
+  // Devices, parts of them and emulations may not tell.
+  if (device.clock_ghz <= 0) device.clock_ghz = kH200.clock_ghz;
+  if (device.bandwidth_gbs <= 0) device.bandwidth_gbs = kH200.bandwidth_gbs;
   return device;
 }
 

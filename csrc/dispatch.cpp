@@ -69,6 +69,7 @@ const char* unusable(const Kernel& kernel, const Problem& p, const Device& devic
   if (!kernel.launch) return cuda ? "not built for CUDA devices" : "not built for the CPU";
   if (cuda && device.arch < kernel.min_arch) return "the device's architecture is too low";
   if (cuda && device.arch > kernel.max_arch) return "the device's architecture is too high";
+  if (cuda && device.code_arch < kernel.min_arch) return "not built for the device's architecture";
   if (kernel.max_size && std::max({p.m, p.n, p.k}) > kernel.max_size) return "m, n or k is larger than it takes";
   if (tiles(kernel, p) > std::numeric_limits<int32_t>::max()) return "more than 2^31 - 1 tiles";
   return nullptr;
@@ -130,11 +131,11 @@ Verdict judge(const Kernel& kernel, const Problem& p, const Device& device, cons
 }
 
 Verdict choose(const Table& table, const Problem& p, const Device& device, const std::string& request) {
-  Verdict best = {nullptr, std::numeric_limits<double>::infinity(), nullptr};
+  Verdict best = {};
   for (const Kernel& kernel : table) {
     if (unusable(kernel, p, device, request)) continue;
     const Verdict verdict = judge(kernel, p, device, request);
-    if (verdict.seconds < best.seconds) best = verdict;
+    if (!best.kernel || verdict.seconds < best.seconds) best = verdict;
   }
   if (!best.kernel) fail(table, p, device, request);
   return best;

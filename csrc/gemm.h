@@ -74,6 +74,8 @@ enum class Reads {
 
 enum class DeviceType { kCpu, kCuda };
 
+inline constexpr int kAnyArch = 1 << 20;
+
 struct Device {
   DeviceType type = DeviceType::kCpu;
   int arch = 0;  // 90 for sm_90
@@ -81,6 +83,7 @@ struct Device {
   double clock_ghz = 1;
   double bandwidth_gbs = 1;  // device memory
   double l2_mb = 0;
+  int code_arch = kAnyArch;  // that this build's code for the device was compiled for; 0 if it has none
 };
 
 // On CPU tensors rows are chosen and cut up as for this GPU: the tests there then run what a GPU runs.
@@ -106,7 +109,7 @@ struct Kernel {
   int tm, tn;      // thread tile
   int threads;     // a block
   Reads reads;
-  int min_arch, max_arch;  // the sm that can run it
+  int min_arch, max_arch;  // the sm that can run it, and the lowest for which it may be compiled
   double efficiency;       // fraction of the FFMA peak on whole tiles, measured; feeds the cost model
   void (*launch)(const Problem&, const Context&);  // null where this backend can't run it
 
@@ -120,8 +123,6 @@ struct Kernel {
   // Applies Problem::activation as it stores; for the others it is a pass of its own.
   bool activates = false;
 };
-
-inline constexpr int kAnyArch = 1 << 20;
 
 inline constexpr int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
 

@@ -62,6 +62,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--kernel", default="auto")
     options = parser.parse_args()
+    if options.steps < 1:
+        parser.error(f"--steps {options.steps}; accepted: 1 and more")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     width, tokens = (1024, 512) if device.type == "cuda" else (64, 16)
     for name, scope in (

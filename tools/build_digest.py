@@ -11,8 +11,11 @@ ROOT = Path(__file__).resolve().parent.parent
 def csrc_digest(root: Path = ROOT) -> str:
     """What ``find csrc -type f | sort | xargs sha256sum | sha256sum`` prints in ``root``.
 
-    In the C locale's order, so that every machine agrees. Records and ``info`` show its first 12 digits.
+    In the C locale's order, so that every machine agrees. Records and ``info`` show its first 12
+    digits.
     """
-    files = sorted(p.relative_to(root).as_posix() for p in (root / "csrc").rglob("*") if p.is_file())
+    files = sorted(
+        p.relative_to(root).as_posix() for p in (root / "csrc").rglob("*") if p.is_file()
+    )
     lines = [f"{hashlib.sha256((root / f).read_bytes()).hexdigest()}  {f}\n" for f in files]
     return hashlib.sha256("".join(lines).encode()).hexdigest()

@@ -80,7 +80,7 @@ def build() -> Path:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--library", type=Path, help="a test build (default: build one)")
     parser.add_argument("--rounds", type=int, default=3, help="of each product, dawdling")
     parser.add_argument("--build-only", action="store_true")

@@ -19,6 +19,9 @@ PACKAGE = Path(__file__).resolve().parent
 LIBRARY = PACKAGE / "libtorch_sgemm.so"
 SMI_FIELDS = ("driver_version", "clocks.sm", "clocks.max.sm", "clocks.max.mem", "power.limit")
 ENVIRONMENT = {
+    "TORCH_SGEMM": "1, or a kernel's or family's name: enable() at import torch",
+    "TORCH_SGEMM_DEVICES": "where TORCH_SGEMM does: cuda (unless set), cpu, or cuda,cpu",
+    "TORCH_SGEMM_WORKSPACE": "MiB that a split product may take for its planes; unless set 4096",
     "TORCH_SGEMM_LOG": "1: log which kernel each new problem takes",
     "TORCH_SGEMM_SIMT_SHUFFLE": "seed: on the CPU, shuffle a block's threads between barriers",
     "TORCH_SGEMM_CUDA": "build: 0 CPU only, 1 CUDA or an error",
@@ -119,7 +122,7 @@ def report(info: dict[str, Any]) -> str:
         + (f", nvcc {toolkit['version']}" if build["cuda"] else ""),
         f"architectures {' '.join(build['architectures']) or 'none'}",
         f"compiler      {build['compiler']}",
-        f"sources       {build['csrc_digest']}",
+        f"csrc          {build['csrc_digest'][:12]}",
         "",
     ]
     for d in info["gpus"]:
@@ -154,7 +157,9 @@ def report(info: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m torch_sgemm.info", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m torch_sgemm.info", description=(__doc__ or "").split(":")[0]
+    )
     parser.add_argument("--json", action="store_true", help="as JSON")
     info = collect()
     print(json.dumps(info, indent=2) if parser.parse_args().json else report(info))

@@ -19,7 +19,8 @@ std::optional<Tensor> pack(const Tensor& b) {
 #if defined(SGEMM_SM90A)
   if (!b.is_cuda()) return std::nullopt;
   const Device& device = cuda_device(b.get_device_index());
-  if (device.arch != split::SplitProduct<split::Fp16x3>::kArch) return std::nullopt;
+  constexpr int kArch = split::SplitProduct<split::Fp16x3>::kArch;
+  if (device.arch != kArch || device.code_arch < kArch) return std::nullopt;
   const torch::stable::accelerator::DeviceGuard guard(b.get_device_index());
   Tensor planes = empty({static_cast<int64_t>(split::packed_bytes(b.size(0), b.size(1)) / 4)}, b);
   if (b.numel()) split::pack_b(view(b), planes.mutable_data_ptr(), {current_stream(b), &device, nullptr});

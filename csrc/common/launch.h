@@ -32,15 +32,11 @@ __device__ inline void store(const Problem& p, const Tile& tile, int64_t i, int6
 }
 
 #if defined(__CUDACC__)
+// Takes the error away from where whoever calls cudaGetLastError() next would find it.
 inline void check(cudaError_t status, const char* what) {
-  if (status != cudaSuccess)
-    throw std::runtime_error(std::string("sgemm: ") + what + ": " + cudaGetErrorString(status));
-}
-
-template <class... Params, class... Args>
-void launch_blocks(void (*kernel)(Params...), unsigned blocks, dim3 threads, Stream stream, const Args&... args) {
-  kernel<<<blocks, threads, 0, static_cast<cudaStream_t>(stream)>>>(args...);
-  check(cudaGetLastError(), "launch");
+  if (status == cudaSuccess) return;
+  cudaGetLastError();
+  throw std::runtime_error(std::string("sgemm: ") + what + ": " + cudaGetErrorString(status));
 }
 
 // In clusters of `cluster` blocks; 0 where the GPU may have none. `overlapping`: the kernel may start before the one in
@@ -66,16 +62,21 @@ void launch(void (*kernel)(Params...), int64_t blocks, dim3 threads, int shared_
   check(cudaLaunchKernelEx(&config, kernel, params...), "launch");
 }
 
-// The kernel overlaps the one in front, where GPUs can.
+template <class... Params>
+void launch_blocks(void (*kernel)(Params...), unsigned blocks, dim3 threads, Stream stream, const Params&... params) {
+  launch(kernel, blocks, threads, 0, 0, false, stream, params...);
+}
+
+// The kernel overlaps the one in front, where GPUs can and its code waits for that.
 template <class... Params>
 void launch_overlapping(void (*kernel)(Params...), int64_t blocks, dim3 threads, const Context& context,
                         const Params&... params) {
-  launch(kernel, blocks, threads, 0, 0, context.device->arch >= 90, context.stream, params...);
+  launch(kernel, blocks, threads, 0, 0, context.device->code_arch >= 90, context.stream, params...);
 }
 #else
-template <class... Params, class... Args>
-void launch_blocks(void (*kernel)(Params...), unsigned blocks, dim3 threads, Stream, const Args&... args) {
-  simt::launch(blocks, threads, [&] { kernel(args...); });
+template <class... Params>
+void launch_blocks(void (*kernel)(Params...), unsigned blocks, dim3 threads, Stream, const Params&... params) {
+  simt::launch(blocks, threads, [&] { kernel(params...); });
 }
 
 template <class... Params>

@@ -3,6 +3,7 @@
 #include "activation.h"
 #include "dependent_launch.cuh"
 #include "launch_cluster.cuh"
+#include "views.h"
 
 namespace sgemm {
 
@@ -54,6 +55,17 @@ inline void launch_sum(const float* partials, int64_t slices, const Problem& p, 
   const int groups = slices > kReadAtOnce ? kSumGroups : 1;
   launch(sum_slices, ceil_div(p.m * p.n, kSumThreads / groups), kSumThreads, 0, 1, true, context.stream, partials,
          slices, groups, p);
+}
+
+// The same as for_each_piece(), where D can't add up pieces of k: `sums` does, for a part of a matrix at a time.
+template <class Run>
+void for_each_piece_apart(const Problem& p, const Part& largest, int64_t k, float* sums, const Context& context,
+                          const Run& run) {
+  for_each_piece(p, {largest.m, largest.n, p.k, 1}, [&](const Problem& part) {
+    const Problem raw = product_of_slices(part, sums);
+    for_each_piece(raw, {raw.m, raw.n, k, 1}, run);
+    launch_sum(sums, 1, part, context);
+  });
 }
 
 }  // namespace sgemm

@@ -104,6 +104,12 @@ TallPlan tall_plan(const Problem& problem, const Device& device) {
   return best;
 }
 
+size_t Tall::workspace(const Problem& p, const Device&) {
+  if (p.k <= tall_piece(p.k) || adds_up_in_d(p)) return 0;
+  const Part part = tall_part(p);
+  return 4 * static_cast<size_t>(part.m * part.n);
+}
+
 double Tall::seconds(const Problem& p, const Device& device) {
   const int64_t most = tall_piece(p.k), pieces = std::max<int64_t>(1, ceil_div(p.k, most));
   Problem piece = p;

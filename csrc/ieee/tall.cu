@@ -2,6 +2,7 @@
 #include "tall.cuh"
 
 #include "../common/launch_cluster.cuh"
+#include "../common/sum.cuh"
 #include "../common/views.h"
 
 namespace sgemm::ieee {
@@ -49,7 +50,10 @@ void launch_piece(const Problem& problem, const Context& context) {
 }  // namespace
 
 void Tall::launch(const Problem& p, const Context& context) {
-  for_each_piece(p, {p.m, p.n, tall_piece(p.k), p.batch}, [&](const Problem& piece) { launch_piece(piece, context); });
+  const int64_t most = tall_piece(p.k);
+  const auto run = [&](const Problem& piece) { launch_piece(piece, context); };
+  if (p.k <= most || adds_up_in_d(p)) return for_each_piece(p, {p.m, p.n, most, p.batch}, run);
+  for_each_piece_apart(p, tall_part(p), most, static_cast<float*>(context.workspace), context, run);
 }
 
 }  // namespace sgemm::ieee

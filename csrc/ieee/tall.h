@@ -1,6 +1,6 @@
 // The row for products with many rows, of few columns and a short k: how they are cut up. Pure host code.
 #pragma once
-#include "../gemm.h"
+#include "../common/views.h"
 
 namespace sgemm::ieee {
 
@@ -31,11 +31,14 @@ struct Tall {
   static constexpr int64_t kMostK = 128;
 
   static double seconds(const Problem& p, const Device& device);
-  static size_t workspace(const Problem&, const Device&) { return 0; }
+  static size_t workspace(const Problem& p, const Device&);
   static void launch(const Problem& p, const Context& context);  // only where SGEMM_CUDA is defined
 };
 
 int64_t tall_piece(int64_t k);  // of k, in whole steps: all pieces are as long, but for the last
+
+// Of D, that pieces of k are added up for in the workspace where D can't: as many bytes stay in the L2 cache.
+inline Part tall_part(const Problem& p) { return part_of(p, 1, int64_t{32} << 20); }
 
 // Of a problem of one piece.
 struct TallPlan {

@@ -108,13 +108,18 @@ double seconds(const Shape& shape, const Problem& p, const Device& device, const
   return cost.launch + all + last + sum;
 }
 
-// About half of a batch: whole groups, or an equal part of one.
+// About half of a batch: whole groups, or part of one.
 int64_t half(int64_t batch, int64_t group) {
-  int64_t count = ceil_div(batch, 2);
-  if (group == 0) return count;
-  if (batch > group) return ceil_div(count, group) * group;
-  while (group % count) --count;
-  return count;
+  const int64_t count = ceil_div(batch, 2);
+  return group && batch > group ? ceil_div(count, group) * group : count;
+}
+
+size_t piece_bytes(const Shape& shape, const Problem& p, const Plan& plan) {
+  Problem piece = p;
+  piece.m = plan.m;
+  piece.n = plan.n;
+  piece.batch = plan.batch;
+  return layout(shape, piece, plan).total;
 }
 
 }  // namespace
@@ -164,12 +169,8 @@ Plan plan(const Shape& shape, const Problem& p, const Device& device, size_t lim
   for (int cluster = 1; cluster <= 4 && tiles > 0; cluster *= 2)
     consider_many(clusters_at_once(device.sms, cluster) / tiles);
   // Each halving keeps whole tiles; k comes last, because its pieces read and write C again.
-  Problem piece = p;
   for (;;) {
-    piece.m = best.m;
-    piece.n = best.n;
-    piece.batch = best.batch;
-    if (layout(shape, piece, best).total <= limit) return best;
+    if (piece_bytes(shape, p, best) <= limit) return best;
     best.left = 0;
     best.parts = 1;
     int64_t* widest = packed_b || best.m > best.n ? &best.m : &best.n;
@@ -215,12 +216,13 @@ Layout layout(const Shape& shape, const Problem& piece, const Plan& plan) {
   return l;
 }
 
+size_t pieces_at(const Shape& shape, const Problem& p, const Plan& plan) {
+  return (piece_bytes(shape, p, plan) + 15) / 16 * 16;
+}
+
 size_t workspace(const Shape& shape, const Problem& p, const Plan& plan) {
-  Problem piece = p;
-  piece.m = plan.m;
-  piece.n = plan.n;
-  piece.batch = plan.batch;
-  return layout(shape, piece, plan).total;
+  if (plan.adds_up_in_d(p)) return piece_bytes(shape, p, plan);
+  return pieces_at(shape, p, plan) + 4 * plan.m * plan.n;
 }
 
 size_t packed_bytes(int64_t k, int64_t n) { return packed_layout(SplitProduct<Fp16x3>::kShape, k, n).total; }

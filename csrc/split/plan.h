@@ -42,6 +42,8 @@ struct Plan {
   int left = 0, parts = 1;
 
   int64_t k() const { return slice * slices; }  // of a piece
+  // Whether pieces of k, if there are several, are added up in D; else in the workspace, for D's part of a piece.
+  bool adds_up_in_d(const Problem& p) const { return k() >= p.k || sgemm::adds_up_in_d(p); }
 };
 
 // TORCH_SGEMM_WORKSPACE, in MiB, as bytes.
@@ -74,6 +76,9 @@ struct Layout {
   size_t total;
 };
 Layout layout(const Shape& shape, const Problem& piece, const Plan& plan);
+
+// Where in the workspace pieces are added up, behind what each of them needs.
+size_t pieces_at(const Shape& shape, const Problem& p, const Plan& plan);
 
 // Bytes of the workspace in which all of a problem's pieces run.
 size_t workspace(const Shape& shape, const Problem& p, const Plan& plan);

@@ -9,16 +9,35 @@ namespace sgemm::split {
 // loaded.
 static __device__ unsigned long long redone_elements, redone_tiles;
 
+// A stream of its own, and calls that no capture under way, in this thread or another, takes for part of it.
+class Aside {
+ public:
+  Aside() {
+    cuda_backend::check(cudaThreadExchangeStreamCaptureMode(&mode_), "cudaThreadExchangeStreamCaptureMode");
+    const cudaError_t status = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    if (status != cudaSuccess) cudaThreadExchangeStreamCaptureMode(&mode_);
+    cuda_backend::check(status, "cudaStreamCreate");
+  }
+  ~Aside() {
+    cudaStreamDestroy(stream);
+    cudaThreadExchangeStreamCaptureMode(&mode_);
+  }
+  Aside(const Aside&) = delete;
+
+  cudaStream_t stream;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  // the other one's, while this lives
+};
+
 // By the including file's kernels, without waiting for work under way.
 static Redone redone_here() {
   using cuda_backend::check;
+  const Aside aside;
   unsigned long long values[2];
-  cudaStream_t stream;
-  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
-  check(cudaMemcpyFromSymbolAsync(&values[0], redone_elements, 8, 0, cudaMemcpyDeviceToHost, stream), "copy");
-  check(cudaMemcpyFromSymbolAsync(&values[1], redone_tiles, 8, 0, cudaMemcpyDeviceToHost, stream), "copy");
-  check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
-  check(cudaStreamDestroy(stream), "cudaStreamDestroy");
+  check(cudaMemcpyFromSymbolAsync(&values[0], redone_elements, 8, 0, cudaMemcpyDeviceToHost, aside.stream), "copy");
+  check(cudaMemcpyFromSymbolAsync(&values[1], redone_tiles, 8, 0, cudaMemcpyDeviceToHost, aside.stream), "copy");
+  check(cudaStreamSynchronize(aside.stream), "cudaStreamSynchronize");
   return {values[0], values[1]};
 }
 

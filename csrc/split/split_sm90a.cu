@@ -220,12 +220,10 @@ void launch_piece(const Problem& p, const Plan& plan, char* packed, const Contex
 
 template <class Row>
 void launch_split(const Problem& p, const Plan& plan, char* packed, const Context& context) {
-  Problem largest = p;
-  largest.m = plan.m;
-  largest.n = plan.n;
-  largest.k = plan.k();
-  largest.batch = plan.batch;
-  for_each_piece(p, largest, [&](const Problem& piece) { launch_piece<Row>(piece, plan, packed, context); });
+  const auto run = [&](const Problem& piece) { launch_piece<Row>(piece, plan, packed, context); };
+  if (plan.adds_up_in_d(p)) return for_each_piece(p, {plan.m, plan.n, plan.k(), plan.batch}, run);
+  char* const sums = static_cast<char*>(context.workspace) + pieces_at(Row::kShape, p, plan);
+  for_each_piece_apart(p, {plan.m, plan.n}, plan.k(), reinterpret_cast<float*>(sums), context, run);
 }
 
 }  // namespace

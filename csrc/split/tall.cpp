@@ -99,17 +99,15 @@ double seconds(const TallPlan& plan, const Problem& p, const Device& device) {
 }  // namespace
 
 TallSlices tall_slices(const Problem& p) {
+  TallSlices cut = {};
   const int64_t pieces = std::max<int64_t>(1, ceil_div(p.k, TallProduct::kLargest.depth));
-  TallSlices cut = {std::max<int64_t>(1, ceil_div(ceil_div(p.k, pieces), TallTile::kStep)) * TallTile::kStep, 0, 0, p.m,
-                    p.n};
+  cut.piece = std::max<int64_t>(1, ceil_div(ceil_div(p.k, pieces), TallTile::kStep)) * TallTile::kStep;
   int64_t of_slice = pieces;
   if (pieces > kFewPieces) of_slice = static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(pieces))));
   cut.slice = of_slice * cut.piece;
   cut.count = std::max<int64_t>(1, ceil_div(p.k, cut.slice));
-  if (cut.count == 1) return cut;
-  const int64_t elements = std::max<int64_t>(1, static_cast<int64_t>(workspace_limit() / 4) / cut.count);
-  cut.m = std::clamp<int64_t>(elements / std::max<int64_t>(1, p.n), 1, std::max<int64_t>(1, p.m));
-  cut.n = std::clamp<int64_t>(elements / cut.m, 1, std::max<int64_t>(1, p.n));
+  cut.in_d = cut.count == 1 && (pieces == 1 || adds_up_in_d(p));
+  if (!cut.in_d) cut.part = part_of(p, cut.count, static_cast<int64_t>(workspace_limit()));
   return cut;
 }
 
@@ -148,7 +146,7 @@ double TallProduct::seconds(const Problem& p, const Device& device) {
     piece.beta = 1;
     piece.c = {nullptr, p.m, p.n, p.n, 1, p.m * p.n};
   }
-  if (cut.count > 1) {  // one matrix after the other
+  if (!cut.in_d) {  // one matrix after the other
     pieces *= p.batch;
     piece.batch = 1;
   }
@@ -157,7 +155,7 @@ double TallProduct::seconds(const Problem& p, const Device& device) {
 
 size_t TallProduct::workspace(const Problem& p, const Device&) {
   const TallSlices cut = tall_slices(p);
-  return cut.count == 1 ? 0 : 4 * static_cast<size_t>(cut.count * cut.m * cut.n);
+  return cut.in_d ? 0 : 4 * static_cast<size_t>(cut.count * cut.part.m * cut.part.n);
 }
 
 }  // namespace sgemm::split

@@ -1,6 +1,6 @@
 // The family's row for products with many rows, of few columns and a short k: how they are cut up. Pure host code.
 #pragma once
-#include "../gemm.h"
+#include "../common/views.h"
 
 namespace sgemm::split {
 
@@ -36,8 +36,9 @@ struct TallProduct {
 struct TallSlices {
   int64_t piece;  // of k, in whole steps
   int64_t slice;  // of k, in whole pieces
-  int64_t count;  // of slices; of one, D is written at once
-  int64_t m, n;   // of a part
+  int64_t count;  // of slices
+  bool in_d;      // one slice, whose pieces D adds up
+  Part part;      // of D, else
 };
 TallSlices tall_slices(const Problem& p);
 

@@ -64,9 +64,9 @@ void TallProduct::launch(const Problem& p, const Context& context) {
     for_each_piece(slice, {slice.m, slice.n, cut.piece, slice.batch},
                    [&](const Problem& piece) { launch_piece(piece, context); });
   };
-  if (cut.count == 1) return launch_pieces(p);
+  if (cut.in_d) return launch_pieces(p);
   float* const sums = static_cast<float*>(context.workspace);
-  for_each_piece(p, {cut.m, cut.n, p.k, 1}, [&](const Problem& part) {
+  for_each_piece(p, {cut.part.m, cut.part.n, p.k, 1}, [&](const Problem& part) {
     Problem whole = product_of_slices(part, sums);
     for_each_piece(whole, {part.m, part.n, cut.slice, 1}, [&](Problem slice) {
       slice.beta = 0;
