@@ -147,8 +147,8 @@ def _models_table(found: dict, _: Path) -> str:
 def _models_line(found: dict, _: Path) -> str:
     """For a page that has no room for the table."""
     rows = [r for r in found["rows"] if "failed" not in r]
-    ratios = (f"{r['label']}: {r['percent_of_torch'] / 100:.2f}" for r in rows)
-    return f"Speed of whole models under `enable()`, relative to torch alone: {'; '.join(ratios)}."
+    ratios = (f"{r['percent_of_torch'] / 100:.2f} for {r['label']}" for r in rows)
+    return f"Whole models under `enable()`, speed relative to torch alone: {'; '.join(ratios)}."
 
 
 BLOCKS: dict[str, tuple[str, Write]] = {  # marker -> command whose record it shows, writer

@@ -23,7 +23,6 @@ from benchmarks import (
     measure,
     problems,
     record,
-    report,
     seeds,
     suite,
     tables,
@@ -32,6 +31,7 @@ from benchmarks import (
 from benchmarks.__main__ import main
 from benchmarks.distributions import DISTRIBUTIONS
 from benchmarks.problems import Problem
+from benchmarks.session import check_output
 from benchmarks.sides import Side, sgemm_side, torch_side
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -105,6 +105,26 @@ def test_latest_gpu_record(tmp_path):
     assert record.latest_gpu("ladder", tmp_path)["date"] == new["date"]
     assert record.latest_gpu("ladder", tmp_path, "test-gpu")["date"] == old["date"]
     assert record.latest_gpu("seeds", tmp_path) is None
+
+
+def test_a_folder_for_records_is_made(tmp_path):
+    """A path without .json was once a file, which the next command wrote over."""
+    found, new = ladder_record(), tmp_path / "new" / "runs.d"
+    check_output(new)
+    assert new.is_dir()
+    assert record.output_path(found, new) == record.default_path(found, new)
+    assert record.output_path(found, tmp_path / "r.json") == tmp_path / "r.json"
+    assert record.output_path(found, None) == record.default_path(found)
+
+
+def test_a_folder_that_is_a_file_is_refused_before_measuring(tmp_path, capsys):
+    path = tmp_path / "record"
+    path.write_text("mine")
+    for output in (path, path / "r.json"):
+        assert main(["call", "--device", "cpu", "--size", "4", "--output", str(output)]) == 2
+        shown = " ".join(capsys.readouterr().out.split())
+        assert "ends in .json" in shown and "Microseconds" not in shown
+    assert path.read_text() == "mine"
 
 
 def test_provenance_names_everything():
@@ -334,82 +354,6 @@ def test_clocks_are_summarised():
 
 def test_slug():
     assert machine.slug("NVIDIA H100 80GB HBM3") == "h100-80gb-hbm3"
-
-
-# --- reports --------------------------------------------------------------------------------
-
-PAGE = "before\n<!-- begin:ladder -->\nold\n<!-- end:ladder -->\nafter\n"
-
-
-def test_blocks_are_replaced_and_nothing_else():
-    new = report.replace_blocks(PAGE, lambda name: f"new {name}\n")
-    assert new == PAGE.replace("old", "new ladder")
-    assert report.replace_blocks(new, lambda name: f"new {name}\n") == new
-    assert report.replace_blocks("no block\n", pytest.fail) == "no block\n"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        PAGE.replace("ladder", "unheard-of"),
-        PAGE.replace("<!-- end:ladder -->", ""),
-        PAGE.replace("<!-- begin:ladder -->", ""),
-        PAGE.replace("end:ladder", "end:suite"),
-    ],
-)
-def test_malformed_blocks_are_refused(text):
-    with pytest.raises(RuntimeError, match="block|partner"):
-        report.replace_blocks(text, lambda name: "")
-
-
-def test_report_writes_the_recorded_figures(tmp_path):
-    results, page = tmp_path / "results", tmp_path / "docs" / "page.md"
-    page.parent.mkdir()
-    page.write_text(PAGE + PAGE.replace("ladder", "ladder-chart") + PAGE.replace("ladder", "call"))
-    arguments = ["report", str(page), "--results", str(results)]
-    assert main(arguments) == 0
-    assert page.read_text().count("No record yet") == 3
-    found = ladder_record(rows=[measured(), measured("double_buffer", percent_of_torch=93.0)])
-    path = record.save(found, record.default_path(found, results))
-    assert main([*arguments, "--check"]) == 1
-    assert page.read_text().count("No record yet") == 3
-    assert main(arguments) == 0
-    text = page.read_text()
-    assert "| double_buffer | 1.50 (93 %) |" in text and "Test GPU" in text and "a" * 12 in text
-    assert f"](../results/{path.stem}.png)" in text and path.with_suffix(".png").exists()
-    assert text.count("No record yet") == 1
-    assert main([*arguments, "--check"]) == 0
-
-
-def test_report_writes_errors_and_the_suite(tmp_path):
-    results, page = tmp_path / "results", tmp_path / "page.md"
-    names = ("accuracy", "accuracy-chart", "suite", "suite-chart")
-    page.write_text("".join(PAGE.replace("ladder", name) for name in names))
-    rows = [
-        measured(name, distribution="normal", m=30, n=20, k=k, error_max=error, good=error < 8)
-        for name, error in (("split_fp16x3", 1.5), ("split_bf16x6", math.nan))
-        for k in (128, 8192, 65536)
-    ]
-    found = gpu_record("accuracy", rows, summary=accuracy.summarise(rows))
-    record.save(found, record.default_path(found, results))
-    rows = [measured("auto", group="x", label="x 1")]
-    found = gpu_record("suite", rows, summary=suite.summarise(rows))
-    record.save(found, record.default_path(found, results))
-    assert main(["report", str(page), "--results", str(results)]) == 0
-    text = page.read_text()
-    assert "old" not in text and text.count("Test GPU") == 4
-    figures = "2.00 / 0.30 | 1.50 / 0.30 | nan / 0.30 BAD |"
-    assert f"| normal | {figures} {figures}" in text and "30 x 20 x k" in text
-    assert "| auto | x | 1 | 0 | 0.50 | 0.50 (x 1) |" in text
-    for chart in ("accuracy-test-gpu.png", "suite-test-gpu.png"):
-        assert f"](results/{chart})" in text and (results / chart).exists()
-
-
-def test_pages_hold_what_the_records_say():
-    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
-    files = [str(page) for page in pages if page.exists()]
-    if files:
-        assert main(["report", "--check", *files]) == 0
 
 
 # --- a run ----------------------------------------------------------------------------------

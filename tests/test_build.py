@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,8 @@ import pytest
 import torch
 
 import torch_sgemm
+from benchmarks import record
+from torch_sgemm import info as package_info
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = Path(torch_sgemm.__file__).resolve().parent
@@ -240,7 +243,27 @@ def test_build_info_is_the_loaded_library_s(info):
 
 
 def test_library_is_built_from_the_present_sources(info):
-    assert info["csrc_digest"] == build_library.csrc_digest(), "sources changed: run make build"
+    present = build_library.compiled_digest()
+    assert info["compiled_digest"] == present, "sources changed: run make build"
+
+
+def test_records_and_builds_name_the_same_sources(info):
+    """So that a user can tell which tables were measured on what is installed."""
+    assert build_library.csrc_digest is record.csrc_digest
+    assert re.fullmatch("[0-9a-f]{64}", info["csrc_digest"])
+    shown = package_info.report(package_info.collect())
+    assert f"\ncsrc          {info['csrc_digest'][:12]}\n" in shown
+
+
+def test_compiled_digest_is_of_what_is_compiled(tmp_path):
+    (tmp_path / "csrc").mkdir()
+    for name in ("csrc/a.cu", "csrc/README.md", "CMakeLists.txt"):
+        (tmp_path / name).write_text("1")
+    first = build_library.compiled_digest(tmp_path)
+    (tmp_path / "csrc" / "README.md").write_text("2")
+    assert build_library.compiled_digest(tmp_path) == first
+    (tmp_path / "CMakeLists.txt").write_text("2")
+    assert build_library.compiled_digest(tmp_path) != first
 
 
 def test_build_info_is_complete(info):
@@ -276,6 +299,18 @@ def test_info_runs():
     assert len(answer["gpus"]) == (torch.cuda.device_count() if torch.cuda.is_available() else 0)
     assert all(k.name in text.stdout for k in torch_sgemm.kernels())
     assert torch.__version__ in text.stdout and answer["build"]["reason"] in text.stdout
+
+
+def test_info_lists_every_variable_that_is_read():
+    places = ("csrc", "torch_sgemm", "torch_sgemm_autoload", "tools")
+    found = [path for place in places for path in (ROOT / place).rglob("*")]
+    files = [path for path in found if path.suffix in (".py", ".cpp", ".h", ".cu")]
+    reads = re.compile(r"(?:getenv\(|environ\.get\(|environ\[)\"(TORCH_SGEMM\w*|MAX_JOBS)\"")
+    names = {name for path in files for name in reads.findall(path.read_text(encoding="utf-8"))}
+    assert len(names) > 6
+    assert names <= set(package_info.ENVIRONMENT)
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert not [name for name in package_info.ENVIRONMENT if f"`{name}=" not in page]
 
 
 # --- the wheel ---

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import textwrap
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -409,3 +410,31 @@ def test_a_model_is_copied_and_pickled(device: str) -> None:
         assert torch.equal(twin(x), expected)
         twin(x).sum().backward()
         assert twin.first.grad is not None and model.first.grad is None
+
+
+@pytest.mark.parametrize("wrong", ["tpu", ("tpu",), (), 3, torch.device("cpu")], ids=str)
+def test_wrong_devices(wrong) -> None:
+    with pytest.raises(RuntimeError, match="argument 'devices' is .*; accepted: 'cuda', 'cpu'"):
+        torch_sgemm.enable(devices=wrong)
+
+
+def test_one_device_needs_no_tuple() -> None:
+    with torch_sgemm.enabled(devices="cpu"):
+        before = torch_sgemm.stats().hits.get("mm", 0)
+        torch.mm(torch.ones(2, 2), torch.ones(2, 2))
+        assert torch_sgemm.stats().hits["mm"] == before + 1
+
+
+@pytest.mark.gpu
+def test_a_program_may_fork_after_enable() -> None:
+    """As TORCH_SGEMM=1 enables before the program has done anything."""
+    code = """
+        import os, torch, torch_sgemm
+        torch_sgemm.enable()
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if torch.ones(1, device="cuda").item() == 1 else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    """
+    done = python("-c", textwrap.dedent(code))
+    assert done.returncode == 0, done.stderr

@@ -298,3 +298,50 @@ def test_fakes_refuse_wrong_shapes_too(variant: tuple[str, bool]) -> None:
     call.tensors["b"] = torch.empty(*call.tensors["b"].shape[:-2], K + 1, N, device="meta")
     with pytest.raises(RuntimeError):
         call.run()
+
+
+@pytest.mark.parametrize("name", ["mm_out", "addmm_out", "gemm_"])
+def test_fakes_check_what_is_written(name: str) -> None:
+    a, b = torch.empty(3, 4, device="meta"), torch.empty(4, 5, device="meta")
+    operator = getattr(torch.ops.sgemm, name)
+    for bad in (
+        torch.empty(7, 7, device="meta"),
+        torch.empty(3, 5),
+        torch.empty(3, 5, device="meta", dtype=torch.float64),
+    ):
+        with pytest.raises(RuntimeError, match=f"sgemm::{name}: '(out|c)' has shape"):
+            if name == "gemm_":
+                operator(bad, a, b)
+            else:
+                operator(*([torch.empty(5, device="meta")] if "add" in name else []), a, b, out=bad)
+
+
+def test_fakes_check_addends_and_devices() -> None:
+    a, b = torch.empty(3, 4, device="meta"), torch.empty(4, 5, device="meta")
+    for bad in (torch.empty(3, 5), torch.empty(2, 3, 5, device="meta")):
+        with pytest.raises(RuntimeError, match="sgemm::addmm: 'c' has shape"):
+            torch.ops.sgemm.addmm(bad, a, b)
+    row = torch.empty(1, 4, device="meta")
+    with pytest.raises(RuntimeError, match="sgemm::addmm: 'c' has shape"):
+        torch.ops.sgemm.addmm(torch.empty(3, 5, device="meta"), row, b)
+    with pytest.raises(RuntimeError, match="on one device"):
+        torch.ops.sgemm.linear(torch.ones(3, 4), torch.ones(5, 4), torch.empty(5, device="meta"))
+
+
+def test_vmapped_addends_are_checked() -> None:
+    a, b = torch.ones(2, 3, 4), torch.ones(2, 4, 5)
+    with pytest.raises(RuntimeError, match="argument 'c' has 3 dimensions in each"):
+        torch.func.vmap(lambda a, b: torch.ops.sgemm.addmm(torch.ones(2, 3, 5), a, b))(a, b)
+    with pytest.raises(RuntimeError, match=r"'bias' has shape \[1\] under vmap"):
+        torch.func.vmap(lambda w: torch.ops.sgemm.linear(torch.ones(3, 4), w, torch.ones(1)))(
+            torch.ones(2, 5, 4)
+        )
+
+
+@pytest.mark.parametrize("activation", ["tanh", ""])
+def test_activations_are_checked_where_a_gradient_is_wanted(activation: str) -> None:
+    x, weight = torch.ones(3, 4, requires_grad=True), torch.ones(5, 4)
+    with pytest.raises(RuntimeError, match="sgemm::linear: argument 'activation' is"):
+        torch.ops.sgemm.linear(x, weight, None, activation)
+    with pytest.raises(RuntimeError, match="sgemm::linear: argument 'activation' is"):
+        torch.func.vmap(lambda w: torch.ops.sgemm.linear(x, w, None, activation))(weight[None])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ import pytest
 import torch
 from support.process import ROOT, python
 
+import torch_sgemm
 import torch_sgemm._library
 
 TOOLKIT = torch.version.cuda is None or shutil.which("nvcc") or os.environ.get("CUDA_HOME")
@@ -24,6 +26,43 @@ def test_training_is_the_same() -> None:
     losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", result.stdout)]
     assert len(losses) == 2 and abs(losses[0] - losses[1]) <= 1e-4 * losses[0]
     assert "'addmm': 12" in result.stdout and "fallbacks={}" in result.stdout
+
+
+def code_of(page: str) -> list[str]:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def test_the_first_page_s_examples_run_anywhere() -> None:
+    result = python("-c", "\n".join(code_of("README.md")))
+    assert result.returncode == 0, result.stderr[-3000:]
+    row, close = result.stdout.splitlines()[0].split()
+    assert close == "True" and (torch.cuda.is_available() or row == "aten")
+    assert result.stdout.count("chosen") == 1
+
+
+def test_a_choice_for_a_described_device() -> None:
+    code = "import torch, torch_sgemm\n" + code_of("docs/choice.md")[0]
+    result = python("-c", code)
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert "chosen" in result.stdout
+
+
+def test_the_first_page_names_all_functions() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    functions = [
+        name for name in torch_sgemm.__all__ if inspect.isfunction(vars(torch_sgemm)[name])
+    ]
+    assert not [name for name in functions if f"{name}(" not in text]
+    for function, name in (
+        (torch_sgemm.explain, "torch_sgemm.explain"), (torch_sgemm.pack, "torch_sgemm.pack"),
+        (torch_sgemm.matmul, "torch_sgemm.matmul"), (torch_sgemm.linear, "torch_sgemm.linear"),
+        (torch_sgemm.PackedMatrix.mm, "PackedMatrix.mm"),
+    ):  # fmt: skip
+        shown = re.search(rf"`{re.escape(name)}\((.*?)\)`", text)
+        assert shown, name
+        arguments = [a.split("=")[0].strip() for a in shown[1].split(",") if a.strip() != "*"]
+        assert arguments == [a for a in inspect.signature(function).parameters if a != "self"]
 
 
 @pytest.mark.skipif(not TOOLKIT, reason="find_package(Torch) of a CUDA torch needs a CUDA toolkit")

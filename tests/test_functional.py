@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import threading
+import time
 import warnings
 from collections.abc import Callable
 
@@ -314,3 +316,57 @@ def test_export(device: str) -> None:
     for count in (3, 17):
         x = integers((2, count, 4), count, device)
         assert torch.equal(program.module()(x, example[1]), x @ example[1])
+
+
+@each_device
+@pytest.mark.parametrize("pair", PAIRS, ids=str)
+def test_results_are_no_views(pair: tuple[tuple[int, ...], tuple[int, ...]], device: str) -> None:
+    """As torch.matmul's, they can be written by what records gradients."""
+    a, b = (integers(shape, i, device) for i, shape in enumerate(pair))
+    with torch.no_grad():
+        result = torch_sgemm.matmul(a, b)
+    assert not result._is_view()
+    result += torch.zeros(result.shape, device=device, requires_grad=True)
+    assert result.requires_grad
+    result.detach_()
+
+
+@each_device
+def test_traced_products_keep_their_derivatives(device: str) -> None:
+    for shapes in (((3, 4), (4, 5)), ((2, 3, 4, 5), (2, 3, 5, 6))):
+        a, b = (integers(shape, i, device) for i, shape in enumerate(shapes))
+        traced = torch.jit.trace(lambda a, b: torch_sgemm.matmul(a, b), (a, b), check_trace=False)
+        a.requires_grad_()
+        b.requires_grad_()
+        grads = torch.autograd.grad(traced(a, b).square().sum(), (a, b))
+        expected = torch.autograd.grad((a @ b).square().sum(), (a, b))
+        assert all(torch.equal(x, y) for x, y in zip(grads, expected, strict=True))
+
+
+def test_meta_tensors() -> None:
+    for a, b in PAIRS:
+        result = torch_sgemm.matmul(torch.empty(a, device="meta"), torch.empty(b, device="meta"))
+        assert result.is_meta
+        assert result.shape == torch.matmul(torch.empty(a), torch.empty(b)).shape
+
+
+def test_other_threads_run_during_a_product() -> None:
+    """As during PyTorch's own: a launch may have to wait for others in front of it."""
+    a, b = torch.ones(200, 300), torch.ones(300, 200)
+    counted, stop = [0], threading.Event()
+
+    def count() -> None:
+        while not stop.is_set():
+            counted[0] += 1
+            time.sleep(0)
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    try:
+        for product in (torch_sgemm.matmul, torch.ops.sgemm.mm):
+            before = counted[0]
+            product(a, b, kernel="naive_32")
+            assert counted[0] > before + 10
+    finally:
+        stop.set()
+        thread.join()

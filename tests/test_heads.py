@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 import torch
 from support.data import integers
-from support.table import KERNELS, Kernel, each_device, each_row, fit
+from support.table import KERNELS, Kernel, each_device, each_gpu_row, each_row, fit
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.flop_counter import FlopCounterMode
@@ -284,3 +284,14 @@ def test_pieces_end_with_a_group(name: str, mib: int, monkeypatch: pytest.Monkey
         k = integers((sequences, 130, heads, 96), 2, "cuda").transpose(1, 2)
         with torch_sgemm.enabled(name):
             assert torch.equal((q @ k.mT).double(), q.double() @ k.mT.double())
+
+
+@pytest.mark.gpu
+@each_gpu_row
+def test_pieces_of_a_group(row: Kernel, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A workspace that holds some of a sequence's heads, whose count has no divisor."""
+    monkeypatch.setenv("TORCH_SGEMM_WORKSPACE", "1")
+    length, size, _ = fit(row, 190, 70, 190)
+    q = side_by_side(7, length, size, 1, device)
+    k = side_by_side(7, length, size, 2, device).mT
+    assert torch.equal(torch_sgemm.matmul(q, k, kernel=row.name), torch.matmul(q, k))

@@ -198,6 +198,8 @@ def test_report_writes_table_and_chart(tmp_path: Path) -> None:
         "".join(f"<!-- begin:{n} -->\nold\n<!-- end:{n} -->\n" for n in ("models", "models-chart"))
     )
     arguments = ["report", str(page), "--results", str(tmp_path)]
+    other = gpu_record("call", [])
+    record.save(other, record.default_path(other, tmp_path))
     assert main(arguments) == 0
     assert page.read_text().count("No record yet: `python -m benchmarks models`") == 2
     rows = [

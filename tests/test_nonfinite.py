@@ -8,7 +8,7 @@ import pytest
 import torch
 from support.bounds import UNIT, ffma_units
 from support.layouts import PAIRS, Guarded, laid_out
-from support.table import Kernel, each_row, fit
+from support.table import Kernel, each_gpu_row, each_row, fit
 from torch import Tensor
 
 INF, NAN = math.inf, math.nan
@@ -80,6 +80,34 @@ def test_overflow_is_inf_and_not_nan(row: Kernel, device: str) -> None:
     b = torch.full((5, 34), -(2.0**100), device=device)
     c = torch.ops.sgemm.mm(a, b, kernel=row.name)
     assert torch.equal(c, torch.full_like(c, -INF))
+
+
+def assert_alpha_is_of_the_sum(row: Kernel, m: int, n: int, k: int, device: str) -> None:
+    """Half of k comes to more than a float, times alpha, and the other half takes it back."""
+    m, n, k = fit(row, m, n, k)
+    half = k // 2
+    a, b = torch.ones(m, k, device=device), torch.ones(k, n, device=device)
+    a[:, half : 2 * half], a[:, 2 * half :], a[:, 0] = -1, 0, 1.5
+    c = torch.ones(n, device=device)
+    for x, y in ((a, b), (b.t(), a.t())):
+        addend = c if x is a else c[:, None]
+        for alpha in (1e37, INF):
+            result = torch.ops.sgemm.addmm(addend, x, y, alpha=alpha, kernel=row.name)
+            assert torch.equal(result, torch.full_like(result, alpha * 0.5))
+
+
+@each_row
+def test_alpha_is_of_the_whole_sum(row: Kernel, device: str) -> None:
+    assert_alpha_is_of_the_sum(row, 37, 5, 300, device)
+
+
+@pytest.mark.gpu
+@each_gpu_row
+def test_alpha_is_of_the_sum_of_pieces(
+    row: Kernel, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_SGEMM_WORKSPACE", "1")
+    assert_alpha_is_of_the_sum(row, 300, 130, 20000, device)
 
 
 @each_row

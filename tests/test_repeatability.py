@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import threading
 
 import pytest
 import torch
 from support.table import Kernel, each_gpu_row, each_row, fit, row_params
+from torch import Tensor
 
 SHAPES = {
     "cpu": ((67, 45, 300), (130, 129, 65)),
@@ -61,3 +63,22 @@ def test_same_bits_beside_busy_streams(row: Kernel, device: str) -> None:
     torch.cuda.synchronize()
     for result in results:
         assert torch.equal(result.view(torch.int32), expected.view(torch.int32))
+
+
+@pytest.mark.gpu
+def test_what_came_before_does_not_matter() -> None:
+    """A thread's choices are remembered; each is for all that it depends on."""
+    a, b = torch.randn(4000, 32, device="cuda"), torch.randn(32, 4, device="cuda")
+    addends = torch.randn(4, device="cuda"), torch.randn(4000, 4, device="cuda")
+
+    def run(order: tuple[int, int], into: dict[int, Tensor]) -> None:
+        for i in order:
+            into[i] = torch.ops.sgemm.addmm(addends[i], a, b)
+
+    results: list[dict[int, Tensor]] = [{}, {}]
+    for order, into in zip(((0, 1), (1, 0)), results, strict=True):
+        thread = threading.Thread(target=run, args=(order, into))
+        thread.start()
+        thread.join()
+    for i in (0, 1):
+        assert torch.equal(results[0][i], results[1][i])

@@ -11,6 +11,8 @@ from support.layouts import PAIRS, laid_out
 from support.table import Kernel, each_gpu_row, fit, runnable
 from torch import Tensor
 
+import torch_sgemm
+
 pytestmark = pytest.mark.gpu
 
 LONG = 40_000_000  # cycles, about 20 ms: longer than any launch takes the host
@@ -181,3 +183,31 @@ def test_device_that_is_not_current(row: Kernel, device: str) -> None:
             assert torch.cuda.current_device() == 0
         assert c.device == a.device
         assert torch.equal(c, expected)
+
+
+def test_reading_the_guards_counts_leaves_a_capture_alone() -> None:
+    if not any(row.family == "split" for row in runnable("cuda")):
+        pytest.skip("no row of the family split")
+    a, b = integers((64, 64), 1, "cuda"), integers((64, 64), 2, "cuda")
+    expected = a @ b
+    torch_sgemm.redone()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = torch.ops.sgemm.mm(a, b)
+        torch_sgemm.redone()
+        reader = threading.Thread(target=torch_sgemm.redone)
+        reader.start()
+        reader.join()
+    graph.replay()
+    assert torch.equal(result, expected)
+
+
+def test_out_of_memory_is_pytorchs_error() -> None:
+    column = torch.ones(1_000_000, 1, device="cuda")
+    for product in (
+        lambda: torch_sgemm.matmul(column, column.t()),
+        lambda: torch.ops.sgemm.mm(column, column.t()),
+        lambda: torch_sgemm.linear(column, column),
+    ):
+        with pytest.raises(torch.OutOfMemoryError, match="out of memory"):
+            product()

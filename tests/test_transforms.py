@@ -196,3 +196,34 @@ def test_compiled_dual_numbers(device: str, name: str) -> None:
         lambda x: tangent(x, FUNCTIONS[name][0]), fullgraph=True, backend="aot_eager"
     )
     assert_same(compiled(x), tangent(x, FUNCTIONS[name][1]))
+
+
+@each_device
+@pytest.mark.parametrize("inner", ["inside", "outside"])
+@each_function
+def test_no_grad_holds_within_a_tangent(name: str, inner: str, device: str) -> None:
+    """A level further out asks for nothing that is computed without gradients."""
+    ours, theirs, shapes = FUNCTIONS[name]
+    x, *others = (integers(shape, i, device) for i, shape in enumerate(shapes))
+    others = [y.requires_grad_() for y in others]
+
+    def tangent(f: Function) -> Tensor:
+        def run(x: Tensor) -> Tensor:
+            with torch.no_grad() if inner == "inside" else nullcontext():
+                return f(x, *others)
+
+        with torch.no_grad() if inner == "outside" else nullcontext():
+            return func.jvp(run, (x,), (x,))
+
+    for result, expected in zip(tangent(ours), tangent(theirs), strict=True):
+        assert torch.equal(result, expected)
+        assert result.requires_grad == expected.requires_grad
+    gradient = func.grad(
+        lambda x: sum(
+            y.sum()
+            for y in func.jvp(
+                lambda x: torch.no_grad()(ours)(x, *others), (x,), (torch.ones_like(x),)
+            )
+        )
+    )(x)
+    assert not gradient.any()

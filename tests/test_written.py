@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -61,12 +63,44 @@ def test_backward_sees_that_a_saved_tensor_has_changed(name: str) -> None:
 @each_writer
 def test_leaves_that_require_grad_are_refused(name: str) -> None:
     target = target_of(name).requires_grad_()
-    with pytest.raises(RuntimeError, match=f"sgemm::{name}: argument '(out|c)' is a leaf"):
+    with pytest.raises(RuntimeError, match=f"sgemm::{name}: writes its result, which has no"):
         write(name, target)
     assert not target.any()
     with torch.no_grad():
         expected = write(name, target)
     torch.testing.assert_close(target.detach(), expected)
+
+
+def arguments(name: str, target: Tensor) -> tuple[list[Tensor], Callable[..., None]]:
+    """The tensors of a call, and the call of them."""
+    a, b = operands(name)
+    operator = getattr(ops, name).default
+    if name == "gemm_":
+        return [target, a, b], lambda c, a, b: operator(c, a, b, beta=1.0)
+    if "add" in name:
+        return [torch.zeros(6), a, b, target], lambda c, a, b, out: operator(c, a, b, out=out)
+    return [a, b, target], lambda a, b, out: operator(a, b, out=out)
+
+
+@each_writer
+def test_wanted_derivatives_are_refused(name: str) -> None:
+    """Without a word, what was written would count as constant."""
+    for i in range(len(arguments(name, target_of(name))[0])):
+        target = target_of(name)
+        tensors, call = arguments(name, target)
+
+        def of(x: Tensor, i: int = i, tensors=tensors, call=call) -> Tensor:
+            call(*tensors[:i], x, *tensors[i + 1 :])
+            return x.sum()
+
+        refused = pytest.raises(RuntimeError, match="has no derivative, but an argument requires")
+        with refused:
+            of(tensors[i] * torch.ones((), requires_grad=True))
+        with refused:
+            torch.func.grad(of)(tensors[i])
+        with refused:
+            torch.func.jvp(of, (tensors[i],), (tensors[i],))
+        assert not target.any()
 
 
 @each_writer

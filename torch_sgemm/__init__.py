@@ -4,7 +4,7 @@
 registered by importing this package; :mod:`torch_sgemm.ops` documents them.
 """
 
-from torch_sgemm import derivatives, ops
+from torch_sgemm import derivatives, ops, writers  # noqa: F401
 from torch_sgemm.dropin import Stats, disable, enable, enabled, reset_stats, stats
 from torch_sgemm.functional import matmul
 from torch_sgemm.fused import linear

@@ -15,15 +15,27 @@ if not PATH.exists():
 torch.ops.load_library(str(PATH))
 
 
-def kernel_at(operator: str, key: str) -> tuple[Callable, torch._C.DispatchKeySet]:
-    """An operator's kernel at a dispatch key, and the key as a set, its first argument.
+Kernel = tuple[Callable, torch._C.DispatchKeySet]
 
-    Not a partial() of both, which takes 0.2 microseconds.
+
+def kernel_at(name: str, key: str) -> Kernel:
+    """The kernel of the operator ``sgemm::name`` at a dispatch key, and the key as a set, its first
+    argument.
+
+    Other threads can run meanwhile, which PyTorch's get_kernel() would not let: a launch may have
+    to wait for those in front of it. Not a partial() of both, which takes 0.2 microseconds.
     """
     keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
-    return torch.library.get_kernel(operator, key).call_boxed, keys
+    return getattr(torch.ops.sgemm, name).default._handle.redispatch_boxed, keys
 
 
-def kernels_of(operator: str) -> dict[bool, tuple[Callable, torch._C.DispatchKeySet]]:
+def kernels_of(name: str) -> dict[bool, Kernel]:
     """Its kernels on CPUs and GPUs, by whether it is a GPU."""
-    return {False: kernel_at(operator, "CPU"), True: kernel_at(operator, "CUDA")}
+    return {False: kernel_at(name, "CPU"), True: kernel_at(name, "CUDA")}
+
+
+def out_of_memory(failure: RuntimeError, on_gpu: bool) -> RuntimeError:
+    """The failure as PyTorch names it, if that is what happened to our operator."""
+    if on_gpu and str(failure).startswith("sgemm: out of memory"):
+        return torch.OutOfMemoryError(str(failure))
+    return failure

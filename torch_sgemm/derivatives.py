@@ -5,14 +5,12 @@ again, with transposes as strides, so derivatives of any order are products as w
 forward's ``kernel``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
-from torch_sgemm._library import kernel_at
-from torch_sgemm.levels import Derivative, below, is_wanted, with_primals
+from torch_sgemm.levels import Derivative, below, implement, is_wanted, with_primals
 from torch_sgemm.products import product
 
 _mm, _bmm = torch.ops.sgemm.mm, torch.ops.sgemm.bmm
@@ -134,8 +132,8 @@ def scaled(x: Tensor, factor: float) -> Tensor:
 _library = torch.library.Library("sgemm", "IMPL")
 
 
-def differentiate(name: str, derivative: type[Derivative]) -> Callable[..., Tensor]:
-    """Registers an operator's kernel for autograd, and returns it."""
+def differentiate(name: str, derivative: type[Derivative]) -> None:
+    """Registers an operator's kernel for autograd."""
     operator = getattr(torch.ops.sgemm, name).default
     redispatch, after_autograd = operator._handle.redispatch_boxed, torch._C._after_autograd_keyset
 
@@ -144,42 +142,13 @@ def differentiate(name: str, derivative: type[Derivative]) -> Callable[..., Tens
             return derivative.of(operator, keyset, *args, **kwargs)
         return redispatch(keyset & after_autograd, *args, **kwargs)
 
-    _library.impl(name, autograd, "Autograd", with_keyset=True)
-    return autograd
+    implement(_library, name, autograd)
 
 
-def _shorten(name: str, autograd: Callable[..., Tensor], backend: str) -> None:
-    """Calls that need no derivative skip the dispatcher, half of their time.
-
-    A key of one device comes before the alias of all. Where no mode, subclass or transform has a
-    key in between, the kernel is called at once.
-    """
-    key = f"Autograd{backend}"
-    kernel, keys = kernel_at(f"sgemm::{name}", backend)
-    plain = keys | torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
-    is_grad_enabled, any_requires_grad = torch.is_grad_enabled, torch._C._any_requires_grad
-
-    def shortened(keyset, *args, **kwargs):
-        if (
-            keyset == plain
-            and forward_ad._current_level < 0
-            and not (is_grad_enabled() and any_requires_grad(*args))
-        ):
-            return kernel(keys, *args, **kwargs)
-        return autograd(keyset, *args, **kwargs)
-
-    _library.impl(name, shortened, key, with_keyset=True)
-
-
-for _name, _derivative in (
-    ("mm", SgemmProduct),
-    ("bmm", SgemmProduct),
-    ("addmm", SgemmSum),
-    ("baddbmm", SgemmSum),
-):
-    _autograd = differentiate(_name, _derivative)
-    for _backend in ("CPU", "CUDA"):
-        _shorten(_name, _autograd, _backend)
+differentiate("mm", SgemmProduct)
+differentiate("bmm", SgemmProduct)
+differentiate("addmm", SgemmSum)
+differentiate("baddbmm", SgemmSum)
 
 
 def batched(x: Tensor, dim: int | None, size: int) -> Tensor:
@@ -204,6 +173,11 @@ def _(info, in_dims, a, b, kernel="auto"):
 def addend(c: Tensor, dim: int | None, dims: int) -> Tensor:
     """c of ``dims`` dimensions, behind the vmapped one if it has that."""
     missing = dims - (c.dim() - (dim is not None))
+    if missing < 0:
+        raise RuntimeError(
+            f"torch_sgemm: argument 'c' has {dims - missing} dimensions in each of the vmapped "
+            f"products; accepted: {dims} or fewer"
+        )
     c = c if dim is None else c.movedim(dim, 0)
     at = 0 if dim is None else 1
     return c.reshape(*c.shape[:at], *([1] * missing), *c.shape[at:])

@@ -15,7 +15,7 @@ The setting is the process's, not the thread's: a backward runs in threads of it
 import json
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -53,12 +53,12 @@ _current: _Setting | None = None
 _libraries: dict[str, torch.library.Library] = {}
 
 
-def enable(kernel: str = "auto", *, devices: tuple[str, ...] = ("cuda",)) -> None:
+def enable(kernel: str = "auto", *, devices: str | tuple[str, ...] = ("cuda",)) -> None:
     """Sends PyTorch's float32 products on ``devices`` here, until :func:`disable`.
 
     Args:
         kernel: ``"auto"``, a family, or a row of :func:`torch_sgemm.kernels`.
-        devices: of ``"cuda"``, ``"cpu"``.
+        devices: ``"cuda"``, ``"cpu"``, or both.
 
     Where none of ``devices`` can be used (no GPU, a PyTorch or a build of this package without
     CUDA) it warns and changes nothing.
@@ -88,7 +88,7 @@ def disable() -> None:
 
 
 @contextmanager
-def enabled(kernel: str = "auto", *, devices: tuple[str, ...] = ("cuda",)) -> Iterator[None]:
+def enabled(kernel: str = "auto", *, devices: str | tuple[str, ...] = ("cuda",)) -> Iterator[None]:
     """:func:`enable` for a ``with`` block. Blocks nest; the one that was opened last holds."""
     setting = _setting(kernel, devices)
     _warn_if_useless(setting, 3)  # behind contextlib
@@ -135,7 +135,7 @@ def reset_stats() -> None:
     overrides.reset_factors()
 
 
-def _setting(kernel: str, devices: tuple[str, ...]) -> _Setting:
+def _setting(kernel: str, devices: str | tuple[str, ...]) -> _Setting:
     rows = kernels()
     accepted = {"auto", *(row.family for row in rows if row.family), *(row.name for row in rows)}
     if kernel not in accepted:
@@ -143,9 +143,13 @@ def _setting(kernel: str, devices: tuple[str, ...]) -> _Setting:
             f"torch_sgemm.enable: kernel {kernel!r} is unknown; accepted: 'auto', a family, or a "
             "name of torch_sgemm.kernels()"
         )
-    unknown = [device for device in devices if device not in _KEYS]
-    if unknown or not devices:
-        raise RuntimeError(f"torch_sgemm.enable: devices {devices!r}; accepted: 'cuda', 'cpu'")
+    if isinstance(devices, str):
+        devices = (devices,)
+    if not isinstance(devices, Collection) or not devices or set(devices) - _KEYS.keys():
+        raise RuntimeError(
+            f"torch_sgemm.enable: argument 'devices' is {devices!r}; accepted: 'cuda', 'cpu', or "
+            "a tuple of them"
+        )
     return _Setting(kernel, tuple(devices))
 
 
@@ -162,7 +166,7 @@ def _warn_if_useless(setting: _Setting, stacklevel: int) -> None:
     """A program for GPUs shall run without one as well, but not seem to use this package."""
     obstacles = [
         _not_built(device)
-        or ("PyTorch sees no GPU" if device == "cuda" and not torch.cuda.is_available() else "")
+        or ("PyTorch sees no GPU" if device == "cuda" and not torch.cuda.device_count() else "")
         for device in setting.devices
     ]
     if all(obstacles):

@@ -5,9 +5,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from torch_sgemm.levels import is_wanted
 from torch_sgemm.packed import PackedMatrix
 from torch_sgemm.plain import are_float32, is_plain, reaches_kernel
-from torch_sgemm.products import dispatched, straight
+from torch_sgemm.products import dispatched, rows_of, straight, with_shape
 
 
 def matmul(
@@ -48,10 +49,8 @@ def matmul(
     cols = b if b.dim() > 1 else b.unsqueeze(1)
     result = _matrices(rows, cols, kernel, product)
     if a.dim() == 1:
-        result = result.squeeze(-2)
-    if b.dim() == 1:
-        result = result.squeeze(-1)
-    return result
+        return with_shape(result, result.shape[:-2] + result.shape[-1 if b.dim() > 1 else 2 :])
+    return with_shape(result, result.shape[:-1]) if b.dim() == 1 else result
 
 
 def _fit(a: Tensor, b: Tensor) -> bool:
@@ -70,10 +69,10 @@ def _batches_fit(a: torch.Size, b: torch.Size) -> bool:
 
 
 def _refuse_gradients(a: Tensor, b: Tensor, out: Tensor) -> None:
-    if torch.is_grad_enabled() and any(x.requires_grad for x in (a, b, out)):
+    if is_wanted(a, b, out):
         raise RuntimeError(
             "torch_sgemm.matmul: argument 'out' can't be differentiated, but a tensor requires "
-            "grad; accepted: tensors that don't, or torch.no_grad()"
+            "grad or has a tangent; accepted: tensors that don't, or torch.no_grad()"
         )
 
 
@@ -93,10 +92,10 @@ def _matrices(a: Tensor, b: Tensor, kernel: str, product: Callable[..., Tensor])
     if a.dim() == b.dim() == 2:
         return product(a, b, kernel)
     if b.dim() == 2:  # one B: the rows of all A make one matrix
-        return product(a.flatten(0, -2), b, kernel).reshape(*a.shape[:-1], b.shape[-1])
+        return with_shape(product(rows_of(a), b, kernel), (*a.shape[:-1], b.shape[-1]))
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a, b = a.expand(*batch, *a.shape[-2:]), b.expand(*batch, *b.shape[-2:])
     if len(batch) == 2 and not torch.compiler.is_compiling() and is_plain(a, b):
         return torch.ops.sgemm._matmul.default(a, b, kernel)  # as they lie, which flatten may copy
     result = product(a.flatten(0, -3), b.flatten(0, -3), kernel)
-    return result.reshape(*batch, a.shape[-2], b.shape[-1])
+    return with_shape(result, (*batch, a.shape[-2], b.shape[-1]))

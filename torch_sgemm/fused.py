@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from torch_sgemm._library import kernels_of
+from torch_sgemm._library import kernels_of, out_of_memory
 from torch_sgemm.activations import ACTIVATIONS
 from torch_sgemm.derivatives import batched, spread
 from torch_sgemm.distributed import is_distributed, register_if_loaded
@@ -21,7 +21,7 @@ from torch_sgemm.plain import are_float32, reaches_kernel
 from torch_sgemm.products import product, rows_of
 
 _linear = torch.ops.sgemm.linear.default
-_KERNELS = kernels_of("sgemm::linear")
+_KERNELS = kernels_of("linear")
 
 
 def linear(
@@ -65,7 +65,10 @@ def linear(
         return ACTIVATIONS[activation](functional.linear(x, weight, bias))
     if straight:
         function, keys = _KERNELS[x.is_cuda]
-        return function(keys, x, weight, bias, activation, kernel)
+        try:
+            return function(keys, x, weight, bias, activation, kernel)
+        except RuntimeError as failure:
+            raise out_of_memory(failure, x.is_cuda) from None
     return _linear(x, weight, bias, activation, kernel)
 
 
@@ -91,14 +94,15 @@ def _(x, weight, bias=None, activation=None, kernel="auto"):
         return "sgemm::linear: " + "; ".join(
             [
                 *(
-                    f"'{name}' has shape {list(t.shape)}, dtype {t.dtype}"
+                    f"'{name}' has shape {list(t.shape)}, dtype {t.dtype}, device {t.device}"
                     for name, t in zip(("x", "weight", "bias"), tensors, strict=False)
                 ),
-                "accepted: float32 of shapes (..., in), (out, in), (out,)",
+                "accepted: float32 of shapes (..., in), (out, in), (out,), on one device",
             ]
         )
 
     torch._check(all(t.dtype == torch.float32 for t in tensors), text)
+    torch._check(all(t.device == x.device for t in tensors), text)
     torch._check(x.dim() >= 1 and weight.dim() == 2, text)
     torch._check(x.shape[-1] == weight.shape[1], text)
     torch._check(bias is None or bias.dim() == 1, text)
@@ -163,7 +167,16 @@ def _through_relu(flow: Tensor, output: Tensor | None) -> Tensor:
     return flow if output is None else torch.ops.aten.threshold_backward(flow, output, 0)
 
 
+def _check_activation(activation: str | None) -> None:
+    if activation not in ACTIVATIONS:
+        raise RuntimeError(
+            f"sgemm::linear: argument 'activation' is {activation!r}; accepted: "
+            + ", ".join(map(repr, ACTIVATIONS))
+        )
+
+
 def _autograd(keyset, x, weight, bias=None, activation=None, kernel="auto") -> Tensor:
+    _check_activation(activation)
     if not is_wanted(x, weight, bias):
         below_autograd = keyset & torch._C._after_autograd_keyset
         return _redispatch(below_autograd, x, weight, bias, activation, kernel)
@@ -180,6 +193,7 @@ _library.impl("linear", _autograd, "Autograd", with_keyset=True)
 @torch.library.register_vmap("sgemm::linear")
 def _(info, in_dims, x, weight, bias=None, activation=None, kernel="auto"):
     """By the operator if only x is batched, else by a product of batches."""
+    _check_activation(activation)
     of_x, of_weight, of_bias, *_ = (*in_dims, None)  # without what is a default
     x = batched(x, of_x, info.batch_size)
     if of_weight is None and of_bias is None:
@@ -188,5 +202,10 @@ def _(info, in_dims, x, weight, bias=None, activation=None, kernel="auto"):
     rows = x.unsqueeze(1) if x.dim() == 2 else x.flatten(1, -2)
     result = torch.ops.sgemm.bmm(rows, weight.mT, kernel)
     if bias is not None:
+        if bias.shape[-1 if of_bias != bias.dim() - 1 else 0] != weight.shape[1]:
+            raise RuntimeError(
+                f"sgemm::linear: argument 'bias' has shape {list(bias.shape)} under vmap; "
+                f"accepted: {weight.shape[1]} elements, the rows of 'weight'"
+            )
         result = result + (bias if of_bias is None else bias.movedim(of_bias, 0).unsqueeze(1))
     return ACTIVATIONS[activation](result).reshape(*x.shape[:-1], weight.shape[1]), 0

@@ -40,23 +40,52 @@ _NAMES = [*_DIMS, *(f"{name}_out" for name in _DIMS), "gemm_"]
 
 
 def product_shape(op: str, a: Tensor, b: Tensor, dims: int) -> list[int | torch.SymInt]:
-    """The product's shape, after the checks that shapes allow."""
+    """The product's shape, after the checks that fake tensors allow."""
     register_lowerings([op])
     register_if_loaded()
 
     def text() -> str:
         return (
-            f"sgemm::{op}: 'a' has shape {list(a.shape)}, dtype {a.dtype}; "
-            f"'b' has shape {list(b.shape)}, dtype {b.dtype}; accepted: float32 of {dims} "
-            "dimensions, as many rows of 'b' as columns of 'a', equal batches"
+            f"sgemm::{op}: 'a' has {_about(a)}; 'b' has {_about(b)}; accepted: float32 of {dims} "
+            "dimensions on one device, as many rows of 'b' as columns of 'a', equal batches"
         )
 
     torch._check(a.dtype == torch.float32 and b.dtype == torch.float32, text)
-    torch._check(a.dim() == dims and b.dim() == dims, text)
+    torch._check(a.dim() == dims and b.dim() == dims and a.device == b.device, text)
     torch._check(a.shape[-1] == b.shape[-2], text)
     if dims == 3:
         torch._check(a.shape[0] == b.shape[0], text)
     return [*a.shape[:-1], b.shape[-1]]
+
+
+def check_addend(op: str, c: Tensor, a: Tensor, shape: list[int | torch.SymInt]) -> None:
+    """c broadcasts to the product's shape."""
+
+    def text() -> str:
+        return (
+            f"sgemm::{op}: 'c' has {_about(c)}; accepted: float32 on {a.device}, a shape that "
+            f"broadcasts to {shape}"
+        )
+
+    torch._check(c.dtype == torch.float32 and c.device == a.device, text)
+    torch._check(c.dim() <= len(shape), text)
+    torch._check(list(torch.broadcast_shapes(c.shape, shape)) == shape, text)
+
+
+def _check_target(
+    op: str, name: str, x: Tensor, a: Tensor, shape: list[int | torch.SymInt]
+) -> None:
+    """x may take the product."""
+
+    def text() -> str:
+        return f"sgemm::{op}: {name!r} has {_about(x)}; accepted: float32 on {a.device} of {shape}"
+
+    torch._check(x.dtype == torch.float32 and x.device == a.device, text)
+    torch._check(list(x.shape) == shape, text)
+
+
+def _about(x: Tensor) -> str:
+    return f"shape {list(x.shape)}, dtype {x.dtype}, device {x.device}"
 
 
 def _register_fakes(op: str) -> None:
@@ -67,12 +96,14 @@ def _register_fakes(op: str) -> None:
         @torch.library.register_fake(f"sgemm::{op}")
         def _(c, a, b, kernel="auto", *, beta=1.0, alpha=1.0):
             shape = product_shape(op, a, b, dims)
-            torch.broadcast_shapes(c.shape, shape)
+            check_addend(op, c, a, shape)
             return a.new_empty(shape)
 
         @torch.library.register_fake(f"sgemm::{op}_out")
         def _(c, a, b, kernel="auto", *, beta=1.0, alpha=1.0, out):
-            product_shape(f"{op}_out", a, b, dims)
+            shape = product_shape(f"{op}_out", a, b, dims)
+            check_addend(f"{op}_out", c, a, shape)
+            _check_target(f"{op}_out", "out", out, a, shape)
 
     else:
 
@@ -82,7 +113,8 @@ def _register_fakes(op: str) -> None:
 
         @torch.library.register_fake(f"sgemm::{op}_out")
         def _(a, b, kernel="auto", *, out):
-            product_shape(f"{op}_out", a, b, dims)
+            shape = product_shape(f"{op}_out", a, b, dims)
+            _check_target(f"{op}_out", "out", out, a, shape)
 
 
 for _op in _DIMS:
@@ -91,7 +123,7 @@ for _op in _DIMS:
 
 @torch.library.register_fake("sgemm::gemm_")
 def _(c, a, b, kernel="auto", *, alpha=1.0, beta=0.0):
-    product_shape("gemm_", a, b, a.dim())
+    _check_target("gemm_", "c", c, a, product_shape("gemm_", a, b, 3 if a.dim() == 3 else 2))
 
 
 # PyTorch resolves a view's negative bit by a fallback that is wrong for operators without a result.

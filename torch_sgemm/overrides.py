@@ -48,13 +48,15 @@ def reset_factors() -> None:
 def _original(name: str, key: str) -> Callable:
     """PyTorch's own, as it was before the first override."""
     if (name, key) not in _originals:
-        _originals[name, key] = partial(*kernel_at(f"aten::{name}", key))
+        keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+        found = torch.library.get_kernel(f"aten::{name}", key)
+        _originals[name, key] = partial(found.call_boxed, keys)
     return _originals[name, key]
 
 
 def _ours(name: str, key: str) -> tuple[Callable, torch._C.DispatchKeySet]:
     """What takes the place of ``aten::name``."""
-    return kernel_at(f"sgemm::_override_{name.replace('.', '_')}", key)
+    return kernel_at(f"_override_{name.replace('.', '_')}", key)
 
 
 def _product(name: str, original: Callable, key: str) -> Callable:

@@ -12,12 +12,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torch_sgemm._library import kernels_of
+from torch_sgemm._library import kernels_of, out_of_memory
 from torch_sgemm.activations import ACTIVATIONS
 from torch_sgemm.derivatives import SgemmSum, addend, batched, differentiate, scaled
-from torch_sgemm.ops import product_shape
+from torch_sgemm.ops import check_addend, product_shape
 from torch_sgemm.plain import reaches_kernel
-from torch_sgemm.products import rows_of
+from torch_sgemm.products import rows_of, with_shape
 
 _library = torch.library.Library("sgemm", "FRAGMENT")
 _library.define(
@@ -25,7 +25,7 @@ _library.define(
     "float alpha=1) -> Tensor"
 )
 _packed_mm = torch.ops.sgemm.packed_mm.default
-_KERNELS = kernels_of("sgemm::_packed_mm")
+_KERNELS = kernels_of("_packed_mm")
 _numbers = itertools.count()
 _packs: "weakref.WeakValueDictionary[int, PackedMatrix]" = weakref.WeakValueDictionary()
 
@@ -114,7 +114,7 @@ class PackedMatrix:
                 "torch_sgemm: the left operand of a packed matrix has shape []; accepted: (..., k)"
             )
         result = self.product(rows_of(x), bias, kernel, activation=activation)
-        return result.reshape(*x.shape[:-1], self.shape[1])
+        return with_shape(result, (*x.shape[:-1], self.shape[1]))
 
     def product(
         self,
@@ -130,7 +130,10 @@ class PackedMatrix:
         if reaches_kernel(a, b) if c is None else reaches_kernel(a, b, c):
             function, keys = _KERNELS[a.is_cuda]
             planes = self.planes_of(b)
-            return function(keys, a, b, planes, c, kernel, activation, beta=beta, alpha=alpha)
+            try:
+                return function(keys, a, b, planes, c, kernel, activation, beta=beta, alpha=alpha)
+            except RuntimeError as failure:
+                raise out_of_memory(failure, a.is_cuda) from None
         result = _packed_mm(c, a, b, kernel, self._number, beta=beta, alpha=alpha)
         return ACTIVATIONS[activation](result)
 
@@ -275,7 +278,7 @@ differentiate("packed_mm", SgemmSum)
 def _(c, a, b, kernel, pack, *, beta=1.0, alpha=1.0):
     shape = product_shape("packed_mm", a, b, 2)
     if c is not None:
-        torch.broadcast_shapes(c.shape, shape)
+        check_addend("packed_mm", c, a, shape)
     return a.new_empty(shape)
 
 

@@ -34,7 +34,7 @@ def are_float32(a: Tensor, b: Tensor, c: Tensor | None = None) -> bool:
 
 
 def is_plain(a: Tensor, b: Tensor) -> bool:
-    """Strided tensors of which no derivative, no subclass and no mode wants to see more."""
+    """Strided tensors of which no derivative, subclass, mode or tracer wants to see more."""
     return (
         type(a) in _PLAIN
         and type(b) in _PLAIN
@@ -43,6 +43,8 @@ def is_plain(a: Tensor, b: Tensor) -> bool:
         and not (torch._C._any_requires_grad(a, b) and torch.is_grad_enabled())
         and not torch._C._len_torch_dispatch_stack()
         and not torch._C._are_functorch_transforms_active()
+        and not torch._C._get_tracing_state()
+        and not a.is_meta
         and forward_ad._current_level < 0
     )
 

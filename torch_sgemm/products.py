@@ -1,16 +1,17 @@
 """Products of matrices or of batches of them, by the operators or past the dispatcher."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from torch_sgemm._library import kernels_of
+from torch_sgemm._library import kernels_of, out_of_memory
 from torch_sgemm.plain import reaches_kernel
 
 # By dimensions.
 _OPERATORS = {2: torch.ops.sgemm.mm.default, 3: torch.ops.sgemm.bmm.default}
-_KERNELS = {2: kernels_of("sgemm::mm"), 3: kernels_of("sgemm::bmm")}
+_KERNELS = {2: kernels_of("mm"), 3: kernels_of("bmm")}
 
 
 def product(a: Tensor, b: Tensor, kernel: str) -> Tensor:
@@ -21,7 +22,10 @@ def product(a: Tensor, b: Tensor, kernel: str) -> Tensor:
 def straight(a: Tensor, b: Tensor, kernel: str) -> Tensor:
     """Past the dispatcher: only where ``reaches_kernel(a, b)``."""
     function, keys = _KERNELS[a.dim()][a.is_cuda]
-    return function(keys, a, b, kernel)
+    try:
+        return function(keys, a, b, kernel)
+    except RuntimeError as failure:
+        raise out_of_memory(failure, a.is_cuda) from None
 
 
 def dispatched(a: Tensor, b: Tensor, kernel: str) -> Tensor:
@@ -32,3 +36,8 @@ def dispatched(a: Tensor, b: Tensor, kernel: str) -> Tensor:
 def rows_of(x: Tensor) -> Tensor:
     """(..., n) as (rows, n)."""
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+
+
+def with_shape(result: Tensor, shape: Sequence[int]) -> Tensor:
+    """A new tensor of ours in another shape: no view for autograd, that could not be written."""
+    return torch.ops.aten._unsafe_view.default(result, shape)

@@ -202,7 +202,8 @@ void begin_writing(const char* op, const char* name, const Tensor& out) {
     count_change(out);
   } catch (const TorchError&) {
     fail(op, std::string("argument '") + name +
-                 "' is a leaf that requires grad, or an inference tensor; accepted: a tensor that may be written here");
+                 "' is an inference tensor, or a view of one that requires grad; accepted: a tensor that PyTorch lets "
+                 "an operator write here");
   }
 }
 
