@@ -84,6 +84,8 @@ def test_overflow_is_inf_and_not_nan(row: Kernel, device: str) -> None:
 
 def assert_alpha_is_of_the_sum(row: Kernel, m: int, n: int, k: int, device: str) -> None:
     """Half of k comes to more than a float, times alpha, and the other half takes it back."""
+    if not row.family:
+        pytest.skip("PyTorch's own kernel")
     m, n, k = fit(row, m, n, k)
     half = k // 2
     a, b = torch.ones(m, k, device=device), torch.ones(k, n, device=device)

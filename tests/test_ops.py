@@ -7,7 +7,10 @@ import torch
 from support.data import integers
 from support.operators import BATCH, VARIANTS, K, M, N, good, variant_id
 from support.table import DEVICES, Kernel, each_row, selectors
+from torch import Tensor
+from torch._guards import TracingContext, tracing
 from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import torch_sgemm
 
@@ -188,3 +191,17 @@ def test_compiled_batches(device: str) -> None:
     c = integers((3, 4, 6), 3, device)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     assert torch.equal(compiled(c, a, b), c)
+
+
+def test_traces_have_nothing_but_the_operator() -> None:
+    """Whether a derivative is wanted is asked outside of what is traced."""
+
+    def program(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
+        torch.ops.sgemm.mm_out(a, b, out=out)
+        return torch.ops.sgemm.mm(a, out)
+
+    fakes = FakeTensorMode()
+    with fakes, tracing(TracingContext(fakes)):
+        graph = make_fx(program)(*(torch.empty(3, 3) for _ in range(3))).graph
+    calls = [str(node.target) for node in graph.nodes if node.op == "call_function"]
+    assert calls == ["sgemm.mm_out.default", "sgemm.mm.default"]

@@ -17,14 +17,16 @@ _ops = torch.ops.sgemm
 
 
 @register_flop_formula(
-    [_ops.mm, _ops.mm_out, _ops.bmm, _ops.bmm_out, _ops._matmul, _ops._mm_packed]
+    [_ops.mm, _ops.mm_out, _ops.bmm, _ops.bmm_out, _ops._matmul, _ops._packed_mm]
 )
 def _product(a: Sequence[int], b: Sequence[int], *args, **kwargs) -> int:
     return 2 * math.prod(a) * b[-1]
 
 
-@register_flop_formula([_ops.addmm, _ops.addmm_out, _ops.baddbmm, _ops.baddbmm_out, _ops.gemm_])
-def _sum(c: Sequence[int], a: Sequence[int], b: Sequence[int], *args, **kwargs) -> int:
+@register_flop_formula(
+    [_ops.addmm, _ops.addmm_out, _ops.baddbmm, _ops.baddbmm_out, _ops.gemm_, _ops.packed_mm]
+)
+def _sum(c: Sequence[int] | None, a: Sequence[int], b: Sequence[int], *args, **kwargs) -> int:
     return 2 * math.prod(a) * b[-1]
 
 

@@ -8,7 +8,7 @@ torch.autograd.Function can't be used there: it starts again with the innermost 
 import functools
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch._guards import TracingContext
 from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
 from torch_sgemm._library import kernel_at, out_of_memory
 
@@ -67,13 +68,14 @@ def _has_tangent(*args) -> bool:
 
     Python's count of dual levels stays at none where torch.compile runs a graph that begins one.
     """
+    traced = TracingContext.try_get() is not None
     if not torch._C._is_fwd_grad_enabled() or (
-        forward_ad._current_level < 0
-        and not _are_transforms_active()
-        and TracingContext.try_get() is None
+        forward_ad._current_level < 0 and not _are_transforms_active() and not traced
     ):
         return False
-    return any(isinstance(x, Tensor) and _dual(x).tangent is not None for x in args)
+    # To ask is to make a view, which is not part of what is traced.
+    with disable_proxy_modes_tracing() if traced else nullcontext():
+        return any(isinstance(x, Tensor) and _dual(x).tangent is not None for x in args)
 
 
 def _dual(x: Tensor) -> forward_ad.UnpackedDualTensor:

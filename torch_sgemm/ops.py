@@ -41,7 +41,7 @@ _NAMES = [*_DIMS, *(f"{name}_out" for name in _DIMS), "gemm_"]
 
 def product_shape(op: str, a: Tensor, b: Tensor, dims: int) -> list[int | torch.SymInt]:
     """The product's shape, after the checks that fake tensors allow."""
-    register_lowerings([op])
+    register_lowerings(_NAMES)
     register_if_loaded()
 
     def text() -> str:

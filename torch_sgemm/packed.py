@@ -15,6 +15,7 @@ from torch import Tensor
 from torch_sgemm._library import kernels_of, out_of_memory
 from torch_sgemm.activations import ACTIVATIONS
 from torch_sgemm.derivatives import SgemmSum, addend, batched, differentiate, scaled
+from torch_sgemm.inductor import register_lowerings
 from torch_sgemm.ops import check_addend, product_shape
 from torch_sgemm.plain import reaches_kernel
 from torch_sgemm.products import rows_of, with_shape
@@ -276,6 +277,7 @@ differentiate("packed_mm", SgemmSum)
 
 @torch.library.register_fake("sgemm::packed_mm")
 def _(c, a, b, kernel, pack, *, beta=1.0, alpha=1.0):
+    register_lowerings(["packed_mm"])
     shape = product_shape("packed_mm", a, b, 2)
     if c is not None:
         check_addend("packed_mm", c, a, shape)
