@@ -95,6 +95,16 @@ std::string limit(const Kernel& kernel) {
   return kernel.max_size ? "; accepted: m, n and k up to " + std::to_string(kernel.max_size) : "";
 }
 
+// Why no row of a family can be taken, each reason once.
+std::string reasons(const Table& table, const Problem& p, const Device& device, const std::string& family) {
+  std::string text;
+  for (const Kernel& kernel : table) {
+    const char* reason = family == kernel.family ? unusable(kernel, p, device, family) : nullptr;
+    if (reason && text.find(reason) == std::string::npos) text += (text.empty() ? "" : "; ") + std::string(reason);
+  }
+  return text;
+}
+
 [[noreturn]] void fail(const Table& table, const Problem& p, const Device& device, const std::string& request) {
   for (const Kernel& kernel : table)
     if (const char* reason = request == kernel.name ? unusable(kernel, p, device, request) : nullptr)
@@ -102,7 +112,8 @@ std::string limit(const Kernel& kernel) {
   std::vector<std::string> names = {"auto"};
   for (const Kernel& kernel : table) {
     if (!is_aten(kernel) && request == kernel.family)
-      throw std::invalid_argument("no row of the family \"" + request + "\" can take this problem");
+      throw std::invalid_argument("no row of the family \"" + request +
+                                  "\" can take this problem: " + reasons(table, p, device, request));
     for (const char* name : {kernel.family, kernel.name})
       if (*name && std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
   }

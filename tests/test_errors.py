@@ -345,3 +345,22 @@ def test_activations_are_checked_where_a_gradient_is_wanted(activation: str) -> 
         torch.ops.sgemm.linear(x, weight, None, activation)
     with pytest.raises(RuntimeError, match="sgemm::linear: argument 'activation' is"):
         torch.func.vmap(lambda w: torch.ops.sgemm.linear(x, w, None, activation))(weight[None])
+
+
+def test_outputs_beside_their_operands() -> None:
+    """In other columns of one matrix, or of a batch of them; and where a row of those touches."""
+    matrix = torch.arange(24.0).reshape(6, 4)
+    expected = matrix[:, :3] @ torch.ones(3, 1)
+    torch.ops.sgemm.mm_out(matrix[:, :3], torch.ones(3, 1), out=matrix[:, 3:])
+    assert torch.equal(matrix[:, 3:], expected)
+    batch = torch.arange(60.0).reshape(2, 3, 10)
+    expected = batch[:, :, :3] @ torch.ones(2, 3, 3)
+    torch.ops.sgemm.bmm_out(batch[:, :, :3], torch.ones(2, 3, 3), out=batch[:, :, 4:7])
+    assert torch.equal(batch[:, :, 4:7], expected)
+    for a, out in (
+        (batch[:, :, :3], batch[:, :, 2:5]),
+        (batch[:, :, 5:8], batch[:, :, 3:6]),
+        (batch.transpose(0, 2)[:3], batch.permute(2, 1, 0)[:3, :, :2]),
+    ):
+        with pytest.raises(RuntimeError, match="shares no memory"):
+            torch.ops.sgemm.bmm_out(a, torch.ones(a.shape[0], a.shape[2], out.shape[2]), out=out)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
+import torch
 from support.process import ROOT
 from support.table import KERNELS, Kernel, families
+
+import torch_sgemm
 
 each_kernel = pytest.mark.parametrize("row", KERNELS, ids=lambda row: row.name)
 OWN = [row for row in KERNELS if row.family]
@@ -96,3 +99,14 @@ def test_no_source_without_a_row() -> None:
     sources = {row.source for row in OWN}
     for path in (ROOT / "csrc" / "ladder").glob("[0-9][0-9]_*.cuh"):
         assert str(path.relative_to(ROOT / "csrc")) in sources
+
+
+def test_explanations_of_what_cannot_run() -> None:
+    a = torch.ones(300, 300)
+    lines = str(torch_sgemm.explain(a, a)).splitlines()
+    split = next(line for line in lines if line.startswith("split_fp16x3 "))
+    assert split.split()[1] == "-" and "can't" not in split
+    with pytest.raises(RuntimeError, match="argument 'device' is 'H200'; accepted: torch_sgemm.D"):
+        torch_sgemm.explain(a, a, device="H200")
+    with pytest.raises(RuntimeError, match='family "split" can take this problem: not built for'):
+        torch_sgemm.explain(a, a, kernel="split")

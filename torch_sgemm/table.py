@@ -131,7 +131,9 @@ class Explanation:
         lines = [f"{'kernel':{width}}  {'predicted':>12}"]
         for v in self.verdicts:
             note = "chosen" if v.name == self.chosen else v.reason or "predicted slower"
-            lines.append(f"{v.name:{width}}  {v.seconds * 1e6:9.1f} us  {note}")
+            could_run = not v.reason or v.reason == "not asked for"
+            time = f"{v.seconds * 1e6:.1f} us" if could_run else "-"
+            lines.append(f"{v.name:{width}}  {time:>12}  {note}")
         return "\n".join(lines)
 
 
@@ -237,6 +239,10 @@ def explain(
             device, or ``kernel`` is unknown or can't take it.
     """
     _check_operands(a, b, c)
+    if device is not None and not isinstance(device, Device):
+        raise RuntimeError(
+            f"torch_sgemm.explain: argument 'device' is {device!r}; accepted: torch_sgemm.Device(...)"
+        )
     if beta is None:
         beta = 0.0 if c is None else 1.0
     batch = a.shape[0] if a.dim() == 3 else 1

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cmath>
+#include <numeric>
 #include <sstream>
 #include <stdexcept>
 #include <utility>
@@ -100,17 +101,23 @@ std::pair<const float*, const float*> extent(const Tensor& tensor) {
   return {first, last + 1};
 }
 
-// Both lie in columns of one matrix whose rows are `pitch` elements apart, and the columns are different ones.
+// Both lie in columns of one matrix, whose rows are a multiple of all longer strides apart, and the columns are
+// different ones.
 bool in_disjoint_columns(const Tensor& x, const Tensor& y) {
-  int count_x, count_y;
-  const std::array<Axis, 3> axes_x = axes(x, count_x), axes_y = axes(y, count_y);
-  if (count_x != 2 || count_y != 2 || axes_x[0].stride != 1 || axes_y[0].stride != 1) return false;
-  const int64_t pitch = axes_x[1].stride;
-  if (axes_y[1].stride != pitch || axes_x[0].size > pitch || axes_y[0].size > pitch) return false;
+  int64_t pitch = 0;
+  const auto columns = [&pitch](const Tensor& tensor) {
+    int count;
+    const std::array<Axis, 3> all = axes(tensor, count);
+    const bool along = count > 0 && all[0].stride == 1;
+    for (int i = along; i < count; ++i) pitch = std::gcd(pitch, all[i].stride);
+    return along ? all[0].size : 1;
+  };
+  const int64_t columns_x = columns(x), columns_y = columns(y);
+  if (pitch == 0 || columns_x > pitch) return false;
   const int64_t offset =
       (static_cast<const float*>(y.const_data_ptr()) - static_cast<const float*>(x.const_data_ptr())) % pitch;
   const int64_t column = offset < 0 ? offset + pitch : offset;  // of y's first element, counted from x's
-  return column >= axes_x[0].size && column + axes_y[0].size <= pitch;
+  return column >= columns_x && column + columns_y <= pitch;
 }
 
 }  // namespace

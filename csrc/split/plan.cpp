@@ -69,12 +69,16 @@ int parts(const Shape& shape, const Problem& p, const Plan& plan, const Device& 
   return static_cast<int>(std::min(most, static_cast<int64_t>(std::sqrt(all / kPartSeconds) + 0.5)));
 }
 
+// Bytes of the planes of so many rows of A, or columns of B.
+double planes(const Shape& shape, const Plan& plan, int64_t size) {
+  return ceil_div(size, kTile) * kTile * 4.0 * plan.slices * steps(plan.slice) * kStep * shape.pairs;
+}
+
 // It reads operands and writes planes.
 double pass_seconds(const Shape& shape, const Problem& p, const Plan& plan, double bandwidth) {
-  const double planes_of_row = 4.0 * plan.slices * steps(plan.slice) * kStep * shape.pairs;
   const double of_strips = plan.slices > kFewSlices ? kPassLongStrips : kPassStrips;
   const auto split = [&](const ConstMatrix& x, int64_t size, bool along_k) {
-    const double bytes = matrices(x, p.batch) * (4.0 * size * p.k + ceil_div(size, kTile) * kTile * planes_of_row);
+    const double bytes = matrices(x, p.batch) * (4.0 * size * p.k + planes(shape, plan, size));
     const double lines = along_k ? 1 + kPassLine / std::max(p.k, kShortestLine) : of_strips;
     return bytes / (kPassBandwidth * bandwidth) * lines * (quads(x) ? 1 : kPassUnaligned);
   };
@@ -98,6 +102,8 @@ double seconds(const Shape& shape, const Problem& p, const Device& device, const
   if (plan.left) product += wave(plan.parts) + kSharingSeconds + plan.parts * kPartSeconds;
 
   const double bandwidth = device.bandwidth_gbs * 1e9;
+  // Those that a pass has just written are in the cache.
+  if (plan.packed_b) product = std::hypot(product, planes(shape, plan, p.n) / (kPassBandwidth * bandwidth));
   const double result = double(p.m) * p.n * p.batch * 4 / bandwidth, store = p.n % 8 == 0 ? 1 : kPartialSectors;
   const double stores = result * (slices > 1 ? slices : store);  // sums of slices lie without gaps
   // Of the last tiles, under no product.
