@@ -96,3 +96,13 @@ def test_predictions_are_summed_up() -> None:
     assert [line[:2] for line in lines] == [["aten", "5"], ["x", "5"]]
     assert lines[0][2:] == ["2.00", "2.00", "2.00"]
     assert lines[1][3] == "3.00"
+
+
+def test_code_for_a_lower_architecture() -> None:
+    """Such code lacks what its rows need of the device; PyTorch's kernel is left."""
+    a = torch.empty(300, 300, device="meta")
+    for code, chosen in ((80, {"aten"}), (0, {"aten"})):
+        device = torch_sgemm.Device(code_arch=code)
+        assert torch_sgemm.explain(a, a, device=device).chosen in chosen
+        reasons = {v.reason for v in torch_sgemm.explain(a, a, device=device).verdicts}
+        assert reasons & {"not built for the device's architecture", "not built for CUDA devices"}

@@ -70,6 +70,9 @@ class Device:
     bandwidth_gbs: float = 4300.0
     """Device memory that a copy reaches, GB/s, read and written bytes together."""
     l2_mb: float = 60.0
+    code_arch: int | None = None
+    """The architecture that this build's code for it was compiled for, which may be a lower one; 0
+    if there is none; None: its own."""
 
     def __post_init__(self) -> None:
         for name in ("sms", "clock_ghz", "bandwidth_gbs"):
@@ -95,8 +98,8 @@ class Device:
                 "describe one with Device(...)"
             )
         index = torch.cuda.current_device() if device.index is None else device.index
-        _, arch, sms, khz, mbs, l2 = torch.ops.sgemm._device(index)
-        return Device("cuda", arch, sms, khz * 1e-6, mbs * 1e-3, l2 / 2**20)
+        _, arch, sms, khz, mbs, l2, code = torch.ops.sgemm._device(index)
+        return Device("cuda", arch, sms, khz * 1e-6, mbs * 1e-3, l2 / 2**20, code)
 
     def _numbers(self) -> list[int]:
         rates = [
@@ -104,7 +107,8 @@ class Device:
             round(self.bandwidth_gbs * 1e3),
             round(self.l2_mb * 2**20),
         ]
-        return [int(self.type == "cuda"), self.arch, self.sms, *rates]
+        code = self.arch if self.code_arch is None else self.code_arch
+        return [int(self.type == "cuda"), self.arch, self.sms, *rates, code]
 
 
 @dataclass(frozen=True)
@@ -241,7 +245,8 @@ def explain(
     _check_operands(a, b, c)
     if device is not None and not isinstance(device, Device):
         raise RuntimeError(
-            f"torch_sgemm.explain: argument 'device' is {device!r}; accepted: torch_sgemm.Device(...)"
+            f"torch_sgemm.explain: argument 'device' is {device!r}; accepted: "
+            "torch_sgemm.Device(...)"
         )
     if beta is None:
         beta = 0.0 if c is None else 1.0

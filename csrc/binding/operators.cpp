@@ -261,10 +261,12 @@ void gemm_(const Tensor& c, const Tensor& a, const Tensor& b, const std::string&
 
 std::string kernels() { return describe_table(simt_backend::backend().table, cuda().table); }
 
-// {cuda or not, arch, SMs, clock in kHz, bandwidth in MB/s, L2 in bytes}
+// {cuda or not, arch, SMs, clock in kHz, bandwidth in MB/s, L2 in bytes, the code's arch}
 std::vector<int64_t> device(int64_t index) {
   const Device& d = cuda_device(static_cast<int>(index));
-  return {1, d.arch, d.sms, int64_t(d.clock_ghz * 1e6), int64_t(d.bandwidth_gbs * 1e3), int64_t(d.l2_mb * 1048576)};
+  return {
+      1,          d.arch, d.sms, int64_t(d.clock_ghz * 1e6), int64_t(d.bandwidth_gbs * 1e3), int64_t(d.l2_mb * 1048576),
+      d.code_arch};
 }
 
 // {elements, tiles} that the split family's guard had redone on a device
@@ -281,8 +283,8 @@ std::vector<int64_t> redone(int64_t index) {
 // problem: {m, n, k, batch, then for a and for b: row, column and batch stride and the address modulo 16}
 std::string explain(std::vector<int64_t> problem, double alpha, double beta, std::vector<int64_t> device,
                     const std::string& kernel) {
-  if (problem.size() != 12 || device.size() != 6)
-    fail("_explain", "12 numbers of the problem and 6 of the device are accepted");
+  if (problem.size() != 12 || device.size() != 7)
+    fail("_explain", "12 numbers of the problem and 7 of the device are accepted");
   Problem p;
   p.m = problem[0];
   p.n = problem[1];
@@ -293,7 +295,8 @@ std::string explain(std::vector<int64_t> problem, double alpha, double beta, std
   p.a = {reinterpret_cast<const float*>(problem[7]), p.m, p.k, problem[4], problem[5], problem[6]};
   p.b = {reinterpret_cast<const float*>(problem[11]), p.k, p.n, problem[8], problem[9], problem[10]};
   const DeviceType type = device[0] ? DeviceType::kCuda : DeviceType::kCpu;
-  const Device d = {type, int(device[1]), int(device[2]), device[3] * 1e-6, device[4] * 1e-3, device[5] / 1048576.0};
+  const Device d = {
+      type, int(device[1]), int(device[2]), device[3] * 1e-6, device[4] * 1e-3, device[5] / 1048576.0, int(device[6])};
   return describe_choice(backend(type).table, p, d, kernel);
 }
 
