@@ -163,6 +163,7 @@ def packed(record: dict, path: Path) -> Path:
     """A panel a weight: speed relative to torch.mm by rows of x, with and without planes."""
     rows = [r for r in record["rows"] if "failed" not in r]
     weights = list(dict.fromkeys(r["weight"] for r in rows))
+    counts = sorted({r["m"] for r in rows})
     figure, axes = plt.subplots(
         1,
         max(1, len(weights)),
@@ -177,12 +178,14 @@ def packed(record: dict, path: Path) -> Path:
             ratios = [r["percent_of_torch"] / 100 for r in line]
             axis.plot([r["m"] for r in line], ratios, style, color=OURS, markersize=4, label=label)
         axis.axhline(1, color=THEIRS, linewidth=1)
-        axis.set_xscale("log", base=2)
-        axis.set_ylim(bottom=0)
+        axis.set_xscale("log")
+        axis.set_xticks(counts, counts)
+        axis.minorticks_off()
         axis.set_title(f"weight {weight}", fontsize=9)
         axis.set_xlabel("rows of x", fontsize=7)
         axis.tick_params(labelsize=7)
         axis.grid(alpha=0.3)
+    axes[0][0].set_ylim(0, 1.05 * max([1, *(r["percent_of_torch"] / 100 for r in rows)]))
     axes[0][0].set_ylabel("speed relative to torch.mm", fontsize=7)
     axes[0][0].legend(fontsize=6)
     _title(figure, f"{provenance(record)}; {record['timing']}")
