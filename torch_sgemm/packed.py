@@ -63,6 +63,7 @@ class PackedMatrix:
             )
         self.b, self.frozen = b, frozen
         self._transposed = b._base if _is_transposed(b) else None  # the matrix, if b is its .t()
+        self._captured: list[Tensor] = []  # planes that graphs read, also when there are newer ones
         self._number = next(_numbers)
         _packs[self._number] = self
         self._split = _split(b)
@@ -160,6 +161,8 @@ class PackedMatrix:
         split = self._split
         if not captured:
             _wait(split)
+        elif all(planes is not split.planes for planes in self._captured):
+            self._captured.append(split.planes)
         return split.planes
 
     def _now(self) -> Tensor:
