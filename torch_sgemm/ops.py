@@ -25,8 +25,8 @@ With ``beta=0``, c is not read; with ``alpha=0`` or k = 0, a and b are not.
 
 Every argument is checked before anything runs: wrong dtype, device, dimensions, sizes, an output
 that overlaps itself or an input, or a kernel that is unknown or can't run on this device raise
-``RuntimeError``. ``out`` may be ``c`` itself. So does a tensor that requires grad, or has a tangent,
-with an operator that writes its result (:mod:`torch_sgemm.writers`).
+``RuntimeError``. ``out`` may be ``c`` itself. Operators that write their result refuse tensors that
+require grad or have a tangent (:mod:`torch_sgemm.writers`).
 """
 
 import torch
