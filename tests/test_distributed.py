@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from support.data import integers
 from support.process import python
 
 import torch_sgemm
+from torch_sgemm import fused, products
 
 tensor = pytest.importorskip("torch.distributed.tensor")
 Partial, Replicate, Shard = tensor.Partial, tensor.Replicate, tensor.Shard
@@ -311,7 +313,16 @@ def _check_split_linear(mesh, activation: str | None) -> None:
         assert counted.get_total_counts() == 0, (placed, counted.get_comm_counts())
         assert result.placements == (of_result, *rest), placed
         leaves = [x.detach().requires_grad_() for x in parts]
-        torch_sgemm.linear(*leaves, activation=activation).sum().backward()
+        dims: list[int] = []
+
+        def product(a, b, kernel, dims=dims):
+            dims.append(a.dim())
+            return products.product(a, b, kernel)
+
+        with mock.patch.object(fused, "product", product):
+            torch_sgemm.linear(*leaves, activation=activation).sum().backward()
+        # A weight's gradient for each sample only where rows can't be flattened.
+        assert (3 in dims) == (placed[0] == Shard(1)), placed
         ones = [x.clone().requires_grad_() for x in whole]
         expected = torch.nn.functional.linear(*ones)
         (expected.relu() if activation else expected).sum().backward()

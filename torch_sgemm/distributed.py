@@ -55,10 +55,14 @@ def register_if_loaded() -> None:
         register()
 
 
-def is_distributed(x: torch.Tensor) -> bool:
-    """Whether ``x`` is a DTensor."""
+def has_split_rows(x: torch.Tensor) -> bool:
+    """Whether ``x`` is a DTensor that can't be flattened to (rows, n): it is split along another
+    dimension than the first and the last.
+    """
     kind = _dtensor()
-    return kind is not None and isinstance(x, kind)
+    if kind is None or not isinstance(x, kind):
+        return False
+    return any(p.is_shard() and 0 < p.dim % x.dim() < x.dim() - 1 for p in x.placements)
 
 
 def _dtensor() -> type | None:

@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch_sgemm._library import kernels_of, out_of_memory
 from torch_sgemm.activations import ACTIVATIONS
 from torch_sgemm.derivatives import batched, spread
-from torch_sgemm.distributed import is_distributed, register_if_loaded
+from torch_sgemm.distributed import has_split_rows, register_if_loaded
 from torch_sgemm.inductor import register_lowerings
 from torch_sgemm.levels import Derivative, below, is_wanted, with_primals
 from torch_sgemm.packed import PackedMatrix
@@ -128,7 +128,7 @@ class SgemmLinear(Derivative):
         x, weight, output = ctx.saved_tensors
         _, needs_x, needs_weight, needs_bias, *_ = ctx.needs_input_grad
         grad = _through_relu(grad, output)
-        if grad.dim() > 2 and is_distributed(grad):
+        if has_split_rows(grad) or (needs_weight and has_split_rows(x)):
             return SgemmLinear._backward_of_parts(ctx, x, weight, grad)
         rows = rows_of(grad)
         grad_x = product(rows, weight, ctx.kernel).reshape(ctx.shape) if needs_x else None
@@ -137,7 +137,7 @@ class SgemmLinear(Derivative):
 
     @staticmethod
     def _backward_of_parts(ctx, x: Tensor, weight: Tensor, grad: Tensor):
-        """The same without flattening, which DTensor refuses of a dimension that is split."""
+        """The same without flattening; the gradients of the weight are a batch, added up."""
         _, needs_x, needs_weight, needs_bias, *_ = ctx.needs_input_grad
         grad_x = _linear(grad, weight.mT, None, None, ctx.kernel) if needs_x else None
         grad_weight = grad_bias = None
