@@ -1,5 +1,6 @@
 #include "cuda_device.h"
 
+#include <future>
 #include <map>
 #include <mutex>
 
@@ -10,26 +11,13 @@ namespace {
 
 constexpr double kReachableBandwidth = 0.88;  // of the nominal one, by a copy on an H200
 
-// For all that is asked of the CUDA runtime while it lives.
-class CurrentDevice {
- public:
-  explicit CurrentDevice(int index) : before_(current_cuda_device()) {
-    cuda_backend::check(cudaSetDevice(index), "cudaSetDevice");
-  }
-  ~CurrentDevice() { cudaSetDevice(before_); }
-  CurrentDevice(const CurrentDevice&) = delete;
-
- private:
-  const int before_;
-};
-
 // Compiled for the same architectures as all kernels but those of sm_90a alone.
 __global__ void compiled() {}
 
 // The architecture of the code that the device runs, which may be an older one's: PTX for a lower architecture runs as
 // well, but without what came later, clusters, say.
-int code_arch(int index) {
-  const CurrentDevice current(index);
+// Of the current device.
+int code_arch() {
   cudaFuncAttributes attributes;
   const cudaError_t status = cudaFuncGetAttributes(&attributes, compiled);
   if (status == cudaErrorNoKernelImageForDevice || status == cudaErrorInvalidDeviceFunction) {
@@ -38,6 +26,16 @@ int code_arch(int index) {
   }
   cuda_backend::check(status, "cudaFuncGetAttributes");
   return attributes.ptxVersion;
+}
+
+int code_arch(int index) {
+  if (current_cuda_device() == index) return code_arch();
+  // In a thread of its own: to come back to a device that nobody has used yet would make a context there.
+  const auto ask = [index] {
+    cuda_backend::check(cudaSetDevice(index), "cudaSetDevice");
+    return code_arch();
+  };
+  return std::async(std::launch::async, ask).get();
 }
 
 Device query(int index) {

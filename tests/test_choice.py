@@ -98,11 +98,31 @@ def test_predictions_are_summed_up() -> None:
     assert lines[1][3] == "3.00"
 
 
+@needs_cuda_build
 def test_code_for_a_lower_architecture() -> None:
     """Such code lacks what its rows need of the device; PyTorch's kernel is left."""
     a = torch.empty(300, 300, device="meta")
-    for code, chosen in ((80, {"aten"}), (0, {"aten"})):
-        device = torch_sgemm.Device(code_arch=code)
-        assert torch_sgemm.explain(a, a, device=device).chosen in chosen
-        reasons = {v.reason for v in torch_sgemm.explain(a, a, device=device).verdicts}
-        assert reasons & {"not built for the device's architecture", "not built for CUDA devices"}
+    for code in (80, 0):
+        found = torch_sgemm.explain(a, a, device=torch_sgemm.Device(code_arch=code))
+        assert found.chosen == "aten"
+        reasons = {v.name: v.reason for v in found.verdicts}
+        assert reasons["ieee_small"] == "not built for the device's architecture"
+
+
+@needs_cuda_build
+def test_an_alpha_that_pieces_of_k_cannot_have() -> None:
+    """They are added up apart, one matrix after the other, which takes longer."""
+    a = torch.empty(4000, 300, 140, device="meta")
+    b = torch.empty(4000, 140, 3, device="meta")
+    for name in ("ieee_tall", "split_fp16x3_tall"):
+        seconds = [
+            next(
+                v.seconds
+                for v in torch_sgemm.explain(
+                    a, b, alpha=alpha, device=torch_sgemm.Device()
+                ).verdicts
+                if v.name == name
+            )
+            for alpha in (1.0, 2.0)
+        ]
+        assert seconds[1] > 4000 * 3e-6 > seconds[0]

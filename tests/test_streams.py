@@ -203,11 +203,15 @@ def test_reading_the_guards_counts_leaves_a_capture_alone() -> None:
 
 
 def test_out_of_memory_is_pytorchs_error() -> None:
-    column = torch.ones(1_000_000, 1, device="cuda")
-    for product in (
-        lambda: torch_sgemm.matmul(column, column.t()),
-        lambda: torch.ops.sgemm.mm(column, column.t()),
-        lambda: torch_sgemm.linear(column, column),
-    ):
-        with pytest.raises(torch.OutOfMemoryError, match="out of memory"):
-            product()
+    for wanted in (False, True):
+        column = torch.ones(1_000_000, 1, device="cuda", requires_grad=wanted)
+        for product in (
+            lambda x: torch_sgemm.matmul(x, x.t()),
+            lambda x: torch.ops.sgemm.mm(x, x.t()),
+            lambda x: torch.ops.sgemm.addmm(torch.ones(1, device="cuda"), x, x.t()),
+            lambda x: torch_sgemm.linear(x, x),
+            lambda x: torch.ops.sgemm.linear(x, x),
+            lambda x: torch_sgemm.pack(x.t()).mm(x),
+        ):
+            with pytest.raises(torch.OutOfMemoryError, match="out of memory"):
+                product(column)

@@ -32,8 +32,11 @@ def matmul(
             or device, or a tensor requires grad where ``out`` is given.
     """
     if isinstance(b, PackedMatrix):
+        matrix = b.matrix()
+        if not (are_float32(a, matrix) and _fit(a, matrix)):
+            return torch.matmul(a, matrix, out=out)
         if out is not None:
-            _refuse_gradients(a, b.b, out)
+            _refuse_gradients(a, matrix, out)
         result = b.linear(a, None, None, kernel)
         return result if out is None else _into(out, result)
     reaches = reaches_kernel(a, b)

@@ -15,7 +15,7 @@ from torch_sgemm.activations import ACTIVATIONS
 from torch_sgemm.derivatives import batched, spread
 from torch_sgemm.distributed import has_split_rows, register_if_loaded
 from torch_sgemm.inductor import register_lowerings
-from torch_sgemm.levels import Derivative, below, is_wanted, with_primals
+from torch_sgemm.levels import Derivative, below, implement, is_wanted, with_primals
 from torch_sgemm.packed import PackedMatrix
 from torch_sgemm.plain import are_float32, reaches_kernel
 from torch_sgemm.products import product, rows_of
@@ -53,13 +53,12 @@ def linear(
     Raises:
         RuntimeError: ``activation`` or ``kernel`` is unknown, or ``kernel`` can't take the product.
     """
-    if activation not in ACTIVATIONS:
-        raise RuntimeError(
-            f"torch_sgemm.linear: argument 'activation' is {activation!r}; accepted: "
-            + ", ".join(map(repr, ACTIVATIONS))
-        )
+    _check_activation("torch_sgemm.linear", activation)
     if isinstance(weight, PackedMatrix):
-        return weight.linear(x, bias, activation, kernel)
+        matrix = weight.matrix()
+        if are_float32(x, matrix, bias) and _fit(x, matrix.t(), bias):
+            return weight.linear(x, bias, activation, kernel)
+        return ACTIVATIONS[activation](functional.linear(x, matrix.t(), bias))
     straight = reaches_kernel(x, weight) if bias is None else reaches_kernel(x, weight, bias)
     if not ((straight or are_float32(x, weight, bias)) and _fit(x, weight, bias)):
         return ACTIVATIONS[activation](functional.linear(x, weight, bias))
@@ -167,16 +166,16 @@ def _through_relu(flow: Tensor, output: Tensor | None) -> Tensor:
     return flow if output is None else torch.ops.aten.threshold_backward(flow, output, 0)
 
 
-def _check_activation(activation: str | None) -> None:
+def _check_activation(name: str, activation: str | None) -> None:
     if activation not in ACTIVATIONS:
         raise RuntimeError(
-            f"sgemm::linear: argument 'activation' is {activation!r}; accepted: "
+            f"{name}: argument 'activation' is {activation!r}; accepted: "
             + ", ".join(map(repr, ACTIVATIONS))
         )
 
 
 def _autograd(keyset, x, weight, bias=None, activation=None, kernel="auto") -> Tensor:
-    _check_activation(activation)
+    _check_activation("sgemm::linear", activation)
     if not is_wanted(x, weight, bias):
         below_autograd = keyset & torch._C._after_autograd_keyset
         return _redispatch(below_autograd, x, weight, bias, activation, kernel)
@@ -187,13 +186,13 @@ def _autograd(keyset, x, weight, bias=None, activation=None, kernel="auto") -> T
 
 _library = torch.library.Library("sgemm", "IMPL")
 _redispatch = _linear._handle.redispatch_boxed
-_library.impl("linear", _autograd, "Autograd", with_keyset=True)
+implement(_library, "linear", _autograd)
 
 
 @torch.library.register_vmap("sgemm::linear")
 def _(info, in_dims, x, weight, bias=None, activation=None, kernel="auto"):
     """By the operator if only x is batched, else by a product of batches."""
-    _check_activation(activation)
+    _check_activation("sgemm::linear", activation)
     of_x, of_weight, of_bias, *_ = (*in_dims, None)  # without what is a default
     x = batched(x, of_x, info.batch_size)
     if of_weight is None and of_bias is None:

@@ -130,15 +130,15 @@ def _shorten(library: torch.library.Library, name: str, autograd: Callable, back
     plain = keys | torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
 
     def shortened(keyset, *args, **kwargs):
-        if (
-            keyset == plain
-            and forward_ad._current_level < 0
-            and not (_is_grad_enabled() and _any_requires_grad(*args, **kwargs))
-        ):
-            try:
+        try:
+            if (
+                keyset == plain
+                and forward_ad._current_level < 0
+                and not (_is_grad_enabled() and _any_requires_grad(*args, **kwargs))
+            ):
                 return kernel(keys, *args, **kwargs)
-            except RuntimeError as failure:
-                raise out_of_memory(failure, backend == "CUDA") from None
-        return autograd(keyset, *args, **kwargs)
+            return autograd(keyset, *args, **kwargs)
+        except RuntimeError as failure:
+            raise out_of_memory(failure, backend == "CUDA") from None
 
     library.impl(name, shortened, key, with_keyset=True)

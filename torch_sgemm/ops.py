@@ -18,6 +18,8 @@ leading dimensions larger than the row, expanded (stride 0) and sliced views, an
     c = alpha a @ b + beta c in place, 2-D or batched; returns nothing
 ``linear(x, weight, bias=None, activation=None, kernel="auto")``
     a layer; see :mod:`torch_sgemm.fused`
+``packed_mm(c, a, b, kernel, pack, *, beta=1, alpha=1)``
+    with a b that was split once; see :mod:`torch_sgemm.packed`
 
 ``kernel`` is ``"auto"`` (the row of the table that is predicted to be fastest), a family (its best
 row for the problem), or a row's name; see :func:`torch_sgemm.kernels`. New outputs are contiguous.
@@ -25,8 +27,8 @@ With ``beta=0``, c is not read; with ``alpha=0`` or k = 0, a and b are not.
 
 Every argument is checked before anything runs: wrong dtype, device, dimensions, sizes, an output
 that overlaps itself or an input, or a kernel that is unknown or can't run on this device raise
-``RuntimeError``. ``out`` may be ``c`` itself. Operators that write their result refuse tensors that
-require grad or have a tangent (:mod:`torch_sgemm.writers`).
+``RuntimeError``. So do tensors that require grad or have a tangent with operators that write their
+result (:mod:`torch_sgemm.writers`). ``out`` may be ``c`` itself.
 """
 
 import torch

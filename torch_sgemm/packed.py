@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from torch_sgemm._library import kernels_of, out_of_memory
 from torch_sgemm.activations import ACTIVATIONS
@@ -35,6 +36,7 @@ class _Planes(NamedTuple):
     """All at once, for other threads."""
 
     of: tuple  # the state of b
+    storage: StorageWeakRef  # of b; another one may come to lie at the same address
     base_at: int | None  # the address of the tensor that b is a view of
     planes: Tensor | None
     stream: int | None  # that splits, until the event
@@ -61,12 +63,13 @@ class PackedMatrix:
                 "torch_sgemm.pack: the current stream is being captured, and would not split 'b' "
                 "before the graph runs; accepted: a call before the capture"
             )
-        self.b, self.frozen = b, frozen
         self._transposed = b._base if _is_transposed(b) else None  # the matrix, if b is its .t()
+        self.b = b if self._transposed is None else _transposed(self._transposed)
+        self.frozen = frozen
         self._captured: list[Tensor] = []  # planes that graphs read, also when there are newer ones
         self._number = next(_numbers)
         _packs[self._number] = self
-        self._split = _split(b)
+        self._planes = _split(self.b)
 
     def __reduce__(self):
         if self._transposed is not None:  # a copied layer's matrix is a view of its own weight
@@ -111,10 +114,6 @@ class PackedMatrix:
 
     def linear(self, x: Tensor, bias: Tensor | None, activation: str | None, kernel: str) -> Tensor:
         """activation(x @ b + bias) for x of shape (..., k)."""
-        if x.dim() == 0:
-            raise RuntimeError(
-                "torch_sgemm: the left operand of a packed matrix has shape []; accepted: (..., k)"
-            )
         result = self.product(rows_of(x), bias, kernel, activation=activation)
         return with_shape(result, (*x.shape[:-1], self.shape[1]))
 
@@ -128,11 +127,11 @@ class PackedMatrix:
         activation: str | None = None,
     ) -> Tensor:
         """activation(beta c + alpha a @ b), in one kernel where nobody watches."""
-        b = self._traced() if torch.compiler.is_compiling() else self._now()
+        b = self.matrix()
         if reaches_kernel(a, b) if c is None else reaches_kernel(a, b, c):
             function, keys = _KERNELS[a.is_cuda]
-            planes = self.planes_of(b)
             try:
+                planes = self.planes_of(b)
                 return function(keys, a, b, planes, c, kernel, activation, beta=beta, alpha=alpha)
             except RuntimeError as failure:
                 raise out_of_memory(failure, a.is_cuda) from None
@@ -142,8 +141,8 @@ class PackedMatrix:
     def planes_of(self, b: Tensor) -> Tensor | None:
         """Those of b, which may be another tensor than ``self.b``; None if there are none now."""
         own = self._now()
-        fresh = _state_of(own) == self._split.of
-        if self._split.planes is None and fresh:
+        fresh = _state_of(own) == self._planes.of and not self._planes.storage.expired()
+        if self._planes.planes is None and fresh:
             return None
         if b is not own and _place_of(b) != _place_of(own):  # made by a compiled program
             return None
@@ -157,31 +156,39 @@ class PackedMatrix:
                     "split again while the stream is captured; accepted: a product with it, or a "
                     "new pack(), before the capture"
                 )
-            self._split = _split(own)
-        split = self._split
+            self._planes = _split(own)
+        found = self._planes
         if not captured:
-            _wait(split)
-        elif all(planes is not split.planes for planes in self._captured):
-            self._captured.append(split.planes)
-        return split.planes
+            _wait(found)
+        elif all(planes is not found.planes for planes in self._captured):
+            self._captured.append(found.planes)
+        return found.planes
+
+    def matrix(self) -> Tensor:
+        """b, in a compiled program as that shall find it each time."""
+        if torch.compiler.is_compiling():
+            return self.b if self._transposed is None else self._transposed.t()
+        return self._now()
 
     def _now(self) -> Tensor:
-        """b, anew where the tensor that it is a view of has other memory, as after module.to()."""
+        """b, anew where the tensor that it is a view of has other memory, as after module.to(), or
+        has begun or ceased to require grad.
+        """
         base = self.b._base
-        if base is None or base.data_ptr() == self._split.base_at:
+        if base is None:
             return self.b
-        if self._transposed is None:
+        moved = base.data_ptr() != self._planes.base_at
+        if moved and self._transposed is None:
             raise RuntimeError(
                 "torch_sgemm: a packed matrix is a view of a tensor that has other memory now, by "
                 "'.data = ' or '.to()'; accepted: a new pack() of a new view"
             )
-        self.b = _transposed(base)
-        self._split = self._split._replace(of=(), base_at=base.data_ptr())
+        if moved:
+            self._planes = self._planes._replace(of=(), base_at=base.data_ptr())
+        differentiated = self.b.grad_fn is not None
+        if moved or (self._transposed is not None and base.requires_grad != differentiated):
+            self.b = _transposed(base)
         return self.b
-
-    def _traced(self) -> Tensor:
-        """b as a compiled program shall find it each time."""
-        return self.b if self._transposed is None else self._transposed.t()
 
 
 def pack(b: Tensor, *, frozen: bool = False) -> PackedMatrix:
@@ -200,7 +207,9 @@ def pack(b: Tensor, *, frozen: bool = False) -> PackedMatrix:
             inference tensor, of which PyTorch counts no changes.
 
     Where b has been written, it is split again before the next product. PyTorch's version counter
-    tells; like autograd, it doesn't see who writes through ``b.data``.
+    tells; like autograd, it doesn't see who writes through ``b.data``. What is packed is this
+    tensor, or the weight of a ``weight.t()``: who puts another one in its place, as
+    ``functional_call`` and ``load_state_dict(assign=True)`` do, packs that.
 
     Raises:
         RuntimeError: b is of another dtype or dimension, or an inference tensor that isn't frozen;
@@ -237,25 +246,34 @@ def _state_of(b: Tensor) -> tuple:
 
 
 def _split(b: Tensor) -> _Planes:
-    state, base_at = _state_of(b), None if b._base is None else b._base.data_ptr()
-    planes = torch.ops.sgemm._pack(b.detach())
+    base_at = None if b._base is None else b._base.data_ptr()
+    of = _state_of(b), StorageWeakRef(b.untyped_storage()), base_at
+    try:
+        planes = torch.ops.sgemm._pack(b.detach())
+    except RuntimeError as failure:
+        raise out_of_memory(failure, b.is_cuda) from None
     if planes is None:
-        return _Planes(state, base_at, None, None, None)
+        return _Planes(*of, None, None, None)
     event = torch.cuda.Event()
     event.record(torch.cuda.current_stream(planes.device))
-    return _Planes(state, base_at, planes, _stream_of(planes), event)
+    return _Planes(*of, planes, _stream_of(planes), event)
 
 
-def _wait(split: _Planes) -> None:
+def _wait(found: _Planes) -> None:
     """Products on other streams than the one that splits come after that."""
-    if split.planes is not None and _stream_of(split.planes) != split.stream:
-        stream = torch.cuda.current_stream(split.planes.device)
-        stream.wait_event(split.event)
-        split.planes.record_stream(stream)
+    if found.planes is not None and _stream_of(found.planes) != found.stream:
+        stream = torch.cuda.current_stream(found.planes.device)
+        stream.wait_event(found.event)
+        found.planes.record_stream(stream)
 
 
 def _is_captured(b: Tensor) -> bool:
-    return b.is_cuda and torch.cuda.is_current_stream_capturing()
+    if not b.is_cuda:
+        return False
+    if b.device.index == torch.cuda.current_device():
+        return torch.cuda.is_current_stream_capturing()
+    with torch.cuda.device(b.device):
+        return torch.cuda.is_current_stream_capturing()
 
 
 def _stream_of(planes: Tensor) -> int:

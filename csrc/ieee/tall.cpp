@@ -20,6 +20,7 @@ constexpr double kTileSeconds[] = {10e-9, 26e-9, 80e-9, 151e-9}, kFourSeconds[] 
 constexpr double kStepAlongK = 25e-9;
 // Of a warp that has nothing else to do, four of k: of a tile without columns, and more for each of a thread's columns.
 constexpr double kFourOfNone = 15e-9, kFourOfColumn = 1.8e-9;
+constexpr double kSumSeconds = 2.8e-6;    // to add up pieces of k apart
 constexpr double kWaveSeconds = 1.25e-6;  // until the next blocks multiply where others have ended
 // More where elements are read one by one: for each step of a multiprocessor's tiles and of a warp; for each tile and
 // column of a thread, by how they are stored, in the order of TallStores.
@@ -115,7 +116,13 @@ double Tall::seconds(const Problem& p, const Device& device) {
   Problem piece = p;
   piece.k = piece.a.cols = piece.b.rows = std::min(p.k, most);
   piece.d = {nullptr, p.m, p.n, p.n, 1, p.m * p.n};  // as choices see it: a new tensor
-  return tall_plan(piece, device).seconds * static_cast<double>(pieces);
+  if (pieces == 1 || adds_up_in_d(p)) return tall_plan(piece, device).seconds * static_cast<double>(pieces);
+  const Part part = tall_part(p);  // of one matrix after the other
+  piece.m = part.m;
+  piece.n = part.n;
+  piece.batch = 1;
+  const int64_t parts = p.batch * ceil_div(p.m, part.m) * ceil_div(p.n, part.n);
+  return (tall_plan(piece, device).seconds * static_cast<double>(pieces) + kSumSeconds) * static_cast<double>(parts);
 }
 
 }  // namespace sgemm::ieee
