@@ -15,10 +15,10 @@ if not PATH.exists():
 torch.ops.load_library(str(PATH))
 
 
-Kernel = tuple[Callable, torch._C.DispatchKeySet]
+AtKey = tuple[Callable, torch._C.DispatchKeySet]
 
 
-def kernel_at(name: str, key: str) -> Kernel:
+def kernel_at(name: str, key: str) -> AtKey:
     """The kernel of the operator ``sgemm::name`` at a dispatch key, and the key as a set, its first
     argument.
 
@@ -29,7 +29,7 @@ def kernel_at(name: str, key: str) -> Kernel:
     return getattr(torch.ops.sgemm, name).default._handle.redispatch_boxed, keys
 
 
-def kernels_of(name: str) -> dict[bool, Kernel]:
+def kernels_of(name: str) -> dict[bool, AtKey]:
     """Its kernels on CPUs and GPUs, by whether it is a GPU."""
     return {False: kernel_at(name, "CPU"), True: kernel_at(name, "CUDA")}
 

@@ -6,11 +6,12 @@ forward's ``kernel``.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from torch_sgemm.levels import Derivative, below, implement, is_wanted, with_primals
+from torch_sgemm.levels import Derivative, below, implement, with_primals
 from torch_sgemm.products import product
 
 _mm, _bmm = torch.ops.sgemm.mm, torch.ops.sgemm.bmm
@@ -129,20 +130,9 @@ def scaled(x: Tensor, factor: float) -> Tensor:
     return x if factor == 1 else x * factor
 
 
-_library = torch.library.Library("sgemm", "IMPL")
-
-
 def differentiate(name: str, derivative: type[Derivative]) -> None:
-    """Registers an operator's kernel for autograd."""
-    operator = getattr(torch.ops.sgemm, name).default
-    redispatch, after_autograd = operator._handle.redispatch_boxed, torch._C._after_autograd_keyset
-
-    def autograd(keyset, *args, **kwargs):
-        if is_wanted(*args):
-            return derivative.of(operator, keyset, *args, **kwargs)
-        return redispatch(keyset & after_autograd, *args, **kwargs)
-
-    implement(_library, name, autograd)
+    """Gives an operator a derivative."""
+    implement(name, partial(derivative.of, getattr(torch.ops.sgemm, name).default))
 
 
 differentiate("mm", SgemmProduct)

@@ -37,7 +37,7 @@ def matmul(
             return torch.matmul(a, matrix, out=out)
         if out is not None:
             _refuse_gradients(a, matrix, out)
-        result = b.linear(a, None, None, kernel)
+        result = b.linear(a, matrix, None, None, kernel)
         return result if out is None else _into(out, result)
     reaches = reaches_kernel(a, b)
     if not ((reaches or are_float32(a, b)) and _fit(a, b)):

@@ -15,7 +15,7 @@ from torch_sgemm.activations import ACTIVATIONS
 from torch_sgemm.derivatives import batched, spread
 from torch_sgemm.distributed import has_split_rows, register_if_loaded
 from torch_sgemm.inductor import register_lowerings
-from torch_sgemm.levels import Derivative, below, implement, is_wanted, with_primals
+from torch_sgemm.levels import Derivative, below, implement, with_primals
 from torch_sgemm.packed import PackedMatrix
 from torch_sgemm.plain import are_float32, reaches_kernel
 from torch_sgemm.products import product, rows_of
@@ -57,7 +57,7 @@ def linear(
     if isinstance(weight, PackedMatrix):
         matrix = weight.matrix()
         if are_float32(x, matrix, bias) and _fit(x, matrix.t(), bias):
-            return weight.linear(x, bias, activation, kernel)
+            return weight.linear(x, matrix, bias, activation, kernel)
         return ACTIVATIONS[activation](functional.linear(x, matrix.t(), bias))
     straight = reaches_kernel(x, weight) if bias is None else reaches_kernel(x, weight, bias)
     if not ((straight or are_float32(x, weight, bias)) and _fit(x, weight, bias)):
@@ -85,6 +85,7 @@ def _fit(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
 
 @torch.library.register_fake("sgemm::linear")
 def _(x, weight, bias=None, activation=None, kernel="auto"):
+    _check_activation("sgemm::linear", activation)
     register_lowerings(["linear"])
     register_if_loaded()
     tensors = [t for t in (x, weight, bias) if t is not None]
@@ -174,19 +175,14 @@ def _check_activation(name: str, activation: str | None) -> None:
         )
 
 
-def _autograd(keyset, x, weight, bias=None, activation=None, kernel="auto") -> Tensor:
+def _differentiated(keyset, x, weight, bias=None, activation=None, kernel="auto") -> Tensor:
     _check_activation("sgemm::linear", activation)
-    if not is_wanted(x, weight, bias):
-        below_autograd = keyset & torch._C._after_autograd_keyset
-        return _redispatch(below_autograd, x, weight, bias, activation, kernel)
     if activation == "relu":
         return SgemmLinear.at_level(keyset, x, weight, bias, activation, kernel)
     return ACTIVATIONS[activation](SgemmLinear.at_level(keyset, x, weight, bias, None, kernel))
 
 
-_library = torch.library.Library("sgemm", "IMPL")
-_redispatch = _linear._handle.redispatch_boxed
-implement(_library, "linear", _autograd)
+implement("linear", _differentiated)
 
 
 @torch.library.register_vmap("sgemm::linear")
@@ -201,10 +197,11 @@ def _(info, in_dims, x, weight, bias=None, activation=None, kernel="auto"):
     rows = x.unsqueeze(1) if x.dim() == 2 else x.flatten(1, -2)
     result = torch.ops.sgemm.bmm(rows, weight.mT, kernel)
     if bias is not None:
-        if bias.shape[-1 if of_bias != bias.dim() - 1 else 0] != weight.shape[1]:
+        bias = bias if of_bias is None else bias.movedim(of_bias, 0).unsqueeze(1)
+        if bias.shape[-1] != weight.shape[1]:
             raise RuntimeError(
                 f"sgemm::linear: argument 'bias' has shape {list(bias.shape)} under vmap; "
                 f"accepted: {weight.shape[1]} elements, the rows of 'weight'"
             )
-        result = result + (bias if of_bias is None else bias.movedim(of_bias, 0).unsqueeze(1))
+        result = result + bias
     return ACTIVATIONS[activation](result).reshape(*x.shape[:-1], weight.shape[1]), 0

@@ -112,14 +112,27 @@ def with_primals(jvp: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return function
 
 
-def implement(library: torch.library.Library, name: str, autograd: Callable) -> None:
-    """Registers an operator's kernel for autograd, autograd(keyset, *args, **kwargs)."""
-    library.impl(name, autograd, "Autograd", with_keyset=True)
+_library = torch.library.Library("sgemm", "IMPL")
+
+
+def implement(name: str, wanted: Callable) -> None:
+    """Registers an operator's kernel for autograd.
+
+    It is wanted(keyset, *args, **kwargs) where a derivative is wanted, else the kernels below.
+    """
+    redispatch = getattr(torch.ops.sgemm, name).default._handle.redispatch_boxed
+
+    def autograd(keyset, *args, **kwargs):
+        if is_wanted(*args, *kwargs.values()):
+            return wanted(keyset, *args, **kwargs)
+        return redispatch(keyset & _after_autograd, *args, **kwargs)
+
+    _library.impl(name, autograd, "Autograd", with_keyset=True)
     for backend in ("CPU", "CUDA"):
-        _shorten(library, name, autograd, backend)
+        _shorten(name, autograd, backend)
 
 
-def _shorten(library: torch.library.Library, name: str, autograd: Callable, backend: str) -> None:
+def _shorten(name: str, autograd: Callable, backend: str) -> None:
     """Calls that need no derivative skip the dispatcher, half of their time.
 
     A key of one device comes before the alias of all. Where no mode, subclass or transform has a
@@ -141,4 +154,4 @@ def _shorten(library: torch.library.Library, name: str, autograd: Callable, back
         except RuntimeError as failure:
             raise out_of_memory(failure, backend == "CUDA") from None
 
-    library.impl(name, shortened, key, with_keyset=True)
+    _library.impl(name, shortened, key, with_keyset=True)

@@ -39,7 +39,8 @@ from torch_sgemm.distributed import register_if_loaded
 from torch_sgemm.inductor import register_lowerings
 
 _DIMS = {"mm": 2, "addmm": 2, "bmm": 3, "baddbmm": 3}
-_NAMES = [*_DIMS, *(f"{name}_out" for name in _DIMS), "gemm_"]
+WRITERS = [*(f"{name}_out" for name in _DIMS), "gemm_"]
+_NAMES = [*_DIMS, *WRITERS]
 
 
 def product_shape(op: str, a: Tensor, b: Tensor, dims: int) -> list[int | torch.SymInt]:
@@ -149,6 +150,5 @@ def _resolve_negative(name: str) -> None:
     _resolving.impl(name, resolved, "Negative")
 
 
-for _name in _NAMES:
-    if _name not in _DIMS:
-        _resolve_negative(_name)
+for _name in WRITERS:
+    _resolve_negative(_name)

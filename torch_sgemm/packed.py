@@ -110,16 +110,19 @@ class PackedMatrix:
             RuntimeError: an argument of another shape, dtype or device; ``kernel`` is unknown or
                 can't take the product; b is frozen, but has been written when a stream is captured.
         """
-        return self.product(a, c, kernel, float(beta), float(alpha))
+        return self._product(a, self.matrix(), c, kernel, float(beta), float(alpha))
 
-    def linear(self, x: Tensor, bias: Tensor | None, activation: str | None, kernel: str) -> Tensor:
-        """activation(x @ b + bias) for x of shape (..., k)."""
-        result = self.product(rows_of(x), bias, kernel, activation=activation)
-        return with_shape(result, (*x.shape[:-1], self.shape[1]))
+    def linear(
+        self, x: Tensor, b: Tensor, bias: Tensor | None, activation: str | None, kernel: str
+    ) -> Tensor:
+        """activation(x @ b + bias) for x of shape (..., k); b is :meth:`matrix`."""
+        result = self._product(rows_of(x), b, bias, kernel, activation=activation)
+        return with_shape(result, (*x.shape[:-1], b.shape[1]))
 
-    def product(
+    def _product(
         self,
         a: Tensor,
+        b: Tensor,
         c: Tensor | None,
         kernel: str,
         beta: float = 1.0,
@@ -127,7 +130,6 @@ class PackedMatrix:
         activation: str | None = None,
     ) -> Tensor:
         """activation(beta c + alpha a @ b), in one kernel where nobody watches."""
-        b = self.matrix()
         if reaches_kernel(a, b) if c is None else reaches_kernel(a, b, c):
             function, keys = _KERNELS[a.is_cuda]
             try:
