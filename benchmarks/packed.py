@@ -59,13 +59,10 @@ def show(found: dict) -> None:
 
 def cells(found: dict) -> tuple[list[str], list[list[str]]]:
     """One line a weight, one column a number of rows: unpacked / packed."""
-    ratios: dict[tuple[str, int], list[str]] = {}
-    for r in found["rows"]:
-        text = tables.verdict(r) or f"{r['percent_of_torch'] / 100:.2f}"
-        ratios.setdefault((r["weight"], r["m"]), []).append(text)
+    ratios = tables.ratios(found["rows"], "weight", "m")
     counts = sorted({m for _, m in ratios})
     lines = [
-        [weight, *(" / ".join(ratios.get((weight, m), [tables.NONE])) for m in counts)]
+        [weight, *(ratios.get((weight, m), tables.NONE) for m in counts)]
         for weight in dict.fromkeys(weight for weight, _ in ratios)
     ]
     return ["weight", *(f"{m} rows" if m > 1 else "1 row" for m in counts)], lines

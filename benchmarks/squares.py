@@ -76,13 +76,9 @@ def show(found: dict) -> None:
 
 def cells(found: dict) -> tuple[list[str], list[list[str]]]:
     """One line a size, one column a layout: what torch.mm takes, divided by what ours does."""
-    ratios: dict[tuple[int, str], list[str]] = {}
-    for r in found["rows"]:
-        text = tables.verdict(r) or f"{r['percent_of_torch'] / 100:.2f}"
-        ratios.setdefault((r["size"], r["ops"]), []).append(text)
-    sizes = dict.fromkeys(size for size, _ in ratios)
+    ratios = tables.ratios(found["rows"], "size", "ops")
     rows = [
-        [f"{size}³", *(" / ".join(ratios.get((size, ops), [tables.NONE])) for ops in LAYOUTS)]
-        for size in sizes
+        [f"{size}³", *(ratios.get((size, ops), tables.NONE) for ops in LAYOUTS)]
+        for size in dict.fromkeys(size for size, _ in ratios)
     ]
     return ["size", *LAYOUTS], rows

@@ -79,6 +79,15 @@ def errors(row: dict, side: str = "") -> str:
     return f"{digits(row[f'{side}error_max'])} / {row[f'{side}error_mean']:.2f}"
 
 
+def ratios(rows: Sequence[dict], line: str, column: str) -> dict[tuple, str]:
+    """What torch takes, divided by what ours does, by two keys of the rows; several as ``a / b``."""
+    found: dict[tuple, list[str]] = {}
+    for row in rows:
+        text = verdict(row) or f"{row['percent_of_torch'] / 100:.2f}"
+        found.setdefault((row[line], row[column]), []).append(text)
+    return {key: " / ".join(texts) for key, texts in found.items()}
+
+
 def verdict(row: dict) -> str:
     """What a row's figures are worth: empty if all is well."""
     if "failed" in row:
