@@ -57,14 +57,22 @@ inline void launch_sum(const float* partials, int64_t slices, const Problem& p, 
          slices, groups, p);
 }
 
-// The same as for_each_piece(), where D can't add up pieces of k: `sums` does, for a part of a matrix at a time.
+// For a part of a matrix at a time, calls `run` for slices of at most `depth` of k, to compute each into its D in
+// `sums`; then the part is their sum.
 template <class Run>
-void for_each_piece_apart(const Problem& p, const Part& largest, int64_t k, float* sums, const Context& context,
-                          const Run& run) {
+void for_each_slice(const Problem& p, const Part& largest, int64_t depth, float* sums, const Context& context,
+                    const Run& run) {
   for_each_piece(p, {largest.m, largest.n, p.k, 1}, [&](const Problem& part) {
-    const Problem raw = product_of_slices(part, sums);
-    for_each_piece(raw, {raw.m, raw.n, k, 1}, run);
-    launch_sum(sums, 1, part, context);
+    Problem whole = product_of_slices(part, sums);
+    int64_t count = 0;
+    for_each_piece(whole, {part.m, part.n, depth, 1}, [&](Problem slice) {
+      slice.beta = 0;
+      slice.d = whole.d;
+      whole.d.data += part.m * part.n;
+      run(slice);
+      ++count;
+    });
+    launch_sum(sums, count, part, context);
   });
 }
 

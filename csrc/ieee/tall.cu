@@ -51,9 +51,12 @@ void launch_piece(const Problem& problem, const Context& context) {
 
 void Tall::launch(const Problem& p, const Context& context) {
   const int64_t most = tall_piece(p.k);
-  const auto run = [&](const Problem& piece) { launch_piece(piece, context); };
-  if (p.k <= most || adds_up_in_d(p)) return for_each_piece(p, {p.m, p.n, most, p.batch}, run);
-  for_each_piece_apart(p, tall_part(p), most, static_cast<float*>(context.workspace), context, run);
+  const auto run = [&](const Problem& slice) {
+    for_each_piece(slice, {slice.m, slice.n, most, slice.batch},
+                   [&](const Problem& piece) { launch_piece(piece, context); });
+  };
+  if (p.k <= most || adds_up_in_d(p)) return run(p);
+  for_each_slice(p, tall_part(p), p.k, static_cast<float*>(context.workspace), context, run);
 }
 
 }  // namespace sgemm::ieee

@@ -220,10 +220,13 @@ void launch_piece(const Problem& p, const Plan& plan, char* packed, const Contex
 
 template <class Row>
 void launch_split(const Problem& p, const Plan& plan, char* packed, const Context& context) {
-  const auto run = [&](const Problem& piece) { launch_piece<Row>(piece, plan, packed, context); };
-  if (plan.adds_up_in_d(p)) return for_each_piece(p, {plan.m, plan.n, plan.k(), plan.batch}, run);
+  const auto run = [&](const Problem& slice) {
+    for_each_piece(slice, {plan.m, plan.n, plan.k(), plan.batch},
+                   [&](const Problem& piece) { launch_piece<Row>(piece, plan, packed, context); });
+  };
+  if (plan.adds_up_in_d(p)) return run(p);
   char* const sums = static_cast<char*>(context.workspace) + pieces_at(Row::kShape, p, plan);
-  for_each_piece_apart(p, {plan.m, plan.n}, plan.k(), reinterpret_cast<float*>(sums), context, run);
+  for_each_slice(p, {plan.m, plan.n}, p.k, reinterpret_cast<float*>(sums), context, run);
 }
 
 }  // namespace

@@ -60,22 +60,12 @@ void launch_piece(const Problem& problem, const Context& context) {
 
 void TallProduct::launch(const Problem& p, const Context& context) {
   const TallSlices cut = tall_slices(p);
-  const auto launch_pieces = [&](const Problem& slice) {
+  const auto run = [&](const Problem& slice) {
     for_each_piece(slice, {slice.m, slice.n, cut.piece, slice.batch},
                    [&](const Problem& piece) { launch_piece(piece, context); });
   };
-  if (cut.in_d) return launch_pieces(p);
-  float* const sums = static_cast<float*>(context.workspace);
-  for_each_piece(p, {cut.part.m, cut.part.n, p.k, 1}, [&](const Problem& part) {
-    Problem whole = product_of_slices(part, sums);
-    for_each_piece(whole, {part.m, part.n, cut.slice, 1}, [&](Problem slice) {
-      slice.beta = 0;
-      slice.d = whole.d;
-      whole.d.data += part.m * part.n;
-      launch_pieces(slice);
-    });
-    launch_sum(sums, cut.count, part, context);
-  });
+  if (cut.in_d) return run(p);
+  for_each_slice(p, cut.part, cut.slice, static_cast<float*>(context.workspace), context, run);
 }
 
 Redone redone_in_rows() { return redone_here(); }
