@@ -80,7 +80,7 @@ def errors(row: dict, side: str = "") -> str:
 
 
 def ratios(rows: Sequence[dict], line: str, column: str) -> dict[tuple, str]:
-    """What torch takes, divided by what ours does, by two keys of the rows; several as ``a / b``."""
+    """What torch takes divided by what ours does, by two keys of the rows; several: ``a / b``."""
     found: dict[tuple, list[str]] = {}
     for row in rows:
         text = verdict(row) or f"{row['percent_of_torch'] / 100:.2f}"
