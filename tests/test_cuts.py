@@ -15,13 +15,15 @@ import torch_sgemm
 # On an H200.
 SHAPES = {
     # Tiles of 16 x 16 by clusters of 1, 2, 4 and 8 blocks, of 32 x 16 and the other way round, of
-    # 32 x 32; each with whole tiles and steps of k and with parts of them; slices of k.
+    # 32 x 32; each with whole tiles and steps of k and with parts of them; slices of k; an operand
+    # that many blocks read.
     "ieee_small": (
         (16, 16, 16), (1, 9, 3), (64, 48, 128), (130, 61, 127), (33, 17, 300), (96, 80, 513),
         (64, 64, 1000), (30, 33, 5003), (24, 20, 20001), (320, 320, 320), (319, 333, 63),
         (700, 600, 40), (5, 3000, 30), (3001, 7, 41), (1000, 1000, 17), (32, 32, 65536),
         (16, 20, 100003), (90, 100, 9001), (44, 301, 711), (353, 39, 718), (130, 211, 760),
         (75, 356, 1394), (296, 100, 683), (156, 182, 1200), (1152, 10, 4070),
+        (4, 1000, 64), (600, 4, 200), (12, 3392, 90), (2048, 28, 128),
     ),
     # Clusters of 4, 3 and 2 blocks a tile, and of one; slices of k; all blocks sharing few tiles;
     # whole tiles, and those left over shared; several tiles a block; one, upright and swapped.

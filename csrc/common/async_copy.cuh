@@ -7,12 +7,22 @@
 
 namespace sgemm {
 
-// BYTES (4 or 16), of which the first `valid` are read; the rest becomes zero.
+// BYTES (4 or 16), of which the first `valid` are read; the rest becomes zero. `shared`: blocks on all multiprocessors
+// read the same at about the same time; 16 bytes go through the L1 cache then, or requests for a line would queue at
+// the L2 cache, and past it otherwise.
 template <int BYTES>
-__device__ __forceinline__ void copy_async(float* target, const float* source, int valid) {
+__device__ __forceinline__ void copy_async(float* target, const float* source, int valid, bool shared = false) {
   const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(target));
   if constexpr (BYTES == 16)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(source), "r"(valid) : "memory");
+    asm volatile(
+        "{\n"
+        ".reg .pred shared;\n"
+        "setp.ne.b32 shared, %3, 0;\n"
+        "@shared cp.async.ca.shared.global.L2::128B [%0], [%1], 16, %2;\n"
+        "@!shared cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;\n"
+        "}" ::"r"(to),
+        "l"(source), "r"(valid), "r"(static_cast<int>(shared))
+        : "memory");
   else
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(source), "r"(valid) : "memory");
 }

@@ -59,7 +59,7 @@ __device__ __forceinline__ void load_b(float* to, const SkinnyJob& job, const Sk
     for (int i = threadIdx.x; i < WIDTH * DEPTH / 4; i += kThreads) {
       const int col = i / (DEPTH / 4), q = i % (DEPTH / 4) * 4;
       const int valid = col < cols && q < depth ? 4 * min(4, depth - q) : 0;
-      copy_async<16>(to + col * COL_PITCH + q, valid ? from + (row + q) + col * part.b.col : from, valid);
+      copy_async<16>(to + col * COL_PITCH + q, valid ? from + (row + q) + col * part.b.col : from, valid, true);
     }
   } else {
     const bool along_k = part.b.row == 1;

@@ -4,7 +4,8 @@
 //         blocks of a cluster, so that each warp has a few steps only. Their reads are under way at once, straight to
 //         shared memory; a warp waits for nothing but its own. The warps' sums are added at the end, then the blocks'.
 // Long k: slices of it are products of their own, added up by a kernel behind.
-// Reads:  any strides, 16 bytes at a time where neighbours allow it.
+// Reads:  any strides, 16 bytes at a time where neighbours allow it; through the L1 cache what many blocks read, for
+//         these come for it at the same time, and the L2 cache gives a line to one after the other.
 #pragma once
 #include "../common/cluster.cuh"
 #include "../common/dependent_launch.cuh"
@@ -20,6 +21,7 @@ struct SmallJob {
   bool sliced;   // d's batch are slices of k
   uint32_t tiles_m, tiles_n;
   bool a_vector, b_vector;  // can be read 16 bytes at a time
+  bool a_shared, b_shared;  // read through the L1 cache
 };
 
 // TILE counts kSmallTiles.
@@ -36,7 +38,8 @@ struct SmallRing {
   static constexpr int kBytes = Small::kWarps * kWarpFloats * static_cast<int>(sizeof(float));
 };
 
-template <int TILE, bool A_ALONG_K, bool B_ALONG_K>
+// SHARED: an operand may be. Without, the code is shorter, which is a twentieth of the smallest products' time.
+template <int TILE, bool A_ALONG_K, bool B_ALONG_K, bool SHARED>
 __global__ void __launch_bounds__(Small::kThreads, kSmallTiles[TILE].resident[A_ALONG_K][B_ALONG_K])
     small(const __grid_constant__ SmallJob job) {
   using R = SmallRing<TILE, A_ALONG_K, B_ALONG_K>;
@@ -59,9 +62,9 @@ __global__ void __launch_bounds__(Small::kThreads, kSmallTiles[TILE].resident[A_
   const int64_t first = k0 + warp * kDepth;
   const auto inside = [](int64_t left, int most) { return static_cast<int>(min(int64_t{most}, left)); };
   typename R::ReaderA a(p.a.data + p.a.batch.offset(matrix) + m0 * p.a.row + first * p.a.col, p.a.row, p.a.col,
-                        inside(p.m - m0, A::kRows), job.a_vector, kTurn);
+                        inside(p.m - m0, A::kRows), job.a_vector, SHARED && job.a_shared, kTurn);
   typename R::ReaderB b(p.b.data + p.b.batch.offset(matrix) + n0 * p.b.col + first * p.b.row, p.b.col, p.b.row,
-                        inside(p.n - n0, B::kRows), job.b_vector, kTurn);
+                        inside(p.n - n0, B::kRows), job.b_vector, SHARED && job.b_shared, kTurn);
   float* const ring = memory + warp * R::kWarpFloats;
   int64_t left = depth - warp * kDepth;  // of k, from the next step to be read
   const auto read = [&](float* stage) {

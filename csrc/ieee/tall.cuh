@@ -32,7 +32,7 @@ __device__ __forceinline__ void load_panel(float* to, const TallJob& job, const 
   if (job.b_vector) {
     for (int x = threadIdx.x; x < job.depth * kQuads; x += Tall::kThreads) {
       const int q = x / kQuads, col = x % kQuads * 4;
-      copy_async<16>(to + q * COLS + col, from + q * b.row + col, q < rows ? 4 * max(0, min(4, cols - col)) : 0);
+      copy_async<16>(to + q * COLS + col, from + q * b.row + col, q < rows ? 4 * max(0, min(4, cols - col)) : 0, true);
     }
   } else {
     const int lane = threadIdx.x % 32;
@@ -211,7 +211,7 @@ __global__ void __launch_bounds__(Tall::kThreads, kTallTiles[TILE].blocks) tall(
     return static_cast<int>(min(int64_t{A::kRows}, p.m - int64_t{index} * A::kRows));
   };
   typename S::Reader reader(p.a.data + p.a.batch.offset(entry) + int64_t{tile} * A::kRows * p.a.row, p.a.row, p.a.col,
-                            rows_left(tile), job.a_vector, kDepth);
+                            rows_left(tile), job.a_vector, false, kDepth);
   const int64_t to_next_tile = int64_t{stride} * A::kRows * p.a.row - job.depth * p.a.col;
   uint32_t next = tile;  // to be read
   int begin = 0;         // of its k

@@ -61,9 +61,10 @@ class WarpReader {
   using Panel = WarpPanel<ALONG_K, N, LANES>;
 
   // From `data` on, `stride` from row to row; of the panel's rows so many are inside. Steps are `advance` apart.
+  // `shared` is copy_async's.
   __device__ __forceinline__ WarpReader(const float* data, int64_t stride, int64_t k_stride, int rows, bool vector,
-                                        int64_t advance)
-      : vector_(vector) {
+                                        bool shared, int64_t advance)
+      : vector_(vector), shared_(shared) {
     const int lane = threadIdx.x % 32, first = vector ? 4 * lane : lane;
     const int64_t across = ALONG_K ? stride : k_stride, along = ALONG_K ? k_stride : stride;
     line_ = first / kLength;
@@ -92,7 +93,7 @@ class WarpReader {
       const int bytes = 4 * max(0, min(4, left));
 #pragma unroll
       for (int line = 0; line < kLines; line += kLinesOfQuads, from += apart_)
-        copy_async<16>(to + line * Panel::kPitch, from, line < lines ? bytes : 0);
+        copy_async<16>(to + line * Panel::kPitch, from, line < lines ? bytes : 0, shared_);
     } else {
 #pragma unroll 4
       for (int line = 0; line < kLines; line += kLinesOfSingles, from += apart_)
@@ -109,7 +110,7 @@ class WarpReader {
   static constexpr int kLinesOfQuads = 128 / kLength, kLinesOfSingles = kLength < 32 ? 32 / kLength : 1;
   static_assert(32 % kLength == 0 || kLength == 64, "a lane's copies all begin at the same place of a line");
 
-  bool vector_;
+  bool vector_, shared_;
   int line_, at_, left_, place_;
   int64_t along_, apart_, advance_;
   const float* from_;
