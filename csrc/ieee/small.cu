@@ -12,9 +12,10 @@ namespace {
 constexpr int64_t kManyBlocks = 32;
 
 // Whether an operand of so many rows along m or n, that so many blocks read, is better read through the L1 cache. Not
-// where each copies few rows along k, or lines of 64 bytes: these are few requests as it is.
+// where each copies few rows along k, or lines of 64 bytes: these are few requests as it is. One that is read element
+// by element goes there anyway.
 bool is_shared(const SmallRead& read, int64_t rows, int64_t blocks) {
-  return blocks >= kManyBlocks && (read.along_k ? rows > 2 : rows < 16);
+  return read.vector && blocks >= kManyBlocks && (read.along_k ? rows > 2 : rows < 16);
 }
 
 template <int TILE, bool A_ALONG_K, bool B_ALONG_K>
@@ -33,7 +34,6 @@ void launch_tile(const Problem& p, const SmallPlan& plan, const Context& context
   constexpr SmallTile kTile = kSmallTiles[TILE];
   const SmallRead a = small_read(p.a), b = small_read(transposed(p.b));
   const int64_t tiles_m = ceil_div(p.m, kTile.rows()), tiles_n = ceil_div(p.n, kTile.cols());
-  const auto entries = [&p](const ConstMatrix& x) { return x.batch.none() ? p.batch : 1; };
   SmallJob job = {p,
                   ceil_div(ceil_div(p.k, plan.cluster * plan.slices), 4) * 4,
                   plan.slices > 1,
@@ -41,8 +41,8 @@ void launch_tile(const Problem& p, const SmallPlan& plan, const Context& context
                   static_cast<uint32_t>(tiles_n),
                   a.vector,
                   b.vector,
-                  is_shared(a, p.m, tiles_n * entries(p.a)),
-                  is_shared(b, p.n, tiles_m * entries(p.b))};
+                  is_shared(a, p.m, tiles_n * p.batch / matrices(p.a, p.batch)),
+                  is_shared(b, p.n, tiles_m * p.batch / matrices(p.b, p.batch))};
   float* const partials = static_cast<float*>(context.workspace);
   if (job.sliced) {
     job.p = product_of_slices(p, partials);
