@@ -64,6 +64,10 @@ struct Problem {
   ConstMatrix c;  // m x n; never read when beta is 0
   Matrix d;       // m x n; c itself when the product is in place
   Activation activation = Activation::kNone;
+
+  // Of k, so much lies in memory before A's and B's first, and C is its sum: D adds up pieces of k, and alpha and beta
+  // are 1. A kernel that has to compute an element again does so from there (common/in_order.cuh).
+  int64_t k_before = 0;
 };
 
 // What a kernel reads directly; anything else is packed into such a copy first.

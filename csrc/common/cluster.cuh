@@ -31,13 +31,14 @@ __device__ __forceinline__ void sync(uint32_t blocks) {
 }
 
 // The sum of the words of all blocks, in the order of their ranks, that lie where `own` does in this block's shared
-// memory.
-__device__ __forceinline__ float sum(const float* own, uint32_t blocks) {
+// memory. `add` adds two.
+template <class Add>
+__device__ __forceinline__ float sum(const float* own, uint32_t blocks, const Add& add) {
 #if __CUDA_ARCH__ >= 900
   if (blocks > 1) {
-    float total = 0;
-    for (uint32_t rank = 0; rank < blocks; ++rank)
-      total += *cooperative_groups::this_cluster().map_shared_rank(own, rank);
+    float total = *cooperative_groups::this_cluster().map_shared_rank(own, 0);
+    for (uint32_t rank = 1; rank < blocks; ++rank)
+      total = add(total, *cooperative_groups::this_cluster().map_shared_rank(own, rank));
     return total;
   }
 #endif

@@ -2,13 +2,26 @@
 #pragma once
 #include "activation.h"
 #include "dependent_launch.cuh"
+#include "in_order.cuh"
 #include "launch_cluster.cuh"
 #include "views.h"
 
 namespace sgemm {
 
-constexpr int kReadAtOnce = 20;  // slices: one after the other, each would wait for memory
-constexpr int kSumThreads = 256, kSumGroups = 8;
+constexpr int kSumThreads = 256;
+
+// The element whose slices, `count` apart, come to no finite sum; the same with C where C is the sum of what lies
+// before them.
+static __device__ __noinline__ float sum_again(const float* slice, int64_t slices, int64_t count, const Problem& p,
+                                               int64_t i, int64_t j) {
+  float sum = p.k_before > 0 ? *p.c.at(i, j) : 0.0f;
+  bool finite = is_finite(sum);  // a slice's infinity may hide a conflict
+  for (int64_t s = 0; s < slices; ++s, slice += count) {
+    finite = finite && is_finite(*slice);
+    sum = AddParts()(sum, *slice);
+  }
+  return in_order(p, 0, i, j, finite || is_nan_of_operands(sum) ? sum : conflict());
+}
 
 // D = f(alpha * (the slices' sum) + beta * C). A block's threads are in `groups`, each with a part of the slices for
 // the same elements; parts are summed first to last, and then these sums.
@@ -37,8 +50,13 @@ static __global__ void __launch_bounds__(kSumThreads)
     for (int g = 1; g < groups; ++g) sum += sums[g * elements + element];
   }
   if (x >= count) return;
+  float add = p.beta != 0 ? *p.c.at(i, j) : 0.0f;
+  if (!is_finite(p.k_before > 0 ? sum + add : sum)) {
+    sum = sum_again(partials + x, slices, count, p, i, j);
+    if (p.k_before > 0) add = 0;
+  }
   float value = p.alpha * sum;
-  if (p.beta != 0) value += p.beta * *p.c.at(i, j);
+  if (p.beta != 0) value += p.beta * add;
   *p.d.at(i, j) = activated(p.activation, value);
 }
 
@@ -47,12 +65,13 @@ inline Problem product_of_slices(Problem p, float* partials) {
   p.d = {partials, p.m, p.n, p.n, 1, p.m * p.n};
   p.alpha = 1;
   p.beta = 0;
-  p.activation = Activation::kNone;  // of the sum
+  p.activation = Activation::kNone;  // of the sum, as k_before is
+  p.k_before = 0;
   return p;
 }
 
 inline void launch_sum(const float* partials, int64_t slices, const Problem& p, const Context& context) {
-  const int groups = slices > kReadAtOnce ? kSumGroups : 1;
+  const int groups = sum_groups(slices);
   launch(sum_slices, ceil_div(p.m * p.n, kSumThreads / groups), kSumThreads, 0, 1, true, context.stream, partials,
          slices, groups, p);
 }
@@ -67,6 +86,7 @@ void for_each_slice(const Problem& p, const Part& largest, int64_t depth, float*
     int64_t count = 0;
     for_each_piece(whole, {part.m, part.n, depth, 1}, [&](Problem slice) {
       slice.beta = 0;
+      slice.k_before = 0;
       slice.d = whole.d;
       whole.d.data += part.m * part.n;
       run(slice);

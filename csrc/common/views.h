@@ -23,7 +23,8 @@ inline Problem transposed(const Problem& p) {
           transposed(p.a),
           transposed(p.c),
           transposed(p.d),
-          p.activation};
+          p.activation,
+          p.k_before};
 }
 
 // Whether matrices are whole groups of COUNT elements apart.
@@ -77,6 +78,10 @@ MatrixView<T> block(const MatrixView<T>& x, int64_t batch, int64_t i, int64_t j,
   return {x.data + x.batch.offset(batch) + i * x.row + j * x.col, rows, cols, x.row, x.col, x.batch};
 }
 
+// Whether pieces of k may be added up in D: only where it is nothing but their sum. Times alpha, or beside a larger C,
+// each would be rounded as the result is.
+inline bool adds_up_in_d(const Problem& p) { return p.alpha == 1 && p.beta == 0; }
+
 // Calls `run` for pieces of at most `largest`'s m, n, k and batch, one after the other: those of k are added up in D.
 // None begins within a group of the batch and ends in another.
 template <class Run>
@@ -102,15 +107,13 @@ void for_each_piece(const Problem& p, const Problem& largest, const Run& run) {
           if (q > 0) {
             piece.beta = 1;
             piece.c = {piece.d.data, piece.m, piece.n, p.d.row, p.d.col, p.d.batch};
+            if (adds_up_in_d(p)) piece.k_before = q;
           }
           if (q + piece.k < p.k) piece.activation = Activation::kNone;  // of the last piece
           run(piece);
         }
   }
 }
-
-// Whether D may add up pieces of k, each times alpha: with a larger alpha one may overflow where their sum doesn't.
-inline bool adds_up_in_d(const Problem& p) { return p.alpha >= -1 && p.alpha <= 1; }
 
 // The largest part of a matrix of m x n, with all of its columns if that can be, whose `count` copies fit into `bytes`.
 struct Part {
@@ -123,6 +126,11 @@ inline Part part_of(const Problem& p, int64_t count, int64_t bytes) {
   part.n = std::clamp<int64_t>(elements / part.m, 1, std::max<int64_t>(1, p.n));
   return part;
 }
+
+// How slices of k are added up: so many are read at once, for one after the other each would wait for memory. More of
+// them are added up in groups first.
+inline constexpr int kReadAtOnce = 20, kSumGroups = 8;
+inline constexpr int sum_groups(int64_t slices) { return slices > kReadAtOnce ? kSumGroups : 1; }
 
 // What a product reads of A and B, and all that it reads and writes, at least.
 inline double operand_bytes(const Problem& p) {

@@ -114,15 +114,16 @@ LargeLayout large_layout(const Problem& problem, const LargePlan& plan) {
 
 double Large::seconds(const Problem& p, const Device& device) {
   double seconds = 0;
-  for_each_large_piece(p, [&](const Problem& piece) { seconds += large_plan(piece, device).seconds; });
+  for_each_piece(p, large_pieces(p), [&](const Problem& piece) { seconds += large_plan(piece, device).seconds; });
   return std::max(seconds, kLaunchSeconds);  // where there is nothing to compute
 }
 
 size_t Large::workspace(const Problem& p, const Device& device) {
   size_t most = 0;
-  for_each_large_piece(
-      p, [&](const Problem& piece) { most = std::max(most, large_layout(piece, large_plan(piece, device)).total); });
-  return most;
+  for_each_piece(p, large_pieces(p), [&](const Problem& piece) {
+    most = std::max(most, large_layout(piece, large_plan(piece, device)).total);
+  });
+  return large_slices_bytes(p) + most;
 }
 
 }  // namespace sgemm::ieee

@@ -24,7 +24,8 @@ struct LargeMaps {
 
 struct LargeShared {
   uint64_t full[kLargeStages], empty[kLargeStages];
-  bool last;  // of the blocks that share a tile
+  bool last;          // of the blocks that share a tile
+  LargePart redo[2];  // of shared tiles with sums that are not finite; a count of 0 if there is none
 };
 
 // The parts of a block, one after the other. All steps of the tiles left over, counted through, are dealt out evenly.
@@ -189,6 +190,7 @@ __device__ __forceinline__ void init(LargeShared& shared) {
     hopper::init_barrier(&shared.empty[threadIdx.x], Large::kThreads / 32);
     hopper::fence_barrier_init();
   }
+  if (threadIdx.x < 2) shared.redo[threadIdx.x].count = 0;
   __syncthreads();
   hopper::launch_dependents();
 }
@@ -231,8 +233,12 @@ __global__ void __launch_bounds__(Large::kBlockThreads, 1)
     }
     while (share.next(part)) {
       consumer.multiply(sum, part.steps);
-      if (part.count == 1 || add_up_parts(job, part, sum, shared.last, t)) store<Shape>(job, part.tile, sum, t);
+      if (part.count == 1 || add_up_parts(job, part, sum, shared.last, shared.redo[part.tile % 2], t))
+        store<Shape>(job, part.tile, sum, t);
     }
+    hopper::sync_some(1, Large::kThreads);
+    for (int i = 0; i < 2; ++i)
+      if (shared.redo[i].count) redo_parts(job, shared.redo[i].tile, shared.redo[i].place, shared.redo[i].count, t);
   };
   share_out(produce, consume);
 }

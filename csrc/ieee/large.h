@@ -43,12 +43,23 @@ struct LargeLayout {
 };
 LargeLayout large_layout(const Problem& p, const LargePlan& plan);
 
-// The pieces whose m, n and k a tensor map can count.
-template <class Run>
-void for_each_large_piece(const Problem& p, const Run& run) {
+// Pieces whose m, n and k a tensor map can count. Those of a longer k are slices, added up in the workspace in front of
+// all else.
+inline constexpr int64_t kLargeExtent = int64_t{1} << 30;
+inline Problem large_pieces(const Problem& p) {
   Problem largest = p;
-  largest.m = largest.n = largest.k = int64_t{1} << 30;
-  for_each_piece(p, largest, run);
+  largest.m = largest.n = largest.k = kLargeExtent;
+  if (p.k <= kLargeExtent) return largest;
+  const Part part = part_of(p, ceil_div(p.k, kLargeExtent), int64_t{32} << 20);
+  largest.m = part.m;
+  largest.n = part.n;
+  largest.batch = 1;
+  return largest;
+}
+inline size_t large_slices_bytes(const Problem& p) {
+  if (p.k <= kLargeExtent) return 0;
+  const Problem largest = large_pieces(p);
+  return ceil_div(4 * ceil_div(p.k, kLargeExtent) * largest.m * largest.n, 256) * 256;
 }
 
 }  // namespace sgemm::ieee

@@ -57,15 +57,20 @@ void launch_piece(const Problem& problem, const LargePlan& plan, const Context& 
 }  // namespace
 
 void Large::launch(const Problem& p, const Context& context) {
-  for_each_large_piece(p, [&](const Problem& piece) {
+  Context behind = context;
+  behind.workspace = static_cast<char*>(context.workspace) + large_slices_bytes(p);
+  const auto run = [&](const Problem& piece) {
     const LargePlan plan = large_plan(piece, *context.device);
     const auto launch = plan.cluster == 0   ? launch_piece<LargeShape<1>, large>
                         : plan.cluster == 1 ? launch_piece<LargeShape<2>, large_in_clusters<1>>
                         : plan.cluster == 2 ? launch_piece<LargeShape<2>, large_in_clusters<2>>
                         : plan.cluster == 3 ? launch_piece<LargeShape<2>, large_in_clusters<3>>
                                             : launch_piece<LargeShape<2>, large_in_clusters<4>>;
-    launch(piece, plan, context);
-  });
+    launch(piece, plan, behind);
+  };
+  const Problem largest = large_pieces(p);
+  if (p.k <= kLargeExtent) return for_each_piece(p, largest, run);
+  for_each_slice(p, {largest.m, largest.n}, kLargeExtent, static_cast<float*>(context.workspace), context, run);
 }
 
 }  // namespace sgemm::ieee

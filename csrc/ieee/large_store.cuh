@@ -1,6 +1,7 @@
 // The ends of a large product's tiles: parts of k are added up, and results go to memory.
 #pragma once
 #include "../common/hopper.cuh"
+#include "../common/in_order.cuh"
 #include "../common/tile_order.cuh"
 #include "large.h"
 
@@ -51,11 +52,44 @@ struct LargePlace {
 };
 
 using LargeSums = float[Large::TM][Large::TN];
+constexpr int kLargeSums = Large::TM * Large::TN;
 
-// Leaves a part in memory. Returns whether it was the tile's last: then `sum` is that of all parts.
+// Stores a thread's sums of a shared tile, whose `count` parts are at `first`, if some are not finite: then the thread
+// has not done so.
+static __device__ __noinline__ void redo_parts(const LargeJob& job, int tile, int first, int count, int t) {
+  const Problem& p = job.p;
+  const float* const parts = job.parts + int64_t{first} * kLargeSums * Large::kThreads + t;
+  const auto sum_of = [&](int e) {
+    float sum = __ldcg(parts + e * Large::kThreads);
+    for (int i = 1; i < count; ++i)
+      sum = AddParts()(sum, __ldcg(parts + (int64_t{i} * kLargeSums + e) * Large::kThreads));
+    return sum;
+  };
+  bool finite = true;
+#pragma unroll 1
+  for (int e = 0; e < kLargeSums; ++e) finite = finite && is_finite(sum_of(e));
+  if (finite) return;
+  const TileIndex at = tile_at(tile, job.tiles_m, job.tiles_n, kTilesTogether);
+  const LargePlace place(t);
+#pragma unroll 1
+  for (int e = 0; e < kLargeSums; ++e) {
+    const int64_t i = int64_t{at.row} * Large::BM + place.row + LargePlace::row_on(e / Large::TN);
+    const int64_t j = int64_t{at.col} * Large::BN + place.col + LargePlace::col_on(e % Large::TN);
+    if (!p.d.contains(i, j)) continue;
+    float sum = sum_of(e);
+    if (!is_finite(sum)) sum = in_order(p, at.batch, i, j, sum);
+    float value = p.alpha * sum;
+    if (p.beta != 0) value += p.beta * *p.c.matrix(at.batch).at(i, j);
+    *p.d.matrix(at.batch).at(i, j) = value;
+  }
+}
+
+// Leaves a part in memory. Returns whether it was the tile's last: then `sum` is that of all parts, to be stored. A
+// thread of which some are not finite leaves that for later, and `part` in `redo`: here it would cost the loop its
+// registers.
 __device__ __forceinline__ bool add_up_parts(const LargeJob& job, const LargePart& part, LargeSums& sum, bool& last,
-                                             int t) {
-  constexpr int kSums = Large::TM * Large::TN, kThreads = Large::kThreads, kFloats = kSums * kThreads;
+                                             LargePart& redo, int t) {
+  constexpr int kSums = kLargeSums, kThreads = Large::kThreads, kFloats = kSums * kThreads;
   constexpr int kAtOnce = 64;  // reads: one after the other, each would wait for memory
   float(&all)[kSums] = reinterpret_cast<float(&)[kSums]>(sum);
   float* const parts = job.parts + int64_t{part.place} * kFloats + t;
@@ -80,7 +114,9 @@ __device__ __forceinline__ bool add_up_parts(const LargeJob& job, const LargePar
       for (int j = 0; j < kAtOnce; ++j) all[e + j] += add[j];
     }
   }
-  return true;
+  if (zero_if_finite(all) == 0) return true;
+  redo = part;
+  return false;
 }
 
 // Room for a warp's 4 x 4 sums a lane, on their way to memory.
@@ -198,18 +234,51 @@ __device__ __forceinline__ void store(const LargeJob& job, int tile, const Large
   }
 }
 
+// Where a cluster's blocks keep a thread's e-th sum, of the thread's number in its group: bytes in the ring.
+template <class Shape>
+__device__ __forceinline__ constexpr int place_in_ring(int group, int e, int of_group) {
+  return ((group * kLargeSums + e) * Shape::kGroupThreads + of_group) * static_cast<int>(sizeof(float));
+}
+
+// Of the blocks of 4 x 4 that a thread adds up, its block's and its group's, each `step`-th from `first` on: adds up
+// again what came to no finite sum. Sums go to the place of the thread's own part, which nobody else reads.
+template <class Shape>
+__device__ __noinline__ void redo_blocks(const LargeJob& job, int tile, char* ring, int t, int first, int step) {
+  const int group = t / Shape::kGroupThreads, of_group = t % Shape::kGroupThreads;
+  const TileIndex at = tile_at(tile, job.tiles_m, job.tiles_n, kTilesTogether);
+  const LargePlace place(of_group);
+#pragma unroll 1
+  for (int x = first * 16; x < kLargeSums; x = x % 16 == 15 ? x + 1 + (step - 1) * 16 : x + 1) {
+    const int row = first_row(x / 16) + x % 16 / 4, col = first_col(x / 16) + x % 4, e = row * Large::TN + col;
+    const int64_t i = int64_t{at.row} * Shape::kRows + place.row + LargePlace::row_on(row);
+    const int64_t j = int64_t{at.col} * Shape::kCols + place.col + LargePlace::col_on(col);
+    const auto part = [&](int n) {
+      return hopper::load_in_cluster(hopper::map_to_rank(
+          hopper::shared_address(ring) + place_in_ring<Shape>(n % Shape::kGroups, e, of_group), n / Shape::kGroups));
+    };
+    float sum = part(0);
+#pragma unroll 1
+    for (int n = 1; n < step; ++n) sum = AddParts()(sum, part(n));
+    if (!is_finite(sum)) {
+      if (job.slices > 1)
+        sum = as_slice(sum);
+      else if (job.p.d.contains(i, j))
+        sum = in_order(job.p, at.batch, i, j, sum);
+    }
+    *reinterpret_cast<float*>(ring + place_in_ring<Shape>(group, e, of_group)) = sum;
+  }
+}
+
 // The only tile of a cluster, whose blocks have a part of k each. All sums go to the ring, which has been used up; of
 // those at a place of the tile each thread there, of all groups and blocks, adds up and stores some.
 template <class Shape, int BLOCKS>
 __device__ __forceinline__ void store_cluster_tile(const LargeJob& job, int tile, const LargeSums& sum, char* ring,
                                                    int t) {
-  constexpr int kThreads = Shape::kGroupThreads, kParts = BLOCKS * Shape::kGroups;
+  constexpr int kParts = BLOCKS * Shape::kGroups;
   constexpr int kEach = (kSumBlocks + kParts - 1) / kParts;
   static_assert(Large::TM * Large::TN * Large::kThreads * 4 <= Shape::kRingBytes);
-  const int group = t / kThreads, of_group = t % kThreads;
-  const auto place = [of_group](int group, int e) {
-    return ((group * Large::TM * Large::TN + e) * kThreads + of_group) * static_cast<int>(sizeof(float));
-  };
+  const int group = t / Shape::kGroupThreads, of_group = t % Shape::kGroupThreads;
+  const auto place = [of_group](int group, int e) { return place_in_ring<Shape>(group, e, of_group); };
   hopper::sync_some(2, Large::kThreads);
 #pragma unroll
   for (int e = 0; e < Large::TM * Large::TN; ++e)
@@ -217,7 +286,7 @@ __device__ __forceinline__ void store_cluster_tile(const LargeJob& job, int tile
   hopper::arrive_cluster();
   hopper::wait_cluster();
   const int first = hopper::cluster_rank() * Shape::kGroups + group;
-  float total[kEach][4][4];
+  float total[kEach][4][4], zero = 0;
 #pragma unroll
   for (int n = 0; n < kEach; ++n) {
     const int b = first + n * kParts, origin = first_row(b) * Large::TN + first_col(b);
@@ -229,7 +298,7 @@ __device__ __forceinline__ void store_cluster_tile(const LargeJob& job, int tile
           hopper::map_to_rank(hopper::shared_address(ring) + place(i % Shape::kGroups, origin), i / Shape::kGroups);
 #pragma unroll
       for (int e = 0; e < 16; ++e)
-        part[i][e] = hopper::load_in_cluster(from + (e / 4 * Large::TN + e % 4) * kThreads * 4);
+        part[i][e] = hopper::load_in_cluster(from + (e / 4 * Large::TN + e % 4) * Shape::kGroupThreads * 4);
     }
 #pragma unroll
     for (int e = 0; e < 16; ++e) {
@@ -237,6 +306,19 @@ __device__ __forceinline__ void store_cluster_tile(const LargeJob& job, int tile
       sum = part[0][e];
 #pragma unroll
       for (int i = 1; i < kParts; ++i) sum += part[i][e];
+      zero = fmaf(sum, 0.0f, zero);
+    }
+  }
+  if (__any_sync(~0u, zero != 0)) {
+    redo_blocks<Shape>(job, tile, ring, t, first, kParts);
+#pragma unroll
+    for (int n = 0; n < kEach; ++n) {
+      const int b = first + n * kParts, origin = first_row(b) * Large::TN + first_col(b);
+      if (kSumBlocks % kParts && b >= kSumBlocks) break;
+#pragma unroll
+      for (int e = 0; e < 16; ++e)
+        total[n][e / 4][e % 4] =
+            *reinterpret_cast<const float*>(ring + place(group, origin + e / 4 * Large::TN + e % 4));
     }
   }
   hopper::arrive_cluster();

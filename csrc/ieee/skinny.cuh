@@ -4,6 +4,7 @@
 //         there; B, which is small, waits in shared memory. Where A runs along k, a warp owns rows and its lanes parts
 //         of k, which are added up by shuffles; where A runs along m, a lane owns four rows and the warps take turns
 //         in k.
+// Long k: sums along m end after a while, and wait in shared memory for those to come.
 // Small problems: the blocks of a cluster share a tile, each with a part of k; beyond that, slices of k are products of
 //         their own.
 // Bound:  memory, up to about 16 columns; then the FFMA pipe.
@@ -74,23 +75,23 @@ __device__ __forceinline__ void load_b(float* to, const SkinnyJob& job, const Sk
 }
 
 // Adds up each v[i] over the warp's lanes: half of the sums go to half of the lanes, again and again. Afterwards a
-// lane's v[0], v[1], ... are the sums from the returned index on, N / 32 of them, at least one.
-template <int N>
-__device__ __forceinline__ int add_up_lanes(float (&v)[N], int lane) {
+// lane's v[0], v[1], ... are the sums from the returned index on, N / 32 of them, at least one. `add` adds two.
+template <int N, class Add>
+__device__ __forceinline__ int add_up_lanes(float (&v)[N], int lane, const Add& add) {
   int first = 0, left = N;
 #pragma unroll
   for (int o = 16; o; o /= 2) {
     const bool upper = lane & o;
     const int half = left / 2;
     if (half == 0) {
-      v[0] += __shfl_xor_sync(~0u, v[0], o);
+      v[0] = add(v[0], __shfl_xor_sync(~0u, v[0], o));
       continue;
     }
 #pragma unroll
     for (int i = 0; i < N / 2; ++i) {
       if (i >= half) continue;
       const float keep = upper ? v[i + half] : v[i], send = upper ? v[i] : v[i + half];
-      v[i] = keep + __shfl_xor_sync(~0u, send, o);
+      v[i] = add(keep, __shfl_xor_sync(~0u, send, o));
     }
     first += upper ? half : 0;
     left = half;
@@ -98,11 +99,36 @@ __device__ __forceinline__ int add_up_lanes(float (&v)[N], int lane) {
   return first;
 }
 
+// Out of the way: in registers it would cost those of the loop in front.
+template <int N>
+__device__ __noinline__ int add_up_infinities(float (&v)[N], int lane) {
+  return add_up_lanes(v, lane, AddParts());
+}
+
+// The same, of sums that may be infinite: those of finite ones are NaN by a conflict alone.
+template <int N>
+__device__ __forceinline__ int add_up_lanes(float (&v)[N], int lane) {
+  if (!__all_sync(~0u, zero_if_finite(v) == 0)) {
+    float copy[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) copy[i] = v[i];
+    const int first = add_up_infinities(copy, lane);
+#pragma unroll
+    for (int i = 0; i < (N + 31) / 32; ++i) v[i] = copy[i];
+    return first;
+  }
+  const int first = add_up_lanes(v, lane, Add());
+#pragma unroll
+  for (int i = 0; i < (N + 31) / 32; ++i)
+    if (v[i] != v[i]) v[i] = conflict();
+  return first;
+}
+
 // The cluster's parts of the tile, (WIDTH, ROWS) each.
 template <int WIDTH, int ROWS>
 __device__ __forceinline__ void store_part(const SkinnyJob& job, const SkinnyPart& part, const float* sums,
                                            uint32_t rank, uint32_t blocks) {
-  store_cluster_tile<ROWS, WIDTH, kThreads>(job.p, part.entry, part.m0, part.n0, rank, blocks,
+  store_cluster_tile<ROWS, WIDTH, kThreads>(job.p, job.slices > 1, part.entry, part.m0, part.n0, rank, blocks,
                                             [&](int row, int col) { return sums + col * ROWS + row; });
 }
 
@@ -193,13 +219,46 @@ struct AlongM {
   static constexpr int kAhead = WIDTH == 16 ? 4 : 8;                        // of a warp's k, in registers
   static constexpr int kDepth = WIDTH == 16 ? 128 : 256;                    // of k, that B waits with
   static constexpr int kPitch = (WIDTH + 3) / 4 * 4 + (WIDTH < 4 ? 0 : 4);  // rows start in different banks
+  static_assert(kSkinnyChain % kDepth == 0);
 };
+
+// Of `depth` of k that a block has, for sums of a thread's chains: registers have no room for them.
+inline int chain_bytes(int width, int64_t depth) {
+  return depth > kSkinnyChain ? width * kThreads * static_cast<int>(sizeof(float4)) : 0;
+}
+
+template <class Add>
+__device__ __forceinline__ float4 add_fours(const float4& x, const float4& y, const Add& add) {
+  return make_float4(add(x.x, y.x), add(x.y, y.y), add(x.z, y.z), add(x.w, y.w));
+}
+
+// Adds up the warps' parts, (WIDTH, four rows a lane), to (WIDTH, rows): one after the other.
+template <int WIDTH, class Add>
+__device__ __forceinline__ void add_up_warps(const float4 (&part)[WIDTH], float* sums, int warp, int lane,
+                                             const Add& add) {
+  for (int turn = 0; turn < kWarps; ++turn) {
+    if (warp == turn)
+#pragma unroll
+      for (int col = 0; col < WIDTH; ++col) {
+        float4* const sum = reinterpret_cast<float4*>(sums + col * AlongM<WIDTH>::kRows) + lane;
+        *sum = turn ? add_fours(*sum, part[col], add) : part[col];
+      }
+    __syncthreads();
+  }
+}
+
+// Out of the way, as add_up_infinities.
+template <int WIDTH>
+__device__ __noinline__ void add_up_infinite_warps(const float4 (&part)[WIDTH], float* sums, int warp, int lane) {
+  add_up_warps(part, sums, warp, lane, AddParts());
+}
 
 template <int WIDTH>
 __global__ void __launch_bounds__(kThreads, 2) skinny_along_m(const __grid_constant__ SkinnyJob job) {
   using T = AlongM<WIDTH>;
   __shared__ alignas(16) float bs[2][T::kDepth][T::kPitch];
   __shared__ alignas(16) float sums[WIDTH][T::kRows];
+  extern __shared__ float4 chains[];  // (WIDTH, threads), of a long k
   launch_dependents();
   const uint32_t rank = cluster::rank(), blocks = cluster::size();
   const SkinnyPart part(job, T::kRows, WIDTH, rank, blocks);
@@ -258,17 +317,39 @@ __global__ void __launch_bounds__(kThreads, 2) skinny_along_m(const __grid_const
         }
       }
     }
-  }
-  wait_copies<0>();
-  for (int turn = 0; turn < kWarps; ++turn) {  // the warps' parts, one after the other
-    if (warp == turn)
+    const int64_t end = begin + T::kDepth;
+    if (end < depth && end % kSkinnyChain == 0) {
+      int thread = threadIdx.x;
+      asm volatile("" : "+r"(thread));  // no place in front of the loop, where it would cost a register
 #pragma unroll
       for (int col = 0; col < WIDTH; ++col) {
-        float4* sum = reinterpret_cast<float4*>(&sums[col][lane * T::kRowsOfLane]);
-        const float4 before = turn ? *sum : make_float4(0, 0, 0, 0);
-        *sum = make_float4(before.x + acc[col].x, before.y + acc[col].y, before.z + acc[col].z, before.w + acc[col].w);
+        float4* const chain = &chains[col * kThreads + thread];
+        float4 total = end > kSkinnyChain ? *chain : make_float4(0, 0, 0, 0);
+        end_chain(total.x, acc[col].x);
+        end_chain(total.y, acc[col].y);
+        end_chain(total.z, acc[col].z);
+        end_chain(total.w, acc[col].w);
+        *chain = total;
       }
-    __syncthreads();
+    }
+  }
+  wait_copies<0>();
+  if (depth > kSkinnyChain)
+#pragma unroll
+    for (int col = 0; col < WIDTH; ++col) acc[col] = add_fours(chains[col * kThreads + threadIdx.x], acc[col], Add());
+  float zero = 0;
+#pragma unroll
+  for (int col = 0; col < WIDTH; ++col) zero = zero_if_finite({acc[col].x, acc[col].y, acc[col].z, acc[col].w}, zero);
+  // The warps' parts, one after the other.
+  if (__syncthreads_or(zero != 0)) {
+    float4 copy[WIDTH];
+#pragma unroll
+    for (int col = 0; col < WIDTH; ++col) copy[col] = acc[col];
+    add_up_infinite_warps(copy, &sums[0][0], warp, lane);
+  } else {
+    add_up_warps(acc, &sums[0][0], warp, lane, Add());
+    for (int x = threadIdx.x; x < WIDTH * T::kRows; x += kThreads)
+      if (sums[0][x] != sums[0][x]) sums[0][x] = conflict();
   }
   store_part<WIDTH, T::kRows>(job, part, &sums[0][0], rank, blocks);
 }

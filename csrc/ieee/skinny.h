@@ -19,6 +19,10 @@ struct Skinny {
   static void launch(const Problem& p, const Context& context);  // only where SGEMM_CUDA is defined
 };
 
+// Long sums drift: of so many of k that lie across a block's warps, an eighth each, a thread's chains end. In whole
+// turns of what B waits with.
+inline constexpr int kSkinnyChain = 768;
+
 struct SkinnyPlan {
   bool swapped;           // the transposed product, D^T = B^T A^T: A is then the operand that is streamed
   bool along_k;           // its neighbours in memory lie along k
@@ -29,5 +33,8 @@ struct SkinnyPlan {
   double seconds;         // predicted
 };
 SkinnyPlan skinny_plan(const Problem& p, const Device& device);
+
+// Of k, that a block has: quads are not cut.
+inline int64_t skinny_part(const SkinnyPlan& plan) { return ceil_div(ceil_div(plan.slice, plan.cluster), 4) * 4; }
 
 }  // namespace sgemm::ieee

@@ -2,15 +2,17 @@
 #pragma once
 #include "../common/activation.h"
 #include "../common/cluster.cuh"
+#include "../common/in_order.cuh"
 #include "../gemm.h"
 
 namespace sgemm::ieee {
 
-// Stores the tile at (m0, n0), whose sum at (row, col) is `total(row, col)`. Of the elements, which are dealt out to
-// `blocks` blocks, this one stores the share of `rank`. For all of the block's THREADS threads.
+// Stores the tile at (m0, n0), whose sum at (row, col) is `total(row, col, add)`, where `add` adds two parts. Of the
+// elements, which are dealt out to `blocks` blocks, this one stores the share of `rank`. `sliced`: d's batch are slices
+// of k. For all of the block's THREADS threads.
 template <int ROWS, int COLS, int THREADS, class Total>
-__device__ __forceinline__ void store_tile(const Problem& p, int64_t entry, int64_t m0, int64_t n0, uint32_t rank,
-                                           uint32_t blocks, const Total& total) {
+__device__ __forceinline__ void store_tile(const Problem& p, bool sliced, int64_t entry, int64_t m0, int64_t n0,
+                                           uint32_t rank, uint32_t blocks, const Total& total) {
   const Matrix d = p.d.matrix(entry);
   const ConstMatrix c = p.c.matrix(entry);
   const bool by_rows = d.row == 1;  // neighbours in memory are stored by neighbouring threads
@@ -18,7 +20,12 @@ __device__ __forceinline__ void store_tile(const Problem& p, int64_t entry, int6
     const int row = by_rows ? x % ROWS : x / COLS, col = by_rows ? x / ROWS : x % COLS;
     const int64_t i = m0 + row, j = n0 + col;
     if (!d.contains(i, j)) continue;
-    float value = p.alpha * total(row, col);
+    float sum = total(row, col, Add());
+    if (!is_finite(sum)) {
+      const float parts = total(row, col, AddParts());
+      sum = sliced ? as_slice(parts) : in_order(p, entry, i, j, parts);
+    }
+    float value = p.alpha * sum;
     if (p.beta != 0) value += p.beta * *c.at(i, j);
     *d.at(i, j) = activated(p.activation, value);
   }
@@ -27,11 +34,12 @@ __device__ __forceinline__ void store_tile(const Problem& p, int64_t entry, int6
 // The same of a tile whose k is shared by a cluster's blocks: each has its part of a sum at `place(row, col)`. Parts
 // are added in the order of the ranks.
 template <int ROWS, int COLS, int THREADS, class Place>
-__device__ __forceinline__ void store_cluster_tile(const Problem& p, int64_t entry, int64_t m0, int64_t n0,
+__device__ __forceinline__ void store_cluster_tile(const Problem& p, bool sliced, int64_t entry, int64_t m0, int64_t n0,
                                                    uint32_t rank, uint32_t blocks, const Place& place) {
   cluster::sync(blocks);
-  store_tile<ROWS, COLS, THREADS>(p, entry, m0, n0, rank, blocks,
-                                  [&](int row, int col) { return cluster::sum(place(row, col), blocks); });
+  store_tile<ROWS, COLS, THREADS>(p, sliced, entry, m0, n0, rank, blocks, [&](int row, int col, const auto& add) {
+    return cluster::sum(place(row, col), blocks, add);
+  });
   cluster::sync(blocks);  // the others may still be reading here
 }
 

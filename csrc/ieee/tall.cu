@@ -10,9 +10,10 @@ namespace {
 
 template <int TILE, bool A_ALONG_K>
 void launch_tiles(const TallJob& job, Stream stream) {
-  static std::atomic<uint64_t> prepared{0};
-  const auto kernel = tall<TILE, A_ALONG_K>;
-  allow_shared_bytes(reinterpret_cast<const void*>(kernel), tall_bytes(TILE, A_ALONG_K, Tall::kMostK), prepared);
+  static std::atomic<uint64_t> prepared[2] = {};
+  const bool added = job.p.k_before > 0;
+  const auto kernel = added ? tall<TILE, A_ALONG_K, true> : tall<TILE, A_ALONG_K, false>;
+  allow_shared_bytes(reinterpret_cast<const void*>(kernel), tall_bytes(TILE, A_ALONG_K, Tall::kMostK), prepared[added]);
   const int64_t blocks = int64_t{job.groups} * job.tiles_n * job.p.batch;
   launch(kernel, blocks, Tall::kThreads, tall_bytes(TILE, A_ALONG_K, job.p.k), 0, true, stream, job);
 }

@@ -8,6 +8,7 @@
 // Bound:  memory; from about 32 columns and a k of 64 on the FFMA pipe.
 #pragma once
 #include "../common/dependent_launch.cuh"
+#include "../common/in_order.cuh"
 #include "tall.h"
 #include "warp_panel.cuh"
 
@@ -44,14 +45,29 @@ __device__ __forceinline__ void load_panel(float* to, const TallJob& job, const 
   commit_copies();
 }
 
-// A thread's sums on their way to D, of tiles in the block's columns from n0 on.
-template <class A, class B, int TM, int TN>
+// Of a tile that the warp has stored, rows x cols from (m0, n0) on, what is infinite or a conflict is computed again.
+static __device__ __noinline__ void redo_tile(const Problem& p, int64_t entry, int64_t m0, int64_t n0, int rows,
+                                              int cols) {
+  const Matrix d = p.d.matrix(entry);
+  __syncwarp();
+  for (int x = threadIdx.x % 32; x < rows * cols; x += 32) {
+    const int64_t i = m0 + x / cols, j = n0 + x % cols;
+    const float sum = *d.at(i, j);
+    if (!is_finite(sum)) *d.at(i, j) = in_order(p, entry, i, j, sum);
+  }
+}
+
+// A thread's sums on their way to D, of tiles in the block's columns from n0 on. ADDED: to the sum of the pieces
+// before.
+template <class A, class B, int TM, int TN, bool ADDED>
 class TallOutput {
  public:
   static constexpr int kStagedFloats = tall_staged(B::kRows);
 
   __device__ __forceinline__ TallOutput(const TallJob& job, uint32_t entry, int64_t n0, float* staging)
       : job_(job),
+        entry_(entry),
+        n0_(n0),
         staging_(staging),
         lane_m_(threadIdx.x % 8),
         lane_n_(threadIdx.x % 32 / 8),
@@ -61,7 +77,7 @@ class TallOutput {
 
   // Of rows from m0 on, of which `rows` are inside.
   __device__ __forceinline__ void store(int64_t m0, int rows, const float (&sums)[TM][TN]) const {
-    const Place place = {to_ + m0 * job_.p.d.row, add_ + m0 * job_.p.c.row, rows};
+    Place place = {to_ + m0 * job_.p.d.row, add_ + m0 * job_.p.c.row, rows};
     const bool whole = rows == A::kRows && cols_ == B::kRows;
     if (job_.stores == TallStores::kAlongN)
       whole ? store_along_n<true>(place, sums) : store_along_n<false>(place, sums);
@@ -73,6 +89,7 @@ class TallOutput {
       store_columns(place, sums);
     else
       store_singles(place, sums);
+    if (ADDED && __any_sync(~0u, place.infinite)) redo_tile(job_.p, entry_, m0, n0_, min(rows, int{A::kRows}), cols_);
   }
 
  private:
@@ -83,17 +100,24 @@ class TallOutput {
     float* to;
     const float* add;
     int rows;
+    bool infinite = false;  // one of the thread's elements
   };
 
   __device__ __forceinline__ int row(int i) const { return A::row(lane_m_, i); }
   __device__ __forceinline__ int col(int l) const { return B::row(lane_n_, l); }
-  __device__ __forceinline__ float value(const Place& at, float sum, int row, int col) const {
+  __device__ __forceinline__ float value(Place& at, float sum, int row, int col) const {
     const Problem& p = job_.p;
-    return p.beta == 0 ? p.alpha * sum : p.alpha * sum + p.beta * at.add[row * p.c.row + col * p.c.col];
+    const auto add = [&] { return at.add[row * p.c.row + col * p.c.col]; };
+    if constexpr (ADDED) {
+      const float before = add(), value = before + sum;
+      at.infinite |= !is_finite(value);
+      return value == value || before != before || sum != sum ? value : conflict();
+    }
+    return p.beta == 0 ? p.alpha * sum : p.alpha * sum + p.beta * add();
   }
 
   template <bool WHOLE>
-  __device__ __forceinline__ void store_along_n(const Place& at, const float (&sums)[TM][TN]) const {
+  __device__ __forceinline__ void store_along_n(Place& at, const float (&sums)[TM][TN]) const {
 #pragma unroll
     for (int i = 0; i < TM; ++i)
 #pragma unroll
@@ -108,7 +132,7 @@ class TallOutput {
   }
 
   template <bool WHOLE>
-  __device__ __forceinline__ void store_along_m(const Place& at, const float (&sums)[TM][TN]) const {
+  __device__ __forceinline__ void store_along_m(Place& at, const float (&sums)[TM][TN]) const {
 #pragma unroll
     for (int l = 0; l < TN; ++l)
 #pragma unroll
@@ -122,7 +146,7 @@ class TallOutput {
   }
 
   // Neighbours by neighbouring lanes, by way of shared memory: eight rows at a time.
-  __device__ __forceinline__ void store_rows(const Place& at, const float (&sums)[TM][TN]) const {
+  __device__ __forceinline__ void store_rows(Place& at, const float (&sums)[TM][TN]) const {
 #pragma unroll
     for (int i = 0; i < TM; ++i) {
 #pragma unroll
@@ -139,7 +163,7 @@ class TallOutput {
   }
 
   // The same down the columns: 32 rows of four columns at a time.
-  __device__ __forceinline__ void store_columns(const Place& at, const float (&sums)[TM][TN]) const {
+  __device__ __forceinline__ void store_columns(Place& at, const float (&sums)[TM][TN]) const {
     constexpr int kPitch = kRows == 1 ? kTallPitch : 33;  // lanes write to different banks
     static_assert(TM % 4 == 0 && kPitch <= kTallPitch);
     const int lane = threadIdx.x % 32;
@@ -161,7 +185,7 @@ class TallOutput {
       }
   }
 
-  __device__ __forceinline__ void store_singles(const Place& at, const float (&sums)[TM][TN]) const {
+  __device__ __forceinline__ void store_singles(Place& at, const float (&sums)[TM][TN]) const {
 #pragma unroll
     for (int i = 0; i < TM; ++i)
 #pragma unroll
@@ -171,26 +195,28 @@ class TallOutput {
   }
 
   const TallJob& job_;
+  const uint32_t entry_;
+  const int64_t n0_;
   float* const staging_;
   const int lane_m_, lane_n_, cols_;
   float* const to_;
   const float* const add_;
 };
 
-template <int TILE, bool A_ALONG_K>
+template <int TILE, bool A_ALONG_K, bool ADDED>
 struct TallShape {
   static constexpr TallTile kTile = kTallTiles[TILE];
   using Reader = WarpReader<A_ALONG_K, kTile.tm, 8>;
   using A = typename Reader::Panel;
   using B = WarpPanel<false, kTile.tn, 4>;
-  using Output = TallOutput<A, B, kTile.tm, kTile.tn>;
+  using Output = TallOutput<A, B, kTile.tm, kTile.tn, ADDED>;
   static constexpr int kWarpFloats = kTile.stages * A::kFloats;
   static_assert(A::kRows == kTile.rows() && Tall::BK == kWarpDepth);
 };
 
-template <int TILE, bool A_ALONG_K>
+template <int TILE, bool A_ALONG_K, bool ADDED>
 __global__ void __launch_bounds__(Tall::kThreads, kTallTiles[TILE].blocks) tall(const __grid_constant__ TallJob job) {
-  using S = TallShape<TILE, A_ALONG_K>;
+  using S = TallShape<TILE, A_ALONG_K, ADDED>;
   using A = typename S::A;
   using B = typename S::B;
   using Output = typename S::Output;
