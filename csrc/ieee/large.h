@@ -16,6 +16,8 @@ struct Large {
 
   static double seconds(const Problem& p, const Device& device);
   static size_t workspace(const Problem& p, const Device& device);
+  // In units of 2^-24 |A||B|: whole tiles are one chain of k FMAs, and no other order rounds more often.
+  static double error_bound(int64_t k) { return static_cast<double>(k); }
   static void launch(const Problem& p, const Context& context);  // only where SGEMM_SM90A is defined
 };
 

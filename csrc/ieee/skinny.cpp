@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "../common/views.h"
+#include "bound.h"
 
 namespace sgemm::ieee {
 namespace {
@@ -66,6 +67,23 @@ SkinnyPlan skinny_plan(const Problem& problem, const Device& device) {
 }
 
 double Skinny::seconds(const Problem& p, const Device& device) { return skinny_plan(p, device).seconds; }
+
+// The most of all plans: what a block adds up, then the cluster's blocks one by one, then the slices. Along k, a lane
+// has a chain of four FMAs of every 128 of k, and 5 shuffles add the lanes up; along m, a warp has every eighth of k,
+// in chains that are added up, and then come the warps.
+double Skinny::error_bound(int64_t k) {
+  constexpr int64_t kWarps = kThreads / 32;
+  int64_t most = 0;
+  for (int64_t cluster = 1; cluster <= 8; cluster *= 2)
+    for (int64_t slices = 1; slices == 1 || cluster * slices * kShortestPart <= k; slices *= 2) {
+      const int64_t part = skinny_part({false, false, 0, 0, static_cast<int>(cluster), ceil_div(k, slices), slices, 0});
+      const int64_t along_k = 4 * ceil_div(part, 128) + 5;
+      const int64_t along_m = std::min(ceil_div(part, kWarps), kSkinnyChain / kWarps) +
+                              std::max<int64_t>(0, ceil_div(part, kSkinnyChain) - 1) + kWarps - 1;
+      most = std::max(most, std::max(along_k, along_m) + cluster - 1 + sum_roundings(slices));
+    }
+  return ieee::error_bound(k, most);
+}
 
 size_t Skinny::workspace(const Problem& p, const Device& device) {
   const SkinnyPlan plan = skinny_plan(p, device);

@@ -16,6 +16,7 @@ struct Skinny {
 
   static double seconds(const Problem& p, const Device& device);
   static size_t workspace(const Problem& p, const Device& device);
+  static double error_bound(int64_t k);                          // in units of 2^-24 |A||B|
   static void launch(const Problem& p, const Context& context);  // only where SGEMM_CUDA is defined
 };
 

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "../common/views.h"
+#include "bound.h"
 
 namespace sgemm::ieee {
 namespace {
@@ -96,6 +97,12 @@ double seconds(const SmallPlan& plan, const Problem& p, const SmallRead& a, cons
   return total;
 }
 
+// Of k, of which a block has so much: a warp's chains of FMAs, their sum, and that of the warps.
+int64_t roundings(int64_t k) {
+  const int64_t turns = ceil_div(k, Small::BK * Small::kWarps), chains = ceil_div(turns, kSmallRun);
+  return std::min<int64_t>(turns, kSmallRun) * Small::BK + std::max<int64_t>(0, chains - 1) + Small::kWarps - 1;
+}
+
 bool may_be_sliced(const Problem& p) { return p.k >= kLeastSliced && p.batch == 1; }
 
 // Of k, until the device is full.
@@ -142,6 +149,19 @@ size_t Small::workspace(const Problem& p, const Device& device) {
   if (!may_be_sliced(p)) return 0;  // a plan takes its time
   const SmallPlan plan = small_plan(p, device);
   return plan.slices > 1 ? static_cast<size_t>(p.m * p.n * plan.slices * 4) : 0;
+}
+
+// The most of all plans: what a block adds up, then the cluster's blocks one by one, then the slices.
+double Small::error_bound(int64_t k) {
+  int64_t most = 0;
+  for (int cluster = 1; cluster <= kMostBlocks; cluster *= 2) {
+    const int64_t slices = k < kLeastSliced ? 1 : std::clamp<int64_t>(k / (cluster * kShortestPart), 1, kMostSlices);
+    for (int64_t s = 1; s <= slices; ++s) {
+      const int64_t part = ceil_div(ceil_div(k, cluster * s), 4) * 4;
+      most = std::max(most, roundings(part) + cluster - 1 + sum_roundings(s));
+    }
+  }
+  return ieee::error_bound(k, most);
 }
 
 double Small::seconds(const Problem& p, const Device& device) {

@@ -18,7 +18,7 @@ inline constexpr SmallTile kSmallTiles[] = {
     {2, 4, 4, true, {{3, 3}, {3, 2}}}, {4, 4, 3, true, {{3, 2}, {2, 2}}}, {4, 8, 2, false, {{2, 2}, {2, 2}}}};
 // Long sums drift: after so many steps a thread adds its sums to second ones. The largest tile has no registers for
 // them.
-inline constexpr int kSmallRun = 8;
+inline constexpr int kSmallRun = 6;
 inline constexpr int kSmallCount = sizeof kSmallTiles / sizeof kSmallTiles[0];
 
 struct Small {
@@ -34,6 +34,7 @@ struct Small {
 
   static double seconds(const Problem& p, const Device& device);
   static size_t workspace(const Problem& p, const Device& device);
+  static double error_bound(int64_t k);                          // in units of 2^-24 |A||B|
   static void launch(const Problem& p, const Context& context);  // only where SGEMM_CUDA is defined
 };
 

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "../common/views.h"
+#include "bound.h"
 
 namespace sgemm::ieee {
 namespace {
@@ -79,7 +80,7 @@ int tall_bytes(int tile, bool a_along_k, int64_t k) {
 }
 
 int64_t tall_piece(int64_t k) {
-  const int64_t pieces = std::max<int64_t>(1, ceil_div(k, Tall::kMostK));
+  const int64_t pieces = std::max<int64_t>(1, ceil_div(k, k <= 2 * Tall::kMostK ? Tall::kMostK : Tall::kPieceK));
   return std::max<int64_t>(1, ceil_div(ceil_div(k, pieces), Tall::BK)) * Tall::BK;
 }
 
@@ -109,6 +110,12 @@ size_t Tall::workspace(const Problem& p, const Device&) {
   if (p.k <= tall_piece(p.k) || adds_up_in_d(p)) return 0;
   const Part part = tall_part(p);
   return 4 * static_cast<size_t>(part.m * part.n);
+}
+
+// A piece is one chain of FMAs; then the pieces are added one by one, in D or in the workspace.
+double Tall::error_bound(int64_t k) {
+  const int64_t piece = tall_piece(k);
+  return k <= piece ? static_cast<double>(k) : ieee::error_bound(k, piece + ceil_div(k, piece) - 1);
 }
 
 double Tall::seconds(const Problem& p, const Device& device) {

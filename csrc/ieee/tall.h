@@ -27,11 +27,13 @@ struct Tall {
   static constexpr bool kActivates = false;  // sums stay in registers, for each of which the code would be repeated
   static constexpr Reads kReads = Reads::kAnyStrides;
   static constexpr int kMinArch = 90;  // shared memory
-  // Long sums drift: of a longer k, pieces of no more are added up in D.
-  static constexpr int64_t kMostK = 128;
+  // Long sums drift: of a longer k, pieces are added up. Two may be as long; with more, a result's error is the smaller
+  // the shorter they are.
+  static constexpr int64_t kMostK = 128, kPieceK = 96;
 
   static double seconds(const Problem& p, const Device& device);
   static size_t workspace(const Problem& p, const Device&);
+  static double error_bound(int64_t k);                          // in units of 2^-24 |A||B|
   static void launch(const Problem& p, const Context& context);  // only where SGEMM_CUDA is defined
 };
 

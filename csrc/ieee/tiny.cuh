@@ -21,6 +21,7 @@ struct Tiny {
   static constexpr int BM = kLargest.size, BN = BM, BK = BM, TM = kLargest.tm, TN = kLargest.tn;
   static constexpr int kThreads = kLargest.threads(), kMaxSize = kLargest.size;
   static constexpr Reads kReads = Reads::kAnyStrides;
+  static double error_bound(int64_t k) { return static_cast<double>(k); }  // of 2^-24 |A||B|: a chain of k FMAs
   static void launch(const Problem& p, const Context& context);
 };
 

@@ -1,0 +1,24 @@
+// How far a row's results may be from the exact ones.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+
+#include "../common/views.h"
+
+namespace sgemm::ieee {
+
+// The error of a sum of k products, in units of 2^-24 of the products' absolute values, where none meets more than
+// `roundings` on its way: each multiplies it by 1 + e with |e| <= 2^-24. Nor is it more than k, in whatever order: see
+// docs/ieee.md.
+inline double error_bound(int64_t k, int64_t roundings) {
+  const double n = static_cast<double>(roundings), most = static_cast<double>(k);
+  return n < 0x1p23 ? std::min(most, n / (1 - n * 0x1p-24)) : most;
+}
+
+// Of an element of the sum of so many slices.
+inline int64_t sum_roundings(int64_t slices) {
+  const int64_t groups = sum_groups(slices);
+  return ceil_div(slices, groups) - 1 + groups - 1;
+}
+
+}  // namespace sgemm::ieee
