@@ -16,6 +16,7 @@ from benchmarks import (
     accuracy,
     call,
     choice,
+    hard,
     ladder,
     models,
     packed,
@@ -109,6 +110,11 @@ def _predictions_table(found: dict, _: Path) -> str:
     return "Predicted time by measured time.\n\n" + tables.markdown(columns, rows)
 
 
+def _hard_table(found: dict, _: Path) -> str:
+    columns, rows = hard.cells(found)
+    return f"Speed relative to torch.\n\n{tables.markdown(columns, rows)}\n\n{hard.LEGEND}"
+
+
 def _accuracy_table(found: dict, _: Path) -> str:
     columns, rows = accuracy.cells(found, (7, 128, 8192), ("split_fp16x3", "split_bf16x6"))
     m, n = found["rows"][0]["m"], found["rows"][0]["n"]
@@ -164,6 +170,7 @@ BLOCKS: dict[str, tuple[str, Write]] = {  # marker -> command whose record it sh
     "packed-chart": ("packed", _chart("speed of layers with and without a packed weight")),
     "choice": ("choice", _choice_table),
     "predictions": ("choice", _predictions_table),
+    "hard": ("hard", _hard_table),
     "accuracy": ("accuracy", _accuracy_table),
     "accuracy-chart": (
         "accuracy",
