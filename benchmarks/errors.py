@@ -37,11 +37,11 @@ def good_up_to(torch_error_max: float, good: float = GOOD_UNITS) -> float:
     return max(good, 2 * torch_error_max)
 
 
-def limit(kernel: str, k: int, torch_error_max: float) -> float:
+def limit(kernel: str, k: int, torch_error_max: float, good: float = GOOD_UNITS) -> float:
     """What ``kernel``, a row or a family, may be off by, in units."""
     families = {row.name: row.family for row in torch_sgemm.kernels()}
     ffma = families.get(kernel, kernel) in FFMA_FAMILIES
-    return bound(k) if ffma else good_up_to(torch_error_max)
+    return bound(k) if ffma else good_up_to(torch_error_max, good)
 
 
 def in_units(value: Tensor, exact: Tensor, magnitude: Tensor) -> Errors:

@@ -14,7 +14,7 @@ import torch
 import torch_sgemm
 from benchmarks import tables
 from benchmarks.data import KINDS, matrices
-from benchmarks.errors import good_up_to
+from benchmarks.errors import limit
 from benchmarks.measure import Measurement
 from benchmarks.problems import Problem
 from benchmarks.session import Session
@@ -83,7 +83,7 @@ def measure(session: Session, name: str, problem: Problem, kernel: str) -> dict:
     row |= {"data": name, "bar": kind.bar, "label": f"{name} {problem.label}", "held": False}
     if "failed" in row:
         return row
-    row["error_bound"] = max(row["error_bound"], good_up_to(row["torch_error_max"], kind.good))
+    row["error_bound"] = limit(row["chosen"], problem.k, row["torch_error_max"], kind.good)
     row["correct"] = row["error_max"] <= row["error_bound"]  # False for NaN
     row["held"] = row["correct"] and row["percent_of_torch"] / 100 >= kind.bar
     return row | redone(at, kernel)

@@ -122,6 +122,13 @@ def _accuracy_table(found: dict, _: Path) -> str:
     return head + tables.markdown(columns, rows)
 
 
+def _accuracy_large_table(found: dict, _: Path) -> str:
+    kernels = ("split_fp16x3", "split_bf16x6", "ieee_large")
+    columns, rows = accuracy.large_cells(found, kernels)
+    head = "Errors against float64, max / mean, in units of 2⁻²⁴·(|A||B|).\n\n"
+    return head + tables.markdown(columns, rows, left=2)
+
+
 def _seeds_tables(found: dict, _: Path) -> str:
     parts, noted = [], set()
     for title, columns, rows in seeds.document_tables(found):
@@ -172,6 +179,7 @@ BLOCKS: dict[str, tuple[str, Write]] = {  # marker -> command whose record it sh
     "predictions": ("choice", _predictions_table),
     "hard": ("hard", _hard_table),
     "accuracy": ("accuracy", _accuracy_table),
+    "accuracy-large": ("accuracy", _accuracy_large_table),
     "accuracy-chart": (
         "accuracy",
         _chart("largest errors beside torch.mm's, by distribution"),
