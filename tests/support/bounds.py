@@ -20,6 +20,7 @@ class Reference:
 
     value: Tensor
     scale: Tensor
+    product: Tensor | None = None  # |A||B|, before alpha
 
     @staticmethod
     def of(
@@ -27,10 +28,11 @@ class Reference:
     ) -> Reference:
         """alpha A B + beta C for [m, k], [k, n] or batches of them; C is not read if beta is 0."""
         a, b = a.double(), b.double()
-        value, scale = alpha * (a @ b), abs(alpha) * (a.abs() @ b.abs())
+        product = a.abs() @ b.abs()
+        value, scale = alpha * (a @ b), abs(alpha) * product
         if c is not None and beta != 0:
             value, scale = value + beta * c.double(), scale + abs(beta) * c.double().abs()
-        return Reference(value, scale)
+        return Reference(value, scale, product)
 
     def units(self, result: Tensor) -> float:
         """The largest error of ``result`` in units; NaN where an element is NaN."""
@@ -42,13 +44,14 @@ class Reference:
     def units_each(self, result: Tensor, subnormals: float = 0) -> Tensor:
         """Every element's error in units, without ``subnormals`` halves of the smallest subnormal.
 
-        0 where the magnitude isn't below PROVEN_BELOW: nothing is proven there.
+        0 where |A||B| or the magnitude isn't below PROVEN_BELOW: nothing is proven there.
         """
         error = (result.double() - self.value).abs()
         beyond = (error - subnormals * 2.0**-150).clamp(min=0)  # NaN stays
         ratio = (beyond / (self.scale * UNIT)).where(beyond != 0, 0.0)
         ratio = ratio.masked_fill((self.scale == 0) & ~(error == 0), math.inf)
-        return ratio.masked_fill(self.scale >= PROVEN_BELOW, 0.0)
+        large = self.scale if self.product is None else self.scale.maximum(self.product)
+        return ratio.masked_fill(large >= PROVEN_BELOW, 0.0)
 
 
 def ffma_units(k: int) -> float:
