@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 import torch_sgemm
 from benchmarks import plots, tables
-from benchmarks.distributions import DISTRIBUTIONS, operands
-from benchmarks.errors import Errors, good_up_to, in_units, limit
+from benchmarks.data import FEATURE_UNITS, KINDS
+from benchmarks.distributions import DISTRIBUTIONS, generator, operands
+from benchmarks.errors import GOOD_UNITS, Errors, good_up_to, in_units, limit
 from benchmarks.measure import runnable
 from benchmarks.problems import Operands, Problem, positive
 from benchmarks.session import Session
@@ -21,6 +22,9 @@ CPU_DEPTHS = (1, 7, 64, 512)
 GPU_EXTENT, CPU_EXTENT = (300, 260), (37, 41)
 FAMILIES = ("split", "ieee")  # the ladder's errors are in its own record
 LONG = 512  # from this k on, means tell how a kernel adds up and not only how it multiplies
+# Products of so many steps that sums stay longer in the tensor cores: sizes are multiples of it.
+GPU_LARGE, CPU_LARGE = 2048, 20
+Make = Callable[[int, torch.Generator], tuple[torch.Tensor, torch.Tensor]]
 METHOD = "errors of every element against float64, each output full of NaN before its call"
 
 
@@ -51,26 +55,70 @@ def run(args: argparse.Namespace) -> int:
         a, b = (torch.empty(s, device=session.device) for s in ((m, depths[0]), (depths[0], n)))
         torch_sgemm.explain(a, b, kernel=kernel)
     results = session.record["rows"]
-    with session.progress(len(DISTRIBUTIONS) * len(depths)) as step:
+    large = session.record["large"] = []
+    with session.progress(len(DISTRIBUTIONS) * len(depths) + len(LARGE)) as step:
         for name in DISTRIBUTIONS:
             for k in depths:
                 step(f"{name} {k}")
                 a, b = operands(name, m, n, k, session.device, session.seed)
                 about = {"distribution": name} | Problem(m, n, k).as_dict()
                 results += [about | figures for figures in measure(a, b, kernels)]
+        for name in LARGE:
+            step(name)
+            large += measure_large(name, session.device, session.seed, kernels)
     session.record["summary"] = summarise(results)
     for k in depths:
         columns, rows = cells(session.record, [k], kernels)
         tables.show(f"{m} x {n} x {k}: error max / mean", columns, rows)
+    tables.show("Large products: error max / mean", *large_cells(session.record, kernels))
     show_summary(session.record)
     path, status = session.finish()
+    status |= tables.report_failures(large)
     tables.say(f"Chart: {plots.accuracy(session.record, tables.chart_path(path))}")
     session.show_recorded(show_recorded)
     return status
 
 
-def measure(a: torch.Tensor, b: torch.Tensor, kernels: Sequence[str]) -> list[dict]:
-    """Errors of each kernel on a @ b, and torch.mm's.
+def _gram(size: int, gen: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """G G^T, whose diagonal is a sum of squares."""
+    g = torch.randn(2 * size, 2 * size, generator=gen, device=gen.device)
+    return g, g.t()
+
+
+def _covariance(size: int, gen: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """A A of A = X X^T / size: each sum has one or two products that dominate it."""
+    x = torch.randn(size, size, generator=gen, device=gen.device)
+    a = x @ x.t() / size
+    return a, a
+
+
+def _cube(name: str) -> Make:
+    return lambda size, gen: tuple(x.float() for x in KINDS[name].make(size, size, size, gen))
+
+
+LARGE: dict[str, tuple[Make, float]] = {  # and the largest error in units that is good anyhow
+    "normal": (_cube("normal"), GOOD_UNITS),
+    "uniform_1_1": (_cube("uniform_1_1"), GOOD_UNITS),
+    "one_sided": (_cube("one_sided"), GOOD_UNITS),
+    "one_feature": (_cube("one_feature"), FEATURE_UNITS),
+    "gram": (_gram, GOOD_UNITS),
+    "covariance_squared": (_covariance, GOOD_UNITS),
+}
+
+
+def measure_large(name: str, device: torch.device, seed: int, kernels: Sequence[str]) -> list[dict]:
+    """Errors of each kernel on one of LARGE."""
+    make, good = LARGE[name]
+    size = GPU_LARGE if device.type == "cuda" else CPU_LARGE
+    a, b = make(size, generator(seed, device))
+    about = {"distribution": name} | Problem(a.size(0), b.size(1), a.size(1)).as_dict()
+    return [about | figures for figures in measure(a, b, kernels, good)]
+
+
+def measure(
+    a: torch.Tensor, b: torch.Tensor, kernels: Sequence[str], good: float = GOOD_UNITS
+) -> list[dict]:
+    """Errors of each kernel on a @ b, and torch.mm's; ``good`` units are good whatever those are.
 
     A kernel that raises has "failed" and no errors. Rows of float32 multiply-adds are correct
     within the bound of those, even where they are not good; the others have to be good.
@@ -95,8 +143,8 @@ def measure(a: torch.Tensor, b: torch.Tensor, kernels: Sequence[str]) -> list[di
             rows.append(row | {"failed": str(failure).splitlines()[0]})
             continue
         row |= {"error_max": ours.max, "error_mean": ours.mean}
-        row["good"] = ours.max <= good_up_to(theirs.max)
-        most = limit(kernel, problem.k, theirs.max)
+        row["good"] = ours.max <= good_up_to(theirs.max, good)
+        most = limit(kernel, problem.k, theirs.max, good)
         rows.append(row | {"error_bound": most, "correct": ours.max <= most})  # False for NaN
     return rows
 
@@ -144,6 +192,19 @@ def cells(
     rows = [[name, *(line.get(at, tables.NONE) for at in places)] for name, line in by.items()]
     heads = [name if len(depths) == 1 else f"{name}, k = {k}" for k, name in places]
     return ["distribution", *heads], rows
+
+
+def large_cells(found: dict, kernels: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+    """A line a large product: torch.mm's and the kernels' errors, max / mean."""
+    lines: dict[tuple[str, str], dict[str, str]] = {}
+    for r in found.get("large", ()):
+        line = lines.setdefault((r["distribution"], f"{r['m']} x {r['n']} x {r['k']}"), {})
+        verdict = "" if r["good"] else tables.verdict(r) or "BAD"
+        line[r["kernel"]] = "failed" if "failed" in r else f"{tables.errors(r)} {verdict}".strip()
+        line["torch.mm"] = tables.errors(r, "torch_")
+    names = ("torch.mm", *kernels)
+    rows = [[*at, *(line.get(name, tables.NONE) for name in names)] for at, line in lines.items()]
+    return ["product", "m x n x k", *names], rows
 
 
 def show_summary(found: dict) -> None:

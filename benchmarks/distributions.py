@@ -60,7 +60,7 @@ def normal(m: int, n: int, k: int, gen: Generator) -> Pair:
     return _randn(m, k, gen=gen), _randn(k, n, gen=gen)
 
 
-def _wide(phi: float, m: int, n: int, k: int, gen: Generator) -> Pair:
+def wide(phi: float, m: int, n: int, k: int, gen: Generator) -> Pair:
     """(u - 1/2) exp(phi * normal): the test matrices of the literature on split products."""
     a = (_rand(m, k, gen=gen) - 0.5) * torch.exp(phi * _randn(m, k, gen=gen))
     b = (_rand(k, n, gen=gen) - 0.5) * torch.exp(phi * _randn(k, n, gen=gen))
@@ -69,12 +69,12 @@ def _wide(phi: float, m: int, n: int, k: int, gen: Generator) -> Pair:
 
 @_distribution
 def wide_phi_1(m: int, n: int, k: int, gen: Generator) -> Pair:
-    return _wide(1, m, n, k, gen)
+    return wide(1, m, n, k, gen)
 
 
 @_distribution
 def wide_phi_4(m: int, n: int, k: int, gen: Generator) -> Pair:
-    return _wide(4, m, n, k, gen)
+    return wide(4, m, n, k, gen)
 
 
 @_distribution

@@ -14,6 +14,7 @@ from benchmarks.problems import Operands, Problem
 from benchmarks.sides import Side
 
 UNIT = 2.0**-24
+GOOD_UNITS = 8.0  # an error that is good whatever torch.mm's is
 SAMPLE_ROWS = 64
 SAMPLE_BATCHES = 16
 FFMA_FAMILIES = ("reference", "ladder", "ieee")
@@ -31,24 +32,27 @@ def bound(k: int) -> float:
     return min(k + 2, 4 * math.sqrt(k) + 8)
 
 
-def good_up_to(torch_error_max: float) -> float:
-    """The largest error of a good result, in units: twice torch.mm's, or 8."""
-    return max(8.0, 2 * torch_error_max)
+def good_up_to(torch_error_max: float, good: float = GOOD_UNITS) -> float:
+    """The largest error of a good result, in units: twice torch.mm's, or ``good``."""
+    return max(good, 2 * torch_error_max)
 
 
-def limit(kernel: str, k: int, torch_error_max: float) -> float:
+def limit(kernel: str, k: int, torch_error_max: float, good: float = GOOD_UNITS) -> float:
     """What ``kernel``, a row or a family, may be off by, in units."""
     families = {row.name: row.family for row in torch_sgemm.kernels()}
     ffma = families.get(kernel, kernel) in FFMA_FAMILIES
-    return bound(k) if ffma else good_up_to(torch_error_max)
+    return bound(k) if ffma else good_up_to(torch_error_max, good)
 
 
 def in_units(value: Tensor, exact: Tensor, magnitude: Tensor) -> Errors:
     """Errors of ``value`` against the float64 ``exact``, relative to ``magnitude``.
 
-    Where the magnitude is 0 the value must be exact: anything else is infinitely wrong.
+    Where the magnitude is 0 the value must be exact: anything else is infinitely wrong. Where the
+    exact value is NaN or infinite, so must the value be.
     """
-    error = (value.double() - exact).abs()
+    value = value.double()
+    same = (value == exact) | (value.isnan() & exact.isnan())  # Inf - Inf would be NaN
+    error = (value - exact).abs().masked_fill(same, 0.0)
     ratio = (error / (magnitude * UNIT)).where(error != 0, 0.0)
     return Errors(float(ratio.max()), float(ratio.mean()))
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 
 import torch
+from torch import Tensor
 
 import torch_sgemm
 from benchmarks.errors import Errors, Reference, limit
@@ -20,10 +21,21 @@ CALL_TIME_BELOW = 2e-3  # seconds of kernel; above it a call takes as long as it
 class Measurement:
     """A problem with its operands and reference, against which rows are measured one by one."""
 
-    def __init__(self, problem: Problem, device: torch.device, seed: int, options: Options) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        device: torch.device,
+        seed: int,
+        options: Options,
+        values: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
+        """``values`` of A and B, for all sets of operands; else uniform(-1, 1) ones."""
         l2 = torch.cuda.get_device_properties(device).L2_cache_size if device.type == "cuda" else 0
         self.problem, self.device, self.options = problem, device, options
         self.pool = make_pool(problem, device, seed, l2)
+        for operands in self.pool.sets if values else ():
+            operands.a.copy_(values[0])
+            operands.b.copy_(values[1])
         self._reference = Reference(problem, self.pool.sets[0], seed)
         self._torch = torch_side(problem)
         self._torch_errors = self._reference.errors(self._torch)

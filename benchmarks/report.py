@@ -16,6 +16,7 @@ from benchmarks import (
     accuracy,
     call,
     choice,
+    hard,
     ladder,
     models,
     packed,
@@ -109,11 +110,23 @@ def _predictions_table(found: dict, _: Path) -> str:
     return "Predicted time by measured time.\n\n" + tables.markdown(columns, rows)
 
 
+def _hard_table(found: dict, _: Path) -> str:
+    columns, rows = hard.cells(found)
+    return f"Speed relative to torch.\n\n{tables.markdown(columns, rows)}\n\n{hard.LEGEND}"
+
+
 def _accuracy_table(found: dict, _: Path) -> str:
     columns, rows = accuracy.cells(found, (7, 128, 8192), ("split_fp16x3", "split_bf16x6"))
     m, n = found["rows"][0]["m"], found["rows"][0]["n"]
     head = f"Errors of {m} x {n} x k against float64, max / mean, in units of 2⁻²⁴·(|A||B|).\n\n"
     return head + tables.markdown(columns, rows)
+
+
+def _accuracy_large_table(found: dict, _: Path) -> str:
+    kernels = ("split_fp16x3", "split_bf16x6", "ieee_large")
+    columns, rows = accuracy.large_cells(found, kernels)
+    head = "Errors against float64, max / mean, in units of 2⁻²⁴·(|A||B|).\n\n"
+    return head + tables.markdown(columns, rows, left=2)
 
 
 def _seeds_tables(found: dict, _: Path) -> str:
@@ -164,7 +177,9 @@ BLOCKS: dict[str, tuple[str, Write]] = {  # marker -> command whose record it sh
     "packed-chart": ("packed", _chart("speed of layers with and without a packed weight")),
     "choice": ("choice", _choice_table),
     "predictions": ("choice", _predictions_table),
+    "hard": ("hard", _hard_table),
     "accuracy": ("accuracy", _accuracy_table),
+    "accuracy-large": ("accuracy", _accuracy_large_table),
     "accuracy-chart": (
         "accuracy",
         _chart("largest errors beside torch.mm's, by distribution"),

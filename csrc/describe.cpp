@@ -15,10 +15,16 @@ std::string quoted(const std::string& text) {
   return out + "\"";
 }
 
-std::string number(double value) {
+std::string number(double value, int digits = 6) {
   char text[32];
-  std::snprintf(text, sizeof text, "%.6g", value);
+  std::snprintf(text, sizeof text, "%.*g", digits, value);
   return text;
+}
+
+// Whole: rounded, it might no longer be a bound.
+std::string bound(const Kernel& kernel, int64_t k) {
+  if (!kernel.error_bound) return "null";
+  return number(k == 0 ? 0 : kernel.error_bound(k), 17);
 }
 
 // "key": value, ...
@@ -54,9 +60,17 @@ std::string describe_table(const Table& cpu, const Table& cuda) {
     row.raw("tm", std::to_string(k.tm)).raw("tn", std::to_string(k.tn)).raw("threads", std::to_string(k.threads));
     row.raw("max_size", k.max_size ? std::to_string(k.max_size) : "null");
     row.text("reads", k.reads == Reads::kAnyStrides ? "any" : "rows16");
+    row.raw("in_auto", is_aten(k) || k.in_auto ? "true" : "false");
     append(rows, row.str());
   }
   return "[" + rows + "]";
+}
+
+std::string describe_bounds(const Table& table, int64_t k) {
+  Object bounds;
+  for (const Kernel& kernel : table)
+    if (kernel.error_bound) bounds.raw(kernel.name, bound(kernel, k));
+  return bounds.str();
 }
 
 std::string describe_choice(const Table& table, const Problem& p, const Device& device, const std::string& request) {
@@ -70,7 +84,7 @@ std::string describe_choice(const Table& table, const Problem& p, const Device& 
     const Verdict verdict = judge(kernel, p, device, request);
     Object row;
     row.text("name", kernel.name).text("family", kernel.family).raw("seconds", number(verdict.seconds));
-    row.text("reason", verdict.reason ? verdict.reason : "");
+    row.text("reason", verdict.reason ? verdict.reason : "").raw("error_bound", bound(kernel, p.k));
     append(verdicts, row.str());
   }
   return Object().text("chosen", chosen).text("error", error).raw("verdicts", "[" + verdicts + "]").str();

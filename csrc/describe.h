@@ -9,7 +9,11 @@ namespace sgemm {
 // [{"name": ..., "family": ..., ..., "devices": ["cpu", "cuda"]}, ...]
 std::string describe_table(const Table& cpu, const Table& cuda);
 
-// {"chosen": name or "", "error": text or "", "verdicts": [{"name": ..., "seconds": ..., "reason": ...}, ...]}
+// {name: units, ...} of the rows that promise a bound for products of depth k
+std::string describe_bounds(const Table& table, int64_t k);
+
+// {"chosen": name or "", "error": text or "", "verdicts": [{"name": ..., "seconds": ..., "reason": ..., "error_bound":
+// units or null}, ...]}
 std::string describe_choice(const Table& table, const Problem& problem, const Device& device,
                             const std::string& request);
 

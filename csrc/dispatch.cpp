@@ -64,8 +64,8 @@ const char* unusable(const Kernel& kernel, const Problem& p, const Device& devic
   if (request != "auto" && !in_family && request != kernel.name) return "not asked for";
   if (is_aten(kernel)) return nullptr;
   if (request == "auto" && !cuda) return "on CPU tensors auto is PyTorch's own kernel";
-  // It adds up a long k in one go, with larger errors than PyTorch's kernel.
-  if (request == "auto" && kernel.family == std::string("ladder")) return "the ladder is taken by name only";
+  // A long k is added up in one go, with errors, and an error bound, larger than "auto" promises.
+  if (request == "auto" && !kernel.in_auto) return "taken by its name or family only";
   if (!kernel.launch) return cuda ? "not built for CUDA devices" : "not built for the CPU";
   if (cuda && device.arch < kernel.min_arch) return "the device's architecture is too low";
   if (cuda && device.arch > kernel.max_arch) return "the device's architecture is too high";

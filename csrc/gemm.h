@@ -126,6 +126,12 @@ struct Kernel {
 
   // Applies Problem::activation as it stores; for the others it is a pass of its own.
   bool activates = false;
+
+  // The largest error of an element of a product of depth k that is proven for every input, in units of
+  // 2^-24 |alpha| (|A||B|)_ij; null for rows that promise none.
+  double (*error_bound)(int64_t k) = nullptr;
+
+  bool in_auto = false;  // "auto" may take it
 };
 
 inline constexpr int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }

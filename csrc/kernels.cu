@@ -49,8 +49,14 @@ constexpr Kernel row(const char* name, const char* family, double efficiency) {
 template <class T>
 constexpr Kernel planned_row(const char* name, const char* family, const char* idea, int min_arch, int max_arch,
                              void (*launch)(const Problem&, const Context&)) {
-  return {name,      family,   idea,     T::kSource, T::BM,  T::BN,      T::BK,        T::TM, T::TN, T::kThreads,
-          T::kReads, min_arch, max_arch, 0,          launch, T::seconds, T::workspace, 0,     false, T::kActivates};
+  return {name,   family,     idea,         T::kSource, T::BM,    T::BN,         T::BK,
+          T::TM,  T::TN,      T::kThreads,  T::kReads,  min_arch, max_arch,      0,
+          launch, T::seconds, T::workspace, 0,          false,    T::kActivates, T::error_bound};
+}
+
+constexpr Kernel in_auto(Kernel kernel) {
+  kernel.in_auto = true;
+  return kernel;
 }
 
 // A row for small problems alone, with a cost model of its own.
@@ -60,7 +66,8 @@ constexpr Kernel limited_row(const char* name, const char* family, double (*seco
   kernel.seconds = seconds;
   kernel.max_size = T::kMaxSize;
   kernel.only_one_stride = true;
-  return kernel;
+  kernel.error_bound = T::error_bound;
+  return in_auto(kernel);
 }
 
 // Launched by a file of their own: for GPUs alone, the second for Hopper alone.
@@ -77,12 +84,12 @@ constexpr Kernel limited_row(const char* name, const char* family, double (*seco
 
 template <class T>
 constexpr Kernel ieee_row(const char* name) {
-  return planned_row<T>(name, "ieee", T::kIdea, T::kMinArch, kAnyArch, SGEMM_ON_GPU(T::launch));
+  return in_auto(planned_row<T>(name, "ieee", T::kIdea, T::kMinArch, kAnyArch, SGEMM_ON_GPU(T::launch)));
 }
 
 template <class T>
 constexpr Kernel split_row(const char* name, const char* idea) {
-  return planned_row<T>(name, "split", idea, T::kArch, T::kArch, SGEMM_ON_HOPPER(T::launch));
+  return in_auto(planned_row<T>(name, "split", idea, T::kArch, T::kArch, SGEMM_ON_HOPPER(T::launch)));
 }
 
 const Kernel kTable[] = {

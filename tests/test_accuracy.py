@@ -7,9 +7,11 @@ from functools import cache
 import pytest
 import torch
 from support.bounds import Reference, allowed_units, contract_units, ffma_units
-from support.data import DISTRIBUTIONS, operands
+from support.data import DISTRIBUTIONS, generator, operands
 from support.layouts import Guarded
-from support.table import DEVICES, KERNELS, Kernel, each_row, fit, selectors
+from support.table import DEVICES, KERNELS, Kernel, each_row, fit, row_params, selectors
+
+from benchmarks.data import FEATURE_UNITS, KINDS
 
 DEPTHS = {
     "cpu": (1, 3, 17, 100, 257, 1000, 4096),
@@ -23,7 +25,10 @@ def problem(
     name: str, m: int, n: int, k: int, device: str
 ) -> tuple[torch.Tensor, torch.Tensor, Reference, float]:
     """A, B, their product in float64, and torch.mm's own error in units."""
-    a, b = operands(name, m, n, k, device, seed=k)
+    if name in DISTRIBUTIONS:
+        a, b = operands(name, m, n, k, device, seed=k)
+    else:
+        a, b = (x.float() for x in KINDS[name].make(m, n, k, generator(k, device)))
     reference = Reference.of(a, b)
     return a, b, reference, reference.units(torch.mm(a, b))
 
@@ -97,6 +102,67 @@ def test_auto_keeps_the_accuracy_contract(m: int, n: int, k: int, name: str) -> 
     torch_units = reference.units(torch.mm(a, b))
     units = reference.units(torch.ops.sgemm.mm(a, b))
     assert units <= contract_units(torch_units)
+
+
+# --- what is promised of any row that auto may take -----------------------------------------
+
+PROMISED = (1, 7, 32, 128, 512, 2048, 8192)
+LONG, AT_LEAST = 128, 14  # of 17 distributions, from this k on: not above torch.mm's largest
+NOT_FINITE = ("one_nan", "nan_rows", "inf_row")
+NAMES = tuple(name for name in (*DISTRIBUTIONS, *KINDS) if name not in NOT_FINITE)
+each_taken = pytest.mark.parametrize(
+    "row, device", row_params(keep=lambda row: row.in_auto and bool(row.family))
+)
+
+
+def promised_units(name: str, torch_units: float) -> float:
+    good = KINDS[name].good if name in KINDS else 8.0
+    return max(good, 2 * torch_units)
+
+
+@pytest.mark.parametrize("name", dict.fromkeys(NAMES))
+@each_taken
+def test_typical_errors(row: Kernel, device: str, name: str) -> None:
+    for k in dict.fromkeys(fit(row, *PROMISED)):
+        a, b, reference, torch_units = problem(name, *fit(row, 300, 260), k, device)
+        units = reference.units(torch.ops.sgemm.mm(a, b, kernel=row.name))
+        assert units <= promised_units(name, torch_units), (
+            f"{row.name}, {name}, k={k}: {units:.1f} units, torch.mm {torch_units:.1f}"
+        )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("k", [k for k in PROMISED if k >= LONG])
+@pytest.mark.parametrize(
+    "kernel", ["auto", *(row.name for row in KERNELS if row.family == "split")]
+)
+def test_errors_of_long_sums_are_seldom_above_torch_s(kernel: str, k: int) -> None:
+    above = {}
+    for name in DISTRIBUTIONS:
+        a, b, reference, torch_units = problem(name, 300, 260, k, "cuda")
+        units = reference.units(torch.ops.sgemm.mm(a, b, kernel=kernel))
+        if not units <= torch_units:
+            above[name] = (units, torch_units)
+    assert len(DISTRIBUTIONS) - len(above) >= AT_LEAST, above
+
+
+@pytest.mark.parametrize("factor", [10.0, 100.0, 1e3, 1e4])
+@each_taken
+def test_one_feature_in_other_units(row: Kernel, device: str, factor: float) -> None:
+    """A column of A, or a row of B, at either end or within, larger than all others."""
+    for k in dict.fromkeys(fit(row, *PROMISED[1:])):
+        m, n = fit(row, 300, 260)
+        for name in ("uniform_0_1", "normal"):
+            a, b, _, _ = problem(name, m, n, k, device)
+            for place in (0, k // 2, k - 1):
+                left, right = a.clone(), b.clone()
+                left[:, place] *= factor
+                right[place] *= factor
+                for x, y in ((left, b), (a, right)):
+                    reference = Reference.of(x, y)
+                    torch_units = reference.units(torch.mm(x, y))
+                    units = reference.units(torch.ops.sgemm.mm(x, y, kernel=row.name))
+                    assert units <= max(FEATURE_UNITS, 2 * torch_units), (name, k, place)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -337,6 +337,16 @@ def test_accuracy_summary_compares_long_sums():
     assert accuracy.summarise(rows) == [expected]
 
 
+def test_large_products_are_long_enough_for_long_windows():
+    """The split family leaves sums in the tensor cores longer from 10,000 steps of a tile on."""
+    size = accuracy.GPU_LARGE
+    assert (size // 128) ** 2 * (size // 32) > 10_000
+    gen = torch.Generator().manual_seed(1)
+    for make, _ in accuracy.LARGE.values():
+        a, b = make(24, gen)
+        assert a.dtype == b.dtype == torch.float32 and a.size(1) == b.size(0) >= 24
+
+
 def test_clocks_are_summarised():
     keys = list(machine.FIELDS)
     samples = [
@@ -390,6 +400,8 @@ def test_accuracy_measures_every_distribution(tmp_path):
         assert 0 <= r["error_mean"] <= r["error_max"]
         assert r["good"] == (r["error_max"] <= max(2 * r["torch_error_max"], 8))
     assert found["summary"] == accuracy.summarise(found["rows"])
+    assert [r["distribution"] for r in found["large"]] == list(accuracy.LARGE)
+    assert all(r["correct"] and r["k"] >= accuracy.CPU_LARGE for r in found["large"])
     assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
 

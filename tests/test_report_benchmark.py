@@ -112,21 +112,23 @@ def test_marks_tell_families_and_rows_apart():
 
 def test_report_writes_errors_and_the_suite(tmp_path):
     results, page = tmp_path / "results", tmp_path / "page.md"
-    names = ("accuracy", "accuracy-chart", "suite", "suite-chart")
+    names = ("accuracy", "accuracy-large", "accuracy-chart", "suite", "suite-chart")
     page.write_text("".join(PAGE.replace("ladder", name) for name in names))
     rows = [
         measured(name, distribution="normal", m=30, n=20, k=k, error_max=error, good=error < 8)
         for name, error in (("split_fp16x3", 1.5), ("split_bf16x6", math.nan))
         for k in (7, 128, 8192, 65536)
     ]
-    found = gpu_record("accuracy", rows, summary=accuracy.summarise(rows))
+    large = [measured("split_fp16x3", distribution="gram", m=9, n=9, k=9, good=True)]
+    found = gpu_record("accuracy", rows, summary=accuracy.summarise(rows), large=large)
     record.save(found, record.default_path(found, results))
     rows = [measured("auto", group="x", label="x 1")]
     found = gpu_record("suite", rows, summary=suite.summarise(rows))
     record.save(found, record.default_path(found, results))
     assert main(["report", str(page), "--results", str(results)]) == 0
     text = page.read_text()
-    assert "old" not in text and text.count("Test GPU") == 4
+    assert "old" not in text and text.count("Test GPU") == 5
+    assert "| gram | 9 x 9 x 9 | 2.00 / 0.30 | 2.00 / 0.30 | - | - |" in text
     figures = "2.00 / 0.30 | 1.50 / 0.30 | nan / 0.30 BAD |"
     assert f"| normal | {figures} {figures} {figures}" in text and "30 x 20 x k" in text
     assert "| auto | x | 1 | 0 | 0.50 | 0.50 (x 1) |" in text and suite.LEGEND in text

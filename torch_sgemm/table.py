@@ -39,6 +39,8 @@ class Kernel:
     reads: str
     """``"any"``: all strides directly; ``"rows16"``: unit column stride and 16-byte aligned rows of
     a multiple of 4 elements, others are packed."""
+    in_auto: bool
+    """Whether ``"auto"`` may take it."""
 
     def takes(self, m: int, n: int, k: int) -> bool:
         """Whether the row takes a product of these sizes."""
@@ -121,6 +123,8 @@ class Verdict:
     """Predicted time, packing included."""
     reason: str
     """Why the row can't be taken; ``""`` if it can."""
+    error_bound: float | None = None
+    """:func:`error_bound` of the row for the problem's k; None for rows that promise none."""
 
 
 @dataclass(frozen=True)
@@ -132,12 +136,13 @@ class Explanation:
 
     def __str__(self) -> str:
         width = max(len(v.name) for v in self.verdicts)
-        lines = [f"{'kernel':{width}}  {'predicted':>12}"]
+        lines = [f"{'kernel':{width}}  {'predicted':>12}  {'error bound':>11}"]
         for v in self.verdicts:
             note = "chosen" if v.name == self.chosen else v.reason or "predicted slower"
             could_run = not v.reason or v.reason == "not asked for"
             time = f"{v.seconds * 1e6:.1f} us" if could_run else "-"
-            lines.append(f"{v.name:{width}}  {time:>12}  {note}")
+            bound = "-" if v.error_bound is None else f"{v.error_bound:.1f}"
+            lines.append(f"{v.name:{width}}  {time:>12}  {bound:>11}  {note}")
         return "\n".join(lines)
 
 
@@ -179,6 +184,58 @@ def _rows() -> tuple[Kernel, ...]:
 def kernels() -> list[Kernel]:
     """All rows: ``aten`` (PyTorch's own kernel), the CPU reference, the ladder, ieee, split."""
     return list(_rows())
+
+
+def error_bound(k: int, kernel: str = "auto") -> float:
+    """How far off an element of a product of depth ``k`` may be, proven for every finite input.
+
+    In units of 2^-24 (|alpha| (|A||B|)_ij + |beta C_ij|), of which an ordinary dot product
+    in float32 may be off by k. It holds where |A||B| stays below 2^127. Beside it:
+
+    - half of float32's smallest subnormal, 2^-150, for each term that rounds where results are
+      that small, |alpha| times that where |alpha| > 1;
+    - one unit more if ``alpha`` isn't a power of two, and one if there is a C.
+
+    What a product is typically off by is far less: see ``python -m benchmarks accuracy``.
+
+    Args:
+        k: columns of A, rows of B.
+        kernel: a row's name, a family, or ``"auto"``: then the largest bound counts of the rows
+            that it may take. Where ``"auto"`` takes ``aten``, PyTorch's own kernel, which promises
+            nothing, the result is outside of this bound.
+
+    Returns:
+        The bound in units, 0 for ``k = 0``, where nothing is added up.
+
+    Raises:
+        ValueError: ``k`` is no int, negative, or larger than the row takes; ``kernel`` isn't one
+            of those that have a bound.
+
+    Sources: N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.1,
+    for sums in float32; docs/split.md and docs/ieee.md for what each row adds.
+    """
+    where = "torch_sgemm.error_bound"
+    if not isinstance(k, int) or isinstance(k, bool) or not 0 <= k < 2**63:
+        raise ValueError(f"{where}: argument 'k' is {k!r}; accepted: an int, 0 and more")
+    bounds: dict[str, float] = json.loads(torch.ops.sgemm._error_bounds(k))
+    rows = [row for row in _rows() if row.name in bounds]
+    asked = [
+        row
+        for row in rows
+        if kernel in (row.name, row.family) or (kernel == "auto" and row.in_auto)
+    ]
+    if not asked:
+        names = dict.fromkeys(["auto", *(row.family for row in rows), *bounds])
+        raise ValueError(
+            f"{where}: argument 'kernel' is {kernel!r}, for which nothing is proven; accepted: "
+            f"{', '.join(map(repr, names))}"
+        )
+    taking = [row for row in asked if row.takes(1, 1, k)]
+    if not taking:
+        raise ValueError(
+            f"{where}: argument 'k' is {k}; accepted: up to {asked[0].max_size} for {kernel!r}"
+        )
+    return float(max(bounds[row.name] for row in taking))
 
 
 def _layout(x: Tensor) -> list[int]:

@@ -261,6 +261,8 @@ void gemm_(const Tensor& c, const Tensor& a, const Tensor& b, const std::string&
 
 std::string kernels() { return describe_table(simt_backend::backend().table, cuda().table); }
 
+std::string error_bounds(int64_t k) { return describe_bounds(cuda().table, k); }
+
 // {cuda or not, arch, SMs, clock in kHz, bandwidth in MB/s, L2 in bytes, the code's arch}
 std::vector<int64_t> device(int64_t index) {
   const Device& d = cuda_device(static_cast<int>(index));
@@ -333,6 +335,7 @@ STABLE_TORCH_LIBRARY(sgemm, m) {
       "()");
   m.def("gemm_(Tensor(a!) c, Tensor a, Tensor b, str kernel=\"auto\", *, float alpha=1, float beta=0) -> ()");
   m.def("_kernels() -> str");
+  m.def("_error_bounds(int k) -> str");
   m.def("_device(int index) -> int[]");
   m.def("_matmul(Tensor a, Tensor b, str kernel=\"auto\") -> Tensor");  // without derivatives, see functional.py
   m.def("_redone(int index) -> int[]");
@@ -345,6 +348,7 @@ STABLE_TORCH_LIBRARY_IMPL(sgemm, CUDA, m) { sgemm::register_products(m); }
 
 STABLE_TORCH_LIBRARY_IMPL(sgemm, CompositeExplicitAutograd, m) {
   m.impl("_kernels", TORCH_BOX(&sgemm::kernels));
+  m.impl("_error_bounds", TORCH_BOX(&sgemm::error_bounds));
   m.impl("_device", TORCH_BOX(&sgemm::device));
   m.impl("_redone", TORCH_BOX(&sgemm::redone));
   m.impl("_explain", TORCH_BOX(&sgemm::explain));

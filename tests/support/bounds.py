@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from support.table import FFMA_FAMILIES, Kernel
+from torch_sgemm import error_bound
 
 UNIT = 2.0**-24
+PROVEN_BELOW = 2.0**127  # |A||B| of a bound that is proven
 
 
 @dataclass(frozen=True)
@@ -18,6 +20,7 @@ class Reference:
 
     value: Tensor
     scale: Tensor
+    product: Tensor | None = None  # |A||B|, before alpha
 
     @staticmethod
     def of(
@@ -25,10 +28,11 @@ class Reference:
     ) -> Reference:
         """alpha A B + beta C for [m, k], [k, n] or batches of them; C is not read if beta is 0."""
         a, b = a.double(), b.double()
-        value, scale = alpha * (a @ b), abs(alpha) * (a.abs() @ b.abs())
+        product = a.abs() @ b.abs()
+        value, scale = alpha * (a @ b), abs(alpha) * product
         if c is not None and beta != 0:
             value, scale = value + beta * c.double(), scale + abs(beta) * c.double().abs()
-        return Reference(value, scale)
+        return Reference(value, scale, product)
 
     def units(self, result: Tensor) -> float:
         """The largest error of ``result`` in units; NaN where an element is NaN."""
@@ -36,6 +40,18 @@ class Reference:
         # Where the scale is 0 nothing is added up: any error at all is infinitely many units.
         ratio = (error / (self.scale * UNIT)).where(error != 0, 0.0)
         return float(ratio.max()) if ratio.numel() else 0.0
+
+    def units_each(self, result: Tensor, subnormals: float = 0) -> Tensor:
+        """Every element's error in units, without ``subnormals`` halves of the smallest subnormal.
+
+        0 where |A||B| or the magnitude isn't below PROVEN_BELOW: nothing is proven there.
+        """
+        error = (result.double() - self.value).abs()
+        beyond = (error - subnormals * 2.0**-150).clamp(min=0)  # NaN stays
+        ratio = (beyond / (self.scale * UNIT)).where(beyond != 0, 0.0)
+        ratio = ratio.masked_fill((self.scale == 0) & ~(error == 0), math.inf)
+        large = self.scale if self.product is None else self.scale.maximum(self.product)
+        return ratio.masked_fill(large >= PROVEN_BELOW, 0.0)
 
 
 def ffma_units(k: int) -> float:
@@ -51,3 +67,17 @@ def contract_units(torch_units: float) -> float:
 def allowed_units(row: Kernel, k: int, torch_units: float) -> float:
     """The bound that ``row`` is held to."""
     return ffma_units(k) if row.family in FFMA_FAMILIES else contract_units(torch_units)
+
+
+def roundings(k: int) -> int:
+    """How many terms of a sum may each be off by half of the smallest subnormal.
+
+    A product or an addition for each of k; scales, alpha, beta, and the store.
+    """
+    return k + 4
+
+
+def proven_units(row: Kernel, k: int, alpha: float = 1, beta: float = 0) -> float:
+    """What is proven of ``row``: one unit more for an alpha that rounds, and one for a C."""
+    rounds = math.frexp(alpha)[0] not in (0.5, -0.5)
+    return error_bound(k, row.name) + rounds + (beta != 0)

@@ -1,0 +1,320 @@
+"""The proven error bound of every row of the families ieee and split, searched for a breach.
+
+Operands are built from each term of the bound (support/crafted.py), and the worst of them are bred
+further. Nothing may be off by more than ``error_bound``; and each term is reached by half
+at least, so that the bound is known to be tight, and the search to be able to fail.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import pytest
+import torch
+from support import tensor_cores
+from support.bounds import Reference, proven_units, roundings
+from support.breeding import breed
+from support.crafted import (
+    CASES,
+    TIES_OF_SUBNORMALS,
+    beside,
+    crafted,
+    everything,
+    in_order,
+    mantissas,
+    near_overflow,
+)
+from support.data import generator
+from support.layouts import PAIRS, Guarded
+from support.table import KERNELS, Kernel, fit, row_params, runnable
+from torch import Tensor
+
+import torch_sgemm
+
+PROVEN = [row for row in KERNELS if row.family in ("ieee", "split")]
+each_proven = pytest.mark.parametrize("row, device", row_params(keep=lambda row: row in PROVEN))
+each_proven_on_a_gpu = pytest.mark.parametrize(
+    "row, device", row_params(("cuda",), lambda row: row in PROVEN)
+)
+DEPTHS = {
+    "cpu": (1, 5, 64),
+    "cuda": (1, 2, 5, 16, 31, 32, 33, 64, 65, 127, 129, 300, 1024, 2050, 8193, 20000),
+}
+FACTORS = ((1.0, 0.0), (2.0**-20, 0.0), (-1.1, 0.0), (1.25 * 2.0**-8, 0.0), (0.007, 1.0))
+
+
+def blocks(row: Kernel, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """A and B, or a batch of parts of theirs that a row for small products takes."""
+    if row.max_size is None:
+        return a, b
+    size = row.max_size
+    count = max(a.size(0), b.size(1)) // size + 1
+    rows = torch.arange(count * size, device=a.device)
+    a, b = a[rows % a.size(0)], b[:, rows % b.size(1)]
+    return a.unflatten(0, (count, size)), b.t().unflatten(0, (count, size)).mT
+
+
+def most_units(
+    row: Kernel, a: Tensor, b: Tensor, c: Tensor | None = None, alpha: float = 1, beta: float = 0
+) -> float:
+    """The largest error of ``row`` on these operands as a share of its bound."""
+    reference = Reference.of(a, b, c, alpha, beta)
+    result = torch.full_like(reference.value, float("nan"), dtype=torch.float32)
+    if c is not None:
+        result.copy_(c)
+    torch.ops.sgemm.gemm_(result, a, b, alpha=alpha, beta=beta, kernel=row.name)
+    return share(row, reference, result, a.size(-1), alpha, beta)
+
+
+def share(row, reference, result, k: int, alpha: float = 1, beta: float = 0) -> float:
+    """The largest error by the bound of a product of depth k."""
+    subnormals = roundings(k) * max(1.0, abs(alpha))
+    units = reference.units_each(result, subnormals)
+    return float(units.max()) / proven_units(row, k, alpha, beta)
+
+
+# --- each case, alone and beside the others -------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES)
+@each_proven
+def test_no_element_breaks_the_bound(row: Kernel, device: str, case: str) -> None:
+    for k in dict.fromkeys(fit(row, *DEPTHS[device])):
+        a, b = blocks(row, *crafted(case, k, device))
+        assert most_units(row, a, b) <= 1, k
+
+
+@pytest.mark.parametrize(("alpha", "beta"), FACTORS)
+@each_proven
+def test_nor_with_alpha_and_c(row: Kernel, device: str, alpha: float, beta: float) -> None:
+    for k in fit(row, *((33,) if device == "cpu" else (33, 300))):
+        a, b = blocks(row, *everything(k, device))
+        c = torch.randn(*a.shape[:-1], b.size(-1), device=device) if beta else None
+        assert most_units(row, a, b, c, alpha, beta) <= 1, k
+
+
+@pytest.mark.parametrize("layouts", PAIRS)
+@each_proven
+def test_nor_in_any_layout(row: Kernel, device: str, layouts: str) -> None:
+    """Rows apart, and odd offsets and strides: all ways of elements to the kernels."""
+    k = fit(row, 97)[0]
+    a, b = blocks(row, *everything(k, device))
+    for kinds in (("_pad", "_off1"), ("_off3", ""), ("", "_pad4")):
+        left, right = (
+            Guarded(x.shape, letter + kind, device, x).view
+            for x, letter, kind in zip((a, b), layouts, kinds, strict=True)
+        )
+        assert most_units(row, left, right) <= 1, kinds
+
+
+@each_proven
+def test_nor_in_batches_that_share_an_operand(row: Kernel, device: str) -> None:
+    k = fit(row, 130)[0]
+    a, b = everything(k, device)
+    m, n = fit(row, 300, 300)
+    a, b = a[:m].expand(3, -1, -1), torch.stack([b[:, :n], b[:, -n:], -b[:, 100 : 100 + n]])
+    assert most_units(row, a, b) <= 1
+    assert most_units(row, b.mT, a.mT) <= 1
+
+
+@each_proven
+def test_nor_behind_an_activation(row: Kernel, device: str) -> None:
+    k = fit(row, 200)[0]
+    a, b = everything(k, device)
+    m, n = fit(row, len(a), b.size(1))
+    a, b = a[:m], b[:, :n]
+    result = torch_sgemm.linear(a, b.t(), None, "relu", kernel=row.name)
+    exact = Reference.of(a, b)
+    reference = Reference(exact.value.relu(), exact.scale, exact.product)
+    assert share(row, reference, result, k) <= 1
+
+
+@pytest.mark.parametrize("alpha", [1.0, 0.007, 2.0**-149, 2.0**-100])
+@each_proven
+def test_nor_where_c_is_much_larger(row: Kernel, device: str, alpha: float) -> None:
+    """Each part of k comes to just less than half of C's last bit: parts must meet before C."""
+    for k in fit(row, *((64,) if device == "cpu" else (300, 10000))):
+        parts = [length for length in (16, 32, 64, 128, 256, 1024, 8192) if length <= k] or [k]
+        each = torch.tensor([2.0**-25 * (1 - 2.0**-6) / (length * alpha) for length in parts])
+        a = torch.cat([each, -each])[:, None].expand(-1, k).to(device)
+        b = torch.ones(k, 130, device=device)[:, : fit(row, 130)[0]]
+        for left, right in ((a, b), (b.t(), a.t())):
+            c = torch.ones(left.size(0), right.size(1), device=device)
+            assert most_units(row, left, right, c, alpha, 1.0) <= 1, k
+
+
+@each_proven_on_a_gpu
+@pytest.mark.gpu
+@pytest.mark.parametrize("alpha", [1.0, 0.007])
+def test_nor_in_a_small_workspace(
+    row: Kernel, device: str, alpha: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_SGEMM_WORKSPACE", "1")
+    for k in dict.fromkeys(fit(row, 300, 20000)):
+        a, b = everything(k, device)
+        m, n = fit(row, len(a), 130)
+        c = torch.full((m, n), 1.0, device=device)
+        assert most_units(row, a[-m:], b[:, -n:], c, alpha, 1.0) <= 1, k
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_nor_where_b_is_packed(device: str) -> None:
+    row = next(row for row in PROVEN if row.name == "split_fp16x3")
+    if row not in runnable(device):
+        pytest.skip(f"{row.name} does not run here")
+    for k in (33, 300, 8200):
+        a, b = everything(k, device)
+        for kernel in (row.name, "auto"):
+            result = torch_sgemm.pack(b).mm(a, kernel=kernel)
+            assert share(row, Reference.of(a, b), result, k) <= 1
+
+
+# --- bred -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("k", [48, 256])
+@each_proven
+def test_what_is_bred_from_the_worst_keeps_the_bound(row: Kernel, device: str, k: int) -> None:
+    k = fit(row, k)[0]
+
+    def units(a: Tensor, b: Tensor) -> Tensor:
+        result = torch.ops.sgemm.mm(a, b, kernel=row.name)
+        return Reference.of(a, b).units_each(result, roundings(k))
+
+    a, b = everything(k, device)
+    m, n = fit(row, len(a), b.size(1))
+    a, b = a[:: len(a) // m][:m], b[:, :: b.size(1) // n][:, :n]
+    worst = breed(a, b, units, rounds=300 if device == "cuda" else 5, seed=k)
+    assert worst <= proven_units(row, k), f"{worst:.1f} units"
+
+
+# --- how tight it is ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Term:
+    """What a term of the bound gives, in units, and the depth at which it is measured."""
+
+    units: float
+    k: int = 32
+
+
+# Of docs/split.md, for the rows of two float16 an element.
+TERMS = {
+    "writing": Term(4),
+    "lo_lo": Term(4),
+    "window": Term(21),
+    "subnormal_lo": Term(4, 40),
+    "threshold": Term(3, 2000),
+    "storing": Term(1, 1),
+}
+# The guard and the store aren't in the model.
+MODELLED = ("writing", "lo_lo", "window", "subnormal_lo")
+
+
+@cache
+def reaching(term: str, k: int, device: str) -> tuple[Tensor, Tensor]:
+    """Operands whose error is that term's, as far as terms can be had one by one."""
+    if term == "writing":  # lo is short, so that lo * lo is the least that it can be
+        values = mantissas(2, k, generator(1), (0, 1)).float().to(device)
+        return values, values.t()
+    if term == "lo_lo":  # exact in both parts, and lo as long as it can be
+        values = torch.full((2, k), 1 + 4094 * 2.0**-23, device=device)
+        return values, values.t()
+    if term == "window":  # exact in hi alone
+        a, b = crafted("dominated", k, device)
+        return a[: len(a) // 2], b[:, :1]
+    if term == "subnormal_lo":  # down to an exponent of -14, which the guard does not count
+        values = mantissas(14, k, generator(3), TIES_OF_SUBNORMALS).double()
+        tops = torch.exp2(torch.arange(22, 29).repeat_interleave(2).double())
+        a, b = beside(values, values.t().contiguous(), tops, tops)
+        return a.float().to(device), b.float().to(device)
+    if term == "storing":
+        values = mantissas(40, k, generator(2)).float().to(device)
+        return values, torch.ones(k, 1, device=device)
+    return crafted(term, k, device)
+
+
+def largest(term: str, product) -> float:
+    k = TERMS[term].k
+    a, b = reaching(term, k, "cuda" if torch.cuda.is_available() else "cpu")
+    return float(Reference.of(a, b).units_each(product(a, b), roundings(k)).max())
+
+
+@pytest.mark.parametrize("term", MODELLED)
+def test_terms_are_reached_in_a_model(term: str) -> None:
+    """Without a GPU: the crafted operands do what they were made for."""
+
+    def model(a: Tensor, b: Tensor) -> Tensor:
+        return tensor_cores.split_fp16x3(a.cpu(), b.cpu()).to(a.device)
+
+    found = largest(term, model)
+    assert TERMS[term].units / 2 <= found, f"{found:.1f} units"
+    assert found <= torch_sgemm.error_bound(TERMS[term].k, "split_fp16x3")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("term", TERMS)
+@pytest.mark.parametrize(
+    "row, device", row_params(("cuda",), lambda row: row.name.startswith("split_fp16x3"))
+)
+def test_terms_are_reached(row: Kernel, device: str, term: str) -> None:
+    found = largest(term, lambda a, b: torch.ops.sgemm.mm(a, b, kernel=row.name))
+    assert TERMS[term].units / 2 <= found, f"{found:.1f} of {TERMS[term].units} units"
+
+
+# --- values ---------------------------------------------------------------------------------
+
+
+@cache
+def hostile(k: int, device: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Operands near overflow, and which sums are finite in order of k."""
+    a, b = near_overflow(k)
+    return a.to(device), b.to(device), in_order(a, b).isfinite().to(device)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 0.5, 1e-30])
+@each_proven
+def test_sums_that_are_finite_in_order_are_finite(row: Kernel, device: str, alpha: float) -> None:
+    """An order of our own, or parts of k, make no Inf and no NaN."""
+    for k in dict.fromkeys(fit(row, *((64,) if device == "cpu" else (33, 300, 1100, 8200, 17000)))):
+        a, b, finite = hostile(k, device)
+        m, n = fit(row, len(a), b.size(1))
+        for part in range(0, len(a), m):
+            rows = a[part : part + m]
+            for left, right, wanted in (
+                (rows, b, finite[part : part + m]),
+                (b.t(), rows.t(), finite[part : part + m].t()),
+            ):
+                result = torch.ops.sgemm.addmm(
+                    torch.zeros(1, device=device), left, right, alpha=alpha, kernel=row.name
+                )
+                assert bool(result.isfinite()[wanted].all()), k
+
+
+@each_proven
+def test_subnormal_results_are_kept(row: Kernel, device: str) -> None:
+    """Results from 2^-149 on, each off by the halves of it that rounding takes at most."""
+    k = fit(row, 20)[0]
+    exponents = torch.arange(-80, -50, device=device).double()
+    a = torch.exp2(exponents)[:, None].float() * torch.ones(k, device=device)
+    b = torch.exp2(exponents - 5).float() * torch.ones(k, 1, device=device)
+    result = torch.ops.sgemm.mm(a, b, kernel=row.name)
+    exact = a.double() @ b.double()
+    assert bool(((result.double() - exact).abs() <= roundings(k) * 2.0**-150).all())
+    assert bool((result != 0)[exact >= roundings(k) * 2.0**-150].all())
+
+
+def test_the_search_can_fail() -> None:
+    """A product that keeps hi alone, and one that loses a term, are out of every bound."""
+    row = PROVEN[-1]
+    a, b = everything(33, "cpu")
+    reference = Reference.of(a, b)
+    assert share(row, reference, reference.value.float(), 33) <= 1
+    rounded = Reference.of(a.bfloat16().float(), b).value.float()
+    assert not share(row, reference, rounded, 33) <= 1
+    for spoil in (float("nan"), float("inf")):
+        bad = reference.value.float()
+        bad[0, 0] = spoil
+        assert not share(row, reference, bad, 33) <= 1
