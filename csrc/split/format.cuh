@@ -10,15 +10,17 @@ namespace sgemm::split {
 
 // x = hi + lo / 2^11, three products: hi hi + (hi lo + lo hi) / 2^11.
 //
-// An element v of a scaled row is off by at most max(2^-22 |v|, 2^-36): only small ones, 0 < |v| < 2^-14, lose relative
-// accuracy. With na of them in a row of A and nb in a column of B, whose elements are below 2^15, what is lost in their
-// product is at most (na + nb) 2^-21. A product of at least 4 (na + nb) is off by at most 2^-23 of itself.
+// An element v of a scaled row is off by at most max(2^-23 |v|, 2^-36): lo is a multiple of 2^-24. Only small elements,
+// 0 < |v| < 2^-13, lose relative accuracy. One of them, times an element w of the other operand, |w| < 2^15, is off by
+// 2^-36 |w| for that and by as much again for lo lo, which is left out, together at most 3/2 2^-21. So with na small
+// ones in a row of A and nb in a column of B, a product of at least 4 (na + nb) is off by at most 3 2^-24 of itself.
 struct Fp16x3 {
   using Element = __half;
   static constexpr int kTopExponent = 14;  // a scaled row's largest element is in [2^14, 2^15)
   static constexpr float kLimit = 0x1p15f;
-  static constexpr float kSmall = 0x1p-14f;  // below it an element loses relative accuracy
+  static constexpr float kSmall = 0x1p-13f;  // below it an element loses relative accuracy
   static constexpr float kThreshold = 4;     // for each small element
+  static constexpr float kSumThreshold = 0x1.56p-13f;  // for the magnitudes that small elements meet: 4/3 2^-13
   static constexpr float kCorrection = 0x1p-11f;
 
   // Two neighbours; plane 0 is hi, plane 1 is lo.
@@ -33,13 +35,18 @@ struct Fp16x3 {
 
 // x = hi + mid + lo, six products: hi hi + (hi mid + mid hi + hi lo + mid mid + lo hi).
 //
-// Three bfloat16 hold a float32 whole, down to bfloat16's smallest subnormal 2^-133: a scaled element below 2^-110
-// loses up to 2^-134, times another's 2^41. A product of at least (na + nb) 2^-70 is off by at most 2^-23 of itself.
+// Three bfloat16 hold a float32 whole, down to bfloat16's smallest subnormal 2^-133. But the product of two elements may
+// be below what a float32 sum holds: that of two elements of 2^-50 and more is at least 2^-100, of which the sum keeps
+// all bits. Smaller elements count as small. Each is off by up to 2^-134, times another's 2^41, and by a few 2^-149:
+// with na of them in a row of A and nb in a column of B, a product of at least (na + nb) 2^-70 is off by at most 2^-23
+// of itself.
 struct Bf16x6 {
   using Element = __nv_bfloat16;
   static constexpr int kTopExponent = 40;
-  static constexpr float kSmall = 0x1p-110f;
+  static constexpr float kLimit = 0x1p41f;
+  static constexpr float kSmall = 0x1p-50f;
   static constexpr float kThreshold = 0x1p-70f;
+  static constexpr float kSumThreshold = 0x1.1p-111f;
   static constexpr float kCorrection = 1;
 
   // Planes 0, 1 and 2 are hi, mid and lo; nothing reads plane 3.
@@ -55,11 +62,16 @@ struct Bf16x6 {
   }
 };
 
+constexpr float kSumRounding = 1.01f;  // more than a sum of 2^13 magnitudes may be off by
+
 __device__ __forceinline__ float power_of_two(int exponent) {  // of a normal float
   return __uint_as_float(static_cast<uint32_t>(exponent + 127) << 23);
 }
 
-constexpr uint32_t kMagnitude = 0x7fffffff, kInfinity = 0x7f800000, kMinusInfinity = 0xff800000, kNan = 0x7fc00000;
+constexpr uint32_t kMagnitude = 0x7fffffff, kInfinity = 0x7f800000, kMinusInfinity = 0xff800000;
+// Thresholds that no element passes, all of them NaN: of rows that hold NaN, whose products are NaN; of rows that hold
+// Inf; and of finite rows whose scale has changed too much.
+constexpr uint32_t kNanRow = 0x7fe00000, kInfRow = 0x7fd00000, kUncertainRow = 0x7fc00000;
 
 __device__ __forceinline__ uint32_t magnitude(float x) { return __float_as_uint(x) & kMagnitude; }
 
@@ -168,12 +180,12 @@ __device__ __forceinline__ int row_exponent(uint32_t largest) {
 }
 
 // A row's scale and threshold in one word: the threshold's upper 24 bits (so many are exact for up to 2^16 small
-// elements), the exponent below them. A row with Inf or NaN has the threshold NaN, that no element passes; all other
+// elements), the exponent below them. The threshold of a row with Inf or NaN is NaN, that no element passes; all other
 // sums are finite. A row of zeros has -Inf: its products are zero, whatever else is small.
 template <class F>
 __device__ __forceinline__ uint32_t row_word(uint32_t largest, int exponent, uint32_t small) {
   uint32_t bits = __float_as_uint(F::kThreshold * static_cast<float>(small));
-  if (largest >= kInfinity) bits = kNan;
+  if (largest >= kInfinity) bits = largest > kInfinity ? kNanRow : kInfRow;
   if (largest == 0) bits = kMinusInfinity;
   return (bits & 0xffffff00u) | static_cast<uint32_t>(exponent + 128);
 }
@@ -181,25 +193,31 @@ __device__ __forceinline__ uint32_t row_word(uint32_t largest, int exponent, uin
 __device__ __forceinline__ int word_exponent(uint32_t word) { return static_cast<int>(word & 0xff) - 128; }
 __device__ __forceinline__ float word_threshold(uint32_t word) { return __uint_as_float(word & 0xffffff00u); }
 __device__ __forceinline__ float word_scale(uint32_t word) { return __uint_as_float((word << 23) - (1u << 23)); }
+__device__ __forceinline__ bool is_nan_row(uint32_t word) { return (word & 0xffffff00u) == kNanRow; }
+__device__ __forceinline__ bool is_inf_row(uint32_t word) { return (word & 0xffffff00u) == kInfRow; }
 
-// Without a threshold, so that every element is certified, and with an exponent in [-60, 59], or of zeros alone (with
-// the threshold -Inf): the product of two such scales and of a plain alpha is a float, be it subnormal.
+// Whether the product of two such scales and of a plain alpha is a normal float, so that it has all of alpha's bits,
+// and what is multiplied by it, of up to 2^13 terms below 2^30, stays finite.
+constexpr int kLeastPlain = -59, kMostPlain = 36;
+__device__ __forceinline__ bool has_plain_scale(uint32_t word) {
+  return (word & 0xff) - (128 + kLeastPlain) <= kMostPlain - kLeastPlain;
+}
+// Such a row without a threshold, or of zeros alone (with the threshold -Inf): its elements need no test.
 __device__ __forceinline__ bool is_plain(uint32_t word) {
-  return static_cast<int>(word) < 0 || word - (128 - 60) < 120;
+  return static_cast<int>(word) < 0 || word - (128 + kLeastPlain) <= kMostPlain - kLeastPlain;
 }
 inline bool is_plain_alpha(float alpha) {
   alpha = alpha < 0 ? -alpha : alpha;
   return alpha == 0 || (alpha >= 0x1p-8f && alpha <= 0x1p8f);
 }
 
-// A word unpacked. The scale is the product of two factors: between them lies no overflow and no underflow.
-struct RowScale {
-  float first, second, threshold;
-};
+// A scaled sum times 2^exponent, whatever the exponent: rounded once, if it becomes subnormal.
+__device__ __forceinline__ float unscaled(float sum, int exponent) { return ldexpf(sum, exponent); }
 
-__device__ __forceinline__ RowScale unpack(uint32_t word) {
-  const int exponent = word_exponent(word);
-  return {power_of_two(exponent >> 1), power_of_two(exponent - (exponent >> 1)), word_threshold(word)};
+// Whether a result that overflows would overflow as well if it were added up in order of k. No partial sum of one that
+// doesn't is 2^128 or more, so its roundings are at most 2^104 each, and it is off by less than 2^128 in all.
+__device__ __forceinline__ bool surely_overflows(float sum, int exponent) {
+  return fabsf(unscaled(sum, exponent - 4)) >= 0x1p126f;
 }
 
 }  // namespace sgemm::split

@@ -2,7 +2,7 @@
 //
 // Idea:   raw float32 panels come to shared memory several stages ahead (raw_panels.cuh); two warpgroups scale them and
 //         split them into the ring of panels from which the consumers multiply.
-// Bound:  the converters' instructions: a stage takes twice as long as its products.
+// Bound:  neither side alone: consumers wait for wgmma, converters for their raw quads, in long dependent chains.
 #pragma once
 #include "online_scale.cuh"
 #include "raw_panels.cuh"
@@ -335,7 +335,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
 #pragma unroll 1
     for (int i = 0; i < Raw::kStages; ++i) load();
     float* staging = raw + Raw::kFloats;
-    consume<R, OnlineScales<R>, AddStages<R>, A_ALONG_M, B_ALONG_N>(job, ring, staging, shared, t, share, load);
+    consume<Fp16x3, R, OnlineScales<R>, AddStages<R>, A_ALONG_M, B_ALONG_N>(job, ring, staging, shared, t, share, load);
   }
 }
 

@@ -19,6 +19,7 @@ struct Operand {
   bool mapped;    // there is a tensor map
   char* planes;
   uint32_t* words;
+  uint32_t* guards;  // records of rows that have small elements (guard.cuh)
 
   SGEMM_HOST_DEVICE int64_t neighbour() const { return along_k ? k_stride : stride; }  // distances in memory
   int64_t across() const { return along_k ? stride : k_stride; }
@@ -39,14 +40,20 @@ struct Job {
   // Blocks take items in turn: tiles, of which those from `whole` on are left over and shared by `parts` blocks each.
   int items, whole, parts;
   bool quads, pairs;  // four, or two, neighbours of d, and of c if it is read, can be read and written at once
-  bool scaled_only;   // elements are scaled, by an alpha of no extreme size, and added to c, and that is all
+  bool scaled_only;   // elements are scaled, by an alpha of no extreme size, and added to the caller's c, and that is all
   int promotion;      // sums leave the tensor cores every stage (0) or every second one (1)
   // What the guard marks: for each tile, block of its cluster and warp, a bit for each slot that has masks, and from
   // bit 8 on how many elements; the masks.
   uint32_t* marks;    // (tiles, 4, 8)
   uint16_t* masks;    // (tiles, 4, 256)
+  uint32_t* words;    // of tiles with marks: (tiles, operand, 128)
   float4* part_sums;  // (tiles left over, parts, a thread's sums / 4, 256)
   uint32_t* arrived;  // how many of a tile's parts are there
+
+  // Where the words and records of a matrix of the batch begin.
+  SGEMM_HOST_DEVICE int64_t first_row(const Operand& x, int64_t batch) const {
+    return x.count == 1 ? 0 : batch * x.panels * kTile;
+  }
 
   // A step of a panel; panels of all matrices are counted.
   template <class F>

@@ -11,7 +11,8 @@ namespace sgemm::split {
 
 constexpr int kHeadroom = 4;    // binades; a softmax's rows seldom need more
 constexpr int kNoScale = -126;  // of a row that has had zeros only; the largest factor
-constexpr uint32_t kRedoRow = 1u << 31;
+// Of a row's count of small elements, bits that say more: its scale has changed too much, it holds Inf, or NaN.
+constexpr uint32_t kChangedTooMuch = 1u << 29, kHoldsInf = 1u << 30, kHoldsNan = 1u << 31;
 
 // Binades by which a scale may become coarser in a block, and again for a cluster's other blocks; beyond, the row is
 // redone. Sums are multiples of 2^-59, the product of the planes' last bits: four times 20 binades leave them exact.
@@ -22,14 +23,17 @@ struct OnlineRows {
   alignas(16) float factor[kTile];  // 2^-exponent
   int exponent[kTile], first_exponent[kTile];
   uint32_t largest[kTile];  // bits of the largest magnitude in a stage
-  uint32_t small[kTile];    // how many elements were too small, or kRedoRow
+  uint32_t small[kTile];    // how many elements were too small, and bits as above
 };
 
 template <class F>
 __device__ __forceinline__ uint32_t word_of_row(const OnlineRows& rows, int r) {
   const uint32_t small = rows.small[r];
-  const uint32_t largest = small & kRedoRow ? kInfinity : rows.exponent[r] == kNoScale ? 0 : 1;
-  return row_word<F>(largest, rows.exponent[r], small);
+  const int exponent = rows.exponent[r];
+  if (small & kHoldsNan) return row_word<F>(kInfinity + 1, exponent, small);
+  if (small & kHoldsInf) return row_word<F>(kInfinity, exponent, small);
+  if (small & kChangedTooMuch) return kUncertainRow | static_cast<uint32_t>(exponent + 128);
+  return row_word<F>(exponent == kNoScale ? 0 : 1, exponent, small);
 }
 
 // The scale of row `r` for a stage whose largest magnitude is known. Returns what sums of earlier stages are multiplied
@@ -38,7 +42,7 @@ template <class F>
 __device__ __forceinline__ float rescale_row(OnlineRows& rows, int r) {
   const uint32_t largest = rows.largest[r];
   const int exponent = rows.exponent[r], wanted = row_exponent<F>(largest) + kHeadroom;
-  if (largest >= kInfinity) rows.small[r] |= kRedoRow;
+  if (largest >= kInfinity) rows.small[r] |= largest > kInfinity ? kHoldsNan : kHoldsInf;
   const bool fits = __uint_as_float(largest) * rows.factor[r] < F::kLimit;
   if (largest == 0 || largest >= kInfinity || (exponent != kNoScale && fits)) return 1;
   rows.exponent[r] = wanted;
@@ -47,7 +51,7 @@ __device__ __forceinline__ float rescale_row(OnlineRows& rows, int r) {
     rows.first_exponent[r] = wanted;
     return 1;
   }
-  if (wanted - rows.first_exponent[r] > kMostCoarser) rows.small[r] |= kRedoRow;
+  if (wanted - rows.first_exponent[r] > kMostCoarser) rows.small[r] |= kChangedTooMuch;
   return power_of_two(max(exponent - wanted, -126));
 }
 
@@ -101,16 +105,17 @@ struct OnlineScales {
     for (uint32_t rank = 0; rank < blocks; ++rank)
       exponent = max(exponent, word_exponent(shared.of_cluster[rank][operand][row]));
     float threshold = -INFINITY;  // of zeros alone
-    bool redo = false;
+    uint32_t uncertain = 0;       // the most that a block knows of Inf, NaN, or too much of a change
     for (uint32_t rank = 0; rank < blocks; ++rank) {
       const uint32_t word = shared.of_cluster[rank][operand][row];
       const float part = word_threshold(word);
       if (part == -INFINITY) continue;
       threshold = fmaxf(threshold, 0) + part;
-      redo |= isnan(part) || exponent - word_exponent(word) > kMostCoarser;
+      if (isnan(part)) uncertain = max(uncertain, word & ~0xffu);
+      if (exponent - word_exponent(word) > kMostCoarser) uncertain = max(uncertain, kUncertainRow);
     }
-    if (redo) threshold = NAN;
-    shared.agreed[operand][row] = (__float_as_uint(threshold) & ~0xffu) | static_cast<uint32_t>(exponent + 128);
+    const uint32_t bits = uncertain ? uncertain : __float_as_uint(threshold) & ~0xffu;
+    shared.agreed[operand][row] = bits | static_cast<uint32_t>(exponent + 128);
     float(&change)[2][kTile] = shared.change_to_agreed;
     change[operand][row] = power_of_two(max(word_exponent(own) - exponent, -126));
     sync_consumers();

@@ -7,8 +7,7 @@
 // Bound:  memory: 4 bytes an element in, 4 (8 for three planes) out.
 #pragma once
 #include "../common/async_copy.cuh"
-#include "format.cuh"
-#include "job.h"
+#include "guard.cuh"
 
 namespace sgemm::split {
 
@@ -103,19 +102,42 @@ struct Place {
   int r, q, apart;
 };
 
+// What a block knows of the small elements of its part of a column, of up to 1024 of k, in one word: how many there are;
+// where the largest element of all lies, counted from 1, if it is here; and its magnitudes added up, rounded up to five
+// bits. All are 0 where no column of the block's strip has small elements.
+template <class F>
+struct PartGuard {
+  uint32_t bits;
+
+  __device__ __forceinline__ explicit PartGuard(uint32_t bits) : bits(bits) {}
+  __device__ __forceinline__ PartGuard(uint32_t count, uint32_t place, float sum)
+      : bits(count | place << 11 |
+             (((__float_as_uint(fmaxf(sum * (1.01f / F::kLimit), kLeast)) + kMask) >> kShift) - kBase) << 22) {}
+
+  __device__ __forceinline__ uint32_t count() const { return bits & 0x7ff; }
+  __device__ __forceinline__ uint32_t place() const { return bits >> 11 & 0x7ff; }
+  // At most; the part is of `depth` of k.
+  __device__ __forceinline__ float sum(int depth) const {
+    return F::kLimit * (bits ? __uint_as_float(((bits >> 22) + kBase) << kShift) : static_cast<float>(depth));
+  }
+
+ private:
+  static constexpr float kLeast = 0x1p-6f;
+  static constexpr int kShift = 18;
+  static constexpr uint32_t kMask = (1u << kShift) - 1, kBase = (127 - 6) << 5;  // of kLeast, its five bits below
+};
+
 struct PassScratch {
   uint32_t of_warp[32][kStrip];
   uint32_t of_block[kMaxCluster][kStrip];
-  uint32_t small[kStrip];                // small elements of this block's part of k
-  uint32_t counts[kMaxCluster][kStrip];  // those of each block, in the first block only
-  uint64_t maxima_here, counts_here;     // barriers of of_block and counts
+  alignas(16) uint32_t guards[kMaxCluster][kStrip];  // PartGuards of each block's part of k, in the first block only
+  uint64_t maxima_here, guards_here;                 // barriers of of_block and guards
 
   // For strips, before anything is under way that a fence would wait for.
   __device__ __forceinline__ void start(uint32_t blocks) {
-    if (threadIdx.x < kStrip) small[threadIdx.x] = 0;
     if (blocks == 1) return;
     if (threadIdx.x == 0) {
-      for (uint64_t* barrier : {&maxima_here, &counts_here}) {
+      for (uint64_t* barrier : {&maxima_here, &guards_here}) {
         hopper::init_barrier(barrier, 1);
         hopper::arrive_expecting(barrier, blocks * kStrip * sizeof(uint32_t));
       }
@@ -161,13 +183,28 @@ __device__ __forceinline__ void split_rows(const Job& job, const Operand& x, con
   }
   uint32_t small = 0;
   if (__syncthreads_or(own.some_small<F>(exponent))) {
+    float sum = 0;
+    uint32_t place = 0;
+    const auto take = [&](float v, int q) {
+      small += is_small<F>(v, v * factor);
+      sum += fabsf(v * factor);
+      if (magnitude(v) == largest) place = q;
+    };
 #pragma unroll 1
     for (int j = 0; j < held.count; ++j) {
       const float4 v = held[j];
-      small += is_small<F>(v.x, v.x * factor) + is_small<F>(v.y, v.y * factor) + is_small<F>(v.z, v.z * factor) +
-               is_small<F>(v.w, v.w * factor);
+      const int q = at.q + j * at.apart;
+      take(v.x, q);
+      take(v.y, q + 1);
+      take(v.z, q + 2);
+      take(v.w, q + 3);
     }
     small = reduce(small, [](uint32_t a, uint32_t b) { return a + b; });
+    place = reduce(place, [](uint32_t a, uint32_t b) { return max(a, b); });
+    sum = __uint_as_float(reduce(__float_as_uint(sum), [](uint32_t a, uint32_t b) {
+      return __float_as_uint(__uint_as_float(a) + __uint_as_float(b));
+    }));
+    if (t == 0) x.guards[at.panel * kTile + at.r] = guard_record<F>(sum, place);
   }
   if (t == 0) x.words[at.panel * kTile + at.r] = row_word<F>(largest, exponent, small);
 }
@@ -242,40 +279,79 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
     QuadPlanes<F>(make_float4(v.x * factor[0], v.y * factor[1], v.z * factor[2], v.w * factor[3]))
         .store(first + on, second + on);
   }
+  uint32_t guards[4] = {};
   if (__syncthreads_or(some_small)) {
-    uint32_t small[4] = {};
+    uint32_t counts[4] = {}, places[4] = {};
+    float sums[4] = {};
 #pragma unroll 1
     for (int j = 0; j < held.count; ++j) {
-      const float4 v = held[j];
-      small[0] += is_small<F>(v.x, v.x * factor[0]);
-      small[1] += is_small<F>(v.y, v.y * factor[1]);
-      small[2] += is_small<F>(v.z, v.z * factor[2]);
-      small[3] += is_small<F>(v.w, v.w * factor[3]);
+      const float4 quad = held[j];
+      const float v[4] = {quad.x, quad.y, quad.z, quad.w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        counts[i] += is_small<F>(v[i], v[i] * factor[i]);
+        sums[i] += fabsf(v[i] * factor[i]);
+        if (magnitude(v[i]) == largest[i]) places[i] = threadIdx.x / kStripQuads + j * at.apart + 1;
+      }
     }
+    uint32_t(*const of_warp)[kStrip] = scratch.of_warp;  // the maxima there have been read
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      for (int o = 16; o >= kStripQuads; o /= 2) small[i] += __shfl_xor_sync(~0u, small[i], o);
-      if (lane < kStripQuads && small[i]) atomicAdd(&scratch.small[quad * 4 + i], small[i]);
+      for (int o = 16; o >= kStripQuads; o /= 2) {
+        counts[i] += __shfl_xor_sync(~0u, counts[i], o);
+        places[i] = max(places[i], __shfl_xor_sync(~0u, places[i], o));
+        sums[i] += __shfl_xor_sync(~0u, sums[i], o);
+      }
+      if (lane < kStripQuads) of_warp[threadIdx.x / 32][quad * 4 + i] = counts[i] << 16 | places[i];
     }
     __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      counts[i] = places[i] = 0;
+      for (int w = 0; w < THREADS / 32; ++w) {
+        counts[i] += of_warp[w][quad * 4 + i] >> 16;
+        places[i] = max(places[i], of_warp[w][quad * 4 + i] & 0xffff);
+      }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (lane < kStripQuads) of_warp[threadIdx.x / 32][quad * 4 + i] = __float_as_uint(sums[i]);
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      sums[i] = 0;
+      for (int w = 0; w < THREADS / 32; ++w) sums[i] += __uint_as_float(of_warp[w][quad * 4 + i]);
+      guards[i] = PartGuard<F>(counts[i], places[i], sums[i]).bits;
+    }
   }
   if (threadIdx.x >= kStripQuads) return;
-  uint32_t small[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) small[i] = scratch.small[quad * 4 + i];
   if (blocks > 1) {
-    hopper::store_in_cluster(hopper::map_to_rank(hopper::shared_address(&scratch.counts[rank][quad * 4]), 0), small,
-                             hopper::map_to_rank(hopper::shared_address(&scratch.counts_here), 0));
+    hopper::store_in_cluster(hopper::map_to_rank(hopper::shared_address(&scratch.guards[rank][quad * 4]), 0), guards,
+                             hopper::map_to_rank(hopper::shared_address(&scratch.guards_here), 0));
     if (rank != 0) return;
-    hopper::wait(&scratch.counts_here, 0);
-#pragma unroll 1
-    for (uint32_t b = 1; b < blocks; ++b)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) small[i] += scratch.counts[b][quad * 4 + i];
+    hopper::wait(&scratch.guards_here, 0);
   }
 #pragma unroll
-  for (int i = 0; i < 4; ++i)
-    x.words[at.panel * kTile + at.r + i] = row_word<F>(largest[i], row_exponent<F>(largest[i]), small[i]);
+  for (int i = 0; i < 4; ++i) {
+    const auto part = [&](uint32_t b) {
+      return PartGuard<F>{blocks > 1 ? scratch.guards[b][quad * 4 + i] : guards[i]};
+    };
+    uint32_t small = 0;
+#pragma unroll 1
+    for (uint32_t b = 0; b < blocks; ++b) small += part(b).count();
+    const int64_t row = at.panel * kTile + at.r + i;
+    x.words[row] = row_word<F>(largest[i], row_exponent<F>(largest[i]), small);
+    if (small == 0) continue;
+    float sum = 0;
+    uint32_t place = kNoPlace;
+#pragma unroll 1
+    for (uint32_t b = 0; b < blocks; ++b) {
+      sum += part(b).sum(kHeld * at.apart);
+      if (part(b).place()) place = b * kHeld * at.apart + part(b).place() - 1;
+    }
+    x.guards[row] = guard_record<F>(sum, place);
+  }
 }
 
 // How the pass's blocks are dealt out: first those of b, then those of a.

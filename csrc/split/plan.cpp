@@ -198,7 +198,8 @@ PackedLayout packed_layout(const Shape& shape, int64_t k, int64_t n) {
   const int64_t fewest = std::max<int64_t>(1, ceil_div(k, kMaxSlice)), slice = steps(ceil_div(k, fewest)) * kStep;
   const int64_t slices = std::max<int64_t>(1, ceil_div(k, slice)), panels = slices * ceil_div(n, kTile);
   const size_t planes = panels * steps(slice) * shape.pairs * kPanelBytes;
-  return {slice, slices, planes, planes + panels * kTile * 4};
+  const size_t words = panels * kTile * sizeof(uint32_t);
+  return {slice, slices, planes, planes + words, planes + 2 * words};
 }
 
 Layout layout(const Shape& shape, const Problem& piece, const Plan& plan) {
@@ -213,8 +214,11 @@ Layout layout(const Shape& shape, const Problem& piece, const Plan& plan) {
   l.planes_b = buffers.take(panels_b * panel);
   l.words_a = buffers.take(panels_a * kTile * 4);
   l.words_b = buffers.take(panels_b * kTile * 4);
+  l.guards_a = buffers.take(panels_a * kTile * 4);
+  l.guards_b = buffers.take(panels_b * kTile * 4);
   l.marks = buffers.take(tiles * 4 * 8 * 4);
   l.masks = buffers.take(tiles * 4 * 256 * 2);
+  l.tile_words = buffers.take(tiles * 2 * kTile * 4);
   l.part_sums = buffers.take(int64_t{plan.left} * plan.parts * shape.tile_m * shape.tile_n * 4);
   l.arrived = buffers.take(plan.left * 4);
   l.partials = buffers.take(plan.slices > 1 ? piece.m * piece.n * plan.slices * 4 : 0);

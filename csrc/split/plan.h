@@ -6,6 +6,9 @@ namespace sgemm::split {
 
 inline constexpr int kTile = 128;            // rows of a panel; the most rows and columns of a block's tile of C
 inline constexpr int kStep = 32;             // of k a stage of the product
+// Of k, whose products are added up in the tensor cores: the longer one where additions would cost time, for more than
+// one of them.
+inline constexpr int kWindow = 32, kLongWindow = 64;
 inline constexpr int kMaxSlice = 8192;       // of k, that the splitting pass holds in shared memory
 inline constexpr int kRowBytes = kStep * 4;  // of a pair of planes: a row of a panel
 inline constexpr int kPanelBytes = kTile * kRowBytes;
@@ -52,10 +55,10 @@ size_t workspace_limit();
 // The fastest of the ways to cut `p` up, as predicted, within `limit` bytes. With a packed B it is cut along m alone.
 Plan plan(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b = false);
 
-// A packed B of k x n, as every product with it reads it: first the planes, then the words.
+// A packed B of k x n, as every product with it reads it: first the planes, then the words and the guard's records.
 struct PackedLayout {
-  int64_t slice, slices;  // of k
-  size_t words, total;    // bytes
+  int64_t slice, slices;        // of k
+  size_t words, guards, total;  // bytes
 };
 PackedLayout packed_layout(const Shape& shape, int64_t k, int64_t n);
 
@@ -68,9 +71,11 @@ inline int64_t split_matrices(const ConstMatrix& x, int64_t entries, const Plan&
 // Where a piece's buffers lie in the workspace.
 struct Layout {
   size_t planes_a, planes_b;  // panels of kPanelBytes: (batch or 1, rows of panels, steps, pairs)
-  size_t words_a, words_b;    // a row's or column's scale and guard: (batch or 1, rows of panels, 128) uint32
+  size_t words_a, words_b;    // a row's or column's scale and threshold: (batch or 1, rows of panels, 128) uint32
+  size_t guards_a, guards_b;  // what else the guard knows of it, likewise
   size_t marks;               // (tiles, 4, 8) uint32
   size_t masks;               // (tiles, 4, 256) uint16
+  size_t tile_words;          // (tiles, 2, 128) uint32
   size_t part_sums, arrived;  // of tiles that are left over: (tiles, parts, tile's m, n) float and (tiles) uint32
   size_t partials;            // (slices, m, n) float, if there are several slices
   size_t total;

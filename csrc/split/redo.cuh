@@ -1,82 +1,102 @@
-// What the guard marked, computed again in float32 from the original operands.
+// What the guard marked, computed again from the original operands.
 //
-// Idea:   a block's consumers do this behind all its tiles; nothing happens if none has a mark. A tile with a few
-//         marked elements has them redone one by one, a dot product for each warp; one with many is computed as a
-//         whole, and the marked elements are stored.
+// Idea:   a block's consumers do this behind all its tiles; nothing happens if none has a mark. A tile with many marked
+//         elements is computed as a whole: by bfloat16 on the tensor cores (redo_products.cuh), and what has too wide
+//         a range for these as well, in float32. A few elements are dot products, each of a warp.
+// Inf:    a row that holds Inf has no scale, and its elements are dot products however many they are. One that overflows
+//         is added up in the order of k, for another order may overflow where that one doesn't.
 #pragma once
-#include "../common/activation.h"
-#include "job.h"
+#include "dot_product.cuh"
+#include "redo_products.cuh"
 #include "redone.cuh"
-#include "tile.cuh"
 
 namespace sgemm::split {
 
 constexpr uint32_t kFew = 64;  // dot products take as long as the whole tile at about this many elements
 constexpr int kRedoStep = 8;   // of k
-constexpr int kRedoPart = 64;  // of k: its sum is added to those before, as the tensor cores' is
+constexpr int kRedoPart = 32;  // of k: its sum is added to those before, as the tensor cores' is
 
-struct RedoShared {
-  uint32_t count;
-  uint32_t marks[kTile][kTile / 32];  // a bit an element
+// In float32: a part of k of a tile's operands, and each thread's own sums.
+struct RedoFloats {
   float a[kRedoStep][kTile + 4], b[kRedoStep][kTile + 4];
-  float total[64][kConsumers];  // each thread's own
+  float total[64][kConsumers];
 };
-
-// A tile's first element.
-struct Corner {
-  int batch;
-  int64_t row, col;
-};
-
-__device__ __forceinline__ void store_redone(const Job& job, int batch, int64_t i, int64_t j, float sum) {
-  float value = job.p.alpha * sum;
-  if (job.p.beta != 0) value += job.p.beta * *job.p.c.matrix(batch).at(i, j);
-  *job.p.d.matrix(batch).at(i, j) = activated(job.p.activation, value);
-}
 
 // Each thread reads the masks that it wrote.
 template <class Shape>
-__device__ __forceinline__ void read_marks(const Job& job, int index, uint32_t rank, int t, RedoShared& shared) {
+__device__ __forceinline__ void read_marks(const Job& job, int index, uint32_t rank, int t, Marks& marks) {
   sync_consumers();  // the tile before is done
-  for (int i = t; i < kTile * kTile / 32; i += kConsumers) shared.marks[0][i] = 0;
-  if (t == 0) shared.count = 0;
+  for (int i = t; i < kTile * kTile / 32; i += kConsumers) marks.bits[0][i] = 0;
+  for (int i = t; i < 2 * kTile; i += kConsumers) marks.words[0][i] = job.words[int64_t{index} * 2 * kTile + i];
   sync_consumers();
   const uint32_t mine = job.marks[(int64_t{index} * 4 + rank) * 8 + t / 32];
-  if (t % 32 == 0) atomicAdd(&shared.count, mine >> 8);
 #pragma unroll 1
   for (int slot = 0; slot < Shape::kSlots; ++slot) {
     if (!(mine >> slot & 1)) continue;
     uint32_t mask = job.masks[(int64_t{index} * Shape::kSlots + slot) * kConsumers + t];
     for (; mask; mask &= mask - 1) {
       const int row = marked_row<Shape>(t, __ffs(mask) - 1), col = marked_col<Shape>(t, slot);
-      atomicOr(&shared.marks[row][col / 32], 1u << col % 32);
+      atomicOr(&marks.bits[row][col / 32], 1u << col % 32);
     }
   }
   sync_consumers();
 }
 
-__device__ __forceinline__ void redo_elements(const Job& job, const Corner& tile, int t, const RedoShared& shared) {
+// How many elements are marked: all of them, and those whose row and column hold no Inf.
+struct MarkCounts {
+  uint32_t all, finite;
+};
+__device__ __forceinline__ MarkCounts count_marks(Marks& marks, int t) {
+  if (t < 2) marks.counts[t] = 0;
+  sync_consumers();
+#pragma unroll 1
+  for (int i = t; i < kTile * kTile / 32; i += kConsumers) {
+    const uint32_t bits = marks.bits[0][i];
+    if (bits == 0) continue;
+    uint32_t finite = 0;
+    for (uint32_t left = is_inf_row(marks.words[0][i / (kTile / 32)]) ? 0 : bits; left; left &= left - 1)
+      finite += !is_inf_row(marks.words[1][i % (kTile / 32) * 32 + __ffs(left) - 1]);
+    atomicAdd(&marks.counts[0], __popc(bits));
+    atomicAdd(&marks.counts[1], finite);
+  }
+  sync_consumers();
+  return {marks.counts[0], marks.counts[1]};
+}
+
+// The warps take elements in turn. Where C is the sum of earlier pieces of k, they are computed from the first of these
+// on: there a sum may be finite that the pieces' sums are not.
+__device__ __forceinline__ void redo_elements(const Job& job, const Corner& tile, int t, const Marks& marks) {
   const ConstMatrix a = job.p.a.matrix(tile.batch), b = job.p.b.matrix(tile.batch);
-  const int64_t depth = job.depth(tile.batch);
+  const int64_t before = job.p.k_before, depth = before + job.depth(tile.batch);
+  const int warp = t / 32, lane = t % 32;
+  int turn = 0;
 #pragma unroll 1
-  for (int i = t / 32; i < kTile * kTile / 32; i += kConsumers / 32) {
-#pragma unroll 1
-    for (uint32_t bits = shared.marks[0][i]; bits; bits &= bits - 1) {
-      const int64_t row = tile.row + i * 32 / kTile, col = tile.col + i * 32 % kTile + __ffs(bits) - 1;
-      float sum = 0;
-      for (int64_t q = t % 32; q < depth; q += 32) sum = fmaf(*a.at(row, q), *b.at(q, col), sum);
-      for (int o = 16; o; o /= 2) sum += __shfl_xor_sync(~0u, sum, o);
-      if (t % 32 == 0) store_redone(job, tile.batch, row, col, sum);
+  for (int first = 0; first < kTile * kTile / 32; first += 32) {
+    const uint32_t own = marks.bits[0][first + lane];
+    for (uint32_t words = __ballot_sync(~0u, own); words; words &= words - 1) {
+      const int word = __ffs(words) - 1;
+      for (uint32_t bits = __shfl_sync(~0u, own, word); bits; bits &= bits - 1) {
+        if (turn++ % (kConsumers / 32) != warp) continue;
+        const int i = first + word;
+        const int64_t row = tile.row + i * 32 / kTile, col = tile.col + i * 32 % kTile + __ffs(bits) - 1;
+        const float sum = dot_product(a.at(row, -before), a.col, b.at(-before, col), b.row, depth);
+        if (lane != 0) continue;
+        if (before > 0)
+          *job.p.d.matrix(tile.batch).at(row, col) = activated(job.p.activation, sum);
+        else
+          store_redone(job, tile.batch, row, col, sum, 0);
+      }
     }
   }
 }
 
-// All of 128 x 128 elements from the tile's first on: a smaller tile's neighbours are computed for nothing.
-__device__ __forceinline__ void redo_tile(const Job& job, const Corner& tile, int t, RedoShared& shared) {
+// All of 128 x 128 elements from the tile's first on: a smaller tile's neighbours are computed for nothing. Those that
+// overflow stay marked.
+__device__ __forceinline__ void redo_in_float32(const Job& job, const Corner& tile, int t, Marks& marks,
+                                             RedoFloats& shared) {
   const ConstMatrix a = job.p.a.matrix(tile.batch), b = job.p.b.matrix(tile.batch);
   const int64_t row0 = tile.row, col0 = tile.col, depth = job.depth(tile.batch);
   const int row = t / 16 * 8, col = t % 16 * 8;
-  const auto marked = [&](int i, int j) { return shared.marks[row + i][(col + j) / 32] >> (col + j) % 32 & 1; };
   float acc[8][8] = {};
 #pragma unroll 1
   for (int e = 0; e < 64; ++e) shared.total[e][t] = 0;
@@ -113,26 +133,38 @@ __device__ __forceinline__ void redo_tile(const Job& job, const Corner& tile, in
     }
   }
 #pragma unroll 1
-  for (int e = 0; e < 64; ++e)
-    if (marked(e / 8, e % 8)) store_redone(job, tile.batch, row0 + row + e / 8, col0 + col + e % 8, shared.total[e][t]);
+  for (int e = 0; e < 64; ++e) {
+    const int i = row + e / 8, j = col + e % 8;
+    const float sum = shared.total[e][t];
+    if (!marks.is_marked(i, j) || !isfinite(sum)) continue;
+    if (store_redone(job, tile.batch, row0 + i, col0 + j, sum, 0)) marks.clear(i, j);
+  }
 }
 
-// The marked elements of a tile that block `rank` of its cluster finished. `t` counts the consumers' threads.
-template <class Shape>
-__device__ __forceinline__ void redo(const Job& job, int index, uint32_t rank, int t, RedoShared& shared) {
-  read_marks<Shape>(job, index, rank, t, shared);
-  const uint32_t count = shared.count;
-  if (count == 0) return;
+// The marked elements of a tile that block `rank` of a cluster of `blocks` finished. `t` counts the consumers' threads;
+// `memory` is the ring, which has been used up.
+template <class F, class Shape>
+__device__ __forceinline__ void redo(const Job& job, int index, uint32_t rank, uint32_t blocks, int t, char* memory) {
+  Marks& marks = *reinterpret_cast<Marks*>(memory);
+  char* const rest = memory + kMarksBytes;
+  read_marks<Shape>(job, index, rank, t, marks);
+  MarkCounts count = count_marks(marks, t);
+  if (count.all == 0) return;
   const TileIndex at = tile_at(job, index);
   const Corner tile = {at.batch, int64_t{at.row} * Shape::kRows, int64_t{at.col} * Shape::kCols};
-  if (count <= kFew)
-    redo_elements(job, tile, t, shared);
-  else
-    redo_tile(job, tile, t, shared);
   if (t == 0) {
-    atomicAdd(&redone_elements, static_cast<unsigned long long>(count));
-    if (count > kFew) atomicAdd(&redone_tiles, 1ull);
+    atomicAdd(&redone_elements, static_cast<unsigned long long>(count.all));
+    if (count.finite > kFew) atomicAdd(&redone_tiles, 1ull);
   }
+  if (kPairs<F> == 1 && count.finite > kFew) {
+    redo_products<Shape>(job, tile, rank, blocks, t, marks, rest);
+    count = count_marks(marks, t);
+  }
+  if (count.finite > kFew) {
+    redo_in_float32(job, tile, t, marks, *reinterpret_cast<RedoFloats*>(rest));
+    count = count_marks(marks, t);
+  }
+  if (count.all) redo_elements(job, tile, t, marks);
 }
 
 }  // namespace sgemm::split

@@ -1,6 +1,7 @@
 // The family's rows: what the table and the dispatch want to know of them.
 #pragma once
 #include "../gemm.h"
+#include "bound.h"
 #include "plan.h"
 
 namespace sgemm::split {
@@ -23,6 +24,12 @@ struct SplitProduct {
     return split::workspace(kShape, p, plan(p, device));
   }
   static void launch(const Problem& p, const Context& context);  // only where SGEMM_SM90A is defined
+
+  // A fused kernel adds the corrections of each step to the sum: one rounding more a step.
+  static double error_bound(int64_t k) {
+    const int window = FUSED || k <= kLongWindow ? kWindow : kLongWindow;
+    return Bound<F>::of(k, window) + (FUSED ? static_cast<double>((k + kStep - 1) / kStep) : 0);
+  }
 };
 
 using NarrowProduct = SplitProduct<Fp16x3, false, kTile, kTile / 2>;

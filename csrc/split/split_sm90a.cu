@@ -27,7 +27,7 @@ int next_power_of_two(int64_t x) {
 
 // `tile`: how many of its rows a block's tile has.
 Operand operand(const float* data, int64_t size, int64_t stride, int64_t k_stride, const BatchStride& strides,
-                int64_t count, int64_t depth, int tile, char* planes, char* words) {
+                int64_t count, int64_t depth, int tile) {
   Operand x = {};
   x.data = data;
   x.size = size;
@@ -39,8 +39,6 @@ Operand operand(const float* data, int64_t size, int64_t stride, int64_t k_strid
   x.panels = static_cast<int>(ceil_div(size, kTile));
   x.along_k = runs_along_k(k_stride, stride);
   x.vector = has_quads(x.lines(depth));
-  x.planes = planes;
-  x.words = reinterpret_cast<uint32_t*>(words);
   return x;
 }
 
@@ -172,28 +170,40 @@ Job make_job(const Shape& shape, const Problem& p, const Plan& plan, char* packe
     job.p.b.batch = plan.slice * p.b.row;
     job.p.alpha = 1;
     job.p.beta = 0;
-    job.p.activation = Activation::kNone;  // of the sum
+    job.p.activation = Activation::kNone;  // of the sum, as k_before is
+    job.p.k_before = 0;
     job.p.d = {reinterpret_cast<float*>(workspace + at.partials), p.m, p.n, p.n, 1, p.m * p.n};
   }
   const Problem& q = job.p;
-  char* planes_b = packed ? packed : workspace + at.planes_b;
-  char* words_b = packed ? packed + packed_layout(shape, p.k, p.n).words : workspace + at.words_b;
   const auto count = [&](const ConstMatrix& x) { return split_matrices(x, q.batch, plan); };
-  job.a = operand(q.a.data, q.m, q.a.row, q.a.col, q.a.batch, count(q.a), p.k, shape.tile_m, workspace + at.planes_a,
-                  workspace + at.words_a);
-  job.b = operand(q.b.data, q.n, q.b.col, q.b.row, q.b.batch, count(q.b), p.k, shape.tile_n, planes_b, words_b);
+  job.a = operand(q.a.data, q.m, q.a.row, q.a.col, q.a.batch, count(q.a), p.k, shape.tile_m);
+  job.b = operand(q.b.data, q.n, q.b.col, q.b.row, q.b.batch, count(q.b), p.k, shape.tile_n);
+  const auto place = [](Operand& x, char* from, size_t planes, size_t words, size_t guards) {
+    x.planes = from + planes;
+    x.words = reinterpret_cast<uint32_t*>(from + words);
+    x.guards = reinterpret_cast<uint32_t*>(from + guards);
+  };
+  if (!shape.fused) {
+    place(job.a, workspace, at.planes_a, at.words_a, at.guards_a);
+    place(job.b, workspace, at.planes_b, at.words_b, at.guards_b);
+  }
+  if (packed) {
+    const PackedLayout of_b = packed_layout(shape, p.k, p.n);
+    place(job.b, packed, 0, of_b.words, of_b.guards);
+  }
   job.steps = static_cast<int>(std::max<int64_t>(1, ceil_div(q.k, kStep)));
   job.group = kGroup;
-  job.quads = in_groups<4>(q);
+  job.quads = in_groups<4>(q) && q.k_before == 0;
   job.pairs = in_groups<2>(q);
-  job.scaled_only = q.activation == Activation::kNone && is_plain_alpha(q.alpha);
+  job.scaled_only = q.activation == Activation::kNone && is_plain_alpha(q.alpha) && q.k_before == 0;
   job.tiles = static_cast<int>(q.batch * job.a.tiles * job.b.tiles);
   job.whole = job.tiles - plan.left;
   job.parts = plan.parts;
   job.items = job.whole + plan.left * plan.parts;
-  job.promotion = int64_t{job.tiles} * job.steps > kManySteps;
+  job.promotion = job.steps > kLongWindow / kStep && int64_t{job.tiles} * job.steps > kManySteps;
   job.marks = reinterpret_cast<uint32_t*>(workspace + at.marks);
   job.masks = reinterpret_cast<uint16_t*>(workspace + at.masks);
+  job.words = reinterpret_cast<uint32_t*>(workspace + at.tile_words);
   job.part_sums = reinterpret_cast<float4*>(workspace + at.part_sums);
   job.arrived = reinterpret_cast<uint32_t*>(workspace + at.arrived);
   return job;

@@ -7,7 +7,7 @@
 // Layout: lane 4 g + t has rows 2 g and 2 g + 1 of 16, four elements of each 16 of k, and four of each 16 columns.
 // Bound:  memory; from about 64 columns on also what a lane does for the tensor cores.
 #pragma once
-#include "tall_output.cuh"
+#include "tall_redo.cuh"
 
 namespace sgemm::split {
 
@@ -15,11 +15,13 @@ namespace sgemm::split {
 template <int STEPS>
 struct TallPanel {
   uint4* planes;
-  uint32_t* words;  // in the order of lanes' columns
+  uint32_t* words;   // in the order of lanes' columns
+  float* of_others;  // what a column's sum makes of small elements of A, likewise
 
   __device__ __forceinline__ TallPanel(char* memory, int cols)
       : planes(reinterpret_cast<uint4*>(memory)),
-        words(reinterpret_cast<uint32_t*>(memory + cols * STEPS * TallTile::kStep * 4)) {}
+        words(reinterpret_cast<uint32_t*>(memory + cols * STEPS * TallTile::kStep * 4)),
+        of_others(reinterpret_cast<float*>(words + cols)) {}
 
   // `at` counts blocks of 8 columns.
   __device__ __forceinline__ uint4* block(int at, int s) const {
@@ -53,22 +55,17 @@ struct TallPanel {
         const QuadPlanes<Fp16x3> split(scaled(x[s], factor));
         *block(at, s) = make_uint4(split.xy[0], split.zw[0], split.xy[1], split.zw[1]);
       }
-      const uint32_t word = row_word<Fp16x3>(largest, exponent, count_small(x, factor));
-      if (lane % 4 == 0) words[at / 2 * 16 + of_lane * 4 + e] = word;
+      const LineGuard guard = line_guard<Fp16x3>(x, factor);
+      const uint32_t word = row_word<Fp16x3>(largest, exponent, guard.small);
+      if (lane % 4 == 0) {
+        words[at / 2 * 16 + of_lane * 4 + e] = word;
+        of_others[at / 2 * 16 + of_lane * 4 + e] = guard.sum * (Fp16x3::kSumThreshold * kSumRounding);
+      }
       plain = plain && is_plain(word);
     }
     return __syncthreads_and(plain);
   }
 };
-
-// d += a b: 16 x 8, 16 of k. `a`: of the lane's two rows.
-__device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&a0)[2], const uint32_t (&a1)[2], uint32_t b0,
-                                         uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a0[0]), "r"(a1[0]), "r"(a0[1]), "r"(a1[1]), "r"(b0), "r"(b1));
-}
 
 // 16 rows' scaled sums in 16 of the panel's columns: a lane's four of either row. `b` is where the lane's planes begin.
 template <int STEPS>
@@ -80,9 +77,9 @@ __device__ __forceinline__ void multiply_rows(const RowPlanes<STEPS>& a, const u
     for (int j = 0; j < 2; ++j) {
       const uint4 of_col = b[(s * 2 + j) * 32];
       if (s % 2 == 0) fresh[j][0] = fresh[j][1] = fresh[j][2] = fresh[j][3] = 0;
-      multiply(fresh[j], a.hi[0][s], a.hi[1][s], of_col.x, of_col.y);
-      multiply(cross[j][0], a.hi[0][s], a.hi[1][s], of_col.z, of_col.w);
-      multiply(cross[j][1], a.lo[0][s], a.lo[1][s], of_col.x, of_col.y);
+      multiply<__half>(fresh[j], a.hi[0][s], a.hi[1][s], of_col.x, of_col.y);
+      multiply<__half>(cross[j][0], a.hi[0][s], a.hi[1][s], of_col.z, of_col.w);
+      multiply<__half>(cross[j][1], a.lo[0][s], a.lo[1][s], of_col.x, of_col.y);
     }
     if (s % 2 == 0 && s < STEPS - 1) continue;
 #pragma unroll
@@ -95,42 +92,6 @@ __device__ __forceinline__ void multiply_rows(const RowPlanes<STEPS>& a, const u
 #pragma unroll
     for (int i = 0; i < 4; ++i)
       sums[i / 2 * 4 + j * 2 + i % 2] = fmaf(cross[j][0][i] + cross[j][1][i], Fp16x3::kCorrection, sum[j][i]);
-}
-
-// Reads a lane's elements of 16 rows: from `from` on, its first, of which `rows` rows and `k` of k are inside; zeros
-// beyond.
-template <TallReads READS, int STEPS>
-__device__ __forceinline__ void read_rows(LineElements<STEPS> (&x)[2], const float* from, const ConstMatrix& a,
-                                          int64_t rows, int k) {
-#pragma unroll
-  for (int s = 0; s < STEPS; ++s) {
-    if constexpr (READS == TallReads::kQuads) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        float4 quad = {};
-        if (h < rows && s * TallTile::kStep < k)
-          quad = *reinterpret_cast<const float4*>(from + h * a.row + s * TallTile::kStep);
-        x[h][s][0] = quad.x;
-        x[h][s][1] = quad.y;
-        x[h][s][2] = quad.z;
-        x[h][s][3] = quad.w;
-      }
-    } else {
-#pragma unroll
-      for (int e = 0; e < 4; ++e, from += 4 * a.col) {
-        const bool inside = s * TallTile::kStep + 4 * e < k;
-        if constexpr (READS == TallReads::kPairs) {
-          float2 pair = {};
-          if (rows > 0 && inside) pair = *reinterpret_cast<const float2*>(from);
-          x[0][s][e] = pair.x;
-          x[1][s][e] = pair.y;
-        } else {
-          x[0][s][e] = rows > 0 && inside ? *from : 0.0f;
-          x[1][s][e] = rows > 1 && inside ? from[a.row] : 0.0f;
-        }
-      }
-    }
-  }
 }
 
 template <int TILE, TallReads READS>
@@ -149,7 +110,8 @@ __global__ void __launch_bounds__(32 * kTallTiles[TILE].warps, 1) split_tall(con
   uint32_t tile = (blockIdx.x - index * job.groups) * warps + warp;
   const TallPanel<kSteps> panel(panel_memory, job.cols);
   char* const staged = panel_memory + job.cols * kPanelBytes + warp * kStagedBytes * job.cols;
-  const TallOutput output(job, entry, n0, reinterpret_cast<float*>(staged));
+  __shared__ float rows_of_others[kTallTiles[TILE].warps][TallTile::kRows];
+  const TallOutput output(job, entry, n0, reinterpret_cast<float*>(staged), rows_of_others[warp]);
 
   const ConstMatrix a = p.a.matrix(entry);
   const int first_k = place_of(READS, lane % 4, 0);
@@ -167,9 +129,10 @@ __global__ void __launch_bounds__(32 * kTallTiles[TILE].warps, 1) split_tall(con
   while (tile < job.tiles_m) {
     RowPlanes<kSteps> planes;
     uint32_t words[2];
-    split_rows<kSteps>(x, planes, words);
+    split_rows<kSteps>(x, planes, words, rows_of_others[warp]);
     const bool plain = __all_sync(~0u, plain_cols && is_plain(words[0]) && is_plain(words[1]));
     const TallRows rows = output.begin_tile(int64_t{tile} * TallTile::kRows, words);
+    uint64_t uncertain = 0;  // groups of columns, a bit each
     tile += stride;
     read();
     const uint4* b = panel.block(0, 0);
@@ -177,8 +140,16 @@ __global__ void __launch_bounds__(32 * kTallTiles[TILE].warps, 1) split_tall(con
     for (int first = 0; first < cols; first += 16, b += kSteps * 64) {
       float sums[8];
       multiply_rows<kSteps>(planes, b, sums);
-      output.store(rows, first, *reinterpret_cast<const uint4*>(panel.words + first + lane % 4 * 4), plain, sums);
+      const int at = first + lane % 4 * 4;
+      if (__builtin_expect(plain, true))
+        output.scale(rows, *reinterpret_cast<const uint4*>(panel.words + at), sums);
+      else if (!output.certify(rows, first, &panel.words[at], &panel.of_others[at], sums)) {
+        uncertain |= uint64_t{1} << first / 16;
+        continue;
+      }
+      output.store(rows, first, sums);
     }
+    if (__builtin_expect(uncertain != 0, false)) redo_groups<READS, kSteps>(output, rows, panel.words, uncertain);
     output.end_tile(rows);
   }
 }

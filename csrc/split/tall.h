@@ -1,6 +1,7 @@
 // The family's row for products with many rows, of few columns and a short k: how they are cut up. Pure host code.
 #pragma once
 #include "../common/views.h"
+#include "bound.h"
 
 namespace sgemm::split {
 
@@ -28,6 +29,11 @@ struct TallProduct {
   static double seconds(const Problem& p, const Device& device);
   static size_t workspace(const Problem& p, const Device& device);
   static void launch(const Problem& p, const Context& context);  // only where SGEMM_SM90A is defined
+
+  // Each piece adds its corrections, one rounding more.
+  static double error_bound(int64_t k) {
+    return Bound<Fp16x3>::of(k, kWindow) + static_cast<double>(ceil_div(k, kLargest.depth));
+  }
 };
 
 // A long k. Pieces of no more than a tile's depth are added up in D one after the other; of many, slices of some are
@@ -73,9 +79,9 @@ struct TallJob {
   TallStores stores;
 };
 
-// A panel's shared memory, 16-bit planes in the order in which lanes read them and a word a column; and a warp's, for
+// A panel's shared memory, 16-bit planes in the order in which lanes read them and two words a column; and a warp's, for
 // its tile of D, if it goes there.
-constexpr int tall_panel_bytes(int tile, int cols) { return cols * (kTallTiles[tile].depth + 1) * 4; }
+constexpr int tall_panel_bytes(int tile, int cols) { return cols * (kTallTiles[tile].depth + 2) * 4; }
 constexpr int tall_staged_bytes(int cols) { return TallTile::kRows * cols * 4; }
 constexpr int tall_cols(int tile) { return 128 * 128 / kTallTiles[tile].depth / 16 * 16; }  // of a panel, at most
 inline constexpr int kTallMostBytes = 224 * 1024;                                           // of a multiprocessor

@@ -21,6 +21,42 @@ struct RowPlanes {
   uint32_t hi[2][STEPS][2], lo[2][STEPS][2];
 };
 
+// Reads a lane's elements of 16 rows: from `from` on, its first, of which `rows` rows and `k` of k are inside; zeros
+// beyond.
+template <TallReads READS, int STEPS>
+__device__ __forceinline__ void read_rows(LineElements<STEPS> (&x)[2], const float* from, const ConstMatrix& a,
+                                          int64_t rows, int k) {
+#pragma unroll
+  for (int s = 0; s < STEPS; ++s) {
+    if constexpr (READS == TallReads::kQuads) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float4 quad = {};
+        if (h < rows && s * TallTile::kStep < k)
+          quad = *reinterpret_cast<const float4*>(from + h * a.row + s * TallTile::kStep);
+        x[h][s][0] = quad.x;
+        x[h][s][1] = quad.y;
+        x[h][s][2] = quad.z;
+        x[h][s][3] = quad.w;
+      }
+    } else {
+#pragma unroll
+      for (int e = 0; e < 4; ++e, from += 4 * a.col) {
+        const bool inside = s * TallTile::kStep + 4 * e < k;
+        if constexpr (READS == TallReads::kPairs) {
+          float2 pair = {};
+          if (rows > 0 && inside) pair = *reinterpret_cast<const float2*>(from);
+          x[0][s][e] = pair.x;
+          x[1][s][e] = pair.y;
+        } else {
+          x[0][s][e] = rows > 0 && inside ? *from : 0.0f;
+          x[1][s][e] = rows > 1 && inside ? from[a.row] : 0.0f;
+        }
+      }
+    }
+  }
+}
+
 // The larger magnitude; NaN, if there is one.
 __device__ __forceinline__ float larger_or_nan(float x, float y) {
   float result;
@@ -56,26 +92,54 @@ __device__ __forceinline__ bool some_small(const LineElements<STEPS>& x, int exp
   return own.some_small<Fp16x3>(exponent);
 }
 
-// How many of a line's elements lose accuracy by their scale.
-template <int STEPS>
-__device__ __forceinline__ uint32_t count_small(const LineElements<STEPS>& x, float factor) {
-  uint32_t small = 0;
+// d += a b: 16 x 8, 16 of k. `a`: of the lane's two rows.
+template <class T>
+__device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&a0)[2], const uint32_t (&a1)[2], uint32_t b0,
+                                         uint32_t b1) {
+#define SGEMM_MMA(TYPE)                                                                                   \
+  asm("mma.sync.aligned.m16n8k16.row.col.f32." TYPE "." TYPE ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, " \
+      "{%8, %9}, {%0, %1, %2, %3};"                                                                       \
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                    \
+      : "r"(a0[0]), "r"(a1[0]), "r"(a0[1]), "r"(a1[1]), "r"(b0), "r"(b1))
+  if constexpr (std::is_same_v<T, __half>)
+    SGEMM_MMA("f16");
+  else
+    SGEMM_MMA("bf16");
+#undef SGEMM_MMA
+}
+
+// How many of a line's elements lose accuracy by their scale, and all of its scaled magnitudes added up.
+struct LineGuard {
+  uint32_t small;
+  float sum;
+};
+template <class F, int STEPS>
+__device__ __forceinline__ LineGuard line_guard(const LineElements<STEPS>& x, float factor) {
+  LineGuard guard = {};
 #pragma unroll
   for (int s = 0; s < STEPS; ++s)
 #pragma unroll
-    for (int e = 0; e < 4; ++e) small += is_small<Fp16x3>(x[s][e], x[s][e] * factor);
-  return of_quad(small, [](uint32_t a, uint32_t b) { return a + b; });
+    for (int e = 0; e < 4; ++e) {
+      guard.small += is_small<F>(x[s][e], x[s][e] * factor);
+      guard.sum += fabsf(x[s][e] * factor);
+    }
+  const auto add = [](auto a, auto b) { return a + b; };
+  return {of_quad(guard.small, add), of_quad(guard.sum, add)};
 }
 
 __device__ __forceinline__ float4 scaled(const float (&x)[4], float factor) {
   return make_float4(x[0] * factor, x[1] * factor, x[2] * factor, x[3] * factor);
 }
 
+// `of_others`: of the tile's 16 rows, what their sums make of the other operand's small elements; infinite if none of
+// the lane's rows has such elements itself. A lane reads its own rows' alone.
 template <int STEPS>
 __device__ __forceinline__ void split_rows(const LineElements<STEPS> (&x)[2], RowPlanes<STEPS>& planes,
-                                           uint32_t (&words)[2]) {
-  uint32_t largest[2], small[2] = {};
+                                           uint32_t (&words)[2], float* of_others) {
+  uint32_t largest[2];
   int exponent[2];
+  uint32_t small[2] = {};
+  float magnitudes[2] = {INFINITY, INFINITY};
   Extremes extremes;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
@@ -97,11 +161,18 @@ __device__ __forceinline__ void split_rows(const LineElements<STEPS> (&x)[2], Ro
     const bool some = some_small(x[0], exponent[0]) || some_small(x[1], exponent[1]);
     if (__any_sync(~0u, some)) {
 #pragma unroll
-      for (int h = 0; h < 2; ++h) small[h] = count_small(x[h], power_of_two(-exponent[h]));
+      for (int h = 0; h < 2; ++h) {
+        const LineGuard line = line_guard<Fp16x3>(x[h], power_of_two(-exponent[h]));
+        small[h] = line.small;
+        magnitudes[h] = line.sum;
+      }
     }
   }
 #pragma unroll
-  for (int h = 0; h < 2; ++h) words[h] = row_word<Fp16x3>(largest[h], exponent[h], small[h]);
+  for (int h = 0; h < 2; ++h) {
+    words[h] = row_word<Fp16x3>(largest[h], exponent[h], small[h]);
+    of_others[threadIdx.x % 32 / 4 * 2 + h] = magnitudes[h] * (Fp16x3::kSumThreshold * kSumRounding);
+  }
 }
 
 }  // namespace sgemm::split

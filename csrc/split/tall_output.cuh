@@ -1,6 +1,8 @@
 // The way of split_fp16x3_tall's sums to memory, through the guard.
 #pragma once
 #include "../common/activation.h"
+#include "dot_product.cuh"
+#include "guard.cuh"
 #include "redone.cuh"
 #include "tall_line.cuh"
 
@@ -15,14 +17,20 @@ struct TallRows {
   float* to;        // D, there and in the first of the lane's columns of the panel
 };
 
+// Of the 16 x 16 elements of a group of columns, so many are redone one by one.
+constexpr uint32_t kFewOfGroup = 8;
+
 // A lane's sums on their way to D, through the guard.
 class TallOutput {
  public:
-  // `staged`: the warp's place for a tile on its way.
-  __device__ __forceinline__ TallOutput(const TallJob& job, uint32_t entry, int64_t n0, float* staged)
+  // `staged`: the warp's place for a tile on its way. `rows_of_others`: of the tile's rows with small elements, as
+  // split_rows() leaves it.
+  __device__ __forceinline__ TallOutput(const TallJob& job, uint32_t entry, int64_t n0, float* staged,
+                                        const float* rows_of_others)
       : job_(job),
         entry_(entry),
         staged_(staged),
+        rows_of_others_(rows_of_others),
         col0_(n0 + place_of(job.stores, threadIdx.x % 4, 0)),
         apart_(place_of(job.stores, 0, 1)),
         inside_(static_cast<int>(min(job.p.n - col0_, int64_t{job.cols}))),
@@ -38,13 +46,72 @@ class TallOutput {
             d_ + row * job_.p.d.row};
   }
 
-  // The lane's columns from `first` of the panel on, four of either row. `plain`: so are rows and columns.
-  __device__ __forceinline__ void store(const TallRows& at, int first, const uint4& cols, bool plain,
-                                        float (&x)[8]) const {
-    if (__builtin_expect(plain, true))
-      scale(at, cols, x);
-    else
-      certify(at, first, cols, x);
+  // Sums of the lane's columns from `first` of the panel on, four of either row, become alpha times their values. Here
+  // rows and columns are plain.
+  __device__ __forceinline__ static void scale(const TallRows& at, const uint4& cols, float (&x)[8]) {
+    const float by[4] = {word_scale(cols.x), word_scale(cols.y), word_scale(cols.z), word_scale(cols.w)};
+#pragma unroll
+    for (int i = 0; i < 8; ++i) x[i] *= at.scales[i / 4] * by[i % 4];
+  }
+
+  // The same with a test of each element, and whatever the scales. A few that the guard doesn't certify are computed
+  // again; returns false, and leaves x as it was, if they are many. `words` and `of_others` are the lane's columns'.
+  __device__ __forceinline__ bool certify(const TallRows& at, int first, const uint32_t* words, const float* of_others,
+                                          float (&x)[8]) const {
+    uint32_t failed = 0;  // a bit an element
+    bool plain = job_.plain;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const uint32_t left = at.words[i / 4], right = words[i % 4];
+      if (!(fabsf(x[i]) >= word_threshold(left) + word_threshold(right)) && inside(at, first, i)) failed |= 1u << i;
+      plain = plain && has_plain_scale(left) && has_plain_scale(right);
+    }
+    if (__any_sync(~0u, failed)) failed &= uncertain(at, words, of_others, x);
+    plain = __all_sync(~0u, plain);
+    if (!plain) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const int exponent = word_exponent(at.words[i / 4]) + word_exponent(words[i % 4]);
+        if (isinf(unscaled(x[i], exponent)) && !surely_overflows(x[i], exponent) && inside(at, first, i))
+          failed |= 1u << i;
+      }
+    }
+    const uint32_t count = __reduce_add_sync(~0u, __popc(failed));
+    if (count && threadIdx.x % 32 == 0) atomicAdd(&redone_elements, static_cast<unsigned long long>(count));
+    if (count > kFewOfGroup) return false;
+    int of_alpha;
+    const float alpha = frexpf(job_.p.alpha, &of_alpha);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const uint32_t left = at.words[i / 4], right = words[i % 4];
+      x[i] = plain ? x[i] * (at.scales[i / 4] * word_scale(right))
+                   : unscaled(alpha * x[i], word_exponent(left) + word_exponent(right) + of_alpha);
+    }
+    if (count) redo_elements(at, first, failed, x);
+    return true;
+  }
+
+  // The warp's elements that failed become alpha times their dot products, one after the other. `before`: so much of k
+  // more, that lies in front.
+  __device__ __forceinline__ void redo_elements(const TallRows& at, int first, uint32_t failed, float (&x)[8],
+                                                int64_t before = 0) const {
+    const ConstMatrix a = job_.p.a.matrix(entry_), b = job_.p.b.matrix(entry_);
+    const int lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (uint32_t lanes; (lanes = __ballot_sync(~0u, failed)) != 0;) {
+      const int owner = __ffs(lanes) - 1, i = __shfl_sync(~0u, __ffs(failed) - 1, owner);
+      const int64_t row = __shfl_sync(~0u, at.row, owner) + i / 4;
+      const int64_t col = __shfl_sync(~0u, col0_, owner) + first + i % 4 * apart_;
+      const float sum = dot_product(a.at(row, -before), a.col, b.at(-before, col), b.row, before + job_.p.k);
+#pragma unroll
+      for (int e = 0; e < 8; ++e)
+        if (lane == owner && e == i) x[e] = job_.p.alpha * sum;
+      if (lane == owner) failed &= failed - 1;
+    }
+  }
+
+  // alpha times values, with C and the activation, on their way to D.
+  __device__ __forceinline__ void store(const TallRows& at, int first, float (&x)[8]) const {
     if (__builtin_expect(job_.more, false)) {
       if (job_.p.beta != 0) add(at, first, x);
       activate(job_.p.activation, x);
@@ -99,6 +166,9 @@ class TallOutput {
   }
 
  private:
+  template <TallReads READS, int STEPS>
+  friend class TallRedo;
+
   // The first of the lane's columns of a panel, and of its rows of a tile.
   __device__ __forceinline__ int lane_col() const { return place_of(job_.stores, threadIdx.x % 4, 0); }
   __device__ __forceinline__ static int in_tile() { return static_cast<int>(threadIdx.x) % 32 / 4 * 2; }
@@ -106,63 +176,40 @@ class TallOutput {
     return i / 4 < at.rows && first + i % 4 * apart_ < inside_;
   }
 
-  __device__ __forceinline__ static void scale(const TallRows& at, const uint4& cols, float (&x)[8]) {
-    const float by[4] = {word_scale(cols.x), word_scale(cols.y), word_scale(cols.z), word_scale(cols.w)};
-#pragma unroll
-    for (int i = 0; i < 8; ++i) x[i] *= at.scales[i / 4] * by[i % 4];
-  }
-
-  // With a test of each element, and whatever the scales. What the guard doesn't certify is computed again.
-  __device__ __forceinline__ void certify(const TallRows& at, int first, const uint4& cols, float (&x)[8]) const {
-    const uint32_t words[4] = {cols.x, cols.y, cols.z, cols.w};
-    uint32_t failed = 0;  // a bit an element
+  // Of a lane's elements a bit for each that a closer look doesn't certify. Products of a row with NaN are NaN, as their
+  // sums are.
+  __device__ __forceinline__ uint32_t uncertain(const TallRows& at, const uint32_t* words, const float* of_others,
+                                                const float (&x)[8]) const {
+    uint32_t bits = 0;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      const RowScale left = unpack(at.words[i / 4]), right = unpack(words[i % 4]);
-      const bool certain = fabsf(x[i]) >= left.threshold + right.threshold;
-      if (!certain && inside(at, first, i)) failed |= 1u << i;
-      x[i] = job_.p.alpha * (x[i] * (left.first * right.first) * (left.second * right.second));
+      const uint32_t left = at.words[i / 4], right = words[i % 4];
+      if (is_nan_row(left) || is_nan_row(right)) continue;
+      const float a = word_threshold(left), b = word_threshold(right);
+      const float least =
+          (a > 0 ? fminf(a, of_others[i % 4]) : 0) + (b > 0 ? fminf(b, rows_of_others_[threadIdx.x % 32 / 4 * 2 + i / 4]) : 0);
+      if (isnan(a) || isnan(b) || !(fabsf(x[i]) >= least)) bits |= 1u << i;
     }
-    if (failed) redo(at, first, failed, x);
-    const uint32_t count = __reduce_add_sync(~0u, __popc(failed));
-    if (count && threadIdx.x % 32 == 0) atomicAdd(&redone_elements, static_cast<unsigned long long>(count));
-  }
-
-  // Computes all of the lane's elements, which costs little more than one, and takes those that failed.
-  __device__ __forceinline__ void redo(const TallRows& at, int first, uint32_t failed, float (&x)[8]) const {
-    const ConstMatrix a = job_.p.a.matrix(entry_), b = job_.p.b.matrix(entry_);
-    const float* const upper = a.at(at.row, 0);
-    const float* const lower = at.rows > 1 ? upper + a.row : upper;
-    const float* from[4];
-#pragma unroll
-    for (int e = 0; e < 4; ++e) from[e] = b.at(0, col0_ + min(first + e * apart_, inside_ - 1));
-    float sums[8] = {};
-#pragma unroll 1
-    for (int64_t q = 0; q < job_.p.k; ++q) {
-      const float of_row[2] = {upper[q * a.col], lower[q * a.col]};
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const float of_col = from[e][q * b.row];
-        sums[e] = fmaf(of_row[0], of_col, sums[e]);
-        sums[4 + e] = fmaf(of_row[1], of_col, sums[4 + e]);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < 8; ++i)
-      if (failed >> i & 1) x[i] = job_.p.alpha * sums[i];
+    return bits;
   }
 
   __device__ __forceinline__ void add(const TallRows& at, int first, float (&x)[8]) const {
     const float* const from = job_.p.c.matrix(entry_).at(at.row, col0_ + first);
+    uint32_t failed = 0;  // where C is the sum of earlier pieces of k, and the sum with x overflows
 #pragma unroll
     for (int i = 0; i < 8; ++i)
-      if (inside(at, first, i))
-        x[i] = fmaf(job_.p.beta, from[i / 4 * job_.p.c.row + i % 4 * apart_ * job_.p.c.col], x[i]);
+      if (inside(at, first, i)) {
+        const float c = from[i / 4 * job_.p.c.row + i % 4 * apart_ * job_.p.c.col], sum = fmaf(job_.p.beta, c, x[i]);
+        if (!isfinite(sum) && !isnan(x[i]) && !isnan(c)) failed |= 1u << i;
+        x[i] = sum;
+      }
+    if (job_.p.k_before > 0 && __any_sync(~0u, failed)) redo_elements(at, first, failed, x, job_.p.k_before);
   }
 
   const TallJob& job_;
   const uint32_t entry_;
   float* const staged_;
+  const float* const rows_of_others_;
   const int64_t col0_;  // the lane's first
   const int apart_;     // its columns
   const int inside_;    // of the panel, from there on

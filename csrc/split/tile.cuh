@@ -2,17 +2,31 @@
 #pragma once
 #include "../common/activation.h"
 #include "../common/tile_order.cuh"
-#include "format.cuh"
-#include "job.h"
+#include "guard.cuh"
 
 namespace sgemm::split {
 
 constexpr int kConsumers = 256;  // threads that hold a tile's sums, 64 each
 
-__device__ __forceinline__ void sync_consumers() { hopper::sync_some(1, kConsumers); }
+// The lanes of a warp may have parted before.
+__device__ __forceinline__ void sync_consumers() {
+  __syncwarp();
+  hopper::sync_some(1, kConsumers);
+}
 
 __device__ __forceinline__ TileIndex tile_at(const Job& job, int t) {
   return sgemm::tile_at(t, job.a.tiles, job.b.tiles, job.group);
+}
+
+// D = f(x + beta C). Not where C is the sum of earlier pieces of k and the sum with x overflows.
+__device__ __forceinline__ bool store_element(const Problem& p, const float* c, float* d, float x) {
+  if (p.beta != 0) {
+    const float sum = fmaf(p.beta, *c, x);
+    if (p.k_before > 0 && !isfinite(sum) && !isnan(x) && !isnan(*c)) return false;
+    x = sum;
+  }
+  *d = activated(p.activation, x);
+  return true;
 }
 
 // How the consumers share a tile of M x N: each warp has 16 rows of it, and of a tile 64 high half of the columns.
@@ -36,6 +50,9 @@ struct TileShape {
   __device__ __forceinline__ static int band_of_slot(int slot) { return kHalfSize ? slot / 2 : slot; }
 };
 
+// Of a warp's 512 elements of a band, so many that fail are looked at one by one.
+constexpr uint32_t kFewOfBand = 64;
+
 constexpr int kStagedFloats = 16 * 32;  // of a warp: a band
 constexpr int kStagingBytes = kConsumers / 32 * kStagedFloats * static_cast<int>(sizeof(float));
 
@@ -53,10 +70,12 @@ class TileOutput {
   __device__ __forceinline__ TileOutput(const Job& job, const TileIndex& tile, const uint32_t (&words)[2][kTile],
                                         int first, int cols, int t)
       : job_(job),
+        words_(words),
         rows_(&words[0][Shape::warp_row(t)]),
         cols_(&words[1][Shape::warp_col(t)]),
         first_(first),
         t_(t),
+        batch_(tile.batch),
         row0_(int64_t{tile.row} * Shape::kRows + Shape::warp_row(t)),
         col0_(int64_t{tile.col} * Shape::kCols + Shape::warp_col(t)),
         rows_left_(static_cast<int>(min(job.p.m - row0_, int64_t{16}))),
@@ -65,13 +84,18 @@ class TileOutput {
         d_(job.p.d.matrix(tile.batch).at(row0_, col0_)),
         c_(job.p.beta == 0 ? nullptr : job.p.c.matrix(tile.batch).at(row0_, col0_)) {}
 
+  // Copies the words to memory, for those who redo what was marked.
+  __device__ __forceinline__ void leave_words(uint32_t* to) const {
+    for (int i = t_ % 32; i < 2 * kTile; i += 32) to[i] = words_[i / kTile][i % kTile];
+  }
+
   // What the guard doesn't certify stays as it is and gets a mask. Returns the warp's mark.
   __device__ __forceinline__ uint32_t store(const Sums& sum, float* staging, int index) const {
     staging += t_ / 32 * kStagedFloats;
     const uint4 words = *reinterpret_cast<const uint4*>(&cols_[t_ % (Shape::kWarpCols / 4) * 4]);
     const bool plain = is_plain(rows_[t_ % 16]) & is_plain(words.x) & is_plain(words.y) & is_plain(words.z) &
                        is_plain(words.w) & job_.scaled_only;
-    if (__all_sync(~0u, plain)) {
+    if (__builtin_expect(__all_sync(~0u, plain), true)) {
       if (!job_.pairs)
         store_singles(sum, staging);
       else if (rows_left_ == 16 && (first_ | cols_left_) % 32 == 0)
@@ -238,39 +262,79 @@ class TileOutput {
 
   // A column a lane, with a test of each element, and whatever the scales.
   __device__ __forceinline__ uint32_t store_certified(const float* staged, int band, int lane, int index) const {
-    const int col = band * 32 + lane;
-    const RowScale right = unpack(cols_[col]);
-    uint32_t mask = 0;
+    const int col = band * 32 + lane, rows = inside(col) ? rows_left_ : 0;
+    const uint32_t right = cols_[col];
+    const auto sum = [&](int r) { return staged[place(r, lane / 4) + lane % 4]; };
+    uint32_t failed = 0;
+#pragma unroll 4
+    for (int r = 0; r < rows; ++r)
+      if (!(fabsf(sum(r)) >= word_threshold(rows_[r]) + word_threshold(right))) failed |= 1u << r;
+    if (__any_sync(~0u, failed)) failed = uncertain(failed, sum, col);
+    if (__all_sync(~0u, has_plain_scale(right) && has_plain_scale(rows_[lane % 16]))) {
+      const float scale = word_scale(right);
+#pragma unroll 4
+      for (int r = 0; r < rows; ++r)
+        if (!(failed >> r & 1) && !store(r, col, job_.p.alpha * (sum(r) * (word_scale(rows_[r]) * scale))))
+          failed |= 1u << r;
+    } else {
+      int of_alpha;
+      const float alpha = frexpf(job_.p.alpha, &of_alpha);
 #pragma unroll 1
-    for (int r = 0; r < rows_left_; ++r) {
-      if (!inside(col)) break;
-      const RowScale left = unpack(rows_[r]);
-      const float sum = staged[place(r, lane / 4) + lane % 4];
-      if (fabsf(sum) >= left.threshold + right.threshold)
-        *d(r, col) =
-            activated(job_.p.activation,
-                      with_c(job_.p.alpha * (sum * (left.first * right.first) * (left.second * right.second)), r, col));
-      else
-        mask |= 1u << r;
+      for (int r = 0; r < rows; ++r) {
+        const int exponent = word_exponent(rows_[r]) + word_exponent(right);
+        if (isinf(unscaled(sum(r), exponent)) && !surely_overflows(sum(r), exponent)) failed |= 1u << r;
+        if (!(failed >> r & 1) && !store(r, col, unscaled(alpha * sum(r), exponent + of_alpha))) failed |= 1u << r;
+      }
     }
-    if (!__any_sync(~0u, mask)) return 0;
+    if (!__any_sync(~0u, failed)) return 0;
     const int slot = Shape::kHalfSize ? band * 2 + first_ / 16 % 2 : band;
-    job_.masks[(int64_t{index} * Shape::kSlots + slot) * kConsumers + t_] = static_cast<uint16_t>(mask);
-    return (__reduce_add_sync(~0u, __popc(mask)) << 8) | 1u << slot;
+    job_.masks[(int64_t{index} * Shape::kSlots + slot) * kConsumers + t_] = static_cast<uint16_t>(failed);
+    return (__reduce_add_sync(~0u, __popc(failed)) << 8) | 1u << slot;
+  }
+
+  // Of a lane's elements that failed the test, those that a closer look doesn't certify either: first with the rows'
+  // records and then, if there are few left, with elements of A and B. Products of a row with NaN are NaN, as their sums
+  // are.
+  template <class Sum>
+  __device__ __forceinline__ uint32_t uncertain(uint32_t failed, const Sum& sum, int col) const {
+    const uint32_t right = cols_[col];
+    const uint32_t *const of_rows = job_.a.guards + job_.first_row(job_.a, batch_) + row0_,
+                          *const of_col = job_.b.guards + job_.first_row(job_.b, batch_) + col0_ + col;
+    const bool recorded = job_.a.guards != nullptr;
+    const auto each = [&](const auto& is_certain) {
+#pragma unroll 1
+      for (uint32_t bits = failed; bits; bits &= bits - 1) {
+        const int r = __ffs(bits) - 1;
+        if (is_certain(r, rows_[r])) failed ^= bits & -bits;
+      }
+    };
+    each([&](int r, uint32_t left) {
+      if (is_nan_row(left) || is_nan_row(right)) return true;
+      if (!recorded || isnan(word_threshold(left)) || isnan(word_threshold(right))) return false;
+      return fabsf(sum(r)) >= least_certain(GuardedRow(left, of_rows + r), GuardedRow(right, of_col));
+    });
+    if (!recorded || __reduce_add_sync(~0u, __popc(failed)) > kFewOfBand) return failed;
+    each([&](int r, uint32_t left) {
+      if (isnan(word_threshold(left)) || isnan(word_threshold(right))) return false;
+      const GuardedRow a(left, of_rows + r), b(right, of_col);
+      return least_magnitude(job_.p.a.matrix(batch_), job_.p.b.matrix(batch_), row0_ + r, col0_ + col, a.place, b.place,
+                             word_exponent(left), word_exponent(right)) >= least_certain(a, b);
+    });
+    return failed;
   }
 
   __device__ __forceinline__ bool inside(int col) const {
     return (!Shape::kHalfSize || col >= first_) && col < cols_left_;
   }
-  __device__ __forceinline__ float* d(int r, int col) const { return d_ + r * job_.p.d.row + col * job_.p.d.col; }
-  __device__ __forceinline__ float with_c(float x, int r, int col) const {
-    if (job_.p.beta == 0) return x;
-    return fmaf(job_.p.beta, c_[r * job_.p.c.row + col * job_.p.c.col], x);
+  __device__ __forceinline__ bool store(int r, int col, float x) const {
+    return store_element(job_.p, c_ + r * job_.p.c.row + col * job_.p.c.col, d_ + r * job_.p.d.row + col * job_.p.d.col,
+                         x);
   }
 
   const Job& job_;
+  const uint32_t (&words_)[2][kTile];
   const uint32_t *rows_, *cols_;  // words of the warp's
-  const int first_, t_;
+  const int first_, t_, batch_;
   const int64_t row0_, col0_;  // of the warp
   const int rows_left_, cols_left_;
   const struct { int first, last; } bands_;

@@ -1,0 +1,42 @@
+// One element of a product in float32.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace sgemm::split {
+
+// Its sum by a warp, the same in all lanes. A sum that overflows is added up in the order of k, for another order may
+// overflow where that one doesn't; with Inf or NaN in the operands, products with these alone decide.
+__device__ __forceinline__ float dot_product(const float* a, int64_t a_step, const float* b, int64_t b_step,
+                                          int64_t depth) {
+  const int lane = threadIdx.x % 32;
+  const auto add_up = [](float x) {
+    for (int o = 16; o; o /= 2) x += __shfl_xor_sync(~0u, x, o);
+    return x;
+  };
+  float sum = 0, of_specials = 0;
+  bool special = false;
+#pragma unroll 8
+  for (int64_t q = lane; q < depth; q += 32) {
+    const float x = a[q * a_step], y = b[q * b_step];
+    sum = fmaf(x, y, sum);
+    if (isfinite(x) && isfinite(y)) continue;
+    special = true;
+    of_specials += x * y;
+  }
+  __syncwarp();
+  sum = add_up(sum);
+  if (isfinite(sum)) return sum;
+  if (__any_sync(~0u, special)) return add_up(of_specials);
+  sum = 0;
+#pragma unroll 1
+  for (int64_t q = 0; q < depth; q += 32) {
+    const bool inside = q + lane < depth;
+    const float x = inside ? a[(q + lane) * a_step] : 0, y = inside ? b[(q + lane) * b_step] : 0;
+    for (int i = 0; i < 32; ++i) sum = fmaf(__shfl_sync(~0u, x, i), __shfl_sync(~0u, y, i), sum);
+  }
+  return sum;
+}
+
+}  // namespace sgemm::split

@@ -1,0 +1,57 @@
+// What the guard looks at where a sum alone doesn't pass its test.
+//
+// The test compares |C_ij| with the threshold of row i plus that of column j, which assume that each small element meets
+// the largest one of the other operand. Both sides can be had tighter. What a row's small elements lose in all is no
+// more than a column's sum of magnitudes lets it be; and the accuracy that is promised is relative to (|A||B|)_ij, which
+// is at least the product at the place of the row's, or the column's, largest element, also where C_ij is small by
+// cancellation. Both are recorded for rows with small elements alone, so that ordinary data pays nothing.
+#pragma once
+#include "format.cuh"
+#include "job.h"
+
+namespace sgemm::split {
+
+// A row's record: the upper 16 bits of a threshold, rounded up, and below them the place along k of its largest element.
+constexpr uint32_t kNoPlace = 0xffff;
+
+// `sum` of the scaled row's magnitudes, or more than that.
+template <class F>
+__device__ __forceinline__ uint32_t guard_record(float sum, uint32_t place) {
+  return ((__float_as_uint(sum * (F::kSumThreshold * kSumRounding)) + 0xffffu) & 0xffff0000u) | place;
+}
+__device__ __forceinline__ float record_threshold(uint32_t record) { return __uint_as_float(record & 0xffff0000u); }
+__device__ __forceinline__ uint32_t record_place(uint32_t record) { return record & 0xffffu; }
+
+// A row of A or a column of B, as the guard sees it.
+struct GuardedRow {
+  float threshold;  // by the count of its small elements
+  float of_others;  // what its sum makes of the other operand's small elements; infinite if it is not known
+  uint32_t place;   // of its largest element, or kNoPlace
+
+  __device__ __forceinline__ GuardedRow(uint32_t word, const uint32_t* record)
+      : threshold(word_threshold(word)), of_others(INFINITY), place(kNoPlace) {
+    if (!(threshold > 0)) return;
+    of_others = record_threshold(*record);
+    place = record_place(*record);
+  }
+};
+
+// What a product has to be, at least, to be accurate enough.
+__device__ __forceinline__ float least_certain(const GuardedRow& a, const GuardedRow& b) {
+  return (a.threshold > 0 ? fminf(a.threshold, b.of_others) : 0) +
+         (b.threshold > 0 ? fminf(b.threshold, a.of_others) : 0);
+}
+
+// A lower bound of (|A||B|)_ij, scaled.
+__device__ __forceinline__ float least_magnitude(const ConstMatrix& a, const ConstMatrix& b, int64_t i, int64_t j,
+                                                 uint32_t place_a, uint32_t place_b, int exponent_a, int exponent_b) {
+  const float scale_a = power_of_two(-exponent_a), scale_b = power_of_two(-exponent_b);
+  const auto product = [&](uint32_t q) {
+    return q == kNoPlace ? 0.0f : fabsf((*a.at(i, q) * scale_a) * (*b.at(q, j) * scale_b));
+  };
+  const float first = product(place_a), second = product(place_b);
+  constexpr float kRounding = 0.999f;
+  return kRounding * (place_a == place_b ? first : first + second);
+}
+
+}  // namespace sgemm::split

@@ -1,0 +1,146 @@
+// Groups of columns of a tall tile of which the guard has not certified many elements: computed again from three
+// bfloat16, which have float32's range.
+//
+// Idea:   the warp reads its 16 rows once more and splits them in registers; of B it reads and splits what a lane holds
+//         of a step's operand, for the block's panel in shared memory has float16s. What these don't certify either are
+//         dot products.
+#pragma once
+#include "tall_output.cuh"
+
+namespace sgemm::split {
+
+// A lane's elements of a step, of one line, times a power of two in two factors.
+struct TallFactor {
+  float first, second;
+  __device__ __forceinline__ explicit TallFactor(int exponent)
+      : first(power_of_two(min(exponent, 127))), second(power_of_two(exponent - min(exponent, 127))) {}
+};
+
+// Three planes of a lane's four elements of a step.
+struct TallPlanes {
+  uint32_t of[3][2];
+  uint32_t small;
+
+  TallPlanes() = default;
+  __device__ __forceinline__ TallPlanes(const float (&x)[4], const TallFactor& by) : small(0) {
+    float v[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      v[i] = x[i] * by.first * by.second;
+      small += is_small<Bf16x6>(x[i], v[i]);
+    }
+    const QuadPlanes<Bf16x6> split(make_float4(v[0], v[1], v[2], v[3]));
+#pragma unroll
+    for (int i = 0; i < 3; ++i) {
+      of[i][0] = split.xy[i];
+      of[i][1] = split.zw[i];
+    }
+  }
+};
+
+template <TallReads READS, int STEPS>
+class TallRedo {
+ public:
+  // Rows from `from` on are the lane's, as read_rows() takes them.
+  __device__ __forceinline__ TallRedo(const TallOutput& output, const TallRows& at) : output_(output), at_(at) {
+    const Problem& p = output.job_.p;
+    const ConstMatrix a = p.a.matrix(output.entry_);
+    const int first_k = place_of(READS, threadIdx.x % 4, 0);
+    LineElements<STEPS> x[2];
+    read_rows<READS, STEPS>(x, a.data + at.row * a.row + first_k * a.col, a, p.m - at.row,
+                            static_cast<int>(p.k) - first_k);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const TallFactor by(kFiner - word_exponent(at.words[h]));
+      small_[h] = 0;
+#pragma unroll
+      for (int s = 0; s < STEPS; ++s) {
+        a_[h][s] = TallPlanes(x[h][s], by);
+        small_[h] += a_[h][s].small;
+      }
+      small_[h] = of_quad(small_[h], [](uint32_t a, uint32_t b) { return a + b; });
+    }
+  }
+
+  // Columns from `first` of the panel on, whose words begin at `words`.
+  __device__ __forceinline__ void group(int first, const uint32_t* words) const {
+    const Problem& p = output_.job_.p;
+    const ConstMatrix b = p.b.matrix(output_.entry_);
+    const int lane = threadIdx.x % 32, first_k = place_of(READS, lane % 4, 0);
+    float sums[2][4] = {};
+    uint32_t small[2] = {};
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      // The column that the lane holds of a block of eight, as TallPanel::fill has it.
+      const int column = lane / 4, of_lane = column / 2, e = j * 2 + column % 2;
+      const int64_t col = output_.col0_ - output_.lane_col() + first + place_of(output_.job_.stores, of_lane, e);
+      const TallFactor by(kFiner - word_exponent(words[of_lane * 4 + e]));
+      const int k_left = col < b.cols ? static_cast<int>(p.k) - first_k : 0;
+      const float* const from = b.data + col * b.col + first_k * b.row;
+      LineElements<STEPS> x;  // all are read before the first is split
+#pragma unroll
+      for (int s = 0; s < STEPS; ++s)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int q = s * TallTile::kStep + place_of(READS, 0, i);
+          x[s][i] = q < k_left ? from[q * b.row] : 0.0f;
+        }
+#pragma unroll
+      for (int s = 0; s < STEPS; ++s) {
+        const TallPlanes y(x[s], by);
+        small[j] += y.small;
+        float fresh[4] = {};
+        // Corrections first, then hi * hi.
+#pragma unroll
+        for (int order = 2; order >= 0; --order)
+#pragma unroll
+          for (int i = 0; i <= order; ++i)
+            multiply<__nv_bfloat16>(fresh, a_[0][s].of[i], a_[1][s].of[i], y.of[order - i][0], y.of[order - i][1]);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sums[j][i] += fresh[i];
+      }
+      small[j] = of_quad(small[j], [](uint32_t a, uint32_t b) { return a + b; });
+    }
+    // Element i of the lane: row i / 4, column i % 4, of which two lie in each block of eight.
+    float x[8];
+    uint32_t failed = 0;
+    int of_alpha;
+    const float alpha = frexpf(p.alpha, &of_alpha);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const int h = i / 4, j = i % 4 / 2, odd = i % 2;
+      const float sum = sums[j][h * 2 + odd];
+      // Who holds the count of the lane's column.
+      const uint32_t of_col = __shfl_sync(~0u, small[j], (lane % 4 * 2 + odd) * 4);
+      const int exponent =
+          word_exponent(at_.words[h]) + word_exponent(words[lane % 4 * 4 + i % 4]) - 2 * kFiner;
+      const bool certain = isfinite(sum) && fabsf(sum) >= Bf16x6::kThreshold * static_cast<float>(small_[h] + of_col);
+      const bool overflows = isinf(unscaled(sum, exponent)) && !surely_overflows(sum, exponent);
+      if ((!certain || overflows) && output_.inside(at_, first, i)) failed |= 1u << i;
+      x[i] = unscaled(alpha * sum, exponent + of_alpha);
+    }
+    if (__any_sync(~0u, failed)) output_.redo_elements(at_, first, failed, x);
+    output_.store(at_, first, x);
+  }
+
+ private:
+  static constexpr int kFiner = Bf16x6::kTopExponent - Fp16x3::kTopExponent;
+  const TallOutput& output_;
+  const TallRows& at_;
+  TallPlanes a_[2][STEPS];
+  uint32_t small_[2];
+};
+
+// `groups`: a bit each.
+template <TallReads READS, int STEPS>
+__device__ __forceinline__ void redo_groups(const TallOutput& output, const TallRows& at, const uint32_t* words,
+                                            uint64_t groups) {
+  const TallRedo<READS, STEPS> redo(output, at);
+#pragma unroll 1
+  for (; groups; groups &= groups - 1) {
+    const int first = (__ffsll(static_cast<long long>(groups)) - 1) * TallTile::kCols;
+    redo.group(first, words + first);
+  }
+}
+
+}  // namespace sgemm::split
