@@ -221,7 +221,7 @@ __device__ __forceinline__ void acquire_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
-// ---- wgmma: products of a warpgroup, 64 x 128 x 16 and of fewer columns, operands in shared memory, sums in registers
+// ---- wgmma: 64 x 128 x 16 and 64 x 64 x 16 products of a warpgroup, operands in shared memory, sums in registers
 
 // An operand's tile in shared memory with the 128-byte swizzle. Along k ("K-major"): rows of 128 bytes, eight of them
 // `stride` bytes from the next eight. Along m or n ("MN-major"): for each of k 64 elements in 128 bytes, eight of k
@@ -254,8 +254,6 @@ __device__ __forceinline__ void fence_registers(float (&d)[N]) {
 
 #define SGEMM_SUMS_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define SGEMM_SUMS_16(i) SGEMM_SUMS_4(i), SGEMM_SUMS_4(i + 4), SGEMM_SUMS_4(i + 8), SGEMM_SUMS_4(i + 12)
-#define SGEMM_LIST_8 "%0, %1, %2, %3, %4, %5, %6, %7"
-#define SGEMM_LIST_16 SGEMM_LIST_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define SGEMM_LIST_32                                                                                    \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, " \
   "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -282,10 +280,6 @@ __device__ __forceinline__ void fence_registers(float (&d)[N]) {
               SGEMM_SUMS_16(32), SGEMM_SUMS_16(48))
 #define SGEMM_WGMMA_64(TYPE) \
   SGEMM_WGMMA(TYPE, "64", SGEMM_LIST_32, "%32", "%33", "%34", "%35", "%36", SGEMM_SUMS_16(0), SGEMM_SUMS_16(16))
-#define SGEMM_WGMMA_32(TYPE) \
-  SGEMM_WGMMA(TYPE, "32", SGEMM_LIST_16, "%16", "%17", "%18", "%19", "%20", SGEMM_SUMS_16(0))
-#define SGEMM_WGMMA_16(TYPE) \
-  SGEMM_WGMMA(TYPE, "16", SGEMM_LIST_8, "%8", "%9", "%10", "%11", "%12", SGEMM_SUMS_4(0), SGEMM_SUMS_4(4))
 
 // d = a b, or d += a b if `add`; 2 N columns. Thread t of the warpgroup holds in d[4 j + i] the element of row
 // 16 (t / 32) + t % 32 / 4 + 8 (i / 2) and column 8 j + 2 (t % 4) + i % 2.
@@ -296,25 +290,16 @@ __device__ __forceinline__ void multiply(float (&d)[N], uint64_t a, uint64_t b, 
     SGEMM_WGMMA_128("f16");
   else if constexpr (N == 64)
     SGEMM_WGMMA_128("bf16");
-  else if constexpr (N == 32 && kHalf)
+  else if constexpr (kHalf)
     SGEMM_WGMMA_64("f16");
-  else if constexpr (N == 32)
-    SGEMM_WGMMA_64("bf16");
-  else if constexpr (N == 16)
-    SGEMM_WGMMA_32("bf16");
   else
-    SGEMM_WGMMA_16("bf16");
-  static_assert(N == 64 || N == 32 || (!kHalf && (N == 16 || N == 8)), "instructions that are spelt here");
+    SGEMM_WGMMA_64("bf16");
 }
-#undef SGEMM_WGMMA_16
-#undef SGEMM_WGMMA_32
 #undef SGEMM_WGMMA_64
 #undef SGEMM_WGMMA_128
 #undef SGEMM_WGMMA
 #undef SGEMM_LIST_64
 #undef SGEMM_LIST_32
-#undef SGEMM_LIST_16
-#undef SGEMM_LIST_8
 #undef SGEMM_SUMS_16
 #undef SGEMM_SUMS_4
 

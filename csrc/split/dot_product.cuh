@@ -15,19 +15,32 @@ __device__ __forceinline__ float dot_product(const float* a, int64_t a_step, con
     for (int o = 16; o; o /= 2) x += __shfl_xor_sync(~0u, x, o);
     return x;
   };
-  float sum = 0, of_specials = 0;
-  bool special = false;
-#pragma unroll 8
-  for (int64_t q = lane; q < depth; q += 32) {
-    const float x = a[q * a_step], y = b[q * b_step];
-    sum = fmaf(x, y, sum);
-    if (isfinite(x) && isfinite(y)) continue;
-    special = true;
-    of_specials += x * y;
+  constexpr int kAtOnce = 8;  // reads: one after the other, each would wait for memory
+  float sum = 0;
+#pragma unroll 1
+  for (int64_t q = lane; q < depth; q += 32 * kAtOnce) {
+    float x[kAtOnce], y[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const bool inside = q + 32 * i < depth;
+      x[i] = inside ? a[(q + 32 * i) * a_step] : 0.0f;
+      y[i] = inside ? b[(q + 32 * i) * b_step] : 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) sum = fmaf(x[i], y[i], sum);
   }
   __syncwarp();
   sum = add_up(sum);
   if (isfinite(sum)) return sum;
+  float of_specials = 0;
+  bool special = false;
+#pragma unroll 4
+  for (int64_t q = lane; q < depth; q += 32) {
+    const float x = a[q * a_step], y = b[q * b_step];
+    if (isfinite(x) && isfinite(y)) continue;
+    special = true;
+    of_specials += x * y;
+  }
   if (__any_sync(~0u, special)) return add_up(of_specials);
   sum = 0;
 #pragma unroll 1

@@ -211,8 +211,13 @@ inline bool is_plain_alpha(float alpha) {
   return alpha == 0 || (alpha >= 0x1p-8f && alpha <= 0x1p8f);
 }
 
-// A scaled sum times 2^exponent, whatever the exponent: rounded once, if it becomes subnormal.
-__device__ __forceinline__ float unscaled(float sum, int exponent) { return ldexpf(sum, exponent); }
+// A scaled sum times 2^exponent, whatever the exponent. In three steps of powers of two that are floats: where the result
+// is subnormal, what precedes the last one is not, so it is rounded once.
+__device__ __forceinline__ float unscaled(float sum, int exponent) {
+  exponent = max(-3 * 126, min(exponent, 3 * 126));
+  const int third = exponent / 3;
+  return sum * power_of_two(third) * power_of_two(third) * power_of_two(exponent - 2 * third);
+}
 
 // Whether a result that overflows would overflow as well if it were added up in order of k. No partial sum of one that
 // doesn't is 2^128 or more, so its roundings are at most 2^104 each, and it is off by less than 2^128 in all.

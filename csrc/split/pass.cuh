@@ -182,7 +182,7 @@ __device__ __forceinline__ void split_rows(const Job& job, const Operand& x, con
         .store(first + j * apart, second + j * apart);
   }
   uint32_t small = 0;
-  if (__syncthreads_or(own.some_small<F>(exponent))) {
+  if (__builtin_expect(__syncthreads_or(own.some_small<F>(exponent)), false)) {
     float sum = 0;
     uint32_t place = 0;
     const auto take = [&](float v, int q) {
@@ -280,7 +280,7 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
         .store(first + on, second + on);
   }
   uint32_t guards[4] = {};
-  if (__syncthreads_or(some_small)) {
+  if (__builtin_expect(__syncthreads_or(some_small), false)) {
     uint32_t counts[4] = {}, places[4] = {};
     float sums[4] = {};
 #pragma unroll 1

@@ -15,7 +15,6 @@
 #include "cluster_sum.cuh"
 #include "format.cuh"
 #include "job.h"
-#include "panel_products.cuh"
 #include "part_sum.cuh"
 #include "redo.cuh"
 
@@ -167,6 +166,59 @@ __device__ void produce(const Job& job, char* ring, ProductShared& shared, const
   }
 }
 
+// An operand's panels of ROWS in shared memory as wgmma's descriptors see them; distances in units of 16 bytes.
+template <bool ALONG_MN, int ROWS>
+struct PanelView {
+  uint64_t first;  // the first plane, the warpgroup's rows
+  static constexpr bool kAlongMn = ALONG_MN;
+  static constexpr int kHalf = ALONG_MN ? 128 : 2;  // to the second 16 of k
+  static constexpr int kSecondPlane = ALONG_MN ? ROWS * 4 : 4;
+  static constexpr int kSecondPair = ROWS * kRowBytes / 16;
+  // `block`: 64 rows of the panel.
+  __device__ __forceinline__ PanelView(uint32_t address, int block)
+      : first(hopper::matrix_descriptor(address + block * (ALONG_MN ? 4096 : 8192), ALONG_MN ? 4096 : 16, 1024)) {}
+  __device__ __forceinline__ uint64_t plane(int stage_offset, int index, int half) const {
+    return first + stage_offset + index / 2 * kSecondPair + index % 2 * kSecondPlane + half * kHalf;
+  }
+};
+
+// The products of one stage of a tile's rows; a thread has N sums.
+template <class F, class ViewA, class ViewB, int N>
+struct StageProducts {
+  using Sums = float[N];
+  const ViewA& a;
+  const ViewB& b;
+  const int offset;  // of the stage in the ring, in units of 16 bytes
+
+  // d += plane i of A times plane j of B; d starts anew with the first half of the stage unless `add`.
+  __device__ __forceinline__ void product(Sums& d, int i, int j, int half, bool add) const {
+    hopper::multiply<typename F::Element, ViewA::kAlongMn, ViewB::kAlongMn>(d, a.plane(offset, i, half),
+                                                                            b.plane(offset, j, half), add);
+  }
+
+  __device__ __forceinline__ void main(Sums& d, bool add) const {
+    product(d, 0, 0, 0, add);
+    product(d, 0, 0, 1, true);
+    hopper::commit_products();
+  }
+
+  __device__ __forceinline__ void corrections(Sums& d, bool add) const {
+    product(d, 0, 1, 0, add);
+    product(d, 0, 1, 1, true);
+    product(d, 1, 0, 0, true);
+    product(d, 1, 0, 1, true);
+    if constexpr (kPairs<F> == 2) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        product(d, 0, 2, half, true);
+        product(d, 1, 1, half, true);
+        product(d, 2, 0, half, true);
+      }
+    }
+    hopper::commit_products();
+  }
+};
+
 // hi * hi is added to the sum while the tensor cores work on the corrections, which stay there for all of k. The result
 // takes the place of the corrections: the accumulators' registers are used for nothing else.
 template <class F, class R>
@@ -244,7 +296,7 @@ __device__ void consume(const Job& job, char* ring, float* staging, typename Sca
     const TileOutput<Shape> output(job, shared.tiles[words.stage], Scales::words(shared, words.stage, blocks), first,
                                    cols, hopper::opaque(t));
     const uint32_t mark = output.store(sum, staging, item.tile);
-    if (mark) output.leave_words(&job.words[int64_t{item.tile} * 2 * kTile]);
+    if (__builtin_expect(mark != 0, false)) output.leave_words(&job.words[int64_t{item.tile} * 2 * kTile]);
     __syncwarp();  // all lanes have read the words
     if (leader) {
       job.marks[(int64_t{item.tile} * 4 + rank) * 8 + t / 32] = mark;
@@ -254,7 +306,7 @@ __device__ void consume(const Job& job, char* ring, float* staging, typename Sca
     words.advance();
   }
   sync_consumers();
-  if (shared.marked)
+  if (__builtin_expect(shared.marked != 0, false))
     for (int index = share.first; index < job.items; index += share.stride) {
       const Item item = share.item(job, index);
       if (item.part < 0 || shared.last) redo<F, Shape>(job, item.tile, rank, blocks, t, ring);

@@ -144,7 +144,7 @@ __device__ __forceinline__ void redo_in_float32(const Job& job, const Corner& ti
 // The marked elements of a tile that block `rank` of a cluster of `blocks` finished. `t` counts the consumers' threads;
 // `memory` is the ring, which has been used up.
 template <class F, class Shape>
-__device__ __forceinline__ void redo(const Job& job, int index, uint32_t rank, uint32_t blocks, int t, char* memory) {
+static __device__ __noinline__ void redo(const Job& job, int index, uint32_t rank, uint32_t blocks, int t, char* memory) {
   Marks& marks = *reinterpret_cast<Marks*>(memory);
   char* const rest = memory + kMarksBytes;
   read_marks<Shape>(job, index, rank, t, marks);
@@ -152,10 +152,8 @@ __device__ __forceinline__ void redo(const Job& job, int index, uint32_t rank, u
   if (count.all == 0) return;
   const TileIndex at = tile_at(job, index);
   const Corner tile = {at.batch, int64_t{at.row} * Shape::kRows, int64_t{at.col} * Shape::kCols};
-  if (t == 0) {
-    atomicAdd(&redone_elements, static_cast<unsigned long long>(count.all));
-    if (count.finite > kFew) atomicAdd(&redone_tiles, 1ull);
-  }
+  count_redone(redone_elements, t == 0 ? count.all : 0);
+  count_redone(redone_tiles, t == 0 && count.finite > kFew);
   if (kPairs<F> == 1 && count.finite > kFew) {
     redo_products<Shape>(job, tile, rank, blocks, t, marks, rest);
     count = count_marks(marks, t);

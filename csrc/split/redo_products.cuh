@@ -1,15 +1,17 @@
 // A tile's marked elements computed again on the tensor cores, split into three bfloat16, which have float32's range.
 //
-// Idea:   the consumers do all of it: each thread copies float32s to shared memory a step ahead, splits its own of the
-//         next step while the tensor cores multiply those of this one, and adds up. The scales are those of the first
-//         try, 2^26 times finer; small elements are counted on the way and tested for as ever.
+// Idea:   the consumers do all of it: each thread copies float32s to shared memory two steps ahead and splits its own of
+//         the next step, and each warp multiplies 16 rows of this one. The scales are those of the first try, 2^26 times
+//         finer; small elements are counted on the way and tested for as ever.
 // Block:  of a tile that a cluster's blocks finished in parts, each computes the columns of its own part, all of k.
+// Calls:  a function of its own, so that the kernels in which it may be needed are what they would be without it. wgmma
+//         would not do: ptxas would have its products in the caller wait for each other.
 // Bound:  the tensor cores, six products a step; in parts, the threads that split.
 #pragma once
 #include "../common/activation.h"
 #include "../common/async_copy.cuh"
-#include "panel_products.cuh"
 #include "tile.cuh"
+#include "warp_product.cuh"
 
 namespace sgemm::split {
 
@@ -23,7 +25,7 @@ struct Corner {
 struct Marks {
   uint32_t bits[kTile][kTile / 32];  // one an element
   uint32_t words[2][kTile];          // of the tile's rows and columns
-  uint32_t counts[2];
+  uint32_t counts[2], extreme;
 
   __device__ __forceinline__ bool is_marked(int row, int col) const { return bits[row][col / 32] >> col % 32 & 1; }
   __device__ __forceinline__ void clear(int row, int col) { atomicAnd(&bits[row][col / 32], ~(1u << col % 32)); }
@@ -39,13 +41,12 @@ __device__ __forceinline__ bool store_redone(const Job& job, int batch, int64_t 
                        unscaled(alpha * sum, exponent + of_alpha));
 }
 
-// Of a tile's rows all, of its columns those that block `rank` finished: COLS for each warpgroup if they share its rows
-// (HIGH), else for each its own.
+// Of a tile's rows all, of its columns those that block `rank` finished: COLS for all warps if they share its rows (HIGH),
+// else for each half of them.
 template <bool HIGH, int COLS>
 struct RedoShape {
   static constexpr int kRows = HIGH ? 128 : 64, kCols = HIGH ? COLS : 2 * COLS;
-  static constexpr int kSums = COLS / 2;
-  static constexpr int kQuads = (kRows + kCols) * kStep / 4;  // of a step
+  static constexpr int kSums = COLS / 2;  // of a thread
   static constexpr int kBytesA = kRows * kRowBytes * kPairs<Bf16x6>, kBytesB = kCols * kRowBytes * kPairs<Bf16x6>;
   static constexpr int kStageBytes = kBytesA + kBytesB;
   static constexpr int kPitch = kCols + 1;  // of sums on their way out
@@ -56,134 +57,192 @@ struct RedoShape {
   }
 };
 
-// Two stages of panels, float32s of the step behind, and what is known of rows and columns.
+// Two stages of panels, float32s of the step behind, and what is known of rows, of A first and then of B.
 template <class R>
 struct RedoMemory {
+  static constexpr int kRows = R::kRows + R::kCols;
   alignas(1024) char stages[2][R::kStageBytes];
-  float4 raw[R::kQuads];
-  float scale[2][R::kRows + R::kCols];  // two factors: one may be too large for a float
-  uint32_t small[R::kRows + R::kCols];
+  float4 raw[2][kConsumers * 4];
+  float first[kRows], second[kRows];  // a row's scale: one factor may be too large for a float
+  uint32_t small[kRows];
 };
 
-// One thread's quad of a step, four of k of a row; the order is that of memory.
-template <class R>
-struct RedoQuad {
-  int row, k;      // of the operand
-  const bool of_b;
-
-  __device__ __forceinline__ RedoQuad(const Job& job, int x) : of_b(x >= R::kRows * kStep / 4) {
-    const int i = of_b ? x - R::kRows * kStep / 4 : x, rows = of_b ? R::kCols : R::kRows;
-    const bool along_k = of_b ? job.b.along_k : job.a.along_k;
-    row = along_k ? i / (kStep / 4) : i % rows;
-    k = (along_k ? i % (kStep / 4) : i / rows) * 4;
-  }
-};
-
-template <class R>
-__device__ __forceinline__ void copy_quads(const Job& job, const Corner& tile, uint32_t rank, int step, int t,
-                                           float4* raw) {
-  const int64_t depth = job.depth(tile.batch);
-#pragma unroll 1
-  for (int x = t; x < R::kQuads; x += kConsumers) {
-    const RedoQuad<R> at(job, x);
-    const Operand& operand = at.of_b ? job.b : job.a;
-    const int64_t row = at.of_b ? tile.col + R::column(at.row, rank) : tile.row + at.row;
-    const int64_t q = int64_t{step} * kStep + at.k, left = row < operand.size ? depth - q : 0;
-    const float* from = operand.data + operand.batch.offset(tile.batch) + row * operand.stride + q * operand.k_stride;
-    float* to = reinterpret_cast<float*>(raw + x);
-    if (operand.along_k && operand.vector) {
-      copy_async<16>(to, left > 0 ? from : operand.data, left > 0 ? 16 : 0);
-    } else {
+// A thread's quads of an operand's steps, four of k of a row each. Along k eight neighbouring threads share a row, else
+// they have a row each.
+template <int ROWS>
+class RedoQuads {
+ public:
+  // Row r of these is `at(r)` of the operand.
+  template <class At>
+  __device__ __forceinline__ RedoQuads(const Operand& x, int batch, int64_t depth, int t, const At& at)
+      : active_(ROWS >= 32 || t < ROWS * 8),
+        along_k_(x.along_k),
+        vector_(x.along_k && x.vector),
+        row_(x.along_k ? t / 8 : t % ROWS),
+        k_(x.along_k ? t % 8 * 4 : t / ROWS * 4),
+        depth_(depth),
+        k_stride_(x.k_stride),
+        nothing_(x.data) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e)
-        copy_async<4>(to + e, e < left ? from + e * operand.k_stride : operand.data, e < left ? 4 : 0);
+    for (int i = 0; i < kQuads; ++i) {
+      const int64_t row = at(row_of(i));
+      inside_[i] = active_ && row < x.size;
+      from_[i] = x.data + x.batch.offset(batch) + (inside_[i] ? row * x.stride + k_of(i) * x.k_stride : 0);
     }
   }
-  commit_copies();
-}
 
-template <class R>
-__device__ __forceinline__ void split_quads(const Job& job, int t, RedoMemory<R>& memory, char* stage) {
-#pragma unroll 1
-  for (int x = t; x < R::kQuads; x += kConsumers) {
-    const RedoQuad<R> at(job, x);
-    const int row = at.row + (at.of_b ? R::kRows : 0);
-    const float4 raw = memory.raw[x];
-    const float first = memory.scale[0][row], second = memory.scale[1][row];
-    const float4 v = make_float4(raw.x * first * second, raw.y * first * second, raw.z * first * second,
-                                 raw.w * first * second);
-    const uint32_t small = is_small<Bf16x6>(raw.x, v.x) + is_small<Bf16x6>(raw.y, v.y) + is_small<Bf16x6>(raw.z, v.z) +
-                           is_small<Bf16x6>(raw.w, v.w);
-    if (small) atomicAdd(&memory.small[row], small);
-    const PanelPlace place = place_in_panel<false>(at.row, at.k);
-    char* const panel = stage + (at.of_b ? R::kBytesA : 0);
-    const int second_pair = (at.of_b ? R::kCols : R::kRows) * kRowBytes;
-    const QuadPlanes<Bf16x6> planes(v);
-    *reinterpret_cast<uint2*>(panel + place.first) = make_uint2(planes.xy[0], planes.zw[0]);
-    *reinterpret_cast<uint2*>(panel + place.second) = make_uint2(planes.xy[1], planes.zw[1]);
-    *reinterpret_cast<uint2*>(panel + place.first + second_pair) = make_uint2(planes.xy[2], planes.zw[2]);
+  // The next step's, one after the other.
+  __device__ __forceinline__ void copy(float4* raw) {
+    if (active_) {
+#pragma unroll
+      for (int i = 0; i < kQuads; ++i) {
+        float* to = reinterpret_cast<float*>(raw + i * kConsumers);
+        const int64_t left = inside_[i] ? depth_ - k_of(i) : 0;
+        if (vector_) {
+          copy_async<16>(to, left > 0 ? from_[i] : nothing_, left > 0 ? 16 : 0);
+        } else {
+#pragma unroll
+          for (int e = 0; e < 4; ++e)
+            copy_async<4>(to + e, e < left ? from_[i] + e * k_stride_ : nothing_, e < left ? 4 : 0);
+        }
+        from_[i] += kStep * k_stride_;
+      }
+      depth_ -= kStep;
+    }
+    commit_copies();
+  }
+
+  // To planes in `panel`, once they are there. `first`, `second` and `small` are the operand's rows'; `extreme`: some
+  // second factors are not 1.
+  __device__ __forceinline__ void split(const float4* raw, char* panel, const float* first, const float* second,
+                                        bool extreme, uint32_t* small) const {
+    if (!active_) return;
+#pragma unroll
+    for (int i = 0; i < kQuads; ++i) {
+      const float4 x = raw[i * kConsumers];
+      const float by = first[row_of(i)];
+      float4 v = make_float4(x.x * by, x.y * by, x.z * by, x.w * by);
+      if (extreme) {
+        const float again = second[row_of(i)];
+        v = make_float4(v.x * again, v.y * again, v.z * again, v.w * again);
+      }
+      const PanelPlace place = place_in_panel<false>(row_of(i), k_of(i));
+      const QuadPlanes<Bf16x6> planes(v);
+      *reinterpret_cast<uint2*>(panel + place.first) = make_uint2(planes.xy[0], planes.zw[0]);
+      *reinterpret_cast<uint2*>(panel + place.second) = make_uint2(planes.xy[1], planes.zw[1]);
+      *reinterpret_cast<uint2*>(panel + place.first + ROWS * kRowBytes) = make_uint2(planes.xy[2], planes.zw[2]);
+      if (fminf(fminf(fabsf(v.x), fabsf(v.y)), fminf(fabsf(v.z), fabsf(v.w))) < Bf16x6::kSmall) {
+        const uint32_t count = is_small<Bf16x6>(x.x, v.x) + is_small<Bf16x6>(x.y, v.y) + is_small<Bf16x6>(x.z, v.z) +
+                               is_small<Bf16x6>(x.w, v.w);
+        if (count) atomicAdd(&small[row_of(i)], count);
+      }
+    }
+  }
+
+ private:
+  static constexpr int kQuads = ROWS < 32 ? 1 : ROWS / 32;
+  __device__ __forceinline__ int row_of(int i) const { return along_k_ ? row_ + i * 32 : row_; }
+  __device__ __forceinline__ int k_of(int i) const { return along_k_ ? k_ : k_ + i * (4 * kConsumers / ROWS); }
+
+  const bool active_, along_k_, vector_;
+  const int row_, k_;
+  int64_t depth_;  // of k, from the next step on
+  const int64_t k_stride_;
+  const float* const nothing_;
+  bool inside_[kQuads];
+  const float* from_[kQuads];
+};
+
+// A warp's 16 rows of a stage's panels times COLS columns, added to `sum`: the corrections first, then hi * hi.
+template <class R, int COLS>
+__device__ __forceinline__ void multiply_stage(uint32_t stage, int first_row, int first_col, float (&sum)[COLS / 2]) {
+  const int lane = threadIdx.x % 32;
+  const auto address = [](uint32_t panels, int rows, int row, int plane, int chunk) {
+    return panels + plane / 2 * rows * kRowBytes + row * kRowBytes + (((plane % 2 * 4 + chunk) ^ row % 8) << 4);
+  };
+  uint32_t a[2][3][4];  // (half of the step, plane)
+#pragma unroll
+  for (int half = 0; half < 2; ++half)
+#pragma unroll
+    for (int plane = 0; plane < 3; ++plane)
+      load_matrices(a[half][plane], address(stage, R::kRows, first_row + lane % 16, plane, half * 2 + lane / 16));
+#pragma unroll
+  for (int n = 0; n < COLS; n += 8) {
+    uint32_t b[3][4];
+    float fresh[4] = {};
+#pragma unroll
+    for (int plane = 0; plane < 3; ++plane)
+      load_matrices(b[plane], address(stage + R::kBytesA, R::kCols, first_col + n + lane % 8, plane, lane / 8));
+#pragma unroll
+    for (int order = 2; order >= 0; --order)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+#pragma unroll
+        for (int i = 0; i <= order; ++i) {
+          const uint32_t(&x)[4] = a[half][i];
+          multiply<__nv_bfloat16>(fresh, x[0], x[1], x[2], x[3], b[order - i][half * 2], b[order - i][half * 2 + 1]);
+        }
+#pragma unroll
+    for (int e = 0; e < 4; ++e) sum[n / 2 + e] += fresh[e];
   }
 }
 
 template <bool HIGH, int COLS>
-__device__ __forceinline__ void redo_products(const Job& job, const Corner& tile, uint32_t rank, int t, Marks& marks,
-                                           char* rest) {
+static __device__ __noinline__ void redo_products(const Job& job, const Corner& tile, uint32_t rank, int t,
+                                                  Marks& marks, char* rest) {
   using R = RedoShape<HIGH, COLS>;
   constexpr int kFiner = Bf16x6::kTopExponent - Fp16x3::kTopExponent;
   RedoMemory<R>& memory = *reinterpret_cast<RedoMemory<R>*>(rest);
-  const auto word = [&](int row) {
-    return row < R::kRows ? marks.words[0][row] : marks.words[1][R::column(row - R::kRows, rank)];
-  };
-  const int steps = static_cast<int>((job.depth(tile.batch) + kStep - 1) / kStep);
-  copy_quads<R>(job, tile, rank, 0, t, memory.raw);
+  const int64_t depth = job.depth(tile.batch);
+  const int steps = static_cast<int>((depth + kStep - 1) / kStep);
+  RedoQuads<R::kRows> quads_a(job.a, tile.batch, depth, t, [&](int row) { return tile.row + row; });
+  RedoQuads<R::kCols> quads_b(job.b, tile.batch, depth, t, [&](int row) { return tile.col + R::column(row, rank); });
+  bool extreme = false;
   for (int row = t; row < R::kRows + R::kCols; row += kConsumers) {
-    const int exponent = kFiner - word_exponent(word(row)), first = min(exponent, 127);
-    memory.scale[0][row] = power_of_two(first);
-    memory.scale[1][row] = power_of_two(exponent - first);
+    const uint32_t word =
+        row < R::kRows ? marks.words[0][row] : marks.words[1][R::column(row - R::kRows, rank)];
+    const int exponent = kFiner - word_exponent(word), first = min(exponent, 127);
+    memory.first[row] = power_of_two(first);
+    memory.second[row] = power_of_two(exponent - first);
     memory.small[row] = 0;
+    extreme |= exponent != first;
   }
-  wait_copies<0>();
+  if (t == 0) marks.extreme = 0;
   sync_consumers();
-  split_quads<R>(job, t, memory, memory.stages[0]);
-  if (steps > 1) copy_quads<R>(job, tile, rank, 1, t, memory.raw);
-  hopper::fence_async_proxy();
+  if (extreme) marks.extreme = 1;
   sync_consumers();
+  extreme = marks.extreme;
 
-  const int warpgroup = t / 128;
-  const uint32_t base = hopper::shared_address(memory.stages[0]);
-  const PanelView<false, R::kRows> a(base, HIGH ? warpgroup : 0);
-  const PanelView<false, R::kCols> b(base + R::kBytesA + (HIGH ? 0 : warpgroup * COLS * kRowBytes), 0);
-  float sum[R::kSums], fresh[R::kSums];
+  const int row0 = (HIGH ? t / 32 : t / 32 % 4) * 16, col0 = HIGH ? 0 : t / 128 * COLS;  // of the warp
+  float sum[R::kSums];
 #pragma unroll
   for (int e = 0; e < R::kSums; ++e) sum[e] = 0;
+  // A step is copied two turns before its products, and split in between.
 #pragma unroll 1
-  for (int step = 0; step < steps; ++step) {
-    const StageProducts<Bf16x6, PanelView<false, R::kRows>, PanelView<false, R::kCols>, R::kSums> products = {
-        a, b, step % 2 * (R::kStageBytes / 16)};
-    hopper::fence_registers(fresh);
-    hopper::fence_products();
-    products.corrections(fresh, false);
-    products.main(fresh, true);
-    if (step + 1 < steps) {
+  for (int step = -2; step < steps; ++step) {
+    if (step >= -1 && step + 1 < steps) {
       wait_copies<0>();
-      split_quads<R>(job, t, memory, memory.stages[(step + 1) % 2]);
-      if (step + 2 < steps) copy_quads<R>(job, tile, rank, step + 2, t, memory.raw);
-      __syncwarp();
+      char* const stage = memory.stages[(step + 1) % 2];
+      quads_a.split(memory.raw[0] + t, stage, memory.first, memory.second, extreme, memory.small);
+      quads_b.split(memory.raw[1] + t, stage + R::kBytesA, memory.first + R::kRows, memory.second + R::kRows, extreme,
+                    memory.small + R::kRows);
     }
-    hopper::wait_products<0>();
-    hopper::fence_registers(fresh);
-#pragma unroll
-    for (int e = 0; e < R::kSums; ++e) sum[e] += fresh[e];
-    hopper::fence_async_proxy();
+    if (step + 2 < steps) {
+      quads_a.copy(memory.raw[0] + t);
+      quads_b.copy(memory.raw[1] + t);
+    }
+    __syncwarp();
+    if (step >= 0) multiply_stage<R, COLS>(hopper::shared_address(memory.stages[step % 2]), row0, col0, sum);
     sync_consumers();
   }
 
   float* const sums = reinterpret_cast<float*>(memory.stages[0]);  // (kRows, kPitch)
   static_assert(R::kRows * R::kPitch * sizeof(float) <= sizeof memory.stages);
-  const int row0 = (HIGH ? t / 32 : t / 32 % 4) * 16 + t % 32 / 4;
-  const int col0 = (HIGH ? 0 : warpgroup * COLS) + t % 4 * 2;
 #pragma unroll
-  for (int e = 0; e < R::kSums; ++e) sums[(row0 + e / 2 % 2 * 8) * R::kPitch + col0 + e / 4 * 8 + e % 2] = sum[e];
+  for (int e = 0; e < R::kSums; ++e) {
+    const int row = row0 + t % 32 / 4 + e / 2 % 2 * 8, col = col0 + e / 4 * 8 + t % 4 * 2 + e % 2;
+    sums[row * R::kPitch + col] = sum[e];
+  }
   sync_consumers();
 #pragma unroll 1
   for (int x = t; x < R::kRows * R::kCols; x += kConsumers) {

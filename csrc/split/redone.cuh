@@ -9,6 +9,19 @@ namespace sgemm::split {
 // loaded.
 static __device__ unsigned long long redone_elements, redone_tiles;
 
+// Adds what isn't 0 without a branch, behind which the lanes of a warp would not be sure to meet again: the tensor cores'
+// instructions want them together.
+__device__ __forceinline__ void count_redone(unsigned long long& counter, uint32_t count) {
+  asm volatile(
+      "{\n"
+      ".reg .pred some;\n"
+      "setp.ne.u32 some, %1, 0;\n"
+      "@some red.global.add.u64 [%0], %2;\n"
+      "}" ::"l"(&counter),
+      "r"(count), "l"(static_cast<unsigned long long>(count))
+      : "memory");
+}
+
 // A stream of its own, and calls that no capture under way, in this thread or another, takes for part of it.
 class Aside {
  public:

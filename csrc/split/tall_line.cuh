@@ -2,6 +2,7 @@
 #pragma once
 #include "format.cuh"
 #include "tall.h"
+#include "warp_product.cuh"
 
 namespace sgemm::split {
 
@@ -92,20 +93,11 @@ __device__ __forceinline__ bool some_small(const LineElements<STEPS>& x, int exp
   return own.some_small<Fp16x3>(exponent);
 }
 
-// d += a b: 16 x 8, 16 of k. `a`: of the lane's two rows.
+// d += a b, of the lane's two rows of a.
 template <class T>
 __device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&a0)[2], const uint32_t (&a1)[2], uint32_t b0,
                                          uint32_t b1) {
-#define SGEMM_MMA(TYPE)                                                                                   \
-  asm("mma.sync.aligned.m16n8k16.row.col.f32." TYPE "." TYPE ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, " \
-      "{%8, %9}, {%0, %1, %2, %3};"                                                                       \
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                    \
-      : "r"(a0[0]), "r"(a1[0]), "r"(a0[1]), "r"(a1[1]), "r"(b0), "r"(b1))
-  if constexpr (std::is_same_v<T, __half>)
-    SGEMM_MMA("f16");
-  else
-    SGEMM_MMA("bf16");
-#undef SGEMM_MMA
+  multiply<T>(d, a0[0], a1[0], a0[1], a1[1], b0, b1);
 }
 
 // How many of a line's elements lose accuracy by their scale, and all of its scaled magnitudes added up.

@@ -17,9 +17,6 @@ struct TallRows {
   float* to;        // D, there and in the first of the lane's columns of the panel
 };
 
-// Of the 16 x 16 elements of a group of columns, so many are redone one by one.
-constexpr uint32_t kFewOfGroup = 8;
-
 // A lane's sums on their way to D, through the guard.
 class TallOutput {
  public:
@@ -54,8 +51,8 @@ class TallOutput {
     for (int i = 0; i < 8; ++i) x[i] *= at.scales[i / 4] * by[i % 4];
   }
 
-  // The same with a test of each element, and whatever the scales. A few that the guard doesn't certify are computed
-  // again; returns false, and leaves x as it was, if they are many. `words` and `of_others` are the lane's columns'.
+  // The same with a test of each element, and whatever the scales. Returns whether all of the warp's are certain; else x
+  // is good for nothing. `words` and `of_others` are the lane's columns'.
   __device__ __forceinline__ bool certify(const TallRows& at, int first, const uint32_t* words, const float* of_others,
                                           float (&x)[8]) const {
     uint32_t failed = 0;  // a bit an element
@@ -63,32 +60,30 @@ class TallOutput {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const uint32_t left = at.words[i / 4], right = words[i % 4];
-      if (!(fabsf(x[i]) >= word_threshold(left) + word_threshold(right)) && inside(at, first, i)) failed |= 1u << i;
+      if (!(fabsf(x[i]) >= word_threshold(left) + word_threshold(right))) failed |= 1u << i;
       plain = plain && has_plain_scale(left) && has_plain_scale(right);
     }
-    if (__any_sync(~0u, failed)) failed &= uncertain(at, words, of_others, x);
-    plain = __all_sync(~0u, plain);
-    if (!plain) {
+    if (__any_sync(~0u, failed)) failed &= uncertain(at, first, words, of_others, x);
+    if (__all_sync(~0u, plain)) {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const int exponent = word_exponent(at.words[i / 4]) + word_exponent(words[i % 4]);
-        if (isinf(unscaled(x[i], exponent)) && !surely_overflows(x[i], exponent) && inside(at, first, i))
+      for (int i = 0; i < 8; ++i) x[i] *= at.scales[i / 4] * word_scale(words[i % 4]);
+    } else {
+      int of_alpha;
+      const float alpha = frexpf(job_.p.alpha, &of_alpha);
+#pragma unroll 1
+      for (int i = 0; i < 8; ++i) {  // seldom, so in a short loop
+        const int exponent = word_exponent(i < 4 ? at.words[0] : at.words[1]) + word_exponent(words[i % 4]);
+        float value = x[0];
+#pragma unroll
+        for (int e = 1; e < 8; ++e) value = e == i ? x[e] : value;
+        if (isinf(unscaled(value, exponent)) && !surely_overflows(value, exponent) && inside(at, first, i))
           failed |= 1u << i;
+        value = unscaled(alpha * value, exponent + of_alpha);
+#pragma unroll
+        for (int e = 0; e < 8; ++e) x[e] = e == i ? value : x[e];
       }
     }
-    const uint32_t count = __reduce_add_sync(~0u, __popc(failed));
-    if (count && threadIdx.x % 32 == 0) atomicAdd(&redone_elements, static_cast<unsigned long long>(count));
-    if (count > kFewOfGroup) return false;
-    int of_alpha;
-    const float alpha = frexpf(job_.p.alpha, &of_alpha);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const uint32_t left = at.words[i / 4], right = words[i % 4];
-      x[i] = plain ? x[i] * (at.scales[i / 4] * word_scale(right))
-                   : unscaled(alpha * x[i], word_exponent(left) + word_exponent(right) + of_alpha);
-    }
-    if (count) redo_elements(at, first, failed, x);
-    return true;
+    return !__any_sync(~0u, failed);
   }
 
   // The warp's elements that failed become alpha times their dot products, one after the other. `before`: so much of k
@@ -110,12 +105,26 @@ class TallOutput {
     }
   }
 
-  // alpha times values, with C and the activation, on their way to D.
-  __device__ __forceinline__ void store(const TallRows& at, int first, float (&x)[8]) const {
-    if (__builtin_expect(job_.more, false)) {
-      if (job_.p.beta != 0) add(at, first, x);
-      activate(job_.p.activation, x);
+  // Adds beta C to alpha times values. Returns a bit for each that overflows where C is the sum of earlier pieces of k.
+  __device__ __forceinline__ uint32_t add(const TallRows& at, int first, float (&x)[8]) const {
+    uint32_t failed = 0;
+    if (__builtin_expect(job_.more, false) && job_.p.beta != 0) {
+      const float* const from = job_.p.c.matrix(entry_).at(at.row, col0_ + first);
+#pragma unroll
+      for (int i = 0; i < 8; ++i)
+        if (inside(at, first, i)) {
+          const float c = from[i / 4 * job_.p.c.row + i % 4 * apart_ * job_.p.c.col], sum = fmaf(job_.p.beta, c, x[i]);
+          if (!isfinite(sum) && !isnan(x[i]) && !isnan(c)) failed |= 1u << i;
+          x[i] = sum;
+        }
+      if (job_.p.k_before == 0) failed = 0;
     }
+    return failed;
+  }
+
+  // Sums with C, on their way to D.
+  __device__ __forceinline__ void store(const TallRows& at, int first, float (&x)[8]) const {
+    if (__builtin_expect(job_.more, false)) activate(job_.p.activation, x);
     float* const to = at.to + first * job_.p.d.col;
     if (job_.stores == TallStores::kQuads) {
       if (first < inside_ && at.rows > 0) hopper::store(to, make_float4(x[0], x[1], x[2], x[3]));
@@ -178,32 +187,19 @@ class TallOutput {
 
   // Of a lane's elements a bit for each that a closer look doesn't certify. Products of a row with NaN are NaN, as their
   // sums are.
-  __device__ __forceinline__ uint32_t uncertain(const TallRows& at, const uint32_t* words, const float* of_others,
-                                                const float (&x)[8]) const {
+  __device__ __forceinline__ uint32_t uncertain(const TallRows& at, int first, const uint32_t* words,
+                                                const float* of_others, const float (&x)[8]) const {
     uint32_t bits = 0;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const uint32_t left = at.words[i / 4], right = words[i % 4];
-      if (is_nan_row(left) || is_nan_row(right)) continue;
+      if (is_nan_row(left) || is_nan_row(right) || !inside(at, first, i)) continue;
       const float a = word_threshold(left), b = word_threshold(right);
-      const float least =
-          (a > 0 ? fminf(a, of_others[i % 4]) : 0) + (b > 0 ? fminf(b, rows_of_others_[threadIdx.x % 32 / 4 * 2 + i / 4]) : 0);
+      const float least = (a > 0 ? fminf(a, of_others[i % 4]) : 0) +
+                          (b > 0 ? fminf(b, rows_of_others_[threadIdx.x % 32 / 4 * 2 + i / 4]) : 0);
       if (isnan(a) || isnan(b) || !(fabsf(x[i]) >= least)) bits |= 1u << i;
     }
     return bits;
-  }
-
-  __device__ __forceinline__ void add(const TallRows& at, int first, float (&x)[8]) const {
-    const float* const from = job_.p.c.matrix(entry_).at(at.row, col0_ + first);
-    uint32_t failed = 0;  // where C is the sum of earlier pieces of k, and the sum with x overflows
-#pragma unroll
-    for (int i = 0; i < 8; ++i)
-      if (inside(at, first, i)) {
-        const float c = from[i / 4 * job_.p.c.row + i % 4 * apart_ * job_.p.c.col], sum = fmaf(job_.p.beta, c, x[i]);
-        if (!isfinite(sum) && !isnan(x[i]) && !isnan(c)) failed |= 1u << i;
-        x[i] = sum;
-      }
-    if (job_.p.k_before > 0 && __any_sync(~0u, failed)) redo_elements(at, first, failed, x, job_.p.k_before);
   }
 
   const TallJob& job_;

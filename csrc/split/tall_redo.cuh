@@ -9,6 +9,21 @@
 
 namespace sgemm::split {
 
+// A warp's tiles that wait to be redone, and of each its groups of columns, a bit each.
+struct TallList {
+  static constexpr int kMost = 8;
+  uint32_t tiles[kMost];
+  uint64_t groups[kMost];
+
+  __device__ __forceinline__ void put(int i, uint32_t tile, uint64_t of_tile) {
+    if (threadIdx.x % 32 == 0) {
+      tiles[i] = tile;
+      groups[i] = of_tile;
+    }
+    __syncwarp();
+  }
+};
+
 // A lane's elements of a step, of one line, times a power of two in two factors.
 struct TallFactor {
   float first, second;
@@ -19,10 +34,10 @@ struct TallFactor {
 // Three planes of a lane's four elements of a step.
 struct TallPlanes {
   uint32_t of[3][2];
-  uint32_t small;
 
   TallPlanes() = default;
-  __device__ __forceinline__ TallPlanes(const float (&x)[4], const TallFactor& by) : small(0) {
+  // Adds to `small` how many are small.
+  __device__ __forceinline__ TallPlanes(const float (&x)[4], const TallFactor& by, uint32_t& small) {
     float v[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -51,12 +66,14 @@ class TallRedo {
                             static_cast<int>(p.k) - first_k);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const TallFactor by(kFiner - word_exponent(at.words[h]));
+      const uint32_t largest = largest_magnitude(x[h]);
+      exponents_[h] = row_exponent<Bf16x6>(largest);
+      holds_nan_[h] = largest > kInfinity;
       small_[h] = 0;
+      const TallFactor by(-exponents_[h]);
 #pragma unroll
       for (int s = 0; s < STEPS; ++s) {
-        a_[h][s] = TallPlanes(x[h][s], by);
-        small_[h] += a_[h][s].small;
+        a_[h][s] = TallPlanes(x[h][s], by, small_[h]);
       }
       small_[h] = of_quad(small_[h], [](uint32_t a, uint32_t b) { return a + b; });
     }
@@ -87,8 +104,7 @@ class TallRedo {
         }
 #pragma unroll
       for (int s = 0; s < STEPS; ++s) {
-        const TallPlanes y(x[s], by);
-        small[j] += y.small;
+        const TallPlanes y(x[s], by, small[j]);
         float fresh[4] = {};
         // Corrections first, then hi * hi.
 #pragma unroll
@@ -112,14 +128,18 @@ class TallRedo {
       const float sum = sums[j][h * 2 + odd];
       // Who holds the count of the lane's column.
       const uint32_t of_col = __shfl_sync(~0u, small[j], (lane % 4 * 2 + odd) * 4);
-      const int exponent =
-          word_exponent(at_.words[h]) + word_exponent(words[lane % 4 * 4 + i % 4]) - 2 * kFiner;
+      const uint32_t word = words[lane % 4 * 4 + i % 4];
+      const int exponent = exponents_[h] + word_exponent(word) - kFiner;
       const bool certain = isfinite(sum) && fabsf(sum) >= Bf16x6::kThreshold * static_cast<float>(small_[h] + of_col);
       const bool overflows = isinf(unscaled(sum, exponent)) && !surely_overflows(sum, exponent);
-      if ((!certain || overflows) && output_.inside(at_, first, i)) failed |= 1u << i;
+      const bool is_nan = holds_nan_[h] || is_nan_row(word);
+      if ((!certain || overflows) && !is_nan && output_.inside(at_, first, i)) failed |= 1u << i;
       x[i] = unscaled(alpha * sum, exponent + of_alpha);
     }
-    if (__any_sync(~0u, failed)) output_.redo_elements(at_, first, failed, x);
+    count_redone(redone_elements, __popc(failed));
+    if (__any_sync(~0u, failed)) output_.redo_elements(at_, first, failed, x, 0);
+    failed = output_.add(at_, first, x);
+    if (__any_sync(~0u, failed)) output_.redo_elements(at_, first, failed, x, p.k_before);
     output_.store(at_, first, x);
   }
 
@@ -129,17 +149,32 @@ class TallRedo {
   const TallRows& at_;
   TallPlanes a_[2][STEPS];
   uint32_t small_[2];
+  int exponents_[2];
+  bool holds_nan_[2];
 };
 
-// `groups`: a bit each.
+// What a warp needs to know of its block.
+struct TallTask {
+  const TallJob& job;
+  uint32_t entry;
+  int64_t n0;
+  float* staged;
+  const uint32_t* words;  // of the panel
+};
+
+// Rows of the warp's tiles that were listed.
 template <TallReads READS, int STEPS>
-__device__ __forceinline__ void redo_groups(const TallOutput& output, const TallRows& at, const uint32_t* words,
-                                            uint64_t groups) {
-  const TallRedo<READS, STEPS> redo(output, at);
+static __device__ __noinline__ void redo_tiles(const TallTask& task, const TallList& list, int listed) {
+  const TallOutput output(task.job, task.entry, task.n0, task.staged, nullptr);
+  const int cols = static_cast<int>(min(int64_t{task.job.cols}, task.job.p.n - task.n0));
 #pragma unroll 1
-  for (; groups; groups &= groups - 1) {
-    const int first = (__ffsll(static_cast<long long>(groups)) - 1) * TallTile::kCols;
-    redo.group(first, words + first);
+  for (int i = 0; i < listed; ++i) {
+    const TallRows at = output.begin_tile(int64_t{list.tiles[i]} * TallTile::kRows, {});
+    const TallRedo<READS, STEPS> redo(output, at);
+#pragma unroll 1
+    for (int first = 0; first < cols; first += TallTile::kCols)
+      if (list.groups[i] >> first / TallTile::kCols & 1) redo.group(first, task.words + first);
+    output.end_tile(at);
   }
 }
 
