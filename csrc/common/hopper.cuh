@@ -23,6 +23,13 @@ __device__ __forceinline__ int opaque(int x) {
   return x;
 }
 
+// blockIdx.x, read anew: nothing keeps a register for it, or for what follows from it.
+__device__ __forceinline__ uint32_t block_index() {
+  uint32_t x;
+  asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(x));
+  return x;
+}
+
 // Where threads wait for each other, those of a test build (SGEMM_DELAYS) dawdle now and then, for up to 4
 // microseconds: an order that nothing enforces doesn't hold there. tools/delays.py compares the results.
 __device__ __forceinline__ void dawdle() {

@@ -169,24 +169,26 @@ struct Converter {
     return begins;
   }
 
-  // Of the elements at `raw`, which scaled are v: a bit for each that is small.
-  __device__ __forceinline__ static uint32_t small_ones(const float* raw, const Quads& v) {
-    uint32_t bits = 0;
+  // Counts the small ones of the elements at `raw`, which scaled are v.
+  __device__ __forceinline__ void count_small(const float* raw, const Quads& v) const {
+    uint32_t of_rows[ALONG_MN ? 4 : 1] = {};
 #pragma unroll
     for (int j = 0; j < kQuads; ++j) {
       const float4 x = raw_quad<Place>(raw, j);
-      bits |= (is_small<Fp16x3>(x.x, v[j].x) | is_small<Fp16x3>(x.y, v[j].y) << 1 | is_small<Fp16x3>(x.z, v[j].z) << 2 |
-               is_small<Fp16x3>(x.w, v[j].w) << 3)
-              << 4 * j;
+      const uint32_t small[4] = {is_small<Fp16x3>(x.x, v[j].x), is_small<Fp16x3>(x.y, v[j].y),
+                                 is_small<Fp16x3>(x.z, v[j].z), is_small<Fp16x3>(x.w, v[j].w)};
+      if constexpr (ALONG_MN) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) of_rows[i] += small[i];
+      } else {
+        const uint32_t count = small[0] + small[1] + small[2] + small[3];
+        if (count) atomicAdd(&rows.small[at.row + at.rows_on(j)], count);
+      }
     }
-    return bits;
-  }
-
-  __device__ __forceinline__ void count_small(uint32_t bits) const {
-    for (; bits; bits &= bits - 1) {
-      const int i = __ffs(bits) - 1;
-      atomicAdd(&rows.small[at.row + at.rows_on(i / 4) + (ALONG_MN ? i % 4 : 0)], 1u);
-    }
+    if constexpr (ALONG_MN)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if (of_rows[i]) atomicAdd(&rows.small[at.row + i], of_rows[i]);
   }
 
   // One stage. `first`: of its tile. Returns whether a row is without a scale still; `unscaled` is what the stage
@@ -213,7 +215,7 @@ struct Converter {
         Factors(rows.factor, at).scale(v);
         split_stage(v, at, panel, rows_left);
       }
-      count_small(small_ones(raw, v));
+      count_small(raw, v);
     }
     if (!change && changed >> stage & 1) change_sums(stage, 1, false);
     return unscaled;
@@ -303,20 +305,20 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   extern __shared__ __align__(1024) char ring[];  // the panels' ring, the raw panels, the sums on their way out
   __shared__ OnlineShared<R::kStages> shared;
   __shared__ PanelLoader<Raw, A_ALONG_M, B_ALONG_N> loader;
-  const Share share(job);
   if (threadIdx.x < 32) {
     if (threadIdx.x < 2 * Raw::kStages) hopper::init_barrier(&loader.full[0][threadIdx.x], 1);
-    shared.template init<R>(kConverters / 32, kConverters, share.blocks);
+    shared.template init<R>(kConverters / 32, kConverters, hopper::cluster_size());
   }
-  if (threadIdx.x == kConverters) loader.start(job, maps, share);  // meanwhile
+  if (threadIdx.x == kConverters) loader.start(job, maps, Share(job));  // meanwhile
   __syncthreads();
   hopper::launch_dependents();
-  enter_cluster(share.blocks);
+  enter_cluster(hopper::cluster_size());
   hopper::wait_for_predecessor();
 
   float* raw = reinterpret_cast<float*>(ring + R::kBytes);
   if (threadIdx.x < kConverters) {
     hopper::release_registers<88>();
+    const Share share(job);
     const int operand = threadIdx.x / (kConverters / 2), t = threadIdx.x % (kConverters / 2);
     float* const raw_b = raw + Raw::kStages * Raw::kFloatsA;
     if constexpr (A_ALONG_M == B_ALONG_N && Shape::kRows == Shape::kCols)  // one code for both: caches of it are small
@@ -328,6 +330,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
       convert_operand<R, B_ALONG_N, Shape::kCols>(job, 1, ring, raw_b, loader.full[1], shared, share, t);
   } else {
     hopper::acquire_registers<168>();
+    const Share share(job);
     const int t = threadIdx.x - kConverters;
     const auto load = [&] {
       if (t == 0) loader.load(job, maps, raw, share);

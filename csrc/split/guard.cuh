@@ -54,4 +54,25 @@ __device__ __forceinline__ float least_magnitude(const ConstMatrix& a, const Con
   return kRounding * (place_a == place_b ? first : first + second);
 }
 
+// By a warp: the place of the largest of `depth` elements, the last if there are several.
+__device__ __forceinline__ uint32_t largest_place(const float* x, int64_t step, int64_t depth) {
+  constexpr int kAtOnce = 8;  // reads: one after the other, each would wait for memory
+  uint32_t largest = 0, place = 0;
+#pragma unroll 1
+  for (int64_t q = threadIdx.x % 32; q < depth; q += 32 * kAtOnce) {
+    float v[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) v[i] = q + 32 * i < depth ? x[(q + 32 * i) * step] : 0.0f;
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i)
+      if (magnitude(v[i]) > largest) {
+        largest = magnitude(v[i]);
+        place = static_cast<uint32_t>(q) + 32 * i;
+      }
+  }
+  __syncwarp();
+  const uint32_t of_all = __reduce_max_sync(~0u, largest);
+  return __reduce_max_sync(~0u, largest == of_all ? place : 0);
+}
+
 }  // namespace sgemm::split

@@ -56,6 +56,7 @@ class Held {
   }
 
   __device__ __forceinline__ float4 operator[](int j) const { return quads_[j * THREADS]; }
+  __device__ __forceinline__ const float4* quads() const { return quads_; }
 
   const int count;
 
@@ -147,27 +148,64 @@ struct PassScratch {
   }
 };
 
+// Of a row's `threads`, over all their warps; all of the block's threads call it.
+template <class Op>
+__device__ __forceinline__ uint32_t reduce_row(uint32_t value, int threads, uint32_t* scratch, const Op& op) {
+  const int warps = threads / 32;  // of a row; 0 if a warp holds several
+  for (int o = min(threads, 32) / 2; o; o /= 2) value = op(value, __shfl_xor_sync(~0u, value, o));
+  if (warps > 1) {
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = value;
+    __syncthreads();
+    value = 0;
+    for (int i = 0; i < warps; ++i) value = op(value, scratch[threadIdx.x / threads * warps + i]);
+  }
+  return value;
+}
+struct Larger {
+  __device__ __forceinline__ uint32_t operator()(uint32_t a, uint32_t b) const { return max(a, b); }
+};
+
+// What ordinary data don't need is kept in functions of their own: a short kernel waits for its instructions.
+//
+// Of a thread's `count` quads in shared memory, from `q` of k on and every `apart`: how many elements of their row are
+// small. Leaves the row's record.
+template <class F, int THREADS>
+static __device__ __noinline__ uint32_t guard_row(const float4* quads, int count, int q, int apart, float factor,
+                                                  uint32_t largest, int threads, uint32_t* scratch, uint32_t* record) {
+  float sum = 0;
+  uint32_t small = 0, place = 0;
+  const auto take = [&](float v, int q) {
+    small += is_small<F>(v, v * factor);
+    sum += fabsf(v * factor);
+    if (magnitude(v) == largest) place = q;
+  };
+#pragma unroll 1
+  for (int j = 0; j < count; ++j, q += apart) {
+    const float4 v = quads[j * THREADS];
+    take(v.x, q);
+    take(v.y, q + 1);
+    take(v.z, q + 2);
+    take(v.w, q + 3);
+  }
+  small = reduce_row(small, threads, scratch, [](uint32_t a, uint32_t b) { return a + b; });
+  place = reduce_row(place, threads, scratch, Larger());
+  sum = __uint_as_float(reduce_row(__float_as_uint(sum), threads, scratch, [](uint32_t a, uint32_t b) {
+    return __float_as_uint(__uint_as_float(a) + __uint_as_float(b));
+  }));
+  if ((threadIdx.x & (threads - 1)) == 0) *record = guard_record<F>(sum, place);
+  return small;
+}
+
 // Rows along k, each held by `threads` neighbours.
 template <class F, int THREADS>
 __device__ __forceinline__ void split_rows(const Job& job, const Operand& x, const Place& at, const Held<THREADS>& held,
                                            int threads, uint32_t* scratch) {
-  const int t = threadIdx.x & (threads - 1), warps = threads / 32;  // of a row; 0 if a warp holds several
-  // Of the row's threads, over all its warps.
-  const auto reduce = [&](uint32_t value, auto op) {
-    for (int o = min(threads, 32) / 2; o; o /= 2) value = op(value, __shfl_xor_sync(~0u, value, o));
-    if (warps > 1) {
-      __syncthreads();
-      if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = value;
-      __syncthreads();
-      value = 0;
-      for (int i = 0; i < warps; ++i) value = op(value, scratch[threadIdx.x / threads * warps + i]);
-    }
-    return value;
-  };
+  const int t = threadIdx.x & (threads - 1);
   Magnitudes own;
 #pragma unroll 4
   for (int j = 0; j < held.count; ++j) own.take(held[j]);
-  const uint32_t largest = reduce(own.largest, [](uint32_t a, uint32_t b) { return max(a, b); });
+  const uint32_t largest = reduce_row(own.largest, threads, scratch, Larger());
   const int exponent = row_exponent<F>(largest);
   const float factor = power_of_two(-exponent);
 
@@ -182,31 +220,61 @@ __device__ __forceinline__ void split_rows(const Job& job, const Operand& x, con
         .store(first + j * apart, second + j * apart);
   }
   uint32_t small = 0;
-  if (__builtin_expect(__syncthreads_or(own.some_small<F>(exponent)), false)) {
-    float sum = 0;
-    uint32_t place = 0;
-    const auto take = [&](float v, int q) {
-      small += is_small<F>(v, v * factor);
-      sum += fabsf(v * factor);
-      if (magnitude(v) == largest) place = q;
-    };
-#pragma unroll 1
-    for (int j = 0; j < held.count; ++j) {
-      const float4 v = held[j];
-      const int q = at.q + j * at.apart;
-      take(v.x, q);
-      take(v.y, q + 1);
-      take(v.z, q + 2);
-      take(v.w, q + 3);
-    }
-    small = reduce(small, [](uint32_t a, uint32_t b) { return a + b; });
-    place = reduce(place, [](uint32_t a, uint32_t b) { return max(a, b); });
-    sum = __uint_as_float(reduce(__float_as_uint(sum), [](uint32_t a, uint32_t b) {
-      return __float_as_uint(__uint_as_float(a) + __uint_as_float(b));
-    }));
-    if (t == 0) x.guards[at.panel * kTile + at.r] = guard_record<F>(sum, place);
-  }
+  if (__syncthreads_or(own.some_small<F>(exponent)))
+    small = guard_row<F, THREADS>(held.quads(), held.count, at.q, at.apart, factor, largest, threads, scratch,
+                                  &x.guards[at.panel * kTile + at.r]);
   if (t == 0) x.words[at.panel * kTile + at.r] = row_word<F>(largest, exponent, small);
+}
+
+// Of a thread's quads of a strip: what is known of the block's part of its four columns. `of_warp` is free.
+template <class F, int THREADS>
+static __device__ __noinline__ uint4 guard_strip(const float4* quads, int count, int apart, const uint32_t (&largest)[4],
+                                                 const float (&factor)[4], uint32_t (*of_warp)[kStrip]) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, column = threadIdx.x % kStripQuads * 4;
+  uint32_t counts[4] = {}, places[4] = {};
+  float sums[4] = {};
+#pragma unroll 1
+  for (int j = 0; j < count; ++j) {
+    const float4 quad = quads[j * THREADS];
+    const float v[4] = {quad.x, quad.y, quad.z, quad.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      counts[i] += is_small<F>(v[i], v[i] * factor[i]);
+      sums[i] += fabsf(v[i] * factor[i]);
+      if (magnitude(v[i]) == largest[i]) places[i] = threadIdx.x / kStripQuads + j * apart + 1;
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    for (int o = 16; o >= kStripQuads; o /= 2) {
+      counts[i] += __shfl_xor_sync(~0u, counts[i], o);
+      places[i] = max(places[i], __shfl_xor_sync(~0u, places[i], o));
+      sums[i] += __shfl_xor_sync(~0u, sums[i], o);
+    }
+    if (lane < kStripQuads) of_warp[warp][column + i] = counts[i] << 16 | places[i];
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    counts[i] = places[i] = 0;
+    for (int w = 0; w < THREADS / 32; ++w) {
+      counts[i] += of_warp[w][column + i] >> 16;
+      places[i] = max(places[i], of_warp[w][column + i] & 0xffff);
+    }
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    if (lane < kStripQuads) of_warp[warp][column + i] = __float_as_uint(sums[i]);
+  __syncthreads();
+  uint32_t guards[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    sums[i] = 0;
+    for (int w = 0; w < THREADS / 32; ++w) sums[i] += __uint_as_float(of_warp[w][column + i]);
+    guards[i] = PartGuard<F>(counts[i], places[i], sums[i]).bits;
+  }
+  return make_uint4(guards[0], guards[1], guards[2], guards[3]);
 }
 
 // A strip of columns (rows of the operand, whose neighbours lie side by side). Each block of a cluster holds a part of
@@ -280,50 +348,12 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
         .store(first + on, second + on);
   }
   uint32_t guards[4] = {};
-  if (__builtin_expect(__syncthreads_or(some_small), false)) {
-    uint32_t counts[4] = {}, places[4] = {};
-    float sums[4] = {};
-#pragma unroll 1
-    for (int j = 0; j < held.count; ++j) {
-      const float4 quad = held[j];
-      const float v[4] = {quad.x, quad.y, quad.z, quad.w};
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        counts[i] += is_small<F>(v[i], v[i] * factor[i]);
-        sums[i] += fabsf(v[i] * factor[i]);
-        if (magnitude(v[i]) == largest[i]) places[i] = threadIdx.x / kStripQuads + j * at.apart + 1;
-      }
-    }
-    uint32_t(*const of_warp)[kStrip] = scratch.of_warp;  // the maxima there have been read
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      for (int o = 16; o >= kStripQuads; o /= 2) {
-        counts[i] += __shfl_xor_sync(~0u, counts[i], o);
-        places[i] = max(places[i], __shfl_xor_sync(~0u, places[i], o));
-        sums[i] += __shfl_xor_sync(~0u, sums[i], o);
-      }
-      if (lane < kStripQuads) of_warp[threadIdx.x / 32][quad * 4 + i] = counts[i] << 16 | places[i];
-    }
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      counts[i] = places[i] = 0;
-      for (int w = 0; w < THREADS / 32; ++w) {
-        counts[i] += of_warp[w][quad * 4 + i] >> 16;
-        places[i] = max(places[i], of_warp[w][quad * 4 + i] & 0xffff);
-      }
-    }
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      if (lane < kStripQuads) of_warp[threadIdx.x / 32][quad * 4 + i] = __float_as_uint(sums[i]);
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      sums[i] = 0;
-      for (int w = 0; w < THREADS / 32; ++w) sums[i] += __uint_as_float(of_warp[w][quad * 4 + i]);
-      guards[i] = PartGuard<F>(counts[i], places[i], sums[i]).bits;
-    }
+  if (__syncthreads_or(some_small)) {
+    const uint4 of_part = guard_strip<F, THREADS>(held.quads(), held.count, at.apart, largest, factor, scratch.of_warp);
+    guards[0] = of_part.x;
+    guards[1] = of_part.y;
+    guards[2] = of_part.z;
+    guards[3] = of_part.w;
   }
   if (threadIdx.x >= kStripQuads) return;
   if (blocks > 1) {

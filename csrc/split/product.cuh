@@ -54,7 +54,7 @@ struct Share {
   __device__ __forceinline__ explicit Share(const Job& job)
       : rank(hopper::cluster_rank()),
         blocks(hopper::cluster_size()),
-        first(blockIdx.x >> blocks / 2),
+        first(hopper::block_index() >> blocks / 2),
         stride(gridDim.x >> blocks / 2),
         step0(job.steps * rank >> blocks / 2),
         step1(job.steps * (rank + 1) >> blocks / 2) {}
@@ -264,6 +264,17 @@ __device__ __forceinline__ void enter_cluster(uint32_t blocks) {
   hopper::wait_cluster();
 }
 
+// What the block's tiles have marked.
+template <class F, class Shape>
+static __device__ __noinline__ void redo_marked(const Job& job, uint32_t last, char* ring) {
+  const Share share(job);
+  const int t = threadIdx.x - (blockDim.x - kConsumers);
+  for (int index = share.first; index < job.items; index += share.stride) {
+    const Item item = share.item(job, index);
+    if (item.part < 0 || last) redo<F, Shape>(job, item.tile, share.rank, share.blocks, t, ring);
+  }
+}
+
 // `on_full` is called for each stage that is full.
 template <class F, class R, class Scales, class Multiply, bool A_ALONG_M, bool B_ALONG_N, class OnFull>
 __device__ void consume(const Job& job, char* ring, float* staging, typename Scales::Shared& shared, int t,
@@ -306,11 +317,7 @@ __device__ void consume(const Job& job, char* ring, float* staging, typename Sca
     words.advance();
   }
   sync_consumers();
-  if (__builtin_expect(shared.marked != 0, false))
-    for (int index = share.first; index < job.items; index += share.stride) {
-      const Item item = share.item(job, index);
-      if (item.part < 0 || shared.last) redo<F, Shape>(job, item.tile, rank, blocks, t, ring);
-    }
+  if (__builtin_expect(shared.marked != 0, false)) redo_marked<F, Shape>(job, shared.last, ring);
 }
 
 template <class F, class Shape, bool A_ALONG_M, bool B_ALONG_N>
@@ -318,21 +325,20 @@ __global__ void __launch_bounds__(kProductThreads, 1) split_product(const __grid
   using R = ProductRing<F, Shape>;
   extern __shared__ __align__(1024) char ring[];
   __shared__ ProductShared shared;
-  const Share share(job);
-  if (threadIdx.x < 32) shared.init<R>(1, 1, share.blocks);
+  if (threadIdx.x < 32) shared.init<R>(1, 1, hopper::cluster_size());
   __syncthreads();
   hopper::launch_dependents();
-  enter_cluster(share.blocks);
+  enter_cluster(hopper::cluster_size());
 
   if (threadIdx.x < 128) {
     hopper::release_registers<40>();
-    if (threadIdx.x == 0) produce<F, R>(job, ring, shared, share);
+    if (threadIdx.x == 0) produce<F, R>(job, ring, shared, Share(job));
   } else {
     hopper::acquire_registers<232>();
     hopper::wait_for_predecessor();
     float* staging = reinterpret_cast<float*>(ring + R::kBytes);
     consume<F, R, FixedScales, KeepCorrections<F, R>, A_ALONG_M, B_ALONG_N>(job, ring, staging, shared,
-                                                                            threadIdx.x - 128, share, [] {});
+                                                                            threadIdx.x - 128, Share(job), [] {});
   }
 }
 

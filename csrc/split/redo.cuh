@@ -144,7 +144,7 @@ __device__ __forceinline__ void redo_in_float32(const Job& job, const Corner& ti
 // The marked elements of a tile that block `rank` of a cluster of `blocks` finished. `t` counts the consumers' threads;
 // `memory` is the ring, which has been used up.
 template <class F, class Shape>
-static __device__ __noinline__ void redo(const Job& job, int index, uint32_t rank, uint32_t blocks, int t, char* memory) {
+__device__ __forceinline__ void redo(const Job& job, int index, uint32_t rank, uint32_t blocks, int t, char* memory) {
   Marks& marks = *reinterpret_cast<Marks*>(memory);
   char* const rest = memory + kMarksBytes;
   read_marks<Shape>(job, index, rank, t, marks);

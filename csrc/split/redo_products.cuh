@@ -166,24 +166,32 @@ __device__ __forceinline__ void multiply_stage(uint32_t stage, int first_row, in
 #pragma unroll
     for (int plane = 0; plane < 3; ++plane)
       load_matrices(a[half][plane], address(stage, R::kRows, first_row + lane % 16, plane, half * 2 + lane / 16));
+  // Two blocks of columns and both halves at once: four chains of products that don't wait for each other.
 #pragma unroll
-  for (int n = 0; n < COLS; n += 8) {
-    uint32_t b[3][4];
-    float fresh[4] = {};
+  for (int n = 0; n < COLS; n += 16) {
+    uint32_t b[2][3][4];
+    float fresh[2][2][4] = {};  // (block, half)
 #pragma unroll
-    for (int plane = 0; plane < 3; ++plane)
-      load_matrices(b[plane], address(stage + R::kBytesA, R::kCols, first_col + n + lane % 8, plane, lane / 8));
+    for (int j = 0; j < 2; ++j)
+#pragma unroll
+      for (int plane = 0; plane < 3; ++plane)
+        load_matrices(b[j][plane],
+                      address(stage + R::kBytesA, R::kCols, first_col + n + j * 8 + lane % 8, plane, lane / 8));
 #pragma unroll
     for (int order = 2; order >= 0; --order)
 #pragma unroll
-      for (int half = 0; half < 2; ++half)
+      for (int i = 0; i <= order; ++i)
 #pragma unroll
-        for (int i = 0; i <= order; ++i) {
-          const uint32_t(&x)[4] = a[half][i];
-          multiply<__nv_bfloat16>(fresh, x[0], x[1], x[2], x[3], b[order - i][half * 2], b[order - i][half * 2 + 1]);
-        }
+        for (int j = 0; j < 2; ++j)
 #pragma unroll
-    for (int e = 0; e < 4; ++e) sum[n / 2 + e] += fresh[e];
+          for (int half = 0; half < 2; ++half) {
+            const uint32_t(&x)[4] = a[half][i], (&y)[4] = b[j][order - i];
+            multiply<__nv_bfloat16>(fresh[j][half], x[0], x[1], x[2], x[3], y[half * 2], y[half * 2 + 1]);
+          }
+#pragma unroll
+    for (int j = 0; j < 2; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) sum[(n + j * 8) / 2 + e] += fresh[j][0][e] + fresh[j][1][e];
   }
 }
 

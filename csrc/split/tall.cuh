@@ -125,50 +125,45 @@ __global__ void __launch_bounds__(32 * kTallTiles[TILE].warps, 1) split_tall(con
   read();
   const bool plain_cols = panel.template fill<READS>(job, p.b.matrix(entry), n0) && job.plain;
 
-  // Tiles of which a group of columns is uncertain wait in a list, and are redone when it is full or nothing else is left:
-  // a call in the loop would cost it registers.
-  __shared__ TallList lists[kTallTiles[TILE].warps];
-  TallList& list = lists[warp];
+  // Tiles of which a group of columns is uncertain wait in a list until all others are done: a call in the loop would
+  // cost it registers.
+  const uint32_t turns = (job.tiles_m + stride - 1) / stride;
+  TallEntry* const list = job.lists + (int64_t{blockIdx.x} * warps + warp) * turns;
+  uint32_t listed = 0;
 #pragma unroll 1
-  for (;;) {
-    int listed = 0;
+  while (tile < job.tiles_m) {
+    RowPlanes<kSteps> planes;
+    uint32_t words[2];
+    const bool some_small = split_rows<kSteps>(x, planes, words, rows_of_others[warp]);
+    const bool plain = __all_sync(~0u, plain_cols && is_plain(words[0]) && is_plain(words[1]));
+    const TallRows rows = output.begin_tile(int64_t{tile} * TallTile::kRows, words);
+    uint64_t uncertain = 0;  // groups of columns, a bit each
+    tile += stride;
+    read();
+    const uint4* b = panel.block(0, 0);
 #pragma unroll 1
-    while (tile < job.tiles_m && listed < TallList::kMost) {
-      RowPlanes<kSteps> planes;
-      uint32_t words[2];
-      split_rows<kSteps>(x, planes, words, rows_of_others[warp]);
-      const bool plain = __all_sync(~0u, plain_cols && is_plain(words[0]) && is_plain(words[1]));
-      const TallRows rows = output.begin_tile(int64_t{tile} * TallTile::kRows, words);
-      uint64_t uncertain = 0;  // groups of columns, a bit each
-      tile += stride;
-      read();
-      const uint4* b = panel.block(0, 0);
-#pragma unroll 1
-      for (int first = 0; first < cols; first += 16, b += kSteps * 64) {
-        float sums[8];
-        multiply_rows<kSteps>(planes, b, sums);
-        const int at = first + lane % 4 * 4;
-        bool certain = true;
-        if (__builtin_expect(plain, true))
-          output.scale(rows, *reinterpret_cast<const uint4*>(panel.words + at), sums);
-        else
-          certain = output.certify(rows, first, &panel.words[at], &panel.of_others[at], sums);
-        if (certain) certain = __all_sync(~0u, output.add(rows, first, sums) == 0);
-        if (certain)
-          output.store(rows, first, sums);
-        else
-          uncertain |= uint64_t{1} << first / 16;
-      }
-      if (__builtin_expect(uncertain == 0, true))
-        output.end_tile(rows);
+    for (int first = 0; first < cols; first += 16, b += kSteps * 64) {
+      float sums[8];
+      multiply_rows<kSteps>(planes, b, sums);
+      const int at = first + lane % 4 * 4;
+      bool certain = true;
+      if (__builtin_expect(plain, true))
+        output.scale(rows, *reinterpret_cast<const uint4*>(panel.words + at), sums);
       else
-        list.put(listed++, tile - stride, is_staged(job.stores) ? ~uint64_t{0} : uncertain);
+        certain = output.certify(rows, first, &panel.words[at], &panel.of_others[at], some_small, sums);
+      if (__builtin_expect(job.more, false) && certain) certain = __all_sync(~0u, output.add(rows, first, sums) == 0);
+      if (certain)
+        output.store(rows, first, sums);
+      else
+        uncertain |= uint64_t{1} << first / TallTile::kCols;
     }
-    if (__builtin_expect(listed == 0, true)) break;
-    redo_tiles<READS, kSteps>({job, entry, n0, reinterpret_cast<float*>(staged), panel.words}, list, listed);
-    if (tile >= job.tiles_m) break;
-    read();  // again: meanwhile the registers have served for something else
+    if (__builtin_expect(uncertain == 0, true))
+      output.end_tile(rows);
+    else
+      list[listed++] = {is_staged(job.stores) ? ~uint64_t{0} : uncertain, tile - stride};
   }
+  if (__builtin_expect(listed != 0, false))
+    redo_tiles<READS, kSteps>(job, entry, n0, reinterpret_cast<float*>(staged), panel.words, list, listed);
 }
 
 }  // namespace sgemm::split

@@ -123,15 +123,15 @@ __device__ __forceinline__ float4 scaled(const float (&x)[4], float factor) {
   return make_float4(x[0] * factor, x[1] * factor, x[2] * factor, x[3] * factor);
 }
 
-// `of_others`: of the tile's 16 rows, what their sums make of the other operand's small elements; infinite if none of
-// the lane's rows has such elements itself. A lane reads its own rows' alone.
+// Returns whether one of the warp's 16 rows has small elements. Then `of_others` is, for each of them, what its sum makes
+// of the other operand's small elements; a lane reads its own rows' alone.
 template <int STEPS>
-__device__ __forceinline__ void split_rows(const LineElements<STEPS> (&x)[2], RowPlanes<STEPS>& planes,
+__device__ __forceinline__ bool split_rows(const LineElements<STEPS> (&x)[2], RowPlanes<STEPS>& planes,
                                            uint32_t (&words)[2], float* of_others) {
   uint32_t largest[2];
   int exponent[2];
   uint32_t small[2] = {};
-  float magnitudes[2] = {INFINITY, INFINITY};
+  bool some = false;
   Extremes extremes;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
@@ -150,21 +150,19 @@ __device__ __forceinline__ void split_rows(const LineElements<STEPS> (&x)[2], Ro
     }
   }
   if (__any_sync(~0u, extremes.small_or_zero())) {  // zeros are frequent, small ones are not
-    const bool some = some_small(x[0], exponent[0]) || some_small(x[1], exponent[1]);
-    if (__any_sync(~0u, some)) {
+    some = __any_sync(~0u, some_small(x[0], exponent[0]) || some_small(x[1], exponent[1]));
+    if (some) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const LineGuard line = line_guard<Fp16x3>(x[h], power_of_two(-exponent[h]));
         small[h] = line.small;
-        magnitudes[h] = line.sum;
+        of_others[threadIdx.x % 32 / 4 * 2 + h] = line.sum * (Fp16x3::kSumThreshold * kSumRounding);
       }
     }
   }
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    words[h] = row_word<Fp16x3>(largest[h], exponent[h], small[h]);
-    of_others[threadIdx.x % 32 / 4 * 2 + h] = magnitudes[h] * (Fp16x3::kSumThreshold * kSumRounding);
-  }
+  for (int h = 0; h < 2; ++h) words[h] = row_word<Fp16x3>(largest[h], exponent[h], small[h]);
+  return some;
 }
 
 }  // namespace sgemm::split

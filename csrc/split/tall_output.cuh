@@ -54,7 +54,7 @@ class TallOutput {
   // The same with a test of each element, and whatever the scales. Returns whether all of the warp's are certain; else x
   // is good for nothing. `words` and `of_others` are the lane's columns'.
   __device__ __forceinline__ bool certify(const TallRows& at, int first, const uint32_t* words, const float* of_others,
-                                          float (&x)[8]) const {
+                                          bool some_small, float (&x)[8]) const {
     uint32_t failed = 0;  // a bit an element
     bool plain = job_.plain;
 #pragma unroll
@@ -63,7 +63,7 @@ class TallOutput {
       if (!(fabsf(x[i]) >= word_threshold(left) + word_threshold(right))) failed |= 1u << i;
       plain = plain && has_plain_scale(left) && has_plain_scale(right);
     }
-    if (__any_sync(~0u, failed)) failed &= uncertain(at, first, words, of_others, x);
+    if (__any_sync(~0u, failed)) failed &= uncertain(at, first, words, of_others, some_small, x);
     if (__all_sync(~0u, plain)) {
 #pragma unroll
       for (int i = 0; i < 8; ++i) x[i] *= at.scales[i / 4] * word_scale(words[i % 4]);
@@ -108,7 +108,7 @@ class TallOutput {
   // Adds beta C to alpha times values. Returns a bit for each that overflows where C is the sum of earlier pieces of k.
   __device__ __forceinline__ uint32_t add(const TallRows& at, int first, float (&x)[8]) const {
     uint32_t failed = 0;
-    if (__builtin_expect(job_.more, false) && job_.p.beta != 0) {
+    if (job_.p.beta != 0) {
       const float* const from = job_.p.c.matrix(entry_).at(at.row, col0_ + first);
 #pragma unroll
       for (int i = 0; i < 8; ++i)
@@ -188,7 +188,7 @@ class TallOutput {
   // Of a lane's elements a bit for each that a closer look doesn't certify. Products of a row with NaN are NaN, as their
   // sums are.
   __device__ __forceinline__ uint32_t uncertain(const TallRows& at, int first, const uint32_t* words,
-                                                const float* of_others, const float (&x)[8]) const {
+                                                const float* of_others, bool some_small, const float (&x)[8]) const {
     uint32_t bits = 0;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -196,7 +196,7 @@ class TallOutput {
       if (is_nan_row(left) || is_nan_row(right) || !inside(at, first, i)) continue;
       const float a = word_threshold(left), b = word_threshold(right);
       const float least = (a > 0 ? fminf(a, of_others[i % 4]) : 0) +
-                          (b > 0 ? fminf(b, rows_of_others_[threadIdx.x % 32 / 4 * 2 + i / 4]) : 0);
+                          (b > 0 ? some_small ? fminf(b, rows_of_others_[threadIdx.x % 32 / 4 * 2 + i / 4]) : b : 0);
       if (isnan(a) || isnan(b) || !(fabsf(x[i]) >= least)) bits |= 1u << i;
     }
     return bits;

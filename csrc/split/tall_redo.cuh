@@ -9,21 +9,6 @@
 
 namespace sgemm::split {
 
-// A warp's tiles that wait to be redone, and of each its groups of columns, a bit each.
-struct TallList {
-  static constexpr int kMost = 8;
-  uint32_t tiles[kMost];
-  uint64_t groups[kMost];
-
-  __device__ __forceinline__ void put(int i, uint32_t tile, uint64_t of_tile) {
-    if (threadIdx.x % 32 == 0) {
-      tiles[i] = tile;
-      groups[i] = of_tile;
-    }
-    __syncwarp();
-  }
-};
-
 // A lane's elements of a step, of one line, times a power of two in two factors.
 struct TallFactor {
   float first, second;
@@ -153,27 +138,19 @@ class TallRedo {
   bool holds_nan_[2];
 };
 
-// What a warp needs to know of its block.
-struct TallTask {
-  const TallJob& job;
-  uint32_t entry;
-  int64_t n0;
-  float* staged;
-  const uint32_t* words;  // of the panel
-};
-
-// Rows of the warp's tiles that were listed.
+// The tiles of a warp that were listed. `words` are the panel's.
 template <TallReads READS, int STEPS>
-static __device__ __noinline__ void redo_tiles(const TallTask& task, const TallList& list, int listed) {
-  const TallOutput output(task.job, task.entry, task.n0, task.staged, nullptr);
-  const int cols = static_cast<int>(min(int64_t{task.job.cols}, task.job.p.n - task.n0));
+static __device__ __noinline__ void redo_tiles(const TallJob& job, uint32_t entry, int64_t n0, float* staged,
+                                               const uint32_t* words, const TallEntry* list, uint32_t listed) {
+  const TallOutput output(job, entry, n0, staged, nullptr);
+  const int cols = static_cast<int>(min(int64_t{job.cols}, job.p.n - n0));
 #pragma unroll 1
-  for (int i = 0; i < listed; ++i) {
-    const TallRows at = output.begin_tile(int64_t{list.tiles[i]} * TallTile::kRows, {});
+  for (uint32_t i = 0; i < listed; ++i) {
+    const TallRows at = output.begin_tile(int64_t{list[i].tile} * TallTile::kRows, {});
     const TallRedo<READS, STEPS> redo(output, at);
 #pragma unroll 1
     for (int first = 0; first < cols; first += TallTile::kCols)
-      if (list.groups[i] >> first / TallTile::kCols & 1) redo.group(first, task.words + first);
+      if (list[i].groups >> first / TallTile::kCols & 1) redo.group(first, words + first);
     output.end_tile(at);
   }
 }

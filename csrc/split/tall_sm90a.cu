@@ -18,7 +18,7 @@ void launch_rows(const TallJob& job, int warps, Stream stream) {
 }
 
 template <int TILE>
-void launch_tile(const Problem& p, const TallPlan& plan, Stream stream) {
+void launch_tile(const Problem& p, const TallPlan& plan, const Context& context) {
   const TallJob job = {p,
                        static_cast<uint32_t>(ceil_div(p.m, TallTile::kRows)),
                        static_cast<uint32_t>(ceil_div(p.n, plan.cols)),
@@ -26,14 +26,15 @@ void launch_tile(const Problem& p, const TallPlan& plan, Stream stream) {
                        plan.cols,
                        is_plain_alpha(p.alpha),
                        p.beta != 0 || p.activation != Activation::kNone,
-                       plan.stores};
+                       plan.stores,
+                       static_cast<TallEntry*>(context.workspace)};
   switch (plan.reads) {
     case TallReads::kQuads:
-      return launch_rows<TILE, TallReads::kQuads>(job, plan.warps, stream);
+      return launch_rows<TILE, TallReads::kQuads>(job, plan.warps, context.stream);
     case TallReads::kPairs:
-      return launch_rows<TILE, TallReads::kPairs>(job, plan.warps, stream);
+      return launch_rows<TILE, TallReads::kPairs>(job, plan.warps, context.stream);
     default:
-      return launch_rows<TILE, TallReads::kSingles>(job, plan.warps, stream);
+      return launch_rows<TILE, TallReads::kSingles>(job, plan.warps, context.stream);
   }
 }
 
@@ -42,17 +43,17 @@ void launch_piece(const Problem& problem, const Context& context) {
   const Problem p = plan.swapped ? transposed(problem) : problem;
   switch (plan.tile) {
     case 0:
-      return launch_tile<0>(p, plan, context.stream);
+      return launch_tile<0>(p, plan, context);
     case 1:
-      return launch_tile<1>(p, plan, context.stream);
+      return launch_tile<1>(p, plan, context);
     case 2:
-      return launch_tile<2>(p, plan, context.stream);
+      return launch_tile<2>(p, plan, context);
     case 3:
-      return launch_tile<3>(p, plan, context.stream);
+      return launch_tile<3>(p, plan, context);
     case 4:
-      return launch_tile<4>(p, plan, context.stream);
+      return launch_tile<4>(p, plan, context);
     default:
-      return launch_tile<5>(p, plan, context.stream);
+      return launch_tile<5>(p, plan, context);
   }
 }
 
@@ -65,7 +66,8 @@ void TallProduct::launch(const Problem& p, const Context& context) {
                    [&](const Problem& piece) { launch_piece(piece, context); });
   };
   if (cut.in_d) return run(p);
-  for_each_slice(p, cut.part, cut.slice, static_cast<float*>(context.workspace), context, run);
+  char* const sums = static_cast<char*>(context.workspace) + tall_list_bytes(p, *context.device);
+  for_each_slice(p, cut.part, cut.slice, reinterpret_cast<float*>(sums), context, run);
 }
 
 Redone redone_in_rows() { return redone_here(); }

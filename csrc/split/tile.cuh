@@ -51,10 +51,15 @@ struct TileShape {
 };
 
 // Of a warp's 512 elements of a band, so many that fail are looked at one by one.
-constexpr uint32_t kFewOfBand = 64;
+constexpr uint32_t kFewOfBand = 64, kFewWithoutRecord = 8;
 
 constexpr int kStagedFloats = 16 * 32;  // of a warp: a band
 constexpr int kStagingBytes = kConsumers / 32 * kStagedFloats * static_cast<int>(sizeof(float));
+
+template <class Shape>
+static __device__ __noinline__ uint32_t store_staged(const Job& job, TileIndex tile, const uint32_t (&words)[2][kTile],
+                                                     int first, int cols, int t, const float* staged, int band,
+                                                     int index);
 
 // A tile's sums on their way to D, through the guard; each warp has 16 rows of them.
 //
@@ -74,8 +79,9 @@ class TileOutput {
         rows_(&words[0][Shape::warp_row(t)]),
         cols_(&words[1][Shape::warp_col(t)]),
         first_(first),
+        share_(cols),
         t_(t),
-        batch_(tile.batch),
+        tile_(tile),
         row0_(int64_t{tile.row} * Shape::kRows + Shape::warp_row(t)),
         col0_(int64_t{tile.col} * Shape::kCols + Shape::warp_col(t)),
         rows_left_(static_cast<int>(min(job.p.m - row0_, int64_t{16}))),
@@ -107,13 +113,24 @@ class TileOutput {
     uint32_t mark = 0;
 #pragma unroll 1
     for (int band = bands_.first; band < bands_.last; ++band) {
-      const int lane = hopper::opaque(t_ % 32);
-      stage(sum, band, staging, lane);
+      stage(sum, band, staging, hopper::opaque(t_ % 32));
       __syncwarp();
-      mark += store_band(staging, band, lane, index);
+      if constexpr (Shape::kHalfSize)
+        mark += store_staged<Shape>(job_, tile_, words_, first_, share_, t_, staging, band, index);
+      else
+        mark += store_band(staging, band, index);
       __syncwarp();
     }
     return mark;
+  }
+
+  // A band whose sums have been staged, with a test of each element where it needs one.
+  __device__ __forceinline__ uint32_t store_band(const float* staged, int band, int index) const {
+    const int lane = t_ % 32;
+    const bool plain = __all_sync(~0u, is_plain(rows_[lane % 16]) && is_plain(cols_[band * 32 + lane]));
+    if (!plain || !job_.quads) return store_certified(staged, band, lane, index);
+    store_quads(staged, band, lane);
+    return 0;
   }
 
  private:
@@ -228,15 +245,6 @@ class TileOutput {
     }
   }
 
-  __device__ __forceinline__ uint32_t store_band(const float* staged, int band, int lane, int index) const {
-    const bool plain = __all_sync(~0u, is_plain(rows_[lane % 16]) && is_plain(cols_[band * 32 + lane]));
-    if (plain && job_.quads)
-      store_quads(staged, band, lane);
-    else
-      return store_certified(staged, band, lane, index);
-    return 0;
-  }
-
   // A quad in row lane / 8 and in every fourth from there on.
   __device__ __forceinline__ void store_quads(const float* staged, int band, int lane) const {
     const int q = lane % 8, col = band * 32 + q * 4;
@@ -298,8 +306,8 @@ class TileOutput {
   template <class Sum>
   __device__ __forceinline__ uint32_t uncertain(uint32_t failed, const Sum& sum, int col) const {
     const uint32_t right = cols_[col];
-    const uint32_t *const of_rows = job_.a.guards + job_.first_row(job_.a, batch_) + row0_,
-                          *const of_col = job_.b.guards + job_.first_row(job_.b, batch_) + col0_ + col;
+    const uint32_t *const of_rows = job_.a.guards + job_.first_row(job_.a, tile_.batch) + row0_,
+                          *const of_col = job_.b.guards + job_.first_row(job_.b, tile_.batch) + col0_ + col;
     const bool recorded = job_.a.guards != nullptr;
     const auto each = [&](const auto& is_certain) {
 #pragma unroll 1
@@ -313,13 +321,39 @@ class TileOutput {
       if (!recorded || isnan(word_threshold(left)) || isnan(word_threshold(right))) return false;
       return fabsf(sum(r)) >= least_certain(GuardedRow(left, of_rows + r), GuardedRow(right, of_col));
     });
-    if (!recorded || __reduce_add_sync(~0u, __popc(failed)) > kFewOfBand) return failed;
-    each([&](int r, uint32_t left) {
-      if (isnan(word_threshold(left)) || isnan(word_threshold(right))) return false;
-      const GuardedRow a(left, of_rows + r), b(right, of_col);
-      return least_magnitude(job_.p.a.matrix(batch_), job_.p.b.matrix(batch_), row0_ + r, col0_ + col, a.place, b.place,
-                             word_exponent(left), word_exponent(right)) >= least_certain(a, b);
-    });
+    const uint32_t left_over = __reduce_add_sync(~0u, __popc(failed));
+    if (left_over > (recorded ? kFewOfBand : kFewWithoutRecord)) return failed;
+    const ConstMatrix of_a = job_.p.a.matrix(tile_.batch), of_b = job_.p.b.matrix(tile_.batch);
+    const auto is_large = [&](int r, int64_t j, uint32_t left, uint32_t right, uint32_t place_a, uint32_t place_b,
+                              float least) {
+      return least_magnitude(of_a, of_b, row0_ + r, j, place_a, place_b, word_exponent(left), word_exponent(right)) >=
+             least;
+    };
+    if (recorded) {
+      each([&](int r, uint32_t left) {
+        if (isnan(word_threshold(left)) || isnan(word_threshold(right))) return false;
+        const GuardedRow a(left, of_rows + r), b(right, of_col);
+        return is_large(r, col0_ + col, left, right, a.place, b.place, least_certain(a, b));
+      });
+      return failed;
+    }
+    // The warp looks for the largest element of each one's row, or column, whichever lies along k.
+    const int lane = t_ % 32;
+#pragma unroll 1
+    for (uint32_t lanes, bits = failed; (lanes = __ballot_sync(~0u, bits)) != 0;) {
+      const int owner = __ffs(lanes) - 1, r = __shfl_sync(~0u, __ffs(bits) - 1, owner);
+      const int64_t j = __shfl_sync(~0u, col0_ + col, owner);
+      const uint32_t left = rows_[r], of_owner = __shfl_sync(~0u, right, owner);
+      const float least = word_threshold(left) + word_threshold(of_owner);
+      const int64_t depth = job_.depth(tile_.batch);
+      const bool by_row = of_a.col == 1 || of_b.row != 1;
+      const uint32_t place = by_row ? largest_place(of_a.at(row0_ + r, 0), of_a.col, depth)
+                                    : largest_place(of_b.at(0, j), of_b.row, depth);
+      const bool certain = is_large(r, j, left, of_owner, place, place, least);
+      if (lane != owner) continue;
+      if (certain) failed &= ~(bits & -bits);
+      bits &= bits - 1;
+    }
     return failed;
   }
 
@@ -334,13 +368,23 @@ class TileOutput {
   const Job& job_;
   const uint32_t (&words_)[2][kTile];
   const uint32_t *rows_, *cols_;  // words of the warp's
-  const int first_, t_, batch_;
+  const int first_, share_, t_;
+  const TileIndex tile_;
   const int64_t row0_, col0_;  // of the warp
   const int rows_left_, cols_left_;
   const struct { int first, last; } bands_;
   float* d_;  // there
   const float* c_;
 };
+
+// TileOutput::store_band(), a function of its own for small tiles: the more code lies between what ordinary tiles run
+// through, the longer a short kernel waits for its instructions. In kernels of large tiles a call costs registers.
+template <class Shape>
+static __device__ __noinline__ uint32_t store_staged(const Job& job, TileIndex tile, const uint32_t (&words)[2][kTile],
+                                                     int first, int cols, int t, const float* staged, int band,
+                                                     int index) {
+  return TileOutput<Shape>(job, tile, words, first, cols, t).store_band(staged, band, index);
+}
 
 // Where bit `e` of thread `t`'s mask in a slot lies in the tile.
 template <class Shape>
