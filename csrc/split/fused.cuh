@@ -71,6 +71,32 @@ __device__ __forceinline__ Extremes split_stage(const Quads<QuadPlace<ALONG_MN, 
   return extremes;
 }
 
+// Counts the small ones of thread t's elements at `raw`. A function of its own: most stages have none, and what they run
+// through should stay in the instruction caches.
+template <bool ALONG_MN, int ROWS>
+static __device__ __noinline__ void count_small(const float* raw, OnlineRows& rows, int t) {
+  using Place = QuadPlace<ALONG_MN, ROWS>;
+  const Place at(t);
+  uint32_t of_rows[4] = {};
+#pragma unroll
+  for (int j = 0; j < Place::kQuads; ++j) {
+    const float4 x = raw_quad<Place>(raw, j);
+    const int row = at.row + at.rows_on(j);
+    const float* const factors = &rows.factor[row];
+    const uint32_t small[4] = {is_small<Fp16x3>(x.x, x.x * factors[0]),
+                               is_small<Fp16x3>(x.y, x.y * factors[ALONG_MN ? 1 : 0]),
+                               is_small<Fp16x3>(x.z, x.z * factors[ALONG_MN ? 2 : 0]),
+                               is_small<Fp16x3>(x.w, x.w * factors[ALONG_MN ? 3 : 0])};
+    const uint32_t count = small[0] + small[1] + small[2] + small[3];
+    if (!ALONG_MN && count) atomicAdd(&rows.small[row], count);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) of_rows[i] += small[i];
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    if (ALONG_MN && of_rows[i]) atomicAdd(&rows.small[at.row + i], of_rows[i]);
+}
+
 // A thread of an operand's converters, 128 of them. Warps know nothing of each other.
 template <class R, bool ALONG_MN, int ROWS>
 struct Converter {
@@ -169,28 +195,6 @@ struct Converter {
     return begins;
   }
 
-  // Counts the small ones of the elements at `raw`, which scaled are v.
-  __device__ __forceinline__ void count_small(const float* raw, const Quads& v) const {
-    uint32_t of_rows[ALONG_MN ? 4 : 1] = {};
-#pragma unroll
-    for (int j = 0; j < kQuads; ++j) {
-      const float4 x = raw_quad<Place>(raw, j);
-      const uint32_t small[4] = {is_small<Fp16x3>(x.x, v[j].x), is_small<Fp16x3>(x.y, v[j].y),
-                                 is_small<Fp16x3>(x.z, v[j].z), is_small<Fp16x3>(x.w, v[j].w)};
-      if constexpr (ALONG_MN) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) of_rows[i] += small[i];
-      } else {
-        const uint32_t count = small[0] + small[1] + small[2] + small[3];
-        if (count) atomicAdd(&rows.small[at.row + at.rows_on(j)], count);
-      }
-    }
-    if constexpr (ALONG_MN)
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        if (of_rows[i]) atomicAdd(&rows.small[at.row + i], of_rows[i]);
-  }
-
   // One stage. `first`: of its tile. Returns whether a row is without a scale still; `unscaled` is what the stage
   // before returned.
   __device__ __forceinline__ bool convert(const float* raw, char* panel, int stage, bool first, bool unscaled,
@@ -215,7 +219,7 @@ struct Converter {
         Factors(rows.factor, at).scale(v);
         split_stage(v, at, panel, rows_left);
       }
-      count_small(raw, v);
+      count_small<ALONG_MN, ROWS>(raw, rows, t);
     }
     if (!change && changed >> stage & 1) change_sums(stage, 1, false);
     return unscaled;
@@ -333,7 +337,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     const Share share(job);
     const int t = threadIdx.x - kConverters;
     const auto load = [&] {
-      if (t == 0) loader.load(job, maps, raw, share);
+      if (hopper::opaque(t) == 0) loader.load(job, maps, raw, share);
     };
 #pragma unroll 1
     for (int i = 0; i < Raw::kStages; ++i) load();

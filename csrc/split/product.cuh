@@ -306,7 +306,7 @@ __device__ void consume(const Job& job, char* ring, float* staging, typename Sca
     const int cols = Shape::kWarpCols >> blocks / 2, first = static_cast<int>(rank) * cols;
     const TileOutput<Shape> output(job, shared.tiles[words.stage], Scales::words(shared, words.stage, blocks), first,
                                    cols, hopper::opaque(t));
-    const uint32_t mark = output.store(sum, staging, item.tile);
+    const uint32_t mark = output.template store<Scales::kKnown>(sum, staging, item.tile);
     if (__builtin_expect(mark != 0, false)) output.leave_words(&job.words[int64_t{item.tile} * 2 * kTile]);
     __syncwarp();  // all lanes have read the words
     if (leader) {

@@ -95,7 +95,9 @@ class TileOutput {
     for (int i = t_ % 32; i < 2 * kTile; i += 32) to[i] = words_[i / kTile][i % kTile];
   }
 
-  // What the guard doesn't certify stays as it is and gets a mask. Returns the warp's mark.
+  // What the guard doesn't certify stays as it is and gets a mask. Returns the warp's mark. CALLS: what is seldom needed is
+  // in a function of its own.
+  template <bool CALLS>
   __device__ __forceinline__ uint32_t store(const Sums& sum, float* staging, int index) const {
     staging += t_ / 32 * kStagedFloats;
     const uint4 words = *reinterpret_cast<const uint4*>(&cols_[t_ % (Shape::kWarpCols / 4) * 4]);
@@ -115,7 +117,7 @@ class TileOutput {
     for (int band = bands_.first; band < bands_.last; ++band) {
       stage(sum, band, staging, hopper::opaque(t_ % 32));
       __syncwarp();
-      if constexpr (Shape::kHalfSize)
+      if constexpr (CALLS)
         mark += store_staged<Shape>(job_, tile_, words_, first_, share_, t_, staging, band, index);
       else
         mark += store_band(staging, band, index);
@@ -377,8 +379,8 @@ class TileOutput {
   const float* c_;
 };
 
-// TileOutput::store_band(), a function of its own for small tiles: the more code lies between what ordinary tiles run
-// through, the longer a short kernel waits for its instructions. In kernels of large tiles a call costs registers.
+// TileOutput::store_band(), a function of its own: the more code lies between what ordinary tiles run through, the longer
+// a short kernel waits for its instructions. Where registers are short, as in a fused kernel, a call costs more.
 template <class Shape>
 static __device__ __noinline__ uint32_t store_staged(const Job& job, TileIndex tile, const uint32_t (&words)[2][kTile],
                                                      int first, int cols, int t, const float* staged, int band,
