@@ -108,6 +108,10 @@ def test_auto_keeps_the_accuracy_contract(m: int, n: int, k: int, name: str) -> 
 
 PROMISED = (1, 7, 32, 128, 512, 2048, 8192)
 LONG, AT_LEAST = 128, 14  # of 17 distributions, from this k on: not above torch.mm's largest
+# Writing, and what is left out, may come to 8 units before anything is added up or rounded; from SHORT on sums are long
+# enough that they don't come together.
+SHORT, SHORT_GOOD = 32, 9.0
+CHANCE = 1.05  # of largest errors, each of one draw
 NOT_FINITE = ("one_nan", "nan_rows", "inf_row")
 NAMES = tuple(name for name in (*DISTRIBUTIONS, *KINDS) if name not in NOT_FINITE)
 each_taken = pytest.mark.parametrize(
@@ -115,8 +119,12 @@ each_taken = pytest.mark.parametrize(
 )
 
 
-def promised_units(name: str, torch_units: float) -> float:
+def promised_units(row: Kernel, name: str, k: int, torch_units: float) -> float:
     good = KINDS[name].good if name in KINDS else 8.0
+    if row.family == "split" and k < SHORT:
+        good = max(good, SHORT_GOOD)
+    if row.family == "ieee" and name not in DISTRIBUTIONS:
+        good = max(good, ffma_units(k))
     return max(good, 2 * torch_units)
 
 
@@ -126,7 +134,7 @@ def test_typical_errors(row: Kernel, device: str, name: str) -> None:
     for k in dict.fromkeys(fit(row, *PROMISED)):
         a, b, reference, torch_units = problem(name, *fit(row, 300, 260), k, device)
         units = reference.units(torch.ops.sgemm.mm(a, b, kernel=row.name))
-        assert units <= promised_units(name, torch_units), (
+        assert units <= promised_units(row, name, k, torch_units), (
             f"{row.name}, {name}, k={k}: {units:.1f} units, torch.mm {torch_units:.1f}"
         )
 
@@ -141,7 +149,7 @@ def test_errors_of_long_sums_are_seldom_above_torch_s(kernel: str, k: int) -> No
     for name in DISTRIBUTIONS:
         a, b, reference, torch_units = problem(name, 300, 260, k, "cuda")
         units = reference.units(torch.ops.sgemm.mm(a, b, kernel=kernel))
-        if not units <= torch_units:
+        if not units <= CHANCE * torch_units:
             above[name] = (units, torch_units)
     assert len(DISTRIBUTIONS) - len(above) >= AT_LEAST, above
 

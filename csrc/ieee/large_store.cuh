@@ -91,7 +91,7 @@ __device__ __forceinline__ bool add_up_parts(const LargeJob& job, const LargePar
                                              LargePart& redo, int t) {
   constexpr int kSums = kLargeSums, kThreads = Large::kThreads, kFloats = kSums * kThreads;
   constexpr int kAtOnce = 64;  // reads: one after the other, each would wait for memory
-  float(&all)[kSums] = reinterpret_cast<float(&)[kSums]>(sum);
+  float (&all)[kSums] = reinterpret_cast<float (&)[kSums]>(sum);
   float* const parts = job.parts + int64_t{part.place} * kFloats + t;
   // One by one: stored in fours, sums would lie in the register bank of what they are multiplied from.
 #pragma unroll

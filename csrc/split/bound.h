@@ -6,8 +6,8 @@
 
 namespace sgemm::split {
 
-// A tensor core aligns 16 products and the sum so far to the largest of these 17, and cuts off what is below 2^-25 of it,
-// half a unit each; then it cuts the new sum to 24 bits, which is up to two units.
+// A tensor core aligns 16 products and the sum so far to the largest of these 17, and cuts off what is below 2^-25 of
+// it, half a unit each; then it cuts the new sum to 24 bits, which is up to two units.
 inline constexpr double kOfStep = 17 * 0.5 + 2;
 
 // What all schemes share. The products of one window of k start at 0 in the tensor cores. Windows are added up by
@@ -23,9 +23,9 @@ struct Bound;
 
 template <>
 struct Bound<Fp16x3> {
-  static constexpr double kWriting = 4;   // 2^-23 of either element
-  static constexpr double kLeftOut = 4;   // lo lo: 2^-12 of either, beside values just above a power of two
-  static constexpr double kGuard = 3;     // of what is certified
+  static constexpr double kWriting = 4;  // 2^-23 of either element
+  static constexpr double kLeftOut = 4;  // lo lo: 2^-12 of either, beside values just above a power of two
+  static constexpr double kGuard = 3;    // of what is certified
   // The corrections are at most 2 |A||B| / 2^11, and cut off twice in 16 of k.
   static constexpr double kCorrections = 2 * kOfStep * 2 / 2048 / 16;  // for each of k
   static double of(int64_t k, int window) {

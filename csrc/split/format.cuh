@@ -18,8 +18,8 @@ struct Fp16x3 {
   using Element = __half;
   static constexpr int kTopExponent = 14;  // a scaled row's largest element is in [2^14, 2^15)
   static constexpr float kLimit = 0x1p15f;
-  static constexpr float kSmall = 0x1p-13f;  // below it an element loses relative accuracy
-  static constexpr float kThreshold = 4;     // for each small element
+  static constexpr float kSmall = 0x1p-13f;            // below it an element loses relative accuracy
+  static constexpr float kThreshold = 4;               // for each small element
   static constexpr float kSumThreshold = 0x1.56p-13f;  // for the magnitudes that small elements meet: 4/3 2^-13
   static constexpr float kCorrection = 0x1p-11f;
 
@@ -35,11 +35,11 @@ struct Fp16x3 {
 
 // x = hi + mid + lo, six products: hi hi + (hi mid + mid hi + hi lo + mid mid + lo hi).
 //
-// Three bfloat16 hold a float32 whole, down to bfloat16's smallest subnormal 2^-133. But the product of two elements may
-// be below what a float32 sum holds: that of two elements of 2^-50 and more is at least 2^-100, of which the sum keeps
-// all bits. Smaller elements count as small. Each is off by up to 2^-134, times another's 2^41, and by a few 2^-149:
-// with na of them in a row of A and nb in a column of B, a product of at least (na + nb) 2^-70 is off by at most 2^-23
-// of itself.
+// Three bfloat16 hold a float32 whole, down to bfloat16's smallest subnormal 2^-133. But the product of two elements
+// may be below what a float32 sum holds: that of two elements of 2^-50 and more is at least 2^-100, of which the sum
+// keeps all bits. Smaller elements count as small. Each is off by up to 2^-134, times another's 2^41, and by a few
+// 2^-149: with na of them in a row of A and nb in a column of B, a product of at least (na + nb) 2^-70 is off by at
+// most 2^-23 of itself.
 struct Bf16x6 {
   using Element = __nv_bfloat16;
   static constexpr int kTopExponent = 40;
@@ -211,8 +211,8 @@ inline bool is_plain_alpha(float alpha) {
   return alpha == 0 || (alpha >= 0x1p-8f && alpha <= 0x1p8f);
 }
 
-// A scaled sum times 2^exponent, whatever the exponent. In three steps of powers of two that are floats: where the result
-// is subnormal, what precedes the last one is not, so it is rounded once.
+// A scaled sum times 2^exponent, whatever the exponent. In three steps of powers of two that are floats: where the
+// result is subnormal, what precedes the last one is not, so it is rounded once.
 __device__ __forceinline__ float unscaled(float sum, int exponent) {
   exponent = max(-3 * 126, min(exponent, 3 * 126));
   const int third = exponent / 3;

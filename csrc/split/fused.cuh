@@ -71,8 +71,8 @@ __device__ __forceinline__ Extremes split_stage(const Quads<QuadPlace<ALONG_MN, 
   return extremes;
 }
 
-// Counts the small ones of thread t's elements at `raw`. A function of its own: most stages have none, and what they run
-// through should stay in the instruction caches.
+// Counts the small ones of thread t's elements at `raw`. A function of its own: most stages have none, and what they
+// run through should stay in the instruction caches.
 template <bool ALONG_MN, int ROWS>
 static __device__ __noinline__ void count_small(const float* raw, OnlineRows& rows, int t) {
   using Place = QuadPlace<ALONG_MN, ROWS>;
@@ -83,10 +83,9 @@ static __device__ __noinline__ void count_small(const float* raw, OnlineRows& ro
     const float4 x = raw_quad<Place>(raw, j);
     const int row = at.row + at.rows_on(j);
     const float* const factors = &rows.factor[row];
-    const uint32_t small[4] = {is_small<Fp16x3>(x.x, x.x * factors[0]),
-                               is_small<Fp16x3>(x.y, x.y * factors[ALONG_MN ? 1 : 0]),
-                               is_small<Fp16x3>(x.z, x.z * factors[ALONG_MN ? 2 : 0]),
-                               is_small<Fp16x3>(x.w, x.w * factors[ALONG_MN ? 3 : 0])};
+    const uint32_t small[4] = {
+        is_small<Fp16x3>(x.x, x.x * factors[0]), is_small<Fp16x3>(x.y, x.y * factors[ALONG_MN ? 1 : 0]),
+        is_small<Fp16x3>(x.z, x.z * factors[ALONG_MN ? 2 : 0]), is_small<Fp16x3>(x.w, x.w * factors[ALONG_MN ? 3 : 0])};
     const uint32_t count = small[0] + small[1] + small[2] + small[3];
     if (!ALONG_MN && count) atomicAdd(&rows.small[row], count);
 #pragma unroll

@@ -1,17 +1,18 @@
 // What the guard looks at where a sum alone doesn't pass its test.
 //
-// The test compares |C_ij| with the threshold of row i plus that of column j, which assume that each small element meets
-// the largest one of the other operand. Both sides can be had tighter. What a row's small elements lose in all is no
-// more than a column's sum of magnitudes lets it be; and the accuracy that is promised is relative to (|A||B|)_ij, which
-// is at least the product at the place of the row's, or the column's, largest element, also where C_ij is small by
-// cancellation. Both are recorded for rows with small elements alone, so that ordinary data pays nothing.
+// The test compares |C_ij| with the threshold of row i plus that of column j, which assume that each small element
+// meets the largest one of the other operand. Both sides can be had tighter. What a row's small elements lose in all is
+// no more than a column's sum of magnitudes lets it be; and the accuracy that is promised is relative to (|A||B|)_ij,
+// which is at least the product at the place of the row's, or the column's, largest element, also where C_ij is small
+// by cancellation. Both are recorded for rows with small elements alone, so that ordinary data pays nothing.
 #pragma once
 #include "format.cuh"
 #include "job.h"
 
 namespace sgemm::split {
 
-// A row's record: the upper 16 bits of a threshold, rounded up, and below them the place along k of its largest element.
+// A row's record: the upper 16 bits of a threshold, rounded up, and below them the place along k of its largest
+// element.
 constexpr uint32_t kNoPlace = 0xffff;
 
 // `sum` of the scaled row's magnitudes, or more than that.

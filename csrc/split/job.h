@@ -40,8 +40,9 @@ struct Job {
   // Blocks take items in turn: tiles, of which those from `whole` on are left over and shared by `parts` blocks each.
   int items, whole, parts;
   bool quads, pairs;  // four, or two, neighbours of d, and of c if it is read, can be read and written at once
-  bool scaled_only;   // elements are scaled, by an alpha of no extreme size, and added to the caller's c, and that is all
-  int promotion;      // sums leave the tensor cores every stage (0) or every second one (1)
+  bool
+      scaled_only;  // elements are scaled, by an alpha of no extreme size, and added to the caller's c, and that is all
+  int promotion;    // sums leave the tensor cores every stage (0) or every second one (1)
   // What the guard marks: for each tile, block of its cluster and warp, a bit for each slot that has masks, and from
   // bit 8 on how many elements; the masks.
   uint32_t* marks;    // (tiles, 4, 8)

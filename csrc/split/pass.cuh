@@ -103,9 +103,9 @@ struct Place {
   int r, q, apart;
 };
 
-// What a block knows of the small elements of its part of a column, of up to 1024 of k, in one word: how many there are;
-// where the largest element of all lies, counted from 1, if it is here; and its magnitudes added up, rounded up to five
-// bits. All are 0 where no column of the block's strip has small elements.
+// What a block knows of the small elements of its part of a column, of up to 1024 of k, in one word: how many there
+// are; where the largest element of all lies, counted from 1, if it is here; and its magnitudes added up, rounded up to
+// five bits. All are 0 where no column of the block's strip has small elements.
 template <class F>
 struct PartGuard {
   uint32_t bits;
@@ -228,8 +228,9 @@ __device__ __forceinline__ void split_rows(const Job& job, const Operand& x, con
 
 // Of a thread's quads of a strip: what is known of the block's part of its four columns. `of_warp` is free.
 template <class F, int THREADS>
-static __device__ __noinline__ uint4 guard_strip(const float4* quads, int count, int apart, const uint32_t (&largest)[4],
-                                                 const float (&factor)[4], uint32_t (*of_warp)[kStrip]) {
+static __device__ __noinline__ uint4 guard_strip(const float4* quads, int count, int apart,
+                                                 const uint32_t (&largest)[4], const float (&factor)[4],
+                                                 uint32_t (*of_warp)[kStrip]) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, column = threadIdx.x % kStripQuads * 4;
   uint32_t counts[4] = {}, places[4] = {};
   float sums[4] = {};
@@ -315,7 +316,7 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
     }
     hopper::wait(&scratch.maxima_here, 0);
   }
-  const uint32_t(*maxima)[kStrip] = blocks > 1 ? scratch.of_block : scratch.of_warp;
+  const uint32_t (*maxima)[kStrip] = blocks > 1 ? scratch.of_block : scratch.of_warp;
   const int rows = blocks > 1 ? blocks : THREADS / 32;
 #pragma unroll 4
   for (int b = 0; b < rows; ++b) {

@@ -4,8 +4,8 @@
 
 namespace sgemm::split {
 
-inline constexpr int kTile = 128;            // rows of a panel; the most rows and columns of a block's tile of C
-inline constexpr int kStep = 32;             // of k a stage of the product
+inline constexpr int kTile = 128;  // rows of a panel; the most rows and columns of a block's tile of C
+inline constexpr int kStep = 32;   // of k a stage of the product
 // Of k, whose products are added up in the tensor cores: the longer one where additions would cost time, for more than
 // one of them.
 inline constexpr int kWindow = 32, kLongWindow = 64;

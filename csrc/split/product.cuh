@@ -146,7 +146,7 @@ __device__ void produce(const Job& job, char* ring, ProductShared& shared, const
     PanelSource<F, Shape::kCols> b(job, job.b, tile.batch, tile.col, item.step0);
     constexpr int kWordsA = Shape::kRows * sizeof(uint32_t), kWordsB = Shape::kCols * sizeof(uint32_t);
     uint64_t* const words_full = &shared.words_full[words.stage];
-    uint32_t(&to)[2][kTile] = shared.words[words.stage];
+    uint32_t (&to)[2][kTile] = shared.words[words.stage];
     hopper::wait(&shared.words_empty[words.stage], words.parity ^ 1);
     shared.tiles[words.stage] = tile;
     hopper::arrive_expecting(words_full, kWordsA + kWordsB);

@@ -3,7 +3,8 @@
 // Idea:   a block's consumers do this behind all its tiles; nothing happens if none has a mark. A tile with many marked
 //         elements is computed as a whole: by bfloat16 on the tensor cores (redo_products.cuh), and what has too wide
 //         a range for these as well, in float32. A few elements are dot products, each of a warp.
-// Inf:    a row that holds Inf has no scale, and its elements are dot products however many they are. One that overflows
+// Inf:    a row that holds Inf has no scale, and its elements are dot products however many they are. One that
+// overflows
 //         is added up in the order of k, for another order may overflow where that one doesn't.
 #pragma once
 #include "dot_product.cuh"
@@ -93,7 +94,7 @@ __device__ __forceinline__ void redo_elements(const Job& job, const Corner& tile
 // All of 128 x 128 elements from the tile's first on: a smaller tile's neighbours are computed for nothing. Those that
 // overflow stay marked.
 __device__ __forceinline__ void redo_in_float32(const Job& job, const Corner& tile, int t, Marks& marks,
-                                             RedoFloats& shared) {
+                                                RedoFloats& shared) {
   const ConstMatrix a = job.p.a.matrix(tile.batch), b = job.p.b.matrix(tile.batch);
   const int64_t row0 = tile.row, col0 = tile.col, depth = job.depth(tile.batch);
   const int row = t / 16 * 8, col = t % 16 * 8;

@@ -1,8 +1,9 @@
 // A tile's marked elements computed again on the tensor cores, split into three bfloat16, which have float32's range.
 //
-// Idea:   the consumers do all of it: each thread copies float32s to shared memory two steps ahead and splits its own of
-//         the next step, and each warp multiplies 16 rows of this one. The scales are those of the first try, 2^26 times
-//         finer; small elements are counted on the way and tested for as ever.
+// Idea:   the consumers do all of it: each thread copies float32s to shared memory two steps ahead and splits its own
+// of
+//         the next step, and each warp multiplies 16 rows of this one. The scales are those of the first try, 2^26
+//         times finer; small elements are counted on the way and tested for as ever.
 // Block:  of a tile that a cluster's blocks finished in parts, each computes the columns of its own part, all of k.
 // Calls:  a function of its own, so that the kernels in which it may be needed are what they would be without it. wgmma
 //         would not do: ptxas would have its products in the caller wait for each other.
@@ -41,8 +42,8 @@ __device__ __forceinline__ bool store_redone(const Job& job, int batch, int64_t 
                        unscaled(alpha * sum, exponent + of_alpha));
 }
 
-// Of a tile's rows all, of its columns those that block `rank` finished: COLS for all warps if they share its rows (HIGH),
-// else for each half of them.
+// Of a tile's rows all, of its columns those that block `rank` finished: COLS for all warps if they share its rows
+// (HIGH), else for each half of them.
 template <bool HIGH, int COLS>
 struct RedoShape {
   static constexpr int kRows = HIGH ? 128 : 64, kCols = HIGH ? COLS : 2 * COLS;
@@ -185,7 +186,7 @@ __device__ __forceinline__ void multiply_stage(uint32_t stage, int first_row, in
         for (int j = 0; j < 2; ++j)
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
-            const uint32_t(&x)[4] = a[half][i], (&y)[4] = b[j][order - i];
+            const uint32_t (&x)[4] = a[half][i], (&y)[4] = b[j][order - i];
             multiply<__nv_bfloat16>(fresh[j][half], x[0], x[1], x[2], x[3], y[half * 2], y[half * 2 + 1]);
           }
 #pragma unroll
@@ -207,8 +208,7 @@ static __device__ __noinline__ void redo_products(const Job& job, const Corner& 
   RedoQuads<R::kCols> quads_b(job.b, tile.batch, depth, t, [&](int row) { return tile.col + R::column(row, rank); });
   bool extreme = false;
   for (int row = t; row < R::kRows + R::kCols; row += kConsumers) {
-    const uint32_t word =
-        row < R::kRows ? marks.words[0][row] : marks.words[1][R::column(row - R::kRows, rank)];
+    const uint32_t word = row < R::kRows ? marks.words[0][row] : marks.words[1][R::column(row - R::kRows, rank)];
     const int exponent = kFiner - word_exponent(word), first = min(exponent, 127);
     memory.first[row] = power_of_two(first);
     memory.second[row] = power_of_two(exponent - first);

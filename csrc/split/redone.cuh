@@ -9,8 +9,8 @@ namespace sgemm::split {
 // loaded.
 static __device__ unsigned long long redone_elements, redone_tiles;
 
-// Adds what isn't 0 without a branch, behind which the lanes of a warp would not be sure to meet again: the tensor cores'
-// instructions want them together.
+// Adds what isn't 0 without a branch, behind which the lanes of a warp would not be sure to meet again: the tensor
+// cores' instructions want them together.
 __device__ __forceinline__ void count_redone(unsigned long long& counter, uint32_t count) {
   asm volatile(
       "{\n"

@@ -68,10 +68,11 @@ struct TallPlan {
 };
 TallPlan tall_plan(const Problem& p, const Device& device);
 
-// A tile to be redone, and of its groups of columns a bit each.
+// A tile to be redone, of its groups of columns a bit each, and whether none of their elements was certain.
 struct TallEntry {
   uint64_t groups;
   uint32_t tile;
+  uint32_t all;
 };
 
 // What its kernels are given.
@@ -89,8 +90,8 @@ struct TallJob {
 // Bytes of those lists: for each panel its tiles, dealt out to warps in equal turns.
 size_t tall_list_bytes(const Problem& p, const Device& device);
 
-// A panel's shared memory, 16-bit planes in the order in which lanes read them and two words a column; and a warp's, for
-// its tile of D, if it goes there.
+// A panel's shared memory, 16-bit planes in the order in which lanes read them and two words a column; and a warp's,
+// for its tile of D, if it goes there.
 constexpr int tall_panel_bytes(int tile, int cols) { return cols * (kTallTiles[tile].depth + 2) * 4; }
 constexpr int tall_staged_bytes(int cols) { return TallTile::kRows * cols * 4; }
 constexpr int tall_cols(int tile) { return 128 * 128 / kTallTiles[tile].depth / 16 * 16; }  // of a panel, at most

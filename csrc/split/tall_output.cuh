@@ -51,10 +51,10 @@ class TallOutput {
     for (int i = 0; i < 8; ++i) x[i] *= at.scales[i / 4] * by[i % 4];
   }
 
-  // The same with a test of each element, and whatever the scales. Returns whether all of the warp's are certain; else x
-  // is good for nothing. `words` and `of_others` are the lane's columns'.
-  __device__ __forceinline__ bool certify(const TallRows& at, int first, const uint32_t* words, const float* of_others,
-                                          bool some_small, float (&x)[8]) const {
+  // The same with a test of each element, and whatever the scales. Returns whether all of the warp's are certain; else
+  // x is good for nothing. `words` and `of_others` are the lane's columns'.
+  __device__ __forceinline__ uint32_t certify(const TallRows& at, int first, const uint32_t* words,
+                                              const float* of_others, bool some_small, float (&x)[8]) const {
     uint32_t failed = 0;  // a bit an element
     bool plain = job_.plain;
 #pragma unroll
@@ -83,7 +83,7 @@ class TallOutput {
         for (int e = 0; e < 8; ++e) x[e] = e == i ? value : x[e];
       }
     }
-    return !__any_sync(~0u, failed);
+    return failed;
   }
 
   // The warp's elements that failed become alpha times their dot products, one after the other. `before`: so much of k
@@ -185,8 +185,8 @@ class TallOutput {
     return i / 4 < at.rows && first + i % 4 * apart_ < inside_;
   }
 
-  // Of a lane's elements a bit for each that a closer look doesn't certify. Products of a row with NaN are NaN, as their
-  // sums are.
+  // Of a lane's elements a bit for each that a closer look doesn't certify. Products of a row with NaN are NaN, as
+  // their sums are.
   __device__ __forceinline__ uint32_t uncertain(const TallRows& at, int first, const uint32_t* words,
                                                 const float* of_others, bool some_small, const float (&x)[8]) const {
     uint32_t bits = 0;

@@ -46,26 +46,39 @@ class TallRedo {
     const Problem& p = output.job_.p;
     const ConstMatrix a = p.a.matrix(output.entry_);
     const int first_k = place_of(READS, threadIdx.x % 4, 0);
-    LineElements<STEPS> x[2];
-    read_rows<READS, STEPS>(x, a.data + at.row * a.row + first_k * a.col, a, p.m - at.row,
+    read_rows<READS, STEPS>(x_, a.data + at.row * a.row + first_k * a.col, a, p.m - at.row,
                             static_cast<int>(p.k) - first_k);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const uint32_t largest = largest_magnitude(x[h]);
+      const uint32_t largest = largest_magnitude(x_[h]);
       exponents_[h] = row_exponent<Bf16x6>(largest);
       holds_nan_[h] = largest > kInfinity;
       small_[h] = 0;
       const TallFactor by(-exponents_[h]);
 #pragma unroll
       for (int s = 0; s < STEPS; ++s) {
-        a_[h][s] = TallPlanes(x[h][s], by, small_[h]);
+        a_[h][s] = TallPlanes(x_[h][s], by, small_[h]);
       }
       small_[h] = of_quad(small_[h], [](uint32_t a, uint32_t b) { return a + b; });
     }
   }
 
-  // Columns from `first` of the panel on, whose words begin at `words`.
-  __device__ __forceinline__ void group(int first, const uint32_t* words) const {
+  // Columns from `first` of the panel on. Unless none was (ALL), elements that were certain keep their values: so they
+  // don't depend on what else is in the tile.
+  template <bool ALL>
+  __device__ __forceinline__ void group(int first, const TallPanel<STEPS>& panel, float* rows_of_others) const {
+    const uint32_t* const words = panel.words + first;
+    uint32_t wanted = 0xff;
+    float certain_x[8];
+    if constexpr (!ALL) {
+      RowPlanes<STEPS> planes;
+      uint32_t of_rows[2];
+      const bool some_small = split_rows<STEPS>(x_, planes, of_rows, rows_of_others);
+      const TallRows rows = output_.begin_tile(at_.row - threadIdx.x % 32 / 4 * 2, of_rows);
+      multiply_rows<STEPS>(planes, panel.block(first / 8, 0), certain_x);
+      const int at = first + threadIdx.x % 4 * 4;
+      wanted = output_.certify(rows, first, &panel.words[at], &panel.of_others[at], some_small, certain_x);
+    }
     const Problem& p = output_.job_.p;
     const ConstMatrix b = p.b.matrix(output_.entry_);
     const int lane = threadIdx.x % 32, first_k = place_of(READS, lane % 4, 0);
@@ -118,10 +131,12 @@ class TallRedo {
       const bool certain = isfinite(sum) && fabsf(sum) >= Bf16x6::kThreshold * static_cast<float>(small_[h] + of_col);
       const bool overflows = isinf(unscaled(sum, exponent)) && !surely_overflows(sum, exponent);
       const bool is_nan = holds_nan_[h] || is_nan_row(word);
-      if ((!certain || overflows) && !is_nan && output_.inside(at_, first, i)) failed |= 1u << i;
+      if ((!certain || overflows) && !is_nan && output_.inside(at_, first, i)) failed |= 1u << i & wanted;
       x[i] = unscaled(alpha * sum, exponent + of_alpha);
+      if (!ALL) x[i] = wanted >> i & 1 ? x[i] : certain_x[i];
+      if (!output_.inside(at_, first, i)) wanted &= ~(1u << i);
     }
-    count_redone(redone_elements, __popc(failed));
+    count_redone(redone_elements, __popc(wanted));
     if (__any_sync(~0u, failed)) output_.redo_elements(at_, first, failed, x, 0);
     failed = output_.add(at_, first, x);
     if (__any_sync(~0u, failed)) output_.redo_elements(at_, first, failed, x, p.k_before);
@@ -132,25 +147,32 @@ class TallRedo {
   static constexpr int kFiner = Bf16x6::kTopExponent - Fp16x3::kTopExponent;
   const TallOutput& output_;
   const TallRows& at_;
+  LineElements<STEPS> x_[2];
   TallPlanes a_[2][STEPS];
   uint32_t small_[2];
   int exponents_[2];
   bool holds_nan_[2];
 };
 
-// The tiles of a warp that were listed. `words` are the panel's.
+// The tiles of a warp that were listed.
 template <TallReads READS, int STEPS>
 static __device__ __noinline__ void redo_tiles(const TallJob& job, uint32_t entry, int64_t n0, float* staged,
-                                               const uint32_t* words, const TallEntry* list, uint32_t listed) {
-  const TallOutput output(job, entry, n0, staged, nullptr);
+                                               float* rows_of_others, TallPanel<STEPS> panel, const TallEntry* list,
+                                               uint32_t listed) {
+  const TallOutput output(job, entry, n0, staged, rows_of_others);
   const int cols = static_cast<int>(min(int64_t{job.cols}, job.p.n - n0));
 #pragma unroll 1
   for (uint32_t i = 0; i < listed; ++i) {
     const TallRows at = output.begin_tile(int64_t{list[i].tile} * TallTile::kRows, {});
     const TallRedo<READS, STEPS> redo(output, at);
 #pragma unroll 1
-    for (int first = 0; first < cols; first += TallTile::kCols)
-      if (list[i].groups >> first / TallTile::kCols & 1) redo.group(first, words + first);
+    for (int first = 0; first < cols; first += TallTile::kCols) {
+      if (!(list[i].groups >> first / TallTile::kCols & 1)) continue;
+      if (list[i].all)
+        redo.template group<true>(first, panel, rows_of_others);
+      else
+        redo.template group<false>(first, panel, rows_of_others);
+    }
     output.end_tile(at);
   }
 }

@@ -95,8 +95,8 @@ class TileOutput {
     for (int i = t_ % 32; i < 2 * kTile; i += 32) to[i] = words_[i / kTile][i % kTile];
   }
 
-  // What the guard doesn't certify stays as it is and gets a mask. Returns the warp's mark. CALLS: what is seldom needed is
-  // in a function of its own.
+  // What the guard doesn't certify stays as it is and gets a mask. Returns the warp's mark. CALLS: what is seldom
+  // needed is in a function of its own.
   template <bool CALLS>
   __device__ __forceinline__ uint32_t store(const Sums& sum, float* staging, int index) const {
     staging += t_ / 32 * kStagedFloats;
@@ -303,8 +303,8 @@ class TileOutput {
   }
 
   // Of a lane's elements that failed the test, those that a closer look doesn't certify either: first with the rows'
-  // records and then, if there are few left, with elements of A and B. Products of a row with NaN are NaN, as their sums
-  // are.
+  // records and then, if there are few left, with elements of A and B. Products of a row with NaN are NaN, as their
+  // sums are.
   template <class Sum>
   __device__ __forceinline__ uint32_t uncertain(uint32_t failed, const Sum& sum, int col) const {
     const uint32_t right = cols_[col];
@@ -374,13 +374,15 @@ class TileOutput {
   const TileIndex tile_;
   const int64_t row0_, col0_;  // of the warp
   const int rows_left_, cols_left_;
-  const struct { int first, last; } bands_;
+  const struct {
+    int first, last;
+  } bands_;
   float* d_;  // there
   const float* c_;
 };
 
-// TileOutput::store_band(), a function of its own: the more code lies between what ordinary tiles run through, the longer
-// a short kernel waits for its instructions. Where registers are short, as in a fused kernel, a call costs more.
+// TileOutput::store_band(), a function of its own: the more code lies between what ordinary tiles run through, the
+// longer a short kernel waits for its instructions. Where registers are short, as in a fused kernel, a call costs more.
 template <class Shape>
 static __device__ __noinline__ uint32_t store_staged(const Job& job, TileIndex tile, const uint32_t (&words)[2][kTile],
                                                      int first, int cols, int t, const float* staged, int band,
