@@ -108,8 +108,8 @@ def test_auto_keeps_the_accuracy_contract(m: int, n: int, k: int, name: str) -> 
 
 PROMISED = (1, 7, 32, 128, 512, 2048, 8192)
 LONG, AT_LEAST = 128, 14  # of 17 distributions, from this k on: not above torch.mm's largest
-# Writing, and what is left out, may come to 8 units before anything is added up or rounded; from SHORT on sums are long
-# enough that they don't come together.
+# Writing, and what is left out, may come to 8 units before anything is added up or rounded; from
+# SHORT on sums are long enough that they don't come together.
 SHORT, SHORT_GOOD = 32, 9.0
 CHANCE = 1.05  # of largest errors, each of one draw
 NOT_FINITE = ("one_nan", "nan_rows", "inf_row")
