@@ -153,16 +153,15 @@ double TallProduct::seconds(const Problem& p, const Device& device) {
   return tall_plan(piece, device).seconds * static_cast<double>(pieces);
 }
 
-size_t tall_list_bytes(const Problem& p, const Device& device) {
-  constexpr int64_t kFewestCols = tall_cols(kTallCount - 1), kMostWarps = kTallTiles[0].warps;
+size_t tall_list_bytes(const Problem& p) {
+  constexpr int64_t kFewestCols = tall_cols(kTallCount - 1);
   const int64_t panels = ceil_div(std::min(p.m, p.n), kFewestCols) * std::max<int64_t>(1, p.batch);
-  const int64_t tiles = panels * (ceil_div(std::max(p.m, p.n), TallTile::kRows) + kMostWarps);
-  return static_cast<size_t>(tiles + device.sms * kMostWarps) * sizeof(TallEntry);
+  return static_cast<size_t>(panels * ceil_div(std::max(p.m, p.n), TallTile::kRows)) * sizeof(TallEntry);
 }
 
-size_t TallProduct::workspace(const Problem& p, const Device& device) {
+size_t TallProduct::workspace(const Problem& p, const Device&) {
   const TallSlices cut = tall_slices(p);
-  return tall_list_bytes(p, device) + (cut.in_d ? 0 : 4 * static_cast<size_t>(cut.count * cut.part.m * cut.part.n));
+  return tall_list_bytes(p) + (cut.in_d ? 0 : 4 * static_cast<size_t>(cut.count * cut.part.m * cut.part.n));
 }
 
 }  // namespace sgemm::split

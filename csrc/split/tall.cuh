@@ -44,8 +44,8 @@ __global__ void __launch_bounds__(32 * kTallTiles[TILE].warps, 1) split_tall(con
 
   // Tiles of which a group of columns is uncertain wait in a list until all others are done: a call in the loop would
   // cost it registers.
-  const uint32_t turns = (job.tiles_m + stride - 1) / stride;
-  TallEntry* const list = job.lists + (int64_t{blockIdx.x} * warps + warp) * turns;
+  const uint32_t before = tile * (job.tiles_m / stride) + min(tile, job.tiles_m % stride);  // tiles of other warps
+  TallEntry* const list = job.lists + int64_t{index} * job.tiles_m + before;
   uint32_t listed = 0;
 #pragma unroll 1
   while (tile < job.tiles_m) {
@@ -77,10 +77,15 @@ __global__ void __launch_bounds__(32 * kTallTiles[TILE].warps, 1) split_tall(con
         all_failed = all_failed && __all_sync(~0u, failed == 0xff);
       }
     }
-    if (__builtin_expect(uncertain == 0, true))
+    if (__builtin_expect(uncertain == 0, true)) {
       output.end_tile(rows);
-    else
-      list[listed++] = {is_staged(job.stores) ? ~uint64_t{0} : uncertain, tile - stride, all_failed};
+    } else {
+      if (is_staged(job.stores)) {  // and then as a whole
+        all_failed = all_failed && __popcll(uncertain) == (cols + TallTile::kCols - 1) / TallTile::kCols;
+        uncertain = ~uint64_t{0};
+      }
+      list[listed++] = {uncertain, tile - stride, all_failed};
+    }
   }
   if (__builtin_expect(listed != 0, false))
     redo_tiles<READS, kSteps>(job, entry, n0, reinterpret_cast<float*>(staged), rows_of_others[warp], panel, list,

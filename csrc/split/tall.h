@@ -87,8 +87,8 @@ struct TallJob {
   TallEntry* lists;  // for each warp, its tiles that wait to be redone
 };
 
-// Bytes of those lists: for each panel its tiles, dealt out to warps in equal turns.
-size_t tall_list_bytes(const Problem& p, const Device& device);
+// Bytes of those lists: an entry for each panel's tiles.
+size_t tall_list_bytes(const Problem& p);
 
 // A panel's shared memory, 16-bit planes in the order in which lanes read them and two words a column; and a warp's,
 // for its tile of D, if it goes there.

@@ -66,7 +66,7 @@ void TallProduct::launch(const Problem& p, const Context& context) {
                    [&](const Problem& piece) { launch_piece(piece, context); });
   };
   if (cut.in_d) return run(p);
-  char* const sums = static_cast<char*>(context.workspace) + tall_list_bytes(p, *context.device);
+  char* const sums = static_cast<char*>(context.workspace) + tall_list_bytes(p);
   for_each_slice(p, cut.part, cut.slice, reinterpret_cast<float*>(sums), context, run);
 }
 
