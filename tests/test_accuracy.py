@@ -108,10 +108,17 @@ def test_auto_keeps_the_accuracy_contract(m: int, n: int, k: int, name: str) -> 
 
 PROMISED = (1, 7, 32, 128, 512, 2048, 8192)
 LONG, AT_LEAST = 128, 14  # of 17 distributions, from this k on: not above torch.mm's largest
-# Writing, and what is left out, may come to 8 units before anything is added up or rounded; from
-# SHORT on sums are long enough that they don't come together.
-SHORT, SHORT_GOOD = 32, 9.0
-CHANCE = 1.05  # of largest errors, each of one draw
+# Where the promises are not kept yet, as an H200 showed: expected to fail, so that nobody takes
+# them for kept. At k = 1 and 7 the rounding of both elements and lo * lo, which is left out, come
+# to 8.0 to 8.6 units; of long sums a fourth distribution is up to a twentieth above torch.mm's.
+MISSED_BY_FP16 = ("wide_phi_3", "wide_phi_4", "lognormal_4", "squared_gradients")
+MISSED = {("ieee_tall", "gaussian_kernel_3")}
+MISSED_LONG = {
+    ("split_fp16x3_fused", 2048),
+    ("split_fp16x3_fused_narrow", 8192),
+    ("split_fp16x3_fused_flat", 8192),
+    ("split_fp16x3_tall", 512),
+}
 NOT_FINITE = ("one_nan", "nan_rows", "inf_row")
 NAMES = tuple(name for name in (*DISTRIBUTIONS, *KINDS) if name not in NOT_FINITE)
 each_taken = pytest.mark.parametrize(
@@ -119,22 +126,27 @@ each_taken = pytest.mark.parametrize(
 )
 
 
-def promised_units(row: Kernel, name: str, k: int, torch_units: float) -> float:
+def promised_units(name: str, torch_units: float) -> float:
     good = KINDS[name].good if name in KINDS else 8.0
-    if row.family == "split" and k < SHORT:
-        good = max(good, SHORT_GOOD)
-    if row.family == "ieee" and name not in DISTRIBUTIONS:
-        good = max(good, ffma_units(k))
     return max(good, 2 * torch_units)
+
+
+def expect_a_miss(request: pytest.FixtureRequest, missed: bool) -> None:
+    if missed:
+        request.applymarker(pytest.mark.xfail(raises=AssertionError, reason="not kept yet"))
 
 
 @pytest.mark.parametrize("name", dict.fromkeys(NAMES))
 @each_taken
-def test_typical_errors(row: Kernel, device: str, name: str) -> None:
+def test_typical_errors(
+    row: Kernel, device: str, name: str, request: pytest.FixtureRequest
+) -> None:
+    by_fp16 = row.name.startswith("split_fp16x3") and name in MISSED_BY_FP16
+    expect_a_miss(request, by_fp16 or (row.name, name) in MISSED)
     for k in dict.fromkeys(fit(row, *PROMISED)):
         a, b, reference, torch_units = problem(name, *fit(row, 300, 260), k, device)
         units = reference.units(torch.ops.sgemm.mm(a, b, kernel=row.name))
-        assert units <= promised_units(row, name, k, torch_units), (
+        assert units <= promised_units(name, torch_units), (
             f"{row.name}, {name}, k={k}: {units:.1f} units, torch.mm {torch_units:.1f}"
         )
 
@@ -144,12 +156,15 @@ def test_typical_errors(row: Kernel, device: str, name: str) -> None:
 @pytest.mark.parametrize(
     "kernel", ["auto", *(row.name for row in KERNELS if row.family == "split")]
 )
-def test_errors_of_long_sums_are_seldom_above_torch_s(kernel: str, k: int) -> None:
+def test_errors_of_long_sums_are_seldom_above_torch_s(
+    kernel: str, k: int, request: pytest.FixtureRequest
+) -> None:
+    expect_a_miss(request, (kernel, k) in MISSED_LONG)
     above = {}
     for name in DISTRIBUTIONS:
         a, b, reference, torch_units = problem(name, 300, 260, k, "cuda")
         units = reference.units(torch.ops.sgemm.mm(a, b, kernel=kernel))
-        if not units <= CHANCE * torch_units:
+        if not units <= torch_units:
             above[name] = (units, torch_units)
     assert len(DISTRIBUTIONS) - len(above) >= AT_LEAST, above
 
