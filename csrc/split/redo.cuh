@@ -3,9 +3,8 @@
 // Idea:   a block's consumers do this behind all its tiles; nothing happens if none has a mark. A tile with many marked
 //         elements is computed as a whole: by bfloat16 on the tensor cores (redo_products.cuh), and what has too wide
 //         a range for these as well, in float32. A few elements are dot products, each of a warp.
-// Inf:    a row that holds Inf has no scale, and its elements are dot products however many they are. One that
-// overflows
-//         is added up in the order of k, for another order may overflow where that one doesn't.
+// Inf:    a row that holds Inf has no scale, and its elements are dot products however many they are. One
+//         that overflows is added up in the order of k, for another order may overflow where that one doesn't.
 #pragma once
 #include "dot_product.cuh"
 #include "redo_products.cuh"

@@ -1,9 +1,8 @@
 // A tile's marked elements computed again on the tensor cores, split into three bfloat16, which have float32's range.
 //
-// Idea:   the consumers do all of it: each thread copies float32s to shared memory two steps ahead and splits its own
-// of
-//         the next step, and each warp multiplies 16 rows of this one. The scales are those of the first try, 2^26
-//         times finer; small elements are counted on the way and tested for as ever.
+// Idea:   the consumers do all of it: each thread copies float32s to shared memory two steps ahead and splits its
+//         own of the next step, and each warp multiplies 16 rows of this one. The scales are those of the first try,
+//         2^26 times finer; small elements are counted on the way and tested for as ever.
 // Block:  of a tile that a cluster's blocks finished in parts, each computes the columns of its own part, all of k.
 // Calls:  a function of its own, so that the kernels in which it may be needed are what they would be without it. wgmma
 //         would not do: ptxas would have its products in the caller wait for each other.
@@ -200,7 +199,6 @@ template <bool HIGH, int COLS>
 static __device__ __noinline__ void redo_products(const Job& job, const Corner& tile, uint32_t rank, int t,
                                                   Marks& marks, char* rest) {
   using R = RedoShape<HIGH, COLS>;
-  constexpr int kFiner = Bf16x6::kTopExponent - Fp16x3::kTopExponent;
   RedoMemory<R>& memory = *reinterpret_cast<RedoMemory<R>*>(rest);
   const int64_t depth = job.depth(tile.batch);
   const int steps = static_cast<int>((depth + kStep - 1) / kStep);

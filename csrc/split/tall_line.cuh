@@ -192,6 +192,19 @@ __device__ __forceinline__ void multiply_rows(const RowPlanes<STEPS>& a, const u
       sums[i / 2 * 4 + j * 2 + i % 2] = fmaf(cross[j][0][i] + cross[j][1][i], Fp16x3::kCorrection, sum[j][i]);
 }
 
+// A lane's elements of a column of B, all of them before the first is used. `from` is the first, and `k_left` counts
+// the column's elements from there on.
+template <TallReads READS, int STEPS>
+__device__ __forceinline__ void read_column(LineElements<STEPS>& x, const float* from, int64_t k_stride, int k_left) {
+#pragma unroll
+  for (int s = 0; s < STEPS; ++s)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int q = s * TallTile::kStep + place_of(READS, 0, i);
+      x[s][i] = q < k_left ? from[q * k_stride] : 0.0f;
+    }
+}
+
 // The block's panel of B: for each 16 columns and 16 of k two blocks of 8 columns, a lane's planes of one side by side.
 template <int STEPS>
 struct TallPanel {
@@ -221,13 +234,7 @@ struct TallPanel {
       const float* const from = b.data + col * b.col + first_k * b.row;
       const int k_left = col < b.cols ? static_cast<int>(b.rows) - first_k : 0;
       LineElements<STEPS> x;
-#pragma unroll
-      for (int s = 0; s < STEPS; ++s)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int q = s * TallTile::kStep + place_of(READS, 0, i);
-          x[s][i] = q < k_left ? from[q * b.row] : 0.0f;
-        }
+      read_column<READS>(x, from, b.row, k_left);
       const uint32_t largest = largest_magnitude(x);
       const int exponent = row_exponent<Fp16x3>(largest);
       const float factor = power_of_two(-exponent);

@@ -41,7 +41,7 @@ struct TallPlanes {
 template <TallReads READS, int STEPS>
 class TallRedo {
  public:
-  // Rows from `from` on are the lane's, as read_rows() takes them.
+  // Of `at`, the lane's two rows.
   __device__ __forceinline__ TallRedo(const TallOutput& output, const TallRows& at) : output_(output), at_(at) {
     const Problem& p = output.job_.p;
     const ConstMatrix a = p.a.matrix(output.entry_);
@@ -56,9 +56,7 @@ class TallRedo {
       small_[h] = 0;
       const TallFactor by(-exponents_[h]);
 #pragma unroll
-      for (int s = 0; s < STEPS; ++s) {
-        a_[h][s] = TallPlanes(x_[h][s], by, small_[h]);
-      }
+      for (int s = 0; s < STEPS; ++s) a_[h][s] = TallPlanes(x_[h][s], by, small_[h]);
       small_[h] = of_quad(small_[h], [](uint32_t a, uint32_t b) { return a + b; });
     }
   }
@@ -92,14 +90,8 @@ class TallRedo {
       const TallFactor by(kFiner - word_exponent(words[of_lane * 4 + e]));
       const int k_left = col < b.cols ? static_cast<int>(p.k) - first_k : 0;
       const float* const from = b.data + col * b.col + first_k * b.row;
-      LineElements<STEPS> x;  // all are read before the first is split
-#pragma unroll
-      for (int s = 0; s < STEPS; ++s)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int q = s * TallTile::kStep + place_of(READS, 0, i);
-          x[s][i] = q < k_left ? from[q * b.row] : 0.0f;
-        }
+      LineElements<STEPS> x;
+      read_column<READS>(x, from, b.row, k_left);
 #pragma unroll
       for (int s = 0; s < STEPS; ++s) {
         const TallPlanes y(x[s], by, small[j]);
@@ -144,7 +136,6 @@ class TallRedo {
   }
 
  private:
-  static constexpr int kFiner = Bf16x6::kTopExponent - Fp16x3::kTopExponent;
   const TallOutput& output_;
   const TallRows& at_;
   LineElements<STEPS> x_[2];
