@@ -22,14 +22,16 @@ struct RedoFloats {
   float total[64][kConsumers];
 };
 
-// Each thread reads the masks that it wrote.
+// Each thread reads the masks that it wrote. Returns whether there are any: else the tile's words weren't written.
 template <class Shape>
-__device__ __forceinline__ void read_marks(const Job& job, int index, uint32_t rank, int t, Marks& marks) {
+__device__ __forceinline__ bool read_marks(const Job& job, int index, uint32_t rank, int t, Marks& marks) {
+  const uint32_t* const of_warps = job.marks + (int64_t{index} * 4 + rank) * 8;
+  if (!__any_sync(~0u, of_warps[t % 8])) return false;
   sync_consumers();  // the tile before is done
   for (int i = t; i < kTile * kTile / 32; i += kConsumers) marks.bits[0][i] = 0;
   for (int i = t; i < 2 * kTile; i += kConsumers) marks.words[0][i] = job.words[int64_t{index} * 2 * kTile + i];
   sync_consumers();
-  const uint32_t mine = job.marks[(int64_t{index} * 4 + rank) * 8 + t / 32];
+  const uint32_t mine = of_warps[t / 32];
 #pragma unroll 1
   for (int slot = 0; slot < Shape::kSlots; ++slot) {
     if (!(mine >> slot & 1)) continue;
@@ -40,6 +42,7 @@ __device__ __forceinline__ void read_marks(const Job& job, int index, uint32_t r
     }
   }
   sync_consumers();
+  return true;
 }
 
 // How many elements are marked: all of them, and those whose row and column hold no Inf.
@@ -147,9 +150,8 @@ template <class F, class Shape>
 __device__ __forceinline__ void redo(const Job& job, int index, uint32_t rank, uint32_t blocks, int t, char* memory) {
   Marks& marks = *reinterpret_cast<Marks*>(memory);
   char* const rest = memory + kMarksBytes;
-  read_marks<Shape>(job, index, rank, t, marks);
+  if (!read_marks<Shape>(job, index, rank, t, marks)) return;
   MarkCounts count = count_marks(marks, t);
-  if (count.all == 0) return;
   const TileIndex at = tile_at(job, index);
   const Corner tile = {at.batch, int64_t{at.row} * Shape::kRows, int64_t{at.col} * Shape::kCols};
   count_redone(redone_elements, t == 0 ? count.all : 0);
