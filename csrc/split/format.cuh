@@ -195,6 +195,8 @@ __device__ __forceinline__ uint32_t row_word(uint32_t largest, int exponent, uin
 
 __device__ __forceinline__ int word_exponent(uint32_t word) { return static_cast<int>(word & 0xff) - 128; }
 __device__ __forceinline__ float word_threshold(uint32_t word) { return __uint_as_float(word & 0xffffff00u); }
+// Of k, where scales are found while the product runs: only of a row with small elements.
+__device__ __forceinline__ uint32_t word_step(uint32_t word) { return word >> 9 & 0xff; }
 __device__ __forceinline__ float word_scale(uint32_t word) { return __uint_as_float((word << 23) - (1u << 23)); }
 __device__ __forceinline__ bool is_nan_row(uint32_t word) { return (word & 0xffffff00u) == kNanRow; }
 __device__ __forceinline__ bool is_inf_row(uint32_t word) { return (word & 0xffffff00u) == kInfRow; }

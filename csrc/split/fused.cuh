@@ -71,30 +71,38 @@ __device__ __forceinline__ Extremes split_stage(const Quads<QuadPlace<ALONG_MN, 
   return extremes;
 }
 
-// Counts the small ones of thread t's elements at `raw`. A function of its own: most stages have none, and what they
-// run through should stay in the instruction caches.
-template <bool ALONG_MN, int ROWS>
-static __device__ __noinline__ void count_small(const float* raw, OnlineRows& rows, int t) {
-  using Place = QuadPlace<ALONG_MN, ROWS>;
-  const Place at(t);
-  uint32_t of_rows[4] = {};
+// How many of a thread's elements were small, of each of its rows: four counts a word, a byte each.
+template <class Place, bool ALONG_MN>
+class SmallCounts {
+ public:
+  // Of a stage; scaled. Returns whether there is room for one more.
+  __device__ __forceinline__ bool add(const Quads<Place>& v) {
 #pragma unroll
-  for (int j = 0; j < Place::kQuads; ++j) {
-    const float4 x = raw_quad<Place>(raw, j);
-    const int row = at.row + at.rows_on(j);
-    const float* const factors = &rows.factor[row];
-    const uint32_t small[4] = {
-        is_small<Fp16x3>(x.x, x.x * factors[0]), is_small<Fp16x3>(x.y, x.y * factors[ALONG_MN ? 1 : 0]),
-        is_small<Fp16x3>(x.z, x.z * factors[ALONG_MN ? 2 : 0]), is_small<Fp16x3>(x.w, x.w * factors[ALONG_MN ? 3 : 0])};
-    const uint32_t count = small[0] + small[1] + small[2] + small[3];
-    if (!ALONG_MN && count) atomicAdd(&rows.small[row], count);
+    for (int j = 0; j < Place::kQuads; ++j) {
+      const float x[4] = {v[j].x, v[j].y, v[j].z, v[j].w};
 #pragma unroll
-    for (int i = 0; i < 4; ++i) of_rows[i] += small[i];
+      for (int e = 0; e < 4; ++e)
+        words_[ALONG_MN ? 0 : j / 4] += is_small<Fp16x3>(x[e], x[e]) << (ALONG_MN ? e : j % 4) * 8;
+    }
+    return ++stages_ < 255 / (ALONG_MN ? Place::kQuads : 4);
   }
+
+  // To those of the rows, which other threads share.
+  __device__ __forceinline__ void flush(OnlineRows& rows, const Place& at) {
+    if (stages_ == 0) return;
 #pragma unroll
-  for (int i = 0; i < 4; ++i)
-    if (ALONG_MN && of_rows[i]) atomicAdd(&rows.small[at.row + i], of_rows[i]);
-}
+    for (int i = 0; i < kRows; ++i) {
+      const uint32_t count = words_[i / 4] >> i % 4 * 8 & 0xff;
+      if (count) atomicAdd(&rows.small[at.row + (ALONG_MN ? i : at.rows_on(i))], count);
+    }
+    *this = {};
+  }
+
+ private:
+  static constexpr int kRows = ALONG_MN ? 4 : Place::kQuads;
+  uint32_t words_[kRows / 4] = {};
+  int stages_ = 0;
+};
 
 // A thread of an operand's converters, 128 of them. Warps know nothing of each other.
 template <class R, bool ALONG_MN, int ROWS>
@@ -111,6 +119,7 @@ struct Converter {
   const int own;
   const Place at;
   uint32_t changed = 0;  // stages of the ring, by bits, whose factors of the warp's rows are not all 1
+  SmallCounts<Place, ALONG_MN> small;
 
   __device__ __forceinline__ Converter(OnlineShared<R::kStages>& shared, const Operand& x, int operand, int t)
       : x(x),
@@ -143,9 +152,9 @@ struct Converter {
 
   __device__ __forceinline__ bool any_without_scale() const { return __any_sync(~0u, rows.exponent[own] == kNoScale); }
 
-  // Scales for a stage of v with an element that its row's scale is too fine for. Returns what that makes of the
+  // Scales for a step of v with an element that its row's scale is too fine for. Returns what that makes of the
   // thread's row's sums.
-  __device__ __forceinline__ float choose_scales(const Quads& v) const {
+  __device__ __forceinline__ float choose_scales(const Quads& v, int step) const {
     if (ALONG_MN) {
       uint32_t of_row[4] = {};
 #pragma unroll
@@ -166,18 +175,31 @@ struct Converter {
       }
     }
     __syncwarp();
-    const float change = owner ? rescale_row<Fp16x3>(rows, own) : 1;
+    const float change = owner ? rescale_row<Fp16x3>(rows, own, step) : 1;
     __syncwarp();
     return change;
   }
 
-  // Of scaled elements, so that it is never said of rows whose scales may leave nothing of some.
-  __device__ __forceinline__ bool all_zero(const Quads& v) const {
-    uint32_t bits = rows.exponent[own] > 0;
+  __device__ __forceinline__ static bool all_zero(const Quads& v) {
+    uint32_t bits = 0;
 #pragma unroll
     for (int j = 0; j < kQuads; ++j)
       bits |= magnitude(v[j].x) | magnitude(v[j].y) | magnitude(v[j].z) | magnitude(v[j].w);
     return !__any_sync(~0u, bits);
+  }
+
+  // Scaled elements of which the scale has left nothing are to be told from zeros.
+  __device__ __forceinline__ void keep_nonzero(Quads& v, const float* raw) const {
+    if (!__any_sync(~0u, rows.exponent[own] > 0)) return;
+    const auto keep = [](float& x, float raw) { x = x == 0 && raw != 0 ? __uint_as_float(1) : x; };
+#pragma unroll
+    for (int j = 0; j < kQuads; ++j) {
+      const float4& x = raw_quad<Place>(raw, j);
+      keep(v[j].x, x.x);
+      keep(v[j].y, x.y);
+      keep(v[j].z, x.z);
+      keep(v[j].w, x.w);
+    }
   }
 
   // Whether a row without a scale has an element that is not zero.
@@ -194,31 +216,35 @@ struct Converter {
     return begins;
   }
 
-  // One stage. `first`: of its tile. Returns whether a row is without a scale still; `unscaled` is what the stage
-  // before returned.
-  __device__ __forceinline__ bool convert(const float* raw, char* panel, int stage, bool first, bool unscaled,
+  // One step of k, to a stage. `first`: of its tile. Returns whether a row is without a scale still; `unscaled` is what
+  // the step before returned.
+  __device__ __forceinline__ bool convert(const float* raw, char* panel, int stage, int step, bool first, bool unscaled,
                                           int rows_left) {
     Factors factors(rows.factor, at);
     Quads v;
     read_quads<Place>(v, raw);
     if (first) {
-      choose_scales(v);
+      choose_scales(v, step);
       unscaled = any_without_scale();
       factors = {rows.factor, at};
     }
     factors.scale(v);
     Extremes extremes = split_stage(v, at, panel, rows_left);
     bool change = false;
-    if (__any_sync(~0u, extremes.too_large() || extremes.small_or_zero() || unscaled) && !all_zero(v)) {
-      change = !first && __any_sync(~0u, extremes.too_large() || (unscaled && begins_row(v)));
-      if (change) {
-        read_quads<Place>(v, raw);
-        change_sums(stage, choose_scales(v), true);
-        unscaled = any_without_scale();
-        Factors(rows.factor, at).scale(v);
-        split_stage(v, at, panel, rows_left);
+    if (__any_sync(~0u, extremes.too_large() || extremes.small_or_zero() || unscaled)) {
+      keep_nonzero(v, raw);
+      if (!all_zero(v)) {
+        change = !first && __any_sync(~0u, extremes.too_large() || (unscaled && begins_row(v)));
+        if (change) {
+          read_quads<Place>(v, raw);
+          change_sums(stage, choose_scales(v, step), true);
+          unscaled = any_without_scale();
+          Factors(rows.factor, at).scale(v);
+          split_stage(v, at, panel, rows_left);
+          keep_nonzero(v, raw);
+        }
+        if (!small.add(v)) small.flush(rows, at);
       }
-      count_small<ALONG_MN, ROWS>(raw, rows, t);
     }
     if (!change && changed >> stage & 1) change_sums(stage, 1, false);
     return unscaled;
@@ -246,13 +272,15 @@ __device__ void convert_operand(const Job& job, int operand, char* ring, float* 
       const float* raw_panel = reader.wait();
       hopper::wait(&shared.empty[at.stage], at.parity ^ 1);
       char* panel = ring + at.stage * R::kStageBytes + operand * R::kBytesA;
-      unscaled = converter.convert(raw_panel, panel, at.stage, step == step0, unscaled, rows_left);
+      unscaled = converter.convert(raw_panel, panel, at.stage, step, step == step0, unscaled, rows_left);
       reader.release();
       hopper::fence_async_proxy();
       __syncwarp();
       if (t % 32 == 0) hopper::arrive(&shared.full[at.stage]);
       at.advance();
     }
+    converter.small.flush(converter.rows, converter.at);
+    __syncwarp();
     hopper::wait(&shared.words_empty[words.stage], words.parity ^ 1);
     if (converter.owner)
       shared.words[words.stage][operand][converter.own] = word_of_row<Fp16x3>(shared.rows[operand], converter.own);

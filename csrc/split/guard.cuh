@@ -4,7 +4,9 @@
 // meets the largest one of the other operand. Both sides can be had tighter. What a row's small elements lose in all is
 // no more than a column's sum of magnitudes lets it be; and the accuracy that is promised is relative to (|A||B|)_ij,
 // which is at least the product at the place of the row's, or the column's, largest element, also where C_ij is small
-// by cancellation. Both are recorded for rows with small elements alone, so that ordinary data pays nothing.
+// by cancellation. Both are recorded for rows with small elements alone, so that ordinary data pays nothing. Where the
+// scales are found while the product runs, only the step of k is known that set a row's scale: an element of it is
+// nearly the largest.
 #pragma once
 #include "format.cuh"
 #include "job.h"
@@ -55,25 +57,15 @@ __device__ __forceinline__ float least_magnitude(const ConstMatrix& a, const Con
   return kRounding * (place_a == place_b ? first : first + second);
 }
 
-// By a warp: the place of the largest of `depth` elements, the last if there are several.
-__device__ __forceinline__ uint32_t largest_place(const float* x, int64_t step, int64_t depth) {
-  constexpr int kAtOnce = 8;  // reads: one after the other, each would wait for memory
-  uint32_t largest = 0, place = 0;
-#pragma unroll 1
-  for (int64_t q = threadIdx.x % 32; q < depth; q += 32 * kAtOnce) {
-    float v[kAtOnce];
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) v[i] = q + 32 * i < depth ? x[(q + 32 * i) * step] : 0.0f;
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i)
-      if (magnitude(v[i]) > largest) {
-        largest = magnitude(v[i]);
-        place = static_cast<uint32_t>(q) + 32 * i;
-      }
-  }
-  __syncwarp();
-  const uint32_t of_all = __reduce_max_sync(~0u, largest);
-  return __reduce_max_sync(~0u, largest == of_all ? place : 0);
+// A lower bound of (|A||B|)_ij, scaled, where words tell steps of k and there are no records; by a warp.
+__device__ __forceinline__ float least_magnitude(const ConstMatrix& a, const ConstMatrix& b, int64_t i, int64_t j,
+                                                 int64_t depth, uint32_t left, uint32_t right) {
+  const float scale_a = power_of_two(-word_exponent(left)), scale_b = power_of_two(-word_exponent(right));
+  const auto product = [&](uint32_t word) {
+    const int64_t q = int64_t{word_step(word)} * kStep + threadIdx.x % 32;
+    return word_threshold(word) > 0 && q < depth ? magnitude((*a.at(i, q) * scale_a) * (*b.at(q, j) * scale_b)) : 0;
+  };
+  return __uint_as_float(__reduce_max_sync(~0u, max(product(left), product(right))));
 }
 
 }  // namespace sgemm::split

@@ -24,7 +24,16 @@ struct OnlineRows {
   int exponent[kTile], first_exponent[kTile];
   uint32_t largest[kTile];  // bits of the largest magnitude in a stage
   uint32_t small[kTile];    // how many elements were too small, and bits as above
+  int step[kTile];          // of k, whose largest element set the scale
 };
+
+// A row with small elements also tells the step that set its scale (guard.cuh), in the lower bits of its threshold,
+// which is rounded up.
+__device__ __forceinline__ uint32_t with_step(uint32_t word, uint32_t step) {
+  static_assert(kMaxSlice / kStep <= 256);
+  if (!(word_threshold(word) > 0)) return word;
+  return ((word + 0x1ff00u) & 0xfffe0000u) | step << 9 | (word & 0xff);
+}
 
 template <class F>
 __device__ __forceinline__ uint32_t word_of_row(const OnlineRows& rows, int r) {
@@ -33,20 +42,26 @@ __device__ __forceinline__ uint32_t word_of_row(const OnlineRows& rows, int r) {
   if (small & kHoldsNan) return row_word<F>(kInfinity + 1, exponent, small);
   if (small & kHoldsInf) return row_word<F>(kInfinity, exponent, small);
   if (small & kChangedTooMuch) return kUncertainRow | static_cast<uint32_t>(exponent + 128);
-  return row_word<F>(exponent == kNoScale ? 0 : 1, exponent, small);
+  return with_step(row_word<F>(exponent == kNoScale ? 0 : 1, exponent, small), rows.step[r]);
 }
 
-// The scale of row `r` for a stage whose largest magnitude is known. Returns what sums of earlier stages are multiplied
-// by.
+// The scale of row `r` for a step of k whose largest magnitude is known. Returns what sums of earlier steps are
+// multiplied by.
 template <class F>
-__device__ __forceinline__ float rescale_row(OnlineRows& rows, int r) {
+__device__ __forceinline__ float rescale_row(OnlineRows& rows, int r, int step) {
   const uint32_t largest = rows.largest[r];
   const int exponent = rows.exponent[r], wanted = row_exponent<F>(largest) + kHeadroom;
   if (largest >= kInfinity) rows.small[r] |= largest > kInfinity ? kHoldsNan : kHoldsInf;
+  if (largest > kInfinity) {  // its products are NaN, whatever comes: nothing may be too large for its scale
+    rows.exponent[r] = 0;
+    rows.factor[r] = 0;
+    return 1;
+  }
   const bool fits = __uint_as_float(largest) * rows.factor[r] < F::kLimit;
   if (largest == 0 || largest >= kInfinity || (exponent != kNoScale && fits)) return 1;
   rows.exponent[r] = wanted;
   rows.factor[r] = power_of_two(-wanted);
+  rows.step[r] = step;
   if (exponent == kNoScale) {
     rows.first_exponent[r] = wanted;
     return 1;
@@ -106,16 +121,18 @@ struct OnlineScales {
       exponent = max(exponent, word_exponent(shared.of_cluster[rank][operand][row]));
     float threshold = -INFINITY;  // of zeros alone
     uint32_t uncertain = 0;       // the most that a block knows of Inf, NaN, or too much of a change
+    uint32_t coarsest = 0;        // of the words of blocks that had small elements
     for (uint32_t rank = 0; rank < blocks; ++rank) {
       const uint32_t word = shared.of_cluster[rank][operand][row];
       const float part = word_threshold(word);
       if (part == -INFINITY) continue;
       threshold = fmaxf(threshold, 0) + part;
       if (isnan(part)) uncertain = max(uncertain, word & ~0xffu);
+      if (part > 0 && (word & 0xff) >= (coarsest & 0xff)) coarsest = word;
       if (exponent - word_exponent(word) > kMostCoarser) uncertain = max(uncertain, kUncertainRow);
     }
     const uint32_t bits = uncertain ? uncertain : __float_as_uint(threshold) & ~0xffu;
-    shared.agreed[operand][row] = bits | static_cast<uint32_t>(exponent + 128);
+    shared.agreed[operand][row] = with_step(bits | static_cast<uint32_t>(exponent + 128), word_step(coarsest));
     float (&change)[2][kTile] = shared.change_to_agreed;
     change[operand][row] = power_of_two(max(word_exponent(own) - exponent, -126));
     sync_consumers();

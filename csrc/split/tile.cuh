@@ -51,7 +51,7 @@ struct TileShape {
 };
 
 // Of a warp's 512 elements of a band, so many that fail are looked at one by one.
-constexpr uint32_t kFewOfBand = 64, kFewWithoutRecord = 8;
+constexpr uint32_t kFewOfBand = 64, kFewWithoutRecord = 16;
 
 constexpr int kStagedFloats = 16 * 32;  // of a warp: a band
 constexpr int kStagingBytes = kConsumers / 32 * kStagedFloats * static_cast<int>(sizeof(float));
@@ -304,7 +304,7 @@ class TileOutput {
 
   // Of a lane's elements that failed the test, those that a closer look doesn't certify either: first with the rows'
   // records and then, if there are few left, with elements of A and B. Products of a row with NaN are NaN, as their
-  // sums are.
+  // sums are; and so is a sum without Inf in its row and column that is NaN.
   template <class Sum>
   __device__ __forceinline__ uint32_t uncertain(uint32_t failed, const Sum& sum, int col) const {
     const uint32_t right = cols_[col];
@@ -320,6 +320,7 @@ class TileOutput {
     };
     each([&](int r, uint32_t left) {
       if (is_nan_row(left) || is_nan_row(right)) return true;
+      if (isnan(sum(r)) && !is_inf_row(left) && !is_inf_row(right)) return true;
       if (!recorded || isnan(word_threshold(left)) || isnan(word_threshold(right))) return false;
       return fabsf(sum(r)) >= least_certain(GuardedRow(left, of_rows + r), GuardedRow(right, of_col));
     });
@@ -339,19 +340,15 @@ class TileOutput {
       });
       return failed;
     }
-    // The warp looks for the largest element of each one's row, or column, whichever lies along k.
+    // Each by all lanes.
     const int lane = t_ % 32;
 #pragma unroll 1
     for (uint32_t lanes, bits = failed; (lanes = __ballot_sync(~0u, bits)) != 0;) {
       const int owner = __ffs(lanes) - 1, r = __shfl_sync(~0u, __ffs(bits) - 1, owner);
       const int64_t j = __shfl_sync(~0u, col0_ + col, owner);
       const uint32_t left = rows_[r], of_owner = __shfl_sync(~0u, right, owner);
-      const float least = word_threshold(left) + word_threshold(of_owner);
-      const int64_t depth = job_.depth(tile_.batch);
-      const bool by_row = of_a.col == 1 || of_b.row != 1;
-      const uint32_t place = by_row ? largest_place(of_a.at(row0_ + r, 0), of_a.col, depth)
-                                    : largest_place(of_b.at(0, j), of_b.row, depth);
-      const bool certain = is_large(r, j, left, of_owner, place, place, least);
+      const float known = least_magnitude(of_a, of_b, row0_ + r, j, job_.depth(tile_.batch), left, of_owner);
+      const bool certain = known >= word_threshold(left) + word_threshold(of_owner);
       if (lane != owner) continue;
       if (certain) failed &= ~(bits & -bits);
       bits &= bits - 1;
