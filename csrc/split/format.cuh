@@ -72,9 +72,9 @@ __device__ __forceinline__ float power_of_two(int exponent) {  // of a normal fl
 }
 
 constexpr uint32_t kMagnitude = 0x7fffffff, kInfinity = 0x7f800000, kMinusInfinity = 0xff800000;
-// Thresholds that no element passes, all of them NaN: of rows that hold NaN, whose products are NaN; of rows that hold
-// Inf; and of finite rows whose scale has changed too much.
-constexpr uint32_t kNanRow = 0x7fe00000, kInfRow = 0x7fd00000, kUncertainRow = 0x7fc00000;
+// Thresholds that no element passes, both of them NaN: of rows that hold Inf, and of finite rows whose scale has changed
+// too much.
+constexpr uint32_t kInfRow = 0x7fd00000, kUncertainRow = 0x7fc00000;
 
 __device__ __forceinline__ uint32_t magnitude(float x) { return __float_as_uint(x) & kMagnitude; }
 
@@ -175,22 +175,29 @@ __device__ __forceinline__ PanelPlace place_in_panel(int row, int k) {
 }
 
 // The exponent that a row is divided by, from the bits of its largest magnitude. Rows of very small elements don't come
-// up to the top: the factor must be a float. A row with Inf or NaN is redone, whatever its scale.
+// up to the top: the factor must be a float. A row with Inf is redone, whatever its scale; products of a row with NaN are
+// NaN, and its scale is a plain one.
 template <class F>
 __device__ __forceinline__ int row_exponent(uint32_t largest) {
+  if (largest > kInfinity) return 0;
   const int exponent = static_cast<int>(largest >> 23) - 127;
   return max(exponent, F::kTopExponent - 126) - F::kTopExponent;
 }
 
 // A row's scale and threshold in one word: the threshold's upper 24 bits (so many are exact for up to 2^16 small
-// elements), the exponent below them. The threshold of a row with Inf or NaN is NaN, that no element passes; all other
-// sums are finite. A row of zeros has -Inf: its products are zero, whatever else is small.
+// elements), the exponent below them. The threshold of a row with Inf is NaN, that no element passes; that of a row
+// with NaN is 0. A row of zeros has -Inf: its products are zero, whatever else is small.
 template <class F>
 __device__ __forceinline__ uint32_t row_word(uint32_t largest, int exponent, uint32_t small) {
   uint32_t bits = __float_as_uint(F::kThreshold * static_cast<float>(small));
-  if (largest >= kInfinity) bits = largest > kInfinity ? kNanRow : kInfRow;
+  if (largest >= kInfinity) bits = largest > kInfinity ? 0 : kInfRow;
   if (largest == 0) bits = kMinusInfinity;
   return (bits & 0xffffff00u) | static_cast<uint32_t>(exponent + 128);
+}
+
+// Such a word with another threshold, rounded up: its lowest bit is 0, for word_scale() would take it for a sign.
+__device__ __forceinline__ uint32_t with_threshold(uint32_t word, float threshold) {
+  return ((__float_as_uint(threshold) + 0x1ffu) & 0xfffffe00u) | (word & 0xff);
 }
 
 __device__ __forceinline__ int word_exponent(uint32_t word) { return static_cast<int>(word & 0xff) - 128; }
@@ -198,8 +205,12 @@ __device__ __forceinline__ float word_threshold(uint32_t word) { return __uint_a
 // Of k, where scales are found while the product runs: only of a row with small elements.
 __device__ __forceinline__ uint32_t word_step(uint32_t word) { return word >> 9 & 0xff; }
 __device__ __forceinline__ float word_scale(uint32_t word) { return __uint_as_float((word << 23) - (1u << 23)); }
-__device__ __forceinline__ bool is_nan_row(uint32_t word) { return (word & 0xffffff00u) == kNanRow; }
 __device__ __forceinline__ bool is_inf_row(uint32_t word) { return (word & 0xffffff00u) == kInfRow; }
+
+// Whether a sum is NaN for a NaN in its row or column: without an Inf there, sums are finite or that.
+__device__ __forceinline__ bool is_nan_of_operands(float sum, uint32_t left, uint32_t right) {
+  return isnan(sum) && !is_inf_row(left) && !is_inf_row(right);
+}
 
 // Whether the product of two such scales and of a plain alpha is a normal float, so that it has all of alpha's bits,
 // and what is multiplied by it, of up to 2^13 terms below 2^30, stays finite.

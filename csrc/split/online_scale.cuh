@@ -11,8 +11,8 @@ namespace sgemm::split {
 
 constexpr int kHeadroom = 4;    // binades; a softmax's rows seldom need more
 constexpr int kNoScale = -126;  // of a row that has had zeros only; the largest factor
-// Of a row's count of small elements, bits that say more: its scale has changed too much, it holds Inf, or NaN.
-constexpr uint32_t kChangedTooMuch = 1u << 29, kHoldsInf = 1u << 30, kHoldsNan = 1u << 31;
+// Of a row's count of small elements, bits that say more: its scale has changed too much, or it holds Inf.
+constexpr uint32_t kChangedTooMuch = 1u << 29, kHoldsInf = 1u << 30;
 
 // Binades by which a scale may become coarser in a block, and again for a cluster's other blocks; beyond, the row is
 // redone. Sums are multiples of 2^-59, the product of the planes' last bits: four times 20 binades leave them exact.
@@ -39,7 +39,6 @@ template <class F>
 __device__ __forceinline__ uint32_t word_of_row(const OnlineRows& rows, int r) {
   const uint32_t small = rows.small[r];
   const int exponent = rows.exponent[r];
-  if (small & kHoldsNan) return row_word<F>(kInfinity + 1, exponent, small);
   if (small & kHoldsInf) return row_word<F>(kInfinity, exponent, small);
   if (small & kChangedTooMuch) return kUncertainRow | static_cast<uint32_t>(exponent + 128);
   return with_step(row_word<F>(exponent == kNoScale ? 0 : 1, exponent, small), rows.step[r]);
@@ -51,14 +50,14 @@ template <class F>
 __device__ __forceinline__ float rescale_row(OnlineRows& rows, int r, int step) {
   const uint32_t largest = rows.largest[r];
   const int exponent = rows.exponent[r], wanted = row_exponent<F>(largest) + kHeadroom;
-  if (largest >= kInfinity) rows.small[r] |= largest > kInfinity ? kHoldsNan : kHoldsInf;
   if (largest > kInfinity) {  // its products are NaN, whatever comes: nothing may be too large for its scale
     rows.exponent[r] = 0;
     rows.factor[r] = 0;
     return 1;
   }
+  if (largest == kInfinity) rows.small[r] |= kHoldsInf;
   const bool fits = __uint_as_float(largest) * rows.factor[r] < F::kLimit;
-  if (largest == 0 || largest >= kInfinity || (exponent != kNoScale && fits)) return 1;
+  if (largest == 0 || largest == kInfinity || (exponent != kNoScale && fits)) return 1;
   rows.exponent[r] = wanted;
   rows.factor[r] = power_of_two(-wanted);
   rows.step[r] = step;
@@ -120,7 +119,7 @@ struct OnlineScales {
     for (uint32_t rank = 0; rank < blocks; ++rank)
       exponent = max(exponent, word_exponent(shared.of_cluster[rank][operand][row]));
     float threshold = -INFINITY;  // of zeros alone
-    uint32_t uncertain = 0;       // the most that a block knows of Inf, NaN, or too much of a change
+    uint32_t uncertain = 0;       // the most that a block knows of Inf, or too much of a change
     uint32_t coarsest = 0;        // of the words of blocks that had small elements
     for (uint32_t rank = 0; rank < blocks; ++rank) {
       const uint32_t word = shared.of_cluster[rank][operand][row];

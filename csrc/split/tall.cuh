@@ -27,8 +27,8 @@ __global__ void __launch_bounds__(32 * kTallTiles[TILE].warps, 1) split_tall(con
   uint32_t tile = (blockIdx.x - index * job.groups) * warps + warp;
   const TallPanel<kSteps> panel(panel_memory, job.cols);
   char* const staged = panel_memory + job.cols * kPanelBytes + warp * kStagedBytes * job.cols;
-  __shared__ float rows_of_others[kTallTiles[TILE].warps][TallTile::kRows];
-  const TallOutput output(job, entry, n0, reinterpret_cast<float*>(staged), rows_of_others[warp]);
+  __shared__ TallWarp shared[kTallTiles[TILE].warps];
+  const TallOutput output(job, entry, n0, reinterpret_cast<float*>(staged), shared[warp]);
 
   const ConstMatrix a = p.a.matrix(entry);
   const int first_k = place_of(READS, lane % 4, 0);
@@ -42,8 +42,8 @@ __global__ void __launch_bounds__(32 * kTallTiles[TILE].warps, 1) split_tall(con
   read();
   const bool plain_cols = panel.template fill<READS>(job, p.b.matrix(entry), n0) && job.plain;
 
-  // Tiles of which a group of columns is uncertain wait in a list until all others are done: a call in the loop would
-  // cost it registers.
+  // Tiles of which something is uncertain wait in a list until all others are done: a call in the loop would cost it
+  // registers.
   const uint32_t before = tile * (job.tiles_m / stride) + min(tile, job.tiles_m % stride);  // tiles of other warps
   TallEntry* const list = job.lists + int64_t{index} * job.tiles_m + before;
   uint32_t listed = 0;
@@ -51,11 +51,11 @@ __global__ void __launch_bounds__(32 * kTallTiles[TILE].warps, 1) split_tall(con
   while (tile < job.tiles_m) {
     RowPlanes<kSteps> planes;
     uint32_t words[2];
-    const bool some_small = split_rows<kSteps>(x, planes, words, rows_of_others[warp]);
+    const bool some_small = split_rows<kSteps>(x, planes, words, shared[warp].rows_of_others);
+    if (some_small) panel.lower_thresholds(words, job.cols);
     const bool plain = __all_sync(~0u, plain_cols && is_plain(words[0]) && is_plain(words[1]));
     const TallRows rows = output.begin_tile(int64_t{tile} * TallTile::kRows, words);
-    uint64_t uncertain = 0;  // groups of columns, a bit each
-    bool all_failed = true;  // elements of these
+    bool uncertain = false;  // something is
     tile += stride;
     read();
     const uint4* b = panel.block(0, 0);
@@ -73,23 +73,17 @@ __global__ void __launch_bounds__(32 * kTallTiles[TILE].warps, 1) split_tall(con
       if (__builtin_expect(plain && !job.more, true) || !__any_sync(~0u, failed)) {
         output.store(rows, first, sums);
       } else {
-        uncertain |= uint64_t{1} << first / TallTile::kCols;
-        all_failed = all_failed && __all_sync(~0u, failed == 0xff);
+        if (output.note_uncertain(tile - stride, first, failed, !uncertain)) output.store(rows, first, sums);
+        uncertain = true;
       }
     }
-    if (__builtin_expect(uncertain == 0, true)) {
+    if (__builtin_expect(uncertain, false))
+      output.list(list[listed++], cols);
+    else
       output.end_tile(rows);
-    } else {
-      if (is_staged(job.stores)) {  // and then as a whole
-        all_failed = all_failed && __popcll(uncertain) == (cols + TallTile::kCols - 1) / TallTile::kCols;
-        uncertain = ~uint64_t{0};
-      }
-      list[listed++] = {uncertain, tile - stride, all_failed};
-    }
   }
   if (__builtin_expect(listed != 0, false))
-    redo_tiles<READS, kSteps>(job, entry, n0, reinterpret_cast<float*>(staged), rows_of_others[warp], panel, list,
-                              listed);
+    redo_tiles<READS, kSteps>(job, entry, n0, reinterpret_cast<float*>(staged), shared[warp], panel, list, listed);
 }
 
 }  // namespace sgemm::split

@@ -68,11 +68,16 @@ struct TallPlan {
 };
 TallPlan tall_plan(const Problem& p, const Device& device);
 
-// A tile to be redone, of its groups of columns a bit each, and whether none of their elements was certain.
+// What has to be redone of a tile: groups of its columns, a bit each, and whether none of their elements was certain;
+// and elements of other groups.
 struct TallEntry {
+  static constexpr uint32_t kMostElements = 4, kElementBits = 14, kColumnBits = 10;
+
   uint64_t groups;
+  uint64_t elements;  // row and column in the tile of each, the last one lowest
   uint32_t tile;
-  uint32_t all;
+  uint16_t count;  // of elements
+  uint16_t all;
 };
 
 // What its kernels are given.

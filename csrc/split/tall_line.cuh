@@ -65,6 +65,12 @@ __device__ __forceinline__ float larger_or_nan(float x, float y) {
   return result;
 }
 
+__device__ __forceinline__ float smaller_or_nan(float x, float y) {
+  float result;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(x), "f"(y));
+  return result;
+}
+
 // Of lanes 4 g ... 4 g + 3, which share a line.
 template <class T, class Op>
 __device__ __forceinline__ T of_quad(T x, const Op& op) {
@@ -220,6 +226,17 @@ struct TallPanel {
   // `at` counts blocks of 8 columns.
   __device__ __forceinline__ uint4* block(int at, int s) const {
     return planes + ((at / 2 * STEPS + s) * 2 + at % 2) * 32 + threadIdx.x % 32;
+  }
+
+  // Thresholds of a lane's rows, no larger than the panel's columns let them be.
+  __device__ __forceinline__ void lower_thresholds(uint32_t (&of_rows)[2], int cols) const {
+    float most = 0;
+    for (int col = threadIdx.x % 32; col < cols; col += 32) most = larger_or_nan(most, of_others[col]);
+    most = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(most)));
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+      if (word_threshold(of_rows[h]) > most)
+        of_rows[h] = with_threshold(of_rows[h], most);
   }
 
   // Columns from n0 on. Whether all of them are plain, once it is filled.

@@ -17,17 +17,22 @@ struct TallRows {
   float* to;        // D, there and in the first of the lane's columns of the panel
 };
 
+// What a warp has in shared memory of the tile under way.
+struct TallWarp {
+  alignas(8) float rows_of_others[TallTile::kRows];  // of rows with small elements, as split_rows() leaves it
+  TallEntry uncertain;                    // if something is
+};
+
 // A lane's sums on their way to D, through the guard.
 class TallOutput {
  public:
-  // `staged`: the warp's place for a tile on its way. `rows_of_others`: of the tile's rows with small elements, as
-  // split_rows() leaves it.
+  // `staged`: the warp's place for a tile on its way.
   __device__ __forceinline__ TallOutput(const TallJob& job, uint32_t entry, int64_t n0, float* staged,
-                                        const float* rows_of_others)
+                                        TallWarp& shared)
       : job_(job),
         entry_(entry),
         staged_(staged),
-        rows_of_others_(rows_of_others),
+        shared_(shared),
         col0_(n0 + place_of(job.stores, threadIdx.x % 4, 0)),
         apart_(place_of(job.stores, 0, 1)),
         inside_(static_cast<int>(min(job.p.n - col0_, int64_t{job.cols}))),
@@ -57,10 +62,12 @@ class TallOutput {
                                               const float* of_others, bool some_small, float (&x)[8]) const {
     uint32_t failed = 0;  // a bit an element
     bool plain = job_.plain;
+    const float2 of_rows = *reinterpret_cast<const float2*>(&shared_.rows_of_others[in_tile()]);
+    const float most = some_small ? fmaxf(of_rows.x, of_rows.y) : INFINITY;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const uint32_t left = at.words[i / 4], right = words[i % 4];
-      if (!(fabsf(x[i]) >= word_threshold(left) + word_threshold(right))) failed |= 1u << i;
+      if (!(fabsf(x[i]) >= word_threshold(left) + smaller_or_nan(word_threshold(right), most))) failed |= 1u << i;
       plain = plain && has_plain_scale(left) && has_plain_scale(right);
     }
     if (__any_sync(~0u, failed)) failed &= uncertain(at, first, words, of_others, some_small, x);
@@ -102,6 +109,57 @@ class TallOutput {
       for (int e = 0; e < 8; ++e)
         if (lane == owner && e == i) x[e] = job_.p.alpha * sum;
       if (lane == owner) failed &= failed - 1;
+    }
+  }
+
+  // Notes what failed in a group of columns, `is_first` of its tile. Returns whether these are elements, few enough to
+  // be listed one by one: then the group can be stored.
+  __device__ __forceinline__ bool note_uncertain(uint32_t tile, int first, uint32_t failed, bool is_first) const {
+    TallEntry entry = {0, 0, tile, 0, true};
+    __syncwarp();
+    if (!is_first) entry = shared_.uncertain;
+    const bool few = !job_.more && !is_staged(job_.stores) &&
+                     entry.count + __reduce_add_sync(~0u, __popc(failed)) <= TallEntry::kMostElements;
+    if (!few) {
+      entry.groups |= uint64_t{1} << first / TallTile::kCols;
+      entry.all = entry.all && __all_sync(~0u, failed == 0xff);
+      failed = 0;
+    }
+#pragma unroll 1
+    for (uint32_t lanes; (lanes = __ballot_sync(~0u, failed)) != 0;) {
+      const int owner = __ffs(lanes) - 1, i = __ffs(failed) - 1;
+      const uint32_t element = (in_tile() + i / 4) << TallEntry::kColumnBits | (lane_col() + first + i % 4 * apart_);
+      entry.elements = entry.elements << TallEntry::kElementBits | __shfl_sync(~0u, element, owner);
+      ++entry.count;
+      if (static_cast<int>(threadIdx.x) % 32 == owner) failed &= failed - 1;
+    }
+    __syncwarp();
+    shared_.uncertain = entry;
+    return few;
+  }
+
+  // A tile of which something was noted goes to a list. A staged one is redone as a whole.
+  __device__ __forceinline__ void list(TallEntry& to, int cols) const {
+    __syncwarp();
+    TallEntry entry = shared_.uncertain;
+    if (is_staged(job_.stores)) {
+      entry.all = entry.all && __popcll(entry.groups) == (cols + TallTile::kCols - 1) / TallTile::kCols;
+      entry.groups = ~uint64_t{0};
+    }
+    to = entry;
+  }
+
+  // Elements that were listed.
+  __device__ __forceinline__ void redo_elements(const TallEntry& entry) const {
+    const ConstMatrix a = job_.p.a.matrix(entry_), b = job_.p.b.matrix(entry_);
+    count_redone(redone_elements, threadIdx.x % 32 == 0 ? entry.count : 0);
+#pragma unroll 1
+    for (uint32_t i = 0; i < entry.count; ++i) {
+      const auto element = static_cast<uint32_t>(entry.elements >> i * TallEntry::kElementBits);
+      const int64_t row = int64_t{entry.tile} * TallTile::kRows + (element >> TallEntry::kColumnBits) % TallTile::kRows;
+      const int64_t col = col0_ - lane_col() + element % (1u << TallEntry::kColumnBits);
+      const float sum = dot_product(a.at(row, 0), a.col, b.at(0, col), b.row, job_.p.k);
+      if (threadIdx.x % 32 == 0) *job_.p.d.matrix(entry_).at(row, col) = job_.p.alpha * sum;
     }
   }
 
@@ -185,19 +243,18 @@ class TallOutput {
     return i / 4 < at.rows && first + i % 4 * apart_ < inside_;
   }
 
-  // Of a lane's elements a bit for each that a closer look doesn't certify. Products of a row with NaN are NaN, as
-  // their sums are.
+  // Of a lane's elements a bit for each that a closer look doesn't certify.
   __device__ __forceinline__ uint32_t uncertain(const TallRows& at, int first, const uint32_t* words,
                                                 const float* of_others, bool some_small, const float (&x)[8]) const {
+    const float* const of_rows = &shared_.rows_of_others[in_tile()];
     uint32_t bits = 0;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const uint32_t left = at.words[i / 4], right = words[i % 4];
-      if (is_nan_row(left) || is_nan_row(right) || !inside(at, first, i)) continue;
-      const float a = word_threshold(left), b = word_threshold(right);
-      const float least = (a > 0 ? fminf(a, of_others[i % 4]) : 0) +
-                          (b > 0 ? some_small ? fminf(b, rows_of_others_[threadIdx.x % 32 / 4 * 2 + i / 4]) : b : 0);
-      if (isnan(a) || isnan(b) || !(fabsf(x[i]) >= least)) bits |= 1u << i;
+      const float least = smaller_or_nan(word_threshold(left), of_others[i % 4]) +
+                          smaller_or_nan(word_threshold(right), some_small ? of_rows[i / 4] : INFINITY);
+      const bool certain = fabsf(x[i]) >= least || is_nan_of_operands(x[i], left, right);
+      if (!certain && inside(at, first, i)) bits |= 1u << i;
     }
     return bits;
   }
@@ -205,7 +262,7 @@ class TallOutput {
   const TallJob& job_;
   const uint32_t entry_;
   float* const staged_;
-  const float* const rows_of_others_;
+  TallWarp& shared_;
   const int64_t col0_;  // the lane's first
   const int apart_;     // its columns
   const int inside_;    // of the panel, from there on

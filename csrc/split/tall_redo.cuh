@@ -52,7 +52,6 @@ class TallRedo {
     for (int h = 0; h < 2; ++h) {
       const uint32_t largest = largest_magnitude(x_[h]);
       exponents_[h] = row_exponent<Bf16x6>(largest);
-      holds_nan_[h] = largest > kInfinity;
       small_[h] = 0;
       const TallFactor by(-exponents_[h]);
 #pragma unroll
@@ -64,14 +63,14 @@ class TallRedo {
   // Columns from `first` of the panel on. Unless none was (ALL), elements that were certain keep their values: so they
   // don't depend on what else is in the tile.
   template <bool ALL>
-  __device__ __forceinline__ void group(int first, const TallPanel<STEPS>& panel, float* rows_of_others) const {
+  __device__ __forceinline__ void group(int first, const TallPanel<STEPS>& panel, TallWarp& shared) const {
     const uint32_t* const words = panel.words + first;
     uint32_t wanted = 0xff;
     float certain_x[8];
     if constexpr (!ALL) {
       RowPlanes<STEPS> planes;
       uint32_t of_rows[2];
-      const bool some_small = split_rows<STEPS>(x_, planes, of_rows, rows_of_others);
+      const bool some_small = split_rows<STEPS>(x_, planes, of_rows, shared.rows_of_others);
       const TallRows rows = output_.begin_tile(at_.row - threadIdx.x % 32 / 4 * 2, of_rows);
       multiply_rows<STEPS>(planes, panel.block(first / 8, 0), certain_x);
       const int at = first + threadIdx.x % 4 * 4;
@@ -122,8 +121,7 @@ class TallRedo {
       const int exponent = exponents_[h] + word_exponent(word) - kFiner;
       const bool certain = isfinite(sum) && fabsf(sum) >= Bf16x6::kThreshold * static_cast<float>(small_[h] + of_col);
       const bool overflows = isinf(unscaled(sum, exponent)) && !surely_overflows(sum, exponent);
-      const bool is_nan = holds_nan_[h] || is_nan_row(word);
-      if ((!certain || overflows) && !is_nan && output_.inside(at_, first, i)) failed |= 1u << i & wanted;
+      if ((!certain || overflows) && output_.inside(at_, first, i)) failed |= 1u << i & wanted;
       x[i] = unscaled(alpha * sum, exponent + of_alpha);
       if (!ALL) x[i] = wanted >> i & 1 ? x[i] : certain_x[i];
       if (!output_.inside(at_, first, i)) wanted &= ~(1u << i);
@@ -142,27 +140,29 @@ class TallRedo {
   TallPlanes a_[2][STEPS];
   uint32_t small_[2];
   int exponents_[2];
-  bool holds_nan_[2];
 };
 
 // The tiles of a warp that were listed.
 template <TallReads READS, int STEPS>
 static __device__ __noinline__ void redo_tiles(const TallJob& job, uint32_t entry, int64_t n0, float* staged,
-                                               float* rows_of_others, TallPanel<STEPS> panel, const TallEntry* list,
+                                               TallWarp& shared, TallPanel<STEPS> panel, const TallEntry* list,
                                                uint32_t listed) {
-  const TallOutput output(job, entry, n0, staged, rows_of_others);
+  __syncwarp();
+  const TallOutput output(job, entry, n0, staged, shared);
   const int cols = static_cast<int>(min(int64_t{job.cols}, job.p.n - n0));
 #pragma unroll 1
   for (uint32_t i = 0; i < listed; ++i) {
+    output.redo_elements(list[i]);
+    if (list[i].groups == 0) continue;
     const TallRows at = output.begin_tile(int64_t{list[i].tile} * TallTile::kRows, {});
     const TallRedo<READS, STEPS> redo(output, at);
 #pragma unroll 1
     for (int first = 0; first < cols; first += TallTile::kCols) {
       if (!(list[i].groups >> first / TallTile::kCols & 1)) continue;
       if (list[i].all)
-        redo.template group<true>(first, panel, rows_of_others);
+        redo.template group<true>(first, panel, shared);
       else
-        redo.template group<false>(first, panel, rows_of_others);
+        redo.template group<false>(first, panel, shared);
     }
     output.end_tile(at);
   }

@@ -303,8 +303,7 @@ class TileOutput {
   }
 
   // Of a lane's elements that failed the test, those that a closer look doesn't certify either: first with the rows'
-  // records and then, if there are few left, with elements of A and B. Products of a row with NaN are NaN, as their
-  // sums are; and so is a sum without Inf in its row and column that is NaN.
+  // records and then, if there are few left, with elements of A and B.
   template <class Sum>
   __device__ __forceinline__ uint32_t uncertain(uint32_t failed, const Sum& sum, int col) const {
     const uint32_t right = cols_[col];
@@ -319,8 +318,7 @@ class TileOutput {
       }
     };
     each([&](int r, uint32_t left) {
-      if (is_nan_row(left) || is_nan_row(right)) return true;
-      if (isnan(sum(r)) && !is_inf_row(left) && !is_inf_row(right)) return true;
+      if (is_nan_of_operands(sum(r), left, right)) return true;
       if (!recorded || isnan(word_threshold(left)) || isnan(word_threshold(right))) return false;
       return fabsf(sum(r)) >= least_certain(GuardedRow(left, of_rows + r), GuardedRow(right, of_col));
     });
