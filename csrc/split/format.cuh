@@ -213,12 +213,13 @@ __device__ __forceinline__ bool is_nan_of_operands(float sum, uint32_t left, uin
 }
 
 // Whether the product of two such scales and of a plain alpha is a normal float, so that it has all of alpha's bits,
-// and what is multiplied by it, of up to 2^13 terms below 2^30, stays finite.
+// and what is multiplied by it, of up to 2^13 terms below 2^30, stays finite. Zeros, with the threshold -Inf, stay zeros
+// by any scale.
 constexpr int kLeastPlain = -59, kMostPlain = 36;
 __device__ __forceinline__ bool has_plain_scale(uint32_t word) {
-  return (word & 0xff) - (128 + kLeastPlain) <= kMostPlain - kLeastPlain;
+  return static_cast<int>(word) < 0 || (word & 0xff) - (128 + kLeastPlain) <= kMostPlain - kLeastPlain;
 }
-// Such a row without a threshold, or of zeros alone (with the threshold -Inf): its elements need no test.
+// Such a row without a threshold above 0: its elements need no test.
 __device__ __forceinline__ bool is_plain(uint32_t word) {
   return static_cast<int>(word) < 0 || word - (128 + kLeastPlain) <= kMostPlain - kLeastPlain;
 }

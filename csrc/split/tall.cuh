@@ -40,7 +40,8 @@ __global__ void __launch_bounds__(32 * kTallTiles[TILE].warps, 1) split_tall(con
   };
   hopper::wait_for_predecessor();
   read();
-  const bool plain_cols = panel.template fill<READS>(job, p.b.matrix(entry), n0) && job.plain;
+  const PlainColumns of_cols = panel.template fill<READS>(job, p.b.matrix(entry), n0);
+  const bool plain_cols = of_cols.plain && job.plain;
 
   // Tiles of which something is uncertain wait in a list until all others are done: a call in the loop would cost it
   // registers.
@@ -55,6 +56,7 @@ __global__ void __launch_bounds__(32 * kTallTiles[TILE].warps, 1) split_tall(con
     if (some_small) panel.lower_thresholds(words, job.cols);
     const bool plain = __all_sync(~0u, plain_cols && is_plain(words[0]) && is_plain(words[1]));
     const TallRows rows = output.begin_tile(int64_t{tile} * TallTile::kRows, words);
+    const bool plain_scales = plain || output.plain_scales(words, of_cols.plain_scales);
     bool uncertain = false;  // something is
     tile += stride;
     read();
@@ -68,7 +70,8 @@ __global__ void __launch_bounds__(32 * kTallTiles[TILE].warps, 1) split_tall(con
       if (__builtin_expect(plain, true))
         output.scale(rows, *reinterpret_cast<const uint4*>(panel.words + at), sums);
       else
-        failed = output.certify(rows, first, &panel.words[at], &panel.of_others[at], some_small, sums);
+        failed = output.certify(rows, first, &panel.words[at], &panel.of_others[at], some_small, plain_scales,
+                                sums);
       if (__builtin_expect(job.more, false)) failed |= output.add(rows, first, sums);
       if (__builtin_expect(plain && !job.more, true) || !__any_sync(~0u, failed)) {
         output.store(rows, first, sums);

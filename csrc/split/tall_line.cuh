@@ -211,6 +211,11 @@ __device__ __forceinline__ void read_column(LineElements<STEPS>& x, const float*
     }
 }
 
+// Whether columns need no test, and whether their scales are plain at least.
+struct PlainColumns {
+  bool plain, plain_scales;
+};
+
 // The block's panel of B: for each 16 columns and 16 of k two blocks of 8 columns, a lane's planes of one side by side.
 template <int STEPS>
 struct TallPanel {
@@ -239,11 +244,11 @@ struct TallPanel {
         of_rows[h] = with_threshold(of_rows[h], most);
   }
 
-  // Columns from n0 on. Whether all of them are plain, once it is filled.
+  // Columns from n0 on. Returns what all of them are, once it is filled.
   template <TallReads READS>
-  __device__ __forceinline__ bool fill(const TallJob& job, const ConstMatrix& b, int64_t n0) const {
+  __device__ __forceinline__ PlainColumns fill(const TallJob& job, const ConstMatrix& b, int64_t n0) const {
     const int lane = threadIdx.x % 32, c = lane / 4, first_k = place_of(READS, lane % 4, 0);
-    bool plain = true;
+    PlainColumns all = {true, true};
 #pragma unroll 1
     for (int at = threadIdx.x / 32; at < job.cols / 8; at += blockDim.x / 32) {
       const int of_lane = c / 2, e = at % 2 * 2 + c % 2;  // whose column it is
@@ -266,9 +271,11 @@ struct TallPanel {
         words[at / 2 * 16 + of_lane * 4 + e] = word;
         of_others[at / 2 * 16 + of_lane * 4 + e] = guard.sum * (Fp16x3::kSumThreshold * kSumRounding);
       }
-      plain = plain && is_plain(word);
+      all.plain = all.plain && is_plain(word);
+      all.plain_scales = all.plain_scales && has_plain_scale(word);
     }
-    return __syncthreads_and(plain);
+    all.plain_scales = __syncthreads_and(all.plain_scales);
+    return {static_cast<bool>(__syncthreads_and(all.plain)), all.plain_scales};
   }
 };
 

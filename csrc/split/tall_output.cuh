@@ -38,6 +38,11 @@ class TallOutput {
         inside_(static_cast<int>(min(job.p.n - col0_, int64_t{job.cols}))),
         d_(job.p.d.data + job.p.d.batch.offset(entry) + col0_ * job.p.d.col) {}
 
+  // Whether elements of the warp's rows are scaled by plain factors, if those of the panel's columns are plain.
+  __device__ __forceinline__ bool plain_scales(const uint32_t (&words)[2], bool of_cols) const {
+    return __all_sync(~0u, job_.plain && of_cols && has_plain_scale(words[0]) && has_plain_scale(words[1]));
+  }
+
   // The lane's of 16 rows from `first` on.
   __device__ __forceinline__ TallRows begin_tile(int64_t first, const uint32_t (&words)[2]) const {
     const int64_t row = first + in_tile();
@@ -56,24 +61,23 @@ class TallOutput {
     for (int i = 0; i < 8; ++i) x[i] *= at.scales[i / 4] * by[i % 4];
   }
 
-  // The same with a test of each element, and whatever the scales. Returns whether all of the warp's are certain; else
-  // x is good for nothing. `words` and `of_others` are the lane's columns'.
+  // The same with a test of each element, and whatever the scales. Returns a bit for each element that failed. `words`
+  // and `of_others` are the lane's columns'.
   __device__ __forceinline__ uint32_t certify(const TallRows& at, int first, const uint32_t* words,
-                                              const float* of_others, bool some_small, float (&x)[8]) const {
-    uint32_t failed = 0;  // a bit an element
-    bool plain = job_.plain;
+                                              const float* of_others, bool some_small, bool plain_scales,
+                                              float (&x)[8]) const {
+    uint32_t failed = 0;
+    bool certain = true;
     const float2 of_rows = *reinterpret_cast<const float2*>(&shared_.rows_of_others[in_tile()]);
     const float most = some_small ? fmaxf(of_rows.x, of_rows.y) : INFINITY;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const uint32_t left = at.words[i / 4], right = words[i % 4];
-      if (!(fabsf(x[i]) >= word_threshold(left) + smaller_or_nan(word_threshold(right), most))) failed |= 1u << i;
-      plain = plain && has_plain_scale(left) && has_plain_scale(right);
+      certain = certain && fabsf(x[i]) >= word_threshold(left) + smaller_or_nan(word_threshold(right), most);
     }
-    if (__any_sync(~0u, failed)) failed &= uncertain(at, first, words, of_others, some_small, x);
-    if (__all_sync(~0u, plain)) {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) x[i] *= at.scales[i / 4] * word_scale(words[i % 4]);
+    if (!__all_sync(~0u, certain)) failed = uncertain(at, first, words, of_others, some_small, x);
+    if (plain_scales) {
+      scale(at, *reinterpret_cast<const uint4*>(words), x);
     } else {
       int of_alpha;
       const float alpha = frexpf(job_.p.alpha, &of_alpha);
@@ -243,7 +247,7 @@ class TallOutput {
     return i / 4 < at.rows && first + i % 4 * apart_ < inside_;
   }
 
-  // Of a lane's elements a bit for each that a closer look doesn't certify.
+  // Of a lane's elements a bit for each that a closer look doesn't certify, and that is inside.
   __device__ __forceinline__ uint32_t uncertain(const TallRows& at, int first, const uint32_t* words,
                                                 const float* of_others, bool some_small, const float (&x)[8]) const {
     const float* const of_rows = &shared_.rows_of_others[in_tile()];

@@ -74,7 +74,10 @@ class TallRedo {
       const TallRows rows = output_.begin_tile(at_.row - threadIdx.x % 32 / 4 * 2, of_rows);
       multiply_rows<STEPS>(planes, panel.block(first / 8, 0), certain_x);
       const int at = first + threadIdx.x % 4 * 4;
-      wanted = output_.certify(rows, first, &panel.words[at], &panel.of_others[at], some_small, certain_x);
+      bool of_cols = true;
+      for (int i = 0; i < 4; ++i) of_cols = of_cols && has_plain_scale(panel.words[at + i]);
+      wanted = output_.certify(rows, first, &panel.words[at], &panel.of_others[at], some_small,
+                               output_.plain_scales(of_rows, of_cols), certain_x);
     }
     const Problem& p = output_.job_.p;
     const ConstMatrix b = p.b.matrix(output_.entry_);
