@@ -16,10 +16,35 @@ __device__ __forceinline__ int place_of(How how, int t, int e) {
 template <int STEPS>
 using LineElements = float[STEPS][4];
 
+__device__ __forceinline__ float4 scaled(const float (&x)[4], float factor) {
+  return make_float4(x[0] * factor, x[1] * factor, x[2] * factor, x[3] * factor);
+}
+
 // Two rows as float16s, in the order of a tensor core's operand.
 template <int STEPS>
 struct RowPlanes {
   uint32_t hi[2][STEPS][2], lo[2][STEPS][2];
+
+  RowPlanes() = default;
+  __device__ __forceinline__ RowPlanes(const LineElements<STEPS> (&x)[2], float upper, float lower) {
+    Extremes unused;
+    split(0, x[0], upper, unused);
+    split(1, x[1], lower, unused);
+  }
+
+  // Row h, times `factor`.
+  __device__ __forceinline__ void split(int h, const LineElements<STEPS>& x, float factor, Extremes& extremes) {
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s) {
+      const QuadPlanes<Fp16x3> planes(scaled(x[s], factor));
+      hi[h][s][0] = planes.xy[0];
+      hi[h][s][1] = planes.zw[0];
+      lo[h][s][0] = planes.xy[1];
+      lo[h][s][1] = planes.zw[1];
+      extremes.add(planes.xy[0]);
+      extremes.add(planes.zw[0]);
+    }
+  }
 };
 
 // Reads a lane's elements of 16 rows: from `from` on, its first, of which `rows` rows and `k` of k are inside; zeros
@@ -108,25 +133,31 @@ __device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&a0)[2],
 
 // How many of a line's elements lose accuracy by their scale, and all of its scaled magnitudes added up.
 struct LineGuard {
-  uint32_t small;
-  float sum;
+  uint32_t small = 0;
+  float sum = 0;
+
+  // A lane's elements.
+  template <class F, int STEPS>
+  __device__ __forceinline__ void take(const LineElements<STEPS>& x, float factor) {
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        small += is_small<F>(x[s][e], x[s][e] * factor);
+        sum += fabsf(x[s][e] * factor);
+      }
+  }
+  // Of all its lanes.
+  __device__ __forceinline__ LineGuard of_line() const {
+    const auto add = [](auto a, auto b) { return a + b; };
+    return {of_quad(small, add), of_quad(sum, add)};
+  }
 };
 template <class F, int STEPS>
 __device__ __forceinline__ LineGuard line_guard(const LineElements<STEPS>& x, float factor) {
-  LineGuard guard = {};
-#pragma unroll
-  for (int s = 0; s < STEPS; ++s)
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      guard.small += is_small<F>(x[s][e], x[s][e] * factor);
-      guard.sum += fabsf(x[s][e] * factor);
-    }
-  const auto add = [](auto a, auto b) { return a + b; };
-  return {of_quad(guard.small, add), of_quad(guard.sum, add)};
-}
-
-__device__ __forceinline__ float4 scaled(const float (&x)[4], float factor) {
-  return make_float4(x[0] * factor, x[1] * factor, x[2] * factor, x[3] * factor);
+  LineGuard guard;
+  guard.take<F>(x, factor);
+  return guard.of_line();
 }
 
 // Returns whether one of the warp's 16 rows has small elements. Then `of_others` is, for each of them, what its sum
@@ -143,17 +174,7 @@ __device__ __forceinline__ bool split_rows(const LineElements<STEPS> (&x)[2], Ro
   for (int h = 0; h < 2; ++h) {
     largest[h] = largest_magnitude(x[h]);
     exponent[h] = row_exponent<Fp16x3>(largest[h]);
-    const float factor = power_of_two(-exponent[h]);
-#pragma unroll
-    for (int s = 0; s < STEPS; ++s) {
-      const QuadPlanes<Fp16x3> split(scaled(x[h][s], factor));
-      planes.hi[h][s][0] = split.xy[0];
-      planes.hi[h][s][1] = split.zw[0];
-      planes.lo[h][s][0] = split.xy[1];
-      planes.lo[h][s][1] = split.zw[1];
-      extremes.add(split.xy[0]);
-      extremes.add(split.zw[0]);
-    }
+    planes.split(h, x[h], power_of_two(-exponent[h]), extremes);
   }
   if (__any_sync(~0u, extremes.small_or_zero())) {  // zeros are frequent, small ones are not
     some = __any_sync(~0u, some_small(x[0], exponent[0]) || some_small(x[1], exponent[1]));
@@ -171,31 +192,46 @@ __device__ __forceinline__ bool split_rows(const LineElements<STEPS> (&x)[2], Ro
   return some;
 }
 
-// 16 rows' scaled sums in 16 of the panel's columns: a lane's four of either row. `b` is where the lane's planes begin.
-template <int STEPS>
-__device__ __forceinline__ void multiply_rows(const RowPlanes<STEPS>& a, const uint4* b, float (&sums)[8]) {
-  float fresh[2][4], sum[2][4], cross[2][2][4] = {};  // [a block of 8 columns]
-#pragma unroll
-  for (int s = 0; s < STEPS; ++s) {
+// 16 rows' scaled sums in 16 of the panel's columns: a lane's four of either row.
+class RowSums {
+ public:
+  // Step `s` of k, the `at`-th of `a`. `b` is where the lane's planes of the step begin.
+  template <int STEPS>
+  __device__ __forceinline__ void add(int s, bool last, const RowPlanes<STEPS>& a, int at, const uint4* b) {
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      const uint4 of_col = b[(s * 2 + j) * 32];
-      if (s % 2 == 0) fresh[j][0] = fresh[j][1] = fresh[j][2] = fresh[j][3] = 0;
-      multiply<__half>(fresh[j], a.hi[0][s], a.hi[1][s], of_col.x, of_col.y);
-      multiply<__half>(cross[j][0], a.hi[0][s], a.hi[1][s], of_col.z, of_col.w);
-      multiply<__half>(cross[j][1], a.lo[0][s], a.lo[1][s], of_col.x, of_col.y);
+      const uint4 of_col = b[j * 32];
+      if (s % 2 == 0) fresh_[j][0] = fresh_[j][1] = fresh_[j][2] = fresh_[j][3] = 0;
+      multiply<__half>(fresh_[j], a.hi[0][at], a.hi[1][at], of_col.x, of_col.y);
+      multiply<__half>(cross_[j][0], a.hi[0][at], a.hi[1][at], of_col.z, of_col.w);
+      multiply<__half>(cross_[j][1], a.lo[0][at], a.lo[1][at], of_col.x, of_col.y);
     }
-    if (s % 2 == 0 && s < STEPS - 1) continue;
+    if (s % 2 == 0 && !last) return;
 #pragma unroll
     for (int j = 0; j < 2; ++j)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) sum[j][i] = s < 2 ? fresh[j][i] : sum[j][i] + fresh[j][i];
+      for (int i = 0; i < 4; ++i) sum_[j][i] = s < 2 ? fresh_[j][i] : sum_[j][i] + fresh_[j][i];
   }
+
+  __device__ __forceinline__ void finish(float (&sums)[8]) const {
 #pragma unroll
-  for (int j = 0; j < 2; ++j)
+    for (int j = 0; j < 2; ++j)
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
-      sums[i / 2 * 4 + j * 2 + i % 2] = fmaf(cross[j][0][i] + cross[j][1][i], Fp16x3::kCorrection, sum[j][i]);
+      for (int i = 0; i < 4; ++i)
+        sums[i / 2 * 4 + j * 2 + i % 2] = fmaf(cross_[j][0][i] + cross_[j][1][i], Fp16x3::kCorrection, sum_[j][i]);
+  }
+
+ private:
+  float fresh_[2][4], sum_[2][4], cross_[2][2][4] = {};  // [a block of 8 columns]
+};
+
+// `b` is where the lane's planes begin.
+template <int STEPS>
+__device__ __forceinline__ void multiply_rows(const RowPlanes<STEPS>& a, const uint4* b, float (&sums)[8]) {
+  RowSums of_steps;
+#pragma unroll
+  for (int s = 0; s < STEPS; ++s) of_steps.add(s, s == STEPS - 1, a, s, b + s * 64);
+  of_steps.finish(sums);
 }
 
 // A lane's elements of a column of B, all of them before the first is used. `from` is the first, and `k_left` counts
@@ -216,17 +252,19 @@ struct PlainColumns {
   bool plain, plain_scales;
 };
 
-// The block's panel of B: for each 16 columns and 16 of k two blocks of 8 columns, a lane's planes of one side by side.
-template <int STEPS>
-struct TallPanel {
-  uint4* planes;
+// The block's panel of B, in shared memory.
+struct TallColumns {
+  uint4* planes;     // for each 16 columns and 16 of k two blocks of 8 columns, a lane's of one side by side
   uint32_t* words;   // in the order of lanes' columns
   float* of_others;  // what a column's sum makes of small elements of A, likewise
-
-  __device__ __forceinline__ TallPanel(char* memory, int cols)
-      : planes(reinterpret_cast<uint4*>(memory)),
-        words(reinterpret_cast<uint32_t*>(memory + cols * STEPS * TallTile::kStep * 4)),
-        of_others(reinterpret_cast<float*>(words + cols)) {}
+};
+template <int STEPS>
+struct TallPanel : TallColumns {
+  __device__ __forceinline__ TallPanel(char* memory, int cols) {
+    planes = reinterpret_cast<uint4*>(memory);
+    words = reinterpret_cast<uint32_t*>(memory + cols * STEPS * TallTile::kStep * 4);
+    of_others = reinterpret_cast<float*>(words + cols);
+  }
 
   // `at` counts blocks of 8 columns.
   __device__ __forceinline__ uint4* block(int at, int s) const {

@@ -237,7 +237,7 @@ class TallOutput {
   }
 
  private:
-  template <TallReads READS, int STEPS>
+  template <TallReads READS>
   friend class TallRedo;
 
   // The first of the lane's columns of a panel, and of its rows of a tile.

@@ -1,9 +1,10 @@
-// Groups of columns of a tall tile of which the guard has not certified many elements: computed again from three
-// bfloat16, which have float32's range.
+// What the guard has not certified of tall tiles, computed again: a few elements of a tile are dot products, groups of
+// columns with more of them come from three bfloat16, which have float32's range.
 //
-// Idea:   the warp reads its 16 rows once more and splits them in registers; of B it reads and splits what a lane holds
-//         of a step's operand, for the block's panel in shared memory has float16s. What these don't certify either are
-//         dot products.
+// Idea:   the warp reads its 16 rows once more, a step of k at a time, and of B what a lane holds of the step's operand,
+//         for the block's panel in shared memory has float16s. What these don't certify either are dot products.
+// Bound:  the instruction caches, as long as few tiles come here: so the loop over k is not unrolled, and one code is
+//         for all depths.
 #pragma once
 #include "tall_output.cuh"
 
@@ -20,7 +21,6 @@ struct TallFactor {
 struct TallPlanes {
   uint32_t of[3][2];
 
-  TallPlanes() = default;
   // Adds to `small` how many are small.
   __device__ __forceinline__ TallPlanes(const float (&x)[4], const TallFactor& by, uint32_t& small) {
     float v[4];
@@ -38,76 +38,102 @@ struct TallPlanes {
   }
 };
 
-template <TallReads READS, int STEPS>
+template <TallReads READS>
 class TallRedo {
  public:
-  // Of `at`, the lane's two rows.
-  __device__ __forceinline__ TallRedo(const TallOutput& output, const TallRows& at) : output_(output), at_(at) {
-    const Problem& p = output.job_.p;
-    const ConstMatrix a = p.a.matrix(output.entry_);
-    const int first_k = place_of(READS, threadIdx.x % 4, 0);
-    read_rows<READS, STEPS>(x_, a.data + at.row * a.row + first_k * a.col, a, p.m - at.row,
-                            static_cast<int>(p.k) - first_k);
+  // Of `at`, the lane's two rows. `steps` of k.
+  __device__ __forceinline__ TallRedo(const TallOutput& output, const TallRows& at, TallWarp& shared, int steps)
+      : output_(output), at_(at), steps_(steps), first_k_(place_of(READS, threadIdx.x % 4, 0)) {
+    uint32_t largest[2] = {};
+    each_step([&](const LineElements<1>(&x)[2]) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) largest[h] = max(largest[h], largest_magnitude(x[h]));
+    });
+    LineGuard guards[2] = {};
+    uint32_t small[2] = {};
+    each_step([&](const LineElements<1>(&x)[2]) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        guards[h].take<Fp16x3>(x[h], power_of_two(-row_exponent<Fp16x3>(largest[h])));
+        TallPlanes(x[h][0], TallFactor(-row_exponent<Bf16x6>(largest[h])), small[h]);
+      }
+    });
+    bool some_small = false;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const uint32_t largest = largest_magnitude(x_[h]);
-      exponents_[h] = row_exponent<Bf16x6>(largest);
-      small_[h] = 0;
-      const TallFactor by(-exponents_[h]);
-#pragma unroll
-      for (int s = 0; s < STEPS; ++s) a_[h][s] = TallPlanes(x_[h][s], by, small_[h]);
-      small_[h] = of_quad(small_[h], [](uint32_t a, uint32_t b) { return a + b; });
+      exponents_[h] = row_exponent<Bf16x6>(largest[h]);
+      small_[h] = of_quad(small[h], [](uint32_t a, uint32_t b) { return a + b; });
+      const LineGuard guard = guards[h].of_line();
+      words_[h] = row_word<Fp16x3>(largest[h], row_exponent<Fp16x3>(largest[h]), guard.small);
+      shared.rows_of_others[threadIdx.x % 32 / 4 * 2 + h] = guard.sum * (Fp16x3::kSumThreshold * kSumRounding);
+      some_small = some_small || guard.small > 0;
     }
+    some_small_ = __any_sync(~0u, some_small);
   }
 
   // Columns from `first` of the panel on. Unless none was (ALL), elements that were certain keep their values: so they
   // don't depend on what else is in the tile.
   template <bool ALL>
-  __device__ __forceinline__ void group(int first, const TallPanel<STEPS>& panel, TallWarp& shared) const {
-    const uint32_t* const words = panel.words + first;
-    uint32_t wanted = 0xff;
-    float certain_x[8];
-    if constexpr (!ALL) {
-      RowPlanes<STEPS> planes;
-      uint32_t of_rows[2];
-      const bool some_small = split_rows<STEPS>(x_, planes, of_rows, shared.rows_of_others);
-      const TallRows rows = output_.begin_tile(at_.row - threadIdx.x % 32 / 4 * 2, of_rows);
-      multiply_rows<STEPS>(planes, panel.block(first / 8, 0), certain_x);
-      const int at = first + threadIdx.x % 4 * 4;
-      bool of_cols = true;
-      for (int i = 0; i < 4; ++i) of_cols = of_cols && has_plain_scale(panel.words[at + i]);
-      wanted = output_.certify(rows, first, &panel.words[at], &panel.of_others[at], some_small,
-                               output_.plain_scales(of_rows, of_cols), certain_x);
-    }
+  __device__ __forceinline__ void group(int first, const TallColumns& panel) const {
     const Problem& p = output_.job_.p;
     const ConstMatrix b = p.b.matrix(output_.entry_);
-    const int lane = threadIdx.x % 32, first_k = place_of(READS, lane % 4, 0);
-    float sums[2][4] = {};
-    uint32_t small[2] = {};
+    const int lane = threadIdx.x % 32;
+    const uint32_t* const words = panel.words + first;
+    const float* from_b[2];
+    int k_left[2], exponents[2];
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       // The column that the lane holds of a block of eight, as TallPanel::fill has it.
       const int column = lane / 4, of_lane = column / 2, e = j * 2 + column % 2;
       const int64_t col = output_.col0_ - output_.lane_col() + first + place_of(output_.job_.stores, of_lane, e);
-      const TallFactor by(kFiner - word_exponent(words[of_lane * 4 + e]));
-      const int k_left = col < b.cols ? static_cast<int>(p.k) - first_k : 0;
-      const float* const from = b.data + col * b.col + first_k * b.row;
-      LineElements<STEPS> x;
-      read_column<READS>(x, from, b.row, k_left);
+      from_b[j] = b.data + col * b.col + first_k_ * b.row;
+      k_left[j] = col < b.cols ? static_cast<int>(p.k) - first_k_ : 0;
+      exponents[j] = kFiner - word_exponent(words[of_lane * 4 + e]);
+    }
+    const uint4* planes = panel.planes + first / TallTile::kCols * steps_ * 64 + lane;
+    RowSums of_halves;
+    float sums[2][4] = {};
+    uint32_t small[2] = {}, of_rows = 0;
+    int step = 0;
+    each_step([&](const LineElements<1>(&x)[2]) {
+      if constexpr (!ALL) {
+        const RowPlanes<1> rows(x, power_of_two(-word_exponent(words_[0])), power_of_two(-word_exponent(words_[1])));
+        of_halves.add(step, step == steps_ - 1, rows, 0, planes + step * 64);
+      }
+      const TallPlanes upper(x[0][0], TallFactor(-exponents_[0]), of_rows);
+      const TallPlanes lower(x[1][0], TallFactor(-exponents_[1]), of_rows);
 #pragma unroll
-      for (int s = 0; s < STEPS; ++s) {
-        const TallPlanes y(x[s], by, small[j]);
+      for (int j = 0; j < 2; ++j) {
+        const int on = step * TallTile::kStep;
+        LineElements<1> y;
+        read_column<READS>(y, from_b[j] + on * b.row, b.row, k_left[j] - on);
+        const TallPlanes column(y[0], TallFactor(exponents[j]), small[j]);
         float fresh[4] = {};
         // Corrections first, then hi * hi.
 #pragma unroll
         for (int order = 2; order >= 0; --order)
 #pragma unroll
           for (int i = 0; i <= order; ++i)
-            multiply<__nv_bfloat16>(fresh, a_[0][s].of[i], a_[1][s].of[i], y.of[order - i][0], y.of[order - i][1]);
+            multiply<__nv_bfloat16>(fresh, upper.of[i], lower.of[i], column.of[order - i][0], column.of[order - i][1]);
 #pragma unroll
         for (int i = 0; i < 4; ++i) sums[j][i] += fresh[i];
       }
-      small[j] = of_quad(small[j], [](uint32_t a, uint32_t b) { return a + b; });
+      ++step;
+    });
+#pragma unroll
+    for (int j = 0; j < 2; ++j) small[j] = of_quad(small[j], [](uint32_t a, uint32_t b) { return a + b; });
+
+    uint32_t wanted = 0xff;
+    float certain_x[8];
+    if constexpr (!ALL) {
+      const int at = first + lane % 4 * 4;
+      bool plain = true;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) plain = plain && has_plain_scale(panel.words[at + i]);
+      const TallRows rows = output_.begin_tile(at_.row - lane / 4 * 2, words_);
+      of_halves.finish(certain_x);
+      wanted = output_.certify(rows, first, &panel.words[at], &panel.of_others[at], some_small_,
+                               output_.plain_scales(words_, plain), certain_x);
     }
     // Element i of the lane: row i / 4, column i % 4, of which two lie in each block of eight.
     float x[8];
@@ -137,19 +163,45 @@ class TallRedo {
   }
 
  private:
+  // The lane's elements of each step of k, the next ones on their way meanwhile.
+  template <class Use>
+  __device__ __forceinline__ void each_step(const Use& use) const {
+    const Problem& p = output_.job_.p;
+    const ConstMatrix a = p.a.matrix(output_.entry_);
+    const float* from = a.data + at_.row * a.row + first_k_ * a.col;
+    int k_left = static_cast<int>(p.k) - first_k_;
+    LineElements<1> next[2];
+    const auto read = [&] {
+      read_rows<READS, 1>(next, from, a, p.m - at_.row, k_left);
+      from += TallTile::kStep * a.col;
+      k_left -= TallTile::kStep;
+    };
+    read();
+#pragma unroll 1
+    for (int s = 0; s < steps_; ++s) {
+      LineElements<1> x[2];
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) x[h][0][e] = next[h][0][e];
+      read();
+      use(x);
+    }
+  }
+
   const TallOutput& output_;
   const TallRows& at_;
-  LineElements<STEPS> x_[2];
-  TallPlanes a_[2][STEPS];
-  uint32_t small_[2];
+  const int steps_, first_k_;
+  uint32_t words_[2], small_[2];
   int exponents_[2];
+  bool some_small_;
 };
 
 // The tiles of a warp that were listed.
-template <TallReads READS, int STEPS>
+template <TallReads READS>
 static __device__ __noinline__ void redo_tiles(const TallJob& job, uint32_t entry, int64_t n0, float* staged,
-                                               TallWarp& shared, TallPanel<STEPS> panel, const TallEntry* list,
-                                               uint32_t listed) {
+                                               TallWarp& shared, const TallColumns& panel, int steps,
+                                               const TallEntry* list, uint32_t listed) {
   __syncwarp();
   const TallOutput output(job, entry, n0, staged, shared);
   const int cols = static_cast<int>(min(int64_t{job.cols}, job.p.n - n0));
@@ -158,14 +210,14 @@ static __device__ __noinline__ void redo_tiles(const TallJob& job, uint32_t entr
     output.redo_elements(list[i]);
     if (list[i].groups == 0) continue;
     const TallRows at = output.begin_tile(int64_t{list[i].tile} * TallTile::kRows, {});
-    const TallRedo<READS, STEPS> redo(output, at);
+    const TallRedo<READS> redo(output, at, shared, steps);
 #pragma unroll 1
     for (int first = 0; first < cols; first += TallTile::kCols) {
       if (!(list[i].groups >> first / TallTile::kCols & 1)) continue;
       if (list[i].all)
-        redo.template group<true>(first, panel, shared);
+        redo.template group<true>(first, panel);
       else
-        redo.template group<false>(first, panel, shared);
+        redo.template group<false>(first, panel);
     }
     output.end_tile(at);
   }
