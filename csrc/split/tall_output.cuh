@@ -3,7 +3,6 @@
 #include "../common/activation.h"
 #include "dot_product.cuh"
 #include "guard.cuh"
-#include "redone.cuh"
 #include "tall_line.cuh"
 
 namespace sgemm::split {
@@ -156,7 +155,6 @@ class TallOutput {
   // Elements that were listed.
   __device__ __forceinline__ void redo_elements(const TallEntry& entry) const {
     const ConstMatrix a = job_.p.a.matrix(entry_), b = job_.p.b.matrix(entry_);
-    count_redone(redone_elements, threadIdx.x % 32 == 0 ? entry.count : 0);
 #pragma unroll 1
     for (uint32_t i = 0; i < entry.count; ++i) {
       const auto element = static_cast<uint32_t>(entry.elements >> i * TallEntry::kElementBits);

@@ -6,6 +6,7 @@
 // Bound:  the instruction caches, as long as few tiles come here: so the loop over k is not unrolled, and one code is
 //         for all depths.
 #pragma once
+#include "redone.cuh"
 #include "tall_output.cuh"
 
 namespace sgemm::split {
@@ -72,9 +73,9 @@ class TallRedo {
   }
 
   // Columns from `first` of the panel on. Unless none was (ALL), elements that were certain keep their values: so they
-  // don't depend on what else is in the tile.
+  // don't depend on what else is in the tile. Returns how many of the lane's were computed again.
   template <bool ALL>
-  __device__ __forceinline__ void group(int first, const TallColumns& panel) const {
+  __device__ __forceinline__ uint32_t group(int first, const TallColumns& panel) const {
     const Problem& p = output_.job_.p;
     const ConstMatrix b = p.b.matrix(output_.entry_);
     const int lane = threadIdx.x % 32;
@@ -155,11 +156,11 @@ class TallRedo {
       if (!ALL) x[i] = wanted >> i & 1 ? x[i] : certain_x[i];
       if (!output_.inside(at_, first, i)) wanted &= ~(1u << i);
     }
-    count_redone(redone_elements, __popc(wanted));
     if (__any_sync(~0u, failed)) output_.redo_elements(at_, first, failed, x, 0);
     failed = output_.add(at_, first, x);
     if (__any_sync(~0u, failed)) output_.redo_elements(at_, first, failed, x, p.k_before);
     output_.store(at_, first, x);
+    return __popc(wanted);
   }
 
  private:
@@ -205,22 +206,23 @@ static __device__ __noinline__ void redo_tiles(const TallJob& job, uint32_t entr
   __syncwarp();
   const TallOutput output(job, entry, n0, staged, shared);
   const int cols = static_cast<int>(min(int64_t{job.cols}, job.p.n - n0));
+  uint32_t redone = 0;  // by the lane: the counter is in memory, and all warps have but the one
 #pragma unroll 1
   for (uint32_t i = 0; i < listed; ++i) {
     output.redo_elements(list[i]);
+    if (threadIdx.x % 32 == 0) redone += list[i].count;
     if (list[i].groups == 0) continue;
     const TallRows at = output.begin_tile(int64_t{list[i].tile} * TallTile::kRows, {});
     const TallRedo<READS> redo(output, at, shared, steps);
 #pragma unroll 1
     for (int first = 0; first < cols; first += TallTile::kCols) {
       if (!(list[i].groups >> first / TallTile::kCols & 1)) continue;
-      if (list[i].all)
-        redo.template group<true>(first, panel);
-      else
-        redo.template group<false>(first, panel);
+      redone += list[i].all ? redo.template group<true>(first, panel) : redo.template group<false>(first, panel);
     }
     output.end_tile(at);
   }
+  redone = __reduce_add_sync(~0u, redone);
+  count_redone(redone_elements, threadIdx.x % 32 == 0 ? redone : 0);
 }
 
 }  // namespace sgemm::split
