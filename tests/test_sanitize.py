@@ -43,3 +43,21 @@ def test_only_a_finished_run_that_finds_what_is_planted_is_clean(
     counts = {True: planted, False: errors}
     monkeypatch.setattr(module, "run_tool", lambda *a, planted: (counts[planted], ""))
     assert module.report("compute-sanitizer", ["memcheck"], []) is clean
+
+
+@pytest.mark.parametrize(
+    ("small_table", "large_table", "total"),
+    [([0, 2], [None, None], 2), ([None, 1], [0, None], 1), ([0, None], [None, None], None)],
+)
+def test_synccheck_tries_rows_that_it_fails_in_with_a_larger_table(
+    monkeypatch: pytest.MonkeyPatch, small_table: list, large_table: list, total: int | None
+) -> None:
+    module = load()
+
+    def run_tool(program, tool, kernels, planted, options=()):
+        assert (tool, planted, len(kernels)) == ("synccheck", False, 1)
+        table = large_table if options == ("--num-cuda-barriers", "65536") else small_table
+        return table[["a", "b"].index(kernels[0])], ""
+
+    monkeypatch.setattr(module, "run_tool", run_tool)
+    assert module.check_barriers("compute-sanitizer", ["a", "b"])[0] == total
