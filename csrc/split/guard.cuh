@@ -45,6 +45,8 @@ __device__ __forceinline__ float least_certain(const GuardedRow& a, const Guarde
          (b.threshold > 0 ? fminf(b.threshold, a.of_others) : 0);
 }
 
+constexpr float kProductRounding = 0.999f;  // less than a rounded product, or the sum of two, may be too large by
+
 // A lower bound of (|A||B|)_ij, scaled.
 __device__ __forceinline__ float least_magnitude(const ConstMatrix& a, const ConstMatrix& b, int64_t i, int64_t j,
                                                  uint32_t place_a, uint32_t place_b, int exponent_a, int exponent_b) {
@@ -53,8 +55,7 @@ __device__ __forceinline__ float least_magnitude(const ConstMatrix& a, const Con
     return q == kNoPlace ? 0.0f : fabsf((*a.at(i, q) * scale_a) * (*b.at(q, j) * scale_b));
   };
   const float first = product(place_a), second = product(place_b);
-  constexpr float kRounding = 0.999f;
-  return kRounding * (place_a == place_b ? first : first + second);
+  return kProductRounding * (place_a == place_b ? first : first + second);
 }
 
 // A lower bound of (|A||B|)_ij, scaled, where words tell steps of k and there are no records; by a warp.
@@ -65,7 +66,7 @@ __device__ __forceinline__ float least_magnitude(const ConstMatrix& a, const Con
     const int64_t q = int64_t{word_step(word)} * kStep + threadIdx.x % 32;
     return word_threshold(word) > 0 && q < depth ? magnitude((*a.at(i, q) * scale_a) * (*b.at(q, j) * scale_b)) : 0;
   };
-  return __uint_as_float(__reduce_max_sync(~0u, max(product(left), product(right))));
+  return kProductRounding * __uint_as_float(__reduce_max_sync(~0u, max(product(left), product(right))));
 }
 
 }  // namespace sgemm::split
