@@ -52,7 +52,7 @@ class Session:
         if not self.on_gpu:
             tables.say(
                 "[bold yellow]No GPU is used:[/] the rungs run their CUDA source on the CPU through"
-                " a SIMT executor. These times compare neither kernels nor GPUs.\n"
+                " an emulator. These times compare neither kernels nor GPUs.\n"
             )
         elif not self.record["before"]:
             tables.say("[yellow]nvidia-smi does not answer: clocks and power are unknown.[/]\n")

@@ -18,7 +18,7 @@ LEGEND = (
     "layers applied to points; conv-gemm, convolutions from rocBLAS's list; batched, attention "
     "and small batches; odd, odd sizes and unaligned rows; tiny, where latency counts."
 )
-CPU_FLOPS = 4e6  # a case above it would take the SIMT executor seconds
+CPU_FLOPS = 4e6  # a case above it would take the emulator seconds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -16,7 +16,7 @@ namespace {
 // Measured on an H200, over 30,000 products: nanoseconds at its clock.
 struct Tile {
   int rows, cols;      // or the other way round
-  double step, issue;  // for each of k: of a tile that is alone on its multiprocessor, and of each of many
+  double step, issue;  // for each of k: of a tile that is alone on its SM, and of each of many
   double begin_and_end;
 };
 constexpr Tile kTiles[] = {{32, 32, 18.6, 13.0, 50},   {32, 64, 29.9, 19.7, 215}, {64, 64, 47.3, 23.4, 730},
@@ -27,7 +27,7 @@ constexpr double kStepFactor[2][2] = {{1, 1.09}, {1.13, 1.18}};
 constexpr double kSumSeconds[2][2] = {{1.9e-6, 2.6e-6}, {2.6e-6, 3.4e-6}}, kSumPartSeconds = 62e-9;  // each part more
 constexpr int kParts[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192};
 constexpr int64_t kShortestPart = 16;                               // of k
-constexpr double kLaunchSeconds = 2.6e-6, kBlockSeconds = 0.11e-6;  // of a multiprocessor
+constexpr double kLaunchSeconds = 2.6e-6, kBlockSeconds = 0.11e-6;  // of an SM
 constexpr double kBandwidth = 0.55, kPartsBandwidth = 0.95;         // of a copy's
 
 // Few rows of a matrix that lies along k: the other matrix is streamed once, at a speed that falls with the rows, and

@@ -12,7 +12,7 @@ namespace sgemm {
 namespace {
 
 constexpr double kLaunchSeconds = 3e-6;
-constexpr int kThreadsToFill = 512;    // a multiprocessor needs about as many to reach a row's measured efficiency
+constexpr int kThreadsToFill = 512;    // an SM needs about as many to reach a row's measured efficiency
 constexpr double kScatteredReads = 2;  // a row that reads element by element, along the wrong dimension
 
 double ffma_peak(const Device& device) { return device.sms * 128 * 2 * device.clock_ghz * 1e9; }
@@ -38,7 +38,7 @@ double copying_seconds(const Kernel& kernel, const Problem& p, const Device& dev
   return seconds;
 }
 
-// The busiest multiprocessor does its tiles at the row's measured share of the FFMA peak, less where its tiles have too
+// The busiest SM does its tiles at the row's measured share of the FFMA peak, less where its tiles have too
 // few threads to hide latency; memory sets a floor.
 double row_seconds(const Kernel& kernel, const Problem& p, const Device& device) {
   const double busiest = std::max<int64_t>(1, ceil_div(tiles(kernel, p), device.sms));

@@ -83,7 +83,7 @@ inline constexpr int kAnyArch = 1 << 20;
 struct Device {
   DeviceType type = DeviceType::kCpu;
   int arch = 0;  // 90 for sm_90
-  int sms = 1;   // multiprocessors
+  int sms = 1;   // SMs
   double clock_ghz = 1;
   double bandwidth_gbs = 1;  // device memory
   double l2_mb = 0;

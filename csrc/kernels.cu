@@ -1,7 +1,7 @@
 // THE TABLE: every kernel, in the order in which the documentation tells them. Tests, benchmarks, documentation and
 // `explain` enumerate it; a new kernel is an include and a row here.
 //
-// nvcc builds this file for GPUs; simt/kernels_simt.cpp includes it for the CPU.
+// nvcc builds this file for GPUs; emulator/kernels_emulated.cpp includes it for the CPU.
 #include "kernels.h"
 
 #include "common/activate.cuh"

@@ -15,7 +15,7 @@ struct Backend {
 namespace cuda_backend {
 Backend backend();  // only where SGEMM_CUDA is defined
 }
-namespace simt_backend {
+namespace emulated_backend {
 Backend backend();
 }
 

@@ -14,7 +14,7 @@ from support.table import KERNELS, Kernel, families, fit, needs_cuda_build
 import torch_sgemm
 
 ROWS = {row.name: row for row in KERNELS}
-# arch, multiprocessors, GHz, GB/s, MB of L2
+# arch, SMs, GHz, GB/s, MB of L2
 DEVICES = {
     "V100-like": (70, 80, 1.38, 900, 6),
     "A100": (80, 108, 1.41, 1555, 40),
@@ -204,7 +204,7 @@ def test_auto_takes_batches_of_tiny_products_together(layouts: str) -> None:
 
 @needs_cuda_build
 def test_tiles_left_over_take_less_than_a_turn_of_their_own() -> None:
-    """132 tiles are one for each multiprocessor; blocks share what comes on top."""
+    """132 tiles are one for each SM; blocks share what comes on top."""
 
     def seconds(tiles: int) -> float:
         explanation = choice("H200", (tiles * 128, 128, 2048), kernel="split_fp16x3")

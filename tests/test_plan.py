@@ -51,7 +51,7 @@ def test_batches_with_a_long_k_are_predicted_as_they_run() -> None:
 
 @pytest.mark.parametrize("sms", [1, 2, 8])
 def test_empty_products_on_small_devices(sms: int) -> None:
-    """Too few multiprocessors for a cluster."""
+    """Too few SMs for a cluster."""
     small = torch_sgemm.Device(arch=90, sms=sms)
     for m, n, k in ((0, 5, 1000), (5, 0, 100), (7, 7, 10000)):
         a, b = torch.empty(m, k, device="meta"), torch.empty(k, n, device="meta")

@@ -330,7 +330,7 @@ def test_operands_expanded_along_k(row: Kernel, size: tuple[int, int, int]) -> N
 
 
 def left_over(row: Kernel) -> int:
-    """Rows whose tiles, in one column of them, are three more than there are multiprocessors."""
+    """Rows whose tiles, in one column of them, are three more than there are SMs."""
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     return row.bm * (properties.multi_processor_count + 3) - 7
 

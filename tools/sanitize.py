@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 PLANTABLE = ("memcheck", "initcheck")
-MANY_BARRIERS = 65536  # of one kernel, on all multiprocessors
+MANY_BARRIERS = 65536  # of one kernel, on all SMs
 OURS = "5sgemm"  # the mangled namespace of our kernels: PyTorch's are not what is checked here
 
 # Less than a tile, tiles with tails in every direction, whole tiles, the smaller ones for rows that
@@ -38,7 +38,7 @@ SHAPES = (
     (129, 65, 300),
     (16, 20, 20000),
 )
-# Not for racecheck, of which it would take minutes: more tiles than multiprocessors.
+# Not for racecheck, of which it would take minutes: more tiles than SMs.
 MORE_SHAPES = ((17200, 20, 512),)
 LAYOUTS = (("N", "N"), ("N", "T"), ("T", "N"), ("T", "T"), ("off", "off"))
 
@@ -178,7 +178,7 @@ def run_tool(
 def check_barriers(program: str, kernels: list[str]) -> tuple[int | None, str]:
     """What synccheck finds in each row, in a process of its own.
 
-    Its table of mbarriers is too small for kernels with many of them on every multiprocessor, whose
+    Its table of mbarriers is too small for kernels with many of them on every SM, whose
     launch fails then; with a larger one it fails itself in other kernels. So a row that it did not
     get to the end of is checked once more with the larger table.
     """

@@ -23,7 +23,7 @@ ENVIRONMENT = {
     "TORCH_SGEMM_DEVICES": "where TORCH_SGEMM does: cuda (unless set), cpu, or cuda,cpu",
     "TORCH_SGEMM_WORKSPACE": "MiB that a split product may take for its planes; unless set 4096",
     "TORCH_SGEMM_LOG": "1: log which kernel each new problem takes",
-    "TORCH_SGEMM_SIMT_SHUFFLE": "seed: on the CPU, shuffle a block's threads between barriers",
+    "TORCH_SGEMM_EMULATOR_SHUFFLE": "seed: on the CPU, shuffle a block's threads between barriers",
     "TORCH_SGEMM_CUDA": "build: 0 CPU only, 1 CUDA or an error",
     "TORCH_SGEMM_TOOLKIT": "build: machine, pypi, or a CUDA version to fetch from PyPI",
     "TORCH_CUDA_ARCH_LIST": "build: such as 9.0a or 8.0;9.0+PTX",

@@ -60,7 +60,7 @@ class Device:
     """What the cost model knows of a device. The defaults are an H200.
 
     Raises:
-        ValueError: a GPU without multiprocessors, or with a clock or bandwidth that isn't positive.
+        ValueError: a GPU without SMs, or with a clock or bandwidth that isn't positive.
     """
 
     type: str = "cuda"

@@ -34,7 +34,7 @@ const Device& cuda_device(int) {
 // The same rows, so that they can be named and explained; none can run.
 Backend cuda() {
   static const std::vector<Kernel> rows = [] {
-    const Table cpu = simt_backend::backend().table;
+    const Table cpu = emulated_backend::backend().table;
     std::vector<Kernel> copy(cpu.begin(), cpu.end());
     for (Kernel& kernel : copy) kernel.launch = nullptr;
     return copy;
@@ -67,7 +67,7 @@ ConstMatrix view(const Tensor& x) {
 
 namespace {
 
-Backend backend(DeviceType type) { return type == DeviceType::kCuda ? cuda() : simt_backend::backend(); }
+Backend backend(DeviceType type) { return type == DeviceType::kCuda ? cuda() : emulated_backend::backend(); }
 
 // c broadcast to the product's shape: stride 0 along the dimensions that it lacks or has only once.
 ConstMatrix broadcast_view(const Tensor& c, const Problem& p) {
@@ -259,7 +259,7 @@ void gemm_(const Tensor& c, const Tensor& a, const Tensor& b, const std::string&
 
 // The rest serves torch_sgemm/table.py.
 
-std::string kernels() { return describe_table(simt_backend::backend().table, cuda().table); }
+std::string kernels() { return describe_table(emulated_backend::backend().table, cuda().table); }
 
 std::string error_bounds(int64_t k) { return describe_bounds(cuda().table, k); }
 

@@ -7,7 +7,7 @@
 
 namespace sgemm {
 
-// BYTES (4 or 16), of which the first `valid` are read; the rest becomes zero. `shared`: blocks on all multiprocessors
+// BYTES (4 or 16), of which the first `valid` are read; the rest becomes zero. `shared`: blocks on all SMs
 // read the same at about the same time; 16 bytes go through the L1 cache then, or requests for a line would queue at
 // the L2 cache, and past it otherwise.
 template <int BYTES>

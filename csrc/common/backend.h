@@ -1,11 +1,11 @@
-// Which of its two builds a kernel's source is in: nvcc for GPUs, or host C++ on the SIMT executor.
+// Which of its two builds a kernel's source is in: nvcc for GPUs, or host C++ on the emulator.
 #pragma once
 #if defined(__CUDACC__)
 #include <cuda_runtime.h>
 #define SGEMM_BACKEND cuda_backend
 #else
-#include "../simt/cuda_on_cpu.h"
-#define SGEMM_BACKEND simt_backend
+#include "../emulator/cuda_on_cpu.h"
+#define SGEMM_BACKEND emulated_backend
 #endif
 
 namespace sgemm::SGEMM_BACKEND {

@@ -4,7 +4,7 @@
 
 namespace sgemm {
 
-// Of blocks that fill a multiprocessor each. Clusters stay within a GPC, of which some lack a few multiprocessors.
+// Of blocks that fill an SM each. Clusters stay within a GPC, of which some lack a few SMs.
 inline int64_t clusters_at_once(int sms, int blocks) { return (blocks > 2 ? sms / 11 * 10 : sms) / blocks; }
 
 }  // namespace sgemm

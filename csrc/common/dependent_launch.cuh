@@ -4,7 +4,7 @@
 
 namespace sgemm {
 
-// The kernel behind this one may start filling the multiprocessors that become free.
+// The kernel behind this one may start filling the SMs that become free.
 __device__ __forceinline__ void launch_dependents() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

@@ -76,7 +76,7 @@ void launch_overlapping(void (*kernel)(Params...), int64_t blocks, dim3 threads,
 #else
 template <class... Params>
 void launch_blocks(void (*kernel)(Params...), unsigned blocks, dim3 threads, Stream, const Params&... params) {
-  simt::launch(blocks, threads, [&] { kernel(params...); });
+  emulator::launch(blocks, threads, [&] { kernel(params...); });
 }
 
 template <class... Params>

@@ -11,10 +11,10 @@
 //         a long k, slices are products of their own, added up by a kernel behind.
 // Bound:  the FFMA pipe: 92 % of the loop's instructions are FFMAs.
 #pragma once
-#include "../common/cursor.cuh"
+#include "../common/pipeline_state.cuh"
 #include "../common/hopper.cuh"
 #include "../common/tensor_map.cuh"
-#include "large_store.cuh"
+#include "large_epilogue.cuh"
 
 namespace sgemm::ieee {
 
@@ -29,9 +29,9 @@ struct LargeShared {
 };
 
 // The parts of a block, one after the other. All steps of the tiles left over, counted through, are dealt out evenly.
-class LargeShare {
+class LargeTileScheduler {
  public:
-  __device__ __forceinline__ explicit LargeShare(const LargeJob& job)
+  __device__ __forceinline__ explicit LargeTileScheduler(const LargeJob& job)
       : job_(job), all_(int64_t{job.tiles - job.whole} * job.steps) {
     const int block = blockIdx.x;
     at_ = block < job.sharing ? block * all_ / job.sharing : 0;
@@ -92,7 +92,7 @@ class LargeProducer {
   const LargeMaps& maps_;
   char* const ring_;
   LargeShared& shared_;
-  Cursor<kLargeStages> at_;
+  PipelineState<kLargeStages> at_;
 };
 
 // In this order: the compiler would change it, and lose what the register file's cache holds.
@@ -181,7 +181,7 @@ class LargeConsumer {
   LargeShared& shared_;
   const bool leader_;
   uint32_t a_, b_;  // the thread's quads in the first stage
-  Cursor<kLargeStages> at_;
+  PipelineState<kLargeStages> at_;
 };
 
 __device__ __forceinline__ void init(LargeShared& shared) {
@@ -216,7 +216,7 @@ __global__ void __launch_bounds__(Large::kBlockThreads, 1)
   extern __shared__ __align__(1024) char ring[];
   __shared__ LargeShared shared;
   init(shared);
-  LargeShare share(job);
+  LargeTileScheduler share(job);
   LargePart part;
   const int t = threadIdx.x;
   const auto produce = [&] {
@@ -233,7 +233,7 @@ __global__ void __launch_bounds__(Large::kBlockThreads, 1)
     }
     while (share.next(part)) {
       consumer.multiply(sum, part.steps);
-      if (part.count == 1 || add_up_parts(job, part, sum, shared.last, shared.redo[part.tile % 2], t))
+      if (part.count == 1 || fix_up(job, part, sum, shared.last, shared.redo[part.tile % 2], t))
         store<Shape>(job, part.tile, sum, t);
     }
     hopper::sync_some(1, Large::kThreads);

@@ -3,7 +3,7 @@
 
 #include "../common/launch_cluster.cuh"
 #include "../common/pack.cuh"
-#include "../common/sum.cuh"
+#include "../common/split_k_reduction.cuh"
 #include "../common/views.h"
 #include "large.cuh"
 

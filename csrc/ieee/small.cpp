@@ -15,26 +15,26 @@ namespace {
 struct Times {   // of a tile
   double fixed;  // from the launch to the first element and from the last sum to memory
   double turn;   // a step of k of a warp, and
-  double step;   // of all warps of a block, as a multiprocessor does one after the other
+  double step;   // of all warps of a block, as an SM does one after the other
   double block;  // and a block's end
 };
 constexpr Times kTimes[] = {
     {1.40e-6, 0.46e-6, 22.4e-9, 0.27e-6}, {1.40e-6, 0.60e-6, 27e-9, 0.50e-6}, {1.55e-6, 0.63e-6, 50e-9, 0.83e-6}};
 constexpr double kFewTurns = 5, kLaterTurn = 0.585;  // what the first ones take, of which each later one takes so much
-// A product of a short k and no more blocks than multiprocessors takes less, in whichever way it is cut up: all of it
+// A product of a short k and no more blocks than SMs takes less, in whichever way it is cut up: all of it
 // up to so many of k, nothing less from so many on.
 constexpr double kShortSeconds = 0.3e-6, kShort = 32, kLong = 128;
 constexpr double kCaution = 1.02;  // to be chosen wrongly costs more than not to be chosen
-// What a product of no more blocks than multiprocessors takes instead of the sum of all that, by tile and whether
+// What a product of no more blocks than SMs takes instead of the sum of all that, by tile and whether
 // clusters share it: nothing hides what a block waits for.
 constexpr double kAlone[kSmallCount][2] = {{1.02, 1.05}, {1.12, 1.17}, {1.27, 1.25}};
-// The busiest multiprocessor has more blocks than the mean; how far it counts, and how much more with each turn of
+// The busiest SM has more blocks than the mean; how far it counts, and how much more with each turn of
 // several blocks, which take turns at the FFMA pipe.
 constexpr double kBusiest = 0.42, kBusiestTurn = 0.10;
 constexpr double kWaveSeconds = 0.506e-6;  // until the next blocks begin where others have ended
-// A cluster, each block more a multiprocessor, and each doubling where the transposed product is stored.
+// A cluster, each block more an SM, and each doubling where the transposed product is stored.
 constexpr double kClusterSeconds = 0.80e-6, kNextOfClusterSeconds = 0.24e-6, kSwappedSeconds = 0.33e-6;
-// Of the multiprocessors: clusters of 1, 2, 4, 8 leave some free, with one block each and with several.
+// Of the SMs: clusters of 1, 2, 4, 8 leave some free, with one block each and with several.
 constexpr double kClusterRoom[2][4] = {{1, 1, 0.88, 0.945}, {1, 1, 0.955, 0.955}};
 // A step takes so much longer: for A along k, for B, and for elements that are read one by one across k.
 constexpr double kAAlongK = 1.30, kBAlongK = 1.01, kSinglesAcross = 0.82;
@@ -43,7 +43,7 @@ constexpr double kBothAcrossSeconds = 0.135e-6, kSinglesSeconds = 2.4e-9;
 // To add up slices, each of them, and how many times their sums are moved.
 constexpr double kSumSeconds = 0.72e-6, kSliceSeconds = 3.6e-9, kSumMoves = 7.3;
 constexpr int64_t kLeastSliced = 2048, kShortestPart = 512, kMostSlices = 128;  // of k, all of it and a block's
-constexpr int64_t kSlicedBlocks = 2;                                            // of a multiprocessor
+constexpr int64_t kSlicedBlocks = 2;                                            // of an SM
 constexpr double kBandwidth = 0.70, kCacheBandwidth = 3.87;  // of a copy's: for what is read once, and for all reads
 static_assert(sizeof kTimes / sizeof(Times) == kSmallCount);
 

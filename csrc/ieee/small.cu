@@ -2,7 +2,7 @@
 #include "small.cuh"
 
 #include "../common/launch_cluster.cuh"
-#include "../common/sum.cuh"
+#include "../common/split_k_reduction.cuh"
 #include "../common/views.h"
 
 namespace sgemm::ieee {

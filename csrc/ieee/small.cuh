@@ -1,6 +1,6 @@
 // Products of few tiles: bound by latency, from the launch to the first element and from the last sum to memory.
 //
-// Idea:   tiles are small, so that many multiprocessors have one, and k is shared by the warps of a block, and by the
+// Idea:   tiles are small, so that many SMs have one, and k is shared by the warps of a block, and by the
 //         blocks of a cluster, so that each warp has a few steps only. Their reads are under way at once, straight to
 //         shared memory; a warp waits for nothing but its own. The warps' sums are added at the end, then the blocks'.
 // Long k: slices of it are products of their own, added up by a kernel behind.

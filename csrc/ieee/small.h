@@ -9,7 +9,7 @@ struct SmallTile {
   int tm, tn;          // thread tile; the lanes of a warp are 8 x 4
   int stages;          // of a warp's ring
   bool any_depth;      // else a warp takes no more than kSmallRun steps
-  int resident[2][2];  // blocks of a multiprocessor, by whether A and B lie along k: registers and rings allow no more
+  int resident[2][2];  // blocks of an SM, by whether A and B lie along k: registers and rings allow no more
 
   constexpr int rows() const { return 8 * tm; }
   constexpr int cols() const { return 4 * tn; }

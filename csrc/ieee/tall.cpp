@@ -9,21 +9,21 @@
 namespace sgemm::ieee {
 namespace {
 
-constexpr int kSharedBytes = 227 * 1024, kReservedBytes = 1024;  // of a multiprocessor, and more for each block
+constexpr int kSharedBytes = 227 * 1024, kReservedBytes = 1024;  // of an SM, and more for each block
 
 // Measured on an H200, over 3,700 problems in all tiles and 8,000 in one.
 constexpr double kFixedSeconds = 1.65e-6;  // from the launch to the first row, and from the last one to memory
-constexpr double kAllSeconds = 0.5e-6;     // more where all multiprocessors begin, in whatever tiles
+constexpr double kAllSeconds = 0.5e-6;     // more where all SMs begin, in whatever tiles
 constexpr double kLaterStep = 0.2e-6;      // until a row's next step is there
 constexpr double kPanelSeconds = 14e-9;    // for each of k and of a thread's columns: B, before anything is multiplied
-// Of a multiprocessor, for each tile of a warp, for four of its k, and for a step of rows that lie along k.
+// Of an SM, for each tile of a warp, for four of its k, and for a step of rows that lie along k.
 constexpr double kTileSeconds[] = {10e-9, 26e-9, 80e-9, 151e-9}, kFourSeconds[] = {3.9e-9, 2.3e-9, 4.4e-9, 11.7e-9};
 constexpr double kStepAlongK = 25e-9;
 // Of a warp that has nothing else to do, four of k: of a tile without columns, and more for each of a thread's columns.
 constexpr double kFourOfNone = 15e-9, kFourOfColumn = 1.8e-9;
 constexpr double kSumSeconds = 2.8e-6;    // to add up pieces of k apart
 constexpr double kWaveSeconds = 1.25e-6;  // until the next blocks multiply where others have ended
-// More where elements are read one by one: for each step of a multiprocessor's tiles and of a warp; for each tile and
+// More where elements are read one by one: for each step of an SM's tiles and of a warp; for each tile and
 // column of a thread, by how they are stored, in the order of TallStores.
 constexpr double kSinglesOfTile = 31e-9, kSinglesOfWarp = 275e-9;
 constexpr double kStored[] = {150e-9, 34e-9, 20e-9, 0, 0};
@@ -36,7 +36,7 @@ struct Place {
   bool along_k;           // A's neighbours
   bool vector;            // A can be read 16 bytes at a time
   int64_t groups;         // blocks of a panel
-  int64_t blocks, waves;  // of a multiprocessor: all of them, and one after the other
+  int64_t blocks, waves;  // of an SM: all of them, and one after the other
 };
 
 double seconds(int index, const Problem& p, const Place& place, const Device& device) {

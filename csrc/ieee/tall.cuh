@@ -60,11 +60,11 @@ static __device__ __noinline__ void redo_tile(const Problem& p, int64_t entry, i
 // A thread's sums on their way to D, of tiles in the block's columns from n0 on. ADDED: to the sum of the pieces
 // before.
 template <class A, class B, int TM, int TN, bool ADDED>
-class TallOutput {
+class TallEpilogue {
  public:
   static constexpr int kStagedFloats = tall_staged(B::kRows);
 
-  __device__ __forceinline__ TallOutput(const TallJob& job, uint32_t entry, int64_t n0, float* staging)
+  __device__ __forceinline__ TallEpilogue(const TallJob& job, uint32_t entry, int64_t n0, float* staging)
       : job_(job),
         entry_(entry),
         n0_(n0),
@@ -209,7 +209,7 @@ struct TallShape {
   using Reader = WarpReader<A_ALONG_K, kTile.tm, 8>;
   using A = typename Reader::Panel;
   using B = WarpPanel<false, kTile.tn, 4>;
-  using Output = TallOutput<A, B, kTile.tm, kTile.tn, ADDED>;
+  using Output = TallEpilogue<A, B, kTile.tm, kTile.tn, ADDED>;
   static constexpr int kWarpFloats = kTile.stages * A::kFloats;
   static_assert(A::kRows == kTile.rows() && Tall::BK == kWarpDepth);
 };

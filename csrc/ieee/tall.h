@@ -9,7 +9,7 @@ struct TallTile {
   static constexpr int tm = 8;
   int tn;      // thread tile
   int stages;  // of a warp's ring
-  int blocks;  // that a multiprocessor has registers for
+  int blocks;  // that an SM has registers for
 
   static constexpr int rows() { return 8 * tm; }
   constexpr int cols() const { return 4 * tn; }

@@ -19,7 +19,7 @@ constexpr double kReadCycles[2] = {75, 26}, kStoreCycles[2] = {100, 8}, kFfmaCyc
 constexpr double kBandwidth = 0.785;  // of a copy's
 constexpr double kElements = 4;       // times as much for elements that are not read 16 bytes at a time
 
-// With blocks of a class: each does one step of k after the other, those of a multiprocessor share its four schedulers.
+// With blocks of a class: each does one step of k after the other, those of an SM share its four schedulers.
 double seconds(const TinyClass& tile, const Problem& p, const Device& device) {
   const bool quads_a = tiny_read(p.a).quads, quads_b = tiny_read(p.b).quads, quads_d = p.n % 4 == 0;
   const auto traffic = [&](double elements, bool quads) { return 4 * elements * (quads ? 1 : kElements); };
@@ -29,7 +29,7 @@ double seconds(const TinyClass& tile, const Problem& p, const Device& device) {
   const double fours = tile.tm * tile.tn / 4, steps = std::max<int64_t>(1, ceil_div(p.k, tile.size));
   const double cycles = fours * (steps * (kReadCycles[quads_a] + kReadCycles[quads_b]) + kStoreCycles[quads_d] +
                                  4 * kFfmaCycles * (ceil_div(p.k, 4) * 4));
-  const double blocks = ceil_div(ceil_div(p.batch, tile.products), device.sms);  // of the busiest multiprocessor
+  const double blocks = ceil_div(ceil_div(p.batch, tile.products), device.sms);  // of the busiest SM
   const double issue = blocks * cycles * tile.threads() / 32 / 4 / (device.clock_ghz * 1e9);
   const double step = kStepSeconds + (quads_a && quads_b ? 0 : kElementSeconds);
   return kLaunchSeconds + std::ceil(blocks / tile.resident) * steps * step +

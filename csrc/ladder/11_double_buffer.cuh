@@ -16,7 +16,7 @@ struct DoubleBuffer {
   static constexpr const char* kSource = "ladder/11_double_buffer.cuh";
   static constexpr int BM = 128, BN = 128, BK = 8, TM = 8, TN = 8;
   static constexpr int kThreads = (BM / TM) * (BN / TN);
-  static constexpr int kBlocks = kThreads == 256 ? 2 : 1;  // a multiprocessor: 128 registers a thread at most
+  static constexpr int kBlocks = kThreads == 256 ? 2 : 1;  // an SM: 128 registers a thread at most
   static constexpr Reads kReads = Reads::kAlignedRows;
   static_assert(BM * BK == 4 * kThreads && BK * BN == 4 * kThreads, "each thread copies one float4 of A and one of B");
   static void launch(const Problem& p, const Context& context);

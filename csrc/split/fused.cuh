@@ -253,15 +253,15 @@ struct Converter {
 
 template <class R, bool ALONG_MN, int ROWS>
 __device__ void convert_operand(const Job& job, int operand, char* ring, float* raw, uint64_t* raw_full,
-                                OnlineShared<R::kStages>& shared, const Share& share, int t) {
+                                OnlineShared<R::kStages>& shared, const TileScheduler& scheduler, int t) {
   const Operand& x = operand ? job.b : job.a;
-  const int step0 = share.step0, step1 = share.step1;
+  const int step0 = scheduler.step0, step1 = scheduler.step1;
   Converter<R, ALONG_MN, ROWS> converter(shared, x, operand, t);
-  RawReader<ALONG_MN, ROWS, RawRing<typename R::Shape>::kStages> reader(job, operand, raw, raw_full, share, t);
+  RawReader<ALONG_MN, ROWS, RawRing<typename R::Shape>::kStages> reader(job, operand, raw, raw_full, scheduler, t);
 
-  Cursor<R::kStages> at;
-  Cursor<2> words;
-  for (int index = share.first; index < job.tiles; index += share.stride) {
+  PipelineState<R::kStages> at;
+  PipelineState<2> words;
+  for (int index = scheduler.first; index < job.tiles; index += scheduler.stride) {
     const TileIndex tile = tile_at(job, index);
     const int tile_of_operand = operand ? tile.col : tile.row;
     converter.start_tile(tile_of_operand);
@@ -297,8 +297,8 @@ template <class R>
 struct AddStages {
   using F = Fp16x3;
   template <class ViewA, class ViewB, int N, class OnFull>
-  __device__ __forceinline__ static void tile(const Job&, OnlineShared<R::kStages>& shared, const ViewA& a,
-                                              const ViewB& b, Cursor<R::kStages>& at, int t, int steps, float (&sum)[N],
+  __device__ __forceinline__ static void run(const Job&, OnlineShared<R::kStages>& shared, const ViewA& a,
+                                              const ViewB& b, PipelineState<R::kStages>& at, int t, int steps, float (&sum)[N],
                                               const OnFull& on_full) {
     float fresh[N];
 #pragma unroll
@@ -340,7 +340,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     if (threadIdx.x < 2 * Raw::kStages) hopper::init_barrier(&loader.full[0][threadIdx.x], 1);
     shared.template init<R>(kConverters / 32, kConverters, hopper::cluster_size());
   }
-  if (threadIdx.x == kConverters) loader.start(job, maps, Share(job));  // meanwhile
+  if (threadIdx.x == kConverters) loader.start(job, maps, TileScheduler(job));  // meanwhile
   __syncthreads();
   hopper::launch_dependents();
   enter_cluster(hopper::cluster_size());
@@ -349,27 +349,27 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   float* raw = reinterpret_cast<float*>(ring + R::kBytes);
   if (threadIdx.x < kConverters) {
     hopper::release_registers<88>();
-    const Share share(job);
+    const TileScheduler scheduler(job);
     const int operand = threadIdx.x / (kConverters / 2), t = threadIdx.x % (kConverters / 2);
     float* const raw_b = raw + Raw::kStages * Raw::kFloatsA;
     if constexpr (A_ALONG_M == B_ALONG_N && Shape::kRows == Shape::kCols)  // one code for both: caches of it are small
       convert_operand<R, A_ALONG_M, Shape::kRows>(job, operand, ring, operand ? raw_b : raw, loader.full[operand],
-                                                  shared, share, t);
+                                                  shared, scheduler, t);
     else if (operand == 0)
-      convert_operand<R, A_ALONG_M, Shape::kRows>(job, 0, ring, raw, loader.full[0], shared, share, t);
+      convert_operand<R, A_ALONG_M, Shape::kRows>(job, 0, ring, raw, loader.full[0], shared, scheduler, t);
     else
-      convert_operand<R, B_ALONG_N, Shape::kCols>(job, 1, ring, raw_b, loader.full[1], shared, share, t);
+      convert_operand<R, B_ALONG_N, Shape::kCols>(job, 1, ring, raw_b, loader.full[1], shared, scheduler, t);
   } else {
     hopper::acquire_registers<168>();
-    const Share share(job);
+    const TileScheduler scheduler(job);
     const int t = threadIdx.x - kConverters;
     const auto load = [&] {
-      if (hopper::opaque(t) == 0) loader.load(job, maps, raw, share);
+      if (hopper::opaque(t) == 0) loader.load(job, maps, raw, scheduler);
     };
 #pragma unroll 1
     for (int i = 0; i < Raw::kStages; ++i) load();
     float* staging = raw + Raw::kFloats;
-    consume<Fp16x3, R, OnlineScales<R>, AddStages<R>, A_ALONG_M, B_ALONG_N>(job, ring, staging, shared, t, share, load);
+    consume<Fp16x3, R, OnlineScales<R>, AddStages<R>, A_ALONG_M, B_ALONG_N>(job, ring, staging, shared, t, scheduler, load);
   }
 }
 

@@ -37,8 +37,8 @@ struct Job {
   int steps;        // of k a tile
   int group;        // rows of tiles that are walked together, so that their panels stay in the L2 cache
   int tiles;
-  // Blocks take items in turn: tiles, of which those from `whole` on are left over and shared by `parts` blocks each.
-  int items, whole, parts;
+  // Blocks take work tiles in turn: tiles, of which those from `whole` on are left over and shared by `parts` blocks each.
+  int work_tiles, whole, parts;
   bool quads, pairs;  // four, or two, neighbours of d, and of c if it is read, can be read and written at once
   bool
       scaled_only;  // elements are scaled, by an alpha of no extreme size, and added to the caller's c, and that is all

@@ -424,7 +424,7 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
   hopper::wait_for_predecessor();
   held.read();
   if (blockIdx.x == 0)
-    for (int i = threadIdx.x; i * job.parts < job.items - job.whole; i += THREADS) job.arrived[i] = 0;
+    for (int i = threadIdx.x; i * job.parts < job.work_tiles - job.whole; i += THREADS) job.arrived[i] = 0;
   wait_copies<0>();
   __syncwarp();  // lanes may have copied for each other
   if (x.along_k)

@@ -11,12 +11,12 @@
 // Small problems: the blocks of a cluster share a tile, each with a part of k; each finishes a part of the columns.
 // Tiles left over when all blocks have had equally many are shared likewise, through device memory.
 #pragma once
-#include "../common/cursor.cuh"
-#include "cluster_sum.cuh"
+#include "../common/pipeline_state.cuh"
+#include "cluster_reduction.cuh"
+#include "fixup.cuh"
 #include "format.cuh"
-#include "job.h"
-#include "part_sum.cuh"
 #include "redo.cuh"
+#include "tile_scheduler.cuh"
 
 namespace sgemm::split {
 
@@ -36,36 +36,6 @@ struct Ring {
 constexpr int kMaxStages = 8;
 template <class F, class Shape>
 using ProductRing = Ring<F, Shape, (Shape::kHalfSize ? kMaxStages : 6) / kPairs<F>>;
-
-// A tile, or part of the k of one that is left over.
-struct Item {
-  int tile;
-  int step0, step1;
-  int part;  // -1 if the tile is the block's, or its cluster's
-};
-
-// A block's share of the work: which items, and of a tile's k the steps that fall to its rank in the cluster.
-struct Share {
-  uint32_t rank, blocks;  // in the cluster
-  int first, stride;      // items
-  int step0, step1;
-
-  // Clusters of 1, 2 or 4: no division, which would take longer than all that is done meanwhile.
-  __device__ __forceinline__ explicit Share(const Job& job)
-      : rank(hopper::cluster_rank()),
-        blocks(hopper::cluster_size()),
-        first(hopper::block_index() >> blocks / 2),
-        stride(gridDim.x >> blocks / 2),
-        step0(job.steps * rank >> blocks / 2),
-        step1(job.steps * (rank + 1) >> blocks / 2) {}
-
-  __device__ __forceinline__ Item item(const Job& job, int index) const {
-    if (index < job.whole) return {index, step0, step1, -1};
-    const int part = (index - job.whole) % job.parts;
-    return {job.whole + (index - job.whole) / job.parts, job.steps * part / job.parts,
-            job.steps * (part + 1) / job.parts, part};
-  }
-};
 
 struct ProductShared {
   uint64_t full[kMaxStages], empty[kMaxStages];  // of the ring's stages
@@ -135,31 +105,31 @@ struct PanelSource {
 };
 
 template <class F, class R>
-__device__ void produce(const Job& job, char* ring, ProductShared& shared, const Share& share) {
+__device__ void produce(const Job& job, char* ring, ProductShared& shared, const TileScheduler& scheduler) {
   using Shape = typename R::Shape;
-  Cursor<R::kStages> at;
-  Cursor<2> words;
-  for (int index = share.first; index < job.items; index += share.stride) {
-    const Item item = share.item(job, index);
-    const TileIndex tile = tile_at(job, item.tile);
-    PanelSource<F, Shape::kRows> a(job, job.a, tile.batch, tile.row, item.step0);
-    PanelSource<F, Shape::kCols> b(job, job.b, tile.batch, tile.col, item.step0);
+  PipelineState<R::kStages> at;
+  PipelineState<2> words;
+  for (int index = scheduler.first; index < job.work_tiles; index += scheduler.stride) {
+    const WorkTile work = scheduler.work_tile(job, index);
+    const TileIndex tile = tile_at(job, work.tile);
+    PanelSource<F, Shape::kRows> a(job, job.a, tile.batch, tile.row, work.step0);
+    PanelSource<F, Shape::kCols> b(job, job.b, tile.batch, tile.col, work.step0);
     constexpr int kWordsA = Shape::kRows * sizeof(uint32_t), kWordsB = Shape::kCols * sizeof(uint32_t);
     uint64_t* const words_full = &shared.words_full[words.stage];
     uint32_t (&to)[2][kTile] = shared.words[words.stage];
     hopper::wait(&shared.words_empty[words.stage], words.parity ^ 1);
     shared.tiles[words.stage] = tile;
     hopper::arrive_expecting(words_full, kWordsA + kWordsB);
-    if (index == share.first) hopper::wait_for_predecessor();  // as late as can be
+    if (index == scheduler.first) hopper::wait_for_predecessor();  // as late as can be
     words.advance();
-    for (int step = item.step0; step < item.step1; ++step) {
+    for (int step = work.step0; step < work.step1; ++step) {
       char* stage = ring + at.stage * R::kStageBytes;
       hopper::wait(&shared.empty[at.stage], at.parity ^ 1);
       hopper::arrive_expecting(&shared.full[at.stage], R::kStageBytes);
       a.copy_next(stage, &shared.full[at.stage]);
       b.copy_next(stage + R::kBytesA, &shared.full[at.stage]);
       at.advance();
-      if (step > item.step0) continue;
+      if (step > work.step0) continue;
       hopper::copy_bulk(to[0], a.words, kWordsA, words_full);
       hopper::copy_bulk(to[1], b.words, kWordsB, words_full);
     }
@@ -224,8 +194,8 @@ struct StageProducts {
 template <class F, class R>
 struct KeepCorrections {
   template <class ViewA, class ViewB, int N, class OnFull>
-  __device__ __forceinline__ static void tile(const Job& job, ProductShared& shared, const ViewA& a, const ViewB& b,
-                                              Cursor<R::kStages>& at, int t, int steps, float (&correction)[N],
+  __device__ __forceinline__ static void run(const Job& job, ProductShared& shared, const ViewA& a, const ViewB& b,
+                                              PipelineState<R::kStages>& at, int t, int steps, float (&correction)[N],
                                               const OnFull& on_full) {
     const bool leader = t % 32 == 0;
     float fresh[N], sum[N];
@@ -267,19 +237,19 @@ __device__ __forceinline__ void enter_cluster(uint32_t blocks) {
 // What the block's tiles have marked.
 template <class F, class Shape>
 static __device__ __noinline__ void redo_marked(const Job& job, uint32_t last, char* ring) {
-  const Share share(job);
+  const TileScheduler scheduler(job);
   const int t = threadIdx.x - (blockDim.x - kConsumers);
-  for (int index = share.first; index < job.items; index += share.stride) {
-    const Item item = share.item(job, index);
-    if (item.part < 0 || last) redo<F, Shape>(job, item.tile, share.rank, share.blocks, t, ring);
+  for (int index = scheduler.first; index < job.work_tiles; index += scheduler.stride) {
+    const WorkTile work = scheduler.work_tile(job, index);
+    if (work.part < 0 || last) redo<F, Shape>(job, work.tile, scheduler.rank, scheduler.blocks, t, ring);
   }
 }
 
 // `on_full` is called for each stage that is full.
-template <class F, class R, class Scales, class Multiply, bool A_ALONG_M, bool B_ALONG_N, class OnFull>
+template <class F, class R, class Scales, class Mainloop, bool A_ALONG_M, bool B_ALONG_N, class OnFull>
 __device__ void consume(const Job& job, char* ring, float* staging, typename Scales::Shared& shared, int t,
-                        const Share& share, const OnFull& on_full) {
-  const uint32_t rank = share.rank, blocks = share.blocks;
+                        const TileScheduler& scheduler, const OnFull& on_full) {
+  const uint32_t rank = scheduler.rank, blocks = scheduler.blocks;
   const int warpgroup = t / 128;
   const bool leader = t % 32 == 0;
   const uint32_t base = hopper::shared_address(ring);
@@ -288,29 +258,29 @@ __device__ void consume(const Job& job, char* ring, float* staging, typename Sca
   const PanelView<A_ALONG_M, Shape::kRows> a(base, kHigh ? warpgroup : 0);
   const PanelView<B_ALONG_N, Shape::kCols> b(base + R::kBytesA, kHigh ? 0 : warpgroup);
   float sum[Shape::kSums];
-  Cursor<R::kStages> at;
-  Cursor<2> words;
-  for (int index = share.first; index < job.items; index += share.stride) {
-    const Item item = share.item(job, index);
-    const int steps = item.step1 - item.step0;
+  PipelineState<R::kStages> at;
+  PipelineState<2> words;
+  for (int index = scheduler.first; index < job.work_tiles; index += scheduler.stride) {
+    const WorkTile work = scheduler.work_tile(job, index);
+    const int steps = work.step1 - work.step0;
     const bool early = !uses_mailboxes<R>(steps, blocks);
     if (blocks > 1 && early) announce_mailboxes(shared.cluster, t, rank, blocks);
-    Multiply::tile(job, shared, a, b, at, t, steps, sum, on_full);
+    Mainloop::run(job, shared, a, b, at, t, steps, sum, on_full);
     if (blocks > 1 && !early) announce_mailboxes(shared.cluster, t, rank, blocks);
     hopper::wait(&shared.words_full[words.stage], words.parity);
     if (blocks > 1) Scales::agree(shared, words.stage, t, rank, blocks, sum);
-    if (blocks == 2) add_up_cluster<R, 2>(shared.cluster, sum, ring, t, rank);
-    if (blocks == 4) add_up_cluster<R, 4>(shared.cluster, sum, ring, t, rank);
+    if (blocks == 2) reduce_cluster<R, 2>(shared.cluster, sum, ring, t, rank);
+    if (blocks == 4) reduce_cluster<R, 4>(shared.cluster, sum, ring, t, rank);
     if constexpr (Scales::kKnown)
-      if (item.part >= 0 && !add_up_parts(job, item.tile - job.whole, item.part, sum, shared.last, t)) break;
+      if (work.part >= 0 && !fix_up(job, work.tile - job.whole, work.part, sum, shared.last, t)) break;
     const int cols = Shape::kWarpCols >> blocks / 2, first = static_cast<int>(rank) * cols;
-    const TileOutput<Shape> output(job, shared.tiles[words.stage], Scales::words(shared, words.stage, blocks), first,
+    const TileEpilogue<Shape> output(job, shared.tiles[words.stage], Scales::words(shared, words.stage, blocks), first,
                                    cols, hopper::opaque(t));
-    const uint32_t mark = output.template store<Scales::kKnown>(sum, staging, item.tile);
-    if (__builtin_expect(mark != 0, false)) output.leave_words(&job.words[int64_t{item.tile} * 2 * kTile]);
+    const uint32_t mark = output.template store<Scales::kKnown>(sum, staging, work.tile);
+    if (__builtin_expect(mark != 0, false)) output.leave_words(&job.words[int64_t{work.tile} * 2 * kTile]);
     __syncwarp();  // all lanes have read the words
     if (leader) {
-      job.marks[(int64_t{item.tile} * 4 + rank) * 8 + t / 32] = mark;
+      job.marks[(int64_t{work.tile} * 4 + rank) * 8 + t / 32] = mark;
       if (mark) atomicOr(&shared.marked, 1u);
       hopper::arrive(&shared.words_empty[words.stage]);
     }
@@ -332,13 +302,13 @@ __global__ void __launch_bounds__(kProductThreads, 1) split_product(const __grid
 
   if (threadIdx.x < 128) {
     hopper::release_registers<40>();
-    if (threadIdx.x == 0) produce<F, R>(job, ring, shared, Share(job));
+    if (threadIdx.x == 0) produce<F, R>(job, ring, shared, TileScheduler(job));
   } else {
     hopper::acquire_registers<232>();
     hopper::wait_for_predecessor();
     float* staging = reinterpret_cast<float*>(ring + R::kBytes);
     consume<F, R, FixedScales, KeepCorrections<F, R>, A_ALONG_M, B_ALONG_N>(job, ring, staging, shared,
-                                                                            threadIdx.x - 128, Share(job), [] {});
+                                                                            threadIdx.x - 128, TileScheduler(job), [] {});
   }
 }
 

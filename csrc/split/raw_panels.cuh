@@ -65,18 +65,18 @@ template <bool ALONG_MN, int ROWS, int STAGES>
 class RawReader {
  public:
   // `panels`: STAGES of them. `full`: a barrier each.
-  __device__ __forceinline__ RawReader(const Job& job, bool of_b, float* panels, uint64_t* full, const Share& share,
+  __device__ __forceinline__ RawReader(const Job& job, bool of_b, float* panels, uint64_t* full, const TileScheduler& scheduler,
                                        int t)
       : job_(job),
         x_(of_b ? job.b : job.a),
         panels_(panels),
         full_(full),
-        share_(share),
+        scheduler_(scheduler),
         of_b_(of_b),
         t_(t),
         at_(t),
-        tile_(share.first),
-        step_(share.step0) {
+        tile_(scheduler.first),
+        step_(scheduler.step0) {
     if (!x_.mapped)
       for (int i = 0; i < STAGES; ++i) copy_elements(i);
   }
@@ -124,9 +124,9 @@ class RawReader {
             *to = 0;
         }
       }
-      if (++step_ == share_.step1) {
-        step_ = share_.step0;
-        tile_ += share_.stride;
+      if (++step_ == scheduler_.step1) {
+        step_ = scheduler_.step0;
+        tile_ += scheduler_.stride;
       }
     }
     commit_copies();
@@ -136,11 +136,11 @@ class RawReader {
   const Operand& x_;
   float* const panels_;
   uint64_t* const full_;
-  const Share& share_;
+  const TileScheduler& scheduler_;
   const bool of_b_;
   const int t_;
   const Place at_;
-  Cursor<STAGES> next_;
+  PipelineState<STAGES> next_;
   int tile_, step_;  // to copy, element by element
 };
 
@@ -155,24 +155,24 @@ struct PanelLoader {
   int row, col, k;            // of the tile
   hopper::MapPlace place[2];  // of its matrices of both operands
 
-  __device__ __forceinline__ void start(const Job& job, const RawMaps& maps, const Share& share) {
+  __device__ __forceinline__ void start(const Job& job, const RawMaps& maps, const TileScheduler& scheduler) {
     if (job.a.mapped) hopper::prefetch_map(&maps.a);
     if (job.b.mapped) hopper::prefetch_map(&maps.b);
-    tile = share.first;
-    step = share.step0;
+    tile = scheduler.first;
+    step = scheduler.step0;
     slot = 0;
     find_tile(job);
   }
 
   // The next panels, to the place of those that were used up longest ago.
-  __device__ __forceinline__ void load(const Job& job, const RawMaps& maps, float* panels, const Share& share) {
+  __device__ __forceinline__ void load(const Job& job, const RawMaps& maps, float* panels, const TileScheduler& scheduler) {
     if (tile >= job.tiles) return;
     load<A_ALONG_M, R::kFloatsA>(job.a, maps.a, panels, row, 0);
     load<B_ALONG_N, R::kFloatsB>(job.b, maps.b, panels + R::kStages * R::kFloatsA, col, 1);
     slot = slot + 1 == R::kStages ? 0 : slot + 1;
-    if (++step < share.step1) return;
-    step = share.step0;
-    tile = tile + share.stride;
+    if (++step < scheduler.step1) return;
+    step = scheduler.step0;
+    tile = tile + scheduler.stride;
     if (tile < job.tiles) find_tile(job);
   }
 

@@ -10,7 +10,7 @@
 #pragma once
 #include "../common/activation.h"
 #include "../common/async_copy.cuh"
-#include "tile.cuh"
+#include "epilogue.cuh"
 #include "warp_product.cuh"
 
 namespace sgemm::split {

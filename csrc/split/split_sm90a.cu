@@ -6,7 +6,7 @@
 #include <tuple>
 
 #include "../common/launch_cluster.cuh"
-#include "../common/sum.cuh"
+#include "../common/split_k_reduction.cuh"
 #include "../common/views.h"
 #include "fused.cuh"
 #include "pass.cuh"
@@ -42,8 +42,8 @@ Operand operand(const float* data, int64_t size, int64_t stride, int64_t k_strid
   return x;
 }
 
-// Shared memory that keeps a block of the pass alone on its multiprocessor. Its blocks start while the kernel in front
-// still runs, and would crowd on the few multiprocessors that are free by then.
+// Shared memory that keeps a block of the pass alone on its SM. Its blocks start while the kernel in front
+// still runs, and would crowd on the few SMs that are free by then.
 constexpr int kAloneBytes = 116 * 1024;
 
 // Whether one of the operands that are split comes in strips of columns.
@@ -89,7 +89,7 @@ template <class F>
 void launch_pass(const Job& job, bool split_a, bool split_b, int64_t product_blocks, int sms, Stream stream) {
   const int64_t depth = int64_t{job.steps} * kStep;
   const bool strips = has_strips(job, split_a, split_b);
-  // As small as may be, if that leaves multiprocessors to the product's blocks, which then are ready when the pass
+  // As small as may be, if that leaves SMs to the product's blocks, which then are ready when the pass
   // ends: a quarter of them, or as many as there are blocks, up to half.
   const int64_t others = sms - std::clamp<int64_t>(product_blocks, sms / 4, sms / 2);
   const auto few = [&](int threads) {
@@ -115,8 +115,8 @@ void launch_persistent(int threads, int bytes, int sms, int cluster, Stream stre
   bytes += kStagingBytes;
   allow_shared_bytes(reinterpret_cast<const void*>(KERNEL), bytes, prepared);
   // Where waves are of whole tiles, no more blocks than the last wave needs: the rest of the power is for their clock.
-  const int64_t most = sms / cluster, waves = ceil_div(int64_t{job.items}, most);
-  const int64_t clusters = job.parts > 1 ? std::min<int64_t>(job.items, most) : ceil_div(int64_t{job.items}, waves);
+  const int64_t most = sms / cluster, waves = ceil_div(int64_t{job.work_tiles}, most);
+  const int64_t clusters = job.parts > 1 ? std::min<int64_t>(job.work_tiles, most) : ceil_div(int64_t{job.work_tiles}, waves);
   launch(KERNEL, clusters * cluster, threads, bytes, cluster, true, stream, job, params...);
 }
 
@@ -199,7 +199,7 @@ Job make_job(const Shape& shape, const Problem& p, const Plan& plan, char* packe
   job.tiles = static_cast<int>(q.batch * job.a.tiles * job.b.tiles);
   job.whole = job.tiles - plan.left;
   job.parts = plan.parts;
-  job.items = job.whole + plan.left * plan.parts;
+  job.work_tiles = job.whole + plan.left * plan.parts;
   job.promotion = job.steps > kLongWindow / kStep && int64_t{job.tiles} * job.steps > kManySteps;
   job.marks = reinterpret_cast<uint32_t*>(workspace + at.marks);
   job.masks = reinterpret_cast<uint16_t*>(workspace + at.masks);
@@ -218,7 +218,7 @@ void launch_piece(const Problem& p, const Plan& plan, char* packed, const Contex
   int cluster = plan.cluster;
   while (cluster > job.steps) cluster /= 2;  // the last piece of k may be short
   if constexpr (!Row::kShape.fused)
-    launch_pass<F>(job, true, !packed, int64_t{job.items} * cluster, sms, context.stream);
+    launch_pass<F>(job, true, !packed, int64_t{job.work_tiles} * cluster, sms, context.stream);
   with_layouts(job, [&](auto a_along_m, auto b_along_n) {
     if constexpr (Row::kShape.fused)
       launch_fused<Tile, a_along_m, b_along_n>(job, sms, cluster, context.stream);

@@ -20,7 +20,7 @@ constexpr double kFixedSeconds = 1.4e-6;
 constexpr double kSmallSeconds = 0.9e-6, kSmallShare = 0.2;
 // Until B is split: of a block, and for every 8 columns of a warp, more for each step of k.
 constexpr double kFillSeconds = 0.39e-6, kFillColumns = 0.39e-6, kFillStep = 0.21e-6;
-// Of a multiprocessor, for each tile, its steps of k, its groups of columns, and steps of those. Of a warp's last tile,
+// Of an SM, for each tile, its steps of k, its groups of columns, and steps of those. Of a warp's last tile,
 // which no other one hides, for each group and its steps.
 constexpr double kTileSeconds = 28e-9, kStepSeconds = 11e-9, kGroupSeconds = 4.3e-9, kGroupStepSeconds = 7.4e-9;
 constexpr double kLastGroupSeconds = 143e-9, kLastGroupStepSeconds = 10e-9;
@@ -122,7 +122,7 @@ TallPlan tall_plan(const Problem& problem, const Device& device) {
   const int64_t panels = std::max<int64_t>(1, ceil_div(p.n, tall_cols(plan.tile)));
   plan.cols =
       static_cast<int>(std::max<int64_t>(1, ceil_div(ceil_div(p.n, panels), TallTile::kCols)) * TallTile::kCols);
-  // Blocks of all of a multiprocessor's warps, of which fewer split B; or small ones, for many panels.
+  // Blocks of all of an SM's warps, of which fewer split B; or small ones, for many panels.
   TallPlan best = plan;
   best.seconds = std::numeric_limits<double>::infinity();
   const int64_t all = panels * std::max<int64_t>(1, p.batch), tiles = ceil_div(p.m, TallTile::kRows);

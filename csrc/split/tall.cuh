@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(32 * kTallTiles[TILE].warps, 1) split_tall(con
   const TallPanel<kSteps> panel(panel_memory, job.cols);
   char* const staged = panel_memory + job.cols * kPanelBytes + warp * kStagedBytes * job.cols;
   __shared__ TallWarp shared[kTallTiles[TILE].warps];
-  const TallOutput output(job, entry, n0, reinterpret_cast<float*>(staged), shared[warp]);
+  const TallEpilogue output(job, entry, n0, reinterpret_cast<float*>(staged), shared[warp]);
 
   const ConstMatrix a = p.a.matrix(entry);
   const int first_k = place_of(READS, lane % 4, 0);

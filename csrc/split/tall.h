@@ -8,7 +8,7 @@ namespace sgemm::split {
 // A warp computes 16 rows at a time, all of their k, in 16 columns after the other.
 struct TallTile {
   int depth;  // of k, at most
-  int warps;  // that a multiprocessor has registers for; a block has all of them, or four
+  int warps;  // that an SM has registers for; a block has all of them, or four
 
   static constexpr int kRows = 16, kCols = 16, kStep = 16;  // what is multiplied at a time
   constexpr int steps() const { return depth / kStep; }
@@ -100,6 +100,6 @@ size_t tall_list_bytes(const Problem& p);
 constexpr int tall_panel_bytes(int tile, int cols) { return cols * (kTallTiles[tile].depth + 2) * 4; }
 constexpr int tall_staged_bytes(int cols) { return TallTile::kRows * cols * 4; }
 constexpr int tall_cols(int tile) { return 128 * 128 / kTallTiles[tile].depth / 16 * 16; }  // of a panel, at most
-inline constexpr int kTallMostBytes = 222 * 1024;                                           // of a multiprocessor
+inline constexpr int kTallMostBytes = 222 * 1024;                                           // of an SM
 
 }  // namespace sgemm::split

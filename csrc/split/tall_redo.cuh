@@ -7,7 +7,7 @@
 //         for all depths.
 #pragma once
 #include "redone.cuh"
-#include "tall_output.cuh"
+#include "tall_epilogue.cuh"
 
 namespace sgemm::split {
 
@@ -43,7 +43,7 @@ template <TallReads READS>
 class TallRedo {
  public:
   // Of `at`, the lane's two rows. `steps` of k.
-  __device__ __forceinline__ TallRedo(const TallOutput& output, const TallRows& at, TallWarp& shared, int steps)
+  __device__ __forceinline__ TallRedo(const TallEpilogue& output, const TallRows& at, TallWarp& shared, int steps)
       : output_(output), at_(at), steps_(steps), first_k_(place_of(READS, threadIdx.x % 4, 0)) {
     uint32_t largest[2] = {};
     each_step([&](const LineElements<1>(&x)[2]) {
@@ -190,7 +190,7 @@ class TallRedo {
     }
   }
 
-  const TallOutput& output_;
+  const TallEpilogue& output_;
   const TallRows& at_;
   const int steps_, first_k_;
   uint32_t words_[2], small_[2];
@@ -204,7 +204,7 @@ static __device__ __noinline__ void redo_tiles(const TallJob& job, uint32_t entr
                                                TallWarp& shared, const TallColumns& panel, int steps,
                                                const TallEntry* list, uint32_t listed) {
   __syncwarp();
-  const TallOutput output(job, entry, n0, staged, shared);
+  const TallEpilogue output(job, entry, n0, staged, shared);
   const int cols = static_cast<int>(min(int64_t{job.cols}, job.p.n - n0));
   uint32_t redone = 0;  // by the lane: the counter is in memory, and all warps have but the one
 #pragma unroll 1

@@ -1,6 +1,6 @@
 // The launch of a split product with many rows, of few columns and a short k.
 #include "../common/launch_cluster.cuh"
-#include "../common/sum.cuh"
+#include "../common/split_k_reduction.cuh"
 #include "../common/views.h"
 #include "tall.cuh"
 

@@ -1,10 +1,10 @@
-// A shared-memory tile with its barriers taken out one at a time, to see that the executor exposes each.
+// A shared-memory tile with its barriers taken out one at a time, to see that the emulator exposes each.
 #pragma once
 #include <vector>
 
 #include "common/launch.h"
 
-namespace sgemm::simt_backend {
+namespace sgemm::emulated_backend {
 
 enum class Fault { kNone, kNoBarrierAfterStores, kNoBarrierAfterLoads, kBarrierForSomeThreads };
 
@@ -42,4 +42,4 @@ inline std::vector<Kernel> broken_kernels() {
           faulty("barrier_for_some_threads", launch_faulty<Fault::kBarrierForSomeThreads>)};
 }
 
-}  // namespace sgemm::simt_backend
+}  // namespace sgemm::emulated_backend

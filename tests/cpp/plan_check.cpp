@@ -16,7 +16,7 @@ namespace {
 #define REQUIRE(condition)                                                                                            \
   do {                                                                                                                \
     if (!(condition)) {                                                                                               \
-      std::printf("%s\n  m %lld n %lld k %lld batch %lld, %d multiprocessors, limit %zu, tiles %d x %d, packed %d\n", \
+      std::printf("%s\n  m %lld n %lld k %lld batch %lld, %d SMs, limit %zu, tiles %d x %d, packed %d\n", \
                   #condition, (long long)p.m, (long long)p.n, (long long)p.k, (long long)p.batch, device.sms, limit,  \
                   shape.tile_m, shape.tile_n, packed);                                                                \
       std::exit(1);                                                                                                   \

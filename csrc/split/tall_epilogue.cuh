@@ -23,10 +23,10 @@ struct TallWarp {
 };
 
 // A lane's sums on their way to D, through the guard.
-class TallOutput {
+class TallEpilogue {
  public:
   // `staged`: the warp's place for a tile on its way.
-  __device__ __forceinline__ TallOutput(const TallJob& job, uint32_t entry, int64_t n0, float* staged,
+  __device__ __forceinline__ TallEpilogue(const TallJob& job, uint32_t entry, int64_t n0, float* staged,
                                         TallWarp& shared)
       : job_(job),
         entry_(entry),

@@ -1,4 +1,4 @@
-#include "executor.h"
+#include "emulator.h"
 
 #include <algorithm>
 #include <atomic>
@@ -41,7 +41,7 @@ simt_switch_stacks:
 )");
 #endif
 
-namespace simt {
+namespace emulator {
 
 thread_local Context context;
 
@@ -49,7 +49,7 @@ namespace {
 
 std::atomic<unsigned>& shuffle_seed() {
   static std::atomic<unsigned> seed{[] {
-    const char* text = std::getenv("TORCH_SGEMM_SIMT_SHUFFLE");
+    const char* text = std::getenv("TORCH_SGEMM_EMULATOR_SHUFFLE");
     return text ? static_cast<unsigned>(std::strtoul(text, nullptr, 10)) : 0u;
   }()};
   return seed;
@@ -118,7 +118,7 @@ void Block::run(unsigned index, unsigned blocks, Index threads, const Body& body
       done += fibers_[i].done;
     }
     if (done && done < count)
-      throw std::runtime_error("simt: " + std::to_string(done) + " of " + std::to_string(count) + " threads of block " +
+      throw std::runtime_error("emulator: " + std::to_string(done) + " of " + std::to_string(count) + " threads of block " +
                                std::to_string(index) + " ended while the others wait at a barrier");
   }
 }
@@ -170,4 +170,4 @@ void launch(unsigned blocks, Index threads, const Body& body) {
   if (error) std::rethrow_exception(error);
 }
 
-}  // namespace simt
+}  // namespace emulator

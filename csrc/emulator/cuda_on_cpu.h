@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "executor.h"
+#include "emulator.h"
 
 #define __global__
 #define __device__
@@ -25,15 +25,15 @@ struct alignas(16) float4 {
 };
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
-#define threadIdx simt::context.thread
-#define blockIdx simt::context.block
-#define blockDim simt::context.block_dim
-#define gridDim simt::context.grid_dim
+#define threadIdx emulator::context.thread
+#define blockIdx emulator::context.block
+#define blockDim emulator::context.block_dim
+#define gridDim emulator::context.grid_dim
 
-inline void __syncthreads() { simt::barrier(); }
+inline void __syncthreads() { emulator::barrier(); }
 
-namespace simt {
+namespace emulator {
 inline void launch(unsigned blocks, dim3 threads, const Body& body) {
   launch(blocks, Index{threads.x, threads.y, threads.z}, body);
 }
-}  // namespace simt
+}  // namespace emulator

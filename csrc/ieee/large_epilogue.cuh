@@ -2,7 +2,7 @@
 #pragma once
 #include "../common/hopper.cuh"
 #include "../common/in_order.cuh"
-#include "../common/tile_order.cuh"
+#include "../common/rasterization.cuh"
 #include "large.h"
 
 namespace sgemm::ieee {
@@ -87,7 +87,7 @@ static __device__ __noinline__ void redo_parts(const LargeJob& job, int tile, in
 // Leaves a part in memory. Returns whether it was the tile's last: then `sum` is that of all parts, to be stored. A
 // thread of which some are not finite leaves that for later, and `part` in `redo`: here it would cost the loop its
 // registers.
-__device__ __forceinline__ bool add_up_parts(const LargeJob& job, const LargePart& part, LargeSums& sum, bool& last,
+__device__ __forceinline__ bool fix_up(const LargeJob& job, const LargePart& part, LargeSums& sum, bool& last,
                                              LargePart& redo, int t) {
   constexpr int kSums = kLargeSums, kThreads = Large::kThreads, kFloats = kSums * kThreads;
   constexpr int kAtOnce = 64;  // reads: one after the other, each would wait for memory

@@ -5,7 +5,7 @@
 namespace sgemm {
 
 template <int STAGES>
-struct Cursor {
+struct PipelineState {
   int stage = 0;
   uint32_t parity = 0;
   __device__ __forceinline__ void advance() {

@@ -26,7 +26,7 @@ static __device__ __noinline__ float sum_again(const float* slice, int64_t slice
 // D = f(alpha * (the slices' sum) + beta * C). A block's threads are in `groups`, each with a part of the slices for
 // the same elements; parts are summed first to last, and then these sums.
 static __global__ void __launch_bounds__(kSumThreads)
-    sum_slices(const float* partials, int64_t slices, int groups, const __grid_constant__ Problem p) {
+    reduce_slices(const float* partials, int64_t slices, int groups, const __grid_constant__ Problem p) {
   __shared__ float sums[kSumThreads];
   const int elements = kSumThreads / groups, group = threadIdx.x / elements, element = threadIdx.x - group * elements;
   const int64_t count = p.m * p.n, x = int64_t{blockIdx.x} * elements + element, part = ceil_div(slices, groups);
@@ -72,7 +72,7 @@ inline Problem product_of_slices(Problem p, float* partials) {
 
 inline void launch_sum(const float* partials, int64_t slices, const Problem& p, const Context& context) {
   const int groups = sum_groups(slices);
-  launch(sum_slices, ceil_div(p.m * p.n, kSumThreads / groups), kSumThreads, 0, 1, true, context.stream, partials,
+  launch(reduce_slices, ceil_div(p.m * p.n, kSumThreads / groups), kSumThreads, 0, 1, true, context.stream, partials,
          slices, groups, p);
 }
 

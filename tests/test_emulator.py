@@ -14,8 +14,8 @@ import pytest
 from support.process import ROOT, python
 from support.table import KERNELS, runnable
 
-BUILD = ROOT / "build" / "simt_check"
-PROGRAMS = ("simt_check", "simt_check_ucontext")
+BUILD = ROOT / "build" / "emulator_check"
+PROGRAMS = ("emulator_check", "emulator_check_ucontext")
 
 
 def tool(name: str) -> str | None:
@@ -34,7 +34,7 @@ def check_programs() -> Path:
     with (BUILD / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # other test processes wait here
         for command in (
-            [cmake, "-S", str(ROOT), "-B", str(BUILD), "-DSGEMM_SIMT_CHECK=ON", *generator],
+            [cmake, "-S", str(ROOT), "-B", str(BUILD), "-DSGEMM_EMULATOR_CHECK=ON", *generator],
             [cmake, "--build", str(BUILD), "--parallel", "2"],
         ):
             result = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -95,6 +95,6 @@ for row in runnable("cpu"):
 @pytest.mark.parametrize("seed", [1, 7, 4242])
 def test_shuffled_threads_change_nothing(seed: int) -> None:
     """The library itself: a row that leans on the order of its threads gives wrong numbers."""
-    result = python("-c", SHUFFLE_PROGRAM, TORCH_SGEMM_SIMT_SHUFFLE=str(seed))
+    result = python("-c", SHUFFLE_PROGRAM, TORCH_SGEMM_EMULATOR_SHUFFLE=str(seed))
     assert result.returncode == 0, result.stdout[-500:] + result.stderr[-3000:]
     assert result.stdout.split() == [row.name for row in runnable("cpu")]

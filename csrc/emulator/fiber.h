@@ -11,7 +11,7 @@
 #include <new>
 #include <utility>
 
-#if !defined(__x86_64__) || defined(SGEMM_SIMT_UCONTEXT)
+#if !defined(__x86_64__) || defined(SGEMM_EMULATOR_UCONTEXT)
 #define SIMT_UCONTEXT 1
 #include <ucontext.h>
 #endif
@@ -19,7 +19,7 @@
 #include <sanitizer/common_interface_defs.h>
 #endif
 
-namespace simt {
+namespace emulator {
 
 // Addresses at which one thread of control stopped.
 struct Stopped {
@@ -103,4 +103,4 @@ inline void prepare(Stopped& fiber, char* stack, void (*entry)()) {
 #endif
 }
 
-}  // namespace simt
+}  // namespace emulator

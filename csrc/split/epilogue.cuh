@@ -1,22 +1,10 @@
-// A tile of C: its place, the order of tiles, and the way of its sums to memory through the guard.
+// The epilogue: a tile's sums become D, through the guard.
 #pragma once
 #include "../common/activation.h"
-#include "../common/tile_order.cuh"
 #include "guard.cuh"
+#include "tile_shape.cuh"
 
 namespace sgemm::split {
-
-constexpr int kConsumers = 256;  // threads that hold a tile's sums, 64 each
-
-// The lanes of a warp may have parted before.
-__device__ __forceinline__ void sync_consumers() {
-  __syncwarp();
-  hopper::sync_some(1, kConsumers);
-}
-
-__device__ __forceinline__ TileIndex tile_at(const Job& job, int t) {
-  return sgemm::tile_at(t, job.a.tiles, job.b.tiles, job.group);
-}
 
 // D = f(x + beta C). Not where C is the sum of earlier pieces of k and the sum with x overflows.
 __device__ __forceinline__ bool store_element(const Problem& p, const float* c, float* d, float x) {
@@ -28,27 +16,6 @@ __device__ __forceinline__ bool store_element(const Problem& p, const float* c, 
   *d = activated(p.activation, x);
   return true;
 }
-
-// How the consumers share a tile of M x N: each warp has 16 rows of it, and of a tile 64 high half of the columns.
-template <int M, int N>
-struct TileShape {
-  static constexpr int kRows = M, kCols = N;
-  static constexpr int kSums = M * N / kConsumers;  // of a thread
-  static constexpr int kWarpCols = 2 * kSums;
-  static constexpr int kBands = kWarpCols / 32;  // a warp's columns, 32 at a time
-
-  // `t` counts the consumers' threads.
-  __device__ __forceinline__ static int warp_row(int t) { return (M == kTile ? t / 32 : t / 32 % (M / 16)) * 16; }
-  __device__ __forceinline__ static int warp_col(int t) { return M == kTile ? 0 : t / 32 / (M / 16) * kWarpCols; }
-  // Where the thread's element `e` lies in the tile.
-  __device__ __forceinline__ static int row(int t, int e) { return warp_row(t) + t % 32 / 4 + e / 2 % 2 * 8; }
-  __device__ __forceinline__ static int col(int t, int e) { return warp_col(t) + e / 4 * 8 + t % 4 * 2 + e % 2; }
-
-  static constexpr bool kHalfSize = M * N < kTile * kTile;
-  // Then blocks of a cluster may finish half a band each. What they mark lies in the slot of its own half.
-  static constexpr int kSlots = 4;
-  __device__ __forceinline__ static int band_of_slot(int slot) { return kHalfSize ? slot / 2 : slot; }
-};
 
 // Of a warp's 512 elements of a band, so many that fail are looked at one by one.
 constexpr uint32_t kFewOfBand = 64, kFewWithoutRecord = 16;
@@ -67,12 +34,12 @@ static __device__ __noinline__ uint32_t store_staged(const Job& job, TileIndex t
 // tensor cores wait, and a kernel of one tile a block waits for each of its instructions. All others go, a band of
 // columns at a time, through shared memory, so that lanes store neighbours, in short loops.
 template <class Shape>
-class TileOutput {
+class TileEpilogue {
  public:
   using Sums = float[Shape::kSums];
 
   // `words` of the tile's rows and columns. Of each warp's columns the block finishes `cols` from `first` on.
-  __device__ __forceinline__ TileOutput(const Job& job, const TileIndex& tile, const uint32_t (&words)[2][kTile],
+  __device__ __forceinline__ TileEpilogue(const Job& job, const TileIndex& tile, const uint32_t (&words)[2][kTile],
                                         int first, int cols, int t)
       : job_(job),
         words_(words),
@@ -376,23 +343,13 @@ class TileOutput {
   const float* c_;
 };
 
-// TileOutput::store_band(), a function of its own: the more code lies between what ordinary tiles run through, the
+// TileEpilogue::store_band(), a function of its own: the more code lies between what ordinary tiles run through, the
 // longer a short kernel waits for its instructions. Where registers are short, as in a fused kernel, a call costs more.
 template <class Shape>
 static __device__ __noinline__ uint32_t store_staged(const Job& job, TileIndex tile, const uint32_t (&words)[2][kTile],
                                                      int first, int cols, int t, const float* staged, int band,
                                                      int index) {
-  return TileOutput<Shape>(job, tile, words, first, cols, t).store_band(staged, band, index);
-}
-
-// Where bit `e` of thread `t`'s mask in a slot lies in the tile.
-template <class Shape>
-__device__ __forceinline__ int marked_row(int t, int e) {
-  return Shape::warp_row(t) + e;
-}
-template <class Shape>
-__device__ __forceinline__ int marked_col(int t, int slot) {
-  return Shape::warp_col(t) + Shape::band_of_slot(slot) * 32 + t % 32;
+  return TileEpilogue<Shape>(job, tile, words, first, cols, t).store_band(staged, band, index);
 }
 
 }  // namespace sgemm::split

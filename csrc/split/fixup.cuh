@@ -4,13 +4,13 @@
 //         writes its part of the sums, and the last to come adds them all up, in the order of k. Nobody waits for
 //         anybody, so it doesn't matter which blocks run at once.
 #pragma once
-#include "tile.cuh"
+#include "tile_shape.cuh"
 
 namespace sgemm::split {
 
 // `shared` counts the tiles left over. Returns whether this block was the last: it has the whole sums.
 template <int N>
-__device__ __forceinline__ bool add_up_parts(const Job& job, int shared, int part, float (&sum)[N], uint32_t& last,
+__device__ __forceinline__ bool fix_up(const Job& job, int shared, int part, float (&sum)[N], uint32_t& last,
                                              int t) {
   constexpr int kFours = N / 4;  // float4s of a thread
   float4* const parts =

@@ -1,7 +1,7 @@
 // The CPU build of every kernel, without torch, for AddressSanitizer and UndefinedBehaviorSanitizer.
 //
-//   simt_check all SEED      each row of the table on edge shapes, layouts, alpha and beta
-//   simt_check broken SEED   kernels that lack a barrier: the executor must expose them
+//   emulator_check all SEED      each row of the table on edge shapes, layouts, alpha and beta
+//   emulator_check broken SEED   kernels that lack a barrier: the emulator must expose them
 //
 // SEED orders the threads of a block between barriers; 0 leaves them in order.
 #include <cmath>
@@ -17,7 +17,7 @@
 
 #include "broken_kernels.h"
 #include "dispatch.h"
-#include "simt/executor.h"
+#include "emulator/emulator.h"
 
 namespace {
 
@@ -103,7 +103,7 @@ std::vector<Case> cases(const Kernel& kernel) {
 }
 
 int check_all() {
-  const sgemm::Backend backend = sgemm::simt_backend::backend();
+  const sgemm::Backend backend = sgemm::emulated_backend::backend();
   int failures = 0;
   for (const Kernel& kernel : backend.table) {
     if (!kernel.launch) continue;
@@ -116,10 +116,10 @@ int check_all() {
   return failures;
 }
 
-// Whether a kernel's result differs from the sound one's, or the executor stops it.
+// Whether a kernel's result differs from the sound one's, or the emulator stops it.
 bool exposed(const Kernel& kernel) {
   try {
-    return wrong_elements(sgemm::simt_backend::backend(), kernel, {1, 64, 64, 96, false, false, false, 0, 1, 0}) != 0;
+    return wrong_elements(sgemm::emulated_backend::backend(), kernel, {1, 64, 64, 96, false, false, false, 0, 1, 0}) != 0;
   } catch (const std::runtime_error& e) {
     std::printf("%s: %s\n", kernel.name, e.what());
     return true;
@@ -128,7 +128,7 @@ bool exposed(const Kernel& kernel) {
 
 int check_broken() {
   int failures = 0;
-  for (const Kernel& kernel : sgemm::simt_backend::broken_kernels()) {
+  for (const Kernel& kernel : sgemm::emulated_backend::broken_kernels()) {
     const bool sound = std::strcmp(kernel.name, "sound") == 0;
     const bool caught = exposed(kernel);
     std::printf("%-32s %s\n", kernel.name, caught ? "caught" : "passed");
@@ -142,9 +142,9 @@ int check_broken() {
 int main(int argc, char** argv) {
   const std::string mode = argc == 3 ? argv[1] : "";
   if (mode != "all" && mode != "broken") {
-    std::fprintf(stderr, "usage: simt_check all|broken SEED\n");
+    std::fprintf(stderr, "usage: emulator_check all|broken SEED\n");
     return 2;
   }
-  simt::set_shuffle(static_cast<unsigned>(std::strtoul(argv[2], nullptr, 10)));
+  emulator::set_shuffle(static_cast<unsigned>(std::strtoul(argv[2], nullptr, 10)));
   return (mode == "all" ? check_all() : check_broken()) ? 1 : 0;
 }

@@ -1,8 +1,8 @@
-// Runs a grid of blocks of threads on the CPU (executor.cpp); cuda_on_cpu.h gives it CUDA's vocabulary.
+// Runs a grid of blocks of threads on the CPU (emulator.cpp); cuda_on_cpu.h gives it CUDA's vocabulary.
 #pragma once
 #include <functional>
 
-namespace simt {
+namespace emulator {
 
 struct Index {
   unsigned x, y, z;
@@ -24,7 +24,7 @@ void launch(unsigned blocks, Index threads, const Body& body);
 void barrier();
 
 // With a seed other than 0, a block's threads run in an order drawn anew between any two barriers: a kernel that lacks
-// a barrier then gives wrong results. Starts as the environment variable TORCH_SGEMM_SIMT_SHUFFLE, or 0.
+// a barrier then gives wrong results. Starts as the environment variable TORCH_SGEMM_EMULATOR_SHUFFLE, or 0.
 void set_shuffle(unsigned seed);
 
-}  // namespace simt
+}  // namespace emulator

@@ -6,7 +6,7 @@
 //         begins, else when it is done. Barriers count arrivals and bytes. Nobody waits for a cluster's barrier, whose
 //         fence would wait for everything that is under way.
 #pragma once
-#include "tile.cuh"
+#include "tile_shape.cuh"
 
 namespace sgemm::split {
 
@@ -43,7 +43,7 @@ __device__ __forceinline__ void announce_mailboxes(ClusterBarriers& barriers, in
 }
 
 template <class R, int BLOCKS, int N>
-__device__ __forceinline__ void add_up_cluster(ClusterBarriers& barriers, float (&sum)[N], char* ring, int t,
+__device__ __forceinline__ void reduce_cluster(ClusterBarriers& barriers, float (&sum)[N], char* ring, int t,
                                                uint32_t rank) {
   constexpr int kShare = N / BLOCKS;
   static_assert(kShare * kConsumers * sizeof(float) <= R::kStageBytes && BLOCKS - 1 <= R::kStages);
