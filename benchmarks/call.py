@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
                     }
                 )
     columns, rows = cells(session.record)
-    tables.show("Microseconds a call from Python", columns, rows)
+    tables.show("Microseconds per call from Python", columns, rows)
     _, status = session.finish()
     session.show_recorded(show_recorded)
     return status

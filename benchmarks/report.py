@@ -142,14 +142,15 @@ def _seeds_tables(found: dict, _: Path) -> str:
 def _call_table(found: dict, _: Path) -> str:
     columns, rows = call.cells(found)
     rows = [[f"`{row[0]}`", *row[1:]] for row in rows]
-    head = "Microseconds a call from Python, launch included: median (range of the turns).\n\n"
+    head = "Microseconds per call from Python, launch included: median (range of the turns).\n\n"
     return head + tables.markdown(columns, rows)
 
 
 def _models_table(found: dict, _: Path) -> str:
     columns, rows = models.cells(found)
     head = (
-        f"Milliseconds a step, median (10 % … 90 %), attention `{found['options']['attention']}`. "
+        "Milliseconds per step, median (10 % … 90 %), attention "
+        f"`{found['options']['attention']}`. "
         "Errors against float64, max / mean, in units of 2⁻²⁴ of the root mean square of the "
         "output, or of all gradients.\n\n"
     )

@@ -4,7 +4,7 @@
 
 namespace sgemm {
 
-// Asked once a device, then remembered. Throws std::runtime_error.
+// Asked once per device, then remembered. Throws std::runtime_error.
 const Device& cuda_device(int index);
 
 // The one that launches go to: PyTorch may not have told the CUDA runtime yet which it takes for the current one.

@@ -200,7 +200,7 @@ class Term:
     k: int = 32
 
 
-# Of docs/split.md, for the rows of two float16 an element.
+# Of docs/split.md, for the rows of two float16 per element.
 TERMS = {
     "writing": Term(4),
     "lo_lo": Term(4),

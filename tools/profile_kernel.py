@@ -34,7 +34,7 @@ METRICS = {
     "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum": "FFMA executed (threads)",
     "sm__throughput.avg.pct_of_peak_sustained_elapsed": "SM throughput",
     "sm__warps_active.avg.pct_of_peak_sustained_active": "occupancy reached",
-    "launch__registers_per_thread": "registers a thread",
+    "launch__registers_per_thread": "registers per thread",
 }
 # The profiled program: one product outside the profile for set-up, one inside it.
 PROGRAM = """

@@ -46,7 +46,7 @@ class _Planes(NamedTuple):
 class PackedMatrix:
     """A matrix ``b`` beside its float16 planes, as :func:`pack` makes it.
 
-    The planes take 4 bytes an element. ``b`` itself is kept: what the guard of the split family
+    The planes take 4 bytes per element. ``b`` itself is kept: what the guard of the split family
     marks is computed again from it, and products that its planes don't make faster read it. A copy,
     also a pickled one, is packed anew.
     """

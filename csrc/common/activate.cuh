@@ -1,4 +1,4 @@
-// The activation of a product whose kernel leaves it out, in place. Bound by memory: 8 bytes an element.
+// The activation of a product whose kernel leaves it out, in place. Bound by memory: 8 bytes per element.
 #pragma once
 #include "activation.h"
 #include "launch.h"

@@ -86,7 +86,7 @@ void launch_overlapping(void (*kernel)(Params...), int64_t blocks, dim3 threads,
 }
 #endif
 
-// One block a tile of C.
+// One block per tile of C.
 template <class... Params>
 void launch_tiles(void (*kernel)(Params...), int bm, int bn, dim3 threads, const Problem& p, const Context& context) {
   const int64_t blocks = ceil_div(p.m, bm) * ceil_div(p.n, bn) * p.batch;

@@ -8,7 +8,7 @@ namespace sgemm {
 
 using cuda_backend::check, cuda_backend::launch;
 
-// Raises a kernel's limit of shared memory, once a device. `prepared` is the kernel's own.
+// Raises a kernel's limit of shared memory, once per device. `prepared` is the kernel's own.
 inline void allow_shared_bytes(const void* kernel, int bytes, std::atomic<uint64_t>& prepared) {
   int device;
   check(cudaGetDevice(&device), "cudaGetDevice");

@@ -2,7 +2,7 @@
 // zeros.
 //
 // A 32 x 32 tile goes through shared memory, so that both sides are coalesced whichever way the source runs; the
-// padding column keeps the transposed reads free of bank conflicts. Bound by memory: 8 bytes an element.
+// padding column keeps the transposed reads free of bank conflicts. Bound by memory: 8 bytes per element.
 #pragma once
 #include "dependent_launch.cuh"
 #include "launch.h"

@@ -18,10 +18,10 @@
 #if !defined(SIMT_UCONTEXT)
 asm(R"(
 .text
-.globl simt_switch_stacks
-.hidden simt_switch_stacks
-.type simt_switch_stacks, @function
-simt_switch_stacks:
+.globl emulator_switch_stacks
+.hidden emulator_switch_stacks
+.type emulator_switch_stacks, @function
+emulator_switch_stacks:
   pushq %rbp
   pushq %rbx
   pushq %r12
@@ -37,7 +37,7 @@ simt_switch_stacks:
   popq %rbx
   popq %rbp
   ret
-.size simt_switch_stacks, .-simt_switch_stacks
+.size emulator_switch_stacks, .-emulator_switch_stacks
 )");
 #endif
 
@@ -118,8 +118,9 @@ void Block::run(unsigned index, unsigned blocks, Index threads, const Body& body
       done += fibers_[i].done;
     }
     if (done && done < count)
-      throw std::runtime_error("emulator: " + std::to_string(done) + " of " + std::to_string(count) + " threads of block " +
-                               std::to_string(index) + " ended while the others wait at a barrier");
+      throw std::runtime_error("emulator: " + std::to_string(done) + " of " + std::to_string(count) +
+                               " threads of block " + std::to_string(index) +
+                               " ended while the others wait at a barrier");
   }
 }
 

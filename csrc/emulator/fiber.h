@@ -34,7 +34,7 @@ struct Stopped {
 };
 
 #if !defined(SIMT_UCONTEXT)
-extern "C" void simt_switch_stacks(void** save, void* load);
+extern "C" void emulator_switch_stacks(void** save, void* load);
 #endif
 
 // Stops the running thread of control as `from` and goes on where `to` stopped. `last` says that `from` never returns.
@@ -47,7 +47,7 @@ inline void switch_to(Stopped& from, Stopped& to, bool last = false) {
 #if defined(SIMT_UCONTEXT)
   swapcontext(&from.registers, &to.registers);
 #else
-  simt_switch_stacks(&from.stack_pointer, to.stack_pointer);
+  emulator_switch_stacks(&from.stack_pointer, to.stack_pointer);
 #endif
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_finish_switch_fiber(from.fake_stack, &to.stack, &to.stack_size);
@@ -94,8 +94,8 @@ inline void prepare(Stopped& fiber, char* stack, void (*entry)()) {
   fiber.registers.uc_link = nullptr;
   makecontext(&fiber.registers, entry, 0);
 #else
-  // As simt_switch_stacks leaves a stack: six registers, the address to return to, and above it 8 bytes, so that the
-  // entry finds the alignment that a call would give it.
+  // As emulator_switch_stacks leaves a stack: six registers, the address to return to, and above it 8 bytes, so that
+  // the entry finds the alignment that a call would give it.
   const uintptr_t top = (reinterpret_cast<uintptr_t>(stack) + Stacks::kSize) & ~uintptr_t{15};
   void** sp = reinterpret_cast<void**>(top) - 2;
   *sp = reinterpret_cast<void*>(entry);

@@ -4,7 +4,7 @@
 //         that six 16-byte reads serve 128 FFMAs, and a step's fragments are read while the one before is multiplied.
 //         Of an FFMA's three operands one comes from the register file's cache: rows are walked to and fro.
 // Block:  persistent, two warpgroups that multiply, and one thread that keeps a ring of stages filled by tensor maps.
-//         Both operands lie along m or n there, 32 of k a stage; what lies otherwise is copied first.
+//         Both operands lie along m or n there, 32 of k per stage; what lies otherwise is copied first.
 // Order:  whole tiles as long as all blocks have equally many; blocks share those left over evenly along k, and the
 //         last to come adds the parts up, in the order of k. Nobody waits for another block.
 // Small problems: tiles of 128 x 128. Two groups of warps share each stage's k, and a cluster's blocks the stages; of

@@ -5,7 +5,7 @@
 namespace sgemm::ieee {
 
 struct Large {
-  static constexpr const char* kIdea = "large tiles fed by bulk copies, 8 x 16 a thread; tiles left over are shared";
+  static constexpr const char* kIdea = "large tiles fed by bulk copies, 8 x 16 per thread; tiles left over are shared";
   static constexpr const char* kSource = "ieee/large_sm90a.cu";
   static constexpr int BM = 256, BN = 128, BK = 32, TM = 8, TN = 16;
   static constexpr int kThreads = BM * BN / (TM * TN);  // that multiply

@@ -88,10 +88,10 @@ static __device__ __noinline__ void redo_parts(const LargeJob& job, int tile, in
 // thread of which some are not finite leaves that for later, and `part` in `redo`: here it would cost the loop its
 // registers.
 __device__ __forceinline__ bool fix_up(const LargeJob& job, const LargePart& part, LargeSums& sum, bool& last,
-                                             LargePart& redo, int t) {
+                                       LargePart& redo, int t) {
   constexpr int kSums = kLargeSums, kThreads = Large::kThreads, kFloats = kSums * kThreads;
   constexpr int kAtOnce = 64;  // reads: one after the other, each would wait for memory
-  float (&all)[kSums] = reinterpret_cast<float (&)[kSums]>(sum);
+  float(&all)[kSums] = reinterpret_cast<float(&)[kSums]>(sum);
   float* const parts = job.parts + int64_t{part.place} * kFloats + t;
   // One by one: stored in fours, sums would lie in the register bank of what they are multiplied from.
 #pragma unroll
@@ -119,7 +119,7 @@ __device__ __forceinline__ bool fix_up(const LargeJob& job, const LargePart& par
   return false;
 }
 
-// Room for a warp's 4 x 4 sums a lane, on their way to memory.
+// Room for a warp's 4 x 4 sums per lane, on their way to memory.
 struct LargeStaging {
   static constexpr int kRows = 16, kCols = 32, kPitch = kCols + 4;  // rows begin in different banks
   alignas(16) float sums[kRows][kPitch];

@@ -19,7 +19,7 @@ constexpr double kReadAlongK = 0.93, kReadAlongM = 0.9, kReadAlongM16 = 0.475;
 constexpr double kFfmaAlongK = 0.35, kFfmaAcrossB = 0.21, kFfmaAcrossWideB = 0.225, kFfmaAlongM = 0.29;
 constexpr double kBlockBandwidth = 42e9;  // that a block reads with, when it is alone
 constexpr double kScattered = 1.43;       // elements that are not read 16 bytes at a time
-constexpr int64_t kResident = 2;          // blocks an SM
+constexpr int64_t kResident = 2;          // blocks per SM
 constexpr int64_t kShortestPart = 256;    // of k, of a block
 
 }  // namespace

@@ -1,6 +1,6 @@
 // Products with few columns (or few rows, transposed): bound by reading A once.
 //
-// Idea:   A goes straight from memory to registers, 16 bytes a thread, and each element meets all of B's columns
+// Idea:   A goes straight from memory to registers, 16 bytes per thread, and each element meets all of B's columns
 //         there; B, which is small, waits in shared memory. Where A runs along k, a warp owns rows and its lanes parts
 //         of k, which are added up by shuffles; where A runs along m, a lane owns four rows and the warps take turns
 //         in k.
@@ -232,7 +232,7 @@ __device__ __forceinline__ float4 add_fours(const float4& x, const float4& y, co
   return make_float4(add(x.x, y.x), add(x.y, y.y), add(x.z, y.z), add(x.w, y.w));
 }
 
-// Adds up the warps' parts, (WIDTH, four rows a lane), to (WIDTH, rows): one after the other.
+// Adds up the warps' parts, (WIDTH, four rows per lane), to (WIDTH, rows): one after the other.
 template <int WIDTH, class Add>
 __device__ __forceinline__ void add_up_warps(const float4 (&part)[WIDTH], float* sums, int warp, int lane,
                                              const Add& add) {

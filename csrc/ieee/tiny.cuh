@@ -15,7 +15,7 @@
 namespace sgemm::SGEMM_BACKEND {
 
 struct Tiny {
-  static constexpr const char* kIdea = "many tiny products a block, every element read once and at once";
+  static constexpr const char* kIdea = "many tiny products per block, every element read once and at once";
   static constexpr const char* kSource = "ieee/tiny.cuh";
   static constexpr ieee::TinyClass kLargest = ieee::kTinyClasses[ieee::kTinyCount - 1];
   static constexpr int BM = kLargest.size, BN = BM, BK = BM, TM = kLargest.tm, TN = kLargest.tn;

@@ -9,7 +9,7 @@ struct TinyClass {
   int size;
   int tm, tn;  // thread tile
   int products;
-  int resident;  // blocks an SM, by shared memory and by registers
+  int resident;  // blocks per SM, by shared memory and by registers
 
   constexpr int threads_of_product() const { return size / tm * (size / tn); }
   constexpr int threads() const { return products * threads_of_product(); }

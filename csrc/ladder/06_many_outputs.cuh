@@ -12,7 +12,7 @@ namespace sgemm::SGEMM_BACKEND {
 
 template <int BM_, int BN_, int BK_, int ROWS, int COLS, int UNROLL>
 struct ManyOutputs {
-  static constexpr const char* kIdea = "several elements a thread, a block apart";
+  static constexpr const char* kIdea = "several elements per thread, a block apart";
   static constexpr const char* kSource = "ladder/06_many_outputs.cuh";
   static constexpr int BM = BM_, BN = BN_, BK = BK_, TM = ROWS, TN = COLS;
   static constexpr int X = BN / COLS, Y = BM / ROWS;  // threads along n and m

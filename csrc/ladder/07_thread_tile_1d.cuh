@@ -1,4 +1,4 @@
-// A column of TM neighbouring elements a thread, and a tile that is short along k.
+// A column of TM neighbouring elements per thread, and a tile that is short along k.
 //
 // Idea:   an element of B's tile, held in a register, serves TM multiply-adds. BK is much smaller than BM and BN: a
 //         larger tile of C (less traffic) fits into the same shared memory.
@@ -11,7 +11,7 @@ namespace sgemm::SGEMM_BACKEND {
 
 template <int BM_, int BN_, int BK_, int TM_>
 struct ThreadTile1d {
-  static constexpr const char* kIdea = "a column of neighbouring elements a thread, short tiles along k";
+  static constexpr const char* kIdea = "a column of neighbouring elements per thread, short tiles along k";
   static constexpr const char* kSource = "ladder/07_thread_tile_1d.cuh";
   static constexpr int BM = BM_, BN = BN_, BK = BK_, TM = TM_, TN = 1;
   static constexpr int kThreads = BM * BN / TM;

@@ -15,7 +15,7 @@ struct ThreadTile2d {
   static constexpr const char* kSource = "ladder/09_thread_tile_2d.cuh";
   static constexpr int BM = BM_, BN = BN_, BK = BK_, TM = TM_, TN = TN_;
   static constexpr int kThreads = (BM / TM) * (BN / TN);
-  static constexpr int kBlocks = kThreads == 256 ? 2 : 1;  // an SM: 128 registers a thread at most
+  static constexpr int kBlocks = kThreads == 256 ? 2 : 1;  // an SM: 128 registers per thread at most
   static constexpr Reads kReads = Reads::kAnyStrides;
   static_assert(BM % TM == 0 && BN % TN == 0, "the threads' tiles fill the block's");
   static_assert(BM * BK % kThreads == 0 && BK * BN % kThreads == 0, "the threads copy whole tiles");

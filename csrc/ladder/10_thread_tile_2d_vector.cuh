@@ -15,7 +15,7 @@ struct ThreadTile2dVector {
   static constexpr const char* kSource = "ladder/10_thread_tile_2d_vector.cuh";
   static constexpr int BM = BM_, BN = BN_, BK = BK_, TM = TM_, TN = TN_;
   static constexpr int kThreads = (BM / TM) * (BN / TN);
-  static constexpr int kBlocks = kThreads == 256 ? 2 : 1;  // an SM: 128 registers a thread at most
+  static constexpr int kBlocks = kThreads == 256 ? 2 : 1;  // an SM: 128 registers per thread at most
   static constexpr Reads kReads = Reads::kAlignedRows;
   static_assert(BM % TM == 0 && BN % TN == 0 && TM % 4 == 0 && TN % 4 == 0, "the threads' tiles fill the block's");
   static_assert(BM * BK % (4 * kThreads) == 0 && BK * BN % (4 * kThreads) == 0, "the threads copy whole tiles");

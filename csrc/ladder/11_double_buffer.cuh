@@ -1,4 +1,4 @@
-// Two buffers for the tiles, one barrier a step, and the next tiles on their way during the arithmetic.
+// Two buffers for the tiles, one barrier per step, and the next tiles on their way during the arithmetic.
 //
 // Idea:   a step writes the buffer that the last step did not read, so the barrier behind the arithmetic goes; the
 //         prefetch into registers of 08 hides the wait for memory. A thread's 8 x 8 elements are four quads of 4 x 4,
@@ -12,11 +12,11 @@ namespace sgemm::SGEMM_BACKEND {
 
 template <int UNROLL>
 struct DoubleBuffer {
-  static constexpr const char* kIdea = "two shared buffers, one barrier a step";
+  static constexpr const char* kIdea = "two shared buffers, one barrier per step";
   static constexpr const char* kSource = "ladder/11_double_buffer.cuh";
   static constexpr int BM = 128, BN = 128, BK = 8, TM = 8, TN = 8;
   static constexpr int kThreads = (BM / TM) * (BN / TN);
-  static constexpr int kBlocks = kThreads == 256 ? 2 : 1;  // an SM: 128 registers a thread at most
+  static constexpr int kBlocks = kThreads == 256 ? 2 : 1;  // an SM: 128 registers per thread at most
   static constexpr Reads kReads = Reads::kAlignedRows;
   static_assert(BM * BK == 4 * kThreads && BK * BN == 4 * kThreads, "each thread copies one float4 of A and one of B");
   static void launch(const Problem& p, const Context& context);

@@ -16,7 +16,7 @@ struct RegisterBuffer {
   static constexpr int BM = BM_, BN = BN_, BK = BK_, TM = TM_, TN = TN_;
   static constexpr int X = BN / TN, Y = BM / TM;  // threads along n and m
   static constexpr int kThreads = X * Y;
-  static constexpr int kBlocks = kThreads == 256 ? 2 : 1;  // an SM: 128 registers a thread at most
+  static constexpr int kBlocks = kThreads == 256 ? 2 : 1;  // an SM: 128 registers per thread at most
   static constexpr Reads kReads = Reads::kAlignedRows;
   static_assert(BM % TM == 0 && BN % TN == 0 && TM % 4 == 0 && TN % 4 == 0, "the threads' quads fill the tile");
   static_assert(BK % 4 == 0, "fragments alternate, and a float4 of A stays in one row of the tile");

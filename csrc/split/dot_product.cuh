@@ -9,7 +9,7 @@ namespace sgemm::split {
 // Its sum by a warp, the same in all lanes. A sum that overflows is added up in the order of k, for another order may
 // overflow where that one doesn't; with Inf or NaN in the operands, products with these alone decide.
 static __device__ __noinline__ float dot_product(const float* a, int64_t a_step, const float* b, int64_t b_step,
-                                                  int64_t depth) {
+                                                 int64_t depth) {
   const int lane = threadIdx.x % 32;
   const auto add_up = [](float x) {
     for (int o = 16; o; o /= 2) x += __shfl_xor_sync(~0u, x, o);

@@ -40,7 +40,7 @@ class TileEpilogue {
 
   // `words` of the tile's rows and columns. Of each warp's columns the block finishes `cols` from `first` on.
   __device__ __forceinline__ TileEpilogue(const Job& job, const TileIndex& tile, const uint32_t (&words)[2][kTile],
-                                        int first, int cols, int t)
+                                          int first, int cols, int t)
       : job_(job),
         words_(words),
         rows_(&words[0][Shape::warp_row(t)]),
@@ -156,7 +156,7 @@ class TileEpilogue {
     }
   }
 
-  // Where neighbours can't be stored at once: a column a lane, by way of shared memory.
+  // Where neighbours can't be stored at once: a column per lane, by way of shared memory.
   __device__ __forceinline__ void store_singles(const Sums& sum, float* staging) const {
     const int lane = t_ % 32, r = lane / 4, j = lane % 4 * 2;
     const float upper = job_.p.alpha * word_scale(rows_[r]), lower = job_.p.alpha * word_scale(rows_[r + 8]);
@@ -237,7 +237,7 @@ class TileEpilogue {
     }
   }
 
-  // A column a lane, with a test of each element, and whatever the scales.
+  // A column per lane, with a test of each element, and whatever the scales.
   __device__ __forceinline__ uint32_t store_certified(const float* staged, int band, int lane, int index) const {
     const int col = band * 32 + lane, rows = inside(col) ? rows_left_ : 0;
     const uint32_t right = cols_[col];
@@ -336,9 +336,7 @@ class TileEpilogue {
   const TileIndex tile_;
   const int64_t row0_, col0_;  // of the warp
   const int rows_left_, cols_left_;
-  const struct {
-    int first, last;
-  } bands_;
+  const struct { int first, last; } bands_;
   float* d_;  // there
   const float* c_;
 };

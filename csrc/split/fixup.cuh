@@ -10,8 +10,7 @@ namespace sgemm::split {
 
 // `shared` counts the tiles left over. Returns whether this block was the last: it has the whole sums.
 template <int N>
-__device__ __forceinline__ bool fix_up(const Job& job, int shared, int part, float (&sum)[N], uint32_t& last,
-                                             int t) {
+__device__ __forceinline__ bool fix_up(const Job& job, int shared, int part, float (&sum)[N], uint32_t& last, int t) {
   constexpr int kFours = N / 4;  // float4s of a thread
   float4* const parts =
       job.part_sums + int64_t{shared} * job.parts * kFours * kConsumers + t;  // (parts, N / 4, threads)

@@ -72,8 +72,8 @@ __device__ __forceinline__ float power_of_two(int exponent) {  // of a normal fl
 }
 
 constexpr uint32_t kMagnitude = 0x7fffffff, kInfinity = 0x7f800000, kMinusInfinity = 0xff800000;
-// Thresholds that no element passes, both of them NaN: of rows that hold Inf, and of finite rows whose scale has changed
-// too much.
+// Thresholds that no element passes, both of them NaN: of rows that hold Inf, and of finite rows whose scale has
+// changed too much.
 constexpr uint32_t kInfRow = 0x7fd00000, kUncertainRow = 0x7fc00000;
 
 __device__ __forceinline__ uint32_t magnitude(float x) { return __float_as_uint(x) & kMagnitude; }
@@ -119,7 +119,7 @@ struct Magnitudes {
   }
 };
 
-// Four scaled elements' planes, two elements a word.
+// Four scaled elements' planes, two elements per word.
 template <class F>
 struct QuadPlanes {
   static constexpr int kPlanes = kPairs<F> == 1 ? 2 : 3;
@@ -130,7 +130,7 @@ struct QuadPlanes {
     F::split(v.z, v.w, zw);
   }
 
-  // 8 bytes a plane: the first plane of pair i at first + i * kPanelBytes, the second at second + i * kPanelBytes.
+  // 8 bytes per plane: the first plane of pair i at first + i * kPanelBytes, the second at second + i * kPanelBytes.
   __device__ __forceinline__ void store(char* first, char* second) const {
 #pragma unroll
     for (int i = 0; i < kPlanes; ++i)
@@ -175,8 +175,8 @@ __device__ __forceinline__ PanelPlace place_in_panel(int row, int k) {
 }
 
 // The exponent that a row is divided by, from the bits of its largest magnitude. Rows of very small elements don't come
-// up to the top: the factor must be a float. A row with Inf is redone, whatever its scale; products of a row with NaN are
-// NaN, and its scale is a plain one.
+// up to the top: the factor must be a float. A row with Inf is redone, whatever its scale; products of a row with NaN
+// are NaN, and its scale is a plain one.
 template <class F>
 __device__ __forceinline__ int row_exponent(uint32_t largest) {
   if (largest > kInfinity) return 0;
@@ -213,8 +213,8 @@ __device__ __forceinline__ bool is_nan_of_operands(float sum, uint32_t left, uin
 }
 
 // Whether the product of two such scales and of a plain alpha is a normal float, so that it has all of alpha's bits,
-// and what is multiplied by it, of up to 2^13 terms below 2^30, stays finite. Zeros, with the threshold -Inf, stay zeros
-// by any scale.
+// and what is multiplied by it, of up to 2^13 terms below 2^30, stays finite. Zeros, with the threshold -Inf, stay
+// zeros by any scale.
 constexpr int kLeastPlain = -59, kMostPlain = 36;
 __device__ __forceinline__ bool has_plain_scale(uint32_t word) {
   return static_cast<int>(word) < 0 || (word & 0xff) - (128 + kLeastPlain) <= kMostPlain - kLeastPlain;

@@ -298,8 +298,8 @@ struct AddStages {
   using F = Fp16x3;
   template <class ViewA, class ViewB, int N, class OnFull>
   __device__ __forceinline__ static void run(const Job&, OnlineShared<R::kStages>& shared, const ViewA& a,
-                                              const ViewB& b, PipelineState<R::kStages>& at, int t, int steps, float (&sum)[N],
-                                              const OnFull& on_full) {
+                                             const ViewB& b, PipelineState<R::kStages>& at, int t, int steps,
+                                             float (&sum)[N], const OnFull& on_full) {
     float fresh[N];
 #pragma unroll
     for (int e = 0; e < N; ++e) sum[e] = 0;
@@ -369,7 +369,8 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
 #pragma unroll 1
     for (int i = 0; i < Raw::kStages; ++i) load();
     float* staging = raw + Raw::kFloats;
-    consume<Fp16x3, R, OnlineScales<R>, AddStages<R>, A_ALONG_M, B_ALONG_N>(job, ring, staging, shared, t, scheduler, load);
+    consume<Fp16x3, R, OnlineScales<R>, AddStages<R>, A_ALONG_M, B_ALONG_N>(job, ring, staging, shared, t, scheduler,
+                                                                            load);
   }
 }
 

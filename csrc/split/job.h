@@ -34,10 +34,10 @@ struct Job {
   Operand a, b;
   int64_t k_all;    // of all slices
   int64_t k_slice;  // 0 if the batch entries are not slices
-  int steps;        // of k a tile
+  int steps;        // of k per tile
   int group;        // rows of tiles that are walked together, so that their panels stay in the L2 cache
   int tiles;
-  // Blocks take work tiles in turn: tiles, of which those from `whole` on are left over and shared by `parts` blocks each.
+  // Blocks take work tiles in turn: tiles, and of those from `whole` on, which are left over, one of `parts` parts.
   int work_tiles, whole, parts;
   bool quads, pairs;  // four, or two, neighbours of d, and of c if it is read, can be read and written at once
   bool

@@ -132,7 +132,7 @@ struct OnlineScales {
     }
     const uint32_t bits = uncertain ? uncertain : __float_as_uint(threshold) & ~0xffu;
     shared.agreed[operand][row] = with_step(bits | static_cast<uint32_t>(exponent + 128), word_step(coarsest));
-    float (&change)[2][kTile] = shared.change_to_agreed;
+    float(&change)[2][kTile] = shared.change_to_agreed;
     change[operand][row] = power_of_two(max(word_exponent(own) - exponent, -126));
     sync_consumers();
     multiply(change, true, true, t, sum);

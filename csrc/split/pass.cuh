@@ -4,7 +4,7 @@
 //         while its largest magnitude is found; then it is scaled and split. The planes come out as the product wants
 //         them in shared memory: panels of 128 rows x 32 of k, already swizzled, K-major or MN-major as the source
 //         runs, so that the product loads a panel with one plain bulk copy and nothing is ever transposed.
-// Bound:  memory: 4 bytes an element in, 4 (8 for three planes) out.
+// Bound:  memory: 4 bytes per element in, 4 (8 for three planes) out.
 #pragma once
 #include "../common/async_copy.cuh"
 #include "guard.cuh"
@@ -316,7 +316,7 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
     }
     hopper::wait(&scratch.maxima_here, 0);
   }
-  const uint32_t (*maxima)[kStrip] = blocks > 1 ? scratch.of_block : scratch.of_warp;
+  const uint32_t(*maxima)[kStrip] = blocks > 1 ? scratch.of_block : scratch.of_warp;
   const int rows = blocks > 1 ? blocks : THREADS / 32;
 #pragma unroll 4
   for (int b = 0; b < rows; ++b) {

@@ -5,7 +5,7 @@
 namespace sgemm::split {
 
 inline constexpr int kTile = 128;  // rows of a panel; the most rows and columns of a block's tile of C
-inline constexpr int kStep = 32;   // of k a stage of the product
+inline constexpr int kStep = 32;   // of k per stage of the product
 // Of k, whose products are added up in the tensor cores: the longer one where additions would cost time, for more than
 // one of them.
 inline constexpr int kWindow = 32, kLongWindow = 64;
@@ -17,13 +17,13 @@ inline constexpr int kPanelBytes = kTile * kRowBytes;
 struct Fp16x3;
 struct Bf16x6;
 template <class F>
-inline constexpr int kPairs = 1;  // of 16-bit planes an operand
+inline constexpr int kPairs = 1;  // of 16-bit planes per operand
 template <>
 inline constexpr int kPairs<Bf16x6> = 2;
 
 // What the family's rows differ in.
 struct Shape {
-  int pairs;           // of 16-bit planes an operand
+  int pairs;           // of 16-bit planes per operand
   int products;        // 16-bit products for one of float32
   bool fused;          // no planes in memory: the kernel of the product splits as well
   int tile_m, tile_n;  // of a block's tile of C: 128 x 128, 128 x 64 or 64 x 128

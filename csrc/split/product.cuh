@@ -5,7 +5,7 @@
 //         float32 one in the ordinary way, while the tensor cores work on the corrections, which are 2^11 times
 //         smaller (2^8 in bfloat16) and have an accumulator of their own.
 // Block:  a persistent block of three warpgroups works on 128 x 128 tiles. One thread of the first keeps a ring of
-//         stages filled with bulk copies; each of the others owns 64 x 128 of the tile: 192 accumulators a thread.
+//         stages filled with bulk copies; each of the others owns 64 x 128 of the tile: 192 accumulators per thread.
 //         Tiles of half the size are for small problems, and for those that have no more rows or columns.
 // Bound:  the tensor cores (256 cycles for a 16-bit product of a stage) and the chip's power.
 // Small problems: the blocks of a cluster share a tile, each with a part of k; each finishes a part of the columns.
@@ -116,7 +116,7 @@ __device__ void produce(const Job& job, char* ring, ProductShared& shared, const
     PanelSource<F, Shape::kCols> b(job, job.b, tile.batch, tile.col, work.step0);
     constexpr int kWordsA = Shape::kRows * sizeof(uint32_t), kWordsB = Shape::kCols * sizeof(uint32_t);
     uint64_t* const words_full = &shared.words_full[words.stage];
-    uint32_t (&to)[2][kTile] = shared.words[words.stage];
+    uint32_t(&to)[2][kTile] = shared.words[words.stage];
     hopper::wait(&shared.words_empty[words.stage], words.parity ^ 1);
     shared.tiles[words.stage] = tile;
     hopper::arrive_expecting(words_full, kWordsA + kWordsB);
@@ -195,8 +195,8 @@ template <class F, class R>
 struct KeepCorrections {
   template <class ViewA, class ViewB, int N, class OnFull>
   __device__ __forceinline__ static void run(const Job& job, ProductShared& shared, const ViewA& a, const ViewB& b,
-                                              PipelineState<R::kStages>& at, int t, int steps, float (&correction)[N],
-                                              const OnFull& on_full) {
+                                             PipelineState<R::kStages>& at, int t, int steps, float (&correction)[N],
+                                             const OnFull& on_full) {
     const bool leader = t % 32 == 0;
     float fresh[N], sum[N];
 #pragma unroll
@@ -275,7 +275,7 @@ __device__ void consume(const Job& job, char* ring, float* staging, typename Sca
       if (work.part >= 0 && !fix_up(job, work.tile - job.whole, work.part, sum, shared.last, t)) break;
     const int cols = Shape::kWarpCols >> blocks / 2, first = static_cast<int>(rank) * cols;
     const TileEpilogue<Shape> output(job, shared.tiles[words.stage], Scales::words(shared, words.stage, blocks), first,
-                                   cols, hopper::opaque(t));
+                                     cols, hopper::opaque(t));
     const uint32_t mark = output.template store<Scales::kKnown>(sum, staging, work.tile);
     if (__builtin_expect(mark != 0, false)) output.leave_words(&job.words[int64_t{work.tile} * 2 * kTile]);
     __syncwarp();  // all lanes have read the words
@@ -307,8 +307,8 @@ __global__ void __launch_bounds__(kProductThreads, 1) split_product(const __grid
     hopper::acquire_registers<232>();
     hopper::wait_for_predecessor();
     float* staging = reinterpret_cast<float*>(ring + R::kBytes);
-    consume<F, R, FixedScales, KeepCorrections<F, R>, A_ALONG_M, B_ALONG_N>(job, ring, staging, shared,
-                                                                            threadIdx.x - 128, TileScheduler(job), [] {});
+    consume<F, R, FixedScales, KeepCorrections<F, R>, A_ALONG_M, B_ALONG_N>(
+        job, ring, staging, shared, threadIdx.x - 128, TileScheduler(job), [] {});
   }
 }
 

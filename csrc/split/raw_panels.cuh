@@ -65,8 +65,8 @@ template <bool ALONG_MN, int ROWS, int STAGES>
 class RawReader {
  public:
   // `panels`: STAGES of them. `full`: a barrier each.
-  __device__ __forceinline__ RawReader(const Job& job, bool of_b, float* panels, uint64_t* full, const TileScheduler& scheduler,
-                                       int t)
+  __device__ __forceinline__ RawReader(const Job& job, bool of_b, float* panels, uint64_t* full,
+                                       const TileScheduler& scheduler, int t)
       : job_(job),
         x_(of_b ? job.b : job.a),
         panels_(panels),
@@ -165,7 +165,8 @@ struct PanelLoader {
   }
 
   // The next panels, to the place of those that were used up longest ago.
-  __device__ __forceinline__ void load(const Job& job, const RawMaps& maps, float* panels, const TileScheduler& scheduler) {
+  __device__ __forceinline__ void load(const Job& job, const RawMaps& maps, float* panels,
+                                       const TileScheduler& scheduler) {
     if (tile >= job.tiles) return;
     load<A_ALONG_M, R::kFloatsA>(job.a, maps.a, panels, row, 0);
     load<B_ALONG_N, R::kFloatsB>(job.b, maps.b, panels + R::kStages * R::kFloatsA, col, 1);

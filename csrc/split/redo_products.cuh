@@ -6,7 +6,7 @@
 // Block:  of a tile that a cluster's blocks finished in parts, each computes the columns of its own part, all of k.
 // Calls:  a function of its own, so that the kernels in which it may be needed are what they would be without it. wgmma
 //         would not do: ptxas would have its products in the caller wait for each other.
-// Bound:  the tensor cores, six products a step; in parts, the threads that split.
+// Bound:  the tensor cores, six products per step; in parts, the threads that split.
 #pragma once
 #include "../common/activation.h"
 #include "../common/async_copy.cuh"
@@ -23,7 +23,7 @@ struct Corner {
 
 // The marked elements of a tile, in shared memory.
 struct Marks {
-  uint32_t bits[kTile][kTile / 32];  // one an element
+  uint32_t bits[kTile][kTile / 32];  // one per element
   uint32_t words[2][kTile];          // of the tile's rows and columns
   uint32_t counts[2], extreme;
 
@@ -166,7 +166,7 @@ __device__ __forceinline__ void multiply_stage(uint32_t stage, int first_row, in
 #pragma unroll
     for (int plane = 0; plane < 3; ++plane)
       load_matrices(a[half][plane], address(stage, R::kRows, first_row + lane % 16, plane, half * 2 + lane / 16));
-  // Two blocks of columns and both halves at once: four chains of products that don't wait for each other.
+      // Two blocks of columns and both halves at once: four chains of products that don't wait for each other.
 #pragma unroll
   for (int n = 0; n < COLS; n += 16) {
     uint32_t b[2][3][4];
@@ -185,7 +185,7 @@ __device__ __forceinline__ void multiply_stage(uint32_t stage, int first_row, in
         for (int j = 0; j < 2; ++j)
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
-            const uint32_t (&x)[4] = a[half][i], (&y)[4] = b[j][order - i];
+            const uint32_t(&x)[4] = a[half][i], (&y)[4] = b[j][order - i];
             multiply<__nv_bfloat16>(fresh[j][half], x[0], x[1], x[2], x[3], y[half * 2], y[half * 2 + 1]);
           }
 #pragma unroll
@@ -223,7 +223,7 @@ static __device__ __noinline__ void redo_products(const Job& job, const Corner& 
   float sum[R::kSums];
 #pragma unroll
   for (int e = 0; e < R::kSums; ++e) sum[e] = 0;
-  // A step is copied two turns before its products, and split in between.
+    // A step is copied two turns before its products, and split in between.
 #pragma unroll 1
   for (int step = -2; step < steps; ++step) {
     if (step >= -1 && step + 1 < steps) {

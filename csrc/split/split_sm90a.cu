@@ -116,7 +116,8 @@ void launch_persistent(int threads, int bytes, int sms, int cluster, Stream stre
   allow_shared_bytes(reinterpret_cast<const void*>(KERNEL), bytes, prepared);
   // Where waves are of whole tiles, no more blocks than the last wave needs: the rest of the power is for their clock.
   const int64_t most = sms / cluster, waves = ceil_div(int64_t{job.work_tiles}, most);
-  const int64_t clusters = job.parts > 1 ? std::min<int64_t>(job.work_tiles, most) : ceil_div(int64_t{job.work_tiles}, waves);
+  const int64_t clusters =
+      job.parts > 1 ? std::min<int64_t>(job.work_tiles, most) : ceil_div(int64_t{job.work_tiles}, waves);
   launch(KERNEL, clusters * cluster, threads, bytes, cluster, true, stream, job, params...);
 }
 

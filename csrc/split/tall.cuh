@@ -66,12 +66,11 @@ __global__ void __launch_bounds__(32 * kTallTiles[TILE].warps, 1) split_tall(con
       float sums[8];
       multiply_rows<kSteps>(planes, b, sums);
       const int at = first + lane % 4 * 4;
-      uint32_t failed = 0;  // a bit an element
+      uint32_t failed = 0;  // a bit per element
       if (__builtin_expect(plain, true))
         output.scale(rows, *reinterpret_cast<const uint4*>(panel.words + at), sums);
       else
-        failed = output.certify(rows, first, &panel.words[at], &panel.of_others[at], some_small, plain_scales,
-                                sums);
+        failed = output.certify(rows, first, &panel.words[at], &panel.of_others[at], some_small, plain_scales, sums);
       if (__builtin_expect(job.more, false)) failed |= output.add(rows, first, sums);
       if (__builtin_expect(plain && !job.more, true) || !__any_sync(~0u, failed)) {
         output.store(rows, first, sums);

@@ -19,7 +19,7 @@ struct TallRows {
 // What a warp has in shared memory of the tile under way.
 struct TallWarp {
   alignas(8) float rows_of_others[TallTile::kRows];  // of rows with small elements, as split_rows() leaves it
-  TallEntry uncertain;                    // if something is
+  TallEntry uncertain;                               // if something is
 };
 
 // A lane's sums on their way to D, through the guard.
@@ -27,7 +27,7 @@ class TallEpilogue {
  public:
   // `staged`: the warp's place for a tile on its way.
   __device__ __forceinline__ TallEpilogue(const TallJob& job, uint32_t entry, int64_t n0, float* staged,
-                                        TallWarp& shared)
+                                          TallWarp& shared)
       : job_(job),
         entry_(entry),
         staged_(staged),

@@ -278,8 +278,7 @@ struct TallPanel : TallColumns {
     most = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(most)));
 #pragma unroll
     for (int h = 0; h < 2; ++h)
-      if (word_threshold(of_rows[h]) > most)
-        of_rows[h] = with_threshold(of_rows[h], most);
+      if (word_threshold(of_rows[h]) > most) of_rows[h] = with_threshold(of_rows[h], most);
   }
 
   // Columns from n0 on. Returns what all of them are, once it is filled.

@@ -1,8 +1,9 @@
 // What the guard has not certified of tall tiles, computed again: a few elements of a tile are dot products, groups of
 // columns with more of them come from three bfloat16, which have float32's range.
 //
-// Idea:   the warp reads its 16 rows once more, a step of k at a time, and of B what a lane holds of the step's operand,
-//         for the block's panel in shared memory has float16s. What these don't certify either are dot products.
+// Idea:   the warp reads its 16 rows once more, a step of k at a time, and of B what a lane holds of the step's
+//         operand, for the block's panel in shared memory has float16s. What these don't certify either are dot
+//         products.
 // Bound:  the instruction caches, as long as few tiles come here: so the loop over k is not unrolled, and one code is
 //         for all depths.
 #pragma once

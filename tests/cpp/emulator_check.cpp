@@ -119,7 +119,8 @@ int check_all() {
 // Whether a kernel's result differs from the sound one's, or the emulator stops it.
 bool exposed(const Kernel& kernel) {
   try {
-    return wrong_elements(sgemm::emulated_backend::backend(), kernel, {1, 64, 64, 96, false, false, false, 0, 1, 0}) != 0;
+    return wrong_elements(sgemm::emulated_backend::backend(), kernel, {1, 64, 64, 96, false, false, false, 0, 1, 0}) !=
+           0;
   } catch (const std::runtime_error& e) {
     std::printf("%s: %s\n", kernel.name, e.what());
     return true;

@@ -13,14 +13,14 @@ using namespace sgemm::split;
 
 namespace {
 
-#define REQUIRE(condition)                                                                                            \
-  do {                                                                                                                \
-    if (!(condition)) {                                                                                               \
-      std::printf("%s\n  m %lld n %lld k %lld batch %lld, %d SMs, limit %zu, tiles %d x %d, packed %d\n", \
-                  #condition, (long long)p.m, (long long)p.n, (long long)p.k, (long long)p.batch, device.sms, limit,  \
-                  shape.tile_m, shape.tile_n, packed);                                                                \
-      std::exit(1);                                                                                                   \
-    }                                                                                                                 \
+#define REQUIRE(condition)                                                                                             \
+  do {                                                                                                                 \
+    if (!(condition)) {                                                                                                \
+      std::printf("%s\n  m %lld n %lld k %lld batch %lld, %d SMs, limit %zu, tiles %d x %d, packed %d\n", #condition,  \
+                  (long long)p.m, (long long)p.n, (long long)p.k, (long long)p.batch, device.sms, limit, shape.tile_m, \
+                  shape.tile_n, packed);                                                                               \
+      std::exit(1);                                                                                                    \
+    }                                                                                                                  \
   } while (0)
 
 constexpr Shape kShapes[] = {SplitProduct<Fp16x3>::kShape,
