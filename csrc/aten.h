@@ -1,4 +1,4 @@
-// What PyTorch's own kernel is predicted to take. Pure host code.
+// The time that PyTorch's own kernel is predicted to take. Pure host code.
 #pragma once
 #include "gemm.h"
 

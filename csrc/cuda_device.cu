@@ -16,7 +16,7 @@ __global__ void compiled() {}
 
 // The architecture of the code that the device runs, which may be an older one's: PTX for a lower architecture runs as
 // well, but without what came later, clusters, say.
-// Of the current device.
+// The architecture that the code loaded for the current device was compiled for.
 int code_arch() {
   cudaFuncAttributes attributes;
   const cudaError_t status = cudaFuncGetAttributes(&attributes, compiled);

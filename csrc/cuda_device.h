@@ -1,4 +1,4 @@
-// What the cost model wants to know of a GPU.
+// The properties of a GPU that the cost models need.
 #pragma once
 #include "gemm.h"
 

@@ -90,7 +90,7 @@ int edit_distance(const std::string& x, const std::string& y) {
   return row[y.size()];
 }
 
-// What a row for small problems would have accepted.
+// The sizes that a row for small problems would have accepted.
 std::string limit(const Kernel& kernel) {
   return kernel.max_size ? "; accepted: m, n and k up to " + std::to_string(kernel.max_size) : "";
 }

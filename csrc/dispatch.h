@@ -7,7 +7,7 @@
 
 namespace sgemm {
 
-// What was decided about one row. `reason` says why it can't be taken; null if it can.
+// The decision about one row. `reason` says why it can't be taken; null if it can.
 struct Verdict {
   const Kernel* kernel;
   double seconds;  // predicted, packing included
@@ -34,7 +34,7 @@ struct Packing {
 };
 Packing plan(const Kernel& kernel, const Problem& problem);
 
-// What run() needs, in bytes.
+// The workspace that run() needs, in bytes.
 size_t workspace_bytes(const Kernel& kernel, const Problem& problem, const Device& device);
 
 // Launches a row, with the packing before it.

@@ -65,12 +65,12 @@ struct Problem {
   Matrix d;       // m x n; c itself when the product is in place
   Activation activation = Activation::kNone;
 
-  // Of k, so much lies in memory before A's and B's first, and C is its sum: D adds up pieces of k, and alpha and beta
+  // So much of k lies in memory before A's and B's first, and C is its sum: D adds up pieces of k, and alpha and beta
   // are 1. A kernel that has to compute an element again does so from there (common/in_order.cuh).
   int64_t k_before = 0;
 };
 
-// What a kernel reads directly; anything else is packed into such a copy first.
+// The layouts that a kernel reads directly; operands of others are packed first.
 enum class Reads {
   kAnyStrides,   // one element at a time
   kAlignedRows,  // float4 along a row: unit column stride, 16-byte aligned rows of whole float4s

@@ -43,7 +43,7 @@ Backend cuda() {
 }
 #endif
 
-// Of a batch of one or two dimensions in front of the matrix: in groups, if one stride doesn't do.
+// The strides of the one or two dimensions in front of the matrix: in groups, if one stride doesn't describe both.
 BatchStride batch_stride(const Tensor& x) {
   if (x.dim() < 3) return 0;
   if (x.dim() == 3) return x.stride(0);

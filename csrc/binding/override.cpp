@@ -1,5 +1,6 @@
-// What torch_sgemm/overrides.py calls in place of aten's products: each operator checks a call, counts it, and runs it
-// if it is a float32 product. What it refuses goes to PyTorch's own kernel, from Python: errors keep their types there.
+// The operators that torch_sgemm/overrides.py calls in place of aten's products. Each checks a call, counts it, and
+// runs it if it is a float32 product. A call that it refuses goes to PyTorch's own kernel from Python, where errors
+// keep their types.
 #include <atomic>
 #include <initializer_list>
 #include <iterator>
@@ -43,7 +44,7 @@ constexpr const char* kReasons[] = {"",
                                     "output overlaps itself",
                                     "failed"};
 
-// Of all threads, without a lock; a call without a reason to refuse it is a hit.
+// Calls of all threads, counted without a lock; one without a reason to refuse it is a hit.
 std::atomic<int64_t> counts[std::size(kOps)][std::size(kReasons)];
 
 struct Setting {

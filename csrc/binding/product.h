@@ -19,7 +19,7 @@ Tensor new_output(const Tensor& a, const Tensor& b);
 
 ConstMatrix view(const Tensor& x);
 
-// Of an operator with a fused activation.
+// The fused activation that an operator's argument names.
 Activation activation_named(const char* op, const std::optional<std::string>& name);
 
 }  // namespace sgemm

@@ -27,7 +27,7 @@ void check(AOTITorchError status, const char* what) {
 using Product = decltype(&aoti_torch_cpu_mm_out);
 using SumOfProduct = decltype(&aoti_torch_cpu_addmm_out);
 
-// Of matrices and of batches.
+// PyTorch's own products, of matrices and of batches.
 struct CudaProducts {
   Product product[2] = {reinterpret_cast<Product>(cuda_function("aoti_torch_cuda_mm_out")),
                         reinterpret_cast<Product>(cuda_function("aoti_torch_cuda_bmm_out"))};

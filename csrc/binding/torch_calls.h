@@ -1,4 +1,4 @@
-// What the operators ask of PyTorch, through its stable C interface only.
+// The calls that the operators make to PyTorch, through its stable C interface only.
 #pragma once
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/tensor.h>
@@ -40,7 +40,7 @@ void count_change(const Tensor& tensor);
 // PyTorch's own activation, in place.
 void aten_activation(const Tensor& out, Activation activation);
 
-// What torch.profiler shows while it lives; 30 ns where no profiler runs. The name has to outlive it.
+// A range that torch.profiler shows while it lives; 30 ns where no profiler runs. The name has to outlive it.
 class ProfiledRange {
  public:
   explicit ProfiledRange(const char* name);

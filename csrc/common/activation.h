@@ -22,7 +22,7 @@ SGEMM_HOST_DEVICE inline float activated(Activation activation, float x) {
   }
 }
 
-// Of several at once.
+// The same for several elements.
 template <int N>
 SGEMM_HOST_DEVICE inline void activate(Activation activation, float (&x)[N]) {
   const auto each = [&](auto constant) {

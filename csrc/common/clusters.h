@@ -4,7 +4,8 @@
 
 namespace sgemm {
 
-// Of blocks that fill an SM each. Clusters stay within a GPC, of which some lack a few SMs.
+// How many clusters of `blocks` run at once, if a block fills an SM. Clusters stay within a GPC, of which some lack a
+// few SMs.
 inline int64_t clusters_at_once(int sms, int blocks) { return (blocks > 2 ? sms / 11 * 10 : sms) / blocks; }
 
 }  // namespace sgemm

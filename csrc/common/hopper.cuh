@@ -121,7 +121,7 @@ __device__ __forceinline__ void copy_tensor(void* target, const void* map, int x
       : "memory");
 }
 
-// What this thread wrote to shared memory the ordinary way becomes visible to products and bulk copies.
+// Makes what this thread wrote to shared memory the ordinary way visible to wgmma and bulk copies.
 __device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // ---- barriers of some of a block's warps, by number

@@ -1,4 +1,4 @@
-// What kernels that are built for GPUs alone are launched with.
+// Launches with clusters and programmatic dependent launch, for kernels that are built for GPUs alone.
 #pragma once
 #include <atomic>
 

@@ -15,9 +15,9 @@ __device__ __forceinline__ float4 load4(const float* x) { return *reinterpret_ca
 // How many of `size` elements lie before the end, `left` elements away.
 __device__ __forceinline__ int inside(int64_t left, int size) { return left < size ? static_cast<int>(left) : size; }
 
-// What one of THREADS threads copies of a ROWS x COLS tile: float4s kStride rows apart, by a pointer that walks from
-// tile to tile. Equivalent to load4() at each place, with the addresses and limits that don't change taken out of the
-// loop.
+// The part of a ROWS x COLS tile that one of THREADS threads copies: float4s kStride rows apart, by a pointer that
+// walks from tile to tile. Equivalent to load4() at each place, with the addresses and limits that don't change taken
+// out of the loop.
 template <int ROWS, int COLS, int THREADS>
 struct TileReader {
   static constexpr int kCopies = ROWS * COLS / (4 * THREADS), kStride = 4 * THREADS / COLS;

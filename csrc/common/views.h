@@ -1,4 +1,4 @@
-// What the host asks of views of matrices, and what it makes of them.
+// Host code for views of matrices: predicates, slices and pieces, and the bytes that a product moves.
 #pragma once
 #include <algorithm>
 
@@ -132,7 +132,7 @@ inline Part part_of(const Problem& p, int64_t count, int64_t bytes) {
 inline constexpr int kReadAtOnce = 20, kSumGroups = 8;
 inline constexpr int sum_groups(int64_t slices) { return slices > kReadAtOnce ? kSumGroups : 1; }
 
-// What a product reads of A and B, and all that it reads and writes, at least.
+// The bytes of A and B that a product reads, and all that it reads and writes, at least.
 inline double operand_bytes(const Problem& p) {
   return 4 * (double(p.m) * p.k * matrices(p.a, p.batch) + double(p.k) * p.n * matrices(p.b, p.batch));
 }

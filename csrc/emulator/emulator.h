@@ -8,7 +8,7 @@ struct Index {
   unsigned x, y, z;
 };
 
-// What the running thread knows of itself.
+// The indices and sizes that the running thread sees.
 struct Context {
   Index thread, block, block_dim, grid_dim;
 };

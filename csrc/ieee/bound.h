@@ -15,7 +15,7 @@ inline double error_bound(int64_t k, int64_t roundings) {
   return n < 0x1p23 ? std::min(most, n / (1 - n * 0x1p-24)) : most;
 }
 
-// Of an element of the sum of so many slices.
+// The roundings of an element in the sum of so many slices.
 inline int64_t sum_roundings(int64_t slices) {
   const int64_t groups = sum_groups(slices);
   return ceil_div(slices, groups) - 1 + groups - 1;

@@ -144,7 +144,7 @@ class LargeConsumer {
 #pragma unroll
       for (int k = 0; k < kDepth; ++k) {
         if (k == kDepth - 1 && (round - 1) % kRounds == 0) {
-          // What was read of the stage before has been multiplied by now.
+          // The fragments read from the stage before have been multiplied by now.
           __syncwarp();  // by all lanes
           if (used_up && leader_) hopper::arrive(used_up);
           used_up = &shared_.empty[at_.stage];

@@ -240,8 +240,8 @@ __device__ __forceinline__ constexpr int place_in_ring(int group, int e, int of_
   return ((group * kLargeSums + e) * Shape::kGroupThreads + of_group) * static_cast<int>(sizeof(float));
 }
 
-// Of the blocks of 4 x 4 that a thread adds up, its block's and its group's, each `step`-th from `first` on: adds up
-// again what came to no finite sum. Sums go to the place of the thread's own part, which nobody else reads.
+// Adds up again what came to no finite sum, in every `step`-th from `first` on of the 4 x 4 blocks that a thread adds
+// up, its block's and its group's. Sums go to the place of the thread's own part, which nobody else reads.
 template <class Shape>
 __device__ __noinline__ void redo_blocks(const LargeJob& job, int tile, char* ring, int t, int first, int step) {
   const int group = t / Shape::kGroupThreads, of_group = t % Shape::kGroupThreads;

@@ -13,9 +13,10 @@ constexpr double kLaunchSeconds = 2.2e-6;
 constexpr double kBlockSeconds = 3.2e-6;  // to fill the pipeline, to add up and to store
 constexpr double kNextSeconds = 5.5e-6;   // the same for blocks that wait for others to end
 constexpr double kSumSeconds = 3.4e-6;    // one launch more
-// Of a copy's bandwidth, along k and along m, there for up to 8 columns and for 16.
+// Shares of a copy's bandwidth, along k and along m, there for up to 8 columns and for 16.
 constexpr double kReadAlongK = 0.93, kReadAlongM = 0.9, kReadAlongM16 = 0.475;
-// Of the FFMA peak, where columns fill the width: A along k and B too, or B along n, beyond the width; A along m.
+// Shares of the FFMA peak, where columns fill the width: A along k and B too, or B along n, beyond the width; A along
+// m.
 constexpr double kFfmaAlongK = 0.35, kFfmaAcrossB = 0.21, kFfmaAcrossWideB = 0.225, kFfmaAlongM = 0.29;
 constexpr double kBlockBandwidth = 42e9;  // that a block reads with, when it is alone
 constexpr double kScattered = 1.43;       // elements that are not read 16 bytes at a time

@@ -28,7 +28,7 @@ struct SkinnyJob {
   bool b_vector;  // so can B, along k
 };
 
-// What a block computes.
+// The part of the product that a block computes.
 struct SkinnyPart {
   int64_t m0, n0, k0, k1;
   int64_t entry;  // of d's batch
@@ -222,7 +222,7 @@ struct AlongM {
   static_assert(kSkinnyChain % kDepth == 0);
 };
 
-// Of `depth` of k that a block has, for sums of a thread's chains: registers have no room for them.
+// Shared memory for the sums of the threads' chains, for which registers have no room. `depth`: of the block's k.
 inline int chain_bytes(int width, int64_t depth) {
   return depth > kSkinnyChain ? width * kThreads * static_cast<int>(sizeof(float4)) : 0;
 }

@@ -35,7 +35,7 @@ struct SkinnyPlan {
 };
 SkinnyPlan skinny_plan(const Problem& p, const Device& device);
 
-// Of k, that a block has: quads are not cut.
+// A block's part of k: quads are not cut.
 inline int64_t skinny_part(const SkinnyPlan& plan) { return ceil_div(ceil_div(plan.slice, plan.cluster), 4) * 4; }
 
 }  // namespace sgemm::ieee

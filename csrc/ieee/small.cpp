@@ -25,8 +25,8 @@ constexpr double kFewTurns = 5, kLaterTurn = 0.585;  // what the first ones take
 // up to so many of k, nothing less from so many on.
 constexpr double kShortSeconds = 0.3e-6, kShort = 32, kLong = 128;
 constexpr double kCaution = 1.02;  // to be chosen wrongly costs more than not to be chosen
-// What a product of no more blocks than SMs takes instead of the sum of all that, by tile and whether
-// clusters share it: nothing hides what a block waits for.
+// A product of no more blocks than SMs takes so many times the sum of all that, by tile and whether clusters share it:
+// nothing hides what a block waits for.
 constexpr double kAlone[kSmallCount][2] = {{1.02, 1.05}, {1.12, 1.17}, {1.27, 1.25}};
 // The busiest SM has more blocks than the mean; how far it counts, and how much more with each turn of
 // several blocks, which take turns at the FFMA pipe.
@@ -34,7 +34,7 @@ constexpr double kBusiest = 0.42, kBusiestTurn = 0.10;
 constexpr double kWaveSeconds = 0.506e-6;  // until the next blocks begin where others have ended
 // A cluster, each block more an SM, and each doubling where the transposed product is stored.
 constexpr double kClusterSeconds = 0.80e-6, kNextOfClusterSeconds = 0.24e-6, kSwappedSeconds = 0.33e-6;
-// Of the SMs: clusters of 1, 2, 4, 8 leave some free, with one block each and with several.
+// The share of SMs that clusters of 1, 2, 4 and 8 use, with one block each and with several.
 constexpr double kClusterRoom[2][4] = {{1, 1, 0.88, 0.945}, {1, 1, 0.955, 0.955}};
 // A step takes so much longer: for A along k, for B, and for elements that are read one by one across k.
 constexpr double kAAlongK = 1.30, kBAlongK = 1.01, kSinglesAcross = 0.82;
@@ -97,7 +97,7 @@ double seconds(const SmallPlan& plan, const Problem& p, const SmallRead& a, cons
   return total;
 }
 
-// Of k, of which a block has so much: a warp's chains of FMAs, their sum, and that of the warps.
+// The roundings of a block's `k`: a warp's chains of FMAs, their sum, and that of the warps.
 int64_t roundings(int64_t k) {
   const int64_t turns = ceil_div(k, Small::BK * Small::kWarps), chains = ceil_div(turns, kSmallRun);
   return std::min<int64_t>(turns, kSmallRun) * Small::BK + std::max<int64_t>(0, chains - 1) + Small::kWarps - 1;
@@ -105,7 +105,7 @@ int64_t roundings(int64_t k) {
 
 bool may_be_sliced(const Problem& p) { return p.k >= kLeastSliced && p.batch == 1; }
 
-// Of k, until the device is full.
+// The number of slices of k that fill the device.
 int64_t most_slices(const Problem& p, const SmallTile& tile, int cluster, const Device& device) {
   if (!may_be_sliced(p)) return 1;
   const int64_t tiles = ceil_div(p.m, tile.rows()) * ceil_div(p.n, tile.cols());

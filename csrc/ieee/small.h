@@ -4,7 +4,7 @@
 
 namespace sgemm::ieee {
 
-// What a block computes. Each of its eight warps does the whole tile, with a part of k.
+// A block's tile. Each of its eight warps does the whole tile, with a part of k.
 struct SmallTile {
   int tm, tn;          // thread tile; the lanes of a warp are 8 x 4
   int stages;          // of a warp's ring

@@ -16,10 +16,10 @@ constexpr double kFixedSeconds = 1.65e-6;  // from the launch to the first row, 
 constexpr double kAllSeconds = 0.5e-6;     // more where all SMs begin, in whatever tiles
 constexpr double kLaterStep = 0.2e-6;      // until a row's next step is there
 constexpr double kPanelSeconds = 14e-9;    // for each of k and of a thread's columns: B, before anything is multiplied
-// Of an SM, for each tile of a warp, for four of its k, and for a step of rows that lie along k.
+// Times of an SM for each tile of a warp, for four of its k, and for a step of rows that lie along k.
 constexpr double kTileSeconds[] = {10e-9, 26e-9, 80e-9, 151e-9}, kFourSeconds[] = {3.9e-9, 2.3e-9, 4.4e-9, 11.7e-9};
 constexpr double kStepAlongK = 25e-9;
-// Of a warp that has nothing else to do, four of k: of a tile without columns, and more for each of a thread's columns.
+// Times of a lone warp for four of k: of a tile without columns, and more for each of a thread's columns.
 constexpr double kFourOfNone = 15e-9, kFourOfColumn = 1.8e-9;
 constexpr double kSumSeconds = 2.8e-6;    // to add up pieces of k apart
 constexpr double kWaveSeconds = 1.25e-6;  // until the next blocks multiply where others have ended
@@ -28,7 +28,7 @@ constexpr double kWaveSeconds = 1.25e-6;  // until the next blocks multiply wher
 constexpr double kSinglesOfTile = 31e-9, kSinglesOfWarp = 275e-9;
 constexpr double kStored[] = {150e-9, 34e-9, 20e-9, 0, 0};
 constexpr double kBandwidth = 0.89, kCacheBandwidth = 1.8;  // of a copy's: for what is read once, and once more
-// Of D's rows where panels share them, and where they are stored sector by sector in parts.
+// For D's rows where panels share them, and where they are stored sector by sector in parts.
 constexpr double kBytesOfPart = 14.5, kBytesOfCutPart = 29;
 static_assert(sizeof kTileSeconds / sizeof(double) == kTallCount);
 

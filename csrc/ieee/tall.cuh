@@ -45,7 +45,7 @@ __device__ __forceinline__ void load_panel(float* to, const TallJob& job, const 
   commit_copies();
 }
 
-// Of a tile that the warp has stored, rows x cols from (m0, n0) on, what is infinite or a conflict is computed again.
+// Computes again what is infinite or a conflict in a tile that the warp has stored, rows x cols from (m0, n0) on.
 static __device__ __noinline__ void redo_tile(const Problem& p, int64_t entry, int64_t m0, int64_t n0, int rows,
                                               int cols) {
   const Matrix d = p.d.matrix(entry);
@@ -75,7 +75,7 @@ class TallEpilogue {
         to_(job.p.d.matrix(entry).at(0, n0)),
         add_(job.p.c.matrix(entry).at(0, n0)) {}
 
-  // Of rows from m0 on, of which `rows` are inside.
+  // Stores the rows from m0 on, of which `rows` are inside.
   __device__ __forceinline__ void store(int64_t m0, int rows, const float (&sums)[TM][TN]) const {
     Place place = {to_ + m0 * job_.p.d.row, add_ + m0 * job_.p.c.row, rows};
     const bool whole = rows == A::kRows && cols_ == B::kRows;

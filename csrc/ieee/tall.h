@@ -4,7 +4,7 @@
 
 namespace sgemm::ieee {
 
-// What a warp computes at a time; its lanes are 8 x 4.
+// A warp's tile; its lanes are 8 x 4.
 struct TallTile {
   static constexpr int tm = 8;
   int tn;      // thread tile
@@ -39,10 +39,10 @@ struct Tall {
 
 int64_t tall_piece(int64_t k);  // of k, in whole steps: all pieces are as long, but for the last
 
-// Of D, that pieces of k are added up for in the workspace where D can't: as many bytes stay in the L2 cache.
+// The part of D for which pieces of k are added up in the workspace, where D can't: as many bytes stay in the L2 cache.
 inline Part tall_part(const Problem& p) { return part_of(p, 1, int64_t{32} << 20); }
 
-// Of a problem of one piece.
+// How a problem of one piece is cut up.
 struct TallPlan {
   int tile;        // of kTallTiles
   bool swapped;    // the transposed product, D^T = B^T A^T
@@ -60,7 +60,7 @@ TallStores tall_stores(int tile, const Problem& p);  // of a problem that is not
 inline constexpr int kTallPitch = 40;
 constexpr int tall_staged(int cols) { return 8 * cols > 4 * kTallPitch ? 8 * cols : 4 * kTallPitch; }
 
-// Of a block: B's panel, and each warp's ring and a part of its tile.
+// A block's shared memory: B's panel, and each warp's ring and a part of its tile.
 int tall_bytes(int tile, bool a_along_k, int64_t k);
 
 }  // namespace sgemm::ieee

@@ -28,7 +28,7 @@ struct TinyPlan {
 };
 TinyPlan tiny_plan(const Problem& p, const Device& device);
 
-// What a block reads of an operand, 16 bytes at a time or one element after the other.
+// How a block reads an operand: 16 bytes at a time or one element after the other.
 struct TinyRead {
   bool by_cols;  // along columns
   bool quads;

@@ -22,7 +22,7 @@ struct WarpPanel {
   static constexpr int kWide = N < 4 ? N : 4;  // neighbours of a thread, where they lie side by side
   using Wide = std::conditional_t<kWide == 4, float4, std::conditional_t<kWide == 2, float2, float>>;
 
-  // Of a thread's N rows the i-th; `lane` counts those that have different rows.
+  // The i-th of a thread's N rows; `lane` counts lanes with different rows.
   __device__ __forceinline__ static int row(int lane, int i) {
     return ALONG_K ? lane + LANES * i : i / kWide * kWide * LANES + kWide * lane + i % kWide;
   }

@@ -10,9 +10,9 @@ namespace sgemm::split {
 // it, half a unit each; then it cuts the new sum to 24 bits, which is up to two units.
 inline constexpr double kOfStep = 17 * 0.5 + 2;
 
-// What all schemes share. The products of one window of k start at 0 in the tensor cores. Windows are added up by
-// ordinary additions, one rounding each, in whatever order: slices, clusters' and tiles' parts are whole windows. Then
-// come the corrections, alpha, and C.
+// The terms that all schemes share. The products of one window of k start at 0 in the tensor cores. Windows are added
+// up by ordinary additions, one rounding each, in whatever order: slices, clusters' and tiles' parts are whole windows.
+// Then come the corrections, alpha, and C.
 inline double sum_bound(int64_t k, int window) {
   const auto windows = [k](int of) { return static_cast<double>((k + of - 1) / of); };
   return kOfStep * std::min<double>(windows(16), window / 16) + windows(kStep) + 3;

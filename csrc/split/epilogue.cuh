@@ -17,7 +17,7 @@ __device__ __forceinline__ bool store_element(const Problem& p, const float* c, 
   return true;
 }
 
-// Of a warp's 512 elements of a band, so many that fail are looked at one by one.
+// If no more than these of a warp's 512 elements of a band fail, they are looked at one by one.
 constexpr uint32_t kFewOfBand = 64, kFewWithoutRecord = 16;
 
 constexpr int kStagedFloats = 16 * 32;  // of a warp: a band
@@ -62,8 +62,8 @@ class TileEpilogue {
     for (int i = t_ % 32; i < 2 * kTile; i += 32) to[i] = words_[i / kTile][i % kTile];
   }
 
-  // What the guard doesn't certify stays as it is and gets a mask. Returns the warp's mark. CALLS: what is seldom
-  // needed is in a function of its own.
+  // An element that the guard doesn't certify is not stored and gets a mask. Returns the warp's mark. CALLS: what is
+  // seldom needed is in a function of its own.
   template <bool CALLS>
   __device__ __forceinline__ uint32_t store(const Sums& sum, float* staging, int index) const {
     staging += t_ / 32 * kStagedFloats;
@@ -269,8 +269,8 @@ class TileEpilogue {
     return (__reduce_add_sync(~0u, __popc(failed)) << 8) | 1u << slot;
   }
 
-  // Of a lane's elements that failed the test, those that a closer look doesn't certify either: first with the rows'
-  // records and then, if there are few left, with elements of A and B.
+  // Those of a lane's failed elements that a closer look doesn't certify either: first with the rows' records and then,
+  // if few are left, with elements of A and B.
   template <class Sum>
   __device__ __forceinline__ uint32_t uncertain(uint32_t failed, const Sum& sum, int col) const {
     const uint32_t right = cols_[col];

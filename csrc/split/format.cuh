@@ -195,14 +195,14 @@ __device__ __forceinline__ uint32_t row_word(uint32_t largest, int exponent, uin
   return (bits & 0xffffff00u) | static_cast<uint32_t>(exponent + 128);
 }
 
-// Such a word with another threshold, rounded up: its lowest bit is 0, for word_scale() would take it for a sign.
+// The same word with another threshold, rounded up. Its lowest bit is 0, for word_scale() would take it for a sign.
 __device__ __forceinline__ uint32_t with_threshold(uint32_t word, float threshold) {
   return ((__float_as_uint(threshold) + 0x1ffu) & 0xfffffe00u) | (word & 0xff);
 }
 
 __device__ __forceinline__ int word_exponent(uint32_t word) { return static_cast<int>(word & 0xff) - 128; }
 __device__ __forceinline__ float word_threshold(uint32_t word) { return __uint_as_float(word & 0xffffff00u); }
-// Of k, where scales are found while the product runs: only of a row with small elements.
+// The step of k that set the row's scale, where scales are found while the product runs and the row has small elements.
 __device__ __forceinline__ uint32_t word_step(uint32_t word) { return word >> 9 & 0xff; }
 __device__ __forceinline__ float word_scale(uint32_t word) { return __uint_as_float((word << 23) - (1u << 23)); }
 __device__ __forceinline__ bool is_inf_row(uint32_t word) { return (word & 0xffffff00u) == kInfRow; }
@@ -219,7 +219,7 @@ constexpr int kLeastPlain = -59, kMostPlain = 36;
 __device__ __forceinline__ bool has_plain_scale(uint32_t word) {
   return static_cast<int>(word) < 0 || (word & 0xff) - (128 + kLeastPlain) <= kMostPlain - kLeastPlain;
 }
-// Such a row without a threshold above 0: its elements need no test.
+// Whether a row has a plain scale and no threshold above 0: then its elements need no test.
 __device__ __forceinline__ bool is_plain(uint32_t word) {
   return static_cast<int>(word) < 0 || word - (128 + kLeastPlain) <= kMostPlain - kLeastPlain;
 }

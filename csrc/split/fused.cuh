@@ -75,7 +75,7 @@ __device__ __forceinline__ Extremes split_stage(const Quads<QuadPlace<ALONG_MN, 
 template <class Place, bool ALONG_MN>
 class SmallCounts {
  public:
-  // Of a stage; scaled. Returns whether there is room for one more.
+  // Counts those of a step's scaled elements. Returns whether there is room for one more step.
   __device__ __forceinline__ bool add(const Quads<Place>& v) {
 #pragma unroll
     for (int j = 0; j < Place::kQuads; ++j) {

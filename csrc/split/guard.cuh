@@ -1,4 +1,4 @@
-// What the guard looks at where a sum alone doesn't pass its test.
+// The guard's second look, at elements whose sum alone doesn't pass its test.
 //
 // The test compares |C_ij| with the threshold of row i plus that of column j, which assume that each small element
 // meets the largest one of the other operand. Both sides can be had tighter. What a row's small elements lose in all is
@@ -39,7 +39,7 @@ struct GuardedRow {
   }
 };
 
-// What a product has to be, at least, to be accurate enough.
+// The least magnitude at which a product is accurate enough.
 __device__ __forceinline__ float least_certain(const GuardedRow& a, const GuardedRow& b) {
   return (a.threshold > 0 ? fminf(a.threshold, b.of_others) : 0) +
          (b.threshold > 0 ? fminf(b.threshold, a.of_others) : 0);

@@ -43,8 +43,8 @@ struct Job {
   bool
       scaled_only;  // elements are scaled, by an alpha of no extreme size, and added to the caller's c, and that is all
   int promotion;    // sums leave the tensor cores every stage (0) or every second one (1)
-  // What the guard marks: for each tile, block of its cluster and warp, a bit for each slot that has masks, and from
-  // bit 8 on how many elements; the masks.
+  // The guard's marks: for each tile, block of its cluster and warp, a bit for each slot that has masks, and from bit 8
+  // on the number of elements; and the masks.
   uint32_t* marks;    // (tiles, 4, 8)
   uint16_t* masks;    // (tiles, 4, 256)
   uint32_t* words;    // of tiles with marks: (tiles, operand, 128)

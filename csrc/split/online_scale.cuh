@@ -11,7 +11,7 @@ namespace sgemm::split {
 
 constexpr int kHeadroom = 4;    // binades; a softmax's rows seldom need more
 constexpr int kNoScale = -126;  // of a row that has had zeros only; the largest factor
-// Of a row's count of small elements, bits that say more: its scale has changed too much, or it holds Inf.
+// Flags in the upper bits of a row's count of small elements: its scale has changed too much, or it holds Inf.
 constexpr uint32_t kChangedTooMuch = 1u << 29, kHoldsInf = 1u << 30;
 
 // Binades by which a scale may become coarser in a block, and again for a cluster's other blocks; beyond, the row is

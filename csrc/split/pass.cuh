@@ -103,7 +103,7 @@ struct Place {
   int r, q, apart;
 };
 
-// What a block knows of the small elements of its part of a column, of up to 1024 of k, in one word: how many there
+// A block's knowledge of the small elements of its part of a column, of up to 1024 of k, in one word: how many there
 // are; where the largest element of all lies, counted from 1, if it is here; and its magnitudes added up, rounded up to
 // five bits. All are 0 where no column of the block's strip has small elements.
 template <class F>
@@ -148,7 +148,7 @@ struct PassScratch {
   }
 };
 
-// Of a row's `threads`, over all their warps; all of the block's threads call it.
+// Reduces over the `threads` of a row, in all their warps; all of the block's threads call it.
 template <class Op>
 __device__ __forceinline__ uint32_t reduce_row(uint32_t value, int threads, uint32_t* scratch, const Op& op) {
   const int warps = threads / 32;  // of a row; 0 if a warp holds several
@@ -166,10 +166,10 @@ struct Larger {
   __device__ __forceinline__ uint32_t operator()(uint32_t a, uint32_t b) const { return max(a, b); }
 };
 
-// What ordinary data don't need is kept in functions of their own: a short kernel waits for its instructions.
+// Code that ordinary data don't need is kept in functions of its own: a short kernel waits for its instructions.
 //
-// Of a thread's `count` quads in shared memory, from `q` of k on and every `apart`: how many elements of their row are
-// small. Leaves the row's record.
+// Counts the small elements of a row. Each of its threads has `count` quads in shared memory, from `q` of k on and
+// every `apart`. Leaves the row's record.
 template <class F, int THREADS>
 static __device__ __noinline__ uint32_t guard_row(const float4* quads, int count, int q, int apart, float factor,
                                                   uint32_t largest, int threads, uint32_t* scratch, uint32_t* record) {
@@ -226,7 +226,7 @@ __device__ __forceinline__ void split_rows(const Job& job, const Operand& x, con
   if (t == 0) x.words[at.panel * kTile + at.r] = row_word<F>(largest, exponent, small);
 }
 
-// Of a thread's quads of a strip: what is known of the block's part of its four columns. `of_warp` is free.
+// The words of the block's part of a thread's four columns, from its quads of a strip. `of_warp` is free.
 template <class F, int THREADS>
 static __device__ __noinline__ uint4 guard_strip(const float4* quads, int count, int apart,
                                                  const uint32_t (&largest)[4], const float (&factor)[4],

@@ -54,7 +54,7 @@ int64_t tiles_of(const Shape& shape, const Problem& p) {
 
 const Costs& costs(const Shape& shape) { return shape.fused ? kFusedCosts : kProductCosts; }
 
-// Of a tile.
+// The time of a step of k of a tile.
 double step_seconds(const Shape& shape, const Problem& p) {
   const double whole = shape.fused ? kFusedStepSeconds * (quads(p.a) && quads(p.b) ? 1 : kFusedUnaligned)
                                    : shape.products * kCyclesOfStep / kTensorClock;
@@ -96,7 +96,7 @@ double seconds(const Shape& shape, const Problem& p, const Device& device, const
   const double step = step_seconds(shape, p), rest = shape.half() ? cost.half_rest : 1;
   const double tile = cost.tile + cost.short_tile * std::max(0.0, 1 - steps(slice) / kFewSteps);
   const double adding = cluster > 1 ? cost.cluster + (cluster - 2) * cost.more : 0;
-  // Of tiles that `blocks` share each.
+  // The time of a wave of tiles, each shared by `blocks`.
   const auto wave = [&](int64_t blocks) { return ceil_div(steps(slice), blocks) * step + tile * rest; };
   double product = ceil_div(tiles - plan.left, clusters_at_once(device.sms, cluster)) * (wave(cluster) + adding * rest);
   if (plan.left) product += wave(plan.parts) + kSharingSeconds + plan.parts * kPartSeconds;
@@ -106,7 +106,7 @@ double seconds(const Shape& shape, const Problem& p, const Device& device, const
   if (plan.packed_b) product = std::hypot(product, planes(shape, plan, p.n) / (kPassBandwidth * bandwidth));
   const double result = double(p.m) * p.n * p.batch * 4 / bandwidth, store = p.n % 8 == 0 ? 1 : kPartialSectors;
   const double stores = result * (slices > 1 ? slices : store);  // sums of slices lie without gaps
-  // Of the last tiles, under no product.
+  // The last tiles' stores, which no product hides.
   const double last = std::min(stores, 4.0 * shape.tile_m * shape.tile_n * device.sms / bandwidth * store);
   const double sum = slices > 1 ? cost.sum + cost.sum_moves * stores + result * store : 0;
   const double all = shape.fused ? std::max(product, operand_bytes(p) / (kPassBandwidth * bandwidth) + stores)

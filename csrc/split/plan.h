@@ -6,8 +6,8 @@ namespace sgemm::split {
 
 inline constexpr int kTile = 128;  // rows of a panel; the most rows and columns of a block's tile of C
 inline constexpr int kStep = 32;   // of k per stage of the product
-// Of k, whose products are added up in the tensor cores: the longer one where additions would cost time, for more than
-// one of them.
+// The promotion interval: so much of k is added up within the tensor cores. The longer one is for more than one of
+// them, where additions would cost time.
 inline constexpr int kWindow = 32, kLongWindow = 64;
 inline constexpr int kMaxSlice = 8192;       // of k, that the splitting pass holds in shared memory
 inline constexpr int kRowBytes = kStep * 4;  // of a pair of planes: a row of a panel
@@ -21,7 +21,7 @@ inline constexpr int kPairs = 1;  // of 16-bit planes per operand
 template <>
 inline constexpr int kPairs<Bf16x6> = 2;
 
-// What the family's rows differ in.
+// The properties in which the family's rows differ.
 struct Shape {
   int pairs;           // of 16-bit planes per operand
   int products;        // 16-bit products for one of float32

@@ -234,7 +234,7 @@ __device__ __forceinline__ void enter_cluster(uint32_t blocks) {
   hopper::wait_cluster();
 }
 
-// What the block's tiles have marked.
+// Redoes what the block's tiles have marked.
 template <class F, class Shape>
 static __device__ __noinline__ void redo_marked(const Job& job, uint32_t last, char* ring) {
   const TileScheduler scheduler(job);

@@ -24,7 +24,7 @@ struct RawRing {
   static constexpr int kBytes = kFloats * static_cast<int>(sizeof(float));
 };
 
-// Of both operands; a CUtensorMap's address has to be a multiple of 64.
+// Both operands' tensor maps. A CUtensorMap's address has to be a multiple of 64.
 struct RawMaps {
   CUtensorMap a, b;
 };

@@ -1,4 +1,4 @@
-// What the guard marked, computed again from the original operands.
+// The redo: elements that the guard marked are computed again from the original operands.
 //
 // Idea:   a block's consumers do this behind all its tiles; nothing happens if none has a mark. A tile with many marked
 //         elements is computed as a whole: by bfloat16 on the tensor cores (redo_products.cuh), and what has too wide

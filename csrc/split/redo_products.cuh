@@ -41,8 +41,8 @@ __device__ __forceinline__ bool store_redone(const Job& job, int batch, int64_t 
                        unscaled(alpha * sum, exponent + of_alpha));
 }
 
-// Of a tile's rows all, of its columns those that block `rank` finished: COLS for all warps if they share its rows
-// (HIGH), else for each half of them.
+// The part of a tile that a block redoes: all rows, and the columns that block `rank` finished. These are COLS if the
+// warps share the tile's rows (HIGH), else COLS for each half of the warps.
 template <bool HIGH, int COLS>
 struct RedoShape {
   static constexpr int kRows = HIGH ? 128 : 64, kCols = HIGH ? COLS : 2 * COLS;

@@ -51,7 +51,7 @@ void launch_packed(const Problem& p, const PackedProduct& planned, void* packed,
 struct Redone {
   uint64_t elements, tiles;
 };
-// What the guard had redone on the current device since the library was loaded, without waiting for work under way.
+// How much the guard has had redone on the current device since the library was loaded; waits for no work under way.
 // Only where SGEMM_SM90A is defined.
 Redone redone();
 Redone redone_in_rows();  // by tall_sm90a.cu's kernels; part of it

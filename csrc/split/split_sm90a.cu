@@ -96,7 +96,7 @@ void launch_pass(const Job& job, bool split_a, bool split_b, int64_t product_blo
     const PassLaunch pass = plan_pass(job, split_a, split_b, threads);
     return pass.cluster <= kMaxCluster && depth <= 1024 && pass.blocks <= others;
   };
-  // Of a strip, a block holds as many of k as it has threads; a cluster, more.
+  // A block holds as many of a strip's k as it has threads; a cluster, more.
   if (strips && depth > kMaxCluster * 512)
     launch_pass<F, 1024>(job, split_a, split_b, sms, stream);
   else if (few(128) || (strips && depth <= 128))

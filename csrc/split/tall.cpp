@@ -20,16 +20,16 @@ constexpr double kFixedSeconds = 1.4e-6;
 constexpr double kSmallSeconds = 0.9e-6, kSmallShare = 0.2;
 // Until B is split: of a block, and for every 8 columns of a warp, more for each step of k.
 constexpr double kFillSeconds = 0.39e-6, kFillColumns = 0.39e-6, kFillStep = 0.21e-6;
-// Of an SM, for each tile, its steps of k, its groups of columns, and steps of those. Of a warp's last tile,
-// which no other one hides, for each group and its steps.
+// Times of an SM for each tile, for its steps of k, its groups of columns, and steps of those; and of a warp's last
+// tile, which no other one hides, for each group and its steps.
 constexpr double kTileSeconds = 28e-9, kStepSeconds = 11e-9, kGroupSeconds = 4.3e-9, kGroupStepSeconds = 7.4e-9;
 constexpr double kLastGroupSeconds = 143e-9, kLastGroupStepSeconds = 10e-9;
 // More for each step that is not read 16 bytes at a time, and, of a warp, one by one; for each group where C is read.
 constexpr double kUnalignedStep = 7e-9, kSinglesOfWarp = 103e-9, kAdded = 106e-9;
 constexpr double kBandwidth = 0.95;  // of a copy's
 
-// What it takes to store D: more for each group of columns, and how much more of D is written where sectors of memory
-// are written in parts.
+// The cost of storing D: more for each group of columns, and how much more of D is written where sectors of memory are
+// written in parts.
 struct Storing {
   double of_group, parts;
 };
@@ -52,7 +52,7 @@ Storing storing(TallStores stores, const Problem& p) {
   }
 }
 
-// Of problems that are not swapped.
+// How A's rows can be read, of a problem that is not swapped.
 TallReads reads(const Problem& p) {
   if (has_quads(p.a)) return TallReads::kQuads;
   return has_groups<2>(transposed(p.a)) ? TallReads::kPairs : TallReads::kSingles;

@@ -55,7 +55,7 @@ enum class TallReads { kQuads, kPairs, kSingles };
 enum class TallStores { kQuads, kPairs, kTiles, kColumns, kSingles };
 constexpr bool is_staged(TallStores stores) { return stores == TallStores::kTiles || stores == TallStores::kColumns; }
 
-// Of a problem of one piece.
+// How a problem of one piece is cut up.
 struct TallPlan {
   int tile;      // of kTallTiles
   bool swapped;  // the transposed product, D^T = B^T A^T
@@ -68,8 +68,8 @@ struct TallPlan {
 };
 TallPlan tall_plan(const Problem& p, const Device& device);
 
-// What has to be redone of a tile: groups of its columns, a bit each, and whether none of their elements was certain;
-// and elements of other groups.
+// A tile of which something has to be redone: groups of its columns, a bit each, and whether none of their elements was
+// certain; and single elements of other groups.
 struct TallEntry {
   static constexpr uint32_t kMostElements = 4, kElementBits = 14, kColumnBits = 10;
 
@@ -80,7 +80,7 @@ struct TallEntry {
   uint16_t all;
 };
 
-// What its kernels are given.
+// The kernels' parameters.
 struct TallJob {
   Problem p;
   uint32_t tiles_m, tiles_n;

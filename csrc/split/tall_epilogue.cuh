@@ -16,7 +16,7 @@ struct TallRows {
   float* to;        // D, there and in the first of the lane's columns of the panel
 };
 
-// What a warp has in shared memory of the tile under way.
+// A warp's shared memory, for the tile under way.
 struct TallWarp {
   alignas(8) float rows_of_others[TallTile::kRows];  // of rows with small elements, as split_rows() leaves it
   TallEntry uncertain;                               // if something is
@@ -245,7 +245,7 @@ class TallEpilogue {
     return i / 4 < at.rows && first + i % 4 * apart_ < inside_;
   }
 
-  // Of a lane's elements a bit for each that a closer look doesn't certify, and that is inside.
+  // A bit for each of the lane's elements that is inside and that its own row's and column's sums don't certify either.
   __device__ __forceinline__ uint32_t uncertain(const TallRows& at, int first, const uint32_t* words,
                                                 const float* of_others, bool some_small, const float (&x)[8]) const {
     const float* const of_rows = &shared_.rows_of_others[in_tile()];

@@ -6,7 +6,8 @@
 
 namespace sgemm::split {
 
-// Of 16 of k, or of 16 columns, the place of the e-th of a lane's four, by how they are read or stored.
+// Where the e-th of a lane's four elements lies among 16 of k, or 16 columns: it depends on how they are read or
+// stored.
 template <class How>
 __device__ __forceinline__ int place_of(How how, int t, int e) {
   return how == How::kQuads ? 4 * t + e : 4 * e + t;
@@ -96,7 +97,7 @@ __device__ __forceinline__ float smaller_or_nan(float x, float y) {
   return result;
 }
 
-// Of lanes 4 g ... 4 g + 3, which share a line.
+// Reduces over lanes 4 g ... 4 g + 3, which share a line.
 template <class T, class Op>
 __device__ __forceinline__ T of_quad(T x, const Op& op) {
   x = op(x, __shfl_xor_sync(~0u, x, 2));
@@ -147,7 +148,7 @@ struct LineGuard {
         sum += fabsf(x[s][e] * factor);
       }
   }
-  // Of all its lanes.
+  // The sums over the line's four lanes.
   __device__ __forceinline__ LineGuard of_line() const {
     const auto add = [](auto a, auto b) { return a + b; };
     return {of_quad(small, add), of_quad(sum, add)};

@@ -1,5 +1,5 @@
-// What the guard has not certified of tall tiles, computed again: a few elements of a tile are dot products, groups of
-// columns with more of them come from three bfloat16, which have float32's range.
+// The redo of tall tiles. A few marked elements of a tile are dot products; groups of columns with more of them come
+// from three bfloat16, which have float32's range.
 //
 // Idea:   the warp reads its 16 rows once more, a step of k at a time, and of B what a lane holds of the step's
 //         operand, for the block's panel in shared memory has float16s. What these don't certify either are dot
@@ -43,7 +43,7 @@ struct TallPlanes {
 template <TallReads READS>
 class TallRedo {
  public:
-  // Of `at`, the lane's two rows. `steps` of k.
+  // `at`: the lane's two rows. `steps`: of k.
   __device__ __forceinline__ TallRedo(const TallEpilogue& output, const TallRows& at, TallWarp& shared, int steps)
       : output_(output), at_(at), steps_(steps), first_k_(place_of(READS, threadIdx.x % 4, 0)) {
     uint32_t largest[2] = {};
