@@ -5,6 +5,8 @@ from pathlib import Path
 
 import torch
 
+from torch_sgemm.private import DispatchKey, DispatchKeySet, redispatch_of
+
 PATH = Path(__file__).with_name("libtorch_sgemm.so")
 
 if not PATH.exists():
@@ -15,7 +17,7 @@ if not PATH.exists():
 torch.ops.load_library(str(PATH))
 
 
-AtKey = tuple[Callable, torch._C.DispatchKeySet]
+AtKey = tuple[Callable, DispatchKeySet]
 
 
 def kernel_at(name: str, key: str) -> AtKey:
@@ -25,8 +27,8 @@ def kernel_at(name: str, key: str) -> AtKey:
     Other threads can run meanwhile, which PyTorch's get_kernel() would not let: a launch may have
     to wait for those in front of it. Not a partial() of both, which takes 0.2 microseconds.
     """
-    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
-    return getattr(torch.ops.sgemm, name).default._handle.redispatch_boxed, keys
+    keys = DispatchKeySet(getattr(DispatchKey, key))
+    return redispatch_of(getattr(torch.ops.sgemm, name).default), keys
 
 
 def kernels_of(name: str) -> dict[bool, AtKey]:

@@ -9,6 +9,8 @@ import sys
 
 import torch
 
+from torch_sgemm import private
+
 
 def register_lowerings(names: list[str]) -> None:
     """Registers the lowerings once Inductor is loaded; until then does nothing.
@@ -16,7 +18,7 @@ def register_lowerings(names: list[str]) -> None:
     The operators' fakes call this, which Inductor runs before it lowers anything: so importing
     torch_sgemm does not import Inductor.
     """
-    lowering = sys.modules.get("torch._inductor.lowering")
+    lowering = sys.modules.get(private.inductor)
     if lowering is None or not hasattr(lowering, "register_lowering"):
         return
     for name in names:
@@ -25,9 +27,9 @@ def register_lowerings(names: list[str]) -> None:
             lowering.register_lowering(op, type_promotion_kind=None)(_by_position(lowering, op))
 
 
-def _by_position(lowering, op: torch._ops.OpOverload):
+def _by_position(lowering, op: private.OpOverload):
     handler = lowering.fallback_handler(op)
-    positional = [argument for argument in op._schema.arguments if not argument.kwarg_only]
+    positional = [argument for argument in private.arguments_of(op) if not argument.kwarg_only]
 
     def lower(*args, **kwargs):
         rest = positional[len(args) :]

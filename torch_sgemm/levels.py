@@ -12,17 +12,14 @@ from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor
-from torch._functorch.utils import enable_single_level_autograd_function
-from torch._guards import TracingContext
 from torch.autograd import forward_ad
-from torch.autograd.function import _SingleLevelFunction
-from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
+from torch_sgemm import private
 from torch_sgemm._library import kernel_at, out_of_memory
 
-_are_transforms_active = torch._C._are_functorch_transforms_active
-_any_requires_grad, _is_grad_enabled = torch._C._any_requires_grad, torch.is_grad_enabled
-_after_autograd = torch._C._after_autograd_keyset
+_are_transforms_active = private.transforms_active
+_any_requires_grad, _is_grad_enabled = private.any_requires_grad, torch.is_grad_enabled
+_after_autograd = private.after_autograd
 
 
 class _Outside(threading.local):
@@ -38,23 +35,23 @@ _outside = _Outside()
 def _remembered() -> Iterator[None]:
     before = _outside.grad, _outside.forward_grad
     _outside.grad = _is_grad_enabled()
-    _outside.forward_grad = torch._C._is_fwd_grad_enabled()
+    _outside.forward_grad = private.is_forward_grad_enabled()
     try:
         yield
     finally:
         _outside.grad, _outside.forward_grad = before
 
 
-class Derivative(_SingleLevelFunction):
+class Derivative(private.SingleLevelFunction):
     """A torch.autograd.Function of the level at work; ``at_level`` in the place of ``apply``."""
 
-    _compiled_autograd_key = staticmethod(torch.autograd.Function._compiled_autograd_key)
+    _compiled_autograd_key = staticmethod(private.compiled_autograd_key)
 
     @classmethod
     def at_level(cls, *args) -> Tensor:
         if not _are_transforms_active():
             return cls.apply(*args)
-        with enable_single_level_autograd_function(), _remembered():
+        with private.single_level(), _remembered():
             return cls.apply(*args)
 
 
@@ -68,13 +65,13 @@ def _has_tangent(*args) -> bool:
 
     Python's count of dual levels stays at none where torch.compile runs a graph that begins one.
     """
-    traced = TracingContext.try_get() is not None
-    if not torch._C._is_fwd_grad_enabled() or (
+    traced = private.TracingContext.try_get() is not None
+    if not private.is_forward_grad_enabled() or (
         forward_ad._current_level < 0 and not _are_transforms_active() and not traced
     ):
         return False
     # To ask is to make a view, which is not part of what is traced.
-    with disable_proxy_modes_tracing() if traced else nullcontext():
+    with private.disable_proxy_modes_tracing() if traced else nullcontext():
         return any(isinstance(x, Tensor) and _dual(x).tangent is not None for x in args)
 
 
@@ -82,15 +79,15 @@ def _dual(x: Tensor) -> forward_ad.UnpackedDualTensor:
     return forward_ad.unpack_dual(x, level=0)  # the only one that there can be
 
 
-def below(operator: torch._ops.OpOverload, keyset, *args, **kwargs) -> Tensor:
+def below(operator: private.OpOverload, keyset, *args, **kwargs) -> Tensor:
     """What the operator gives to the levels further out, for forward() of a Derivative."""
-    redispatch = operator._handle.redispatch_boxed
-    with torch._C._AutoDispatchBelowAutograd():
+    redispatch = private.redispatch_of(operator)
+    with private.below_autograd():
         if not _are_transforms_active():
             return redispatch(keyset & _after_autograd, *args, **kwargs)
         with (
             torch.set_grad_enabled(_outside.grad),
-            forward_ad._set_fwd_grad_enabled(_outside.forward_grad),
+            private.set_forward_grad(_outside.forward_grad),
         ):
             return redispatch(keyset & _after_autograd, *args, **kwargs)
 
@@ -105,7 +102,7 @@ def with_primals(jvp: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @functools.wraps(jvp)
     def function(ctx, *tangents):
-        with forward_ad._set_fwd_grad_enabled(True):
+        with private.set_forward_grad(True):
             saved = [x if x is None else _dual(x).primal for x in ctx.saved_tensors]
             return jvp(ctx, saved, *tangents)
 
@@ -120,7 +117,7 @@ def implement(name: str, wanted: Callable) -> None:
 
     It is wanted(keyset, *args, **kwargs) where a derivative is wanted, else the kernels below.
     """
-    redispatch = getattr(torch.ops.sgemm, name).default._handle.redispatch_boxed
+    redispatch = private.redispatch_of(getattr(torch.ops.sgemm, name).default)
 
     def autograd(keyset, *args, **kwargs):
         if is_wanted(*args, *kwargs.values()):
@@ -140,7 +137,7 @@ def _shorten(name: str, autograd: Callable, backend: str) -> None:
     """
     key = f"Autograd{backend}"
     kernel, keys = kernel_at(name, backend)
-    plain = keys | torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+    plain = keys | private.DispatchKeySet(getattr(private.DispatchKey, key))
 
     def shortened(keyset, *args, **kwargs):
         try:

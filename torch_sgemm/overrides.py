@@ -13,14 +13,16 @@ from functools import partial
 
 import torch
 
+from torch_sgemm import private
 from torch_sgemm._library import kernel_at
 from torch_sgemm.plain import is_plain
+from torch_sgemm.private import DispatchKey, DispatchKeySet
 
 _originals: dict[tuple[str, str], Callable] = {}
 # A thread that was dispatched to an override may still wait for the interpreter's lock when another
 # thread takes the override back: the latest 768 (64 times twelve overrides) outlive that.
 _recent: deque[object] = deque(maxlen=768)
-_allows_tf32 = torch._C._get_cublas_allow_tf32
+_allows_tf32 = private.allows_tf32
 _factors: Counter[tuple[str, str]] = Counter()
 _lock = threading.Lock()
 
@@ -48,13 +50,13 @@ def reset_factors() -> None:
 def _original(name: str, key: str) -> Callable:
     """PyTorch's own, as it was before the first override."""
     if (name, key) not in _originals:
-        keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+        keys = DispatchKeySet(getattr(DispatchKey, key))
         found = torch.library.get_kernel(f"aten::{name}", key)
         _originals[name, key] = partial(found.call_boxed, keys)
     return _originals[name, key]
 
 
-def _ours(name: str, key: str) -> tuple[Callable, torch._C.DispatchKeySet]:
+def _ours(name: str, key: str) -> tuple[Callable, DispatchKeySet]:
     """What takes the place of ``aten::name``."""
     return kernel_at(f"_override_{name.replace('.', '_')}", key)
 
@@ -157,16 +159,16 @@ def _product_of_heads(
     return torch.ops.sgemm._override_matmul.default(a, b, ieee)
 
 
-def _traced_matmul(key: torch._C.DispatchKey) -> Callable | None:
+def _traced_matmul(key: DispatchKey) -> Callable | None:
     """matmul as Python resolves it below ``key`` while it traces symbolic sizes; else None.
 
     PyTorch's compiled matmul would ask for the sizes' values.
     """
-    if not torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.PythonDispatcher):
+    if not private.is_included(DispatchKey.PythonDispatcher):
         return None
     operator = torch.ops.aten.matmul.default
-    found = operator.py_kernels.get(torch._ops.resolve_key(operator, key))
-    return None if isinstance(found, torch._C.DispatchKey) else found
+    found = operator.py_kernels.get(private.resolve_key(operator, key))
+    return None if isinstance(found, DispatchKey) else found
 
 
 def _matmul(original: Callable, devices: Callable[[], tuple[str, ...]]) -> Callable:
@@ -174,20 +176,20 @@ def _matmul(original: Callable, devices: Callable[[], tuple[str, ...]]) -> Calla
         result = _product_of_heads(a, b, devices)
         if result is not None:
             return result
-        return (_traced_matmul(torch._C.DispatchKey.CompositeImplicitAutograd) or original)(a, b)
+        return (_traced_matmul(DispatchKey.CompositeImplicitAutograd) or original)(a, b)
 
     return matmul
 
 
 def _matmul_without_autograd(devices: Callable[[], tuple[str, ...]]) -> Callable:
     """In inference mode, for all devices."""
-    redispatch = torch.ops.aten.matmul.default._handle.redispatch_boxed
+    redispatch = private.redispatch_of(torch.ops.aten.matmul.default)
 
     def matmul(keys, a, b):
         result = _product_of_heads(a, b, devices)
         if result is not None:
             return result
-        below = keys.remove(torch._C.DispatchKey.BackendSelect)
+        below = keys.remove(DispatchKey.BackendSelect)
         traced = _traced_matmul(below.highestPriorityTypeId())
         return traced(a, b) if traced else redispatch(below, a, b)
 
@@ -202,12 +204,12 @@ def _forget_resolutions() -> None:
 
     A key that it was resolved to while there was an override would lose its derivative.
     """
-    torch.ops.aten.matmul.default._dispatch_cache.clear()
+    private.forget_resolutions(torch.ops.aten.matmul.default)
 
 
 def remove(library: torch.library.Library) -> None:
     """Takes back what :func:`install` returned."""
-    library._destroy()
+    private.take_back(library)
     _forget_resolutions()
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from torch_sgemm import private
 from torch_sgemm._library import kernels_of, out_of_memory
 from torch_sgemm.activations import ACTIVATIONS
 from torch_sgemm.derivatives import SgemmSum, addend, batched, differentiate, scaled
@@ -279,7 +280,7 @@ def _is_captured(b: Tensor) -> bool:
 
 
 def _stream_of(planes: Tensor) -> int:
-    return torch._C._cuda_getCurrentRawStream(planes.device.index)
+    return private.current_stream(planes.device.index)
 
 
 # --- the operator ---------------------------------------------------------------------------

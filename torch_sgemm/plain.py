@@ -4,8 +4,11 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from torch_sgemm import private
+from torch_sgemm.private import DispatchKey as _Key
+from torch_sgemm.private import DispatchKeySet as _Keys
+
 _PLAIN = (Tensor, torch.nn.Parameter)
-_Keys, _Key = torch._C.DispatchKeySet, torch._C.DispatchKey
 _AUTOCAST = {False: _Key.AutocastCPU, True: _Key.AutocastCUDA}  # by whether it is on a GPU
 _VIEWS = _Keys(_Key.ADInplaceOrView)
 _TENSOR_KEYS = {
@@ -13,9 +16,9 @@ _TENSOR_KEYS = {
     True: _Keys(_Key.CUDA) | _Keys(_Key.AutogradCUDA) | _Keys(_AUTOCAST[True]) | _VIEWS,
 }
 _THREAD_KEYS = _Keys(_Key.BackendSelect) | _VIEWS
-_keys_of, _keys_of_thread = torch._C._dispatch_keys, torch._C._dispatch_tls_local_include_set
-_is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
-_function_modes, _is_grad_enabled = torch._C._len_torch_function_stack, torch.is_grad_enabled
+_keys_of, _keys_of_thread = private.keys_of, private.keys_of_thread
+_is_excluded = private.is_excluded
+_function_modes, _is_grad_enabled = private.function_modes, torch.is_grad_enabled
 _float32 = torch.float32
 
 
@@ -40,10 +43,10 @@ def is_plain(a: Tensor, b: Tensor) -> bool:
         and type(b) in _PLAIN
         and a.layout == b.layout == torch.strided
         and not (a.is_nested or b.is_nested)
-        and not (torch._C._any_requires_grad(a, b) and torch.is_grad_enabled())
-        and not torch._C._len_torch_dispatch_stack()
-        and not torch._C._are_functorch_transforms_active()
-        and not torch._C._get_tracing_state()
+        and not (private.any_requires_grad(a, b) and torch.is_grad_enabled())
+        and not private.dispatch_modes()
+        and not private.transforms_active()
+        and not private.tracing_state()
         and not a.is_meta
         and forward_ad._current_level < 0
     )
