@@ -24,7 +24,7 @@ endif
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help build test bench test-gpu test-kernel bench-kernel sanitize delays profile sass info \
+.PHONY: help build test bench test-gpu test-kernel bench-kernel sanitize delays compare profile sass info \
         format lint wheel check-wheel clean distclean need-kernel
 
 help:  ## this list
@@ -76,6 +76,9 @@ sanitize: build  ## compute-sanitizer's four tools over the table (GPU)
 
 delays: build  ## the kernels with threads that dawdle: the same bits? (GPU)
 	@$(PY) tools/delays.py $(ARGS)
+
+compare: build  ## the same bits as another checkout's build? OTHER=../before (GPU)
+	@$(PY) tools/compare_builds.py '$(OTHER)' $(ARGS)
 
 profile: need-kernel build  ## Nsight Compute on one kernel: K=shared_tile_32 (GPU)
 	@$(PY) tools/profile_kernel.py '$(K)' $(ARGS)

@@ -1,0 +1,185 @@
+"""Compares two builds: the same problems, the same rows, the same bits?
+
+    python tools/compare_builds.py OTHER [--problems 3000] [--seed 0] [--device cuda]
+
+OTHER is another checkout with its library built. Both run the same random problems, each in a
+process of its own: sizes, layouts, batches, alpha, beta, data with range, with Inf and NaN. For
+each problem "auto"'s choice and the bits of every ieee and split row's result are compared, on the
+CPU those of the ladder. Prints what differs; exits with 1 if something does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LARGEST = {"cuda": 1 << 30, "cpu": 40_000}  # m * n * k of a problem
+DATA = ("normal", "integers", "wide", "zeros", "inf", "nan")
+
+
+def random_problem(rng: random.Random, device: str) -> dict:
+    """Log-uniform sizes, one in four of them a multiple of 32; most problems plain otherwise."""
+
+    def size(most: int) -> int:
+        x = round(2 ** rng.uniform(0, most))
+        return max(32, x // 32 * 32) if rng.random() < 0.25 and device == "cuda" else x
+
+    powers = (12, 12, 15) if device == "cuda" else (5, 5, 6)
+    while True:
+        m, n, k = (size(power) for power in powers)
+        batch = rng.choice((1, 1, 1, 2, 5, 16))
+        if m * n * k * batch <= LARGEST[device]:
+            break
+    plain = rng.random() < 0.6
+    return {
+        "m": m,
+        "n": n,
+        "k": k,
+        "batch": batch,
+        "a": rng.choice("NTO"),  # row-major, transposed, or 4-byte aligned only
+        "b": rng.choice("NTO"),
+        "alpha": 1.0 if plain else rng.choice((1.0, -0.5, 2.0**-130, 3e30)),
+        "beta": 0.0 if plain else rng.choice((0.0, 1.0, 0.75)),
+        "data": rng.choice(("normal", "normal", *DATA)),
+        "seed": rng.randrange(1 << 30),
+    }
+
+
+def operand(shape: tuple[int, ...], layout: str, data: str, gen):
+    """On the CPU, so that both builds get the same numbers."""
+    import torch
+
+    x = torch.randn(shape, generator=gen)
+    if data == "integers":
+        x = (4 * x).round()
+    elif data == "wide":
+        x = x.sign() * torch.exp(3 * x.abs() * torch.randn(shape, generator=gen).sign())
+    elif data == "zeros":
+        x = x * (torch.rand(shape, generator=gen) < 0.2)
+    elif data in ("inf", "nan"):
+        x.view(-1)[torch.randint(x.numel(), (1,), generator=gen)] = float(data)
+    if layout == "T":
+        return x.mT.contiguous().mT
+    if layout == "O":
+        return torch.cat([torch.zeros(1), x.flatten()])[1:].view(shape)
+    return x
+
+
+def results(problem: dict, device: str) -> dict[str, str]:
+    """A digest of each row's result, and the name of the row that "auto" takes."""
+    import torch
+
+    import torch_sgemm
+
+    gen = torch.Generator().manual_seed(problem["seed"])
+    m, n, k, batch = (problem[name] for name in ("m", "n", "k", "batch"))
+    lead = (batch,) if batch > 1 else ()
+    a = operand((*lead, m, k), problem["a"], problem["data"], gen)
+    b = operand((*lead, k, n), problem["b"], problem["data"], gen)
+    c = torch.randn((*lead, m, n), generator=gen)
+    # Strides and alignment survive the copy to the GPU only if the storage goes as a whole.
+    a, b = (_as_on_cpu(x, device) for x in (a, b))
+    found = {"auto": torch_sgemm.explain(a, b, device=torch_sgemm.Device()).chosen}
+    families = ("ieee", "split") if device == "cuda" else ("ladder", "ieee")
+    for row in torch_sgemm.kernels():
+        if row.family not in families:
+            continue
+        d = c.to(device)
+        try:
+            torch.ops.sgemm.gemm_(
+                d, a, b, alpha=problem["alpha"], beta=problem["beta"], kernel=row.name
+            )
+        except RuntimeError as refusal:
+            found[row.name] = f"refused: {str(refusal)[:80]}"
+            continue
+        found[row.name] = hashlib.sha256(d.cpu().numpy().tobytes()).hexdigest()[:16]
+    return found
+
+
+def _as_on_cpu(x, device: str):
+    if device == "cpu":
+        return x
+    import torch
+
+    storage = torch.empty(0).set_(x.untyped_storage()).to(device)
+    return storage.as_strided(x.shape, x.stride(), x.storage_offset())
+
+
+def work(problems: int, seed: int, device: str) -> None:
+    """One line of JSON per problem."""
+    rng = random.Random(seed)
+    for _ in range(problems):
+        problem = random_problem(rng, device)
+        print(json.dumps({"problem": problem, "found": results(problem, device)}), flush=True)
+
+
+def lines_of(checkout: Path, options: argparse.Namespace) -> list[dict]:
+    """What the build in ``checkout`` computes."""
+    command = [sys.executable, str(Path(__file__).resolve()), str(checkout), "--worker"]
+    command += ["--problems", str(options.problems), "--seed", str(options.seed)]
+    command += ["--device", options.device]
+    env = {**os.environ, "PYTHONPATH": str(checkout)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as worker:
+        lines = [json.loads(line) for line in progress(worker.stdout, checkout, options.problems)]
+    if worker.returncode:
+        raise SystemExit(f"the worker failed for the build in {checkout}")
+    return lines
+
+
+def progress(lines, checkout: Path, total: int):
+    """The same lines; a bar on stderr, if it is a terminal."""
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    return track(lines, str(checkout), total, console=console, disable=not console.is_terminal)
+
+
+def differences(before: list[dict], after: list[dict]) -> list[str]:
+    """One line for each row of a problem whose choice or bits differ; rows of one build alone don't
+    count.
+
+    >>> differences([{"problem": 1, "found": {"auto": "x", "x": "a"}}],
+    ...             [{"problem": 1, "found": {"auto": "x", "x": "b"}}])
+    ['x: a, b: 1']
+    """
+    texts = []
+    for x, y in zip(before, after, strict=True):
+        if x["problem"] != y["problem"]:
+            raise SystemExit("the builds were given different problems")
+        for row in x["found"].keys() & y["found"].keys():
+            if x["found"][row] != y["found"][row]:
+                texts.append(f"{row}: {x['found'][row]}, {y['found'][row]}: {x['problem']}")
+    return texts
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("other", type=Path, help="a checkout with its library built")
+    parser.add_argument("--problems", type=int, default=3000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        work(options.problems, options.seed, options.device)
+        return 0
+    before, after = lines_of(options.other.resolve(), options), lines_of(ROOT, options)
+    texts = differences(before, after)
+    pairs = zip(before, after, strict=True)
+    compared = sum(len(x["found"].keys() & y["found"].keys()) for x, y in pairs)
+    for text in texts[:50]:
+        print(text)
+    print(f"{len(before)} problems, {compared} choices and results: {len(texts)} differ")
+    return 1 if texts else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
