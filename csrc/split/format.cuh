@@ -67,6 +67,12 @@ constexpr int kFiner = Bf16x6::kTopExponent - Fp16x3::kTopExponent;
 
 constexpr float kSumRounding = 1.01f;  // more than a sum of 2^13 magnitudes may be off by
 
+// The threshold for the other operand's small elements, from the sum of a scaled row's magnitudes.
+template <class F>
+__device__ __forceinline__ float sum_threshold(float sum) {
+  return sum * (F::kSumThreshold * kSumRounding);
+}
+
 __device__ __forceinline__ float power_of_two(int exponent) {  // of a normal float
   return __uint_as_float(static_cast<uint32_t>(exponent + 127) << 23);
 }

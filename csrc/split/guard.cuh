@@ -20,7 +20,7 @@ constexpr uint32_t kNoPlace = 0xffff;
 // `sum` of the scaled row's magnitudes, or more than that.
 template <class F>
 __device__ __forceinline__ uint32_t guard_record(float sum, uint32_t place) {
-  return ((__float_as_uint(sum * (F::kSumThreshold * kSumRounding)) + 0xffffu) & 0xffff0000u) | place;
+  return ((__float_as_uint(sum_threshold<F>(sum)) + 0xffffu) & 0xffff0000u) | place;
 }
 __device__ __forceinline__ float record_threshold(uint32_t record) { return __uint_as_float(record & 0xffff0000u); }
 __device__ __forceinline__ uint32_t record_place(uint32_t record) { return record & 0xffffu; }

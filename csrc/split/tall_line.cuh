@@ -184,7 +184,7 @@ __device__ __forceinline__ bool split_rows(const LineElements<STEPS> (&x)[2], Ro
       for (int h = 0; h < 2; ++h) {
         const LineGuard line = line_guard<Fp16x3>(x[h], power_of_two(-exponent[h]));
         small[h] = line.small;
-        of_others[threadIdx.x % 32 / 4 * 2 + h] = line.sum * (Fp16x3::kSumThreshold * kSumRounding);
+        of_others[threadIdx.x % 32 / 4 * 2 + h] = sum_threshold<Fp16x3>(line.sum);
       }
     }
   }
@@ -307,7 +307,7 @@ struct TallPanel : TallColumns {
       const uint32_t word = row_word<Fp16x3>(largest, exponent, guard.small);
       if (lane % 4 == 0) {
         words[at / 2 * 16 + of_lane * 4 + e] = word;
-        of_others[at / 2 * 16 + of_lane * 4 + e] = guard.sum * (Fp16x3::kSumThreshold * kSumRounding);
+        of_others[at / 2 * 16 + of_lane * 4 + e] = sum_threshold<Fp16x3>(guard.sum);
       }
       all.plain = all.plain && is_plain(word);
       all.plain_scales = all.plain_scales && has_plain_scale(word);

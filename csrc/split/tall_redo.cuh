@@ -67,7 +67,7 @@ class TallRedo {
       small_[h] = of_quad(small[h], [](uint32_t a, uint32_t b) { return a + b; });
       const LineGuard guard = guards[h].of_line();
       words_[h] = row_word<Fp16x3>(largest[h], row_exponent<Fp16x3>(largest[h]), guard.small);
-      shared.rows_of_others[threadIdx.x % 32 / 4 * 2 + h] = guard.sum * (Fp16x3::kSumThreshold * kSumRounding);
+      shared.rows_of_others[threadIdx.x % 32 / 4 * 2 + h] = sum_threshold<Fp16x3>(guard.sum);
       some_small = some_small || guard.small > 0;
     }
     some_small_ = __any_sync(~0u, some_small);
