@@ -364,9 +364,12 @@ def test_other_threads_run_during_a_product() -> None:
     thread.start()
     try:
         for product in (torch_sgemm.matmul, torch.ops.sgemm.mm):
-            before = counted[0]
-            product(a, b, kernel="naive_32")
-            assert counted[0] > before + 10
+            during = []  # one of several products: a busy machine may not get to the thread in each
+            for _ in range(5):
+                before = counted[0]
+                product(a, b, kernel="naive_32")
+                during.append(counted[0] - before)
+            assert max(during) > 10
     finally:
         stop.set()
         thread.join()
