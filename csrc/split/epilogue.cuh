@@ -294,8 +294,7 @@ class TileEpilogue {
     const ConstMatrix of_a = job_.p.a.matrix(tile_.batch), of_b = job_.p.b.matrix(tile_.batch);
     const auto is_large = [&](int r, int64_t j, uint32_t left, uint32_t right, uint32_t place_a, uint32_t place_b,
                               float least) {
-      return least_magnitude(of_a, of_b, row0_ + r, j, place_a, place_b, word_exponent(left), word_exponent(right)) >=
-             least;
+      return least_magnitude(of_a, of_b, row0_ + r, j, place_a, place_b, left, right) >= least;
     };
     if (recorded) {
       each([&](int r, uint32_t left) {

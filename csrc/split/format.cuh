@@ -201,16 +201,24 @@ __device__ __forceinline__ uint32_t row_word(uint32_t largest, int exponent, uin
   return (bits & 0xffffff00u) | static_cast<uint32_t>(exponent + 128);
 }
 
+__device__ __forceinline__ int word_exponent(uint32_t word) { return static_cast<int>(word & 0xff) - 128; }
+__device__ __forceinline__ float word_threshold(uint32_t word) { return __uint_as_float(word & 0xffffff00u); }
+__device__ __forceinline__ float word_scale(uint32_t word) { return __uint_as_float((word << 23) - (1u << 23)); }
+
 // The same word with another threshold, rounded up. Its lowest bit is 0, for word_scale() would take it for a sign.
 __device__ __forceinline__ uint32_t with_threshold(uint32_t word, float threshold) {
   return ((__float_as_uint(threshold) + 0x1ffu) & 0xfffffe00u) | (word & 0xff);
 }
 
-__device__ __forceinline__ int word_exponent(uint32_t word) { return static_cast<int>(word & 0xff) - 128; }
-__device__ __forceinline__ float word_threshold(uint32_t word) { return __uint_as_float(word & 0xffffff00u); }
-// The step of k that set the row's scale, where scales are found while the product runs and the row has small elements.
+// Where scales are found while the product runs, a row with small elements also tells the step of k that set its scale
+// (guard.cuh). It takes the place of the lower bits of the threshold, which is rounded up, but for that lowest one.
+__device__ __forceinline__ uint32_t with_step(uint32_t word, uint32_t step) {
+  static_assert(kMaxSlice / kStep <= 256);
+  if (!(word_threshold(word) > 0)) return word;
+  return ((word + 0x1ff00u) & 0xfffe0000u) | step << 9 | (word & 0xff);
+}
 __device__ __forceinline__ uint32_t word_step(uint32_t word) { return word >> 9 & 0xff; }
-__device__ __forceinline__ float word_scale(uint32_t word) { return __uint_as_float((word << 23) - (1u << 23)); }
+
 __device__ __forceinline__ bool is_inf_row(uint32_t word) { return (word & 0xffffff00u) == kInfRow; }
 
 // Whether a sum is NaN for a NaN in its row or column: without an Inf there, sums are finite or that.

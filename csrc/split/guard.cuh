@@ -49,8 +49,8 @@ constexpr float kProductRounding = 0.999f;  // less than a rounded product, or t
 
 // A lower bound of (|A||B|)_ij, scaled.
 __device__ __forceinline__ float least_magnitude(const ConstMatrix& a, const ConstMatrix& b, int64_t i, int64_t j,
-                                                 uint32_t place_a, uint32_t place_b, int exponent_a, int exponent_b) {
-  const float scale_a = power_of_two(-exponent_a), scale_b = power_of_two(-exponent_b);
+                                                 uint32_t place_a, uint32_t place_b, uint32_t left, uint32_t right) {
+  const float scale_a = power_of_two(-word_exponent(left)), scale_b = power_of_two(-word_exponent(right));
   const auto product = [&](uint32_t q) {
     return q == kNoPlace ? 0.0f : fabsf((*a.at(i, q) * scale_a) * (*b.at(q, j) * scale_b));
   };

@@ -27,14 +27,6 @@ struct OnlineRows {
   int step[kTile];          // of k, whose largest element set the scale
 };
 
-// A row with small elements also tells the step that set its scale (guard.cuh), in the lower bits of its threshold,
-// which is rounded up.
-__device__ __forceinline__ uint32_t with_step(uint32_t word, uint32_t step) {
-  static_assert(kMaxSlice / kStep <= 256);
-  if (!(word_threshold(word) > 0)) return word;
-  return ((word + 0x1ff00u) & 0xfffe0000u) | step << 9 | (word & 0xff);
-}
-
 template <class F>
 __device__ __forceinline__ uint32_t word_of_row(const OnlineRows& rows, int r) {
   const uint32_t small = rows.small[r];
