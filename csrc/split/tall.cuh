@@ -85,7 +85,8 @@ __global__ void __launch_bounds__(32 * kTallTiles[TILE].warps, 1) split_tall(con
       output.end_tile(rows);
   }
   if (__builtin_expect(listed != 0, false))
-    redo_tiles<READS>(job, entry, n0, reinterpret_cast<float*>(staged), shared[warp], panel, kSteps, list, listed);
+    redo_tiles<READS>(job, entry, n0, reinterpret_cast<float*>(staged), shared[warp], panel, of_cols.plain_scales,
+                      kSteps, list, listed);
 }
 
 }  // namespace sgemm::split

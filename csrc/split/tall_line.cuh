@@ -104,6 +104,11 @@ __device__ __forceinline__ T of_quad(T x, const Op& op) {
   return op(x, __shfl_xor_sync(~0u, x, 1));
 }
 
+template <class T>
+__device__ __forceinline__ T sum_of_quad(T x) {
+  return of_quad(x, [](T a, T b) { return a + b; });
+}
+
 // The bits of a line's largest magnitude.
 template <int STEPS>
 __device__ __forceinline__ uint32_t largest_magnitude(const LineElements<STEPS>& x) {
@@ -149,10 +154,7 @@ struct LineGuard {
       }
   }
   // The sums over the line's four lanes.
-  __device__ __forceinline__ LineGuard of_line() const {
-    const auto add = [](auto a, auto b) { return a + b; };
-    return {of_quad(small, add), of_quad(sum, add)};
-  }
+  __device__ __forceinline__ LineGuard of_line() const { return {sum_of_quad(small), sum_of_quad(sum)}; }
 };
 template <class F, int STEPS>
 __device__ __forceinline__ LineGuard line_guard(const LineElements<STEPS>& x, float factor) {
@@ -312,8 +314,9 @@ struct TallPanel : TallColumns {
       all.plain = all.plain && is_plain(word);
       all.plain_scales = all.plain_scales && has_plain_scale(word);
     }
-    all.plain_scales = __syncthreads_and(all.plain_scales);
-    return {static_cast<bool>(__syncthreads_and(all.plain)), all.plain_scales};
+    // Plain columns have plain scales: ordinary panels need one barrier.
+    const bool plain = __syncthreads_and(all.plain);
+    return {plain, plain || __syncthreads_and(all.plain_scales)};
   }
 };
 

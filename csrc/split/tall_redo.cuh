@@ -44,7 +44,7 @@ template <TallReads READS>
 class TallRedo {
  public:
   // `at`: the lane's two rows. `steps`: of k.
-  __device__ __forceinline__ TallRedo(const TallEpilogue& output, const TallRows& at, TallWarp& shared, int steps)
+  __device__ __forceinline__ TallRedo(const TallEpilogue& output, const TallRows& at, int steps)
       : output_(output), at_(at), steps_(steps), first_k_(place_of(READS, threadIdx.x % 4, 0)) {
     uint32_t largest[2] = {};
     each_step([&](const LineElements<1>(&x)[2]) {
@@ -64,19 +64,20 @@ class TallRedo {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       exponents_[h] = row_exponent<Bf16x6>(largest[h]);
-      small_[h] = of_quad(small[h], [](uint32_t a, uint32_t b) { return a + b; });
+      small_[h] = sum_of_quad(small[h]);
       const LineGuard guard = guards[h].of_line();
       words_[h] = row_word<Fp16x3>(largest[h], row_exponent<Fp16x3>(largest[h]), guard.small);
-      shared.rows_of_others[threadIdx.x % 32 / 4 * 2 + h] = sum_threshold<Fp16x3>(guard.sum);
+      output.shared_.rows_of_others[output.in_tile() + h] = sum_threshold<Fp16x3>(guard.sum);
       some_small = some_small || guard.small > 0;
     }
     some_small_ = __any_sync(~0u, some_small);
   }
 
   // Columns from `first` of the panel on. Unless none was (ALL), elements that were certain keep their values: so they
-  // don't depend on what else is in the tile. Returns how many of the lane's were computed again.
+  // don't depend on what else is in the tile. `plain_cols`: the panel's scales are plain. Returns how many of the
+  // lane's were computed again.
   template <bool ALL>
-  __device__ __forceinline__ uint32_t group(int first, const TallColumns& panel) const {
+  __device__ __forceinline__ uint32_t group(int first, const TallColumns& panel, bool plain_cols) const {
     const Problem& p = output_.job_.p;
     const ConstMatrix b = p.b.matrix(output_.entry_);
     const int lane = threadIdx.x % 32;
@@ -123,19 +124,16 @@ class TallRedo {
       ++step;
     });
 #pragma unroll
-    for (int j = 0; j < 2; ++j) small[j] = of_quad(small[j], [](uint32_t a, uint32_t b) { return a + b; });
+    for (int j = 0; j < 2; ++j) small[j] = sum_of_quad(small[j]);
 
     uint32_t wanted = 0xff;
     float certain_x[8];
     if constexpr (!ALL) {
       const int at = first + lane % 4 * 4;
-      bool plain = true;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) plain = plain && has_plain_scale(panel.words[at + i]);
-      const TallRows rows = output_.begin_tile(at_.row - lane / 4 * 2, words_);
+      const TallRows rows = output_.begin_tile(at_.row - output_.in_tile(), words_);
       of_halves.finish(certain_x);
       wanted = output_.certify(rows, first, &panel.words[at], &panel.of_others[at], some_small_,
-                               output_.plain_scales(words_, plain), certain_x);
+                               output_.plain_scales(words_, plain_cols), certain_x);
     }
     // Element i of the lane: row i / 4, column i % 4, of which two lie in each block of eight.
     float x[8];
@@ -202,7 +200,7 @@ class TallRedo {
 // The tiles of a warp that were listed.
 template <TallReads READS>
 static __device__ __noinline__ void redo_tiles(const TallJob& job, uint32_t entry, int64_t n0, float* staged,
-                                               TallWarp& shared, const TallColumns& panel, int steps,
+                                               TallWarp& shared, const TallColumns& panel, bool plain_cols, int steps,
                                                const TallEntry* list, uint32_t listed) {
   __syncwarp();
   const TallEpilogue output(job, entry, n0, staged, shared);
@@ -214,11 +212,12 @@ static __device__ __noinline__ void redo_tiles(const TallJob& job, uint32_t entr
     if (threadIdx.x % 32 == 0) redone += list[i].count;
     if (list[i].groups == 0) continue;
     const TallRows at = output.begin_tile(int64_t{list[i].tile} * TallTile::kRows, {});
-    const TallRedo<READS> redo(output, at, shared, steps);
+    const TallRedo<READS> redo(output, at, steps);
 #pragma unroll 1
     for (int first = 0; first < cols; first += TallTile::kCols) {
       if (!(list[i].groups >> first / TallTile::kCols & 1)) continue;
-      redone += list[i].all ? redo.template group<true>(first, panel) : redo.template group<false>(first, panel);
+      redone += list[i].all ? redo.template group<true>(first, panel, plain_cols)
+                            : redo.template group<false>(first, panel, plain_cols);
     }
     output.end_tile(at);
   }
