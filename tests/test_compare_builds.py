@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import doctest
-import importlib.util
 import random
 
+import compare_builds
 import pytest
 from support.process import ROOT, python
 
 SCRIPT = ROOT / "tools" / "compare_builds.py"
-
-
-def load():
-    spec = importlib.util.spec_from_file_location("compare_builds", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_a_build_equals_itself() -> None:
@@ -27,19 +20,18 @@ def test_a_build_equals_itself() -> None:
 
 
 def test_other_bits_and_other_choices_are_told() -> None:
-    module = load()
-    assert doctest.testmod(module).failed == 0
+    assert doctest.testmod(compare_builds).failed == 0
     before = [{"problem": 1, "found": {"auto": "x", "x": "a", "gone": "a"}}]
     after = [{"problem": 1, "found": {"auto": "y", "x": "a", "new": "b"}}]
-    assert module.differences(before, after) == ["auto: x, y: 1"]
+    assert compare_builds.differences(before, after) == ["auto: x, y: 1"]
     with pytest.raises(SystemExit):
-        module.differences(before, [{"problem": 2, "found": {}}])
+        compare_builds.differences(before, [{"problem": 2, "found": {}}])
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_problems_are_drawn_within_limits(device: str) -> None:
-    module, rng = load(), random.Random(1)
+    rng = random.Random(1)
     for _ in range(300):
-        p = module.random_problem(rng, device)
+        p = compare_builds.random_problem(rng, device)
         assert min(p["m"], p["n"], p["k"], p["batch"]) >= 1
-        assert p["m"] * p["n"] * p["k"] * p["batch"] <= module.LARGEST[device]
+        assert p["m"] * p["n"] * p["k"] * p["batch"] <= compare_builds.LARGEST[device]

@@ -2,19 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import pytest
-from support.process import ROOT
-
-
-def load():
-    """The script as a module, without asking for it to be on the path."""
-    spec = importlib.util.spec_from_file_location("sanitize", ROOT / "tools" / "sanitize.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
+import sanitize
 
 SUMMARIES = {
     "========= ERROR SUMMARY: 0 errors": 0,
@@ -29,7 +18,7 @@ SUMMARIES = {
 
 @pytest.mark.parametrize("text", SUMMARIES)
 def test_summary_is_read(text: str) -> None:
-    assert load().count_errors(text) == SUMMARIES[text]
+    assert sanitize.count_errors(text) == SUMMARIES[text]
 
 
 @pytest.mark.parametrize(
@@ -39,10 +28,9 @@ def test_summary_is_read(text: str) -> None:
 def test_only_a_finished_run_that_finds_what_is_planted_is_clean(
     monkeypatch: pytest.MonkeyPatch, errors: int | None, planted: int | None, clean: bool
 ) -> None:
-    module = load()
     counts = {True: planted, False: errors}
-    monkeypatch.setattr(module, "run_tool", lambda *a, planted: (counts[planted], ""))
-    assert module.report("compute-sanitizer", ["memcheck"], []) is clean
+    monkeypatch.setattr(sanitize, "run_tool", lambda *a, planted: (counts[planted], ""))
+    assert sanitize.report("compute-sanitizer", ["memcheck"], []) is clean
 
 
 @pytest.mark.parametrize(
@@ -52,12 +40,11 @@ def test_only_a_finished_run_that_finds_what_is_planted_is_clean(
 def test_synccheck_tries_rows_that_it_fails_in_with_a_larger_table(
     monkeypatch: pytest.MonkeyPatch, small_table: list, large_table: list, total: int | None
 ) -> None:
-    module = load()
 
     def run_tool(program, tool, kernels, planted, options=()):
         assert (tool, planted, len(kernels)) == ("synccheck", False, 1)
         table = large_table if options == ("--num-cuda-barriers", "65536") else small_table
         return table[["a", "b"].index(kernels[0])], ""
 
-    monkeypatch.setattr(module, "run_tool", run_tool)
-    assert module.check_barriers("compute-sanitizer", ["a", "b"])[0] == total
+    monkeypatch.setattr(sanitize, "run_tool", run_tool)
+    assert sanitize.check_barriers("compute-sanitizer", ["a", "b"])[0] == total

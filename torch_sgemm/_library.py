@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from torch_sgemm.private import DispatchKey, DispatchKeySet, redispatch_of
+from torch_sgemm.private import DispatchKeySet, key_set, redispatch_of
 
 PATH = Path(__file__).with_name("libtorch_sgemm.so")
 
@@ -27,8 +27,7 @@ def kernel_at(name: str, key: str) -> AtKey:
     Other threads can run meanwhile, which PyTorch's get_kernel() would not let: a launch may have
     to wait for those in front of it. Not a partial() of both, which takes 0.2 microseconds.
     """
-    keys = DispatchKeySet(getattr(DispatchKey, key))
-    return redispatch_of(getattr(torch.ops.sgemm, name).default), keys
+    return redispatch_of(getattr(torch.ops.sgemm, name).default), key_set(key)
 
 
 def kernels_of(name: str) -> dict[bool, AtKey]:

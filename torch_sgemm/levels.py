@@ -137,7 +137,7 @@ def _shorten(name: str, autograd: Callable, backend: str) -> None:
     """
     key = f"Autograd{backend}"
     kernel, keys = kernel_at(name, backend)
-    plain = keys | private.DispatchKeySet(getattr(private.DispatchKey, key))
+    plain = keys | private.key_set(key)
 
     def shortened(keyset, *args, **kwargs):
         try:

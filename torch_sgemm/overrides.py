@@ -50,7 +50,7 @@ def reset_factors() -> None:
 def _original(name: str, key: str) -> Callable:
     """PyTorch's own, as it was before the first override."""
     if (name, key) not in _originals:
-        keys = DispatchKeySet(getattr(DispatchKey, key))
+        keys = private.key_set(key)
         found = torch.library.get_kernel(f"aten::{name}", key)
         _originals[name, key] = partial(found.call_boxed, keys)
     return _originals[name, key]

@@ -9,48 +9,10 @@ would be multiplied as it was before).
 from collections.abc import Callable
 
 import torch
-from torch._functorch.utils import (
-    enable_single_level_autograd_function as single_level,  # levels.py: derivatives in torch.func
-)
-from torch._guards import TracingContext  # levels.py: forward mode inside torch.compile
-from torch._ops import OpOverload, resolve_key  # overrides.py: matmul while sizes are symbols
-from torch.autograd.forward_ad import (
-    _set_fwd_grad_enabled as set_forward_grad,  # levels.py: forward over reverse
-)
-from torch.autograd.function import _SingleLevelFunction as SingleLevelFunction  # levels.py: same
-from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing  # levels.py: tracing
-
-__all__ = [
-    "DispatchKey",
-    "DispatchKeySet",
-    "OpOverload",
-    "SingleLevelFunction",
-    "TracingContext",
-    "after_autograd",
-    "allows_tf32",
-    "any_requires_grad",
-    "arguments_of",
-    "below_autograd",
-    "compiled_autograd_key",
-    "current_stream",
-    "disable_proxy_modes_tracing",
-    "dispatch_modes",
-    "forget_resolutions",
-    "function_modes",
-    "inductor",
-    "is_excluded",
-    "is_forward_grad_enabled",
-    "is_included",
-    "keys_of",
-    "keys_of_thread",
-    "redispatch_of",
-    "resolve_key",
-    "set_forward_grad",
-    "single_level",
-    "take_back",
-    "tracing_state",
-    "transforms_active",
-]
+import torch._functorch.utils
+import torch._guards
+import torch.fx.experimental.proxy_tensor
+from torch.autograd import forward_ad
 
 _C = torch._C
 
@@ -70,8 +32,23 @@ transforms_active = _C._are_functorch_transforms_active
 any_requires_grad = _C._any_requires_grad
 is_forward_grad_enabled = _C._is_fwd_grad_enabled
 
-compiled_autograd_key = torch.autograd.Function._compiled_autograd_key  # levels.py: torch.compile
+# levels.py: derivatives at one level of nested ones, forward over reverse, torch.compile.
+SingleLevelFunction = torch.autograd.function._SingleLevelFunction
+single_level = torch._functorch.utils.enable_single_level_autograd_function
+set_forward_grad = forward_ad._set_fwd_grad_enabled
+TracingContext = torch._guards.TracingContext
+disable_proxy_modes_tracing = torch.fx.experimental.proxy_tensor.disable_proxy_modes_tracing
+compiled_autograd_key = torch.autograd.Function._compiled_autograd_key
+
+# overrides.py: matmul while sizes are symbols.
+OpOverload, resolve_key = torch._ops.OpOverload, torch._ops.resolve_key
 allows_tf32 = _C._get_cublas_allow_tf32  # overrides.py: the setting's public name takes longer
+inductor = "torch._inductor.lowering"  # inductor.py: compiled calls with kernel= would fail
+
+
+def key_set(name: str) -> DispatchKeySet:
+    """A dispatch key by its name, as a set."""
+    return DispatchKeySet(getattr(DispatchKey, name))
 
 
 def current_stream(device: int) -> int:
@@ -97,6 +74,3 @@ def forget_resolutions(operator: OpOverload) -> None:
 def take_back(library: torch.library.Library) -> None:
     """overrides.py: ``disable()`` would leave the overrides in place."""
     library._destroy()
-
-
-inductor = "torch._inductor.lowering"  # inductor.py: compiled calls with kernel= would fail
