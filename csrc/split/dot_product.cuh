@@ -2,6 +2,7 @@
 #pragma once
 #include <cuda_runtime.h>
 
+#include <cmath>
 #include <cstdint>
 
 namespace sgemm::split {
@@ -16,9 +17,11 @@ static __device__ __noinline__ float dot_product(const float* a, int64_t a_step,
     return x;
   };
   constexpr int kAtOnce = 8;  // reads: one after the other, each would wait for memory
-  float sum = 0;
+  float sum = 0, of_specials = 0;
+  bool special = false;
 #pragma unroll 1
-  for (int64_t q = lane; q < depth; q += 32 * kAtOnce) {
+  for (int64_t q0 = 0; q0 < depth; q0 += 32 * kAtOnce) {
+    const int64_t q = q0 + lane;
     float x[kAtOnce], y[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
@@ -27,21 +30,18 @@ static __device__ __noinline__ float dot_product(const float* a, int64_t a_step,
       y[i] = inside ? b[(q + 32 * i) * b_step] : 0.0f;
     }
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) sum = fmaf(x[i], y[i], sum);
-  }
-  __syncwarp();
-  sum = add_up(sum);
-  if (isfinite(sum)) return sum;
-  float of_specials = 0;
-  bool special = false;
-#pragma unroll 4
-  for (int64_t q = lane; q < depth; q += 32) {
-    const float x = a[q * a_step], y = b[q * b_step];
-    if (isfinite(x) && isfinite(y)) continue;
-    special = true;
-    of_specials += x * y;
+    for (int i = 0; i < kAtOnce; ++i) {
+      sum = fmaf(x[i], y[i], sum);
+      const bool is_special = !isfinite(x[i]) || !isfinite(y[i]);
+      if (is_special) of_specials += x[i] * y[i];
+      special |= is_special;
+    }
+    // No product changes a NaN: of a row of Inf, its first products most often decide.
+    if (__any_sync(~0u, isnan(of_specials))) return NAN;
   }
   if (__any_sync(~0u, special)) return add_up(of_specials);
+  sum = add_up(sum);
+  if (isfinite(sum)) return sum;
   sum = 0;
 #pragma unroll 1
   for (int64_t q = 0; q < depth; q += 32) {
