@@ -3,10 +3,11 @@
 // Idea:   a block's consumers do this behind all its tiles; nothing happens if none has a mark. A tile with many marked
 //         elements is computed as a whole: by bfloat16 on the tensor cores (redo_products.cuh), and what has too wide
 //         a range for these as well, in float32. A few elements are dot products, each of a warp.
-// Inf:    a row that holds Inf has no scale, and its elements are dot products however many they are. One
+// Inf:    a row that holds Inf has no scale; its elements come from its products with Inf (redo_inf.cuh). A dot product
 //         that overflows is added up in the order of k, for another order may overflow where that one doesn't.
 #pragma once
 #include "dot_product.cuh"
+#include "redo_inf.cuh"
 #include "redo_products.cuh"
 #include "redone.cuh"
 
@@ -67,7 +68,7 @@ __device__ __forceinline__ MarkCounts count_marks(Marks& marks, int t) {
 }
 
 // The warps take elements in turn. Where C is the sum of earlier pieces of k, they are computed from the first of these
-// on: there a sum may be finite that the pieces' sums are not.
+// on.
 __device__ __forceinline__ void redo_elements(const Job& job, const Corner& tile, int t, const Marks& marks) {
   const ConstMatrix a = job.p.a.matrix(tile.batch), b = job.p.b.matrix(tile.batch);
   const int64_t before = job.p.k_before, depth = before + job.depth(tile.batch);
@@ -83,11 +84,7 @@ __device__ __forceinline__ void redo_elements(const Job& job, const Corner& tile
         const int i = first + word;
         const int64_t row = tile.row + i * 32 / kTile, col = tile.col + i * 32 % kTile + __ffs(bits) - 1;
         const float sum = dot_product(a.at(row, -before), a.col, b.at(-before, col), b.row, depth);
-        if (lane != 0) continue;
-        if (before > 0)
-          *job.p.d.matrix(tile.batch).at(row, col) = activated(job.p.activation, sum);
-        else
-          store_redone(job, tile.batch, row, col, sum, 0);
+        if (lane == 0) store_whole(job, tile.batch, row, col, sum);
       }
     }
   }
@@ -162,6 +159,10 @@ __device__ __forceinline__ void redo(const Job& job, int index, uint32_t rank, u
   }
   if (count.finite > kFew) {
     redo_in_float32(job, tile, t, marks, *reinterpret_cast<RedoFloats*>(rest));
+    count = count_marks(marks, t);
+  }
+  if (count.all > count.finite) {
+    redo_inf(job, tile, t, marks, *reinterpret_cast<InfMemory*>(rest));
     count = count_marks(marks, t);
   }
   if (count.all) redo_elements(job, tile, t, marks);

@@ -41,6 +41,15 @@ __device__ __forceinline__ bool store_redone(const Job& job, int batch, int64_t 
                        unscaled(alpha * sum, exponent + of_alpha));
 }
 
+// The same from a sum over all of k, also where D adds up pieces of it: there the sum may be finite that the pieces'
+// sums are not.
+__device__ __forceinline__ void store_whole(const Job& job, int batch, int64_t i, int64_t j, float sum) {
+  if (job.p.k_before > 0)
+    *job.p.d.matrix(batch).at(i, j) = activated(job.p.activation, sum);
+  else
+    store_redone(job, batch, i, j, sum, 0);
+}
+
 // The part of a tile that a block redoes: all rows, and the columns that block `rank` finished. These are COLS if the
 // warps share the tile's rows (HIGH), else COLS for each half of the warps.
 template <bool HIGH, int COLS>

@@ -1,0 +1,99 @@
+// Marked elements of a tile's rows and columns that hold Inf.
+//
+// Idea:   products with Inf or NaN alone decide what such an element is. So the block looks through a row of A once,
+//         for all its elements, and multiplies what it finds by B, a column per thread; likewise a column of B.
+// Bound:  a row's reading; and where it holds Inf everywhere and B's column has one sign, B's.
+#pragma once
+#include <cmath>
+
+#include "redo_products.cuh"
+
+namespace sgemm::split {
+
+constexpr int kInfPart = 8 * kConsumers;  // of k, that are read at once: one after the other would wait for memory
+
+struct InfMemory {
+  float x[kInfPart];                 // a part of the row
+  uint32_t specials[kInfPart / 32];  // a bit for each Inf and NaN of these
+  float sums[kTile];                 // of the second half of the threads
+};
+
+// A row of A or a column of B that holds Inf, and the operand that it is multiplied with.
+struct InfLine {
+  const float *x, *others;  // of the first k
+  int64_t x_step, others_step, apart, depth;
+};
+
+// Its product with line `other` of the other operand, in the first kTile threads: of x's Inf and NaN alone. The halves
+// of the threads take 32 of k in turn. Not for lines that are not `wanted`.
+__device__ __forceinline__ float inf_product(const InfLine& line, int t, bool wanted, InfMemory& memory) {
+  constexpr int kAtOnce = 4;
+  const float* const other = line.others + t % kTile * line.apart;
+  float sum = 0;
+#pragma unroll 1
+  for (int64_t q0 = 0; q0 < line.depth; q0 += kInfPart) {
+    float x[kInfPart / kConsumers];
+#pragma unroll
+    for (int i = 0; i < kInfPart / kConsumers; ++i) {
+      const int64_t q = q0 + i * kConsumers + t;
+      x[i] = q < line.depth ? line.x[q * line.x_step] : 0.0f;
+    }
+    sync_consumers();
+#pragma unroll
+    for (int i = 0; i < kInfPart / kConsumers; ++i) {
+      memory.x[i * kConsumers + t] = x[i];
+      const uint32_t specials = __ballot_sync(~0u, !isfinite(x[i]));
+      if (t % 32 == 0) memory.specials[(i * kConsumers + t) / 32] = specials;
+    }
+    sync_consumers();
+#pragma unroll 1
+    for (int word = t / kTile; word < kInfPart / 32; word += kConsumers / kTile) {
+#pragma unroll 1
+      for (uint32_t left = memory.specials[word]; left;) {
+        if (__all_sync(~0u, !wanted || isnan(sum))) break;  // no product changes a NaN
+        float products[kAtOnce];
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          const int place = word * 32 + __ffs(left) - 1;
+          products[i] = left && wanted ? memory.x[place] * other[(q0 + place) * line.others_step] : 0.0f;
+          left &= left - 1;
+        }
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) sum += products[i];
+      }
+    }
+  }
+  if (t >= kTile) memory.sums[t - kTile] = sum;
+  sync_consumers();
+  return sum + memory.sums[t % kTile];
+}
+
+// Elements whose row and column both hold Inf stay marked.
+__device__ __forceinline__ void redo_inf(const Job& job, const Corner& tile, int t, Marks& marks, InfMemory& memory) {
+  const ConstMatrix a = job.p.a.matrix(tile.batch), b = job.p.b.matrix(tile.batch);
+  const int64_t before = job.p.k_before, depth = before + job.depth(tile.batch);
+#pragma unroll 1
+  for (int i = 0; i < 2 * kTile; ++i) {
+    const bool of_b = i >= kTile;
+    const int own = i % kTile;
+    if (!is_inf_row(marks.words[of_b][own])) continue;
+    const auto is_wanted = [&](int other) {
+      return marks.is_marked(of_b ? other : own, of_b ? own : other) && !is_inf_row(marks.words[!of_b][other]);
+    };
+    bool some = false;
+    for (int other = t % 32; other < kTile; other += 32) some = some || is_wanted(other);
+    if (!__any_sync(~0u, some)) continue;
+    const bool wanted = is_wanted(t % kTile);
+    const int64_t row = tile.row + (of_b ? 0 : own), col = tile.col + (of_b ? own : 0);
+    const float *const from_a = a.at(row, -before), *const from_b = b.at(-before, col);
+    const float sum = inf_product(of_b ? InfLine{from_b, from_a, b.row, a.col, a.row, depth}
+                                       : InfLine{from_a, from_b, a.col, b.row, b.col, depth},
+                                  t, wanted, memory);
+    if (t >= kTile || !wanted) continue;
+    store_whole(job, tile.batch, row + (of_b ? t : 0), col + (of_b ? 0 : t), sum);
+    marks.clear(of_b ? t : own, of_b ? own : t);
+  }
+  sync_consumers();
+}
+
+}  // namespace sgemm::split
