@@ -6,11 +6,11 @@
 
 namespace sgemm::split {
 
-// D = f(x + beta C). Not where C is the sum of earlier pieces of k and the sum with x overflows.
+// D = f(x + beta C). Not where C is the sum of earlier pieces of k and its sum with x may be finite after all.
 __device__ __forceinline__ bool store_element(const Problem& p, const float* c, float* d, float x) {
   if (p.beta != 0) {
     const float sum = fmaf(p.beta, *c, x);
-    if (p.k_before > 0 && !isfinite(sum) && !isnan(x) && !isnan(*c)) return false;
+    if (p.k_before > 0 && may_be_finite(sum, x, *c)) return false;
     x = sum;
   }
   *d = activated(p.activation, x);
@@ -311,8 +311,9 @@ class TileEpilogue {
       const int owner = __ffs(lanes) - 1, r = __shfl_sync(~0u, __ffs(bits) - 1, owner);
       const int64_t j = __shfl_sync(~0u, col0_ + col, owner);
       const uint32_t left = rows_[r], of_owner = __shfl_sync(~0u, right, owner);
-      const float known = least_magnitude(of_a, of_b, row0_ + r, j, job_.depth(tile_.batch), left, of_owner);
-      const bool certain = known >= word_threshold(left) + word_threshold(of_owner);
+      const float least = word_threshold(left) + word_threshold(of_owner);
+      const bool certain =
+          !isnan(least) && least_magnitude(of_a, of_b, row0_ + r, j, job_.depth(tile_.batch), left, of_owner) >= least;
       if (lane != owner) continue;
       if (certain) failed &= ~(bits & -bits);
       bits &= bits - 1;

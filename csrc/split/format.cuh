@@ -81,6 +81,7 @@ constexpr uint32_t kMagnitude = 0x7fffffff, kInfinity = 0x7f800000, kMinusInfini
 // Thresholds that no element passes, both of them NaN: of rows that hold Inf, and of finite rows whose scale has
 // changed too much.
 constexpr uint32_t kInfRow = 0x7fd00000, kUncertainRow = 0x7fc00000;
+constexpr uint32_t kNanRow = 0x80000000;  // -0: a row with NaN, which asks for nothing
 
 __device__ __forceinline__ uint32_t magnitude(float x) { return __float_as_uint(x) & kMagnitude; }
 
@@ -192,11 +193,11 @@ __device__ __forceinline__ int row_exponent(uint32_t largest) {
 
 // A row's scale and threshold in one word: the threshold's upper 24 bits (so many are exact for up to 2^16 small
 // elements), the exponent below them. The threshold of a row with Inf is NaN, that no element passes; that of a row
-// with NaN is 0. A row of zeros has -Inf: its products are zero, whatever else is small.
+// with NaN is -0. A row of zeros has -Inf: its products are zero, whatever else is small.
 template <class F>
 __device__ __forceinline__ uint32_t row_word(uint32_t largest, int exponent, uint32_t small) {
   uint32_t bits = __float_as_uint(F::kThreshold * static_cast<float>(small));
-  if (largest >= kInfinity) bits = largest > kInfinity ? 0 : kInfRow;
+  if (largest >= kInfinity) bits = largest > kInfinity ? kNanRow : kInfRow;
   if (largest == 0) bits = kMinusInfinity;
   return (bits & 0xffffff00u) | static_cast<uint32_t>(exponent + 128);
 }
@@ -220,6 +221,7 @@ __device__ __forceinline__ uint32_t with_step(uint32_t word, uint32_t step) {
 __device__ __forceinline__ uint32_t word_step(uint32_t word) { return word >> 9 & 0xff; }
 
 __device__ __forceinline__ bool is_inf_row(uint32_t word) { return (word & 0xffffff00u) == kInfRow; }
+__device__ __forceinline__ bool is_nan_row(uint32_t word) { return (word & 0xffffff00u) == kNanRow; }
 
 // Whether a sum is NaN for a NaN in its row or column: without an Inf there, sums are finite or that.
 __device__ __forceinline__ bool is_nan_of_operands(float sum, uint32_t left, uint32_t right) {
@@ -254,6 +256,12 @@ __device__ __forceinline__ float unscaled(float sum, int exponent) {
 // doesn't is 2^128 or more, so its roundings are at most 2^104 each, and it is off by less than 2^128 in all.
 __device__ __forceinline__ bool surely_overflows(float sum, int exponent) {
   return fabsf(unscaled(sum, exponent - 4)) >= 0x1p126f;
+}
+
+// Whether x and C, the sum of earlier pieces of k, overflow together, while a sum in order of k may be finite: that is
+// Inf for good where C is, if x is finite.
+__device__ __forceinline__ bool may_be_finite(float sum, float x, float c) {
+  return !isfinite(sum) && !isnan(x) && !isnan(c) && !(isinf(c) && isfinite(x));
 }
 
 }  // namespace sgemm::split

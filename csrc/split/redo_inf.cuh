@@ -2,6 +2,8 @@
 //
 // Idea:   products with Inf or NaN alone decide what such an element is. So the block looks through a row of A once,
 //         for all its elements, and multiplies what it finds by B, a column per thread; likewise a column of B.
+// Asks:   words that tell of NaN, as a fused kernel's don't.
+// Calls:  a function of its own, so that the kernels in which it may be needed are what they would be without it.
 // Bound:  a row's reading; and where it holds Inf everywhere and B's column has one sign, B's.
 #pragma once
 #include <cmath>
@@ -68,8 +70,9 @@ __device__ __forceinline__ float inf_product(const InfLine& line, int t, bool wa
   return sum + memory.sums[t % kTile];
 }
 
-// Elements whose row and column both hold Inf stay marked.
-__device__ __forceinline__ void redo_inf(const Job& job, const Corner& tile, int t, Marks& marks, InfMemory& memory) {
+// Elements whose row and column both hold Inf or NaN stay marked.
+static __device__ __noinline__ void redo_inf(const Job& job, const Corner& tile, int t, Marks& marks,
+                                             InfMemory& memory) {
   const ConstMatrix a = job.p.a.matrix(tile.batch), b = job.p.b.matrix(tile.batch);
   const int64_t before = job.p.k_before, depth = before + job.depth(tile.batch);
 #pragma unroll 1
@@ -78,7 +81,8 @@ __device__ __forceinline__ void redo_inf(const Job& job, const Corner& tile, int
     const int own = i % kTile;
     if (!is_inf_row(marks.words[of_b][own])) continue;
     const auto is_wanted = [&](int other) {
-      return marks.is_marked(of_b ? other : own, of_b ? own : other) && !is_inf_row(marks.words[!of_b][other]);
+      const uint32_t word = marks.words[!of_b][other];
+      return marks.is_marked(of_b ? other : own, of_b ? own : other) && !is_inf_row(word) && !is_nan_row(word);
     };
     bool some = false;
     for (int other = t % 32; other < kTile; other += 32) some = some || is_wanted(other);

@@ -174,7 +174,7 @@ class TallEpilogue {
       for (int i = 0; i < 8; ++i)
         if (inside(at, first, i)) {
           const float c = from[i / 4 * job_.p.c.row + i % 4 * apart_ * job_.p.c.col], sum = fmaf(job_.p.beta, c, x[i]);
-          if (!isfinite(sum) && !isnan(x[i]) && !isnan(c)) failed |= 1u << i;
+          if (may_be_finite(sum, x[i], c)) failed |= 1u << i;
           x[i] = sum;
         }
       if (job_.p.k_before == 0) failed = 0;
