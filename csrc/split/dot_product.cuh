@@ -17,8 +17,7 @@ static __device__ __noinline__ float dot_product(const float* a, int64_t a_step,
     return x;
   };
   constexpr int kAtOnce = 8;  // reads: one after the other, each would wait for memory
-  float sum = 0, of_specials = 0;
-  bool special = false;
+  float sum = 0, of_specials = 0;  // finite, and 0, unless there are Inf or NaN
 #pragma unroll 1
   for (int64_t q0 = 0; q0 < depth; q0 += 32 * kAtOnce) {
     const int64_t q = q0 + lane;
@@ -32,14 +31,12 @@ static __device__ __noinline__ float dot_product(const float* a, int64_t a_step,
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       sum = fmaf(x[i], y[i], sum);
-      const bool is_special = !isfinite(x[i]) || !isfinite(y[i]);
-      if (is_special) of_specials += x[i] * y[i];
-      special |= is_special;
+      if (!isfinite(x[i]) || !isfinite(y[i])) of_specials += x[i] * y[i];
     }
     // No product changes a NaN: of a row of Inf, its first products most often decide.
     if (__any_sync(~0u, isnan(of_specials))) return NAN;
   }
-  if (__any_sync(~0u, special)) return add_up(of_specials);
+  if (__any_sync(~0u, !isfinite(of_specials))) return add_up(of_specials);
   sum = add_up(sum);
   if (isfinite(sum)) return sum;
   sum = 0;

@@ -147,16 +147,16 @@ struct QuadPlanes {
 
 // Magnitudes of a thread's scaled elements, rounded to float16: of even and of odd ones. Zero may be a small one.
 struct Extremes {
-  __half2 largest = __float2half2_rn(0);  // NaN is passed over: it makes its row NaN as it should
+  __half2 largest = __float2half2_rn(0);  // NaN if one is
   __half2 smallest = __float2half2_rn(Fp16x3::kLimit);
 
   __device__ __forceinline__ void add(uint32_t pair) {
     const __half2 magnitudes = __habs2(*reinterpret_cast<const __half2*>(&pair));
-    largest = __hmax2(largest, magnitudes);
+    largest = __hmax2_nan(largest, magnitudes);
     smallest = __hmin2(smallest, magnitudes);
   }
-  __device__ __forceinline__ bool too_large() const {
-    return fmaxf(__low2float(largest), __high2float(largest)) >= Fp16x3::kLimit;
+  __device__ __forceinline__ bool too_large() const {  // or NaN
+    return !__hblt2(largest, __float2half2_rn(Fp16x3::kLimit));
   }
   __device__ __forceinline__ bool small_or_zero() const {
     return fminf(__low2float(smallest), __high2float(smallest)) < Fp16x3::kSmall;
@@ -222,6 +222,7 @@ __device__ __forceinline__ uint32_t word_step(uint32_t word) { return word >> 9 
 
 __device__ __forceinline__ bool is_inf_row(uint32_t word) { return (word & 0xffffff00u) == kInfRow; }
 __device__ __forceinline__ bool is_nan_row(uint32_t word) { return (word & 0xffffff00u) == kNanRow; }
+__device__ __forceinline__ bool is_finite_row(uint32_t word) { return !is_inf_row(word) && !is_nan_row(word); }
 
 // Whether a sum is NaN for a NaN in its row or column: without an Inf there, sums are finite or that.
 __device__ __forceinline__ bool is_nan_of_operands(float sum, uint32_t left, uint32_t right) {

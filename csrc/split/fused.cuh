@@ -202,18 +202,28 @@ struct Converter {
     }
   }
 
-  // Whether a row without a scale has an element that is not zero.
-  __device__ __forceinline__ bool begins_row(const Quads& v) const {
-    bool begins = false;
+  // Whether an element passes `test(x, its row)`, in the thread's own.
+  template <class Test>
+  __device__ __forceinline__ bool some(const Quads& v, const Test& test) const {
+    bool found = false;
 #pragma unroll
     for (int j = 0; j < kQuads; ++j) {
-      const int* exponents = &rows.exponent[at.row + at.rows_on(j)];
-      begins |= v[j].x != 0 && exponents[0] == kNoScale;
-      begins |= v[j].y != 0 && exponents[ALONG_MN ? 1 : 0] == kNoScale;
-      begins |= v[j].z != 0 && exponents[ALONG_MN ? 2 : 0] == kNoScale;
-      begins |= v[j].w != 0 && exponents[ALONG_MN ? 3 : 0] == kNoScale;
+      const int row = at.row + at.rows_on(j);
+      found |= test(v[j].x, row);
+      found |= test(v[j].y, row + (ALONG_MN ? 1 : 0));
+      found |= test(v[j].z, row + (ALONG_MN ? 2 : 0));
+      found |= test(v[j].w, row + (ALONG_MN ? 3 : 0));
     }
-    return begins;
+    return found;
+  }
+
+  // Whether a row without a scale has an element that is not zero.
+  __device__ __forceinline__ bool begins_row(const Quads& v) const {
+    return some(v, [&](float x, int row) { return x != 0 && rows.exponent[row] == kNoScale; });
+  }
+  // Whether a row leaves its scale's range, or is found to hold Inf or NaN.
+  __device__ __forceinline__ bool leaves_range(const Quads& v) const {
+    return some(v, [&](float x, int row) { return !(fabsf(x) < Fp16x3::kLimit) && rows.factor[row] != 0; });
   }
 
   // One step of k, to a stage. `first`: of its tile. Returns whether a row is without a scale still; `unscaled` is what
@@ -234,7 +244,8 @@ struct Converter {
     if (__any_sync(~0u, extremes.too_large() || extremes.small_or_zero() || unscaled)) {
       keep_nonzero(v, raw);
       if (!all_zero(v)) {
-        change = !first && __any_sync(~0u, extremes.too_large() || (unscaled && begins_row(v)));
+        change =
+            !first && __any_sync(~0u, (extremes.too_large() && leaves_range(v)) || (unscaled && begins_row(v)));
         if (change) {
           read_quads<Place>(v, raw);
           change_sums(stage, choose_scales(v, step), true);

@@ -11,8 +11,8 @@ namespace sgemm::split {
 
 constexpr int kHeadroom = 4;    // binades; a softmax's rows seldom need more
 constexpr int kNoScale = -126;  // of a row that has had zeros only; the largest factor
-// Flags in the upper bits of a row's count of small elements: its scale has changed too much, or it holds Inf.
-constexpr uint32_t kChangedTooMuch = 1u << 29, kHoldsInf = 1u << 30;
+// Flags in the upper bits of a row's count of small elements: its scale has changed too much, or it holds Inf or NaN.
+constexpr uint32_t kChangedTooMuch = 1u << 29, kHoldsInf = 1u << 30, kHoldsNan = 1u << 31;
 
 // Binades by which a scale may become coarser in a block, and again for a cluster's other blocks; beyond, the row is
 // redone. Sums are multiples of 2^-59, the product of the planes' last bits: four times 20 binades leave them exact.
@@ -20,7 +20,7 @@ constexpr int kMostCoarser = 20;
 
 // Up to 128 rows of an operand.
 struct OnlineRows {
-  alignas(16) float factor[kTile];  // 2^-exponent
+  alignas(16) float factor[kTile];  // 2^-exponent; 0 if the row holds Inf or NaN
   int exponent[kTile], first_exponent[kTile];
   uint32_t largest[kTile];  // bits of the largest magnitude in a stage
   uint32_t small[kTile];    // how many elements were too small, and bits as above
@@ -31,6 +31,7 @@ template <class F>
 __device__ __forceinline__ uint32_t word_of_row(const OnlineRows& rows, int r) {
   const uint32_t small = rows.small[r];
   const int exponent = rows.exponent[r];
+  if (small & kHoldsNan) return kNanRow | static_cast<uint32_t>(exponent + 128);
   if (small & kHoldsInf) return row_word<F>(kInfinity, exponent, small);
   if (small & kChangedTooMuch) return kUncertainRow | static_cast<uint32_t>(exponent + 128);
   return with_step(row_word<F>(exponent == kNoScale ? 0 : 1, exponent, small), rows.step[r]);
@@ -42,14 +43,14 @@ template <class F>
 __device__ __forceinline__ float rescale_row(OnlineRows& rows, int r, int step) {
   const uint32_t largest = rows.largest[r];
   const int exponent = rows.exponent[r], wanted = row_exponent<F>(largest) + kHeadroom;
-  if (largest > kInfinity) {  // its products are NaN, whatever comes: nothing may be too large for its scale
+  if (largest >= kInfinity) {  // no sum of it is used, whatever comes
+    rows.small[r] |= largest > kInfinity ? kHoldsNan : kHoldsInf;
     rows.exponent[r] = 0;
     rows.factor[r] = 0;
     return 1;
   }
-  if (largest == kInfinity) rows.small[r] |= kHoldsInf;
   const bool fits = __uint_as_float(largest) * rows.factor[r] < F::kLimit;
-  if (largest == 0 || largest == kInfinity || (exponent != kNoScale && fits)) return 1;
+  if (largest == 0 || (exponent != kNoScale && fits)) return 1;
   rows.exponent[r] = wanted;
   rows.factor[r] = power_of_two(-wanted);
   rows.step[r] = step;
@@ -113,16 +114,18 @@ struct OnlineScales {
     float threshold = -INFINITY;  // of zeros alone
     uint32_t uncertain = 0;       // the most that a block knows of Inf, or too much of a change
     uint32_t coarsest = 0;        // of the words of blocks that had small elements
+    bool nan = false;
     for (uint32_t rank = 0; rank < blocks; ++rank) {
       const uint32_t word = shared.of_cluster[rank][operand][row];
       const float part = word_threshold(word);
       if (part == -INFINITY) continue;
+      nan = nan || is_nan_row(word);
       threshold = fmaxf(threshold, 0) + part;
       if (isnan(part)) uncertain = max(uncertain, word & ~0xffu);
       if (part > 0 && (word & 0xff) >= (coarsest & 0xff)) coarsest = word;
       if (exponent - word_exponent(word) > kMostCoarser) uncertain = max(uncertain, kUncertainRow);
     }
-    const uint32_t bits = uncertain ? uncertain : __float_as_uint(threshold) & ~0xffu;
+    const uint32_t bits = nan ? kNanRow : uncertain ? uncertain : __float_as_uint(threshold) & ~0xffu;
     shared.agreed[operand][row] = with_step(bits | static_cast<uint32_t>(exponent + 128), word_step(coarsest));
     float(&change)[2][kTile] = shared.change_to_agreed;
     change[operand][row] = power_of_two(max(word_exponent(own) - exponent, -126));

@@ -235,13 +235,13 @@ __device__ __forceinline__ void enter_cluster(uint32_t blocks) {
 }
 
 // Redoes what the block's tiles have marked.
-template <class F, class Shape, bool KNOWN>
+template <class F, class Shape>
 static __device__ __noinline__ void redo_marked(const Job& job, uint32_t last, char* ring) {
   const TileScheduler scheduler(job);
   const int t = threadIdx.x - (blockDim.x - kConsumers);
   for (int index = scheduler.first; index < job.work_tiles; index += scheduler.stride) {
     const WorkTile work = scheduler.work_tile(job, index);
-    if (work.part < 0 || last) redo<F, Shape, KNOWN>(job, work.tile, scheduler.rank, scheduler.blocks, t, ring);
+    if (work.part < 0 || last) redo<F, Shape>(job, work.tile, scheduler.rank, scheduler.blocks, t, ring);
   }
 }
 
@@ -287,7 +287,7 @@ __device__ void consume(const Job& job, char* ring, float* staging, typename Sca
     words.advance();
   }
   sync_consumers();
-  if (__builtin_expect(shared.marked != 0, false)) redo_marked<F, Shape, Scales::kKnown>(job, shared.last, ring);
+  if (__builtin_expect(shared.marked != 0, false)) redo_marked<F, Shape>(job, shared.last, ring);
 }
 
 template <class F, class Shape, bool A_ALONG_M, bool B_ALONG_N>

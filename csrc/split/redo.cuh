@@ -142,8 +142,8 @@ __device__ __forceinline__ void redo_in_float32(const Job& job, const Corner& ti
 }
 
 // The marked elements of a tile that block `rank` of a cluster of `blocks` finished. `t` counts the consumers' threads;
-// `memory` is the ring, which has been used up. KNOWN: the words were found before the product ran.
-template <class F, class Shape, bool KNOWN>
+// `memory` is the ring, which has been used up.
+template <class F, class Shape>
 __device__ __forceinline__ void redo(const Job& job, int index, uint32_t rank, uint32_t blocks, int t, char* memory) {
   Marks& marks = *reinterpret_cast<Marks*>(memory);
   char* const rest = memory + kMarksBytes;
@@ -161,7 +161,7 @@ __device__ __forceinline__ void redo(const Job& job, int index, uint32_t rank, u
     redo_in_float32(job, tile, t, marks, *reinterpret_cast<RedoFloats*>(rest));
     count = count_marks(marks, t);
   }
-  if (KNOWN && count.all > count.finite) {
+  if (count.all > count.finite) {
     redo_inf(job, tile, t, marks, *reinterpret_cast<InfMemory*>(rest));
     count = count_marks(marks, t);
   }

@@ -2,7 +2,6 @@
 //
 // Idea:   products with Inf or NaN alone decide what such an element is. So the block looks through a row of A once,
 //         for all its elements, and multiplies what it finds by B, a column per thread; likewise a column of B.
-// Asks:   words that tell of NaN, as a fused kernel's don't.
 // Calls:  a function of its own, so that the kernels in which it may be needed are what they would be without it.
 // Bound:  a row's reading; and where it holds Inf everywhere and B's column has one sign, B's.
 #pragma once
@@ -82,7 +81,7 @@ static __device__ __noinline__ void redo_inf(const Job& job, const Corner& tile,
     if (!is_inf_row(marks.words[of_b][own])) continue;
     const auto is_wanted = [&](int other) {
       const uint32_t word = marks.words[!of_b][other];
-      return marks.is_marked(of_b ? other : own, of_b ? own : other) && !is_inf_row(word) && !is_nan_row(word);
+      return marks.is_marked(of_b ? other : own, of_b ? own : other) && is_finite_row(word);
     };
     bool some = false;
     for (int other = t % 32; other < kTile; other += 32) some = some || is_wanted(other);

@@ -155,6 +155,7 @@ class TallRedo {
       if (!ALL) x[i] = wanted >> i & 1 ? x[i] : certain_x[i];
       if (!output_.inside(at_, first, i)) wanted &= ~(1u << i);
     }
+    failed = redo_inf(first, failed, &words[lane % 4 * 4], x);
     if (__any_sync(~0u, failed)) output_.redo_elements(at_, first, failed, x, 0);
     failed = output_.add(at_, first, x);
     if (__any_sync(~0u, failed)) output_.redo_elements(at_, first, failed, x, p.k_before);
@@ -163,6 +164,47 @@ class TallRedo {
   }
 
  private:
+  // Elements that failed for an Inf in their row, and none in their column, become alpha times the row's products with
+  // its Inf and NaN, which alone decide. Returns the others. `words` are the lane's columns'.
+  __device__ __forceinline__ uint32_t redo_inf(int first, uint32_t failed, const uint32_t* words,
+                                               float (&x)[8]) const {
+    uint32_t wanted = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      if (is_inf_row(words_[i / 4]) && is_finite_row(words[i % 4])) wanted |= 1u << i;
+    wanted &= failed;
+    if (!__any_sync(~0u, wanted)) return failed;
+    const Problem& p = output_.job_.p;
+    const ConstMatrix a = p.a.matrix(output_.entry_), b = p.b.matrix(output_.entry_);
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+#pragma unroll 1
+      for (int quad = 0; quad < 8; ++quad) {
+        const uint32_t mine = lane / 4 == quad ? wanted >> h * 4 & 0xf : 0;
+        if (!__any_sync(~0u, mine)) continue;
+        const float* const row = a.at(at_.row - output_.in_tile() + quad * 2 + h, 0);
+        float sums[4] = {};
+#pragma unroll 1
+        for (int64_t q0 = 0; q0 < p.k; q0 += 32) {
+          const float of_row = q0 + lane < p.k ? row[(q0 + lane) * a.col] : 0.0f;
+#pragma unroll 1
+          for (uint32_t left = __ballot_sync(~0u, !isfinite(of_row)); left; left &= left - 1) {
+            const int q = __ffs(left) - 1;
+            const float special = __shfl_sync(~0u, of_row, q);
+#pragma unroll
+            for (int j = 0; j < 4; ++j)
+              if (mine >> j & 1) sums[j] += special * *b.at(q0 + q, output_.col0_ + first + j * output_.apart_);
+          }
+        }
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+          if (mine >> j & 1) x[h * 4 + j] = p.alpha * sums[j];
+      }
+    }
+    return failed & ~wanted;
+  }
+
   // The lane's elements of each step of k, the next ones on their way meanwhile.
   template <class Use>
   __device__ __forceinline__ void each_step(const Use& use) const {
