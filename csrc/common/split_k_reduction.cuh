@@ -23,10 +23,36 @@ static __device__ __noinline__ float sum_again(const float* slice, int64_t slice
   return in_order(p, 0, i, j, finite || is_nan_of_operands(sum) ? sum : conflict());
 }
 
+// Whether a row holds Inf: by the block.
+static __device__ __noinline__ bool holds_inf(const float* row, int64_t stride, int64_t k) {
+  constexpr int kAtOnce = 8;
+  bool found = false;
+#pragma unroll 1
+  for (int64_t q0 = threadIdx.x; q0 < k; q0 += kAtOnce * kSumThreads) {
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int64_t q = q0 + i * kSumThreads;
+      found |= q < k && isinf(row[q * stride]);
+    }
+  }
+  return __syncthreads_or(found);
+}
+
+// The infinity that slices, `count` apart, hold, if they hold but one and no NaN; else 0.
+__device__ __forceinline__ float infinity_of(const float* slice, int64_t slices, int64_t count) {
+  float sum = 0;
+#pragma unroll 1
+  for (int64_t s = 0; s < slices; ++s, slice += count)
+    if (!is_finite(*slice)) sum += *slice;
+  return isinf(sum) ? sum : 0;
+}
+
 // D = f(alpha * (the slices' sum) + beta * C). A block's threads are in `groups`, each with a part of the slices for
-// the same elements; parts are summed first to last, and then these sums.
+// the same elements; parts are summed first to last, and then these sums. `exact`: a slice that isn't finite is what
+// its products with Inf and NaN come to, if there are any. Then an infinity needs no sum in order of k where A's row
+// holds one.
 static __global__ void __launch_bounds__(kSumThreads)
-    reduce_slices(const float* partials, int64_t slices, int groups, const __grid_constant__ Problem p) {
+    reduce_slices(const float* partials, int64_t slices, int groups, bool exact, const __grid_constant__ Problem p) {
   __shared__ float sums[kSumThreads];
   const int elements = kSumThreads / groups, group = threadIdx.x / elements, element = threadIdx.x - group * elements;
   const int64_t count = p.m * p.n, x = int64_t{blockIdx.x} * elements + element, part = ceil_div(slices, groups);
@@ -46,12 +72,24 @@ static __global__ void __launch_bounds__(kSumThreads)
   if (groups > 1) {
     sums[threadIdx.x] = sum;
     __syncthreads();
-    if (group > 0) return;
-    for (int g = 1; g < groups; ++g) sum += sums[g * elements + element];
+    if (group == 0)
+      for (int g = 1; g < groups; ++g) sum += sums[g * elements + element];
   }
-  if (x >= count) return;
-  float add = p.beta != 0 ? *p.c.at(i, j) : 0.0f;
-  if (!is_finite(p.k_before > 0 ? sum + add : sum)) {
+  const bool stores = group == 0 && x < count;
+  float add = stores && p.beta != 0 ? *p.c.at(i, j) : 0.0f;
+  bool again = stores && !is_finite(p.k_before > 0 ? sum + add : sum);
+  if (exact && __syncthreads_or(again)) {
+    const float infinity = again && (p.k_before == 0 || is_finite(add)) ? infinity_of(partials + x, slices, count) : 0;
+    const int64_t first = int64_t{blockIdx.x} * elements;
+    for (int64_t row = first / p.n; row <= (first + elements - 1) / p.n; ++row) {
+      const bool asks = infinity != 0 && i == row;
+      if (!__syncthreads_or(asks) || !holds_inf(p.a.matrix(0).at(row, 0), p.a.col, p.k) || !asks) continue;
+      sum = infinity;
+      again = false;
+    }
+  }
+  if (!stores) return;
+  if (again) {
     sum = sum_again(partials + x, slices, count, p, i, j);
     if (p.k_before > 0) add = 0;
   }
@@ -70,17 +108,17 @@ inline Problem product_of_slices(Problem p, float* partials) {
   return p;
 }
 
-inline void launch_sum(const float* partials, int64_t slices, const Problem& p, const Context& context) {
+inline void launch_sum(const float* partials, int64_t slices, bool exact, const Problem& p, const Context& context) {
   const int groups = sum_groups(slices);
   launch(reduce_slices, ceil_div(p.m * p.n, kSumThreads / groups), kSumThreads, 0, 1, true, context.stream, partials,
-         slices, groups, p);
+         slices, groups, exact, p);
 }
 
 // For a part of a matrix at a time, calls `run` for slices of at most `depth` of k, to compute each into its D in
-// `sums`; then the part is their sum.
+// `sums`; then the part is their sum. `exact` as above.
 template <class Run>
-void for_each_slice(const Problem& p, const Part& largest, int64_t depth, float* sums, const Context& context,
-                    const Run& run) {
+void for_each_slice(const Problem& p, const Part& largest, int64_t depth, bool exact, float* sums,
+                    const Context& context, const Run& run) {
   for_each_piece(p, {largest.m, largest.n, p.k, 1}, [&](const Problem& part) {
     Problem whole = product_of_slices(part, sums);
     int64_t count = 0;
@@ -92,7 +130,7 @@ void for_each_slice(const Problem& p, const Part& largest, int64_t depth, float*
       run(slice);
       ++count;
     });
-    launch_sum(sums, count, part, context);
+    launch_sum(sums, count, exact, part, context);
   });
 }
 

@@ -51,7 +51,7 @@ void launch_piece(const Problem& problem, const LargePlan& plan, const Context& 
   static std::atomic<uint64_t> prepared{0};
   allow_shared_bytes(reinterpret_cast<const void*>(KERNEL), Shape::kRingBytes, prepared);
   launch(KERNEL, plan.blocks, Large::kBlockThreads, Shape::kRingBytes, plan.cluster, true, context.stream, job, maps);
-  if (plan.slices > 1) launch_sum(partials, plan.slices, whole, context);
+  if (plan.slices > 1) launch_sum(partials, plan.slices, false, whole, context);
 }
 
 }  // namespace
@@ -70,7 +70,7 @@ void Large::launch(const Problem& p, const Context& context) {
   };
   const Problem largest = large_pieces(p);
   if (p.k <= kLargeExtent) return for_each_piece(p, largest, run);
-  for_each_slice(p, {largest.m, largest.n}, kLargeExtent, static_cast<float*>(context.workspace), context, run);
+  for_each_slice(p, {largest.m, largest.n}, kLargeExtent, false, static_cast<float*>(context.workspace), context, run);
 }
 
 }  // namespace sgemm::ieee

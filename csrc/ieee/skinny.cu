@@ -50,7 +50,7 @@ void Skinny::launch(const Problem& problem, const Context& context) {
     default:
       launch_width<16>(job, plan, context.stream);
   }
-  if (plan.slices > 1) launch_sum(partials, plan.slices, p, context);
+  if (plan.slices > 1) launch_sum(partials, plan.slices, false, p, context);
 }
 
 }  // namespace sgemm::ieee

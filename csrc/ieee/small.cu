@@ -54,7 +54,7 @@ void launch_tile(const Problem& p, const SmallPlan& plan, const Context& context
   else
     b.along_k ? launch_tiles<TILE, false, true>(job, plan.cluster, context.stream)
               : launch_tiles<TILE, false, false>(job, plan.cluster, context.stream);
-  if (job.sliced) launch_sum(partials, plan.slices, p, context);
+  if (job.sliced) launch_sum(partials, plan.slices, false, p, context);
 }
 
 }  // namespace

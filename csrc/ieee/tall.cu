@@ -57,7 +57,7 @@ void Tall::launch(const Problem& p, const Context& context) {
                    [&](const Problem& piece) { launch_piece(piece, context); });
   };
   if (p.k <= most || adds_up_in_d(p)) return run(p);
-  for_each_slice(p, tall_part(p), p.k, static_cast<float*>(context.workspace), context, run);
+  for_each_slice(p, tall_part(p), p.k, false, static_cast<float*>(context.workspace), context, run);
 }
 
 }  // namespace sgemm::ieee

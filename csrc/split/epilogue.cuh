@@ -17,8 +17,8 @@ __device__ __forceinline__ bool store_element(const Problem& p, const float* c, 
   return true;
 }
 
-// If no more than these of a warp's 512 elements of a band fail, they are looked at one by one.
-constexpr uint32_t kFewOfBand = 64, kFewWithoutRecord = 16;
+// If no more than these of a warp's 512 elements of a band fail, elements of A and B are looked at.
+constexpr uint32_t kFewOfBand = 64;
 
 constexpr int kStagedFloats = 16 * 32;  // of a warp: a band
 constexpr int kStagingBytes = kConsumers / 32 * kStagedFloats * static_cast<int>(sizeof(float));
@@ -247,21 +247,21 @@ class TileEpilogue {
     for (int r = 0; r < rows; ++r)
       if (!(fabsf(sum(r)) >= word_threshold(rows_[r]) + word_threshold(right))) failed |= 1u << r;
     if (__any_sync(~0u, failed)) failed = uncertain(failed, sum, col);
-    if (__all_sync(~0u, has_plain_scale(right) && has_plain_scale(rows_[lane % 16]))) {
-      const float scale = word_scale(right);
-#pragma unroll 4
-      for (int r = 0; r < rows; ++r)
-        if (!(failed >> r & 1) && !store(r, col, job_.p.alpha * (sum(r) * (word_scale(rows_[r]) * scale))))
-          failed |= 1u << r;
-    } else {
-      int of_alpha;
-      const float alpha = frexpf(job_.p.alpha, &of_alpha);
+    // In a short loop, for its instructions are not in the caches.
+    const bool plain = __all_sync(~0u, has_plain_scale(right) && has_plain_scale(rows_[lane % 16]));
+    int of_alpha = 0;
+    const float scale = word_scale(right), alpha = plain ? job_.p.alpha : frexpf(job_.p.alpha, &of_alpha);
 #pragma unroll 1
-      for (int r = 0; r < rows; ++r) {
+    for (int r = 0; r < rows; ++r) {
+      float x = sum(r);
+      if (plain) {
+        x = alpha * (x * (word_scale(rows_[r]) * scale));
+      } else {
         const int exponent = word_exponent(rows_[r]) + word_exponent(right);
-        if (isinf(unscaled(sum(r), exponent)) && !surely_overflows(sum(r), exponent)) failed |= 1u << r;
-        if (!(failed >> r & 1) && !store(r, col, unscaled(alpha * sum(r), exponent + of_alpha))) failed |= 1u << r;
+        if (isinf(unscaled(x, exponent)) && !surely_overflows(x, exponent)) failed |= 1u << r;
+        x = unscaled(alpha * x, exponent + of_alpha);
       }
+      if (!(failed >> r & 1) && !store(r, col, x)) failed |= 1u << r;
     }
     if (!__any_sync(~0u, failed)) return 0;
     const int slot = Shape::kHalfSize ? band * 2 + first_ / 16 % 2 : band;
@@ -277,46 +277,35 @@ class TileEpilogue {
     const uint32_t *const of_rows = job_.a.guards + job_.first_row(job_.a, tile_.batch) + row0_,
                           *const of_col = job_.b.guards + job_.first_row(job_.b, tile_.batch) + col0_ + col;
     const bool recorded = job_.a.guards != nullptr;
-    const auto each = [&](const auto& is_certain) {
+    // NaN for a row that no magnitude certifies.
+    const auto least = [&](int r) {
+      const float of_words = word_threshold(rows_[r]) + word_threshold(right);
+      return recorded && !isnan(of_words)
+                 ? least_certain(GuardedRow(rows_[r], of_rows + r), GuardedRow(right, of_col))
+                 : of_words;
+    };
 #pragma unroll 1
-      for (uint32_t bits = failed; bits; bits &= bits - 1) {
-        const int r = __ffs(bits) - 1;
-        if (is_certain(r, rows_[r])) failed ^= bits & -bits;
-      }
-    };
-    each([&](int r, uint32_t left) {
-      if (is_nan_of_operands(sum(r), left, right)) return true;
-      if (!recorded || isnan(word_threshold(left)) || isnan(word_threshold(right))) return false;
-      return fabsf(sum(r)) >= least_certain(GuardedRow(left, of_rows + r), GuardedRow(right, of_col));
-    });
-    const uint32_t left_over = __reduce_add_sync(~0u, __popc(failed));
-    if (left_over > (recorded ? kFewOfBand : kFewWithoutRecord)) return failed;
-    const ConstMatrix of_a = job_.p.a.matrix(tile_.batch), of_b = job_.p.b.matrix(tile_.batch);
-    const auto is_large = [&](int r, int64_t j, uint32_t left, uint32_t right, uint32_t place_a, uint32_t place_b,
-                              float least) {
-      return least_magnitude(of_a, of_b, row0_ + r, j, place_a, place_b, left, right) >= least;
-    };
-    if (recorded) {
-      each([&](int r, uint32_t left) {
-        if (isnan(word_threshold(left)) || isnan(word_threshold(right))) return false;
-        const GuardedRow a(left, of_rows + r), b(right, of_col);
-        return is_large(r, col0_ + col, left, right, a.place, b.place, least_certain(a, b));
-      });
-      return failed;
+    for (uint32_t bits = failed; bits; bits &= bits - 1) {
+      const int r = __ffs(bits) - 1;
+      if (fabsf(sum(r)) >= least(r) || is_nan_of_operands(sum(r), rows_[r], right)) failed ^= bits & -bits;
     }
-    // Each by all lanes.
-    const int lane = t_ % 32;
+    if (__reduce_add_sync(~0u, __popc(failed)) > kFewOfBand) return failed;
+
+    const ConstMatrix a = job_.p.a.matrix(tile_.batch), b = job_.p.b.matrix(tile_.batch);
+    const int64_t depth = job_.depth(tile_.batch);
+    const uint32_t place_b = failed == 0 ? kNoPlace
+                             : recorded  ? GuardedRow(right, of_col).place
+                                         : place_in_step_by_thread(b.at(0, col0_ + col), b.row, depth, right);
+    __syncwarp();
 #pragma unroll 1
-    for (uint32_t lanes, bits = failed; (lanes = __ballot_sync(~0u, bits)) != 0;) {
-      const int owner = __ffs(lanes) - 1, r = __shfl_sync(~0u, __ffs(bits) - 1, owner);
-      const int64_t j = __shfl_sync(~0u, col0_ + col, owner);
-      const uint32_t left = rows_[r], of_owner = __shfl_sync(~0u, right, owner);
-      const float least = word_threshold(left) + word_threshold(of_owner);
-      const bool certain =
-          !isnan(least) && least_magnitude(of_a, of_b, row0_ + r, j, job_.depth(tile_.batch), left, of_owner) >= least;
-      if (lane != owner) continue;
-      if (certain) failed &= ~(bits & -bits);
-      bits &= bits - 1;
+    for (int r = 0; r < rows_left_; ++r) {
+      const bool looks = failed >> r & 1;
+      if (!__any_sync(~0u, looks)) continue;
+      const uint32_t left = rows_[r], place_a = recorded ? GuardedRow(left, of_rows + r).place
+                                                         : place_in_step(a.at(row0_ + r, 0), a.col, depth, left);
+      if (looks && least_magnitude(a, b, row0_ + r, col0_ + col, place_a, place_b, left, right) >= least(r))
+        failed ^= 1u << r;
+      __syncwarp();
     }
     return failed;
   }

@@ -78,9 +78,7 @@ __device__ __forceinline__ float power_of_two(int exponent) {  // of a normal fl
 }
 
 constexpr uint32_t kMagnitude = 0x7fffffff, kInfinity = 0x7f800000, kMinusInfinity = 0xff800000;
-// Thresholds that no element passes, both of them NaN: of rows that hold Inf, and of finite rows whose scale has
-// changed too much.
-constexpr uint32_t kInfRow = 0x7fd00000, kUncertainRow = 0x7fc00000;
+constexpr uint32_t kInfRow = 0x7fd00000;  // the threshold of a row that holds Inf: NaN, which no element passes
 constexpr uint32_t kNanRow = 0x80000000;  // -0: a row with NaN, which asks for nothing
 
 __device__ __forceinline__ uint32_t magnitude(float x) { return __float_as_uint(x) & kMagnitude; }

@@ -75,16 +75,23 @@ __device__ __forceinline__ Extremes split_stage(const Quads<QuadPlace<ALONG_MN, 
 template <class Place, bool ALONG_MN>
 class SmallCounts {
  public:
-  // Counts those of a step's scaled elements. Returns whether there is room for one more step.
-  __device__ __forceinline__ bool add(const Quads<Place>& v) {
+  // Counts those of a step: `v` are scaled. `may_vanish`: the scale may have left nothing of some that are not zeros.
+  __device__ __forceinline__ void add(const Quads<Place>& v, const float* raw, bool may_vanish, OnlineRows& rows,
+                                      const Place& at) {
+    uint32_t bits = may_vanish;
+#pragma unroll
+    for (int j = 0; j < Place::kQuads; ++j) bits |= largest_magnitude(v[j]);
+    if (!__any_sync(~0u, bits)) return;
 #pragma unroll
     for (int j = 0; j < Place::kQuads; ++j) {
-      const float x[4] = {v[j].x, v[j].y, v[j].z, v[j].w};
-#pragma unroll
-      for (int e = 0; e < 4; ++e)
-        words_[ALONG_MN ? 0 : j / 4] += is_small<Fp16x3>(x[e], x[e]) << (ALONG_MN ? e : j % 4) * 8;
+      const float4& x = raw_quad<Place>(raw, j);
+      uint32_t& word = words_[ALONG_MN ? 0 : j / 4];
+      word += is_small<Fp16x3>(x.x, v[j].x) << (ALONG_MN ? 0 : j % 4) * 8;
+      word += is_small<Fp16x3>(x.y, v[j].y) << (ALONG_MN ? 1 : j % 4) * 8;
+      word += is_small<Fp16x3>(x.z, v[j].z) << (ALONG_MN ? 2 : j % 4) * 8;
+      word += is_small<Fp16x3>(x.w, v[j].w) << (ALONG_MN ? 3 : j % 4) * 8;
     }
-    return ++stages_ < 255 / (ALONG_MN ? Place::kQuads : 4);
+    if (++stages_ == 255 / (ALONG_MN ? Place::kQuads : 4)) flush(rows, at);
   }
 
   // To those of the rows, which other threads share.
@@ -138,6 +145,7 @@ struct Converter {
     if (owner) {
       rows.exponent[own] = inside ? kNoScale : 0;
       rows.factor[own] = inside ? power_of_two(-kNoScale) : 1;
+      rows.limit[own] = inside ? kAnyNonzero : kNothing;
       rows.small[own] = 0;
     }
     __syncwarp();
@@ -150,7 +158,7 @@ struct Converter {
     changed = is_change ? changed | 1u << stage : changed & ~(1u << stage);
   }
 
-  __device__ __forceinline__ bool any_without_scale() const { return __any_sync(~0u, rows.exponent[own] == kNoScale); }
+  __device__ __forceinline__ bool any_without_scale() const { return __any_sync(~0u, rows.limit[own] == kAnyNonzero); }
 
   // Scales for a step of v with an element that its row's scale is too fine for. Returns what that makes of the
   // thread's row's sums.
@@ -180,84 +188,46 @@ struct Converter {
     return change;
   }
 
-  __device__ __forceinline__ static bool all_zero(const Quads& v) {
-    uint32_t bits = 0;
-#pragma unroll
-    for (int j = 0; j < kQuads; ++j)
-      bits |= magnitude(v[j].x) | magnitude(v[j].y) | magnitude(v[j].z) | magnitude(v[j].w);
-    return !__any_sync(~0u, bits);
-  }
-
-  // Scaled elements of which the scale has left nothing are to be told from zeros.
-  __device__ __forceinline__ void keep_nonzero(Quads& v, const float* raw) const {
-    if (!__any_sync(~0u, rows.exponent[own] > 0)) return;
-    const auto keep = [](float& x, float raw) { x = x == 0 && raw != 0 ? __uint_as_float(1) : x; };
+  // Whether the scale of an element's row doesn't do for it.
+  __device__ __forceinline__ bool leaves_scale(const Quads& v) const {
+    bool leaves = false;
 #pragma unroll
     for (int j = 0; j < kQuads; ++j) {
-      const float4& x = raw_quad<Place>(raw, j);
-      keep(v[j].x, x.x);
-      keep(v[j].y, x.y);
-      keep(v[j].z, x.z);
-      keep(v[j].w, x.w);
+      const uint32_t* limits = &rows.limit[at.row + at.rows_on(j)];
+      leaves |= magnitude(v[j].x) >= limits[0];
+      leaves |= magnitude(v[j].y) >= limits[ALONG_MN ? 1 : 0];
+      leaves |= magnitude(v[j].z) >= limits[ALONG_MN ? 2 : 0];
+      leaves |= magnitude(v[j].w) >= limits[ALONG_MN ? 3 : 0];
     }
-  }
-
-  // Whether an element passes `test(x, its row)`, in the thread's own.
-  template <class Test>
-  __device__ __forceinline__ bool some(const Quads& v, const Test& test) const {
-    bool found = false;
-#pragma unroll
-    for (int j = 0; j < kQuads; ++j) {
-      const int row = at.row + at.rows_on(j);
-      found |= test(v[j].x, row);
-      found |= test(v[j].y, row + (ALONG_MN ? 1 : 0));
-      found |= test(v[j].z, row + (ALONG_MN ? 2 : 0));
-      found |= test(v[j].w, row + (ALONG_MN ? 3 : 0));
-    }
-    return found;
-  }
-
-  // Whether a row without a scale has an element that is not zero.
-  __device__ __forceinline__ bool begins_row(const Quads& v) const {
-    return some(v, [&](float x, int row) { return x != 0 && rows.exponent[row] == kNoScale; });
-  }
-  // Whether a row leaves its scale's range, or is found to hold Inf or NaN.
-  __device__ __forceinline__ bool leaves_range(const Quads& v) const {
-    return some(v, [&](float x, int row) { return !(fabsf(x) < Fp16x3::kLimit) && rows.factor[row] != 0; });
+    return leaves;
   }
 
   // One step of k, to a stage. `first`: of its tile. Returns whether a row is without a scale still; `unscaled` is what
-  // the step before returned.
+  // the step before returned. What is rare is short, and nothing is there twice: its instructions are not in the caches.
   __device__ __forceinline__ bool convert(const float* raw, char* panel, int stage, int step, bool first, bool unscaled,
                                           int rows_left) {
-    Factors factors(rows.factor, at);
-    Quads v;
-    read_quads<Place>(v, raw);
-    if (first) {
-      choose_scales(v, step);
-      unscaled = any_without_scale();
-      factors = {rows.factor, at};
-    }
-    factors.scale(v);
-    Extremes extremes = split_stage(v, at, panel, rows_left);
-    bool change = false;
-    if (__any_sync(~0u, extremes.too_large() || extremes.small_or_zero() || unscaled)) {
-      keep_nonzero(v, raw);
-      if (!all_zero(v)) {
-        change =
-            !first && __any_sync(~0u, (extremes.too_large() && leaves_range(v)) || (unscaled && begins_row(v)));
-        if (change) {
-          read_quads<Place>(v, raw);
-          change_sums(stage, choose_scales(v, step), true);
-          unscaled = any_without_scale();
-          Factors(rows.factor, at).scale(v);
-          split_stage(v, at, panel, rows_left);
-          keep_nonzero(v, raw);
-        }
-        if (!small.add(v)) small.flush(rows, at);
+    bool choose = first;
+#pragma unroll 1
+    for (;;) {
+      Quads v;
+      read_quads<Place>(v, raw);
+      if (choose) {
+        const float change = choose_scales(v, step);
+        if (!first) change_sums(stage, change, true);
+        unscaled = any_without_scale();
       }
+      Factors(rows.factor, at).scale(v);
+      const Extremes extremes = split_stage(v, at, panel, rows_left);
+      const bool may_leave = extremes.too_large() || unscaled;
+      if (!__any_sync(~0u, may_leave || extremes.small_or_zero())) break;
+      if (!choose && __any_sync(~0u, may_leave && leaves_scale(v))) {
+        choose = true;
+        continue;
+      }
+      small.add(v, raw, rows.exponent[own] > 0, rows, at);
+      break;
     }
-    if (!change && changed >> stage & 1) change_sums(stage, 1, false);
+    if ((first || !choose) && changed >> stage & 1) change_sums(stage, 1, false);
     return unscaled;
   }
 };

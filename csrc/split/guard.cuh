@@ -58,15 +58,33 @@ __device__ __forceinline__ float least_magnitude(const ConstMatrix& a, const Con
   return kProductRounding * (place_a == place_b ? first : first + second);
 }
 
-// A lower bound of (|A||B|)_ij, scaled, where words tell steps of k and there are no records; by a warp.
-__device__ __forceinline__ float least_magnitude(const ConstMatrix& a, const ConstMatrix& b, int64_t i, int64_t j,
-                                                 int64_t depth, uint32_t left, uint32_t right) {
-  const float scale_a = power_of_two(-word_exponent(left)), scale_b = power_of_two(-word_exponent(right));
-  const auto product = [&](uint32_t word) {
-    const int64_t q = int64_t{word_step(word)} * kStep + threadIdx.x % 32;
-    return word_threshold(word) > 0 && q < depth ? magnitude((*a.at(i, q) * scale_a) * (*b.at(q, j) * scale_b)) : 0;
-  };
-  return kProductRounding * __uint_as_float(__reduce_max_sync(~0u, max(product(left), product(right))));
+// The place of a row's largest element in the step of k that its word tells: by a warp.
+__device__ __forceinline__ uint32_t place_in_step(const float* row, int64_t k_stride, int64_t depth, uint32_t word) {
+  if (!(word_threshold(word) > 0)) return kNoPlace;
+  const uint32_t first = word_step(word) * kStep, place = first + threadIdx.x % 32;
+  const uint32_t x = place < depth ? magnitude(row[place * k_stride]) : 0;
+  return first + __ffs(__ballot_sync(~0u, x == __reduce_max_sync(~0u, x))) - 1;
+}
+
+// The same by one thread.
+__device__ __forceinline__ uint32_t place_in_step_by_thread(const float* row, int64_t k_stride, int64_t depth,
+                                                            uint32_t word) {
+  if (!(word_threshold(word) > 0)) return kNoPlace;
+  constexpr int kAtOnce = 8;
+  const uint32_t first = word_step(word) * kStep, last = min(first + kStep, static_cast<uint32_t>(depth));
+  uint32_t place = first, largest = 0;
+#pragma unroll 1
+  for (uint32_t q = first; q < last; q += kAtOnce) {
+    uint32_t x[kAtOnce];
+#pragma unroll
+    for (uint32_t i = 0; i < kAtOnce; ++i) x[i] = q + i < last ? magnitude(row[(q + i) * k_stride]) : 0;
+#pragma unroll
+    for (uint32_t i = 0; i < kAtOnce; ++i) {
+      place = x[i] > largest ? q + i : place;
+      largest = max(largest, x[i]);
+    }
+  }
+  return place;
 }
 
 }  // namespace sgemm::split

@@ -11,20 +11,25 @@ namespace sgemm::split {
 
 constexpr int kHeadroom = 4;    // binades; a softmax's rows seldom need more
 constexpr int kNoScale = -126;  // of a row that has had zeros only; the largest factor
-// Flags in the upper bits of a row's count of small elements: its scale has changed too much, or it holds Inf or NaN.
-constexpr uint32_t kChangedTooMuch = 1u << 29, kHoldsInf = 1u << 30, kHoldsNan = 1u << 31;
+// Bits of the least scaled magnitude that a row's scale doesn't do for: anything but zero where there is none yet, and
+// nothing where the row has been given up.
+constexpr uint32_t kAnyNonzero = 1, kNothing = ~0u;
+constexpr uint32_t kHoldsInf = 1u << 30, kHoldsNan = 1u << 31;  // flags in a row's count of small elements
 
-// Binades by which a scale may become coarser in a block, and again for a cluster's other blocks; beyond, the row is
-// redone. Sums are multiples of 2^-59, the product of the planes' last bits: four times 20 binades leave them exact.
+// Binades by which a scale may become coarser in a block, and again for a cluster's other blocks. Sums are multiples of
+// 2^-59, the product of the planes' last bits: four times 20 binades leave them exact. Beyond, earlier sums are off by a
+// few 2^-149, or by 2^-83 at a change of more than 126 binades, which is nothing to a product that passes the test for
+// a small element: so the row counts one more.
 constexpr int kMostCoarser = 20;
 
 // Up to 128 rows of an operand.
 struct OnlineRows {
-  alignas(16) float factor[kTile];  // 2^-exponent; 0 if the row holds Inf or NaN
-  int exponent[kTile], first_exponent[kTile];
+  alignas(16) float factor[kTile];    // 2^-exponent; 0 if the row holds Inf or NaN
+  alignas(16) uint32_t limit[kTile];  // see kAnyNonzero
+  int16_t exponent[kTile], first_exponent[kTile];
   uint32_t largest[kTile];  // bits of the largest magnitude in a stage
   uint32_t small[kTile];    // how many elements were too small, and bits as above
-  int step[kTile];          // of k, whose largest element set the scale
+  uint16_t step[kTile];     // of k, whose largest element set the scale
 };
 
 template <class F>
@@ -33,7 +38,6 @@ __device__ __forceinline__ uint32_t word_of_row(const OnlineRows& rows, int r) {
   const int exponent = rows.exponent[r];
   if (small & kHoldsNan) return kNanRow | static_cast<uint32_t>(exponent + 128);
   if (small & kHoldsInf) return row_word<F>(kInfinity, exponent, small);
-  if (small & kChangedTooMuch) return kUncertainRow | static_cast<uint32_t>(exponent + 128);
   return with_step(row_word<F>(exponent == kNoScale ? 0 : 1, exponent, small), rows.step[r]);
 }
 
@@ -42,23 +46,24 @@ __device__ __forceinline__ uint32_t word_of_row(const OnlineRows& rows, int r) {
 template <class F>
 __device__ __forceinline__ float rescale_row(OnlineRows& rows, int r, int step) {
   const uint32_t largest = rows.largest[r];
-  const int exponent = rows.exponent[r], wanted = row_exponent<F>(largest) + kHeadroom;
   if (largest >= kInfinity) {  // no sum of it is used, whatever comes
     rows.small[r] |= largest > kInfinity ? kHoldsNan : kHoldsInf;
     rows.exponent[r] = 0;
     rows.factor[r] = 0;
+    rows.limit[r] = kNothing;
     return 1;
   }
-  const bool fits = __uint_as_float(largest) * rows.factor[r] < F::kLimit;
-  if (largest == 0 || (exponent != kNoScale && fits)) return 1;
+  if (__float_as_uint(__uint_as_float(largest) * rows.factor[r]) < rows.limit[r]) return 1;
+  const int exponent = rows.exponent[r], wanted = row_exponent<F>(largest) + kHeadroom;
   rows.exponent[r] = wanted;
   rows.factor[r] = power_of_two(-wanted);
+  rows.limit[r] = __float_as_uint(F::kLimit);
   rows.step[r] = step;
   if (exponent == kNoScale) {
     rows.first_exponent[r] = wanted;
     return 1;
   }
-  if (wanted - rows.first_exponent[r] > kMostCoarser) rows.small[r] |= kChangedTooMuch;
+  if (wanted - rows.first_exponent[r] > kMostCoarser) ++rows.small[r];
   return power_of_two(max(exponent - wanted, -126));
 }
 
@@ -112,20 +117,19 @@ struct OnlineScales {
     for (uint32_t rank = 0; rank < blocks; ++rank)
       exponent = max(exponent, word_exponent(shared.of_cluster[rank][operand][row]));
     float threshold = -INFINITY;  // of zeros alone
-    uint32_t uncertain = 0;       // the most that a block knows of Inf, or too much of a change
     uint32_t coarsest = 0;        // of the words of blocks that had small elements
-    bool nan = false;
+    bool inf = false, nan = false;
     for (uint32_t rank = 0; rank < blocks; ++rank) {
       const uint32_t word = shared.of_cluster[rank][operand][row];
       const float part = word_threshold(word);
       if (part == -INFINITY) continue;
       nan = nan || is_nan_row(word);
       threshold = fmaxf(threshold, 0) + part;
-      if (isnan(part)) uncertain = max(uncertain, word & ~0xffu);
+      inf = inf || is_inf_row(word);
       if (part > 0 && (word & 0xff) >= (coarsest & 0xff)) coarsest = word;
-      if (exponent - word_exponent(word) > kMostCoarser) uncertain = max(uncertain, kUncertainRow);
+      if (exponent - word_exponent(word) > kMostCoarser) threshold += Fp16x3::kThreshold;
     }
-    const uint32_t bits = nan ? kNanRow : uncertain ? uncertain : __float_as_uint(threshold) & ~0xffu;
+    const uint32_t bits = nan ? kNanRow : inf ? kInfRow : __float_as_uint(threshold) & ~0xffu;
     shared.agreed[operand][row] = with_step(bits | static_cast<uint32_t>(exponent + 128), word_step(coarsest));
     float(&change)[2][kTile] = shared.change_to_agreed;
     change[operand][row] = power_of_two(max(word_exponent(own) - exponent, -126));

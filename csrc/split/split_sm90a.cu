@@ -226,7 +226,7 @@ void launch_piece(const Problem& p, const Plan& plan, char* packed, const Contex
     else
       launch_product<F, Tile, a_along_m, b_along_n>(job, sms, cluster, context.stream);
   });
-  if (plan.slices > 1) launch_sum(job.p.d.data, job.p.batch, p, context);
+  if (plan.slices > 1) launch_sum(job.p.d.data, job.p.batch, true, p, context);
 }
 
 template <class Row>
@@ -237,7 +237,7 @@ void launch_split(const Problem& p, const Plan& plan, char* packed, const Contex
   };
   if (plan.adds_up_in_d(p)) return run(p);
   char* const sums = static_cast<char*>(context.workspace) + pieces_at(Row::kShape, p, plan);
-  for_each_slice(p, {plan.m, plan.n}, p.k, reinterpret_cast<float*>(sums), context, run);
+  for_each_slice(p, {plan.m, plan.n}, p.k, true, reinterpret_cast<float*>(sums), context, run);
 }
 
 }  // namespace

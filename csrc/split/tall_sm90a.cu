@@ -67,7 +67,7 @@ void TallProduct::launch(const Problem& p, const Context& context) {
   };
   if (cut.in_d) return run(p);
   char* const sums = static_cast<char*>(context.workspace) + tall_list_bytes(p);
-  for_each_slice(p, cut.part, cut.slice, reinterpret_cast<float*>(sums), context, run);
+  for_each_slice(p, cut.part, cut.slice, true, reinterpret_cast<float*>(sums), context, run);
 }
 
 Redone redone_in_rows() { return redone_here(); }
