@@ -1,4 +1,4 @@
-// One element of a product in float32.
+// Elements of a product in float32.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -7,46 +7,68 @@
 
 namespace sgemm::split {
 
-// Its sum by a warp, the same in all lanes. A sum that overflows is added up in the order of k, for another order may
-// overflow where that one doesn't; with Inf or NaN in the operands, products with these alone decide.
-static __device__ __noinline__ float dot_product(const float* a, int64_t a_step, const float* b, int64_t b_step,
-                                                 int64_t depth) {
+// A row of A and a column of B.
+struct DotOperands {
+  const float* a;
+  int64_t a_step;
+  const float* b;
+  int64_t b_step;
+};
+
+// What a part of their products comes to. Those with Inf or NaN are apart, for they alone decide.
+struct DotSums {
+  float sum, of_specials;  // the latter is finite, and 0, unless there are some
+};
+
+// Of k from `begin` to `end`, by a warp; the same in all lanes.
+static __device__ __noinline__ DotSums add_products(const DotOperands& x, int64_t begin, int64_t end) {
   const int lane = threadIdx.x % 32;
   const auto add_up = [](float x) {
     for (int o = 16; o; o /= 2) x += __shfl_xor_sync(~0u, x, o);
     return x;
   };
   constexpr int kAtOnce = 8;  // reads: one after the other, each would wait for memory
-  float sum = 0, of_specials = 0;  // finite, and 0, unless there are Inf or NaN
+  DotSums of_lane = {0, 0};
 #pragma unroll 1
-  for (int64_t q0 = 0; q0 < depth; q0 += 32 * kAtOnce) {
+  for (int64_t q0 = begin; q0 < end; q0 += 32 * kAtOnce) {
     const int64_t q = q0 + lane;
-    float x[kAtOnce], y[kAtOnce];
+    float a[kAtOnce], b[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const bool inside = q + 32 * i < depth;
-      x[i] = inside ? a[(q + 32 * i) * a_step] : 0.0f;
-      y[i] = inside ? b[(q + 32 * i) * b_step] : 0.0f;
+      const bool inside = q + 32 * i < end;
+      a[i] = inside ? x.a[(q + 32 * i) * x.a_step] : 0.0f;
+      b[i] = inside ? x.b[(q + 32 * i) * x.b_step] : 0.0f;
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      sum = fmaf(x[i], y[i], sum);
-      if (!isfinite(x[i]) || !isfinite(y[i])) of_specials += x[i] * y[i];
+      of_lane.sum = fmaf(a[i], b[i], of_lane.sum);
+      if (!isfinite(a[i]) || !isfinite(b[i])) of_lane.of_specials += a[i] * b[i];
     }
     // No product changes a NaN: of a row of Inf, its first products most often decide.
-    if (__any_sync(~0u, isnan(of_specials))) return NAN;
+    if (__any_sync(~0u, isnan(of_lane.of_specials))) return {NAN, NAN};
   }
-  if (__any_sync(~0u, !isfinite(of_specials))) return add_up(of_specials);
-  sum = add_up(sum);
-  if (isfinite(sum)) return sum;
-  sum = 0;
+  return {add_up(of_lane.sum), add_up(of_lane.of_specials)};
+}
+
+// The element, by a warp, from the sums of all of k. One that overflows is added up in the order of k, for another order
+// may overflow where that one doesn't.
+static __device__ __noinline__ float whole_product(const DotOperands& x, int64_t depth, const DotSums& sums) {
+  if (!isfinite(sums.of_specials)) return sums.of_specials;
+  if (isfinite(sums.sum)) return sums.sum;
+  const int lane = threadIdx.x % 32;
+  float sum = 0;
 #pragma unroll 1
   for (int64_t q = 0; q < depth; q += 32) {
     const bool inside = q + lane < depth;
-    const float x = inside ? a[(q + lane) * a_step] : 0, y = inside ? b[(q + lane) * b_step] : 0;
-    for (int i = 0; i < 32; ++i) sum = fmaf(__shfl_sync(~0u, x, i), __shfl_sync(~0u, y, i), sum);
+    const float a = inside ? x.a[(q + lane) * x.a_step] : 0, b = inside ? x.b[(q + lane) * x.b_step] : 0;
+    for (int i = 0; i < 32; ++i) sum = fmaf(__shfl_sync(~0u, a, i), __shfl_sync(~0u, b, i), sum);
   }
   return sum;
+}
+
+// Both, by one warp.
+__device__ __forceinline__ float dot_product(const DotOperands& x, int64_t depth) {
+  return whole_product(x, depth, add_products(x, 0, depth));
 }
 
 }  // namespace sgemm::split

@@ -156,6 +156,7 @@ struct Extremes {
   __device__ __forceinline__ bool too_large() const {  // or NaN
     return !__hblt2(largest, __float2half2_rn(Fp16x3::kLimit));
   }
+  __device__ __forceinline__ bool some_nonzero() const { return *reinterpret_cast<const uint32_t*>(&largest) != 0; }
   __device__ __forceinline__ bool small_or_zero() const {
     return fminf(__low2float(smallest), __high2float(smallest)) < Fp16x3::kSmall;
   }
@@ -217,6 +218,11 @@ __device__ __forceinline__ uint32_t with_step(uint32_t word, uint32_t step) {
   return ((word + 0x1ff00u) & 0xfffe0000u) | step << 9 | (word & 0xff);
 }
 __device__ __forceinline__ uint32_t word_step(uint32_t word) { return word >> 9 & 0xff; }
+__device__ __forceinline__ uint32_t with_smaller_threshold(uint32_t word, float factor) {
+  const float threshold = word_threshold(word);
+  if (!(threshold > 0)) return word;
+  return with_step(((__float_as_uint(threshold * factor) + 0xffu) & 0xffffff00u) | (word & 0xff), word_step(word));
+}
 
 __device__ __forceinline__ bool is_inf_row(uint32_t word) { return (word & 0xffffff00u) == kInfRow; }
 __device__ __forceinline__ bool is_nan_row(uint32_t word) { return (word & 0xffffff00u) == kNanRow; }

@@ -78,10 +78,10 @@ class SmallCounts {
   // Counts those of a step: `v` are scaled. `may_vanish`: the scale may have left nothing of some that are not zeros.
   __device__ __forceinline__ void add(const Quads<Place>& v, const float* raw, bool may_vanish, OnlineRows& rows,
                                       const Place& at) {
-    uint32_t bits = may_vanish;
+    Magnitudes found;
 #pragma unroll
-    for (int j = 0; j < Place::kQuads; ++j) bits |= largest_magnitude(v[j]);
-    if (!__any_sync(~0u, bits)) return;
+    for (int j = 0; j < Place::kQuads; ++j) found.take(v[j]);
+    if (!__any_sync(~0u, may_vanish || found.some_small<Fp16x3>(0))) return;
 #pragma unroll
     for (int j = 0; j < Place::kQuads; ++j) {
       const float4& x = raw_quad<Place>(raw, j);
@@ -127,6 +127,7 @@ struct Converter {
   const Place at;
   uint32_t changed = 0;  // stages of the ring, by bits, whose factors of the warp's rows are not all 1
   SmallCounts<Place, ALONG_MN> small;
+  __half2 largest;  // scaled magnitudes of the thread's elements, of even and of odd ones, rounded
 
   __device__ __forceinline__ Converter(OnlineShared<R::kStages>& shared, const Operand& x, int operand, int t)
       : x(x),
@@ -140,7 +141,8 @@ struct Converter {
     for (int stage = 0; stage < R::kStages; ++stage) change_sums(stage, 1, false);
   }
 
-  __device__ __forceinline__ void start_tile(int tile) const {
+  __device__ __forceinline__ void start_tile(int tile) {
+    largest = __float2half2_rn(0);
     const bool inside = int64_t{tile} * ROWS + own < x.size;
     if (owner) {
       rows.exponent[own] = inside ? kNoScale : 0;
@@ -207,6 +209,7 @@ struct Converter {
   __device__ __forceinline__ bool convert(const float* raw, char* panel, int stage, int step, bool first, bool unscaled,
                                           int rows_left) {
     bool choose = first;
+    Extremes extremes;
 #pragma unroll 1
     for (;;) {
       Quads v;
@@ -217,8 +220,8 @@ struct Converter {
         unscaled = any_without_scale();
       }
       Factors(rows.factor, at).scale(v);
-      const Extremes extremes = split_stage(v, at, panel, rows_left);
-      const bool may_leave = extremes.too_large() || unscaled;
+      extremes = split_stage(v, at, panel, rows_left);
+      const bool may_leave = extremes.too_large() || (unscaled && extremes.some_nonzero());
       if (!__any_sync(~0u, may_leave || extremes.small_or_zero())) break;
       if (!choose && __any_sync(~0u, may_leave && leaves_scale(v))) {
         choose = true;
@@ -227,6 +230,7 @@ struct Converter {
       small.add(v, raw, rows.exponent[own] > 0, rows, at);
       break;
     }
+    largest = __hmax2(largest, __hmin2(extremes.largest, __float2half2_rn(Fp16x3::kLimit)));  // without NaN
     if ((first || !choose) && changed >> stage & 1) change_sums(stage, 1, false);
     return unscaled;
   }
@@ -265,6 +269,9 @@ __device__ void convert_operand(const Job& job, int operand, char* ring, float* 
     hopper::wait(&shared.words_empty[words.stage], words.parity ^ 1);
     if (converter.owner)
       shared.words[words.stage][operand][converter.own] = word_of_row<Fp16x3>(shared.rows[operand], converter.own);
+    const float largest = fmaxf(__low2float(converter.largest), __high2float(converter.largest));
+    const uint32_t of_warp = __reduce_max_sync(~0u, __float_as_uint(largest));
+    if (t % 32 == 0) shared.largest[words.stage][operand][t / 32] = __uint_as_float(of_warp);
     if (threadIdx.x == 0) shared.tiles[words.stage] = tile;
     hopper::fence_async_proxy();  // a cluster's blocks copy it
     hopper::arrive(&shared.words_full[words.stage]);

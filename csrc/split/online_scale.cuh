@@ -70,6 +70,7 @@ __device__ __forceinline__ float rescale_row(OnlineRows& rows, int r, int step) 
 template <int STAGES>
 struct OnlineShared : ProductShared {
   OnlineRows rows[2];
+  alignas(16) float largest[2][2][4];  // scaled magnitude: (tile's parity, operand, warp of converters)
   alignas(8) uint8_t changed[STAGES][2][4];    // with this stage, scales of rows of an operand's warp of converters
   alignas(16) float change[STAGES][2][kTile];  // factors of the sums of earlier stages; 1 where nothing changed
   uint64_t words_of_cluster;                   // a barrier: the other blocks' words are there
@@ -89,6 +90,8 @@ struct OnlineShared : ProductShared {
   }
 };
 
+constexpr float kHalfRounding = 1.001f;  // more than a magnitude may be above its float16
+
 template <class R>
 struct OnlineScales {
   using Shape = typename R::Shape;
@@ -100,6 +103,17 @@ struct OnlineScales {
   __device__ __forceinline__ static void follow(const Shared& shared, int stage, int t, Sums& sum) {
     const uint2 changed = *reinterpret_cast<const uint2*>(shared.changed[stage]);
     if (changed.x | changed.y) multiply(shared.change[stage], changed.x, changed.y, t, sum);
+  }
+
+  // Thresholds assume that small elements meet ones up to F::kLimit. The other operand's largest, with the headroom of
+  // its scales, is most often far from that.
+  __device__ __forceinline__ static void tighten(Shared& shared, int stage, int t) {
+    const int operand = t / kTile;
+    uint32_t& word = shared.words[stage][operand][t % kTile];
+    const float4 largest = *reinterpret_cast<const float4*>(shared.largest[stage][1 - operand]);
+    const float most = fmaxf(fmaxf(largest.x, largest.y), fmaxf(largest.z, largest.w)) * kHalfRounding;
+    word = with_smaller_threshold(word, most / Fp16x3::kLimit);
+    sync_consumers();
   }
 
   // The blocks of a cluster have scales of their own: to the coarsest of them.

@@ -68,6 +68,7 @@ struct ProductShared {
 struct FixedScales {
   using Shared = ProductShared;
   static constexpr bool kKnown = true;
+  __device__ __forceinline__ static void tighten(Shared&, int, int) {}
   template <class Sums>
   __device__ __forceinline__ static void agree(Shared&, int, int, uint32_t, uint32_t, Sums&) {}
   __device__ __forceinline__ static auto words(const Shared& shared, int stage, uint32_t) -> const
@@ -268,6 +269,7 @@ __device__ void consume(const Job& job, char* ring, float* staging, typename Sca
     Mainloop::run(job, shared, a, b, at, t, steps, sum, on_full);
     if (blocks > 1 && !early) announce_mailboxes(shared.cluster, t, rank, blocks);
     hopper::wait(&shared.words_full[words.stage], words.parity);
+    Scales::tighten(shared, words.stage, t);
     if (blocks > 1) Scales::agree(shared, words.stage, t, rank, blocks, sum);
     if (blocks == 2) reduce_cluster<R, 2>(shared.cluster, sum, ring, t, rank);
     if (blocks == 4) reduce_cluster<R, 4>(shared.cluster, sum, ring, t, rank);

@@ -14,6 +14,7 @@
 namespace sgemm::split {
 
 constexpr uint32_t kFew = 64;  // dot products take as long as the whole tile at about this many elements
+constexpr uint32_t kVeryFew = 4;  // all warps share each: they would wait for the few's reads
 constexpr int kRedoStep = 8;   // of k
 constexpr int kRedoPart = 32;  // of k: its sum is added to those before, as the tensor cores' is
 
@@ -67,12 +68,14 @@ __device__ __forceinline__ MarkCounts count_marks(Marks& marks, int t) {
   return {marks.counts[0], marks.counts[1]};
 }
 
-// The warps take elements in turn. Where C is the sum of earlier pieces of k, they are computed from the first of these
-// on.
-__device__ __forceinline__ void redo_elements(const Job& job, const Corner& tile, int t, const Marks& marks) {
+// The warps take elements in turn, or share each if there are `very_few`. Where C is the sum of earlier pieces of k, they
+// are computed from the first of these on.
+__device__ __forceinline__ void redo_elements(const Job& job, const Corner& tile, int t, const Marks& marks,
+                                              bool very_few, DotSums (&of_warps)[kConsumers / 32]) {
   const ConstMatrix a = job.p.a.matrix(tile.batch), b = job.p.b.matrix(tile.batch);
   const int64_t before = job.p.k_before, depth = before + job.depth(tile.batch);
   const int warp = t / 32, lane = t % 32;
+  const int64_t part = very_few ? ceil_div(depth, kConsumers) * 32 : depth;
   int turn = 0;
 #pragma unroll 1
   for (int first = 0; first < kTile * kTile / 32; first += 32) {
@@ -80,10 +83,23 @@ __device__ __forceinline__ void redo_elements(const Job& job, const Corner& tile
     for (uint32_t words = __ballot_sync(~0u, own); words; words &= words - 1) {
       const int word = __ffs(words) - 1;
       for (uint32_t bits = __shfl_sync(~0u, own, word); bits; bits &= bits - 1) {
-        if (turn++ % (kConsumers / 32) != warp) continue;
+        const bool mine = turn++ % (kConsumers / 32) == warp;
+        if (!mine && !very_few) continue;
         const int i = first + word;
         const int64_t row = tile.row + i * 32 / kTile, col = tile.col + i * 32 % kTile + __ffs(bits) - 1;
-        const float sum = dot_product(a.at(row, -before), a.col, b.at(-before, col), b.row, depth);
+        const DotOperands operands = {a.at(row, -before), a.col, b.at(-before, col), b.row};
+        const int64_t begin = very_few ? warp * part : 0;
+        DotSums sums = add_products(operands, begin, min(begin + part, depth));
+        if (very_few) {
+          of_warps[warp] = sums;
+          sync_consumers();
+          sums = {0, 0};
+#pragma unroll
+          for (const DotSums& x : of_warps) sums = {sums.sum + x.sum, sums.of_specials + x.of_specials};
+          sync_consumers();
+          if (!mine) continue;
+        }
+        const float sum = whole_product(operands, depth, sums);
         if (lane == 0) store_whole(job, tile.batch, row, col, sum);
       }
     }
@@ -165,7 +181,9 @@ __device__ __forceinline__ void redo(const Job& job, int index, uint32_t rank, u
     redo_inf(job, tile, t, marks, *reinterpret_cast<InfMemory*>(rest));
     count = count_marks(marks, t);
   }
-  if (count.all) redo_elements(job, tile, t, marks);
+  if (count.all)
+    redo_elements(job, tile, t, marks, count.all <= kVeryFew,
+                  *reinterpret_cast<DotSums(*)[kConsumers / 32]>(rest));
 }
 
 }  // namespace sgemm::split
