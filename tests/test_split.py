@@ -206,7 +206,7 @@ def grown(x: Tensor, begin: int, factor: float) -> Tensor:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("factor", [4.0, 2.0**10, 2.0**25, 2.0**70, math.inf])
+@pytest.mark.parametrize("factor", [4.0, 2.0**10, 2.0**25, 2.0**70, 2.0**110, math.inf])
 @pytest.mark.parametrize("begin", [1, 31, 32, 33, 290, 599])
 @each_split
 def test_rows_that_grow_along_k(row: Kernel, begin: int, factor: float) -> None:
@@ -223,6 +223,41 @@ def test_rows_that_grow_along_k(row: Kernel, begin: int, factor: float) -> None:
             assert torch.equal(result.isnan(), expected.isnan())
             if bool(finite.all()):
                 assert within_contract(left, right, result)
+
+
+@pytest.mark.gpu
+@each_split
+def test_rows_that_grow_far_are_not_redone(row: Kernel) -> None:
+    here(row)
+    a, b = torch.randn(140, 600, device="cuda"), torch.randn(600, 150, device="cuda").abs()
+    a[3:90:7, 290:] = a[3:90:7, 290:].abs() * 2.0**40
+    torch.cuda.synchronize()
+    before = torch_sgemm.redone()
+    result = torch.ops.sgemm.mm(a, b, kernel=row.name)
+    torch.cuda.synchronize()
+    assert torch_sgemm.redone().elements - before.elements <= 10  # small by cancellation
+    assert within_contract(a, b, result)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("k", [300, 4100, 20000])
+@each_split
+def test_infinities_along_k(row: Kernel, k: int) -> None:
+    """Rows with Inf whose columns have NaN, or the opposite Inf, in another part of k."""
+    here(row)
+    a, b = torch.randn(140, k, device="cuda"), torch.randn(k, 70, device="cuda")
+    a[3, [k // 7, k - 9]] = math.inf
+    a[5, k // 2] = -math.inf
+    a[90] = math.inf
+    b[k // 2, :5] = 0
+    b[k // 3, 7] = math.nan
+    b[k - 3, 9] = math.inf
+    a[7, k - 3] = 0
+    result = torch.ops.sgemm.mm(a, b, kernel=row.name)
+    expected = (a.double() @ b.double()).float()
+    assert torch.equal(result.isnan(), expected.isnan())
+    assert torch.equal(result[expected.isinf()], expected[expected.isinf()])
+    assert torch.equal(result.isfinite(), expected.isfinite())
 
 
 @pytest.mark.gpu

@@ -280,9 +280,8 @@ class TileEpilogue {
     // NaN for a row that no magnitude certifies.
     const auto least = [&](int r) {
       const float of_words = word_threshold(rows_[r]) + word_threshold(right);
-      return recorded && !isnan(of_words)
-                 ? least_certain(GuardedRow(rows_[r], of_rows + r), GuardedRow(right, of_col))
-                 : of_words;
+      return recorded && !isnan(of_words) ? least_certain(GuardedRow(rows_[r], of_rows + r), GuardedRow(right, of_col))
+                                          : of_words;
     };
 #pragma unroll 1
     for (uint32_t bits = failed; bits; bits &= bits - 1) {

@@ -205,7 +205,8 @@ struct Converter {
   }
 
   // One step of k, to a stage. `first`: of its tile. Returns whether a row is without a scale still; `unscaled` is what
-  // the step before returned. What is rare is short, and nothing is there twice: its instructions are not in the caches.
+  // the step before returned. What is rare is short, and nothing is there twice: its instructions are not in the
+  // caches.
   __device__ __forceinline__ bool convert(const float* raw, char* panel, int stage, int step, bool first, bool unscaled,
                                           int rows_left) {
     bool choose = first;

@@ -17,9 +17,9 @@ constexpr uint32_t kAnyNonzero = 1, kNothing = ~0u;
 constexpr uint32_t kHoldsInf = 1u << 30, kHoldsNan = 1u << 31;  // flags in a row's count of small elements
 
 // Binades by which a scale may become coarser in a block, and again for a cluster's other blocks. Sums are multiples of
-// 2^-59, the product of the planes' last bits: four times 20 binades leave them exact. Beyond, earlier sums are off by a
-// few 2^-149, or by 2^-83 at a change of more than 126 binades, which is nothing to a product that passes the test for
-// a small element: so the row counts one more.
+// 2^-59, the product of the planes' last bits: four times 20 binades leave them exact. Beyond, earlier sums are off by
+// a few 2^-149, or by 2^-83 at a change of more than 126 binades, which is nothing to a product that passes the test
+// for a small element: so the row counts one more.
 constexpr int kMostCoarser = 20;
 
 // Up to 128 rows of an operand.
@@ -70,7 +70,7 @@ __device__ __forceinline__ float rescale_row(OnlineRows& rows, int r, int step) 
 template <int STAGES>
 struct OnlineShared : ProductShared {
   OnlineRows rows[2];
-  alignas(16) float largest[2][2][4];  // scaled magnitude: (tile's parity, operand, warp of converters)
+  alignas(16) float largest[2][2][4];          // scaled magnitude: (tile's parity, operand, warp of converters)
   alignas(8) uint8_t changed[STAGES][2][4];    // with this stage, scales of rows of an operand's warp of converters
   alignas(16) float change[STAGES][2][kTile];  // factors of the sums of earlier stages; 1 where nothing changed
   uint64_t words_of_cluster;                   // a barrier: the other blocks' words are there

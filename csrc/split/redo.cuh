@@ -13,10 +13,10 @@
 
 namespace sgemm::split {
 
-constexpr uint32_t kFew = 64;  // dot products take as long as the whole tile at about this many elements
+constexpr uint32_t kFew = 64;     // dot products take as long as the whole tile at about this many elements
 constexpr uint32_t kVeryFew = 4;  // all warps share each: they would wait for the few's reads
-constexpr int kRedoStep = 8;   // of k
-constexpr int kRedoPart = 32;  // of k: its sum is added to those before, as the tensor cores' is
+constexpr int kRedoStep = 8;      // of k
+constexpr int kRedoPart = 32;     // of k: its sum is added to those before, as the tensor cores' is
 
 // In float32: a part of k of a tile's operands, and each thread's own sums.
 struct RedoFloats {
@@ -68,8 +68,8 @@ __device__ __forceinline__ MarkCounts count_marks(Marks& marks, int t) {
   return {marks.counts[0], marks.counts[1]};
 }
 
-// The warps take elements in turn, or share each if there are `very_few`. Where C is the sum of earlier pieces of k, they
-// are computed from the first of these on.
+// The warps take elements in turn, or share each if there are `very_few`. Where C is the sum of earlier pieces of k,
+// they are computed from the first of these on.
 __device__ __forceinline__ void redo_elements(const Job& job, const Corner& tile, int t, const Marks& marks,
                                               bool very_few, DotSums (&of_warps)[kConsumers / 32]) {
   const ConstMatrix a = job.p.a.matrix(tile.batch), b = job.p.b.matrix(tile.batch);
@@ -87,9 +87,9 @@ __device__ __forceinline__ void redo_elements(const Job& job, const Corner& tile
         if (!mine && !very_few) continue;
         const int i = first + word;
         const int64_t row = tile.row + i * 32 / kTile, col = tile.col + i * 32 % kTile + __ffs(bits) - 1;
-        const DotOperands operands = {a.at(row, -before), a.col, b.at(-before, col), b.row};
+        const float *const from_a = a.at(row, -before), *const from_b = b.at(-before, col);
         const int64_t begin = very_few ? warp * part : 0;
-        DotSums sums = add_products(operands, begin, min(begin + part, depth));
+        DotSums sums = add_products(from_a, a.col, from_b, b.row, begin, min(begin + part, depth));
         if (very_few) {
           of_warps[warp] = sums;
           sync_consumers();
@@ -99,7 +99,7 @@ __device__ __forceinline__ void redo_elements(const Job& job, const Corner& tile
           sync_consumers();
           if (!mine) continue;
         }
-        const float sum = whole_product(operands, depth, sums);
+        const float sum = whole_product(from_a, a.col, from_b, b.row, depth, sums);
         if (lane == 0) store_whole(job, tile.batch, row, col, sum);
       }
     }
@@ -182,8 +182,7 @@ __device__ __forceinline__ void redo(const Job& job, int index, uint32_t rank, u
     count = count_marks(marks, t);
   }
   if (count.all)
-    redo_elements(job, tile, t, marks, count.all <= kVeryFew,
-                  *reinterpret_cast<DotSums(*)[kConsumers / 32]>(rest));
+    redo_elements(job, tile, t, marks, count.all <= kVeryFew, *reinterpret_cast<DotSums(*)[kConsumers / 32]>(rest));
 }
 
 }  // namespace sgemm::split

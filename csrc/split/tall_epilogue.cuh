@@ -107,7 +107,7 @@ class TallEpilogue {
       const int owner = __ffs(lanes) - 1, i = __shfl_sync(~0u, __ffs(failed) - 1, owner);
       const int64_t row = __shfl_sync(~0u, at.row, owner) + i / 4;
       const int64_t col = __shfl_sync(~0u, col0_, owner) + first + i % 4 * apart_;
-      const float sum = dot_product({a.at(row, -before), a.col, b.at(-before, col), b.row}, before + job_.p.k);
+      const float sum = dot_product(a.at(row, -before), a.col, b.at(-before, col), b.row, before + job_.p.k);
 #pragma unroll
       for (int e = 0; e < 8; ++e)
         if (lane == owner && e == i) x[e] = job_.p.alpha * sum;
@@ -160,7 +160,7 @@ class TallEpilogue {
       const auto element = static_cast<uint32_t>(entry.elements >> i * TallEntry::kElementBits);
       const int64_t row = int64_t{entry.tile} * TallTile::kRows + (element >> TallEntry::kColumnBits) % TallTile::kRows;
       const int64_t col = col0_ - lane_col() + element % (1u << TallEntry::kColumnBits);
-      const float sum = dot_product({a.at(row, 0), a.col, b.at(0, col), b.row}, job_.p.k);
+      const float sum = dot_product(a.at(row, 0), a.col, b.at(0, col), b.row, job_.p.k);
       if (threadIdx.x % 32 == 0) *job_.p.d.matrix(entry_).at(row, col) = job_.p.alpha * sum;
     }
   }

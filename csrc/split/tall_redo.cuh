@@ -166,8 +166,7 @@ class TallRedo {
  private:
   // Elements that failed for an Inf in their row, and none in their column, become alpha times the row's products with
   // its Inf and NaN, which alone decide. Returns the others. `words` are the lane's columns'.
-  __device__ __forceinline__ uint32_t redo_inf(int first, uint32_t failed, const uint32_t* words,
-                                               float (&x)[8]) const {
+  __device__ __forceinline__ uint32_t redo_inf(int first, uint32_t failed, const uint32_t* words, float (&x)[8]) const {
     uint32_t wanted = 0;
 #pragma unroll
     for (int i = 0; i < 8; ++i)
