@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "common/buffers.h"
 #include "common/views.h"
 #include "dispatch.h"
 
@@ -11,7 +12,7 @@ namespace sgemm {
 
 struct Choice {
   const Kernel* kernel = nullptr;
-  double seconds;     // predicted
+  Plan plan;
   std::string label;  // for a profiler: "sgemm::mm[naive_32 3x5x4]", the batch first if there is one
 };
 
@@ -26,16 +27,16 @@ class ChoiceCache {
     Entry& entry = entries_[hash >> (64 - kBits)];
     if (!entry.choice.kernel || entry.key != key || entry.request != request) {
       const Verdict verdict = sgemm::choose(table, p, device, request);
-      entry = {key, request, {verdict.kernel, verdict.seconds, label(op, *verdict.kernel, p)}};
+      entry = {key, request, {verdict.kernel, verdict.plan, label(op, *verdict.kernel, p)}};
     }
     return entry.choice;
   }
 
  private:
   static constexpr int kBits = 8;
-  // The operator, and all that a choice depends on: sizes, strides, alignment, how C is read, whether f is computed and
-  // whether D may add up pieces of k.
-  using Key = std::array<int64_t, 19>;
+  // The operator, and all that a choice and its plan depend on: sizes, strides, alignment, how C is read, whether f is
+  // computed, whether D may add up pieces of k, whether B's planes are there, and the workspace that may be used.
+  using Key = std::array<int64_t, 25>;
   struct Entry {
     Key key;
     std::string request;
@@ -49,8 +50,8 @@ class ChoiceCache {
   }
 
   static Key key_of(const char* op, const Table& table, const Problem& p, const Device& device) {
-    const int64_t alignment =
-        reinterpret_cast<uintptr_t>(p.a.data) % 16 * 16 + reinterpret_cast<uintptr_t>(p.b.data) % 16;
+    const auto offset = [](const float* data) { return static_cast<int64_t>(reinterpret_cast<uintptr_t>(data) % 16); };
+    const int64_t alignment = offset(p.a.data) * 256 + offset(p.b.data) * 16 + offset(p.d.data);
     return {p.m,
             p.n,
             p.k,
@@ -65,9 +66,15 @@ class ChoiceCache {
             p.b.batch.stride,
             p.b.batch.group,
             p.b.batch.group_stride,
+            p.d.row,
+            p.d.col,
+            p.d.batch.stride,
+            p.d.batch.group,
+            p.d.batch.group_stride,
             alignment,
+            static_cast<int64_t>(workspace_limit()),
             (p.beta != 0) + 2 * (p.activation != Activation::kNone) + 4 * (p.beta != 0 && p.c.row != 0) +
-                8 * adds_up_in_d(p),
+                8 * adds_up_in_d(p) + 16 * (p.b_planes != nullptr),
             static_cast<int64_t>(reinterpret_cast<uintptr_t>(op)),
             static_cast<int64_t>(reinterpret_cast<uintptr_t>(table.rows)),
             static_cast<int64_t>(reinterpret_cast<uintptr_t>(&device))};

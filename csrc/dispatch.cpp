@@ -28,7 +28,7 @@ int64_t tiles(const Kernel& kernel, const Problem& p) {
 // Operands are copied first for a row that can't read them as they lie, and for PyTorch's kernel in a batch of two
 // strides.
 double copying_seconds(const Kernel& kernel, const Problem& p, const Device& device) {
-  const Packing packed = plan(kernel, p);
+  const Packing packed = packing(kernel, p);
   const auto elements = [&](const ConstMatrix& x, int64_t floats) {
     return is_aten(kernel) && x.batch.group ? p.batch * x.rows * x.cols : floats;
   };
@@ -58,6 +58,15 @@ double activation_seconds(const Kernel& kernel, const Problem& p, const Device& 
   return kLaunchSeconds + 8.0 * p.batch * p.m * p.n / (device.bandwidth_gbs * 1e9);
 }
 
+const char* cannot_run(const Kernel& kernel, const Device& device) {
+  const bool cuda = device.type == DeviceType::kCuda;
+  if (!kernel.launch) return cuda ? "not built for CUDA devices" : "not built for the CPU";
+  if (cuda && device.arch < kernel.min_arch) return "the device's architecture is too low";
+  if (cuda && device.arch > kernel.max_arch) return "the device's architecture is too high";
+  if (cuda && device.code_arch < kernel.min_arch) return "not built for the device's architecture";
+  return nullptr;
+}
+
 const char* unusable(const Kernel& kernel, const Problem& p, const Device& device, const std::string& request) {
   const bool cuda = device.type == DeviceType::kCuda;
   const bool in_family = !is_aten(kernel) && request == kernel.family;
@@ -66,10 +75,7 @@ const char* unusable(const Kernel& kernel, const Problem& p, const Device& devic
   if (request == "auto" && !cuda) return "on CPU tensors auto is PyTorch's own kernel";
   // A long k is added up in one go, with errors, and an error bound, larger than "auto" promises.
   if (request == "auto" && !kernel.in_auto) return "taken by its name or family only";
-  if (!kernel.launch) return cuda ? "not built for CUDA devices" : "not built for the CPU";
-  if (cuda && device.arch < kernel.min_arch) return "the device's architecture is too low";
-  if (cuda && device.arch > kernel.max_arch) return "the device's architecture is too high";
-  if (cuda && device.code_arch < kernel.min_arch) return "not built for the device's architecture";
+  if (const char* reason = cannot_run(kernel, device)) return reason;
   if (kernel.max_size && std::max({p.m, p.n, p.k}) > kernel.max_size) return "m, n or k is larger than it takes";
   if (tiles(kernel, p) > std::numeric_limits<int32_t>::max()) return "more than 2^31 - 1 tiles";
   return nullptr;
@@ -132,12 +138,14 @@ std::string reasons(const Table& table, const Problem& p, const Device& device, 
 
 bool is_aten(const Kernel& kernel) { return *kernel.family == '\0'; }
 
+bool runs_on(const Kernel& kernel, const Device& device) { return !cannot_run(kernel, device); }
+
 Verdict judge(const Kernel& kernel, const Problem& p, const Device& device, const std::string& request) {
   const Device& model = model_of(device);
-  const double seconds = is_aten(kernel)  ? aten_seconds(p, model)
-                         : kernel.seconds ? kernel.seconds(p, model)
-                                          : row_seconds(kernel, p, model);
-  return {&kernel, seconds + copying_seconds(kernel, p, model) + activation_seconds(kernel, p, model),
+  const Plan plan = is_aten(kernel) ? Plan(aten_seconds(p, model))
+                    : kernel.plan   ? kernel.plan(p, model)
+                                    : Plan(row_seconds(kernel, p, model));
+  return {&kernel, plan, plan.seconds + copying_seconds(kernel, p, model) + activation_seconds(kernel, p, model),
           unusable(kernel, p, device, request)};
 }
 
@@ -156,29 +164,30 @@ Problem simplified(Problem p) {
   if (p.k == 0 || p.alpha == 0) {
     p.k = p.a.cols = p.b.rows = 0;
     p.alpha = 0;
+    p.b_planes = nullptr;
   }
   return p;
 }
 
-Packing plan(const Kernel& kernel, const Problem& p) {
-  Packing packing = {};
-  if (is_aten(kernel) || p.k == 0) return packing;
+Packing packing(const Kernel& kernel, const Problem& p) {
+  Packing copies = {};
+  if (is_aten(kernel) || p.k == 0) return copies;
   const auto packed = [&kernel](const ConstMatrix& x) {
     return (kernel.reads == Reads::kAlignedRows && !has_quads(x)) || (kernel.only_one_stride && x.batch.group);
   };
-  packing.a = packed(p.a);
-  packing.b = packed(p.b);
-  if (packing.a) packing.floats_a = matrices(p.a, p.batch) * p.m * packed_cols(p.a);
-  if (packing.b) packing.floats_b = matrices(p.b, p.batch) * p.k * packed_cols(p.b);
-  return packing;
+  copies.a = packed(p.a);
+  copies.b = packed(p.b);
+  if (copies.a) copies.floats_a = matrices(p.a, p.batch) * p.m * packed_cols(p.a);
+  if (copies.b) copies.floats_b = matrices(p.b, p.batch) * p.k * packed_cols(p.b);
+  return copies;
 }
 
-size_t workspace_bytes(const Kernel& kernel, const Problem& p, const Device& device) {
-  return aligned(bytes_of_copies(plan(kernel, p))) + (kernel.workspace ? kernel.workspace(p, device) : 0);
+size_t workspace_bytes(const Kernel& kernel, const Problem& p, const Plan& plan) {
+  return aligned(bytes_of_copies(packing(kernel, p))) + plan.workspace;
 }
 
-void run(const Backend& backend, const Kernel& kernel, Problem p, Context context) {
-  const Packing packing = plan(kernel, p);
+void run(const Backend& backend, const Kernel& kernel, Problem p, const Plan& plan, Context context) {
+  const Packing copied = packing(kernel, p);
   const auto pack = [&](ConstMatrix& x, float* copy) {
     const int64_t count = matrices(x, p.batch);
     const Matrix target = packed_copy(x, count, copy);
@@ -186,13 +195,13 @@ void run(const Backend& backend, const Kernel& kernel, Problem p, Context contex
     x = {copy, target.rows, target.cols, target.row, 1, target.batch};
   };
   float* copies = static_cast<float*>(context.workspace);
-  if (packing.a) pack(p.a, copies);
-  if (packing.b) pack(p.b, copies + packing.floats_a);
-  if (context.workspace) context.workspace = static_cast<char*>(context.workspace) + aligned(bytes_of_copies(packing));
-  if (kernel.activates || p.activation == Activation::kNone) return kernel.launch(p, context);
+  if (copied.a) pack(p.a, copies);
+  if (copied.b) pack(p.b, copies + copied.floats_a);
+  if (context.workspace) context.workspace = static_cast<char*>(context.workspace) + aligned(bytes_of_copies(copied));
+  if (kernel.activates || p.activation == Activation::kNone) return kernel.launch(p, plan, context);
   Problem inner = p;
   inner.activation = Activation::kNone;
-  kernel.launch(inner, context);
+  kernel.launch(inner, plan, context);
   backend.activate(p, context);
 }
 

@@ -10,6 +10,7 @@ namespace sgemm {
 // The decision about one row. `reason` says why it can't be taken; null if it can.
 struct Verdict {
   const Kernel* kernel;
+  Plan plan;
   double seconds;  // predicted, packing included
   const char* reason;
 };
@@ -22,6 +23,7 @@ Verdict judge(const Kernel& kernel, const Problem& problem, const Device& device
 Verdict choose(const Table& table, const Problem& problem, const Device& device, const std::string& request);
 
 bool is_aten(const Kernel& kernel);
+bool runs_on(const Kernel& kernel, const Device& device);
 
 // The problem without what doesn't count: with alpha = 0 or k = 0 nothing is added up, so A and B are not read, and no
 // Inf or NaN of theirs reaches D.
@@ -32,12 +34,12 @@ struct Packing {
   bool a, b;
   int64_t floats_a, floats_b;
 };
-Packing plan(const Kernel& kernel, const Problem& problem);
+Packing packing(const Kernel& kernel, const Problem& problem);
 
 // The workspace that run() needs, in bytes.
-size_t workspace_bytes(const Kernel& kernel, const Problem& problem, const Device& device);
+size_t workspace_bytes(const Kernel& kernel, const Problem& problem, const Plan& plan);
 
 // Launches a row, with the packing before it.
-void run(const Backend& backend, const Kernel& kernel, Problem problem, Context context);
+void run(const Backend& backend, const Kernel& kernel, Problem problem, const Plan& plan, Context context);
 
 }  // namespace sgemm

@@ -6,6 +6,8 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <type_traits>
 
 #if defined(__CUDACC__)
 #define SGEMM_HOST_DEVICE __host__ __device__
@@ -68,6 +70,34 @@ struct Problem {
   // So much of k lies in memory before A's and B's first, and C is its sum: D adds up pieces of k, and alpha and beta
   // are 1. A kernel that has to compute an element again does so from there (common/in_order.cuh).
   int64_t k_before = 0;
+
+  // B as Backend::pack_b has split it, for this product and others; null if it hasn't. Then there is no batch.
+  void* b_planes = nullptr;
+};
+
+// How a row cuts a problem up: made once, and kept with the choice. launch() finds all in it that is decided.
+struct Plan {
+  double seconds = 0;    // predicted
+  size_t workspace = 0;  // bytes
+
+  Plan() = default;
+  explicit Plan(double seconds) : seconds(seconds) {}
+  // `own`: what only the row knows.
+  template <class T>
+  Plan(double seconds, size_t workspace, const T& own) : seconds(seconds), workspace(workspace) {
+    static_assert(sizeof(T) <= sizeof own_ && std::is_trivially_copyable_v<T>);
+    std::memcpy(own_, &own, sizeof own);
+  }
+
+  template <class T>
+  T own() const {
+    T own;
+    std::memcpy(&own, own_, sizeof own);
+    return own;
+  }
+
+ private:
+  unsigned char own_[96] = {};
 };
 
 // The layouts that a kernel reads directly; operands of others are packed first.
@@ -100,7 +130,7 @@ using Stream = void*;  // cudaStream_t
 struct Context {
   Stream stream = nullptr;
   const Device* device = nullptr;
-  void* workspace = nullptr;  // of as many bytes as the row asked for, 256-byte aligned; null if none
+  void* workspace = nullptr;  // of as many bytes as the plan asks for, 256-byte aligned; null if none
 };
 
 // A row of THE TABLE in kernels.cu, the only list of kernels.
@@ -115,17 +145,17 @@ struct Kernel {
   Reads reads;
   int min_arch, max_arch;  // the sm that can run it, and the lowest for which it may be compiled
   double efficiency;       // fraction of the FFMA peak on whole tiles, measured; feeds the cost model
-  void (*launch)(const Problem&, const Context&);  // null where this backend can't run it
+  void (*launch)(const Problem&, const Plan&, const Context&);  // null where this backend can't run it
 
-  // A row of several kernels predicts its own time and asks for its workspace in bytes; null for the others.
-  double (*seconds)(const Problem&, const Device&) = nullptr;
-  size_t (*workspace)(const Problem&, const Device&) = nullptr;
+  // Null for a row of one kernel, which dispatch.cpp predicts and which needs no workspace.
+  Plan (*plan)(const Problem&, const Device&) = nullptr;
 
   int max_size = 0;              // the largest m, n and k that it takes; 0 if any
   bool only_one_stride = false;  // of a batch; no groups
 
   // Applies Problem::activation as it stores; for the others it is a pass of its own.
   bool activates = false;
+  bool takes_planes = false;  // Problem::b_planes, if there are any
 
   // The largest error of an element of a product of depth k that is proven for every input, in units of
   // 2^-24 |alpha| (|A||B|)_ij; null for rows that promise none.

@@ -38,20 +38,30 @@ constexpr Kernel kAten = {
     "aten", "",     "PyTorch's own kernel (cuBLAS, MKL)", "", 0, 0, 0, 0, 0, 0, Reads::kAnyStrides, 0, kAnyArch,
     0,      nullptr};
 
+// A row of one kernel needs no plan, and may have none for this backend.
+template <class T>
+constexpr auto launch_of() -> void (*)(const Problem&, const Plan&, const Context&) {
+  if (T::launch == nullptr) return nullptr;
+  return [](const Problem& p, const Plan&, const Context& context) { T::launch(p, context); };
+}
+
 // `efficiency` is the share of the FFMA peak that the row reached at 4096 x 4096 x 4096 on an H200.
 template <class T>
 constexpr Kernel row(const char* name, const char* family, double efficiency) {
-  return {name,  family,      T::kIdea,  T::kSource, T::BM,    T::BN,      T::BK,    T::TM,
-          T::TN, T::kThreads, T::kReads, kMinArch,   kAnyArch, efficiency, T::launch};
+  return {name,  family,      T::kIdea,  T::kSource, T::BM,    T::BN,      T::BK,         T::TM,
+          T::TN, T::kThreads, T::kReads, kMinArch,   kAnyArch, efficiency, launch_of<T>()};
 }
 
 // Rows of several launches, with a cost model of their own.
 template <class T>
 constexpr Kernel planned_row(const char* name, const char* family, const char* idea, int min_arch, int max_arch,
-                             void (*launch)(const Problem&, const Context&)) {
-  return {name,   family,     idea,         T::kSource, T::BM,    T::BN,         T::BK,
-          T::TM,  T::TN,      T::kThreads,  T::kReads,  min_arch, max_arch,      0,
-          launch, T::seconds, T::workspace, 0,          false,    T::kActivates, T::error_bound};
+                             void (*launch)(const Problem&, const Plan&, const Context&)) {
+  Kernel kernel = {name,  family,      idea,      T::kSource, T::BM,    T::BN, T::BK, T::TM,
+                   T::TN, T::kThreads, T::kReads, min_arch,   max_arch, 0,     launch};
+  kernel.plan = T::plan;
+  kernel.activates = T::kActivates;
+  kernel.error_bound = T::error_bound;
+  return kernel;
 }
 
 constexpr Kernel in_auto(Kernel kernel) {
@@ -61,12 +71,10 @@ constexpr Kernel in_auto(Kernel kernel) {
 
 // A row for small problems alone, with a cost model of its own.
 template <class T>
-constexpr Kernel limited_row(const char* name, const char* family, double (*seconds)(const Problem&, const Device&)) {
-  Kernel kernel = row<T>(name, family, 0);
-  kernel.seconds = seconds;
+constexpr Kernel limited_row(const char* name, const char* family) {
+  Kernel kernel = planned_row<T>(name, family, T::kIdea, kMinArch, kAnyArch, T::launch);
   kernel.max_size = T::kMaxSize;
   kernel.only_one_stride = true;
-  kernel.error_bound = T::error_bound;
   return in_auto(kernel);
 }
 
@@ -89,7 +97,9 @@ constexpr Kernel ieee_row(const char* name) {
 
 template <class T>
 constexpr Kernel split_row(const char* name, const char* idea) {
-  return in_auto(planned_row<T>(name, "split", idea, T::kArch, T::kArch, SGEMM_ON_HOPPER(T::launch)));
+  Kernel kernel = planned_row<T>(name, "split", idea, T::kArch, T::kArch, SGEMM_ON_HOPPER(T::launch));
+  kernel.takes_planes = T::kTakesPlanes;
+  return in_auto(kernel);
 }
 
 const Kernel kTable[] = {
@@ -133,7 +143,7 @@ const Kernel kTable[] = {
     ieee_row<Skinny>("ieee_skinny"),
     ieee_row<Small>("ieee_small"),
     ieee_row<Tall>("ieee_tall"),
-    limited_row<Tiny>("ieee_tiny", "ieee", ieee::tiny_seconds),
+    limited_row<Tiny>("ieee_tiny", "ieee"),
     split_row<SplitProduct<Bf16x6>>("split_bf16x6", "three bfloat16 per element, six tensor-core products"),
     split_row<SplitProduct<Fp16x3>>("split_fp16x3", "two float16 per element, three products, each result certified"),
     split_row<NarrowProduct>("split_fp16x3_narrow", "the same in narrow tiles, for few of them"),
@@ -145,6 +155,13 @@ const Kernel kTable[] = {
 
 }  // namespace
 
-Backend backend() { return {{kTable, static_cast<int>(sizeof kTable / sizeof kTable[0])}, pack, activate}; }
+Backend backend() {
+  return {{kTable, static_cast<int>(sizeof kTable / sizeof kTable[0])},
+          pack,
+          activate,
+          split::plane_bytes,
+          SGEMM_ON_HOPPER(split::pack_b),
+          SGEMM_ON_HOPPER(split::redone)};
+}
 
 }  // namespace sgemm::SGEMM_BACKEND

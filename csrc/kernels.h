@@ -4,12 +4,22 @@
 
 namespace sgemm {
 
+// What the guard of the family split has had computed again: elements, and tiles as a whole.
+struct Redone {
+  uint64_t elements, tiles;
+};
+
 struct Backend {
   Table table;
   // Copies `source` to `target`, which has unit column stride and as many rows; its further columns become zero.
   void (*pack)(const ConstMatrix& source, const Matrix& target, int64_t batch, const Context& context);
   // D = f(D), for a row that leaves f out.
   void (*activate)(const Problem& problem, const Context& context);
+  // Splits a B for many products, into so many bytes of Problem::b_planes. `pack_b` is null where no row takes them.
+  size_t (*plane_bytes)(int64_t k, int64_t n);
+  void (*pack_b)(const ConstMatrix& b, void* planes, const Context& context);
+  // On the current device since the library was loaded, without waiting for work under way; null without the family.
+  Redone (*redone)();
 };
 
 namespace cuda_backend {

@@ -11,7 +11,6 @@
 
 #include "../choice_cache.h"
 #include "../describe.h"
-#include "../split/split.h"
 #include "checks.h"
 #include "product.h"
 #if defined(SGEMM_CUDA)
@@ -39,7 +38,10 @@ Backend cuda() {
     for (Kernel& kernel : copy) kernel.launch = nullptr;
     return copy;
   }();
-  return {{rows.data(), static_cast<int>(rows.size())}, nullptr};
+  Backend backend = {};
+  backend.table = {rows.data(), static_cast<int>(rows.size())};
+  backend.plane_bytes = emulated_backend::backend().plane_bytes;
+  return backend;
 }
 #endif
 
@@ -65,9 +67,9 @@ ConstMatrix view(const Tensor& x) {
           batch_stride(x)};
 }
 
-namespace {
-
 Backend backend(DeviceType type) { return type == DeviceType::kCuda ? cuda() : emulated_backend::backend(); }
+
+namespace {
 
 // c broadcast to the product's shape: stride 0 along the dimensions that it lacks or has only once.
 ConstMatrix broadcast_view(const Tensor& c, const Problem& p) {
@@ -128,15 +130,6 @@ const Choice& chosen(const char* op, const Table& table, const Problem& p, const
   }
 }
 
-// How to use planes of p.b, where `request` asks for their row, or allows it and they are faster than `seconds`.
-std::optional<split::PackedProduct> by_planes(const Problem& p, const Device& device, const std::string& request,
-                                              double seconds) {
-  const bool named = request == split::kPackedRow;
-  if (p.k == 0 || !(named || request == "auto" || request == "split")) return std::nullopt;
-  const split::PackedProduct planned = split::plan_packed(p, device);
-  return named || planned.plan.seconds < seconds ? std::optional(planned) : std::nullopt;
-}
-
 std::optional<Tensor> workspace_of(size_t bytes, const Tensor& like) {
   if (bytes == 0) return std::nullopt;
   return empty({static_cast<int64_t>(ceil_div(bytes, sizeof(float)))}, like);
@@ -148,18 +141,16 @@ void product(const char* op, const Tensor& out, const Tensor* c, const Tensor& a
              double beta, const std::string& request, Activation activation, const Tensor* planes) {
   Problem p = problem(op, out, c, a, b, alpha, beta);
   p.activation = activation;
+  if (planes && p.k > 0) p.b_planes = planes->mutable_data_ptr();
   const DeviceType type = out.is_cuda() ? DeviceType::kCuda : DeviceType::kCpu;
   const Backend& rows = backend(type);
   static const Device cpu;
   const Device& device = type == DeviceType::kCuda ? cuda_device(out.get_device_index()) : cpu;
-  const Choice* choice = &chosen(op, rows.table, p, device, request, a, b);
-  std::optional<split::PackedProduct> packed;
-  if (planes) packed = by_planes(p, device, request, choice->seconds);
-  if (packed) choice = &chosen(op, rows.table, p, device, split::kPackedRow, a, b);
-  const Kernel& kernel = *choice->kernel;
+  const Choice& choice = chosen(op, rows.table, p, device, request, a, b);
+  const Kernel& kernel = *choice.kernel;
   log_choice(op, kernel, request, a, b);
   if (out.numel() == 0) return;
-  const ProfiledRange range(choice->label.c_str());
+  const ProfiledRange range(choice.label.c_str());
   if (is_aten(kernel)) {
     aten_product(out, c, a, b, alpha, beta);
     return aten_activation(out, activation);
@@ -167,12 +158,9 @@ void product(const char* op, const Tensor& out, const Tensor* c, const Tensor& a
 
   std::optional<torch::stable::accelerator::DeviceGuard> guard;  // where needed: it takes 0.3 us
   if (type == DeviceType::kCuda && !is_current(out.get_device_index())) guard.emplace(out.get_device_index());
-  const auto workspace = workspace_of(packed ? packed->workspace : workspace_bytes(kernel, p, device), out);
+  const auto workspace = workspace_of(workspace_bytes(kernel, p, choice.plan), out);
   const Context context = {current_stream(out), &device, workspace ? workspace->mutable_data_ptr() : nullptr};
-  if (!packed) return run(rows, kernel, p, context);
-#if defined(SGEMM_SM90A)
-  split::launch_packed(p, *packed, planes->mutable_data_ptr(), context);
-#endif
+  run(rows, kernel, p, choice.plan, context);
 }
 
 Tensor new_output(const Tensor& a, const Tensor& b) {
@@ -273,13 +261,12 @@ std::vector<int64_t> device(int64_t index) {
 
 // {elements, tiles} that the split family's guard had redone on a device
 std::vector<int64_t> redone(int64_t index) {
-#if defined(SGEMM_SM90A)
+  const auto redone = cuda().redone;
+  if (!redone)
+    throw std::runtime_error("sgemm: this build has no kernels of the family split; see python -m torch_sgemm.info");
   const torch::stable::accelerator::DeviceGuard guard(static_cast<torch::stable::accelerator::DeviceIndex>(index));
-  const split::Redone counts = split::redone();
+  const Redone counts = redone();
   return {static_cast<int64_t>(counts.elements), static_cast<int64_t>(counts.tiles)};
-#else
-  throw std::runtime_error("sgemm: this build has no kernels of the family split; see python -m torch_sgemm.info");
-#endif
 }
 
 // problem: {m, n, k, batch, then for a and for b: row, column and batch stride and the address modulo 16}

@@ -1,12 +1,13 @@
 // Right operands that are split once, see torch_sgemm/packed.py.
 #include <torch/csrc/stable/accelerator.h>
 
+#include <algorithm>
 #include <optional>
 
-#include "../split/split.h"
+#include "../dispatch.h"
 #include "checks.h"
 #include "product.h"
-#if defined(SGEMM_SM90A)
+#if defined(SGEMM_CUDA)
 #include "../cuda_device.h"
 #endif
 
@@ -16,14 +17,15 @@ namespace {
 // The planes of b, or nothing where no kernel of the family split runs.
 std::optional<Tensor> pack(const Tensor& b) {
   check_tensor("pack", "b", b, b, 2);
-#if defined(SGEMM_SM90A)
+#if defined(SGEMM_CUDA)
   if (!b.is_cuda()) return std::nullopt;
   const Device& device = cuda_device(b.get_device_index());
-  constexpr int kArch = split::SplitProduct<split::Fp16x3>::kArch;
-  if (device.arch != kArch || device.code_arch < kArch) return std::nullopt;
+  const Backend rows = backend(DeviceType::kCuda);
+  const auto takes = [&](const Kernel& kernel) { return kernel.takes_planes && runs_on(kernel, device); };
+  if (std::none_of(rows.table.begin(), rows.table.end(), takes)) return std::nullopt;
   const torch::stable::accelerator::DeviceGuard guard(b.get_device_index());
-  Tensor planes = empty({static_cast<int64_t>(split::packed_bytes(b.size(0), b.size(1)) / 4)}, b);
-  if (b.numel()) split::pack_b(view(b), planes.mutable_data_ptr(), {current_stream(b), &device, nullptr});
+  Tensor planes = empty({static_cast<int64_t>(rows.plane_bytes(b.size(0), b.size(1)) / 4)}, b);
+  if (b.numel()) rows.pack_b(view(b), planes.mutable_data_ptr(), {current_stream(b), &device, nullptr});
   return planes;
 #else
   return std::nullopt;
@@ -37,7 +39,7 @@ Tensor packed_mm(const Tensor& a, const Tensor& b, const std::optional<Tensor>& 
   check_inputs(op, a, b, 2);
   if (planes) {
     check_tensor(op, "planes", *planes, b, 1);
-    if (planes->numel() != static_cast<int64_t>(split::packed_bytes(b.size(0), b.size(1)) / 4))
+    if (planes->numel() != static_cast<int64_t>(backend(DeviceType::kCuda).plane_bytes(b.size(0), b.size(1)) / 4))
       fail(op, "argument 'planes' has " + describe(*planes) + "; accepted: what pack returned for 'b', which has " +
                    describe(b));
   }

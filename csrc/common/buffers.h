@@ -1,8 +1,19 @@
-// Buffers that lie one behind the other in a workspace. Pure host code.
+// The workspace: how large it may be, and buffers that lie in it one behind the other. Pure host code.
 #pragma once
+#include <algorithm>
+#include <cstdlib>
+
 #include "../gemm.h"
 
 namespace sgemm {
+
+// TORCH_SGEMM_WORKSPACE, in MiB, as bytes.
+inline size_t workspace_limit() {
+  constexpr size_t kDefaultMib = 4096;
+  const char* text = std::getenv("TORCH_SGEMM_WORKSPACE");
+  const long long mib = text ? std::min(std::atoll(text), 1LL << 40) : 0;
+  return (mib > 0 ? static_cast<size_t>(mib) : kDefaultMib) << 20;
+}
 
 struct Buffers {
   static constexpr int64_t kAlignment = 1024;  // more than any access asks for

@@ -112,18 +112,16 @@ LargeLayout large_layout(const Problem& problem, const LargePlan& plan) {
   return l;
 }
 
-double Large::seconds(const Problem& p, const Device& device) {
+Plan Large::plan(const Problem& p, const Device& device) {
+  LargePlan plan = {};
   double seconds = 0;
-  for_each_piece(p, large_pieces(p), [&](const Problem& piece) { seconds += large_plan(piece, device).seconds; });
-  return std::max(seconds, kLaunchSeconds);  // where there is nothing to compute
-}
-
-size_t Large::workspace(const Problem& p, const Device& device) {
   size_t most = 0;
   for_each_piece(p, large_pieces(p), [&](const Problem& piece) {
-    most = std::max(most, large_layout(piece, large_plan(piece, device)).total);
+    plan = large_plan(piece, device);
+    seconds += plan.seconds;
+    most = std::max(most, large_layout(piece, plan).total);
   });
-  return large_slices_bytes(p) + most;
+  return {std::max(seconds, kLaunchSeconds), large_slices_bytes(p) + most, plan};  // where there is nothing to compute
 }
 
 }  // namespace sgemm::ieee

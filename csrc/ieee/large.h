@@ -14,11 +14,10 @@ struct Large {
   static constexpr Reads kReads = Reads::kAnyStrides;
   static constexpr int kArch = 90;
 
-  static double seconds(const Problem& p, const Device& device);
-  static size_t workspace(const Problem& p, const Device& device);
+  static Plan plan(const Problem& p, const Device& device);
   // In units of 2^-24 |A||B|: whole tiles are one chain of k FMAs, and no other order rounds more often.
   static double error_bound(int64_t k) { return static_cast<double>(k); }
-  static void launch(const Problem& p, const Context& context);  // only where SGEMM_SM90A is defined
+  static void launch(const Problem& p, const Plan& plan, const Context& context);  // only where SGEMM_SM90A is defined
 };
 
 // Blocks have equally many whole tiles each; those that are left over, they share evenly along k. Or a cluster has one
@@ -46,7 +45,7 @@ struct LargeLayout {
 LargeLayout large_layout(const Problem& p, const LargePlan& plan);
 
 // Pieces whose m, n and k a tensor map can count. Those of a longer k are slices, added up in the workspace in front of
-// all else.
+// all else. The plan is that of the last piece: of the only one, on today's GPUs. Others are planned as they come.
 inline constexpr int64_t kLargeExtent = int64_t{1} << 30;
 inline Problem large_pieces(const Problem& p) {
   Problem largest = p;

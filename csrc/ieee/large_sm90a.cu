@@ -56,11 +56,13 @@ void launch_piece(const Problem& problem, const LargePlan& plan, const Context& 
 
 }  // namespace
 
-void Large::launch(const Problem& p, const Context& context) {
+void Large::launch(const Problem& p, const Plan& planned, const Context& context) {
+  const Problem largest = large_pieces(p);
+  const bool one_piece = p.m <= largest.m && p.n <= largest.n && p.k <= kLargeExtent && p.batch <= largest.batch;
   Context behind = context;
   behind.workspace = static_cast<char*>(context.workspace) + large_slices_bytes(p);
   const auto run = [&](const Problem& piece) {
-    const LargePlan plan = large_plan(piece, *context.device);
+    const LargePlan plan = one_piece ? planned.own<LargePlan>() : large_plan(piece, *context.device);
     const auto launch = plan.cluster == 0   ? launch_piece<LargeShape<1>, large>
                         : plan.cluster == 1 ? launch_piece<LargeShape<2>, large_in_clusters<1>>
                         : plan.cluster == 2 ? launch_piece<LargeShape<2>, large_in_clusters<2>>
@@ -68,7 +70,6 @@ void Large::launch(const Problem& p, const Context& context) {
                                             : launch_piece<LargeShape<2>, large_in_clusters<4>>;
     launch(piece, plan, behind);
   };
-  const Problem largest = large_pieces(p);
   if (p.k <= kLargeExtent) return for_each_piece(p, largest, run);
   for_each_slice(p, {largest.m, largest.n}, kLargeExtent, false, static_cast<float*>(context.workspace), context, run);
 }

@@ -67,7 +67,10 @@ SkinnyPlan skinny_plan(const Problem& problem, const Device& device) {
   return plan;
 }
 
-double Skinny::seconds(const Problem& p, const Device& device) { return skinny_plan(p, device).seconds; }
+Plan Skinny::plan(const Problem& p, const Device& device) {
+  const SkinnyPlan plan = skinny_plan(p, device);
+  return {plan.seconds, plan.slices > 1 ? static_cast<size_t>(p.m * p.n * plan.slices * 4) : 0, plan};
+}
 
 // The most of all plans: what a block adds up, then the cluster's blocks one by one, then the slices. Along k, a lane
 // has a chain of four FMAs of every 128 of k, and 5 shuffles add the lanes up; along m, a warp has every eighth of k,
@@ -84,11 +87,6 @@ double Skinny::error_bound(int64_t k) {
       most = std::max(most, std::max(along_k, along_m) + cluster - 1 + sum_roundings(slices));
     }
   return ieee::error_bound(k, most);
-}
-
-size_t Skinny::workspace(const Problem& p, const Device& device) {
-  const SkinnyPlan plan = skinny_plan(p, device);
-  return plan.slices > 1 ? static_cast<size_t>(p.m * p.n * plan.slices * 4) : 0;
 }
 
 }  // namespace sgemm::ieee

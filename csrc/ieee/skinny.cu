@@ -22,8 +22,8 @@ void launch_width(const SkinnyJob& job, const SkinnyPlan& plan, Stream stream) {
 
 }  // namespace
 
-void Skinny::launch(const Problem& problem, const Context& context) {
-  const SkinnyPlan plan = skinny_plan(problem, *context.device);
+void Skinny::launch(const Problem& problem, const Plan& planned, const Context& context) {
+  const auto plan = planned.own<SkinnyPlan>();
   const Problem p = plan.swapped ? transposed(problem) : problem;
   SkinnyJob job = {};
   float* const partials = static_cast<float*>(context.workspace);

@@ -145,12 +145,6 @@ SmallPlan small_plan(const Problem& problem, const Device& device) {
   return best;
 }
 
-size_t Small::workspace(const Problem& p, const Device& device) {
-  if (!may_be_sliced(p)) return 0;  // a plan takes its time
-  const SmallPlan plan = small_plan(p, device);
-  return plan.slices > 1 ? static_cast<size_t>(p.m * p.n * plan.slices * 4) : 0;
-}
-
 // The most of all plans: what a block adds up, then the cluster's blocks one by one, then the slices.
 double Small::error_bound(int64_t k) {
   int64_t most = 0;
@@ -164,10 +158,12 @@ double Small::error_bound(int64_t k) {
   return ieee::error_bound(k, most);
 }
 
-double Small::seconds(const Problem& p, const Device& device) {
+Plan Small::plan(const Problem& p, const Device& device) {
   const SmallPlan plan = small_plan(p, device);
-  if (blocks(plan, plan.swapped ? transposed(p) : p) > device.sms) return kCaution * plan.seconds;
-  return kCaution * (plan.seconds - kShortSeconds * std::clamp((kLong - p.k) / (kLong - kShort), 0.0, 1.0));
+  double seconds = plan.seconds;
+  if (blocks(plan, plan.swapped ? transposed(p) : p) <= device.sms)
+    seconds -= kShortSeconds * std::clamp((kLong - p.k) / (kLong - kShort), 0.0, 1.0);
+  return {kCaution * seconds, plan.slices > 1 ? static_cast<size_t>(p.m * p.n * plan.slices * 4) : 0, plan};
 }
 
 }  // namespace sgemm::ieee

@@ -59,8 +59,8 @@ void launch_tile(const Problem& p, const SmallPlan& plan, const Context& context
 
 }  // namespace
 
-void Small::launch(const Problem& problem, const Context& context) {
-  const SmallPlan plan = small_plan(problem, *context.device);
+void Small::launch(const Problem& problem, const Plan& planned, const Context& context) {
+  const auto plan = planned.own<SmallPlan>();
   const Problem p = plan.swapped ? transposed(problem) : problem;
   switch (plan.tile) {
     case 0:

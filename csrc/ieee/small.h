@@ -32,10 +32,9 @@ struct Small {
   static constexpr Reads kReads = Reads::kAnyStrides;
   static constexpr int kMinArch = 90;  // clusters
 
-  static double seconds(const Problem& p, const Device& device);
-  static size_t workspace(const Problem& p, const Device& device);
-  static double error_bound(int64_t k);                          // in units of 2^-24 |A||B|
-  static void launch(const Problem& p, const Context& context);  // only where SGEMM_CUDA is defined
+  static Plan plan(const Problem& p, const Device& device);
+  static double error_bound(int64_t k);                                            // in units of 2^-24 |A||B|
+  static void launch(const Problem& p, const Plan& plan, const Context& context);  // only where SGEMM_CUDA is defined
 };
 
 struct SmallPlan {

@@ -106,30 +106,30 @@ TallPlan tall_plan(const Problem& problem, const Device& device) {
   return best;
 }
 
-size_t Tall::workspace(const Problem& p, const Device&) {
-  if (p.k <= tall_piece(p.k) || adds_up_in_d(p)) return 0;
-  const Part part = tall_part(p);
-  return 4 * static_cast<size_t>(part.m * part.n);
-}
-
 // A piece is one chain of FMAs; then the pieces are added one by one, in D or in the workspace.
 double Tall::error_bound(int64_t k) {
   const int64_t piece = tall_piece(k);
   return k <= piece ? static_cast<double>(k) : ieee::error_bound(k, piece + ceil_div(k, piece) - 1);
 }
 
-double Tall::seconds(const Problem& p, const Device& device) {
+Plan Tall::plan(const Problem& p, const Device& device) {
   const int64_t most = tall_piece(p.k), pieces = std::max<int64_t>(1, ceil_div(p.k, most));
   Problem piece = p;
   piece.k = piece.a.cols = piece.b.rows = std::min(p.k, most);
-  piece.d = {nullptr, p.m, p.n, p.n, 1, p.m * p.n};  // as choices see it: a new tensor
-  if (pieces == 1 || adds_up_in_d(p)) return tall_plan(piece, device).seconds * static_cast<double>(pieces);
+  if (pieces == 1 || adds_up_in_d(p)) {
+    const TallPlan plan = tall_plan(piece, device);
+    piece.d = {nullptr, p.m, p.n, p.n, 1, p.m * p.n};  // as choices see it: a new tensor
+    return {tall_plan(piece, device).seconds * static_cast<double>(pieces), 0, plan};
+  }
   const Part part = tall_part(p);  // of one matrix after the other
   piece.m = part.m;
   piece.n = part.n;
   piece.batch = 1;
+  piece.d = {nullptr, part.m, part.n, part.n, 1, 0};  // a slice in the workspace
   const int64_t parts = p.batch * ceil_div(p.m, part.m) * ceil_div(p.n, part.n);
-  return (tall_plan(piece, device).seconds * static_cast<double>(pieces) + kSumSeconds) * static_cast<double>(parts);
+  const TallPlan plan = tall_plan(piece, device);
+  const double seconds = (plan.seconds * static_cast<double>(pieces) + kSumSeconds) * static_cast<double>(parts);
+  return {seconds, 4 * static_cast<size_t>(part.m * part.n), plan};
 }
 
 }  // namespace sgemm::ieee

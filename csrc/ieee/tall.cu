@@ -33,8 +33,7 @@ void launch_tile(const Problem& p, int64_t groups, Stream stream) {
   along_k ? launch_tiles<TILE, true>(job, stream) : launch_tiles<TILE, false>(job, stream);
 }
 
-void launch_piece(const Problem& problem, const Context& context) {
-  const TallPlan plan = tall_plan(problem, *context.device);
+void launch_piece(const Problem& problem, const TallPlan& plan, const Context& context) {
   const Problem p = plan.swapped ? transposed(problem) : problem;
   switch (plan.tile) {
     case 0:
@@ -50,11 +49,11 @@ void launch_piece(const Problem& problem, const Context& context) {
 
 }  // namespace
 
-void Tall::launch(const Problem& p, const Context& context) {
+void Tall::launch(const Problem& p, const Plan& plan, const Context& context) {
   const int64_t most = tall_piece(p.k);
   const auto run = [&](const Problem& slice) {
     for_each_piece(slice, {slice.m, slice.n, most, slice.batch},
-                   [&](const Problem& piece) { launch_piece(piece, context); });
+                   [&](const Problem& piece) { launch_piece(piece, plan.own<TallPlan>(), context); });
   };
   if (p.k <= most || adds_up_in_d(p)) return run(p);
   for_each_slice(p, tall_part(p), p.k, false, static_cast<float*>(context.workspace), context, run);

@@ -31,10 +31,9 @@ struct Tall {
   // the shorter they are.
   static constexpr int64_t kMostK = 128, kPieceK = 96;
 
-  static double seconds(const Problem& p, const Device& device);
-  static size_t workspace(const Problem& p, const Device&);
-  static double error_bound(int64_t k);                          // in units of 2^-24 |A||B|
-  static void launch(const Problem& p, const Context& context);  // only where SGEMM_CUDA is defined
+  static Plan plan(const Problem& p, const Device& device);
+  static double error_bound(int64_t k);                                            // in units of 2^-24 |A||B|
+  static void launch(const Problem& p, const Plan& plan, const Context& context);  // only where SGEMM_CUDA is defined
 };
 
 int64_t tall_piece(int64_t k);  // of k, in whole steps: all pieces are as long, but for the last
@@ -42,7 +41,7 @@ int64_t tall_piece(int64_t k);  // of k, in whole steps: all pieces are as long,
 // The part of D for which pieces of k are added up in the workspace, where D can't: as many bytes stay in the L2 cache.
 inline Part tall_part(const Problem& p) { return part_of(p, 1, int64_t{32} << 20); }
 
-// How a problem of one piece is cut up.
+// How each piece of k is cut up.
 struct TallPlan {
   int tile;        // of kTallTiles
   bool swapped;    // the transposed product, D^T = B^T A^T

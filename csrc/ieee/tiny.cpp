@@ -44,6 +44,7 @@ TinyRead tiny_read(const ConstMatrix& x) {
 }
 
 TinyPlan tiny_plan(const Problem& p, const Device& device) {
+  if (std::max({p.m, p.n, p.k}) > kLargestTiny) return {0, 1};  // never taken
   TinyPlan best = {0, std::numeric_limits<double>::infinity()};
   for (int i = 0; i < kTinyCount; ++i) {
     if (kTinyClasses[i].size < std::max(p.m, p.n)) continue;
@@ -51,11 +52,6 @@ TinyPlan tiny_plan(const Problem& p, const Device& device) {
     if (taken < best.seconds) best = {i, taken};
   }
   return best;
-}
-
-double tiny_seconds(const Problem& p, const Device& device) {
-  if (std::max({p.m, p.n, p.k}) > kLargestTiny) return 1;  // never taken
-  return tiny_plan(p, device).seconds;
 }
 
 }  // namespace sgemm::ieee

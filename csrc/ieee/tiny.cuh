@@ -20,9 +20,14 @@ struct Tiny {
   static constexpr ieee::TinyClass kLargest = ieee::kTinyClasses[ieee::kTinyCount - 1];
   static constexpr int BM = kLargest.size, BN = BM, BK = BM, TM = kLargest.tm, TN = kLargest.tn;
   static constexpr int kThreads = kLargest.threads(), kMaxSize = kLargest.size;
+  static constexpr bool kActivates = false;
   static constexpr Reads kReads = Reads::kAnyStrides;
   static double error_bound(int64_t k) { return static_cast<double>(k); }  // of 2^-24 |A||B|: a chain of k FMAs
-  static void launch(const Problem& p, const Context& context);
+  static Plan plan(const Problem& p, const Device& device) {
+    const ieee::TinyPlan plan = ieee::tiny_plan(p, device);
+    return {plan.seconds, 0, plan};
+  }
+  static void launch(const Problem& p, const Plan& plan, const Context& context);
 };
 
 struct TinyJob {
@@ -238,11 +243,11 @@ void launch_tiny(const TinyJob& job, const Context& context) {
   launch_overlapping(tiny<CLASS>, blocks, T::kThreads, context, job);
 }
 
-inline void Tiny::launch(const Problem& problem, const Context& context) {
+inline void Tiny::launch(const Problem& problem, const Plan& plan, const Context& context) {
   // Columns of D that are neighbours in memory become rows, which are stored four elements at a time.
   const Problem p = problem.d.col != 1 && problem.d.row == 1 ? transposed(problem) : problem;
   const TinyJob job = {p, ieee::tiny_read(p.a), ieee::tiny_read(p.b), has_quads(p.c), has_quads(p.d)};
-  switch (ieee::tiny_plan(p, model_of(*context.device)).index) {
+  switch (plan.own<ieee::TinyPlan>().index) {
     case 0:
       return launch_tiny<0>(job, context);
     case 1:

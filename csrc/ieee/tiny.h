@@ -35,6 +35,4 @@ struct TinyRead {
 };
 TinyRead tiny_read(const ConstMatrix& x);
 
-double tiny_seconds(const Problem& p, const Device& device);
-
 }  // namespace sgemm::ieee

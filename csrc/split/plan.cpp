@@ -41,7 +41,6 @@ constexpr int64_t kShortestLine = 16;
 constexpr double kPartialSectors = 2.7;  // to store rows that don't begin at multiples of 32 bytes
 constexpr int64_t kShortestSlice = 256;
 constexpr int64_t kMoreSlices = 6;
-constexpr size_t kDefaultLimitMib = 4096;
 
 int64_t steps(int64_t k) { return std::max<int64_t>(1, ceil_div(k, kStep)); }
 
@@ -62,7 +61,7 @@ double step_seconds(const Shape& shape, const Problem& p) {
 }
 
 // How many blocks share each of the tiles that are left over: fewer steps of k each, but more parts to add up.
-int parts(const Shape& shape, const Problem& p, const Plan& plan, const Device& device) {
+int parts(const Shape& shape, const Problem& p, const SplitPlan& plan, const Device& device) {
   if (plan.left == 0) return 1;
   const double all = steps(plan.slice) * step_seconds(shape, p);
   const int64_t most = std::min(device.sms / int64_t{plan.left}, steps(plan.slice) / kLeastPart);
@@ -70,12 +69,12 @@ int parts(const Shape& shape, const Problem& p, const Plan& plan, const Device& 
 }
 
 // Bytes of the planes of so many rows of A, or columns of B.
-double planes(const Shape& shape, const Plan& plan, int64_t size) {
+double planes(const Shape& shape, const SplitPlan& plan, int64_t size) {
   return ceil_div(size, kTile) * kTile * 4.0 * plan.slices * steps(plan.slice) * kStep * shape.pairs;
 }
 
 // It reads operands and writes planes.
-double pass_seconds(const Shape& shape, const Problem& p, const Plan& plan, double bandwidth) {
+double pass_seconds(const Shape& shape, const Problem& p, const SplitPlan& plan, double bandwidth) {
   const double of_strips = plan.slices > kFewSlices ? kPassLongStrips : kPassStrips;
   const auto split = [&](const ConstMatrix& x, int64_t size, bool along_k) {
     const double bytes = matrices(x, p.batch) * (4.0 * size * p.k + planes(shape, plan, size));
@@ -89,7 +88,7 @@ double pass_seconds(const Shape& shape, const Problem& p, const Plan& plan, doub
          (strips_a || strips_b ? kStripsSeconds : 0) + (scattered ? kScatteredStripsSeconds : 0);
 }
 
-double seconds(const Shape& shape, const Problem& p, const Device& device, const Plan& plan) {
+double seconds(const Shape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
   const Costs& cost = costs(shape);
   const int64_t slice = plan.slice, slices = plan.slices, tiles = tiles_of(shape, p) * slices;
   const int cluster = plan.cluster;
@@ -120,7 +119,7 @@ int64_t half(int64_t batch, int64_t group) {
   return group && batch > group ? ceil_div(count, group) * group : count;
 }
 
-size_t piece_bytes(const Shape& shape, const Problem& p, const Plan& plan) {
+size_t piece_bytes(const Shape& shape, const Problem& p, const SplitPlan& plan) {
   Problem piece = p;
   piece.m = plan.m;
   piece.n = plan.n;
@@ -130,24 +129,18 @@ size_t piece_bytes(const Shape& shape, const Problem& p, const Plan& plan) {
 
 }  // namespace
 
-size_t workspace_limit() {
-  const char* text = std::getenv("TORCH_SGEMM_WORKSPACE");
-  const long long mib = text ? std::min(std::atoll(text), 1LL << 40) : 0;
-  return (mib > 0 ? static_cast<size_t>(mib) : kDefaultLimitMib) << 20;
-}
-
-Plan plan(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b) {
+SplitPlan plan(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b) {
   const int64_t tiles = tiles_of(shape, p);
   const int64_t fewest = std::max<int64_t>(1, ceil_div(p.k, kMaxSlice));
   if (p.batch > 1 && fewest > 1) {  // one matrix after the other, for its slices take the place of a batch
     Problem one = p;
     one.batch = 1;
-    Plan each = plan(shape, one, device, limit, packed_b);
+    SplitPlan each = plan(shape, one, device, limit, packed_b);
     each.seconds *= static_cast<double>(p.batch);
     return each;
   }
-  Plan best = {};
-  const auto prefer = [&](Plan candidate) {
+  SplitPlan best = {};
+  const auto prefer = [&](SplitPlan candidate) {
     candidate.seconds = seconds(shape, p, device, candidate);
     if (best.slices == 0 || candidate.seconds < best.seconds) best = candidate;
   };
@@ -156,7 +149,7 @@ Plan plan(const Shape& shape, const Problem& p, const Device& device, size_t lim
     for (int cluster = 1; cluster <= 4; cluster *= 2) {
       const bool fits = std::max<int64_t>(1, tiles * slices) <= clusters_at_once(device.sms, cluster);
       if (cluster > 1 && (!fits || steps(slice) < 2 * cluster)) continue;
-      Plan candidate = {p.m, p.n, p.batch, slice, slices, cluster, 0, packed_b};
+      SplitPlan candidate = {p.m, p.n, p.batch, slice, slices, cluster, 0, packed_b};
       prefer(candidate);
       if (cluster > 1 || shape.fused) continue;
       candidate.left = static_cast<int>(tiles * slices % device.sms);
@@ -202,7 +195,7 @@ PackedLayout packed_layout(const Shape& shape, int64_t k, int64_t n) {
   return {slice, slices, planes, planes + words, planes + 2 * words};
 }
 
-Layout layout(const Shape& shape, const Problem& piece, const Plan& plan) {
+Layout layout(const Shape& shape, const Problem& piece, const SplitPlan& plan) {
   const int64_t batch = piece.batch * plan.slices, tiles = tiles_of(shape, piece) * plan.slices;
   const int64_t panel = steps(plan.slice) * shape.pairs * kPanelBytes;
   const auto count = [&](const ConstMatrix& x) { return split_matrices(x, batch, plan); };
@@ -226,22 +219,22 @@ Layout layout(const Shape& shape, const Problem& piece, const Plan& plan) {
   return l;
 }
 
-size_t pieces_at(const Shape& shape, const Problem& p, const Plan& plan) {
+size_t pieces_at(const Shape& shape, const Problem& p, const SplitPlan& plan) {
   return (piece_bytes(shape, p, plan) + 15) / 16 * 16;
 }
 
-size_t workspace(const Shape& shape, const Problem& p, const Plan& plan) {
+size_t workspace(const Shape& shape, const Problem& p, const SplitPlan& plan) {
   if (plan.adds_up_in_d(p)) return piece_bytes(shape, p, plan);
   return pieces_at(shape, p, plan) + 4 * plan.m * plan.n;
 }
 
-size_t packed_bytes(int64_t k, int64_t n) { return packed_layout(SplitProduct<Fp16x3>::kShape, k, n).total; }
+size_t plane_bytes(int64_t k, int64_t n) { return packed_layout(SplitProduct<Fp16x3>::kShape, k, n).total; }
 
-PackedProduct plan_packed(const Problem& p, const Device& device) {
-  const auto planned = [&](const Shape& shape) { return plan(shape, p, device, workspace_limit(), true); };
-  const Plan square = planned(SplitProduct<Fp16x3>::kShape), narrow = planned(NarrowProduct::kShape);
-  if (narrow.seconds < square.seconds) return {narrow, true, workspace(NarrowProduct::kShape, p, narrow)};
-  return {square, false, workspace(SplitProduct<Fp16x3>::kShape, p, square)};
+SplitPlan plan_packed(const Problem& p, const Device& device, size_t limit) {
+  const SplitPlan square = plan(SplitProduct<Fp16x3>::kShape, p, device, limit, true);
+  SplitPlan narrow = plan(NarrowProduct::kShape, p, device, limit, true);
+  narrow.narrow = true;
+  return narrow.seconds < square.seconds ? narrow : square;
 }
 
 }  // namespace sgemm::split

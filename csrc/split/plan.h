@@ -31,7 +31,7 @@ struct Shape {
   constexpr bool half() const { return tile_m < kTile || tile_n < kTile; }
 };
 
-struct Plan {
+struct SplitPlan {
   int64_t m, n, batch;  // of a piece: pieces run one after the other in the same workspace; none begins within a group
                         // of the batch and ends in another
   int64_t slice;        // of k: slices are products of their own, added up in order at the end
@@ -39,6 +39,7 @@ struct Plan {
   int cluster;          // blocks that share a tile, each with a part of k
   double seconds;       // predicted
   bool packed_b;        // B's planes are there already
+  bool narrow = false;  // in a NarrowProduct's tiles
 
   // Tiles that are left over when all blocks have had equally many, and the blocks that share each of them; 0 and 1 if
   // none is shared.
@@ -49,11 +50,8 @@ struct Plan {
   bool adds_up_in_d(const Problem& p) const { return k() >= p.k || sgemm::adds_up_in_d(p); }
 };
 
-// TORCH_SGEMM_WORKSPACE, in MiB, as bytes.
-size_t workspace_limit();
-
 // The fastest of the ways to cut `p` up, as predicted, within `limit` bytes. With a packed B it is cut along m alone.
-Plan plan(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b = false);
+SplitPlan plan(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b = false);
 
 // A packed B of k x n, as every product with it reads it: first the planes, then the words and the guard's records.
 struct PackedLayout {
@@ -64,7 +62,7 @@ PackedLayout packed_layout(const Shape& shape, int64_t k, int64_t n);
 
 // How many matrices of an operand with `entries` of the batch are split: one, if all share it. But slices have one
 // each, also where all would read the same elements: the last may be shorter.
-inline int64_t split_matrices(const ConstMatrix& x, int64_t entries, const Plan& plan) {
+inline int64_t split_matrices(const ConstMatrix& x, int64_t entries, const SplitPlan& plan) {
   return plan.slices > 1 ? entries : matrices(x, entries);
 }
 
@@ -80,12 +78,12 @@ struct Layout {
   size_t partials;            // (slices, m, n) float, if there are several slices
   size_t total;
 };
-Layout layout(const Shape& shape, const Problem& piece, const Plan& plan);
+Layout layout(const Shape& shape, const Problem& piece, const SplitPlan& plan);
 
 // Where in the workspace pieces are added up, behind what each of them needs.
-size_t pieces_at(const Shape& shape, const Problem& p, const Plan& plan);
+size_t pieces_at(const Shape& shape, const Problem& p, const SplitPlan& plan);
 
 // Bytes of the workspace in which all of a problem's pieces run.
-size_t workspace(const Shape& shape, const Problem& p, const Plan& plan);
+size_t workspace(const Shape& shape, const Problem& p, const SplitPlan& plan);
 
 }  // namespace sgemm::split

@@ -1,6 +1,8 @@
 // The family's rows: what the table and the dispatch want to know of them.
 #pragma once
+#include "../common/buffers.h"
 #include "../gemm.h"
+#include "../kernels.h"
 #include "bound.h"
 #include "plan.h"
 
@@ -18,12 +20,10 @@ struct SplitProduct {
   static constexpr Reads kReads = Reads::kAnyStrides;
   static constexpr int kArch = 90;  // wgmma is sm_90a's alone
 
-  static Plan plan(const Problem& p, const Device& device) { return split::plan(kShape, p, device, workspace_limit()); }
-  static double seconds(const Problem& p, const Device& device) { return plan(p, device).seconds; }
-  static size_t workspace(const Problem& p, const Device& device) {
-    return split::workspace(kShape, p, plan(p, device));
-  }
-  static void launch(const Problem& p, const Context& context);  // only where SGEMM_SM90A is defined
+  static constexpr bool kTakesPlanes = !FUSED && kPairs<F> == 1 && M == kTile && N == kTile;
+
+  static Plan plan(const Problem& p, const Device& device);
+  static void launch(const Problem& p, const Plan& plan, const Context& context);  // only where SGEMM_SM90A is defined
 
   // A fused kernel adds the corrections of each step to the sum: one rounding more a step.
   static double error_bound(int64_t k) {
@@ -34,25 +34,19 @@ struct SplitProduct {
 
 using NarrowProduct = SplitProduct<Fp16x3, false, kTile, kTile / 2>;
 
-// A product with a B that was split once, as kPackedRow does it, for many products.
-inline constexpr const char* kPackedRow = "split_fp16x3";
-struct PackedProduct {
-  Plan plan;
-  bool narrow;       // a NarrowProduct's tiles are predicted to be faster
-  size_t workspace;  // bytes
-};
-// p.b is the matrix that was packed; p.batch is 1.
-PackedProduct plan_packed(const Problem& p, const Device& device);
-size_t packed_bytes(int64_t k, int64_t n);
-// Only where SGEMM_SM90A is defined.
-void pack_b(const ConstMatrix& b, void* packed, const Context& context);
-void launch_packed(const Problem& p, const PackedProduct& planned, void* packed, const Context& context);
+// With a B that was split before, as pack_b() does it. In square tiles or in narrow ones.
+SplitPlan plan_packed(const Problem& p, const Device& device, size_t limit);
+size_t plane_bytes(int64_t k, int64_t n);
 
-struct Redone {
-  uint64_t elements, tiles;
-};
-// How much the guard has had redone on the current device since the library was loaded; waits for no work under way.
+template <class F, bool FUSED, int M, int N>
+Plan SplitProduct<F, FUSED, M, N>::plan(const Problem& p, const Device& device) {
+  const SplitPlan plan = kTakesPlanes && p.b_planes ? plan_packed(p, device, workspace_limit())
+                                                    : split::plan(kShape, p, device, workspace_limit());
+  return {plan.seconds, workspace(plan.narrow ? NarrowProduct::kShape : kShape, p, plan), plan};
+}
+
 // Only where SGEMM_SM90A is defined.
+void pack_b(const ConstMatrix& b, void* planes, const Context& context);
 Redone redone();
 Redone redone_in_rows();  // by tall_sm90a.cu's kernels; part of it
 

@@ -156,9 +156,8 @@ bool in_groups(const Problem& p) {
   return has_groups<COUNT>(p.d) && (p.beta == 0 || has_groups<COUNT>(p.c));
 }
 
-// A piece's problem with its buffers. The k of `p` is that of its slices, d and c are whole; `packed` holds B's planes,
-// or is null.
-Job make_job(const Shape& shape, const Problem& p, const Plan& plan, char* packed, char* workspace) {
+// A piece's problem with its buffers. The k of `p` is that of its slices, d and c are whole.
+Job make_job(const Shape& shape, const Problem& p, const SplitPlan& plan, char* workspace) {
   const Layout at = layout(shape, p, plan);
   Job job = {};
   job.p = p;
@@ -188,9 +187,9 @@ Job make_job(const Shape& shape, const Problem& p, const Plan& plan, char* packe
     place(job.a, workspace, at.planes_a, at.words_a, at.guards_a);
     place(job.b, workspace, at.planes_b, at.words_b, at.guards_b);
   }
-  if (packed) {
+  if (plan.packed_b) {
     const PackedLayout of_b = packed_layout(shape, p.k, p.n);
-    place(job.b, packed, 0, of_b.words, of_b.guards);
+    place(job.b, static_cast<char*>(p.b_planes), 0, of_b.words, of_b.guards);
   }
   job.steps = static_cast<int>(std::max<int64_t>(1, ceil_div(q.k, kStep)));
   job.group = kGroup;
@@ -211,15 +210,15 @@ Job make_job(const Shape& shape, const Problem& p, const Plan& plan, char* packe
 }
 
 template <class Row>
-void launch_piece(const Problem& p, const Plan& plan, char* packed, const Context& context) {
+void launch_piece(const Problem& p, const SplitPlan& plan, const Context& context) {
   using F = typename Row::Format;
   using Tile = TileShape<Row::BM, Row::BN>;
-  const Job job = make_job(Row::kShape, p, plan, packed, static_cast<char*>(context.workspace));
+  const Job job = make_job(Row::kShape, p, plan, static_cast<char*>(context.workspace));
   const int sms = context.device->sms;
   int cluster = plan.cluster;
   while (cluster > job.steps) cluster /= 2;  // the last piece of k may be short
   if constexpr (!Row::kShape.fused)
-    launch_pass<F>(job, true, !packed, int64_t{job.work_tiles} * cluster, sms, context.stream);
+    launch_pass<F>(job, true, !plan.packed_b, int64_t{job.work_tiles} * cluster, sms, context.stream);
   with_layouts(job, [&](auto a_along_m, auto b_along_n) {
     if constexpr (Row::kShape.fused)
       launch_fused<Tile, a_along_m, b_along_n>(job, sms, cluster, context.stream);
@@ -230,10 +229,10 @@ void launch_piece(const Problem& p, const Plan& plan, char* packed, const Contex
 }
 
 template <class Row>
-void launch_split(const Problem& p, const Plan& plan, char* packed, const Context& context) {
+void launch_split(const Problem& p, const SplitPlan& plan, const Context& context) {
   const auto run = [&](const Problem& slice) {
     for_each_piece(slice, {plan.m, plan.n, plan.k(), plan.batch},
-                   [&](const Problem& piece) { launch_piece<Row>(piece, plan, packed, context); });
+                   [&](const Problem& piece) { launch_piece<Row>(piece, plan, context); });
   };
   if (plan.adds_up_in_d(p)) return run(p);
   char* const sums = static_cast<char*>(context.workspace) + pieces_at(Row::kShape, p, plan);
@@ -243,30 +242,28 @@ void launch_split(const Problem& p, const Plan& plan, char* packed, const Contex
 }  // namespace
 
 template <class F, bool FUSED, int M, int N>
-void SplitProduct<F, FUSED, M, N>::launch(const Problem& p, const Context& context) {
-  launch_split<SplitProduct>(p, plan(p, *context.device), nullptr, context);
+void SplitProduct<F, FUSED, M, N>::launch(const Problem& p, const Plan& planned, const Context& context) {
+  const auto plan = planned.own<SplitPlan>();
+  const auto launch = plan.narrow ? launch_split<NarrowProduct> : launch_split<SplitProduct>;
+  launch(p, plan, context);
 }
-template void SplitProduct<Bf16x6>::launch(const Problem&, const Context&);
-template void SplitProduct<Fp16x3>::launch(const Problem&, const Context&);
-template void SplitProduct<Fp16x3, false, 128, 64>::launch(const Problem&, const Context&);
-template void SplitProduct<Fp16x3, true>::launch(const Problem&, const Context&);
-template void SplitProduct<Fp16x3, true, 128, 64>::launch(const Problem&, const Context&);
-template void SplitProduct<Fp16x3, true, 64, 128>::launch(const Problem&, const Context&);
+template void SplitProduct<Bf16x6>::launch(const Problem&, const Plan&, const Context&);
+template void SplitProduct<Fp16x3>::launch(const Problem&, const Plan&, const Context&);
+template void SplitProduct<Fp16x3, false, 128, 64>::launch(const Problem&, const Plan&, const Context&);
+template void SplitProduct<Fp16x3, true>::launch(const Problem&, const Plan&, const Context&);
+template void SplitProduct<Fp16x3, true, 128, 64>::launch(const Problem&, const Plan&, const Context&);
+template void SplitProduct<Fp16x3, true, 64, 128>::launch(const Problem&, const Plan&, const Context&);
 
-void launch_packed(const Problem& p, const PackedProduct& planned, void* packed, const Context& context) {
-  const auto launch = planned.narrow ? launch_split<NarrowProduct> : launch_split<SplitProduct<Fp16x3>>;
-  launch(p, planned.plan, static_cast<char*>(packed), context);
-}
-
-void pack_b(const ConstMatrix& b, void* packed, const Context& context) {
+void pack_b(const ConstMatrix& b, void* planes, const Context& context) {
   const PackedLayout at = packed_layout(SplitProduct<Fp16x3>::kShape, b.rows, b.cols);
   Problem p;
   p.n = b.cols;
   p.k = b.rows;
   p.a = {nullptr, 0, b.rows, b.rows, 1, 0};
   p.b = b;
-  const Plan plan = {0, p.n, 1, at.slice, at.slices, 1, 0, true};
-  const Job job = make_job(SplitProduct<Fp16x3>::kShape, p, plan, static_cast<char*>(packed), nullptr);
+  p.b_planes = planes;
+  const SplitPlan plan = {0, p.n, 1, at.slice, at.slices, 1, 0, true};
+  const Job job = make_job(SplitProduct<Fp16x3>::kShape, p, plan, nullptr);
   launch_pass<Fp16x3>(job, false, true, 0, context.device->sms, context.stream);
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "../common/buffers.h"
 #include "../common/views.h"
 #include "plan.h"
 
@@ -71,7 +72,7 @@ TallStores stores(int tile, const Problem& p) {
   return has_quads(p.d) ? TallStores::kQuads : TallStores::kSingles;
 }
 
-double seconds(const TallPlan& plan, const Problem& p, const Device& device) {
+double seconds(const TallPiece& plan, const Problem& p, const Device& device) {
   const TallTile& tile = kTallTiles[plan.tile];
   const int resident = tile.warps / plan.warps;
   const int64_t blocks = ceil_div(p.n, plan.cols) * p.batch * plan.groups;
@@ -96,8 +97,6 @@ double seconds(const TallPlan& plan, const Problem& p, const Device& device) {
          std::hypot(compute * kH200.clock_ghz / device.clock_ghz, moved / (kBandwidth * device.bandwidth_gbs * 1e9));
 }
 
-}  // namespace
-
 TallSlices tall_slices(const Problem& p) {
   TallSlices cut = {};
   const int64_t pieces = std::max<int64_t>(1, ceil_div(p.k, TallProduct::kLargest.depth));
@@ -111,8 +110,8 @@ TallSlices tall_slices(const Problem& p) {
   return cut;
 }
 
-TallPlan tall_plan(const Problem& problem, const Device& device) {
-  TallPlan plan = {};
+TallPiece plan_piece(const Problem& problem, const Device& device) {
+  TallPiece plan = {};
   plan.swapped = problem.m < problem.n;
   const Problem p = plan.swapped ? transposed(problem) : problem;
   while (kTallTiles[plan.tile].depth < p.k) ++plan.tile;
@@ -123,45 +122,55 @@ TallPlan tall_plan(const Problem& problem, const Device& device) {
   plan.cols =
       static_cast<int>(std::max<int64_t>(1, ceil_div(ceil_div(p.n, panels), TallTile::kCols)) * TallTile::kCols);
   // Blocks of all of an SM's warps, of which fewer split B; or small ones, for many panels.
-  TallPlan best = plan;
+  TallPiece best = plan;
   best.seconds = std::numeric_limits<double>::infinity();
   const int64_t all = panels * std::max<int64_t>(1, p.batch), tiles = ceil_div(p.m, TallTile::kRows);
   for (const int warps : {tile.warps, kSmallBlock}) {
     plan.warps = warps;
-    plan.groups = std::clamp<int64_t>(int64_t{device.sms} * (tile.warps / warps) / all, 1,
-                                      std::max<int64_t>(1, ceil_div(tiles, warps)));
+    plan.groups = static_cast<int>(std::clamp<int64_t>(int64_t{device.sms} * (tile.warps / warps) / all, 1,
+                                                       std::max<int64_t>(1, ceil_div(tiles, warps))));
     plan.seconds = split::seconds(plan, p, device);
     if (plan.seconds < best.seconds) best = plan;
   }
   return best;
 }
 
-double TallProduct::seconds(const Problem& p, const Device& device) {
+}  // namespace
+
+Plan TallProduct::plan(const Problem& p, const Device& device) {
   const TallSlices cut = tall_slices(p);
-  int64_t pieces = std::max<int64_t>(1, ceil_div(p.k, cut.piece));
-  Problem piece = p;
-  piece.k = piece.a.cols = piece.b.rows = std::min(p.k, cut.piece);
-  piece.d = {nullptr, p.m, p.n, p.n, 1, p.m * p.n};  // as choices see it: a new tensor
-  if (pieces > 1) {
-    piece.beta = 1;
-    piece.c = {nullptr, p.m, p.n, p.n, 1, p.m * p.n};
-  }
-  if (!cut.in_d) {  // one matrix after the other
-    pieces *= p.batch;
+  const int64_t pieces = std::max<int64_t>(1, ceil_div(p.k, cut.piece)), batch = cut.in_d ? 1 : p.batch;
+  const auto piece_of = [&](int64_t k) {
+    Problem piece = p;
+    piece.k = piece.a.cols = piece.b.rows = k;
+    if (cut.in_d) return piece;
+    piece.m = cut.part.m;  // of one matrix after the other, to the workspace
+    piece.n = cut.part.n;
     piece.batch = 1;
+    piece.d = {nullptr, piece.m, piece.n, piece.n, 1, 0};
+    return piece;
+  };
+  const int64_t k = std::min(p.k, cut.piece), rest = p.k - (pieces - 1) * cut.piece;
+  TallPlan plan = {cut, plan_piece(piece_of(k), device), {}};
+  plan.last = rest == k ? plan.piece : plan_piece(piece_of(rest), device);
+
+  Problem typical = p;  // as choices see it: D is a new tensor
+  typical.k = typical.a.cols = typical.b.rows = k;
+  typical.d = {nullptr, p.m, p.n, p.n, 1, p.m * p.n};
+  if (pieces > 1) {
+    typical.beta = 1;
+    typical.c = {nullptr, p.m, p.n, p.n, 1, p.m * p.n};
   }
-  return tall_plan(piece, device).seconds * static_cast<double>(pieces);
+  if (!cut.in_d) typical.batch = 1;
+  const double seconds = plan_piece(typical, device).seconds * static_cast<double>(pieces * batch);
+  const size_t sums = cut.in_d ? 0 : 4 * static_cast<size_t>(cut.count * cut.part.m * cut.part.n);
+  return {seconds, tall_list_bytes(p) + sums, plan};
 }
 
 size_t tall_list_bytes(const Problem& p) {
   constexpr int64_t kFewestCols = tall_cols(kTallCount - 1);
   const int64_t panels = ceil_div(std::min(p.m, p.n), kFewestCols) * std::max<int64_t>(1, p.batch);
   return static_cast<size_t>(panels * ceil_div(std::max(p.m, p.n), TallTile::kRows)) * sizeof(TallEntry);
-}
-
-size_t TallProduct::workspace(const Problem& p, const Device&) {
-  const TallSlices cut = tall_slices(p);
-  return tall_list_bytes(p) + (cut.in_d ? 0 : 4 * static_cast<size_t>(cut.count * cut.part.m * cut.part.n));
 }
 
 }  // namespace sgemm::split

@@ -22,13 +22,12 @@ struct TallProduct {
   static constexpr int kThreads = 32 * kLargest.warps;
   static constexpr int BM = TallTile::kRows * kLargest.warps, BN = TallTile::kCols, BK = TallTile::kStep, TM = 2,
                        TN = 4;
-  static constexpr bool kActivates = true;
+  static constexpr bool kActivates = true, kTakesPlanes = false;
   static constexpr Reads kReads = Reads::kAnyStrides;
   static constexpr int kArch = 90;
 
-  static double seconds(const Problem& p, const Device& device);
-  static size_t workspace(const Problem& p, const Device& device);
-  static void launch(const Problem& p, const Context& context);  // only where SGEMM_SM90A is defined
+  static Plan plan(const Problem& p, const Device& device);
+  static void launch(const Problem& p, const Plan& plan, const Context& context);  // only where SGEMM_SM90A is defined
 
   // Each piece adds its corrections, one rounding more.
   static double error_bound(int64_t k) {
@@ -46,27 +45,31 @@ struct TallSlices {
   bool in_d;      // one slice, whose pieces D adds up
   Part part;      // of D, else
 };
-TallSlices tall_slices(const Problem& p);
 
 // How A's rows are read: 16 bytes along k, two rows side by side, or one by one. And how D is written: 16 bytes along
 // n; two rows side by side; by way of shared memory, a tile whose rows follow each other, or columns of 16 rows; one by
 // one.
-enum class TallReads { kQuads, kPairs, kSingles };
-enum class TallStores { kQuads, kPairs, kTiles, kColumns, kSingles };
+enum class TallReads : uint8_t { kQuads, kPairs, kSingles };
+enum class TallStores : uint8_t { kQuads, kPairs, kTiles, kColumns, kSingles };
 constexpr bool is_staged(TallStores stores) { return stores == TallStores::kTiles || stores == TallStores::kColumns; }
 
-// How a problem of one piece is cut up.
-struct TallPlan {
-  int tile;      // of kTallTiles
+// How a piece is cut up.
+struct TallPiece {
+  uint8_t tile;  // of kTallTiles
   bool swapped;  // the transposed product, D^T = B^T A^T
   TallReads reads;
   TallStores stores;
   int cols;        // of a panel of B, in whole groups of 16
   int warps;       // of a block
-  int64_t groups;  // blocks that share the rows of one panel
+  int groups;      // blocks that share the rows of one panel
   double seconds;  // predicted
 };
-TallPlan tall_plan(const Problem& p, const Device& device);
+
+// The last piece of k may be shorter, and have another tile.
+struct TallPlan {
+  TallSlices slices;
+  TallPiece piece, last;
+};
 
 // A tile of which something has to be redone: groups of its columns, a bit each, and whether none of their elements was
 // certain; and single elements of other groups.

@@ -18,7 +18,7 @@ void launch_rows(const TallJob& job, int warps, Stream stream) {
 }
 
 template <int TILE>
-void launch_tile(const Problem& p, const TallPlan& plan, const Context& context) {
+void launch_tile(const Problem& p, const TallPiece& plan, const Context& context) {
   const TallJob job = {p,
                        static_cast<uint32_t>(ceil_div(p.m, TallTile::kRows)),
                        static_cast<uint32_t>(ceil_div(p.n, plan.cols)),
@@ -38,8 +38,7 @@ void launch_tile(const Problem& p, const TallPlan& plan, const Context& context)
   }
 }
 
-void launch_piece(const Problem& problem, const Context& context) {
-  const TallPlan plan = tall_plan(problem, *context.device);
+void launch_piece(const Problem& problem, const TallPiece& plan, const Context& context) {
   const Problem p = plan.swapped ? transposed(problem) : problem;
   switch (plan.tile) {
     case 0:
@@ -59,11 +58,13 @@ void launch_piece(const Problem& problem, const Context& context) {
 
 }  // namespace
 
-void TallProduct::launch(const Problem& p, const Context& context) {
-  const TallSlices cut = tall_slices(p);
+void TallProduct::launch(const Problem& p, const Plan& planned, const Context& context) {
+  const auto plan = planned.own<TallPlan>();
+  const TallSlices& cut = plan.slices;
   const auto run = [&](const Problem& slice) {
-    for_each_piece(slice, {slice.m, slice.n, cut.piece, slice.batch},
-                   [&](const Problem& piece) { launch_piece(piece, context); });
+    for_each_piece(slice, {slice.m, slice.n, cut.piece, slice.batch}, [&](const Problem& piece) {
+      launch_piece(piece, piece.k == std::min(p.k, cut.piece) ? plan.piece : plan.last, context);
+    });
   };
   if (cut.in_d) return run(p);
   char* const sums = static_cast<char*>(context.workspace) + tall_list_bytes(p);

@@ -27,11 +27,11 @@ __global__ void faulty_tile(Problem p) {
 }
 
 template <Fault FAULT>
-void launch_faulty(const Problem& p, const Context& context) {
+void launch_faulty(const Problem& p, const Plan&, const Context& context) {
   launch_tiles(faulty_tile<FAULT>, 16, 16, dim3(16, 16), p, context);
 }
 
-inline Kernel faulty(const char* name, void (*launch)(const Problem&, const Context&)) {
+inline Kernel faulty(const char* name, void (*launch)(const Problem&, const Plan&, const Context&)) {
   return {name, "broken", "", "", 16, 16, 16, 1, 1, 256, Reads::kAnyStrides, 0, kAnyArch, 1, launch};
 }
 

@@ -74,8 +74,9 @@ int64_t wrong_elements(const sgemm::Backend& backend, const Kernel& kernel, cons
   p.d = {d.data.get(), x.m, x.n, d.view.row, d.view.col, d.view.batch};
   p = sgemm::simplified(p);
   const sgemm::Device cpu;
-  const std::unique_ptr<float[]> workspace(new float[sgemm::workspace_bytes(kernel, p, cpu) / 4]);
-  sgemm::run(backend, kernel, p, {nullptr, &cpu, workspace.get()});
+  const sgemm::Plan plan = sgemm::judge(kernel, p, cpu, kernel.name).plan;
+  const std::unique_ptr<float[]> workspace(new float[sgemm::workspace_bytes(kernel, p, plan) / 4]);
+  sgemm::run(backend, kernel, p, plan, {nullptr, &cpu, workspace.get()});
   int64_t wrong = 0;
   for (int64_t i = 0; i < count; ++i) wrong += !(d.data[i] == expected[i]);
   return wrong;

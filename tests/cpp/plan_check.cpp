@@ -30,12 +30,12 @@ constexpr Shape kShapes[] = {SplitProduct<Fp16x3>::kShape,
                              SplitProduct<Fp16x3, true, 128, 64>::kShape,
                              SplitProduct<Fp16x3, true, 64, 128>::kShape};
 
-int64_t tiles_of(const Shape& shape, const Problem& piece, const Plan& plan) {
+int64_t tiles_of(const Shape& shape, const Problem& piece, const SplitPlan& plan) {
   return ceil_div(piece.m, shape.tile_m) * ceil_div(piece.n, shape.tile_n) * piece.batch * plan.slices;
 }
 
 void check(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed) {
-  const Plan plan = split::plan(shape, p, device, limit, packed);
+  const SplitPlan plan = split::plan(shape, p, device, limit, packed);
   REQUIRE(std::isfinite(plan.seconds) && plan.seconds > 0);
   REQUIRE(plan.slice % kStep == 0 && plan.slice <= kMaxSlice && plan.slices >= 1);
   REQUIRE(plan.m >= 1 || p.m == 0);
