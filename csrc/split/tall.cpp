@@ -110,7 +110,9 @@ TallSlices tall_slices(const Problem& p) {
   return cut;
 }
 
-TallPiece plan_piece(const Problem& problem, const Device& device) {
+}  // namespace
+
+TallPiece tall_piece(const Problem& problem, const Device& device) {
   TallPiece plan = {};
   plan.swapped = problem.m < problem.n;
   const Problem p = plan.swapped ? transposed(problem) : problem;
@@ -135,8 +137,6 @@ TallPiece plan_piece(const Problem& problem, const Device& device) {
   return best;
 }
 
-}  // namespace
-
 Plan TallProduct::plan(const Problem& p, const Device& device) {
   const TallSlices cut = tall_slices(p);
   const int64_t pieces = std::max<int64_t>(1, ceil_div(p.k, cut.piece)), batch = cut.in_d ? 1 : p.batch;
@@ -151,8 +151,8 @@ Plan TallProduct::plan(const Problem& p, const Device& device) {
     return piece;
   };
   const int64_t k = std::min(p.k, cut.piece), rest = p.k - (pieces - 1) * cut.piece;
-  TallPlan plan = {cut, plan_piece(piece_of(k), device), {}};
-  plan.last = rest == k ? plan.piece : plan_piece(piece_of(rest), device);
+  TallPlan plan = {cut, tall_piece(piece_of(k), device), {}};
+  plan.last = rest == k ? plan.piece : tall_piece(piece_of(rest), device);
 
   Problem typical = p;  // as choices see it: D is a new tensor
   typical.k = typical.a.cols = typical.b.rows = k;
@@ -162,7 +162,7 @@ Plan TallProduct::plan(const Problem& p, const Device& device) {
     typical.c = {nullptr, p.m, p.n, p.n, 1, p.m * p.n};
   }
   if (!cut.in_d) typical.batch = 1;
-  const double seconds = plan_piece(typical, device).seconds * static_cast<double>(pieces * batch);
+  const double seconds = tall_piece(typical, device).seconds * static_cast<double>(pieces * batch);
   const size_t sums = cut.in_d ? 0 : 4 * static_cast<size_t>(cut.count * cut.part.m * cut.part.n);
   return {seconds, tall_list_bytes(p) + sums, plan};
 }
@@ -170,7 +170,8 @@ Plan TallProduct::plan(const Problem& p, const Device& device) {
 size_t tall_list_bytes(const Problem& p) {
   constexpr int64_t kFewestCols = tall_cols(kTallCount - 1);
   const int64_t panels = ceil_div(std::min(p.m, p.n), kFewestCols) * std::max<int64_t>(1, p.batch);
-  return static_cast<size_t>(panels * ceil_div(std::max(p.m, p.n), TallTile::kRows)) * sizeof(TallEntry);
+  const int64_t bytes = panels * ceil_div(std::max(p.m, p.n), TallTile::kRows) * int64_t{sizeof(TallEntry)};
+  return static_cast<size_t>(ceil_div(bytes, 256) * 256);
 }
 
 }  // namespace sgemm::split

@@ -64,8 +64,10 @@ struct TallPiece {
   int groups;      // blocks that share the rows of one panel
   double seconds;  // predicted
 };
+TallPiece tall_piece(const Problem& p, const Device& device);
 
-// The last piece of k may be shorter, and have another tile.
+// The last piece of k may be shorter, and have another tile. Parts at D's edges, which a small workspace makes, are
+// planned as they come.
 struct TallPlan {
   TallSlices slices;
   TallPiece piece, last;
@@ -95,7 +97,7 @@ struct TallJob {
   TallEntry* lists;  // for each warp, its tiles that wait to be redone
 };
 
-// Bytes of those lists: an entry for each panel's tiles.
+// Bytes of those lists: an entry for each panel's tiles. What lies behind them is aligned.
 size_t tall_list_bytes(const Problem& p);
 
 // A panel's shared memory, 16-bit planes in the order in which lanes read them and two words a column; and a warp's,

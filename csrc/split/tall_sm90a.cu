@@ -62,8 +62,10 @@ void TallProduct::launch(const Problem& p, const Plan& planned, const Context& c
   const auto plan = planned.own<TallPlan>();
   const TallSlices& cut = plan.slices;
   const auto run = [&](const Problem& slice) {
+    const bool whole = cut.in_d || (slice.m == cut.part.m && slice.n == cut.part.n);
     for_each_piece(slice, {slice.m, slice.n, cut.piece, slice.batch}, [&](const Problem& piece) {
-      launch_piece(piece, piece.k == std::min(p.k, cut.piece) ? plan.piece : plan.last, context);
+      const TallPiece& planned = piece.k == std::min(p.k, cut.piece) ? plan.piece : plan.last;
+      launch_piece(piece, whole ? planned : tall_piece(piece, *context.device), context);
     });
   };
   if (cut.in_d) return run(p);
