@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
-from support.process import ROOT, python
+from support.process import ROOT, python, tool
 from support.table import KERNELS, runnable
 
 BUILD = ROOT / "build" / "emulator_check"
 PROGRAMS = ("emulator_check", "emulator_check_ucontext")
-
-
-def tool(name: str) -> str | None:
-    """A program of the environment that the tests run in, activated or not, or one on PATH."""
-    here = str(Path(sys.executable).parent)
-    return shutil.which(name, path=os.pathsep.join([here, os.environ.get("PATH", "")]))
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -23,3 +24,9 @@ def python(*arguments: str, timeout: float = 300, **env: str) -> subprocess.Comp
         env={**os.environ, "PYTHONPATH": path, **env},
         check=False,
     )
+
+
+def tool(name: str) -> str | None:
+    """A program of the environment that the tests run in, activated or not, or one on PATH."""
+    here = str(Path(sys.executable).parent)
+    return shutil.which(name, path=os.pathsep.join([here, os.environ.get("PATH", "")]))
