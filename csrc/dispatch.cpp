@@ -160,6 +160,13 @@ Verdict choose(const Table& table, const Problem& p, const Device& device, const
   return best;
 }
 
+std::vector<Plan> plans(const Kernel& kernel, const Problem& p, const Device& device) {
+  if (!kernel.each_plan) return {judge(kernel, p, device, kernel.name).plan};
+  std::vector<Plan> all;
+  kernel.each_plan(p, model_of(device), [&all](const Plan& plan) { all.push_back(plan); });
+  return all;
+}
+
 Problem simplified(Problem p) {
   if (p.k == 0 || p.alpha == 0) {
     p.k = p.a.cols = p.b.rows = 0;

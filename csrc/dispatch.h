@@ -29,6 +29,9 @@ bool runs_on(const Kernel& kernel, const Device& device);
 // Inf or NaN of theirs reaches D.
 Problem simplified(Problem problem);
 
+// All plans of a row; that of judge() is one of them.
+std::vector<Plan> plans(const Kernel& kernel, const Problem& problem, const Device& device);
+
 // Which operands a row can't read directly, and the size of their copies.
 struct Packing {
   bool a, b;

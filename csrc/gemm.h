@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <type_traits>
 
 #if defined(__CUDACC__)
@@ -99,6 +100,7 @@ struct Plan {
  private:
   unsigned char own_[96] = {};
 };
+using PlanVisitor = std::function<void(const Plan&)>;
 
 // The layouts that a kernel reads directly; operands of others are packed first.
 enum class Reads {
@@ -147,8 +149,10 @@ struct Kernel {
   double efficiency;       // fraction of the FFMA peak on whole tiles, measured; feeds the cost model
   void (*launch)(const Problem&, const Plan&, const Context&);  // null where this backend can't run it
 
-  // Null for a row of one kernel, which dispatch.cpp predicts and which needs no workspace.
+  // The plan that is predicted to be fastest, and all of them, of which it is one. Null for a row of one kernel, which
+  // dispatch.cpp predicts and which needs no workspace.
   Plan (*plan)(const Problem&, const Device&) = nullptr;
+  void (*each_plan)(const Problem&, const Device&, const PlanVisitor&) = nullptr;
 
   int max_size = 0;              // the largest m, n and k that it takes; 0 if any
   bool only_one_stride = false;  // of a batch; no groups

@@ -59,6 +59,7 @@ constexpr Kernel planned_row(const char* name, const char* family, const char* i
   Kernel kernel = {name,  family,      idea,      T::kSource, T::BM,    T::BN, T::BK, T::TM,
                    T::TN, T::kThreads, T::kReads, min_arch,   max_arch, 0,     launch};
   kernel.plan = T::plan;
+  kernel.each_plan = T::each_plan;
   kernel.activates = T::kActivates;
   kernel.error_bound = T::error_bound;
   return kernel;

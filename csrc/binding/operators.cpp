@@ -135,6 +135,20 @@ std::optional<Tensor> workspace_of(size_t bytes, const Tensor& like) {
   return empty({static_cast<int64_t>(ceil_div(bytes, sizeof(float)))}, like);
 }
 
+const Device& device_of(const Tensor& x) {
+  static const Device cpu;
+  return x.is_cuda() ? cuda_device(x.get_device_index()) : cpu;
+}
+
+void launch(const Backend& rows, const Kernel& kernel, const Problem& p, const Plan& plan, const Device& device,
+            const Tensor& out) {
+  std::optional<torch::stable::accelerator::DeviceGuard> guard;  // where needed: it takes 0.3 us
+  if (out.is_cuda() && !is_current(out.get_device_index())) guard.emplace(out.get_device_index());
+  const auto workspace = workspace_of(workspace_bytes(kernel, p, plan), out);
+  const Context context = {current_stream(out), &device, workspace ? workspace->mutable_data_ptr() : nullptr};
+  run(rows, kernel, p, plan, context);
+}
+
 }  // namespace
 
 void product(const char* op, const Tensor& out, const Tensor* c, const Tensor& a, const Tensor& b, double alpha,
@@ -142,10 +156,8 @@ void product(const char* op, const Tensor& out, const Tensor* c, const Tensor& a
   Problem p = problem(op, out, c, a, b, alpha, beta);
   p.activation = activation;
   if (planes && p.k > 0) p.b_planes = planes->mutable_data_ptr();
-  const DeviceType type = out.is_cuda() ? DeviceType::kCuda : DeviceType::kCpu;
-  const Backend& rows = backend(type);
-  static const Device cpu;
-  const Device& device = type == DeviceType::kCuda ? cuda_device(out.get_device_index()) : cpu;
+  const Device& device = device_of(out);
+  const Backend& rows = backend(device.type);
   const Choice& choice = chosen(op, rows.table, p, device, request, a, b);
   const Kernel& kernel = *choice.kernel;
   log_choice(op, kernel, request, a, b);
@@ -156,11 +168,7 @@ void product(const char* op, const Tensor& out, const Tensor* c, const Tensor& a
     return aten_activation(out, activation);
   }
 
-  std::optional<torch::stable::accelerator::DeviceGuard> guard;  // where needed: it takes 0.3 us
-  if (type == DeviceType::kCuda && !is_current(out.get_device_index())) guard.emplace(out.get_device_index());
-  const auto workspace = workspace_of(workspace_bytes(kernel, p, choice.plan), out);
-  const Context context = {current_stream(out), &device, workspace ? workspace->mutable_data_ptr() : nullptr};
-  run(rows, kernel, p, choice.plan, context);
+  launch(rows, kernel, p, choice.plan, device, out);
 }
 
 Tensor new_output(const Tensor& a, const Tensor& b) {
@@ -245,6 +253,53 @@ void gemm_(const Tensor& c, const Tensor& a, const Tensor& b, const std::string&
   product("gemm_", c, &c, a, b, alpha, beta, kernel);
 }
 
+// A row's plans for c = alpha a b + beta c, and that product by one of them: for tests and for measuring.
+struct Planned {
+  Problem p;
+  const Device& device;
+  Backend rows;
+  const Kernel& kernel;
+  std::vector<Plan> plans;
+
+  Planned(const char* op, const Tensor& c, const Tensor& a, const Tensor& b, const std::string& name, double alpha,
+          double beta)
+      : p(checked(op, c, a, b, alpha, beta)),
+        device(device_of(c)),
+        rows(backend(device.type)),
+        kernel(*chosen(op, rows.table, p, device, name, a, b).kernel) {
+    if (name != kernel.name) fail(op, "argument 'kernel' is \"" + name + "\"; accepted: a row's name");
+    if (!is_aten(kernel)) plans = sgemm::plans(kernel, p, device);
+  }
+
+ private:
+  static Problem checked(const char* op, const Tensor& c, const Tensor& a, const Tensor& b, double alpha, double beta) {
+    check_inputs(op, a, b, a.dim() == 3 ? 3 : 2);
+    check_output(op, "c", c, a, b);
+    return problem(op, c, &c, a, b, alpha, beta);
+  }
+};
+
+// The predicted times of a row's plans, in seconds.
+std::vector<double> plans(const Tensor& c, const Tensor& a, const Tensor& b, const std::string& kernel, double alpha,
+                          double beta) {
+  std::vector<double> seconds;
+  for (const Plan& plan : Planned("_plans", c, a, b, kernel, alpha, beta).plans) seconds.push_back(plan.seconds);
+  return seconds;
+}
+
+void run_plan(const Tensor& c, const Tensor& a, const Tensor& b, const std::string& kernel, int64_t index, double alpha,
+              double beta) {
+  constexpr const char* op = "_run_plan";
+  const Planned planned(op, c, a, b, kernel, alpha, beta);
+  const int64_t count = static_cast<int64_t>(planned.plans.size());
+  if (index < 0 || index >= count)
+    fail(op, "argument 'index' is " + std::to_string(index) + "; accepted: 0 to " + std::to_string(count - 1) +
+                 ", the plans that \"" + kernel + "\" has here");
+  begin_writing(op, "c", c);
+  if (c.numel() == 0) return;
+  launch(planned.rows, planned.kernel, planned.p, planned.plans[static_cast<size_t>(index)], planned.device, c);
+}
+
 // The rest serves torch_sgemm/table.py.
 
 std::string kernels() { return describe_table(emulated_backend::backend().table, cuda().table); }
@@ -300,6 +355,8 @@ void register_products(torch::stable::detail::StableLibrary& m) {
   m.impl("baddbmm_out", TORCH_BOX(&Operators<3>::addmm_out));
   m.impl("gemm_", TORCH_BOX(&gemm_));
   m.impl("_matmul", TORCH_BOX(&Operators<4>::mm));
+  m.impl("_plans", TORCH_BOX(&plans));
+  m.impl("_run_plan", TORCH_BOX(&run_plan));
 }
 
 }  // namespace
@@ -325,6 +382,8 @@ STABLE_TORCH_LIBRARY(sgemm, m) {
   m.def("_error_bounds(int k) -> str");
   m.def("_device(int index) -> int[]");
   m.def("_matmul(Tensor a, Tensor b, str kernel=\"auto\") -> Tensor");  // without derivatives, see functional.py
+  m.def("_plans(Tensor c, Tensor a, Tensor b, str kernel, *, float alpha=1, float beta=0) -> float[]");
+  m.def("_run_plan(Tensor(a!) c, Tensor a, Tensor b, str kernel, int index, *, float alpha=1, float beta=0) -> ()");
   m.def("_redone(int index) -> int[]");
   m.def("_explain(int[] problem, float alpha, float beta, int[] device, str kernel) -> str");
 }

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <utility>
 
 #include "../common/buffers.h"
 #include "../common/clusters.h"
+#include "../common/fastest.h"
 
 namespace sgemm::ieee {
 namespace {
@@ -27,8 +27,9 @@ double step_seconds(int rows, const Device& device) {
   return 2.0 * rows * Large::BN * Large::BK / (256 * device.clock_ghz * 1e9 * kFfmaShare);
 }
 
-// Without clusters, and without what comes before the product.
-LargePlan plan_tiles(const Problem& p, bool quads, const Device& device) {
+// Calls `visit` with every plan without clusters; what comes before the product is left out.
+template <class Visit>
+void visit_tiles(const Problem& p, bool quads, const Device& device, const Visit& visit) {
   const double ends = kTileSeconds + (quads ? 0 : kElementsSeconds);
   const int64_t tiles = tiles_of(p, Large::BM), steps = ceil_div(p.k, Large::BK), over = tiles % device.sms;
   const double step = step_seconds(Large::BM, device), tile = steps * step + ends;
@@ -37,26 +38,26 @@ LargePlan plan_tiles(const Problem& p, bool quads, const Device& device) {
   plan.whole = tiles;
   plan.blocks = static_cast<int>(std::min<int64_t>(tiles, device.sms));
   plan.seconds = ceil_div(tiles, device.sms) * tile;
-  if (over == 0 || steps == 0) return plan;
+  visit(plan);
+  if (over == 0 || steps == 0) return;
   const int64_t sharing = std::clamp(over * steps / kLeastShare, over, int64_t{device.sms});
-  const double seconds = tiles / device.sms * tile + ceil_div(over * steps, sharing) * step + ends + kShareSeconds +
-                         ceil_div(sharing, over) * kPartSeconds;
-  if (sharing == over || seconds >= plan.seconds) return plan;
+  if (sharing == over) return;
   plan.whole = tiles - over;
   plan.left = over;
   plan.sharing = static_cast<int>(sharing);
   plan.blocks = plan.whole ? device.sms : plan.sharing;
-  plan.seconds = seconds;
-  return plan;
+  plan.seconds = tiles / device.sms * tile + ceil_div(over * steps, sharing) * step + ends + kShareSeconds +
+                 ceil_div(sharing, over) * kPartSeconds;
+  visit(plan);
 }
 
-LargePlan plan_clusters(const Problem& p, bool quads, const Device& device) {
+// The same with clusters.
+template <class Visit>
+void visit_clusters(const Problem& p, bool quads, const Device& device, const Visit& visit) {
   constexpr int kRows = Large::BM / 2;
   const double ends = kTileSeconds + (quads ? 0 : kExchangeSeconds);
   const int64_t tiles = tiles_of(p, kRows), steps = ceil_div(p.k, Large::BK);
   const double result = 4.0 * p.m * p.n / (device.bandwidth_gbs * 1e9);
-  LargePlan best = {};
-  best.seconds = std::numeric_limits<double>::infinity();
   const int64_t most = p.batch == 1 ? std::min(device.sms / std::max<int64_t>(1, tiles), steps) : 1;
   for (int64_t slices = 1; slices == 1 || slices <= most; slices = std::max(slices + 1, slices * 5 / 4))
     for (int cluster = 1; cluster <= 4; ++cluster) {
@@ -64,20 +65,25 @@ LargePlan plan_clusters(const Problem& p, bool quads, const Device& device) {
       if (steps < parts || (cluster > 1 && tiles * slices > clusters_at_once(device.sms, cluster))) continue;
       const double tile = ceil_div(steps, parts) * step_seconds(kRows, device) + ends + kClusterSeconds[cluster];
       const double sum = slices == 1 ? 0 : kSumSeconds + (slices + 1) * result;
-      const double seconds = ceil_div(blocks, device.sms) * tile + sum;
-      if (seconds >= best.seconds) continue;
-      best.cluster = cluster;
-      best.slices = static_cast<int>(slices);
-      best.whole = tiles;
-      best.blocks = static_cast<int>(blocks);
-      best.seconds = seconds;
+      LargePlan plan = {};
+      plan.cluster = cluster;
+      plan.slices = static_cast<int>(slices);
+      plan.whole = tiles;
+      plan.blocks = static_cast<int>(blocks);
+      plan.seconds = ceil_div(blocks, device.sms) * tile + sum;
+      visit(plan);
     }
-  return best;
 }
 
-LargePlan plan_of(const Problem& p, bool quads, const Device& device) {
-  const LargePlan tiles = plan_tiles(p, quads, device), clusters = plan_clusters(p, quads, device);
-  LargePlan plan = clusters.seconds < tiles.seconds ? clusters : tiles;
+template <class Visit>
+void visit_plans(const Problem& p, const Device& device, const Visit& visit) {
+  const bool quads = p.n % 4 == 0;  // four of a row of results are stored at once
+  visit_tiles(p, quads, device, visit);
+  visit_clusters(p, quads, device, visit);
+}
+
+// With what comes before the product.
+LargePlan whole(LargePlan plan, const Problem& p, const Device& device) {
   plan.pack_a = p.k > 0 && !can_be_mapped(transposed(p.a), matrices(p.a, p.batch));
   plan.pack_b = p.k > 0 && !can_be_mapped(p.b, matrices(p.b, p.batch));
   const double bandwidth = device.bandwidth_gbs * 1e9;
@@ -88,12 +94,15 @@ LargePlan plan_of(const Problem& p, bool quads, const Device& device) {
   return plan;
 }
 
+LargePlan fastest_plan(const Problem& p, const Device& device) {
+  return whole(fastest<LargePlan>([&](const auto& visit) { visit_plans(p, device, visit); }), p, device);
+}
+
 }  // namespace
 
 LargePlan large_plan(const Problem& p, const Device& device) {
-  const bool quads = p.n % 4 == 0;  // four of a row of results are stored at once
-  const LargePlan upright = plan_of(p, quads, device);
-  LargePlan swapped = plan_of(transposed(p), quads, device);
+  const LargePlan upright = fastest_plan(p, device);
+  LargePlan swapped = fastest_plan(transposed(p), device);
   swapped.swapped = true;
   return swapped.seconds < upright.seconds ? swapped : upright;
 }
@@ -122,6 +131,18 @@ Plan Large::plan(const Problem& p, const Device& device) {
     most = std::max(most, large_layout(piece, plan).total);
   });
   return {std::max(seconds, kLaunchSeconds), large_slices_bytes(p) + most, plan};  // where there is nothing to compute
+}
+
+// Of a problem of one piece.
+void Large::each_plan(const Problem& p, const Device& device, const PlanVisitor& visit) {
+  for (const bool swapped : {false, true}) {
+    const Problem q = swapped ? transposed(p) : p;
+    visit_plans(q, device, [&](const LargePlan& found) {
+      LargePlan plan = whole(found, q, device);
+      plan.swapped = swapped;
+      visit({plan.seconds, large_layout(p, plan).total, plan});
+    });
+  }
 }
 
 }  // namespace sgemm::ieee

@@ -72,6 +72,8 @@ Plan Skinny::plan(const Problem& p, const Device& device) {
   return {plan.seconds, plan.slices > 1 ? static_cast<size_t>(p.m * p.n * plan.slices * 4) : 0, plan};
 }
 
+void Skinny::each_plan(const Problem& p, const Device& device, const PlanVisitor& visit) { visit(plan(p, device)); }
+
 // The most of all plans: what a block adds up, then the cluster's blocks one by one, then the slices. Along k, a lane
 // has a chain of four FMAs of every 128 of k, and 5 shuffles add the lanes up; along m, a warp has every eighth of k,
 // in chains that are added up, and then come the warps.

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
+#include "../common/fastest.h"
 #include "../common/views.h"
 #include "bound.h"
 
@@ -113,15 +113,9 @@ int64_t most_slices(const Problem& p, const SmallTile& tile, int cluster, const 
   return std::clamp<int64_t>(std::min(full, p.k / (cluster * kShortestPart)), 1, kMostSlices);
 }
 
-}  // namespace
-
-SmallRead small_read(const ConstMatrix& x) {
-  const bool along_k = runs_along_k(x.col, x.row);
-  return {along_k, has_aligned_rows<4>(along_k ? x : transposed(x))};
-}
-
-SmallPlan small_plan(const Problem& problem, const Device& device) {
-  SmallPlan best = {0, false, 1, 1, std::numeric_limits<double>::infinity()};
+// Calls `visit` with every plan.
+template <class Visit>
+void visit_plans(const Problem& problem, const Device& device, const Visit& visit) {
   const int most = problem.k > Small::BK * Small::kWarps ? kMostBlocks : 1;  // a step of each warp: nothing to share
   for (const bool swapped : {false, true}) {
     const Problem p = swapped ? transposed(problem) : problem;
@@ -133,8 +127,8 @@ SmallPlan small_plan(const Problem& problem, const Device& device) {
           const int64_t of_warp = ceil_div(ceil_div(p.k, cluster * slices), Small::BK * Small::kWarps);
           if (!kSmallTiles[tile].any_depth && of_warp > kSmallRun) return;
           SmallPlan plan = {tile, swapped, cluster, slices, 0};
-          plan.seconds = ieee::seconds(plan, p, a, b, device);
-          if (plan.seconds < best.seconds) best = plan;
+          plan.seconds = seconds(plan, p, a, b, device);
+          visit(plan);
         };
         consider(1);
         const int64_t slices = most_slices(p, kSmallTiles[tile], cluster, device);
@@ -142,7 +136,20 @@ SmallPlan small_plan(const Problem& problem, const Device& device) {
       }
     }
   }
-  return best;
+}
+
+Plan as_row_has_it(const SmallPlan& plan, const Problem& p, const Device& device) {
+  double seconds = plan.seconds;
+  if (blocks(plan, plan.swapped ? transposed(p) : p) <= device.sms)
+    seconds -= kShortSeconds * std::clamp((kLong - p.k) / (kLong - kShort), 0.0, 1.0);
+  return {kCaution * seconds, plan.slices > 1 ? static_cast<size_t>(p.m * p.n * plan.slices * 4) : 0, plan};
+}
+
+}  // namespace
+
+SmallRead small_read(const ConstMatrix& x) {
+  const bool along_k = runs_along_k(x.col, x.row);
+  return {along_k, has_aligned_rows<4>(along_k ? x : transposed(x))};
 }
 
 // The most of all plans: what a block adds up, then the cluster's blocks one by one, then the slices.
@@ -159,11 +166,12 @@ double Small::error_bound(int64_t k) {
 }
 
 Plan Small::plan(const Problem& p, const Device& device) {
-  const SmallPlan plan = small_plan(p, device);
-  double seconds = plan.seconds;
-  if (blocks(plan, plan.swapped ? transposed(p) : p) <= device.sms)
-    seconds -= kShortSeconds * std::clamp((kLong - p.k) / (kLong - kShort), 0.0, 1.0);
-  return {kCaution * seconds, plan.slices > 1 ? static_cast<size_t>(p.m * p.n * plan.slices * 4) : 0, plan};
+  const auto plan = fastest<SmallPlan>([&](const auto& visit) { visit_plans(p, device, visit); });
+  return as_row_has_it(plan, p, device);
+}
+
+void Small::each_plan(const Problem& p, const Device& device, const PlanVisitor& visit) {
+  visit_plans(p, device, [&](const SmallPlan& plan) { visit(as_row_has_it(plan, p, device)); });
 }
 
 }  // namespace sgemm::ieee

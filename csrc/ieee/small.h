@@ -33,6 +33,7 @@ struct Small {
   static constexpr int kMinArch = 90;  // clusters
 
   static Plan plan(const Problem& p, const Device& device);
+  static void each_plan(const Problem& p, const Device& device, const PlanVisitor& visit);
   static double error_bound(int64_t k);                                            // in units of 2^-24 |A||B|
   static void launch(const Problem& p, const Plan& plan, const Context& context);  // only where SGEMM_CUDA is defined
 };
@@ -45,7 +46,6 @@ struct SmallPlan {
   double seconds;  // predicted
 };
 inline constexpr int kMostBlocks = 8;  // of a cluster
-SmallPlan small_plan(const Problem& p, const Device& device);
 
 // How an operand is read that is seen as rows along k: A, or B transposed.
 struct SmallRead {

@@ -1,8 +1,8 @@
 #include "tall.h"
 
 #include <algorithm>
-#include <limits>
 
+#include "../common/fastest.h"
 #include "../common/views.h"
 #include "bound.h"
 
@@ -84,9 +84,13 @@ int64_t tall_piece(int64_t k) {
   return std::max<int64_t>(1, ceil_div(ceil_div(k, pieces), Tall::BK)) * Tall::BK;
 }
 
-TallPlan tall_plan(const Problem& problem, const Device& device) {
-  TallPlan best = {0, problem.m < problem.n, 1, std::numeric_limits<double>::infinity()};
-  const Problem p = best.swapped ? transposed(problem) : problem;
+namespace {
+
+// Of a piece, in every tile.
+template <class Visit>
+void visit_tiles(const Problem& problem, const Device& device, const Visit& visit) {
+  const bool swapped = problem.m < problem.n;
+  const Problem p = swapped ? transposed(problem) : problem;
   Place place = {};
   place.along_k = runs_along_k(p.a.col, p.a.row);
   place.vector = has_aligned_rows<4>(place.along_k ? p.a : transposed(p.a));
@@ -98,13 +102,50 @@ TallPlan tall_plan(const Problem& problem, const Device& device) {
     place.groups = std::clamp<int64_t>(device.sms * resident / panels, 1, most);
     place.blocks = ceil_div(panels * place.groups, device.sms);
     place.waves = ceil_div(place.blocks, resident);
-    const double time = seconds(tile, p, place, device);
-    if (time < best.seconds) best = {tile, best.swapped, place.groups, time};
+    visit(TallPlan{tile, swapped, place.groups, seconds(tile, p, place, device)});
   }
-  const int64_t blocks = ceil_div(p.n, kTallTiles[best.tile].cols()) * p.batch * best.groups;
-  best.seconds += kAllSeconds * std::min(1.0, static_cast<double>(blocks) / device.sms);
-  return best;
 }
+
+TallPlan fastest_plan(const Problem& p, const Device& device) {
+  return fastest<TallPlan>([&](const auto& visit) { visit_tiles(p, device, visit); });
+}
+
+// With what takes longer where all SMs begin.
+double whole_seconds(const TallPlan& plan, const Problem& p, const Device& device) {
+  const int64_t n = plan.swapped ? p.m : p.n;
+  const int64_t blocks = ceil_div(n, kTallTiles[plan.tile].cols()) * p.batch * plan.groups;
+  return plan.seconds + kAllSeconds * std::min(1.0, static_cast<double>(blocks) / device.sms);
+}
+
+// A piece of k, of the part of D that is computed at once; how many there are; and what the others take.
+struct Pieces {
+  Problem piece;
+  int64_t count, parts;
+  double sum_seconds;
+  size_t workspace;
+
+  double seconds(double of_piece) const {
+    return (of_piece * static_cast<double>(count) + sum_seconds) * static_cast<double>(parts);
+  }
+};
+
+Pieces pieces_of(const Problem& p) {
+  const int64_t most = tall_piece(p.k);
+  Pieces all = {p, std::max<int64_t>(1, ceil_div(p.k, most)), 1, 0, 0};
+  all.piece.k = all.piece.a.cols = all.piece.b.rows = std::min(p.k, most);
+  if (all.count == 1 || adds_up_in_d(p)) return all;
+  const Part part = tall_part(p);  // of one matrix after the other
+  all.piece.m = part.m;
+  all.piece.n = part.n;
+  all.piece.batch = 1;
+  all.piece.d = {nullptr, part.m, part.n, part.n, 1, 0};  // in the workspace
+  all.parts = p.batch * ceil_div(p.m, part.m) * ceil_div(p.n, part.n);
+  all.sum_seconds = kSumSeconds;
+  all.workspace = 4 * static_cast<size_t>(part.m * part.n);
+  return all;
+}
+
+}  // namespace
 
 // A piece is one chain of FMAs; then the pieces are added one by one, in D or in the workspace.
 double Tall::error_bound(int64_t k) {
@@ -113,23 +154,19 @@ double Tall::error_bound(int64_t k) {
 }
 
 Plan Tall::plan(const Problem& p, const Device& device) {
-  const int64_t most = tall_piece(p.k), pieces = std::max<int64_t>(1, ceil_div(p.k, most));
-  Problem piece = p;
-  piece.k = piece.a.cols = piece.b.rows = std::min(p.k, most);
-  if (pieces == 1 || adds_up_in_d(p)) {
-    const TallPlan plan = tall_plan(piece, device);
-    piece.d = {nullptr, p.m, p.n, p.n, 1, p.m * p.n};  // as choices see it: a new tensor
-    return {tall_plan(piece, device).seconds * static_cast<double>(pieces), 0, plan};
-  }
-  const Part part = tall_part(p);  // of one matrix after the other
-  piece.m = part.m;
-  piece.n = part.n;
-  piece.batch = 1;
-  piece.d = {nullptr, part.m, part.n, part.n, 1, 0};  // a slice in the workspace
-  const int64_t parts = p.batch * ceil_div(p.m, part.m) * ceil_div(p.n, part.n);
-  const TallPlan plan = tall_plan(piece, device);
-  const double seconds = (plan.seconds * static_cast<double>(pieces) + kSumSeconds) * static_cast<double>(parts);
-  return {seconds, 4 * static_cast<size_t>(part.m * part.n), plan};
+  const Pieces all = pieces_of(p);
+  const TallPlan plan = fastest_plan(all.piece, device);
+  Problem typical = all.piece;  // as choices see it: D is a new tensor
+  typical.d = {nullptr, typical.m, typical.n, typical.n, 1, typical.m * typical.n};
+  const double seconds = whole_seconds(fastest_plan(typical, device), typical, device);
+  return {all.seconds(seconds), all.workspace, plan};
+}
+
+void Tall::each_plan(const Problem& p, const Device& device, const PlanVisitor& visit) {
+  const Pieces all = pieces_of(p);
+  visit_tiles(all.piece, device, [&](const TallPlan& plan) {
+    visit({all.seconds(whole_seconds(plan, all.piece, device)), all.workspace, plan});
+  });
 }
 
 }  // namespace sgemm::ieee

@@ -32,6 +32,7 @@ struct Tall {
   static constexpr int64_t kMostK = 128, kPieceK = 96;
 
   static Plan plan(const Problem& p, const Device& device);
+  static void each_plan(const Problem& p, const Device& device, const PlanVisitor& visit);
   static double error_bound(int64_t k);                                            // in units of 2^-24 |A||B|
   static void launch(const Problem& p, const Plan& plan, const Context& context);  // only where SGEMM_CUDA is defined
 };
@@ -48,7 +49,6 @@ struct TallPlan {
   int64_t groups;  // blocks that share the rows of one panel of B
   double seconds;  // predicted
 };
-TallPlan tall_plan(const Problem& p, const Device& device);
 
 // How a warp stores its tile: one by one; rows or columns of neighbours, one by one; as many at once as a thread has
 // side by side.

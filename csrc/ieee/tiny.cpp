@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <limits>
 
+#include "../common/fastest.h"
 #include "../common/views.h"
 
 namespace sgemm::ieee {
@@ -36,6 +36,14 @@ double seconds(const TinyClass& tile, const Problem& p, const Device& device) {
          std::max(issue, memory / (kBandwidth * device.bandwidth_gbs * 1e9));
 }
 
+bool fits(const Problem& p) { return std::max({p.m, p.n, p.k}) <= kLargestTiny; }
+
+template <class Visit>
+void visit_plans(const Problem& p, const Device& device, const Visit& visit) {
+  for (int i = 0; i < kTinyCount; ++i)
+    if (kTinyClasses[i].size >= std::max(p.m, p.n)) visit(TinyPlan{i, seconds(kTinyClasses[i], p, device)});
+}
+
 }  // namespace
 
 TinyRead tiny_read(const ConstMatrix& x) {
@@ -43,15 +51,14 @@ TinyRead tiny_read(const ConstMatrix& x) {
   return {by_cols, has_quads(by_cols ? transposed(x) : x)};
 }
 
-TinyPlan tiny_plan(const Problem& p, const Device& device) {
-  if (std::max({p.m, p.n, p.k}) > kLargestTiny) return {0, 1};  // never taken
-  TinyPlan best = {0, std::numeric_limits<double>::infinity()};
-  for (int i = 0; i < kTinyCount; ++i) {
-    if (kTinyClasses[i].size < std::max(p.m, p.n)) continue;
-    const double taken = seconds(kTinyClasses[i], p, device);
-    if (taken < best.seconds) best = {i, taken};
-  }
-  return best;
+Plan tiny_plan(const Problem& p, const Device& device) {
+  if (!fits(p)) return Plan(1);  // never taken
+  const auto plan = fastest<TinyPlan>([&](const auto& visit) { visit_plans(p, device, visit); });
+  return {plan.seconds, 0, plan};
+}
+
+void each_tiny_plan(const Problem& p, const Device& device, const PlanVisitor& visit) {
+  if (fits(p)) visit_plans(p, device, [&](const TinyPlan& plan) { visit({plan.seconds, 0, plan}); });
 }
 
 }  // namespace sgemm::ieee

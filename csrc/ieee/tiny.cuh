@@ -23,10 +23,8 @@ struct Tiny {
   static constexpr bool kActivates = false;
   static constexpr Reads kReads = Reads::kAnyStrides;
   static double error_bound(int64_t k) { return static_cast<double>(k); }  // of 2^-24 |A||B|: a chain of k FMAs
-  static Plan plan(const Problem& p, const Device& device) {
-    const ieee::TinyPlan plan = ieee::tiny_plan(p, device);
-    return {plan.seconds, 0, plan};
-  }
+  static constexpr auto plan = ieee::tiny_plan;
+  static constexpr auto each_plan = ieee::each_tiny_plan;
   static void launch(const Problem& p, const Plan& plan, const Context& context);
 };
 

@@ -21,12 +21,13 @@ inline constexpr TinyClass kTinyClasses[] = {
 inline constexpr int kTinyCount = sizeof kTinyClasses / sizeof kTinyClasses[0];
 inline constexpr int kLargestTiny = kTinyClasses[kTinyCount - 1].size;
 
-// The class that a problem fits in and is predicted to be fastest in: a larger one takes a long k in fewer steps.
+// A class that a problem fits in. A larger one than needed takes a long k in fewer steps.
 struct TinyPlan {
   int index;  // of the class
   double seconds;
 };
-TinyPlan tiny_plan(const Problem& p, const Device& device);
+Plan tiny_plan(const Problem& p, const Device& device);  // the fastest, as predicted
+void each_tiny_plan(const Problem& p, const Device& device, const PlanVisitor& visit);
 
 // How a block reads an operand: 16 bytes at a time or one element after the other.
 struct TinyRead {

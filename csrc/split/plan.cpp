@@ -6,6 +6,7 @@
 
 #include "../common/buffers.h"
 #include "../common/clusters.h"
+#include "../common/fastest.h"
 #include "../common/views.h"
 #include "split.h"
 
@@ -127,34 +128,26 @@ size_t piece_bytes(const Shape& shape, const Problem& p, const SplitPlan& plan) 
   return layout(shape, piece, plan).total;
 }
 
-}  // namespace
-
-SplitPlan plan(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b) {
+// Calls `visit` with every plan, in one piece. Of a batch whose slices take its place, those of one matrix.
+template <class Visit>
+void visit_plans(const Shape& shape, const Problem& p, const Device& device, bool packed_b, const Visit& visit) {
   const int64_t tiles = tiles_of(shape, p);
   const int64_t fewest = std::max<int64_t>(1, ceil_div(p.k, kMaxSlice));
-  if (p.batch > 1 && fewest > 1) {  // one matrix after the other, for its slices take the place of a batch
-    Problem one = p;
-    one.batch = 1;
-    SplitPlan each = plan(shape, one, device, limit, packed_b);
-    each.seconds *= static_cast<double>(p.batch);
-    return each;
-  }
-  SplitPlan best = {};
-  const auto prefer = [&](SplitPlan candidate) {
-    candidate.seconds = seconds(shape, p, device, candidate);
-    if (best.slices == 0 || candidate.seconds < best.seconds) best = candidate;
+  const auto predicted = [&](SplitPlan plan) {
+    plan.seconds = seconds(shape, p, device, plan);
+    visit(plan);
   };
   const auto consider = [&](int64_t wanted) {
     const int64_t slice = steps(ceil_div(p.k, wanted)) * kStep, slices = std::max<int64_t>(1, ceil_div(p.k, slice));
     for (int cluster = 1; cluster <= 4; cluster *= 2) {
       const bool fits = std::max<int64_t>(1, tiles * slices) <= clusters_at_once(device.sms, cluster);
       if (cluster > 1 && (!fits || steps(slice) < 2 * cluster)) continue;
-      SplitPlan candidate = {p.m, p.n, p.batch, slice, slices, cluster, 0, packed_b};
-      prefer(candidate);
+      SplitPlan plan = {p.m, p.n, p.batch, slice, slices, cluster, 0, packed_b};
+      predicted(plan);
       if (cluster > 1 || shape.fused) continue;
-      candidate.left = static_cast<int>(tiles * slices % device.sms);
-      candidate.parts = parts(shape, p, candidate, device);
-      if (candidate.parts > 1) prefer(candidate);
+      plan.left = static_cast<int>(tiles * slices % device.sms);
+      plan.parts = parts(shape, p, plan, device);
+      if (plan.parts > 1) predicted(plan);
     }
   };
   // A few more slices than needed may fill the last wave; many, a device that has few tiles.
@@ -167,24 +160,54 @@ SplitPlan plan(const Shape& shape, const Problem& p, const Device& device, size_
     consider_many(slices);
   for (int cluster = 1; cluster <= 4 && tiles > 0; cluster *= 2)
     consider_many(clusters_at_once(device.sms, cluster) / tiles);
-  // Each halving keeps whole tiles; k comes last, because its pieces read and write C again.
+}
+
+// In pieces that fit. Each halving keeps whole tiles; k comes last, because its pieces read and write C again.
+SplitPlan in_pieces(SplitPlan plan, const Shape& shape, const Problem& p, size_t limit) {
   for (;;) {
-    if (piece_bytes(shape, p, best) <= limit) return best;
-    best.left = 0;
-    best.parts = 1;
-    int64_t* widest = packed_b || best.m > best.n ? &best.m : &best.n;
-    if (packed_b && best.m <= kTile) return best;
-    if (best.batch > 1)
-      best.batch = half(best.batch, std::max(p.a.batch.group, p.b.batch.group));
+    if (piece_bytes(shape, p, plan) <= limit) return plan;
+    plan.left = 0;
+    plan.parts = 1;
+    int64_t* widest = plan.packed_b || plan.m > plan.n ? &plan.m : &plan.n;
+    if (plan.packed_b && plan.m <= kTile) return plan;
+    if (plan.batch > 1)
+      plan.batch = half(plan.batch, std::max(p.a.batch.group, p.b.batch.group));
     else if (*widest > kTile)
       *widest = ceil_div(*widest, 2 * kTile) * kTile;
-    else if (best.slices > 1)
-      best.slices = ceil_div(best.slices, 2);
-    else if (best.slice > kStep)
-      best.slice = ceil_div(best.slice, 2 * kStep) * kStep;
+    else if (plan.slices > 1)
+      plan.slices = ceil_div(plan.slices, 2);
+    else if (plan.slice > kStep)
+      plan.slice = ceil_div(plan.slice, 2 * kStep) * kStep;
     else
-      return best;  // the least that works
+      return plan;  // the least that works
   }
+}
+
+// One matrix after the other, where its slices take the place of a batch.
+Problem at_once(const Problem& p) {
+  Problem one = p;
+  if (p.k > kMaxSlice) one.batch = std::min<int64_t>(p.batch, 1);
+  return one;
+}
+
+}  // namespace
+
+SplitPlan plan(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b) {
+  const Problem one = at_once(p);
+  auto plan = fastest<SplitPlan>([&](const auto& visit) { visit_plans(shape, one, device, packed_b, visit); });
+  plan = in_pieces(plan, shape, one, limit);
+  if (one.batch < p.batch) plan.seconds *= static_cast<double>(p.batch);
+  return plan;
+}
+
+void each_plan(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b,
+               const std::function<void(const SplitPlan&)>& visit) {
+  const Problem one = at_once(p);
+  visit_plans(shape, one, device, packed_b, [&](const SplitPlan& found) {
+    SplitPlan plan = in_pieces(found, shape, one, limit);
+    if (one.batch < p.batch) plan.seconds *= static_cast<double>(p.batch);
+    visit(plan);
+  });
 }
 
 PackedLayout packed_layout(const Shape& shape, int64_t k, int64_t n) {

@@ -1,5 +1,7 @@
 // How a split product is cut up: slices of k, clusters, pieces that fit the workspace. Pure host code.
 #pragma once
+#include <functional>
+
 #include "../common/views.h"
 
 namespace sgemm::split {
@@ -52,6 +54,9 @@ struct SplitPlan {
 
 // The fastest of the ways to cut `p` up, as predicted, within `limit` bytes. With a packed B it is cut along m alone.
 SplitPlan plan(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b = false);
+// All ways that are considered.
+void each_plan(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b,
+               const std::function<void(const SplitPlan&)>& visit);
 
 // A packed B of k x n, as every product with it reads it: first the planes, then the words and the guard's records.
 struct PackedLayout {

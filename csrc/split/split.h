@@ -23,6 +23,7 @@ struct SplitProduct {
   static constexpr bool kTakesPlanes = !FUSED && kPairs<F> == 1 && M == kTile && N == kTile;
 
   static Plan plan(const Problem& p, const Device& device);
+  static void each_plan(const Problem& p, const Device& device, const PlanVisitor& visit);
   static void launch(const Problem& p, const Plan& plan, const Context& context);  // only where SGEMM_SM90A is defined
 
   // A fused kernel adds the corrections of each step to the sum: one rounding more a step.
@@ -43,6 +44,19 @@ Plan SplitProduct<F, FUSED, M, N>::plan(const Problem& p, const Device& device) 
   const SplitPlan plan = kTakesPlanes && p.b_planes ? plan_packed(p, device, workspace_limit())
                                                     : split::plan(kShape, p, device, workspace_limit());
   return {plan.seconds, workspace(plan.narrow ? NarrowProduct::kShape : kShape, p, plan), plan};
+}
+
+template <class F, bool FUSED, int M, int N>
+void SplitProduct<F, FUSED, M, N>::each_plan(const Problem& p, const Device& device, const PlanVisitor& visit) {
+  const bool packed = kTakesPlanes && p.b_planes;
+  for (const bool narrow : {false, true}) {
+    if (narrow && !packed) break;
+    const Shape& shape = narrow ? NarrowProduct::kShape : kShape;
+    split::each_plan(shape, p, device, workspace_limit(), packed, [&](SplitPlan plan) {
+      plan.narrow = narrow;
+      visit({plan.seconds, workspace(shape, p, plan), plan});
+    });
+  }
 }
 
 // Only where SGEMM_SM90A is defined.

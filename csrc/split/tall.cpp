@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
+#include <vector>
 
 #include "../common/buffers.h"
+#include "../common/fastest.h"
 #include "../common/views.h"
 #include "plan.h"
 
@@ -110,9 +111,9 @@ TallSlices tall_slices(const Problem& p) {
   return cut;
 }
 
-}  // namespace
-
-TallPiece tall_piece(const Problem& problem, const Device& device) {
+// Of a piece.
+template <class Visit>
+void visit_plans(const Problem& problem, const Device& device, const Visit& visit) {
   TallPiece plan = {};
   plan.swapped = problem.m < problem.n;
   const Problem p = plan.swapped ? transposed(problem) : problem;
@@ -124,47 +125,70 @@ TallPiece tall_piece(const Problem& problem, const Device& device) {
   plan.cols =
       static_cast<int>(std::max<int64_t>(1, ceil_div(ceil_div(p.n, panels), TallTile::kCols)) * TallTile::kCols);
   // Blocks of all of an SM's warps, of which fewer split B; or small ones, for many panels.
-  TallPiece best = plan;
-  best.seconds = std::numeric_limits<double>::infinity();
   const int64_t all = panels * std::max<int64_t>(1, p.batch), tiles = ceil_div(p.m, TallTile::kRows);
   for (const int warps : {tile.warps, kSmallBlock}) {
     plan.warps = warps;
     plan.groups = static_cast<int>(std::clamp<int64_t>(int64_t{device.sms} * (tile.warps / warps) / all, 1,
                                                        std::max<int64_t>(1, ceil_div(tiles, warps))));
     plan.seconds = split::seconds(plan, p, device);
-    if (plan.seconds < best.seconds) best = plan;
+    visit(plan);
   }
-  return best;
+}
+
+// The pieces of a problem.
+struct Pieces {
+  TallSlices cut;
+  Problem piece, last, typical;  // of k; and what choices see: D is a new tensor
+  int64_t count;
+
+  Plan plan(const TallPiece& first, const TallPiece& rest, double seconds) const {
+    const size_t sums = cut.in_d ? 0 : 4 * static_cast<size_t>(cut.count * cut.part.m * cut.part.n);
+    return {seconds * static_cast<double>(count), lists + sums, TallPlan{cut, first, rest}};
+  }
+  size_t lists;  // bytes
+};
+
+Pieces pieces_of(const Problem& p) {
+  Pieces all = {tall_slices(p), p, {}, {}, 0, tall_list_bytes(p)};
+  const TallSlices& cut = all.cut;
+  const int64_t of_k = std::max<int64_t>(1, ceil_div(p.k, cut.piece));
+  Problem& piece = all.piece;
+  piece.k = piece.a.cols = piece.b.rows = std::min(p.k, cut.piece);
+  all.typical = piece;
+  all.typical.d = {nullptr, p.m, p.n, p.n, 1, p.m * p.n};
+  if (of_k > 1) {
+    all.typical.beta = 1;
+    all.typical.c = {nullptr, p.m, p.n, p.n, 1, p.m * p.n};
+  }
+  if (!cut.in_d) {  // of one matrix after the other, to the workspace
+    all.typical.batch = piece.batch = 1;
+    piece.m = cut.part.m;
+    piece.n = cut.part.n;
+    piece.d = {nullptr, piece.m, piece.n, piece.n, 1, 0};
+  }
+  all.count = of_k * (cut.in_d ? 1 : p.batch);
+  all.last = piece;
+  all.last.k = all.last.a.cols = all.last.b.rows = p.k - (of_k - 1) * cut.piece;
+  return all;
+}
+
+}  // namespace
+
+TallPiece tall_piece(const Problem& p, const Device& device) {
+  return fastest<TallPiece>([&](const auto& visit) { visit_plans(p, device, visit); });
 }
 
 Plan TallProduct::plan(const Problem& p, const Device& device) {
-  const TallSlices cut = tall_slices(p);
-  const int64_t pieces = std::max<int64_t>(1, ceil_div(p.k, cut.piece)), batch = cut.in_d ? 1 : p.batch;
-  const auto piece_of = [&](int64_t k) {
-    Problem piece = p;
-    piece.k = piece.a.cols = piece.b.rows = k;
-    if (cut.in_d) return piece;
-    piece.m = cut.part.m;  // of one matrix after the other, to the workspace
-    piece.n = cut.part.n;
-    piece.batch = 1;
-    piece.d = {nullptr, piece.m, piece.n, piece.n, 1, 0};
-    return piece;
-  };
-  const int64_t k = std::min(p.k, cut.piece), rest = p.k - (pieces - 1) * cut.piece;
-  TallPlan plan = {cut, tall_piece(piece_of(k), device), {}};
-  plan.last = rest == k ? plan.piece : tall_piece(piece_of(rest), device);
+  const Pieces all = pieces_of(p);
+  return all.plan(tall_piece(all.piece, device), tall_piece(all.last, device), tall_piece(all.typical, device).seconds);
+}
 
-  Problem typical = p;  // as choices see it: D is a new tensor
-  typical.k = typical.a.cols = typical.b.rows = k;
-  typical.d = {nullptr, p.m, p.n, p.n, 1, p.m * p.n};
-  if (pieces > 1) {
-    typical.beta = 1;
-    typical.c = {nullptr, p.m, p.n, p.n, 1, p.m * p.n};
-  }
-  if (!cut.in_d) typical.batch = 1;
-  const double seconds = tall_piece(typical, device).seconds * static_cast<double>(pieces * batch);
-  const size_t sums = cut.in_d ? 0 : 4 * static_cast<size_t>(cut.count * cut.part.m * cut.part.n);
-  return {seconds, tall_list_bytes(p) + sums, plan};
+void TallProduct::each_plan(const Problem& p, const Device& device, const PlanVisitor& visit) {
+  const Pieces all = pieces_of(p);
+  std::vector<TallPiece> last;
+  visit_plans(all.last, device, [&](const TallPiece& piece) { last.push_back(piece); });
+  size_t i = 0;
+  visit_plans(all.piece, device, [&](const TallPiece& piece) { visit(all.plan(piece, last[i++], piece.seconds)); });
 }
 
 size_t tall_list_bytes(const Problem& p) {

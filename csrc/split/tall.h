@@ -27,6 +27,7 @@ struct TallProduct {
   static constexpr int kArch = 90;
 
   static Plan plan(const Problem& p, const Device& device);
+  static void each_plan(const Problem& p, const Device& device, const PlanVisitor& visit);
   static void launch(const Problem& p, const Plan& plan, const Context& context);  // only where SGEMM_SM90A is defined
 
   // Each piece adds its corrections, one rounding more.
