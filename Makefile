@@ -24,7 +24,7 @@ endif
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help build test bench test-gpu test-kernel bench-kernel sanitize delays compare profile sass info \
+.PHONY: help build test test-fast bench test-gpu test-kernel bench-kernel sanitize delays compare profile sass info \
         format lint wheel check-wheel clean distclean need-kernel
 
 help:  ## this list
@@ -53,8 +53,14 @@ $(VENV)/.dev: $(VENV)/.ready
 build: $(READY)  ## the library, in place; only what changed is compiled
 	@TORCH_CUDA_ARCH_LIST='$(or $(ARCH),$(TORCH_CUDA_ARCH_LIST))' $(PY) setup.py -q build_ext --inplace
 
+# One process where there is a GPU, else one a core.
+PYTEST = $(PY) -m pytest $$($(PY) -c 'import torch, xdist; torch.cuda.is_available() or print("-n auto --dist loadgroup")' 2>/dev/null)
+
 test: build  ## all tests: one process where there is a GPU, else one a core
-	@$(PY) -m pytest $$($(PY) -c 'import torch, xdist; torch.cuda.is_available() or print("-n auto --dist loadgroup")' 2>/dev/null) $(ARGS)
+	@$(PYTEST) $(ARGS)
+
+test-fast: build  ## without those marked slow: a few minutes
+	@$(PYTEST) -m 'not slow' $(ARGS)
 
 bench: build  ## the ladder benchmark
 	@$(PY) -m benchmarks ladder $(ARGS)

@@ -26,7 +26,7 @@ tensor = pytest.importorskip("torch.distributed.tensor")
 Partial, Replicate, Shard = tensor.Partial, tensor.Replicate, tensor.Shard
 
 # The processes of a mesh serve all its tests: those stay with one worker.
-pytestmark = pytest.mark.xdist_group("distributed")
+pytestmark = [pytest.mark.xdist_group("distributed"), pytest.mark.slow]
 
 SECONDS = 60  # the longest wait for the processes
 SIZES = {

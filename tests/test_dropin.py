@@ -376,6 +376,7 @@ def test_inference_mode(device: str) -> None:
     assert hits() == {"mm": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", [False, True])
 @each_device
 def test_compiled_by_inductor(device: str, training: bool) -> None:

@@ -14,6 +14,7 @@ from support.table import KERNELS, runnable
 
 BUILD = ROOT / "build" / "emulator_check"
 PROGRAMS = ("emulator_check", "emulator_check_ucontext")
+pytestmark = pytest.mark.slow
 
 
 @cache

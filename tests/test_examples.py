@@ -65,6 +65,7 @@ def test_the_first_page_names_all_functions() -> None:
         assert arguments == [a for a in inspect.signature(function).parameters if a != "self"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not TOOLKIT, reason="find_package(Torch) of a CUDA torch needs a CUDA toolkit")
 def test_libtorch_program(tmp_path: Path) -> None:
     here = str(Path(sys.executable).parent)

@@ -1,4 +1,4 @@
-"""Every plan of every row that has some, not only the one that is chosen: the same product in each of them."""
+"""Each plan of a row, not only the one that is chosen: the same product by all of them."""
 
 from __future__ import annotations
 
