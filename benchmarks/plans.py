@@ -1,0 +1,143 @@
+"""``plans``: every plan of the rows that have several, beside its prediction, on random problems.
+
+A plan is a way to cut a problem up: tile, cluster, slices of k. A row takes the plan that it
+predicts to be the fastest; the record tells what the best one would have been, and how far the
+predictions of all are off. The cost models are fitted to such records. Operands are of uniform(-1,
+1) numbers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+
+import torch
+
+import torch_sgemm
+from benchmarks import tables
+from benchmarks.choice import COUNT_CPU, COUNT_GPU, CPU_SHIFT, problems
+from benchmarks.measure import geomean, runnable
+from benchmarks.problems import Operands, Pool, Problem, make_pool, positive
+from benchmarks.session import Session
+from benchmarks.sides import Side
+from benchmarks.timing import compare, quantile
+
+DEFAULTS = {"rounds": 3, "budget": 0.1, "idle": 0.002}
+FAMILIES = ("ieee", "split")
+WITHIN = 3.0  # plans are measured that are predicted to take up to so many times their row's least
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """--count and --kernel."""
+    parser.add_argument("--count", type=positive, help=f"problems (default: {COUNT_GPU})")
+    parser.add_argument("--kernel", nargs="+", metavar="NAME", help="these rows only")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measures, saves the record and prints the tables."""
+    session = Session(args)
+    rows = {row.name: row for row in runnable(session.device) if row.family in FAMILIES}
+    for name in args.kernel or ():
+        if name not in rows:
+            raise RuntimeError(f"--kernel {name}: accepted here: {', '.join(rows)}")
+    chosen = [rows[name] for name in args.kernel or rows]
+    count = args.count or (COUNT_GPU if session.on_gpu else COUNT_CPU)
+    drawn = problems(count, session.seed, 0 if session.on_gpu else CPU_SHIFT)
+    with session.progress(len(drawn)) as step:
+        for index, (kind, problem) in enumerate(drawn):
+            step(problem.label)
+            about = {"problem": index, "kind": kind, "label": problem.label} | problem.as_dict()
+            session.record["rows"] += [about | r for r in measure(session, problem, chosen)]
+    show(session.record)
+    _, status = session.finish()
+    session.show_recorded(show)
+    return status
+
+
+def measure(session: Session, problem: Problem, rows: list[torch_sgemm.Kernel]) -> list[dict]:
+    """A line a plan of each row that takes the problem."""
+    on_gpu = session.device.type == "cuda"
+    l2 = torch.cuda.get_device_properties(session.device).L2_cache_size if on_gpu else 0
+    pool = make_pool(problem, session.device, session.seed, l2)
+    largest = max(problem.m, problem.n, problem.k)
+    found: list[dict] = []
+    for row in rows:
+        if row.max_size is None or largest <= row.max_size:
+            found += plans_of(session, row.name, pool)
+    return found
+
+
+def plans_of(session: Session, row: str, pool: Pool) -> list[dict]:
+    """The plans of ``row`` that are worth a measurement, and what it takes by its own choice."""
+    first = pool.sets[0]
+    try:
+        predicted = torch.ops.sgemm._plans(first.c, first.a, first.b, row)
+        near = [i for i, seconds in enumerate(predicted) if seconds <= WITHIN * min(predicted)]
+        sides = [own_choice(row), *(side(row, index) for index in near)]
+        own, *timings = compare(sides, pool, session.options)
+    except RuntimeError as failure:
+        return [{"kernel": row, "failed": str(failure).splitlines()[0], "correct": False}]
+    return [
+        {
+            "kernel": row,
+            "plan": index,
+            "predicted_us": 1e6 * predicted[index],
+            "plan_us": 1e6 * timing.typical,
+            "own_choice_us": 1e6 * own.typical,
+        }
+        for index, timing in zip(near, timings, strict=True)
+    ]
+
+
+def side(row: str, index: int) -> Side:
+    """The product by one plan of a row."""
+
+    def product(s: Operands) -> None:
+        torch.ops.sgemm._run_plan(s.c, s.a, s.b, row, index)
+
+    return Side(f"{row} {index}", product)
+
+
+def own_choice(row: str) -> Side:
+    """The product by the plan that the row takes."""
+    return Side(row, lambda s: torch.ops.sgemm.gemm_(s.c, s.a, s.b, row))
+
+
+def show(found: dict) -> None:
+    """The table on the terminal."""
+    tables.show("Plans: what a row loses by its choice, and predicted by measured", *cells(found))
+
+
+def by_row(found: dict) -> dict[str, dict[int, list[dict]]]:
+    """The plans of each problem, of each row."""
+    rows: dict[str, dict[int, list[dict]]] = {}
+    for r in found["rows"]:
+        if "failed" not in r:
+            rows.setdefault(r["kernel"], {}).setdefault(r["problem"], []).append(r)
+    return rows
+
+
+def cells(found: dict) -> tuple[list[str], list[list[str]]]:
+    """A line a row: how its own choice compares with its best plan, and its predictions."""
+    columns = ["kernel", "problems", "plans", "best plan / own choice", "worst"]
+    columns += ["predicted / measured 5 %", "median", "95 %"]
+    lines = []
+    for name, of_problems in by_row(found).items():
+        plans = [plan for of_problem in of_problems.values() for plan in of_problem]
+        losses = [
+            min(plan["plan_us"] for plan in of_problem) / of_problem[0]["own_choice_us"]
+            for of_problem in of_problems.values()
+        ]
+        ratios = [plan["predicted_us"] / plan["plan_us"] for plan in plans]
+        shown = (f"{quantile(ratios, q):.2f}" for q in (0.05, 0.5, 0.95))
+        lines.append(
+            [
+                name,
+                str(len(of_problems)),
+                str(len(plans)),
+                f"{geomean(losses):.3f}",
+                f"{min(losses, default=math.nan):.2f}",
+                *shown,
+            ]
+        )
+    return columns, lines

@@ -1,0 +1,60 @@
+"""The benchmark of plans: what it records, and what its table says of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import plans
+from benchmarks.__main__ import main
+from benchmarks.tables import NONE
+
+
+def plan(problem: int, index: int, predicted: float, measured: float, own: float) -> dict:
+    """As ``plans`` records it."""
+    figures = {"predicted_us": predicted, "plan_us": measured, "own_choice_us": own}
+    return {"kernel": "x", "problem": problem, "plan": index} | figures
+
+
+def record_of(tmp_path: Path, *arguments: str) -> list[dict]:
+    path = tmp_path / "plans.json"
+    assert main(["plans", "--rounds", "2", "--output", str(path), *arguments]) == 0
+    return json.loads(path.read_text())["rows"]
+
+
+def test_plans_of_tiny_products_on_the_cpu(tmp_path: Path) -> None:
+    rows = record_of(tmp_path, "--device", "cpu", "--count", "12")
+    assert {r["kernel"] for r in rows} == {"ieee_tiny"}
+    for problem in {r["problem"] for r in rows}:
+        found = [r for r in rows if r["problem"] == problem]
+        assert [r["plan"] for r in found] == sorted({r["plan"] for r in found})
+        least = min(r["predicted_us"] for r in found)
+        for r in found:
+            assert max(r["m"], r["n"], r["k"]) <= 64
+            assert r["plan_us"] > 0 and r["own_choice_us"] > 0
+            assert r["predicted_us"] <= plans.WITHIN * least
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kernel", ["ieee_small", "split_fp16x3"])
+def test_plans_on_a_gpu(tmp_path: Path, kernel: str) -> None:
+    rows = record_of(tmp_path, "--count", "6", "--kernel", kernel)
+    assert {r["kernel"] for r in rows} == {kernel}
+    assert {r["problem"] for r in rows} == set(range(6))
+    assert all(r["plan_us"] > 0 for r in rows)
+
+
+def test_the_table_tells_what_a_choice_loses() -> None:
+    rows = [plan(0, 0, 8, 10, 10), plan(0, 1, 9, 5, 10), plan(1, 0, 4, 4, 4), plan(1, 2, 6, 8, 4)]
+    failed = {"kernel": "y", "problem": 0, "failed": "for a reason", "correct": False}
+    columns, [line] = plans.cells({"rows": [*rows, failed]})
+    assert len(line) == len(columns) and NONE not in line
+    assert line[:5] == ["x", "2", "4", "0.707", "0.50"]
+    assert line[6] == "0.90"  # of 0.75, 0.8, 1.0 and 1.8
+
+
+def test_rows_that_have_no_plans_are_refused(capsys: pytest.CaptureFixture) -> None:
+    assert main(["plans", "--device", "cpu", "--count", "1", "--kernel", "naive_32"]) == 2
+    assert "--kernel naive_32: accepted here: ieee_tiny" in capsys.readouterr().out
