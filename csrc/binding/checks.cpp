@@ -243,4 +243,22 @@ bool is_same(const Tensor& x, const Tensor& y) {
   return same;
 }
 
+void check_output(const char* op, const char* name, const Tensor& out, const Tensor& a, const Tensor& b) {
+  check_tensor(op, name, out, a, static_cast<int>(a.dim()));
+  check_shape(op, name, out, a, b);
+  check_writable(op, name, out);
+  check_no_overlap(op, name, out, "a", a);
+  check_no_overlap(op, name, out, "b", b);
+}
+
+void begin_writing(const char* op, const char* name, const Tensor& out) {
+  try {
+    count_change(out);
+  } catch (const TorchError&) {
+    fail(op, std::string("argument '") + name +
+                 "' is an inference tensor, or a view of one that requires grad; accepted: a tensor that PyTorch lets "
+                 "an operator write here");
+  }
+}
+
 }  // namespace sgemm

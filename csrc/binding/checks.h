@@ -31,6 +31,12 @@ void check_no_overlap(const char* op, const char* name, const Tensor& out, const
 // c is read and broadcasts; `out`, if there is one, may be c itself, but not share memory with it otherwise.
 void check_addend(const char* op, const Tensor& c, const Tensor& a, const Tensor& b, const Tensor* out);
 
+// `out` is written, and shares no memory with a and b.
+void check_output(const char* op, const char* name, const Tensor& out, const Tensor& a, const Tensor& b);
+
+// After all checks: autograd sees the change of `out`.
+void begin_writing(const char* op, const char* name, const Tensor& out);
+
 // A factor as float32, in whose range it has to be; Inf and NaN are.
 float check_factor(const char* op, const char* name, double factor);
 

@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 
+#include "../choice_cache.h"
 #include "../kernels.h"
 #include "torch_calls.h"
 
@@ -19,7 +20,16 @@ Tensor new_output(const Tensor& a, const Tensor& b);
 
 ConstMatrix view(const Tensor& x);
 
+// The parts of product(), for who takes them one by one.
 Backend backend(DeviceType type);
+const Device& device_of(const Tensor& x);
+const Device& device_of_index(int index);  // a CUDA device
+Problem problem(const char* op, const Tensor& out, const Tensor* c, const Tensor& a, const Tensor& b, double alpha,
+                double beta);  // c may be null when beta is 0
+const Choice& chosen(const char* op, const Table& table, const Problem& p, const Device& device,
+                     const std::string& request, const Tensor& a, const Tensor& b);
+void launch(const Backend& rows, const Kernel& kernel, const Problem& p, const Plan& plan, const Device& device,
+            const Tensor& out);
 
 // The fused activation that an operator's argument names.
 Activation activation_named(const char* op, const std::optional<std::string>& name);

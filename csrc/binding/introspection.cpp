@@ -1,0 +1,132 @@
+// What torch_sgemm/table.py, tests and benchmarks ask: the table, choices, plans, devices, the guard's counts.
+#include <torch/csrc/stable/accelerator.h>
+
+#include <stdexcept>
+#include <vector>
+
+#include "../describe.h"
+#include "../dispatch.h"
+#include "checks.h"
+#include "product.h"
+
+namespace sgemm {
+namespace {
+
+// A row's plans for c = alpha a b + beta c, and that product by one of them: for tests and for measuring.
+struct Planned {
+  Problem p;
+  const Device& device;
+  Backend rows;
+  const Kernel& kernel;
+  std::vector<Plan> plans;
+
+  Planned(const char* op, const Tensor& c, const Tensor& a, const Tensor& b, const std::string& name, double alpha,
+          double beta)
+      : p(checked(op, c, a, b, alpha, beta)),
+        device(device_of(c)),
+        rows(backend(device.type)),
+        kernel(*chosen(op, rows.table, p, device, name, a, b).kernel) {
+    if (name != kernel.name) fail(op, "argument 'kernel' is \"" + name + "\"; accepted: a row's name");
+    if (!is_aten(kernel)) plans = sgemm::plans(kernel, p, device);
+  }
+
+ private:
+  static Problem checked(const char* op, const Tensor& c, const Tensor& a, const Tensor& b, double alpha, double beta) {
+    check_inputs(op, a, b, a.dim() == 3 ? 3 : 2);
+    check_output(op, "c", c, a, b);
+    return problem(op, c, &c, a, b, alpha, beta);
+  }
+};
+
+// The predicted times of a row's plans, in seconds.
+std::vector<double> plans(const Tensor& c, const Tensor& a, const Tensor& b, const std::string& kernel, double alpha,
+                          double beta) {
+  std::vector<double> seconds;
+  for (const Plan& plan : Planned("_plans", c, a, b, kernel, alpha, beta).plans) seconds.push_back(plan.seconds);
+  return seconds;
+}
+
+void run_plan(const Tensor& c, const Tensor& a, const Tensor& b, const std::string& kernel, int64_t index, double alpha,
+              double beta) {
+  constexpr const char* op = "_run_plan";
+  const Planned planned(op, c, a, b, kernel, alpha, beta);
+  const int64_t count = static_cast<int64_t>(planned.plans.size());
+  if (index < 0 || index >= count)
+    fail(op, "argument 'index' is " + std::to_string(index) + "; accepted: 0 to " + std::to_string(count - 1) +
+                 ", the plans that \"" + kernel + "\" has here");
+  begin_writing(op, "c", c);
+  if (c.numel() == 0) return;
+  launch(planned.rows, planned.kernel, planned.p, planned.plans[static_cast<size_t>(index)], planned.device, c);
+}
+
+std::string kernels() { return describe_table(emulated_backend::backend().table, backend(DeviceType::kCuda).table); }
+
+std::string error_bounds(int64_t k) { return describe_bounds(backend(DeviceType::kCuda).table, k); }
+
+// {cuda or not, arch, SMs, clock in kHz, bandwidth in MB/s, L2 in bytes, the code's arch}
+std::vector<int64_t> device(int64_t index) {
+  const Device& d = device_of_index(static_cast<int>(index));
+  return {
+      1,          d.arch, d.sms, int64_t(d.clock_ghz * 1e6), int64_t(d.bandwidth_gbs * 1e3), int64_t(d.l2_mb * 1048576),
+      d.code_arch};
+}
+
+// {elements, tiles} that the split family's guard had redone on a device
+std::vector<int64_t> redone(int64_t index) {
+  const auto redone = backend(DeviceType::kCuda).redone;
+  if (!redone)
+    throw std::runtime_error("sgemm: this build has no kernels of the family split; see python -m torch_sgemm.info");
+  const torch::stable::accelerator::DeviceGuard guard(static_cast<torch::stable::accelerator::DeviceIndex>(index));
+  const Redone counts = redone();
+  return {static_cast<int64_t>(counts.elements), static_cast<int64_t>(counts.tiles)};
+}
+
+// problem: {m, n, k, batch, then for a and for b: row, column and batch stride and the address modulo 16}
+std::string explain(std::vector<int64_t> problem, double alpha, double beta, std::vector<int64_t> device,
+                    const std::string& kernel) {
+  if (problem.size() != 12 || device.size() != 7)
+    fail("_explain", "12 numbers of the problem and 7 of the device are accepted");
+  Problem p;
+  p.m = problem[0];
+  p.n = problem[1];
+  p.k = problem[2];
+  p.batch = problem[3];
+  p.alpha = check_factor("_explain", "alpha", alpha);
+  p.beta = check_factor("_explain", "beta", beta);
+  p.a = {reinterpret_cast<const float*>(problem[7]), p.m, p.k, problem[4], problem[5], problem[6]};
+  p.b = {reinterpret_cast<const float*>(problem[11]), p.k, p.n, problem[8], problem[9], problem[10]};
+  const DeviceType type = device[0] ? DeviceType::kCuda : DeviceType::kCpu;
+  const Device d = {
+      type, int(device[1]), int(device[2]), device[3] * 1e-6, device[4] * 1e-3, device[5] / 1048576.0, int(device[6])};
+  return describe_choice(backend(type).table, p, d, kernel);
+}
+
+void register_plans(torch::stable::detail::StableLibrary& m) {
+  m.impl("_plans", TORCH_BOX(&plans));
+  m.impl("_run_plan", TORCH_BOX(&run_plan));
+}
+
+}  // namespace
+}  // namespace sgemm
+
+STABLE_TORCH_LIBRARY_FRAGMENT(sgemm, m) {
+  m.def("_kernels() -> str");
+  m.def("_error_bounds(int k) -> str");
+  m.def("_device(int index) -> int[]");
+  m.def("_redone(int index) -> int[]");
+  m.def("_explain(int[] problem, float alpha, float beta, int[] device, str kernel) -> str");
+  m.def("_plans(Tensor c, Tensor a, Tensor b, str kernel, *, float alpha=1, float beta=0) -> float[]");
+  m.def("_run_plan(Tensor(a!) c, Tensor a, Tensor b, str kernel, int index, *, float alpha=1, float beta=0) -> ()");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(sgemm, CPU, m) { sgemm::register_plans(m); }
+
+STABLE_TORCH_LIBRARY_IMPL(sgemm, CUDA, m) { sgemm::register_plans(m); }
+
+STABLE_TORCH_LIBRARY_IMPL(sgemm, CompositeExplicitAutograd, m) {
+  m.impl("_kernels", TORCH_BOX(&sgemm::kernels));
+  m.impl("_error_bounds", TORCH_BOX(&sgemm::error_bounds));
+  m.impl("_device", TORCH_BOX(&sgemm::device));
+  m.impl("_redone", TORCH_BOX(&sgemm::redone));
+  m.impl("_explain", TORCH_BOX(&sgemm::explain));
+}

@@ -1,0 +1,192 @@
+// From checked arguments to a launch: the problem, its choice, workspace, stream.
+#include <torch/csrc/stable/accelerator.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <stdexcept>
+#include <vector>
+
+#include "checks.h"
+#include "product.h"
+#if defined(SGEMM_CUDA)
+#include "../cuda_device.h"
+#endif
+
+namespace sgemm {
+namespace {
+
+#if defined(SGEMM_CUDA)
+Backend cuda() { return cuda_backend::backend(); }
+#else
+int current_cuda_device() { return -1; }
+int cuda_device_count() { return 0; }
+
+const Device& cuda_device(int) {
+  throw std::runtime_error("sgemm: this build has no CUDA kernels; see python -m torch_sgemm.info");
+}
+
+// The same rows, so that they can be named and explained; none can run.
+Backend cuda() {
+  static const std::vector<Kernel> rows = [] {
+    const Table cpu = emulated_backend::backend().table;
+    std::vector<Kernel> copy(cpu.begin(), cpu.end());
+    for (Kernel& kernel : copy) kernel.launch = nullptr;
+    return copy;
+  }();
+  Backend backend = {};
+  backend.table = {rows.data(), static_cast<int>(rows.size())};
+  backend.plane_bytes = emulated_backend::backend().plane_bytes;
+  return backend;
+}
+#endif
+
+// The strides of the one or two dimensions in front of the matrix: in groups, if one stride doesn't describe both.
+BatchStride batch_stride(const Tensor& x) {
+  if (x.dim() < 3) return 0;
+  if (x.dim() == 3) return x.stride(0);
+  if (x.size(0) == 1) return x.stride(1);
+  if (x.size(1) == 1) return x.stride(0);
+  if (x.stride(0) == x.size(1) * x.stride(1)) return x.stride(1);
+  return {x.stride(0), x.size(1), x.stride(1)};
+}
+
+}  // namespace
+
+ConstMatrix view(const Tensor& x) {
+  const int64_t last = x.dim() - 1;
+  return {static_cast<const float*>(x.const_data_ptr()),
+          x.size(last - 1),
+          x.size(last),
+          x.stride(last - 1),
+          x.stride(last),
+          batch_stride(x)};
+}
+
+Backend backend(DeviceType type) { return type == DeviceType::kCuda ? cuda() : emulated_backend::backend(); }
+
+namespace {
+
+// c broadcast to the product's shape: stride 0 along the dimensions that it lacks or has only once.
+ConstMatrix broadcast_view(const Tensor& c, const Problem& p) {
+  const auto stride = [&c](int64_t from_last) {
+    const int64_t i = c.dim() - 1 - from_last;
+    return i < 0 || c.size(i) == 1 ? 0 : c.stride(i);
+  };
+  return {static_cast<const float*>(c.const_data_ptr()), p.m, p.n, stride(1), stride(0), stride(2)};
+}
+
+// TORCH_SGEMM_LOG=1: one line on stderr for each new combination of problem and request.
+void log_choice(const char* op, const Kernel& kernel, const std::string& request, const Tensor& a, const Tensor& b) {
+  static const bool enabled = [] {
+    const char* text = std::getenv("TORCH_SGEMM_LOG");
+    return text && *text && std::string(text) != "0";
+  }();
+  if (!enabled) return;
+  static std::mutex mutex;
+  static std::set<std::string> seen;
+  const std::string line = std::string("sgemm::") + op + " a: " + describe(a) + "; b: " + describe(b) + "; kernel \"" +
+                           request + "\" -> " + kernel.name;
+  std::lock_guard<std::mutex> lock(mutex);
+  if (seen.insert(line).second) std::fprintf(stderr, "%s\n", line.c_str());
+}
+
+}  // namespace
+
+Problem problem(const char* op, const Tensor& out, const Tensor* c, const Tensor& a, const Tensor& b, double alpha,
+                double beta) {
+  Problem p;
+  p.a = view(a);
+  p.b = view(b);
+  p.m = p.a.rows;
+  p.k = p.a.cols;
+  p.n = p.b.cols;
+  p.batch = 1;
+  for (int64_t i = 0; i + 2 < a.dim(); ++i) p.batch *= a.size(i);
+  p.alpha = check_factor(op, "alpha", alpha);
+  p.beta = check_factor(op, "beta", beta);
+  if (c) p.c = broadcast_view(*c, p);
+  const ConstMatrix d = view(out);
+  p.d = {static_cast<float*>(out.mutable_data_ptr()), d.rows, d.cols, d.row, d.col, d.batch};
+  return simplified(p);
+}
+
+namespace {
+
+// For PyTorch and for the CUDA runtime; both need not be asked where there is no other one.
+bool is_current(int index) {
+  static const bool alone = cuda_device_count() == 1;
+  return alone || (torch::stable::accelerator::getCurrentDeviceIndex() == index && current_cuda_device() == index);
+}
+
+}  // namespace
+
+const Choice& chosen(const char* op, const Table& table, const Problem& p, const Device& device,
+                     const std::string& request, const Tensor& a, const Tensor& b) {
+  thread_local ChoiceCache choices;
+  try {
+    return choices.choose(op, table, p, device, request);
+  } catch (const std::invalid_argument& e) {
+    fail(op, std::string("argument 'kernel': ") + e.what() + "; 'a' has " + describe(a) + "; 'b' has " + describe(b));
+  }
+}
+
+namespace {
+
+std::optional<Tensor> workspace_of(size_t bytes, const Tensor& like) {
+  if (bytes == 0) return std::nullopt;
+  return empty({static_cast<int64_t>(ceil_div(bytes, sizeof(float)))}, like);
+}
+
+}  // namespace
+
+const Device& device_of_index(int index) { return cuda_device(index); }
+
+const Device& device_of(const Tensor& x) {
+  static const Device cpu;
+  return x.is_cuda() ? cuda_device(x.get_device_index()) : cpu;
+}
+
+void launch(const Backend& rows, const Kernel& kernel, const Problem& p, const Plan& plan, const Device& device,
+            const Tensor& out) {
+  std::optional<torch::stable::accelerator::DeviceGuard> guard;  // where needed: it takes 0.3 us
+  if (out.is_cuda() && !is_current(out.get_device_index())) guard.emplace(out.get_device_index());
+  const auto workspace = workspace_of(workspace_bytes(kernel, p, plan), out);
+  const Context context = {current_stream(out), &device, workspace ? workspace->mutable_data_ptr() : nullptr};
+  run(rows, kernel, p, plan, context);
+}
+
+void product(const char* op, const Tensor& out, const Tensor* c, const Tensor& a, const Tensor& b, double alpha,
+             double beta, const std::string& request, Activation activation, const Tensor* planes) {
+  Problem p = problem(op, out, c, a, b, alpha, beta);
+  p.activation = activation;
+  if (planes && p.k > 0) p.b_planes = planes->mutable_data_ptr();
+  const Device& device = device_of(out);
+  const Backend& rows = backend(device.type);
+  const Choice& choice = chosen(op, rows.table, p, device, request, a, b);
+  const Kernel& kernel = *choice.kernel;
+  log_choice(op, kernel, request, a, b);
+  if (out.numel() == 0) return;
+  const ProfiledRange range(choice.label.c_str());
+  if (is_aten(kernel)) {
+    aten_product(out, c, a, b, alpha, beta);
+    return aten_activation(out, activation);
+  }
+
+  launch(rows, kernel, p, choice.plan, device, out);
+}
+
+Tensor new_output(const Tensor& a, const Tensor& b) {
+  switch (a.dim()) {
+    case 2:
+      return empty({a.size(0), b.size(1)}, a);
+    case 3:
+      return empty({a.size(0), a.size(1), b.size(2)}, a);
+    default:
+      return empty({a.size(0), a.size(1), a.size(2), b.size(3)}, a);
+  }
+}
+
+}  // namespace sgemm
