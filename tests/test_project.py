@@ -46,13 +46,15 @@ def changed_lines(before: list[str], after: list[str]) -> int:
     )
 
 
-def test_no_file_above_500_lines() -> None:
+def test_files_are_short() -> None:
+    """At most 500 lines, and 400 where kernels and the library are."""
     counts = {
         path.relative_to(ROOT): len(path.read_text(encoding="utf-8").splitlines())
         for path in project_files()
     }
     assert len(counts) > 10
-    assert not {path: count for path, count in counts.items() if count > 500}
+    most = {path: 400 if path.parts[0] in ("csrc", "torch_sgemm") else 500 for path in counts}
+    assert not {path: count for path, count in counts.items() if count > most[path]}
 
 
 def test_neighbouring_rungs_differ_little() -> None:
