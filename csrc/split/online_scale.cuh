@@ -113,6 +113,7 @@ struct OnlineScales {
     const float4 largest = *reinterpret_cast<const float4*>(shared.largest[stage][1 - operand]);
     const float most = fmaxf(fmaxf(largest.x, largest.y), fmaxf(largest.z, largest.w)) * kHalfRounding;
     word = with_smaller_threshold(word, most / Fp16x3::kLimit);
+    hopper::fence_async_proxy();  // a cluster's blocks copy it
     sync_consumers();
   }
 
