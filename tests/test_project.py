@@ -58,7 +58,7 @@ def test_files_are_short() -> None:
 
 
 def test_neighbouring_rungs_differ_little() -> None:
-    """On average at most 40 changed lines of code from one rung of the ladder to the next."""
+    """At most 60 changed lines of code from one rung of the ladder to the next, 40 on average."""
     rungs = sorted((ROOT / "csrc" / "ladder").glob("[0-9][0-9]_*.cuh"))
     assert len(rungs) > 5
     changes = {
@@ -68,7 +68,7 @@ def test_neighbouring_rungs_differ_little() -> None:
     worst = max(changes, key=changes.__getitem__)
     average = sum(changes.values()) / len(changes)
     print(f"average {average:.1f} changed lines, most {changes[worst]} in {worst}")
-    assert average <= 40, changes
+    assert average <= 40 and changes[worst] <= 60, changes
 
 
 def test_no_path_of_one_machine() -> None:

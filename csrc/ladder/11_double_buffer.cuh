@@ -15,7 +15,8 @@ struct DoubleBuffer {
   static constexpr const char* kIdea = "two shared buffers, one barrier per step";
   static constexpr const char* kSource = "ladder/11_double_buffer.cuh";
   static constexpr int BM = 128, BN = 128, BK = 8, TM = 8, TN = 8;
-  static constexpr int kThreads = (BM / TM) * (BN / TN);
+  static constexpr int X = BN / TN, Y = BM / TM;  // threads along n and m
+  static constexpr int kThreads = X * Y;
   static constexpr int kBlocks = kThreads == 256 ? 2 : 1;  // an SM: 128 registers per thread at most
   static constexpr Reads kReads = Reads::kAlignedRows;
   static_assert(BM * BK == 4 * kThreads && BK * BN == 4 * kThreads, "each thread copies one float4 of A and one of B");
@@ -28,24 +29,32 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) double_buffer(Problem
   alignas(16) __shared__ float bs[2][T::BK][T::BN];  // (2,BK,BN)
   const Tile tile = block_tile(p.d, T::BM, T::BN);
   const int t = threadIdx.x;
-  const int row = t / (T::BN / T::TN) * 4, col = t % (T::BN / T::TN) * 4;  // of the thread's first quad
+  const int row = t / T::X * 4, col = t % T::X * 4;  // of the thread's first quad
   const int rows = inside(p.m - tile.row, T::BM), cols = inside(p.n - tile.col, T::BN);
 
-  TileReader<T::BM, T::BK, T::kThreads> a(p.a.matrix(tile.batch), tile.row, 0, t);
-  TileReader<T::BK, T::BN, T::kThreads> b(p.b.matrix(tile.batch), 0, tile.col, t);
+  using ReaderA = TileReader<T::BM, T::BK, T::kThreads>;
+  using ReaderB = TileReader<T::BK, T::BN, T::kThreads>;
+  ReaderA a(p.a.matrix(tile.batch), tile.row, 0, t);
+  ReaderB b(p.b.matrix(tile.batch), 0, tile.col, t);
   float4 next_a[1], next_b[1];
-  a.read(next_a, rows, inside(p.k, T::BK));
-  b.read(next_b, inside(p.k, T::BK), cols);
-  float acc[T::TM][T::TN] = {};
-  int buffer = 0;
-  for (int64_t k0 = 0; k0 < p.k; k0 += T::BK, buffer ^= 1) {
-    store_transposed(as[buffer], a.col, a.row, next_a[0]);
-    *reinterpret_cast<float4*>(&bs[buffer][b.row][b.col]) = next_b[0];
-    __syncthreads();
+  const auto fetch = [&](int64_t k0) {  // memory to registers
+    a.read(next_a, rows, inside(p.k - k0, T::BK));
+    b.read(next_b, inside(p.k - k0, T::BK), cols);
     a.from += T::BK;
     b.from += T::BK * b.pitch;
-    a.read(next_a, rows, inside(p.k - k0 - T::BK, T::BK));
-    b.read(next_b, inside(p.k - k0 - T::BK, T::BK), cols);
+  };
+  const auto deposit = [&](int buffer) {  // registers to shared memory
+    store_transposed(as[buffer], a.col, a.row, next_a[0]);
+    *reinterpret_cast<float4*>(&bs[buffer][b.row][b.col]) = next_b[0];
+  };
+
+  float acc[T::TM][T::TN] = {};
+  int buffer = 0;
+  fetch(0);
+  for (int64_t k0 = 0; k0 < p.k; k0 += T::BK, buffer ^= 1) {
+    deposit(buffer);
+    __syncthreads();
+    fetch(k0 + T::BK);
 #pragma unroll UNROLL
     for (int q = 0; q < T::BK; ++q) {
       alignas(16) float frag_a[T::TM], frag_b[T::TN];
