@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable
 
 import torch_sgemm
-from benchmarks import tables
+from benchmarks import tables, worth
 from benchmarks.measure import Measurement, geomean
 from benchmarks.problems import Problem, positive
 from benchmarks.session import Session
@@ -23,7 +23,8 @@ Sizes = Callable[[random.Random], tuple[int, int, int]]
 COUNT_GPU, COUNT_CPU = 200, 6
 LARGEST_BYTES, LARGEST_FLOPS = 3e8, 6e10  # of a problem on a GPU
 CPU_SHIFT = 6  # there, sizes are divided by two so often
-# The rows that are measured: so many, predicted to take up to so many times the least.
+# The rows that are measured: the two that are predicted to be fastest, and up to so many of those
+# that are predicted to take up to so many times the least.
 MOST_ROWS, WITHIN = 3, 1.6
 WELL = 0.98  # of torch's speed, which a choice should reach
 
@@ -95,7 +96,8 @@ def candidates(explanation: torch_sgemm.Explanation) -> list[torch_sgemm.Verdict
     families = {row.name: row.family for row in torch_sgemm.kernels()}
     usable = [v for v in explanation.verdicts if not v.reason and families[v.name]]
     usable.sort(key=lambda verdict: verdict.seconds)
-    return [v for v in usable[:MOST_ROWS] if v.seconds <= WITHIN * usable[0].seconds]
+    near = [v for v in usable[2:MOST_ROWS] if v.seconds <= WITHIN * usable[0].seconds]
+    return usable[:2] + near
 
 
 def run(args: argparse.Namespace) -> int:
@@ -126,8 +128,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def show(found: dict) -> None:
-    """Both tables on the terminal."""
+    """All tables on the terminal."""
     tables.show("Speed relative to torch", *choice_cells(found))
+    tables.show("What a row is worth", *worth.cells(worth.of_choice(found)))
     tables.show("Predicted time by measured time", *prediction_cells(found))
 
 

@@ -59,10 +59,9 @@ def measure(session: Session, problem: Problem, rows: list[torch_sgemm.Kernel]) 
     on_gpu = session.device.type == "cuda"
     l2 = torch.cuda.get_device_properties(session.device).L2_cache_size if on_gpu else 0
     pool = make_pool(problem, session.device, session.seed, l2)
-    largest = max(problem.m, problem.n, problem.k)
     found: list[dict] = []
     for row in rows:
-        if row.max_size is None or largest <= row.max_size:
+        if row.takes(problem.m, problem.n, problem.k):
             found += plans_of(session, row.name, pool)
     return found
 

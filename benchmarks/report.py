@@ -26,6 +26,7 @@ from benchmarks import (
     squares,
     suite,
     tables,
+    worth,
 )
 
 BLOCK = re.compile(r"(<!-- begin:([\w-]+) -->\n)(.*?)(<!-- end:\2 -->)", re.DOTALL)
@@ -110,6 +111,12 @@ def _predictions_table(found: dict, _: Path) -> str:
     return "Predicted time by measured time.\n\n" + tables.markdown(columns, rows)
 
 
+def _worth_table(found: dict, _: Path) -> str:
+    columns, rows = worth.cells(worth.of_choice(found))
+    head = "What a row is worth: the geometric mean that `auto` loses without it.\n\n"
+    return head + tables.markdown(columns, rows)
+
+
 def _hard_table(found: dict, _: Path) -> str:
     columns, rows = hard.cells(found)
     return f"Speed relative to torch.\n\n{tables.markdown(columns, rows)}\n\n{hard.LEGEND}"
@@ -178,6 +185,7 @@ BLOCKS: dict[str, tuple[str, Write]] = {  # marker -> command whose record it sh
     "packed-chart": ("packed", _chart("speed of layers with and without a packed weight")),
     "choice": ("choice", _choice_table),
     "predictions": ("choice", _predictions_table),
+    "worth": ("choice", _worth_table),
     "hard": ("hard", _hard_table),
     "accuracy": ("accuracy", _accuracy_table),
     "accuracy-large": ("accuracy", _accuracy_large_table),

@@ -1,0 +1,71 @@
+"""What a row of the table is worth: the speed that ``auto`` would lose without it.
+
+Where ``auto`` takes the row, the row that it would take next has its place; all other problems
+stay as they are. From records of ``suite`` and ``choice``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch_sgemm
+
+ATEN = "aten"
+
+
+class Case(NamedTuple):
+    """The row that ``auto`` takes, and speeds relative to torch: with it, and without it."""
+
+    chosen: str
+    speed: float
+    without: float
+
+
+def ranked(explanation: torch_sgemm.Explanation) -> list[str]:
+    """The rows that ``auto`` may take, PyTorch's among them; the fastest, as predicted, first."""
+    usable = [v for v in explanation.verdicts if not v.reason]
+    return [v.name for v in sorted(usable, key=lambda verdict: verdict.seconds)]
+
+
+def of_suite(found: dict) -> list[Case]:
+    """Of the cases whose next row is recorded."""
+    return [
+        Case(r["chosen"], r["percent_of_torch"] / 100, r["next_percent_of_torch"] / 100)
+        for r in found["rows"]
+        if "next_percent_of_torch" in r and "failed" not in r
+    ]
+
+
+def of_choice(found: dict) -> list[Case]:
+    """Of the problems whose row was measured."""
+    problems: dict[int, list[dict]] = {}
+    for r in found["rows"]:
+        if "failed" not in r:
+            problems.setdefault(r["problem"], []).append(r)
+    cases = []
+    for rows in problems.values():
+        auto, speeds = rows[0]["auto"], {r["kernel"]: r["percent_of_torch"] / 100 for r in rows}
+        predicted = {r["kernel"]: r["predicted_us"] for r in rows}
+        speeds[ATEN], predicted[ATEN] = 1.0, rows[0]["torch_predicted_us"]
+        if auto in speeds:
+            rest = min((name for name in predicted if name != auto), key=predicted.__getitem__)
+            cases.append(Case(auto, speeds[auto], speeds[rest]))
+    return cases
+
+
+def lost(cases: list[Case], row: str) -> float:
+    """The share of the geometric mean of all cases' speeds that goes without ``row``."""
+    logs = (math.log(case.without / case.speed) for case in cases if case.chosen == row)
+    return 1 - math.exp(sum(logs) / len(cases))
+
+
+def cells(cases: list[Case]) -> tuple[list[str], list[list[str]]]:
+    """A line a row that ``auto`` may take, in the table's order."""
+    taken = [case.chosen for case in cases]
+    rows = [row.name for row in torch_sgemm.kernels() if row.in_auto and row.name != ATEN]
+    lines = [
+        [name, f"{taken.count(name)} of {len(cases)}", f"{100 * lost(cases, name):.1f} %"]
+        for name in rows
+    ]
+    return ["row", "taken", "speed lost without it"], lines
