@@ -426,6 +426,34 @@ def test_one_device_needs_no_tuple() -> None:
         assert torch_sgemm.stats().hits["mm"] == before + 1
 
 
+@pytest.mark.parametrize("module", ["dropin", "overrides"])
+def test_a_child_finds_locks_free(module: str) -> None:
+    """Another thread holds the lock when a process forks."""
+    code = f"""
+        import os, signal, threading, torch_sgemm
+        from torch_sgemm import {module}
+        held = threading.Event()
+
+        def hold():
+            with {module}._lock:
+                held.set()
+                threading.Event().wait(0.5)
+
+        threading.Thread(target=hold).start()
+        held.wait()
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            torch_sgemm.enable(devices="cpu")
+            torch_sgemm.stats()
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        torch_sgemm.stats()
+    """
+    done = python("-W", "ignore", "-c", textwrap.dedent(code))
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.gpu
 def test_a_program_may_fork_after_enable() -> None:
     """As TORCH_SGEMM=1 enables before the program has done anything."""

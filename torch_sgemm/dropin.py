@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import torch
 
 from torch_sgemm import overrides
+from torch_sgemm.forks import held_across_forks
 from torch_sgemm.table import Redone, kernels, redone
 
 _KEYS = {"cuda": "CUDA", "cpu": "CPU"}
@@ -46,7 +47,7 @@ class Stats:
     loaded: not by these operators alone, and not reset."""
 
 
-_lock = threading.RLock()
+_lock = held_across_forks(threading.RLock())  # taken before that of overrides.py
 _base: _Setting | None = None
 _scopes: list[_Setting] = []
 _current: _Setting | None = None

@@ -15,6 +15,7 @@ import torch
 
 from torch_sgemm import private
 from torch_sgemm._library import kernel_at
+from torch_sgemm.forks import held_across_forks
 from torch_sgemm.plain import is_plain
 from torch_sgemm.private import DispatchKey, DispatchKeySet
 
@@ -24,7 +25,7 @@ _originals: dict[tuple[str, str], Callable] = {}
 _recent: deque[object] = deque(maxlen=768)
 _allows_tf32 = private.allows_tf32
 _factors: Counter[tuple[str, str]] = Counter()
-_lock = threading.Lock()
+_lock = held_across_forks(threading.Lock())
 
 
 def _is_ieee() -> bool:
