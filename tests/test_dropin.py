@@ -426,6 +426,33 @@ def test_one_device_needs_no_tuple() -> None:
         assert torch_sgemm.stats().hits["mm"] == before + 1
 
 
+@pytest.mark.parametrize("factor", ["alpha", "beta"])
+@each_device
+def test_factors_beyond_float32_are_pytorch_s(device: str, factor: str) -> None:
+    """Its error, or what it makes of them; and counted."""
+    x = torch.ones(2, 2, 2, device=device)
+    products = {
+        "addmm": lambda: torch.addmm(x[0], x[0], x[0], **{factor: 1e300}),
+        "addmm_": lambda: x[0].clone().addmm_(x[0], x[0], **{factor: 1e300}),
+        "baddbmm": lambda: torch.baddbmm(x, x, x, **{factor: 1e300}),
+        "baddbmm.out": lambda: torch.baddbmm(x, x, x, out=x.clone(), **{factor: 1e300}),
+    }
+    for name, product in products.items():
+        expected = outcome(product)
+        with torch_sgemm.enabled("ladder", devices=device):
+            before = torch_sgemm.stats().fallbacks.get((name, "factor"), 0)
+            assert outcome(product) == expected
+            assert torch_sgemm.stats().fallbacks[name, "factor"] == before + 1
+
+
+def outcome(product) -> str:
+    """A result, or the error that there is instead."""
+    try:
+        return str(product())
+    except RuntimeError as failure:
+        return str(failure)
+
+
 @pytest.mark.parametrize("module", ["dropin", "overrides"])
 def test_a_child_finds_locks_free(module: str) -> None:
     """Another thread holds the lock when a process forks."""

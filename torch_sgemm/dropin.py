@@ -15,6 +15,7 @@ The setting is the process's, not the thread's: a backward runs in threads of it
 import json
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -114,7 +115,7 @@ def stats() -> Stats:
         for reason, count in reasons.items()
     }
     with _lock:
-        return Stats(hits, {**fallbacks, **overrides.factors()}, _redone())
+        return Stats(hits, dict(overrides.factors() + Counter(fallbacks)), _redone())
 
 
 def _redone() -> dict[str, Redone]:

@@ -184,14 +184,15 @@ void check_addend(const char* op, const Tensor& c, const Tensor& a, const Tensor
   if (!is_same(c, *out)) check_no_overlap(op, "out", *out, "c", c);
 }
 
+bool fits_float32(double factor) { return !std::isfinite(factor) || std::isfinite(static_cast<float>(factor)); }
+
 float check_factor(const char* op, const char* name, double factor) {
-  const float narrow = static_cast<float>(factor);
-  if (std::isfinite(factor) && !std::isfinite(narrow)) {
+  if (!fits_float32(factor)) {
     std::ostringstream number;
     number << factor;
     fail(op, std::string("argument '") + name + "' is " + number.str() + "; accepted: numbers in the range of float32");
   }
-  return narrow;
+  return static_cast<float>(factor);
 }
 
 bool same_device(const Tensor& x, const Tensor& y) {

@@ -41,6 +41,7 @@ void begin_writing(const char* op, const char* name, const Tensor& out);
 float check_factor(const char* op, const char* name, double factor);
 
 // The same as questions.
+bool fits_float32(double factor);
 bool same_device(const Tensor& x, const Tensor& y);
 bool has_product_shape(const Tensor& tensor, const Tensor& a, const Tensor& b);
 bool broadcasts_to_product(const Tensor& tensor, const Tensor& a, const Tensor& b);

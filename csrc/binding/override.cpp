@@ -25,6 +25,7 @@ enum Reason {
   kLayout,
   kDevice,
   kShape,
+  kFactor,
   kPrecision,
   kDisabled,
   kOutShape,
@@ -37,6 +38,7 @@ constexpr const char* kReasons[] = {"",
                                     "layout",
                                     "device",
                                     "shape",
+                                    "factor",
                                     "precision",
                                     "disabled",
                                     "output shape",
@@ -96,6 +98,11 @@ Reason refusal_of_shapes(int dims, const Tensor& a, const Tensor& b) {
   bool fits = a.dim() == dims && b.dim() == dims && a.size(dims - 1) == b.size(dims - 2);
   for (int i = 0; i < dims - 2; ++i) fits = fits && a.size(i) == b.size(i);
   return fits ? kNone : kShape;
+}
+
+// PyTorch words the error of a factor that no float32 holds.
+Reason refusal_of_factors(double beta, double alpha) {
+  return fits_float32(beta) && fits_float32(alpha) ? kNone : kFactor;
 }
 
 // PyTorch resizes an output, and words the error of one that overlaps.
@@ -191,6 +198,7 @@ struct Override {
                                      bool ieee) {
     Call call(kAddmm, DIMS, a, b, ieee, {&a, &b, &c});
     call.require(refusal_of_addend, c, a, b);
+    call.require(refusal_of_factors, beta, alpha);
     return call.run("addmm", "baddbmm", &c, beta, alpha);
   }
 
@@ -198,6 +206,7 @@ struct Override {
                         const Tensor& out) {
     Call call(kAddmmOut, DIMS, a, b, ieee, {&a, &b, &c, &out});
     call.require(refusal_of_addend, c, a, b);
+    call.require(refusal_of_factors, beta, alpha);
     call.require(refusal_of_output, out, a, b);
     call.require(refusal_beside, out, c);
     return call.run("addmm_out", "baddbmm_out", out, &c, beta, alpha);
@@ -206,6 +215,7 @@ struct Override {
   static bool addmm_in_place(const Tensor& c, const Tensor& a, const Tensor& b, double beta, double alpha, bool ieee) {
     Call call(kAddmmInPlace, DIMS, a, b, ieee, {&a, &b, &c});
     call.require(refusal_of_addend, c, a, b);
+    call.require(refusal_of_factors, beta, alpha);
     call.require(refusal_of_output, c, a, b);
     return call.run("gemm_", "gemm_", c, &c, beta, alpha);
   }
