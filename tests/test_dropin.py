@@ -321,23 +321,6 @@ def test_fallback(device: str, case: cases.Fallback) -> None:
     assert fallbacks() == dict.fromkeys(case.reasons, 1)
 
 
-@pytest.mark.parametrize(
-    ("setting", "ieee"),
-    [
-        ("torch.backends.cuda.matmul.fp32_precision = 'ieee'", True),
-        ("torch.backends.cuda.matmul.fp32_precision = 'none'", True),
-        ("torch.backends.cuda.matmul.fp32_precision = 'tf32'", False),
-        ("torch.backends.cuda.matmul.allow_tf32 = True", False),
-        ("torch.set_float32_matmul_precision('high')", False),
-        ("torch.set_float32_matmul_precision('highest')", True),
-    ],
-)
-def test_all_settings_of_precision_are_seen(setting: str, ieee: bool) -> None:
-    program = f"import torch; from torch_sgemm.overrides import _is_ieee; {setting}; "
-    done = python("-c", program + f"assert _is_ieee() is {ieee}")
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.gpu
 def test_fallback_for_tf32() -> None:
     x = integers((4, 4), 1, "cuda")

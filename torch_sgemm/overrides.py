@@ -24,6 +24,7 @@ _originals: dict[tuple[str, str], Callable] = {}
 # thread takes the override back: the latest 768 (64 times twelve overrides) outlive that.
 _recent: deque[object] = deque(maxlen=768)
 _allows_tf32 = private.allows_tf32
+FLOAT32 = ("ieee", "none", "bfx9")  # the last: float32 from nine products of bfloat16
 _factors: Counter[tuple[str, str]] = Counter()
 _lock = held_across_forks(threading.Lock())
 
@@ -33,7 +34,7 @@ def _is_ieee() -> bool:
     try:
         return not _allows_tf32()  # a third of the time that the setting itself takes
     except RuntimeError:  # its older and its newer settings differ
-        return torch.backends.cuda.matmul.fp32_precision in ("ieee", "none")
+        return torch.backends.cuda.matmul.fp32_precision in FLOAT32
 
 
 def factors() -> Counter[tuple[str, str]]:
