@@ -110,6 +110,10 @@ def test_marks_tell_families_and_rows_apart():
     assert plots.RING["color"] not in colors and plots.RING["fillstyle"] == "none"
 
 
+def test_the_project_s_pages_show_its_records() -> None:
+    assert main(["report", "--check"]) == 0
+
+
 def test_report_writes_errors_and_the_suite(tmp_path):
     results, page = tmp_path / "results", tmp_path / "page.md"
     names = ("accuracy", "accuracy-large", "accuracy-chart", "suite", "suite-chart")
