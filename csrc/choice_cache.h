@@ -23,7 +23,10 @@ class ChoiceCache {
                        const std::string& request) {
     const Key key = key_of(op, table, p, device);
     size_t hash = std::hash<std::string>()(request);
-    for (int64_t word : key) hash = (hash ^ static_cast<size_t>(word)) * 0x9E3779B97F4A7C15u;
+    for (size_t i = 0; i < key.size(); i += 2) {  // two at a time: each multiplication waits for the one before
+      const auto first = static_cast<size_t>(key[i]), second = static_cast<size_t>(key[i + 1]);
+      hash = (hash ^ first ^ (second << 32 | second >> 32)) * 0x9E3779B97F4A7C15u;
+    }
     Entry& entry = entries_[hash >> (64 - kBits)];
     if (!entry.choice.kernel || entry.key != key || entry.request != request) {
       const Verdict verdict = sgemm::choose(table, p, device, request);
@@ -36,7 +39,7 @@ class ChoiceCache {
   static constexpr int kBits = 8;
   // The operator, and all that a choice and its plan depend on: sizes, strides, alignment, how C is read, whether f is
   // computed, whether D may add up pieces of k, whether B's planes are there, and the workspace that may be used.
-  using Key = std::array<int64_t, 25>;
+  using Key = std::array<int64_t, 26>;  // an even number
   struct Entry {
     Key key;
     std::string request;
