@@ -61,3 +61,7 @@ def test_plans_are_a_row_s() -> None:
     with pytest.raises(RuntimeError, match="accepted: a row's name"):
         torch.ops.sgemm._plans(c, a, b, "ladder")
     assert torch.ops.sgemm._plans(c, a, b, "aten") == []
+    with pytest.raises(
+        RuntimeError, match='"aten", which has no plans; accepted: a row of a family'
+    ):
+        torch.ops.sgemm._run_plan(c, a, b, "aten", 0)

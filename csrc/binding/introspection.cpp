@@ -51,6 +51,7 @@ void run_plan(const Tensor& c, const Tensor& a, const Tensor& b, const std::stri
   constexpr const char* op = "_run_plan";
   const Planned planned(op, c, a, b, kernel, alpha, beta);
   const int64_t count = static_cast<int64_t>(planned.plans.size());
+  if (count == 0) fail(op, "argument 'kernel' is \"" + kernel + "\", which has no plans; accepted: a row of a family");
   if (index < 0 || index >= count)
     fail(op, "argument 'index' is " + std::to_string(index) + "; accepted: 0 to " + std::to_string(count - 1) +
                  ", the plans that \"" + kernel + "\" has here");
