@@ -213,14 +213,16 @@ struct Converter {
     Extremes extremes;
 #pragma unroll 1
     for (;;) {
+      Factors factors(rows.factor, at);  // before the quads, which wait for them
       Quads v;
       read_quads<Place>(v, raw);
       if (choose) {
         const float change = choose_scales(v, step);
         if (!first) change_sums(stage, change, true);
         unscaled = any_without_scale();
+        factors = {rows.factor, at};
       }
-      Factors(rows.factor, at).scale(v);
+      factors.scale(v);
       extremes = split_stage(v, at, panel, rows_left);
       const bool may_leave = extremes.too_large() || (unscaled && extremes.some_nonzero());
       if (!__any_sync(~0u, may_leave || extremes.small_or_zero())) break;
