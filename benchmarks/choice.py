@@ -130,20 +130,37 @@ def run(args: argparse.Namespace) -> int:
 def show(found: dict) -> None:
     """All tables on the terminal."""
     tables.show("Speed relative to torch", *choice_cells(found))
-    tables.show("What a row is worth", *worth.cells(worth.of_choice(found)))
+    tables.show("What a row is worth", *worth.cells(worth_cases(found)))
     tables.show("Predicted time by measured time", *prediction_cells(found))
 
 
 def by_problem(found: dict) -> list[tuple[dict, dict[str, float]]]:
     """For each problem one of its rows, and torch's time by that of each row that didn't fail."""
+    return [
+        (rows[0], {r["kernel"]: r["percent_of_torch"] / 100 for r in rows} | {worth.ATEN: 1.0})
+        for rows in _of_problems(found)
+    ]
+
+
+def worth_cases(found: dict) -> list[worth.Case]:
+    """The problems whose row was measured, with the row that is predicted to be next."""
+    cases = []
+    for rows, (first, ratios) in zip(_of_problems(found), by_problem(found), strict=True):
+        auto, predicted = first["auto"], {r["kernel"]: r["predicted_us"] for r in rows}
+        predicted[worth.ATEN] = first["torch_predicted_us"]
+        if auto in ratios:
+            following = min((name for name in predicted if name != auto), key=predicted.__getitem__)
+            cases.append(worth.Case(auto, ratios[auto], ratios[following]))
+    return cases
+
+
+def _of_problems(found: dict) -> list[list[dict]]:
+    """The rows of each problem that didn't fail."""
     measured: dict[int, list[dict]] = {}
     for r in found["rows"]:
         if "failed" not in r:
             measured.setdefault(r["problem"], []).append(r)
-    return [
-        (rows[0], {r["kernel"]: r["percent_of_torch"] / 100 for r in rows} | {"aten": 1.0})
-        for rows in measured.values()
-    ]
+    return list(measured.values())
 
 
 def speeds(found: dict) -> dict[str, list[tuple[float, float]]]:

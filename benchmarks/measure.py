@@ -11,7 +11,7 @@ from torch import Tensor
 import torch_sgemm
 from benchmarks.errors import Errors, Reference, limit
 from benchmarks.machine import Sampler
-from benchmarks.problems import Problem, make_pool
+from benchmarks.problems import Problem, cold_pool
 from benchmarks.sides import Side, sgemm_side, torch_side
 from benchmarks.timing import Options, Timing, call_time, compare
 
@@ -30,9 +30,8 @@ class Measurement:
         values: tuple[Tensor, Tensor] | None = None,
     ) -> None:
         """``values`` of A and B, for all sets of operands; else uniform(-1, 1) ones."""
-        l2 = torch.cuda.get_device_properties(device).L2_cache_size if device.type == "cuda" else 0
         self.problem, self.device, self.options = problem, device, options
-        self.pool = make_pool(problem, device, seed, l2)
+        self.pool = cold_pool(problem, device, seed)
         for operands in self.pool.sets if values else ():
             operands.a.copy_(values[0])
             operands.b.copy_(values[1])

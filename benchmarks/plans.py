@@ -17,7 +17,7 @@ import torch_sgemm
 from benchmarks import tables
 from benchmarks.choice import COUNT_CPU, COUNT_GPU, CPU_SHIFT, problems
 from benchmarks.measure import geomean, runnable
-from benchmarks.problems import Operands, Pool, Problem, make_pool, positive
+from benchmarks.problems import Operands, Pool, Problem, cold_pool, positive
 from benchmarks.session import Session
 from benchmarks.sides import Side
 from benchmarks.timing import compare, quantile
@@ -56,9 +56,7 @@ def run(args: argparse.Namespace) -> int:
 
 def measure(session: Session, problem: Problem, rows: list[torch_sgemm.Kernel]) -> list[dict]:
     """A line a plan of each row that takes the problem."""
-    on_gpu = session.device.type == "cuda"
-    l2 = torch.cuda.get_device_properties(session.device).L2_cache_size if on_gpu else 0
-    pool = make_pool(problem, session.device, session.seed, l2)
+    pool = cold_pool(problem, session.device, session.seed)
     found: list[dict] = []
     for row in rows:
         if row.takes(problem.m, problem.n, problem.k):

@@ -92,6 +92,12 @@ class Pool:
     cold: bool
 
 
+def cold_pool(problem: Problem, device: torch.device, seed: int) -> Pool:
+    """Sets of operands that displace each other from the device's L2 cache."""
+    l2 = torch.cuda.get_device_properties(device).L2_cache_size if device.type == "cuda" else 0
+    return make_pool(problem, device, seed, l2)
+
+
 def make_pool(problem: Problem, device: torch.device, seed: int, l2_bytes: int = 0) -> Pool:
     """Fresh uniform(-1, 1) operands on ``device``, as many sets as exceed the L2 cache."""
     stride = _set_elements(problem)

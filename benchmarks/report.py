@@ -112,7 +112,7 @@ def _predictions_table(found: dict, _: Path) -> str:
 
 
 def _worth_table(found: dict, _: Path) -> str:
-    columns, rows = worth.cells(worth.of_choice(found))
+    columns, rows = worth.cells(choice.worth_cases(found))
     head = "What a row is worth: the geometric mean that `auto` loses without it.\n\n"
     return head + tables.markdown(columns, rows)
 

@@ -80,6 +80,15 @@ def runner_up(at: Measurement, session: Session) -> dict:
     return {"next": following} | speed
 
 
+def worth_cases(found: dict) -> list[worth.Case]:
+    """The cases whose next row is recorded."""
+    return [
+        worth.Case(r["chosen"], r["percent_of_torch"] / 100, r["next_percent_of_torch"] / 100)
+        for r in found["rows"]
+        if "next_percent_of_torch" in r and "failed" not in r
+    ]
+
+
 def summarise(rows: list[dict]) -> list[dict]:
     """For each kernel, over all cases and for each group: geometric mean and worst case.
 
@@ -126,7 +135,7 @@ def show_summary(found: dict) -> None:
     """Geometric means on the terminal."""
     columns, rows = summary_cells(found)
     tables.show("Speed relative to torch", columns, rows, left=2)
-    if cases := worth.of_suite(found):
+    if cases := worth_cases(found):
         tables.show("What a row is worth", *worth.cells(cases))
 
 

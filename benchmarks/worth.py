@@ -1,7 +1,7 @@
 """What a row of the table is worth: the speed that ``auto`` would lose without it.
 
 Where ``auto`` takes the row, the row that it would take next has its place; all other problems
-stay as they are. From records of ``suite`` and ``choice``.
+stay as they are.
 """
 
 from __future__ import annotations
@@ -26,32 +26,6 @@ def ranked(explanation: torch_sgemm.Explanation) -> list[str]:
     """The rows that ``auto`` may take, PyTorch's among them; the fastest, as predicted, first."""
     usable = [v for v in explanation.verdicts if not v.reason]
     return [v.name for v in sorted(usable, key=lambda verdict: verdict.seconds)]
-
-
-def of_suite(found: dict) -> list[Case]:
-    """Of the cases whose next row is recorded."""
-    return [
-        Case(r["chosen"], r["percent_of_torch"] / 100, r["next_percent_of_torch"] / 100)
-        for r in found["rows"]
-        if "next_percent_of_torch" in r and "failed" not in r
-    ]
-
-
-def of_choice(found: dict) -> list[Case]:
-    """Of the problems whose row was measured."""
-    problems: dict[int, list[dict]] = {}
-    for r in found["rows"]:
-        if "failed" not in r:
-            problems.setdefault(r["problem"], []).append(r)
-    cases = []
-    for rows in problems.values():
-        auto, speeds = rows[0]["auto"], {r["kernel"]: r["percent_of_torch"] / 100 for r in rows}
-        predicted = {r["kernel"]: r["predicted_us"] for r in rows}
-        speeds[ATEN], predicted[ATEN] = 1.0, rows[0]["torch_predicted_us"]
-        if auto in speeds:
-            rest = min((name for name in predicted if name != auto), key=predicted.__getitem__)
-            cases.append(Case(auto, speeds[auto], speeds[rest]))
-    return cases
 
 
 def lost(cases: list[Case], row: str) -> float:

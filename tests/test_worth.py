@@ -9,7 +9,7 @@ import torch
 from support.table import needs_cuda_build
 
 import torch_sgemm
-from benchmarks import worth
+from benchmarks import choice, suite, worth
 from benchmarks.worth import Case
 
 
@@ -29,14 +29,14 @@ def test_the_next_row_has_the_place_of_the_one_taken() -> None:
         measured(2, "y", 12, 0.5, "aten"),
         measured(3, "y", 2, 1.8, "x") | {"failed": "for a reason"},
     ]
-    found = worth.of_choice({"rows": rows})
+    found = choice.worth_cases({"rows": rows})
     assert found == [Case("x", 2.0, 1.5), Case("x", 1.2, 1.0), Case("aten", 1.0, 0.5)]
 
 
 def test_suite_records_the_next_row() -> None:
     row = {"chosen": "x", "percent_of_torch": 200.0}
     rows = [row | {"next_percent_of_torch": 150.0}, row, row | {"failed": "for a reason"}]
-    assert worth.of_suite({"rows": rows}) == [Case("x", 2.0, 1.5)]
+    assert suite.worth_cases({"rows": rows}) == [Case("x", 2.0, 1.5)]
 
 
 def test_what_goes_is_the_geometric_mean() -> None:

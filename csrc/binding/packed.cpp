@@ -7,9 +7,6 @@
 #include "../dispatch.h"
 #include "checks.h"
 #include "product.h"
-#if defined(SGEMM_CUDA)
-#include "../cuda_device.h"
-#endif
 
 namespace sgemm {
 namespace {
@@ -17,19 +14,14 @@ namespace {
 // The planes of b, or nothing where no kernel of the family split runs.
 std::optional<Tensor> pack(const Tensor& b) {
   check_tensor("pack", "b", b, b, 2);
-#if defined(SGEMM_CUDA)
-  if (!b.is_cuda()) return std::nullopt;
-  const Device& device = cuda_device(b.get_device_index());
-  const Backend rows = backend(DeviceType::kCuda);
+  const Device& device = device_of(b);
+  const Backend rows = backend(device.type);
   const auto takes = [&](const Kernel& kernel) { return kernel.takes_planes && runs_on(kernel, device); };
   if (std::none_of(rows.table.begin(), rows.table.end(), takes)) return std::nullopt;
   const torch::stable::accelerator::DeviceGuard guard(b.get_device_index());
   Tensor planes = empty({static_cast<int64_t>(rows.plane_bytes(b.size(0), b.size(1)) / 4)}, b);
   if (b.numel()) rows.pack_b(view(b), planes.mutable_data_ptr(), {current_stream(b), &device, nullptr});
   return planes;
-#else
-  return std::nullopt;
-#endif
 }
 
 // activation(beta c + alpha a b); `planes` is what pack(b) returned.

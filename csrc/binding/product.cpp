@@ -53,22 +53,6 @@ BatchStride batch_stride(const Tensor& x) {
   return {x.stride(0), x.size(1), x.stride(1)};
 }
 
-}  // namespace
-
-ConstMatrix view(const Tensor& x) {
-  const int64_t last = x.dim() - 1;
-  return {static_cast<const float*>(x.const_data_ptr()),
-          x.size(last - 1),
-          x.size(last),
-          x.stride(last - 1),
-          x.stride(last),
-          batch_stride(x)};
-}
-
-Backend backend(DeviceType type) { return type == DeviceType::kCuda ? cuda() : emulated_backend::backend(); }
-
-namespace {
-
 // c broadcast to the product's shape: stride 0 along the dimensions that it lacks or has only once.
 ConstMatrix broadcast_view(const Tensor& c, const Problem& p) {
   const auto stride = [&c](int64_t from_last) {
@@ -93,7 +77,30 @@ void log_choice(const char* op, const Kernel& kernel, const std::string& request
   if (seen.insert(line).second) std::fprintf(stderr, "%s\n", line.c_str());
 }
 
+// For PyTorch and for the CUDA runtime; both need not be asked where there is no other one.
+bool is_current(int index) {
+  static const bool alone = cuda_device_count() == 1;
+  return alone || (torch::stable::accelerator::getCurrentDeviceIndex() == index && current_cuda_device() == index);
+}
+
+std::optional<Tensor> workspace_of(size_t bytes, const Tensor& like) {
+  if (bytes == 0) return std::nullopt;
+  return empty({static_cast<int64_t>(ceil_div(bytes, sizeof(float)))}, like);
+}
+
 }  // namespace
+
+ConstMatrix view(const Tensor& x) {
+  const int64_t last = x.dim() - 1;
+  return {static_cast<const float*>(x.const_data_ptr()),
+          x.size(last - 1),
+          x.size(last),
+          x.stride(last - 1),
+          x.stride(last),
+          batch_stride(x)};
+}
+
+Backend backend(DeviceType type) { return type == DeviceType::kCuda ? cuda() : emulated_backend::backend(); }
 
 Problem problem(const char* op, const Tensor& out, const Tensor* c, const Tensor& a, const Tensor& b, double alpha,
                 double beta) {
@@ -113,16 +120,6 @@ Problem problem(const char* op, const Tensor& out, const Tensor* c, const Tensor
   return simplified(p);
 }
 
-namespace {
-
-// For PyTorch and for the CUDA runtime; both need not be asked where there is no other one.
-bool is_current(int index) {
-  static const bool alone = cuda_device_count() == 1;
-  return alone || (torch::stable::accelerator::getCurrentDeviceIndex() == index && current_cuda_device() == index);
-}
-
-}  // namespace
-
 const Choice& chosen(const char* op, const Table& table, const Problem& p, const Device& device,
                      const std::string& request, const Tensor& a, const Tensor& b) {
   thread_local ChoiceCache choices;
@@ -132,15 +129,6 @@ const Choice& chosen(const char* op, const Table& table, const Problem& p, const
     fail(op, std::string("argument 'kernel': ") + e.what() + "; 'a' has " + describe(a) + "; 'b' has " + describe(b));
   }
 }
-
-namespace {
-
-std::optional<Tensor> workspace_of(size_t bytes, const Tensor& like) {
-  if (bytes == 0) return std::nullopt;
-  return empty({static_cast<int64_t>(ceil_div(bytes, sizeof(float)))}, like);
-}
-
-}  // namespace
 
 const Device& device_of_index(int index) { return cuda_device(index); }
 

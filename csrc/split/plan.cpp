@@ -162,7 +162,7 @@ void visit_plans(const Shape& shape, const Problem& p, const Device& device, boo
     consider_many(clusters_at_once(device.sms, cluster) / tiles);
 }
 
-// In pieces that fit. Each halving keeps whole tiles; k comes last, because its pieces read and write C again.
+// In pieces of `p` that fit. Each halving keeps whole tiles; k comes last, because its pieces read and write C again.
 SplitPlan in_pieces(SplitPlan plan, const Shape& shape, const Problem& p, size_t limit) {
   for (;;) {
     if (piece_bytes(shape, p, plan) <= limit) return plan;
@@ -190,24 +190,26 @@ Problem at_once(const Problem& p) {
   return one;
 }
 
+// The plan found for `one` matrix, or for the whole batch at once: in pieces, and for `batch` of them.
+SplitPlan whole(const SplitPlan& found, const Shape& shape, const Problem& one, int64_t batch, size_t limit) {
+  SplitPlan plan = in_pieces(found, shape, one, limit);
+  if (one.batch < batch) plan.seconds *= static_cast<double>(batch);
+  return plan;
+}
+
 }  // namespace
 
 SplitPlan plan(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b) {
   const Problem one = at_once(p);
-  auto plan = fastest<SplitPlan>([&](const auto& visit) { visit_plans(shape, one, device, packed_b, visit); });
-  plan = in_pieces(plan, shape, one, limit);
-  if (one.batch < p.batch) plan.seconds *= static_cast<double>(p.batch);
-  return plan;
+  const auto each = [&](const auto& visit) { visit_plans(shape, one, device, packed_b, visit); };
+  return whole(fastest<SplitPlan>(each), shape, one, p.batch, limit);
 }
 
 void each_plan(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b,
                const std::function<void(const SplitPlan&)>& visit) {
   const Problem one = at_once(p);
-  visit_plans(shape, one, device, packed_b, [&](const SplitPlan& found) {
-    SplitPlan plan = in_pieces(found, shape, one, limit);
-    if (one.batch < p.batch) plan.seconds *= static_cast<double>(p.batch);
-    visit(plan);
-  });
+  visit_plans(shape, one, device, packed_b,
+              [&](const SplitPlan& found) { visit(whole(found, shape, one, p.batch, limit)); });
 }
 
 PackedLayout packed_layout(const Shape& shape, int64_t k, int64_t n) {

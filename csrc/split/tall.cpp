@@ -180,7 +180,9 @@ TallPiece tall_piece(const Problem& p, const Device& device) {
 
 Plan TallProduct::plan(const Problem& p, const Device& device) {
   const Pieces all = pieces_of(p);
-  return all.plan(tall_piece(all.piece, device), tall_piece(all.last, device), tall_piece(all.typical, device).seconds);
+  const TallPiece piece = tall_piece(all.piece, device);
+  return all.plan(piece, all.last.k == all.piece.k ? piece : tall_piece(all.last, device),
+                  tall_piece(all.typical, device).seconds);
 }
 
 void TallProduct::each_plan(const Problem& p, const Device& device, const PlanVisitor& visit) {
