@@ -30,7 +30,7 @@ class ChoiceCache {
     Entry& entry = entries_[hash >> (64 - kBits)];
     if (!entry.choice.kernel || entry.key != key || entry.request != request) {
       const Verdict verdict = sgemm::choose(table, p, device, request);
-      entry = {key, request, {verdict.kernel, verdict.plan, label(op, *verdict.kernel, p)}};
+      entry = {key, request, {verdict.kernel, verdict.plan, label(op, verdict, p)}};
     }
     return entry.choice;
   }
@@ -46,8 +46,8 @@ class ChoiceCache {
     Choice choice;
   };
 
-  static std::string label(const char* op, const Kernel& kernel, const Problem& p) {
-    std::string text = std::string("sgemm::") + op + "[" + kernel.name + " ";
+  static std::string label(const char* op, const Verdict& verdict, const Problem& p) {
+    std::string text = std::string("sgemm::") + op + "[" + name_of(*verdict.kernel, verdict.plan) + " ";
     if (p.batch != 1) text += std::to_string(p.batch) + "x";
     return text + std::to_string(p.m) + "x" + std::to_string(p.n) + "x" + std::to_string(p.k) + "]";
   }

@@ -41,6 +41,8 @@ class Object {
   std::string body_;
 };
 
+std::string tile(const TileSize& x) { return "[" + std::to_string(x.bm) + ", " + std::to_string(x.bn) + "]"; }
+
 void append(std::string& list, const std::string& item) { list += (list.empty() ? "" : ", ") + item; }
 
 }  // namespace
@@ -56,6 +58,9 @@ std::string describe_table(const Table& cpu, const Table& cuda) {
     row.text("name", k.name).text("family", k.family).text("idea", k.idea).text("source", k.source);
     row.raw("devices", "[" + devices + "]").raw("min_arch", std::to_string(k.min_arch));
     row.raw("max_arch", k.max_arch == kAnyArch ? "null" : std::to_string(k.max_arch));
+    std::string tiles;
+    for (int i = 0; i < k.tile_count; ++i) append(tiles, tile(k.tiles[i]));
+    row.raw("tiles", "[" + (k.tile_count ? tiles : tile({k.bm, k.bn})) + "]");
     row.raw("bm", std::to_string(k.bm)).raw("bn", std::to_string(k.bn)).raw("bk", std::to_string(k.bk));
     row.raw("tm", std::to_string(k.tm)).raw("tn", std::to_string(k.tn)).raw("threads", std::to_string(k.threads));
     row.raw("max_size", k.max_size ? std::to_string(k.max_size) : "null");
@@ -83,7 +88,9 @@ std::string describe_choice(const Table& table, const Problem& p, const Device& 
   for (const Kernel& kernel : table) {
     const Verdict verdict = judge(kernel, p, device, request);
     Object row;
-    row.text("name", kernel.name).text("family", kernel.family).raw("seconds", number(verdict.seconds));
+    row.text("name", kernel.name).text("family", kernel.family);
+    row.raw("tile", kernel.tile_count ? tile(kernel.tiles[verdict.plan.tile]) : "null");
+    row.raw("seconds", number(verdict.seconds));
     row.text("reason", verdict.reason ? verdict.reason : "").raw("error_bound", bound(kernel, p.k));
     append(verdicts, row.str());
   }

@@ -12,8 +12,8 @@ std::string describe_table(const Table& cpu, const Table& cuda);
 // {name: units, ...} of the rows that promise a bound for products of depth k
 std::string describe_bounds(const Table& table, int64_t k);
 
-// {"chosen": name or "", "error": text or "", "verdicts": [{"name": ..., "seconds": ..., "reason": ..., "error_bound":
-// units or null}, ...]}
+// {"chosen": name or "", "error": text or "", "verdicts": [{"name": ..., "tile": [bm, bn] or null, "seconds": ...,
+// "reason": ..., "error_bound": units or null}, ...]}
 std::string describe_choice(const Table& table, const Problem& problem, const Device& device,
                             const std::string& request);
 

@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "aten.h"
+#include "common/fastest.h"
 #include "common/views.h"
 
 namespace sgemm {
@@ -58,6 +59,31 @@ double activation_seconds(const Kernel& kernel, const Problem& p, const Device& 
   return kLaunchSeconds + 8.0 * p.batch * p.m * p.n / (device.bandwidth_gbs * 1e9);
 }
 
+std::string name_of_tile(const Kernel& kernel, int tile) {
+  const TileSize& size = kernel.tiles[tile];
+  return std::string(kernel.name) + ":" + std::to_string(size.bm) + "x" + std::to_string(size.bn);
+}
+
+// The tile that a request names; -1 if it leaves it to the plan.
+int named_tile(const Kernel& kernel, const std::string& request) {
+  for (int tile = 0; tile < kernel.tile_count; ++tile)
+    if (request == name_of_tile(kernel, tile)) return tile;
+  return -1;
+}
+
+// The fastest plan, as predicted, or the fastest with the tile that the request names.
+Plan planned(const Kernel& kernel, const Problem& p, const Device& model, const std::string& request) {
+  if (is_aten(kernel)) return Plan(aten_seconds(p, model));
+  if (!kernel.plan) return Plan(row_seconds(kernel, p, model));
+  const int tile = named_tile(kernel, request);
+  if (tile < 0) return kernel.plan(p, model);
+  return fastest<Plan>([&](const auto& visit) {
+    kernel.each_plan(p, model, [&](const Plan& plan) {
+      if (plan.tile == tile) visit(plan);
+    });
+  });
+}
+
 const char* cannot_run(const Kernel& kernel, const Device& device) {
   const bool cuda = device.type == DeviceType::kCuda;
   if (!kernel.launch) return cuda ? "not built for CUDA devices" : "not built for the CPU";
@@ -70,7 +96,7 @@ const char* cannot_run(const Kernel& kernel, const Device& device) {
 const char* unusable(const Kernel& kernel, const Problem& p, const Device& device, const std::string& request) {
   const bool cuda = device.type == DeviceType::kCuda;
   const bool in_family = !is_aten(kernel) && request == kernel.family;
-  if (request != "auto" && !in_family && request != kernel.name) return "not asked for";
+  if (request != "auto" && !in_family && !is_named(kernel, request)) return "not asked for";
   if (is_aten(kernel)) return nullptr;
   if (request == "auto" && !cuda) return "on CPU tensors auto is PyTorch's own kernel";
   // A long k is added up in one go, with errors, and an error bound, larger than "auto" promises.
@@ -113,7 +139,7 @@ std::string reasons(const Table& table, const Problem& p, const Device& device, 
 
 [[noreturn]] void fail(const Table& table, const Problem& p, const Device& device, const std::string& request) {
   for (const Kernel& kernel : table)
-    if (const char* reason = request == kernel.name ? unusable(kernel, p, device, request) : nullptr)
+    if (const char* reason = is_named(kernel, request) ? unusable(kernel, p, device, request) : nullptr)
       throw std::invalid_argument("kernel \"" + request + "\" can't take this problem: " + reason + limit(kernel));
   std::vector<std::string> names = {"auto"};
   for (const Kernel& kernel : table) {
@@ -122,6 +148,12 @@ std::string reasons(const Table& table, const Problem& p, const Device& device, 
                                   "\" can take this problem: " + reasons(table, p, device, request));
     for (const char* name : {kernel.family, kernel.name})
       if (*name && std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    for (int tile = 0; tile < kernel.tile_count; ++tile) {
+      names.push_back(name_of_tile(kernel, tile));
+      if (request == kernel.tiles[tile].formerly)
+        throw std::invalid_argument("kernel \"" + request + "\" is a tile of the row \"" + kernel.name +
+                                    "\"; accepted: \"" + names.back() + "\"");
+    }
   }
   // A name that was cut short is as near as one with a letter wrong.
   const auto distance = [&request](const std::string& name) {
@@ -138,13 +170,19 @@ std::string reasons(const Table& table, const Problem& p, const Device& device, 
 
 bool is_aten(const Kernel& kernel) { return *kernel.family == '\0'; }
 
+bool is_named(const Kernel& kernel, const std::string& request) {
+  return request == kernel.name || named_tile(kernel, request) >= 0;
+}
+
+std::string name_of(const Kernel& kernel, const Plan& plan) {
+  return kernel.tile_count ? name_of_tile(kernel, plan.tile) : kernel.name;
+}
+
 bool runs_on(const Kernel& kernel, const Device& device) { return !cannot_run(kernel, device); }
 
 Verdict judge(const Kernel& kernel, const Problem& p, const Device& device, const std::string& request) {
   const Device& model = model_of(device);
-  const Plan plan = is_aten(kernel) ? Plan(aten_seconds(p, model))
-                    : kernel.plan   ? kernel.plan(p, model)
-                                    : Plan(row_seconds(kernel, p, model));
+  const Plan plan = planned(kernel, p, model, request);
   return {&kernel, plan, plan.seconds + copying_seconds(kernel, p, model) + activation_seconds(kernel, p, model),
           unusable(kernel, p, device, request)};
 }
@@ -160,10 +198,13 @@ Verdict choose(const Table& table, const Problem& p, const Device& device, const
   return best;
 }
 
-std::vector<Plan> plans(const Kernel& kernel, const Problem& p, const Device& device) {
-  if (!kernel.each_plan) return {judge(kernel, p, device, kernel.name).plan};
+std::vector<Plan> plans(const Kernel& kernel, const Problem& p, const Device& device, const std::string& request) {
+  if (!kernel.each_plan) return {judge(kernel, p, device, request).plan};
+  const int tile = named_tile(kernel, request);
   std::vector<Plan> all;
-  kernel.each_plan(p, model_of(device), [&all](const Plan& plan) { all.push_back(plan); });
+  kernel.each_plan(p, model_of(device), [&](const Plan& plan) {
+    if (tile < 0 || plan.tile == tile) all.push_back(plan);
+  });
   return all;
 }
 

@@ -15,12 +15,18 @@ struct Verdict {
   const char* reason;
 };
 
-// `request` is "auto", a family, or a row's name.
+// `request` is "auto", a family, or a row's name, which may name one of its tiles as well: "split_fp16x3_fused:128x64".
 Verdict judge(const Kernel& kernel, const Problem& problem, const Device& device, const std::string& request);
 
 // The row that is predicted to be fastest among those that `request` allows; the earlier row on a tie. Throws
 // std::invalid_argument for a name that the table lacks, and for a row or family that can't take the problem.
 Verdict choose(const Table& table, const Problem& problem, const Device& device, const std::string& request);
+
+// Whether a request is for this row alone.
+bool is_named(const Kernel& kernel, const std::string& request);
+
+// The row's name, with the plan's tile where it has several.
+std::string name_of(const Kernel& kernel, const Plan& plan);
 
 bool is_aten(const Kernel& kernel);
 bool runs_on(const Kernel& kernel, const Device& device);
@@ -29,8 +35,8 @@ bool runs_on(const Kernel& kernel, const Device& device);
 // Inf or NaN of theirs reaches D.
 Problem simplified(Problem problem);
 
-// All plans of a row; that of judge() is one of them.
-std::vector<Plan> plans(const Kernel& kernel, const Problem& problem, const Device& device);
+// All plans of a row, or those with the tile that the request names; that of judge() is one of them.
+std::vector<Plan> plans(const Kernel& kernel, const Problem& problem, const Device& device, const std::string& request);
 
 // Which operands a row can't read directly, and the size of their copies.
 struct Packing {

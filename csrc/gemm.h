@@ -76,16 +76,24 @@ struct Problem {
   void* b_planes = nullptr;
 };
 
+// A block's tile of D, of a row that has several. A request may name it, as in "split_fp16x3_fused:128x64".
+struct TileSize {
+  int bm, bn;
+  const char* formerly = "";  // the name of the row that the tile was, which a request may still have
+};
+
 // How a row cuts a problem up: made once, and kept with the choice. launch() finds all in it that is decided.
 struct Plan {
   double seconds = 0;    // predicted
   size_t workspace = 0;  // bytes
+  int tile = 0;          // of Kernel::tiles
 
   Plan() = default;
   explicit Plan(double seconds) : seconds(seconds) {}
   // `own`: what only the row knows.
   template <class T>
-  Plan(double seconds, size_t workspace, const T& own) : seconds(seconds), workspace(workspace) {
+  Plan(double seconds, size_t workspace, const T& own, int tile = 0)
+      : seconds(seconds), workspace(workspace), tile(tile) {
     static_assert(sizeof(T) <= sizeof own_ && std::is_trivially_copyable_v<T>);
     std::memcpy(own_, &own, sizeof own);
   }
@@ -153,6 +161,9 @@ struct Kernel {
   // dispatch.cpp predicts and which needs no workspace.
   Plan (*plan)(const Problem&, const Device&) = nullptr;
   void (*each_plan)(const Problem&, const Device&, const PlanVisitor&) = nullptr;
+  // Where plans have different tiles, all of them; the first is bm x bn.
+  const TileSize* tiles = nullptr;
+  int tile_count = 0;
 
   int max_size = 0;              // the largest m, n and k that it takes; 0 if any
   bool only_one_stride = false;  // of a batch; no groups

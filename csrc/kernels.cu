@@ -31,7 +31,7 @@ namespace sgemm::SGEMM_BACKEND {
 namespace {
 
 using ieee::Large, ieee::Skinny, ieee::Small, ieee::Tall;
-using split::Bf16x6, split::Fp16x3, split::NarrowProduct, split::SplitProduct, split::TallProduct;
+using split::Bf16x6, split::Fp16x3, split::SplitProduct, split::TallProduct;
 
 // PyTorch's own kernel, which the binding calls. It belongs to no family: no family falls back to it.
 constexpr Kernel kAten = {
@@ -70,6 +70,13 @@ constexpr Kernel in_auto(Kernel kernel) {
   return kernel;
 }
 
+template <size_t COUNT>
+constexpr Kernel in_tiles(const std::array<TileSize, COUNT>& tiles, Kernel kernel) {
+  kernel.tiles = tiles.data();
+  kernel.tile_count = COUNT;
+  return kernel;
+}
+
 // A row for small problems alone, with a cost model of its own.
 template <class T>
 constexpr Kernel limited_row(const char* name, const char* family) {
@@ -101,6 +108,11 @@ constexpr Kernel split_row(const char* name, const char* idea) {
   Kernel kernel = planned_row<T>(name, "split", idea, T::kArch, T::kArch, SGEMM_ON_HOPPER(T::launch));
   kernel.takes_planes = T::kTakesPlanes;
   return in_auto(kernel);
+}
+
+template <class T>
+constexpr Kernel product_row(const char* name, const char* idea) {
+  return in_tiles(T::kTiles, split_row<T>(name, idea));
 }
 
 const Kernel kTable[] = {
@@ -146,11 +158,9 @@ const Kernel kTable[] = {
     ieee_row<Tall>("ieee_tall"),
     limited_row<Tiny>("ieee_tiny", "ieee"),
     split_row<SplitProduct<Bf16x6>>("split_bf16x6", "three bfloat16 per element, six tensor-core products"),
-    split_row<SplitProduct<Fp16x3>>("split_fp16x3", "two float16 per element, three products, each result certified"),
-    split_row<NarrowProduct>("split_fp16x3_narrow", "the same in narrow tiles, for few of them"),
-    split_row<SplitProduct<Fp16x3, true>>("split_fp16x3_fused", "in one kernel: split on the way to the tensor cores"),
-    split_row<SplitProduct<Fp16x3, true, 128, 64>>("split_fp16x3_fused_narrow", "the same in tiles for few columns"),
-    split_row<SplitProduct<Fp16x3, true, 64, 128>>("split_fp16x3_fused_flat", "the same in tiles for few rows"),
+    product_row<SplitProduct<Fp16x3>>("split_fp16x3", "two float16 per element, three products, each result certified"),
+    product_row<SplitProduct<Fp16x3, true>>("split_fp16x3_fused",
+                                            "in one kernel: split on the way to the tensor cores"),
     split_row<TallProduct>("split_fp16x3_tall", "rows streamed past a split B, and split in registers"),
 };
 

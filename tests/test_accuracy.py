@@ -9,7 +9,7 @@ import torch
 from support.bounds import Reference, allowed_units, contract_units, ffma_units
 from support.data import DISTRIBUTIONS, generator, operands
 from support.layouts import Guarded
-from support.table import DEVICES, KERNELS, Kernel, each_row, fit, row_params, selectors
+from support.table import DEVICES, TILED, Kernel, each_row, fit, row_params, selectors
 
 from benchmarks.data import FEATURE_UNITS, KINDS
 
@@ -38,7 +38,7 @@ def depths(row: Kernel, name: str, device: str) -> tuple[int, ...]:
     all_k = DEPTHS[device]
     if device == "cuda":
         return tuple(dict.fromkeys(fit(row, *all_k)))
-    first = (KERNELS.index(row) + 3 * list(DISTRIBUTIONS).index(name)) % len(all_k)
+    first = (TILED.index(row) + 3 * list(DISTRIBUTIONS).index(name)) % len(all_k)
     return fit(row, all_k[first], all_k[(first + 3) % len(all_k)])
 
 
@@ -114,9 +114,9 @@ LONG, AT_LEAST = 128, 14  # of 17 distributions, from this k on: not above torch
 MISSED_BY_FP16 = ("wide_phi_3", "wide_phi_4", "lognormal_4", "squared_gradients")
 MISSED = {("ieee_tall", "gaussian_kernel_3")}
 MISSED_LONG = {
-    ("split_fp16x3_fused", 2048),
-    ("split_fp16x3_fused_narrow", 8192),
-    ("split_fp16x3_fused_flat", 8192),
+    ("split_fp16x3_fused:128x128", 2048),
+    ("split_fp16x3_fused:128x64", 8192),
+    ("split_fp16x3_fused:64x128", 8192),
     ("split_fp16x3_tall", 512),
 }
 NOT_FINITE = ("one_nan", "nan_rows", "inf_row")
@@ -153,9 +153,7 @@ def test_typical_errors(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("k", [k for k in PROMISED if k >= LONG])
-@pytest.mark.parametrize(
-    "kernel", ["auto", *(row.name for row in KERNELS if row.family == "split")]
-)
+@pytest.mark.parametrize("kernel", ["auto", *(row.name for row in TILED if row.family == "split")])
 def test_errors_of_long_sums_are_seldom_above_torch_s(
     kernel: str, k: int, request: pytest.FixtureRequest
 ) -> None:

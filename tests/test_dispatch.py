@@ -203,6 +203,43 @@ def test_auto_takes_batches_of_tiny_products_together(layouts: str) -> None:
 
 
 @needs_cuda_build
+@pytest.mark.parametrize(
+    "row", [row for row in KERNELS if len(row.tiles) > 1], ids=lambda r: r.name
+)
+def test_named_tile_is_taken(row: Kernel) -> None:
+    """A row takes the tile that is predicted to be fastest, or the one that its name says."""
+    assert (row.bm, row.bn) == row.tiles[0]
+    for shape in ((100, 100, 100), (1000, 40, 4000), (40, 1000, 4000), (3000, 3000, 3000)):
+        seconds = {}
+        for named, tile in zip(row.by_tile(), row.tiles, strict=True):
+            found = choice("H200", shape, kernel=named.name)
+            assert found.chosen == row.name
+            verdict = next(v for v in found.verdicts if v.name == row.name)
+            assert verdict.tile == tile and verdict.reason == ""
+            seconds[tile] = verdict.seconds
+            assert "tiles of {} x {}".format(*tile) in str(found)
+        own = next(v for v in choice("H200", shape).verdicts if v.name == row.name)
+        assert own.seconds == seconds[own.tile] == min(seconds.values())
+
+
+def test_tiles_that_were_rows_are_named() -> None:
+    a = torch.ones(40, 40)
+    for old, new in (
+        ("split_fp16x3_narrow", "split_fp16x3:128x64"),
+        ("split_fp16x3_fused_narrow", "split_fp16x3_fused:128x64"),
+        ("split_fp16x3_fused_flat", "split_fp16x3_fused:64x128"),
+    ):
+        row = new.split(":")[0]
+        with pytest.raises(
+            RuntimeError, match=f'"{old}" is a tile of the row "{row}"; accepted: "{new}"'
+        ):
+            torch.ops.sgemm.mm(a, a, kernel=old)
+    for wrong in ("split_fp16x3:64x64", "split_fp16x3:", "naive_32:32x32", "split:128x64"):
+        with pytest.raises(RuntimeError, match=f'kernel "{wrong}" is unknown; the nearest'):
+            torch.ops.sgemm.mm(a, a, kernel=wrong)
+
+
+@needs_cuda_build
 def test_tiles_left_over_take_less_than_a_turn_of_their_own() -> None:
     """132 tiles are one for each SM; blocks share what comes on top."""
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from support.bounds import UNIT, contract_units
 from support.data import integers
-from support.table import KERNELS, Kernel, each_device, each_row, fit
+from support.table import TILED, Kernel, each_device, each_row, fit
 from torch import Tensor
 from torch.nn import functional
 
@@ -68,7 +68,7 @@ def test_every_row(row: Kernel, device: str, activation: str | None, biased: boo
         assert_accurate(result, activation, *operands)
 
 
-SPLIT = tuple(row.name for row in KERNELS if row.family == "split")
+SPLIT = tuple(row.name for row in TILED if row.family == "split")
 
 
 @pytest.mark.parametrize("kernel", (*SPLIT, "ieee_skinny", "auto"))

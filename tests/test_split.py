@@ -16,12 +16,12 @@ from support.bounds import Reference, contract_units
 from support.data import DISTRIBUTIONS, integers, operands
 from support.layouts import laid_out
 from support.process import ROOT
-from support.table import KERNELS, Kernel, runnable
+from support.table import TILED, Kernel, runnable
 from torch import Tensor
 
 import torch_sgemm
 
-SPLIT = [row for row in KERNELS if row.family == "split"]
+SPLIT = [row for row in TILED if row.family == "split"]
 FORMAT = (ROOT / "csrc" / "split" / "format.cuh").read_text(encoding="utf-8")
 each_split = pytest.mark.parametrize("row", SPLIT, ids=lambda row: row.name)
 TILE = 128
@@ -284,7 +284,7 @@ def test_every_way_of_sums_to_memory(row: Kernel, shape, exponent, alpha, beta) 
 @pytest.mark.gpu
 @pytest.mark.parametrize("columns", [1, 30, TILE])
 @pytest.mark.parametrize("m", [40, TILE])
-@pytest.mark.parametrize("name", ["split_fp16x3", "split_fp16x3_narrow"])
+@pytest.mark.parametrize("name", ["split_fp16x3:128x128", "split_fp16x3:128x64"])
 def test_few_and_many_marked_elements(name: str, m: int, columns: int) -> None:
     """Results made of small elements alone: by dot products, or the tile as a whole."""
     row = next(row for row in SPLIT if row.name == name)

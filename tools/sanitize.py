@@ -103,21 +103,22 @@ def plant(tool: str, rows: list[str]) -> None:
 
 
 def rows_of_gpu() -> list:
-    """Rows of the table that run on this GPU."""
+    """Rows of the table that run on this GPU, each once for each of its tiles."""
     import torch
 
     import torch_sgemm
 
     major, minor = torch.cuda.get_device_capability()
     arch = 10 * major + minor
-    return [row for row in torch_sgemm.kernels() if row.family and row.runs_on(arch)]
+    rows = [row for row in torch_sgemm.kernels() if row.family and row.runs_on(arch)]
+    return [tile for row in rows for tile in row.by_tile()]
 
 
 def work(kernels: list[str], planted: str, shapes) -> None:
     """What runs under a tool: all rows, in one process."""
     rows = rows_of_gpu()
     if kernels:
-        rows = [row for row in rows if row.name in kernels]
+        rows = [row for row in rows if row.name in kernels or row.name.split(":")[0] in kernels]
     if not rows:
         raise SystemExit("no row of the table is selected and runs on this GPU")
     if planted:

@@ -139,7 +139,8 @@ def reset_stats() -> None:
 
 def _setting(kernel: str, devices: str | tuple[str, ...]) -> _Setting:
     rows = kernels()
-    accepted = {"auto", *(row.family for row in rows if row.family), *(row.name for row in rows)}
+    accepted = {"auto", *(row.family for row in rows if row.family)}
+    accepted |= {named.name for row in rows for named in (row, *row.by_tile())}
     if kernel not in accepted:
         raise RuntimeError(
             f"torch_sgemm.enable: kernel {kernel!r} is unknown; accepted: 'auto', a family, or a "

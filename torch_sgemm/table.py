@@ -1,7 +1,7 @@
 """The table of kernels, and which of them is chosen for a product and why."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import NoReturn
 
@@ -28,7 +28,9 @@ class Kernel:
     bm: int
     bn: int
     bk: int
-    """``bm``, ``bn``, ``bk``: the block tile."""
+    """``bm``, ``bn``, ``bk``: the block tile, the first of several; so are the threads'."""
+    tiles: tuple[tuple[int, int], ...]
+    """(bm, bn) of all tiles, of which each product's plan takes one."""
     tm: int
     tn: int
     """``tm``, ``tn``: elements of C a thread."""
@@ -41,6 +43,18 @@ class Kernel:
     a multiple of 4 elements, others are packed."""
     in_auto: bool
     """Whether ``"auto"`` may take it."""
+
+    def by_tile(self) -> tuple["Kernel", ...]:
+        """The row once for each of its tiles, by the name that asks for the tile.
+
+        Such a name is ``"split_fp16x3:128x64"``; of a row with one tile, its own.
+        """
+        if len(self.tiles) == 1:
+            return (self,)
+        return tuple(
+            replace(self, name=f"{self.name}:{bm}x{bn}", bm=bm, bn=bn, tiles=((bm, bn),))
+            for bm, bn in self.tiles
+        )
 
     def takes(self, m: int, n: int, k: int) -> bool:
         """Whether the row takes a product of these sizes."""
@@ -119,6 +133,8 @@ class Verdict:
 
     name: str
     family: str
+    tile: tuple[int, int] | None
+    """The tile that its plan has, (bm, bn); None if the row has only one."""
     seconds: float
     """Predicted time, packing included."""
     reason: str
@@ -139,6 +155,8 @@ class Explanation:
         lines = [f"{'kernel':{width}}  {'predicted':>12}  {'error bound':>11}"]
         for v in self.verdicts:
             note = "chosen" if v.name == self.chosen else v.reason or "predicted slower"
+            if v.tile and v.name == self.chosen:
+                note += ", tiles of {} x {}".format(*v.tile)
             could_run = not v.reason or v.reason == "not asked for"
             time = f"{v.seconds * 1e6:.1f} us" if could_run else "-"
             bound = "-" if v.error_bound is None else f"{v.error_bound:.1f}"
@@ -176,7 +194,9 @@ def redone(device: int | torch.device | None = None) -> Redone:
 @cache
 def _rows() -> tuple[Kernel, ...]:
     return tuple(
-        Kernel(**{**row, "devices": tuple(row["devices"])})
+        Kernel(
+            **{**row, "devices": tuple(row["devices"]), "tiles": tuple(map(tuple, row["tiles"]))}
+        )
         for row in json.loads(torch.ops.sgemm._kernels())
     )
 
@@ -200,9 +220,9 @@ def error_bound(k: int, kernel: str = "auto") -> float:
 
     Args:
         k: columns of A, rows of B.
-        kernel: a row's name, a family, or ``"auto"``: then the largest bound counts of the rows
-            that it may take. Where ``"auto"`` takes ``aten``, PyTorch's own kernel, which promises
-            nothing, the result is outside of this bound.
+        kernel: a row's name, alone or with one of its tiles, a family, or ``"auto"``: then the
+            largest bound counts of the rows that it may take. Where ``"auto"`` takes ``aten``,
+            PyTorch's own kernel, which promises nothing, the result is outside of this bound.
 
     Returns:
         The bound in units, 0 for ``k = 0``, where nothing is added up.
@@ -222,7 +242,8 @@ def error_bound(k: int, kernel: str = "auto") -> float:
     asked = [
         row
         for row in rows
-        if kernel in (row.name, row.family) or (kernel == "auto" and row.in_auto)
+        if kernel in (row.name, row.family, *(tile.name for tile in row.by_tile()))
+        or (kernel == "auto" and row.in_auto)
     ]
     if not asked:
         names = dict.fromkeys(["auto", *(row.family for row in rows), *bounds])
@@ -291,7 +312,8 @@ def explain(
         c: the addend, if there is one; broadcasts to the product's shape.
         alpha: factor of the product.
         beta: factor of c; 1 with c and 0 without, unless given.
-        kernel: ``"auto"``, a family, or a row's name.
+        kernel: ``"auto"``, a family, or a row's name, which may have one of its tiles as well:
+            ``"split_fp16x3:128x64"``.
         device: a device to choose for, instead of the tensors' own, which may then be meta
             tensors.
 
@@ -315,4 +337,7 @@ def explain(
     )
     if answer["error"]:
         raise RuntimeError(f"torch_sgemm.explain: argument 'kernel': {answer['error']}")
-    return Explanation(answer["chosen"], tuple(Verdict(**v) for v in answer["verdicts"]))
+    verdicts = (
+        Verdict(**{**v, "tile": v["tile"] and tuple(v["tile"])}) for v in answer["verdicts"]
+    )
+    return Explanation(answer["chosen"], tuple(verdicts))

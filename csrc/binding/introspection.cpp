@@ -26,8 +26,8 @@ struct Planned {
         device(device_of(c)),
         rows(backend(device.type)),
         kernel(*chosen(op, rows.table, p, device, name, a, b).kernel) {
-    if (name != kernel.name) fail(op, "argument 'kernel' is \"" + name + "\"; accepted: a row's name");
-    if (!is_aten(kernel)) plans = sgemm::plans(kernel, p, device);
+    if (!is_named(kernel, name)) fail(op, "argument 'kernel' is \"" + name + "\"; accepted: a row's name");
+    if (!is_aten(kernel)) plans = sgemm::plans(kernel, p, device, name);
   }
 
  private:

@@ -253,13 +253,6 @@ size_t workspace(const Shape& shape, const Problem& p, const SplitPlan& plan) {
   return pieces_at(shape, p, plan) + 4 * plan.m * plan.n;
 }
 
-size_t plane_bytes(int64_t k, int64_t n) { return packed_layout(SplitProduct<Fp16x3>::kShape, k, n).total; }
-
-SplitPlan plan_packed(const Problem& p, const Device& device, size_t limit) {
-  const SplitPlan square = plan(SplitProduct<Fp16x3>::kShape, p, device, limit, true);
-  SplitPlan narrow = plan(NarrowProduct::kShape, p, device, limit, true);
-  narrow.narrow = true;
-  return narrow.seconds < square.seconds ? narrow : square;
-}
+size_t plane_bytes(int64_t k, int64_t n) { return packed_layout(SplitProduct<Fp16x3>::shape(0), k, n).total; }
 
 }  // namespace sgemm::split

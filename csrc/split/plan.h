@@ -41,7 +41,6 @@ struct SplitPlan {
   int cluster;          // blocks that share a tile, each with a part of k
   double seconds;       // predicted
   bool packed_b;        // B's planes are there already
-  bool narrow = false;  // in a NarrowProduct's tiles
 
   // Tiles that are left over when all blocks have had equally many, and the blocks that share each of them; 0 and 1 if
   // none is shared.

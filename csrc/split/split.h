@@ -1,6 +1,9 @@
 // The family's rows: what the table and the dispatch want to know of them.
 #pragma once
+#include <array>
+
 #include "../common/buffers.h"
+#include "../common/fastest.h"
 #include "../gemm.h"
 #include "../kernels.h"
 #include "bound.h"
@@ -8,19 +11,36 @@
 
 namespace sgemm::split {
 
-// With tiles of M x N; FUSED: pass and product in one kernel.
-template <class F, bool FUSED = false, int M = kTile, int N = kTile>
+// The tiles of a row. Half the columns: twice as many tiles for a problem that doesn't fill the GPU, and half as much
+// for the blocks of a cluster to add up. Where pass and product are one kernel (FUSED), for few columns, or few rows.
+template <class F, bool FUSED>
+inline constexpr std::array kTilesOf = {TileSize{kTile, kTile}};
+template <>
+inline constexpr std::array kTilesOf<Fp16x3, false> = {TileSize{kTile, kTile},
+                                                       TileSize{kTile, kTile / 2, "split_fp16x3_narrow"}};
+template <>
+inline constexpr std::array kTilesOf<Fp16x3, true> = {TileSize{kTile, kTile},
+                                                      TileSize{kTile, kTile / 2, "split_fp16x3_fused_narrow"},
+                                                      TileSize{kTile / 2, kTile, "split_fp16x3_fused_flat"}};
+
+template <class F, bool FUSED = false>
 struct SplitProduct {
   using Format = F;
-  static constexpr Shape kShape = {kPairs<F>, kPairs<F> == 1 ? 3 : 6, FUSED, M, N};
+  static constexpr bool kFused = FUSED;
+  static constexpr const auto& kTiles = kTilesOf<F, FUSED>;
+  static constexpr int kTileCount = kTiles.size();
   static constexpr const char* kSource = "split/split_sm90a.cu";
-  static constexpr int BM = M, BN = N, BK = kStep, TM = 2, TN = M * N / 256 / TM;
+  static constexpr int BM = kTile, BN = kTile, BK = kStep, TM = 2, TN = BM * BN / 256 / TM;
   static constexpr int kThreads = 256;  // that hold sums
   static constexpr bool kActivates = true;
   static constexpr Reads kReads = Reads::kAnyStrides;
   static constexpr int kArch = 90;  // wgmma is sm_90a's alone
 
-  static constexpr bool kTakesPlanes = !FUSED && kPairs<F> == 1 && M == kTile && N == kTile;
+  static constexpr bool kTakesPlanes = !FUSED && kPairs<F> == 1;
+
+  static constexpr Shape shape(int tile) {
+    return {kPairs<F>, kPairs<F> == 1 ? 3 : 6, FUSED, kTiles[tile].bm, kTiles[tile].bn};
+  }
 
   static Plan plan(const Problem& p, const Device& device);
   static void each_plan(const Problem& p, const Device& device, const PlanVisitor& visit);
@@ -33,31 +53,26 @@ struct SplitProduct {
   }
 };
 
-using NarrowProduct = SplitProduct<Fp16x3, false, kTile, kTile / 2>;
-
-// With a B that was split before, as pack_b() does it. In square tiles or in narrow ones.
-SplitPlan plan_packed(const Problem& p, const Device& device, size_t limit);
-size_t plane_bytes(int64_t k, int64_t n);
-
-template <class F, bool FUSED, int M, int N>
-Plan SplitProduct<F, FUSED, M, N>::plan(const Problem& p, const Device& device) {
-  const SplitPlan plan = kTakesPlanes && p.b_planes ? plan_packed(p, device, workspace_limit())
-                                                    : split::plan(kShape, p, device, workspace_limit());
-  return {plan.seconds, workspace(plan.narrow ? NarrowProduct::kShape : kShape, p, plan), plan};
+template <class F, bool FUSED>
+Plan SplitProduct<F, FUSED>::plan(const Problem& p, const Device& device) {
+  return fastest<Plan>([&](const auto& visit) {
+    for (int tile = 0; tile < kTileCount; ++tile) {
+      const SplitPlan plan = split::plan(shape(tile), p, device, workspace_limit(), kTakesPlanes && p.b_planes);
+      visit(Plan(plan.seconds, workspace(shape(tile), p, plan), plan, tile));
+    }
+  });
 }
 
-template <class F, bool FUSED, int M, int N>
-void SplitProduct<F, FUSED, M, N>::each_plan(const Problem& p, const Device& device, const PlanVisitor& visit) {
-  const bool packed = kTakesPlanes && p.b_planes;
-  for (const bool narrow : {false, true}) {
-    if (narrow && !packed) break;
-    const Shape& shape = narrow ? NarrowProduct::kShape : kShape;
-    split::each_plan(shape, p, device, workspace_limit(), packed, [&](SplitPlan plan) {
-      plan.narrow = narrow;
-      visit({plan.seconds, workspace(shape, p, plan), plan});
+template <class F, bool FUSED>
+void SplitProduct<F, FUSED>::each_plan(const Problem& p, const Device& device, const PlanVisitor& visit) {
+  for (int tile = 0; tile < kTileCount; ++tile)
+    split::each_plan(shape(tile), p, device, workspace_limit(), kTakesPlanes && p.b_planes, [&](const SplitPlan& plan) {
+      visit({plan.seconds, workspace(shape(tile), p, plan), plan, tile});
     });
-  }
 }
+
+// Bytes of B's planes.
+size_t plane_bytes(int64_t k, int64_t n);
 
 // Only where SGEMM_SM90A is defined.
 void pack_b(const ConstMatrix& b, void* planes, const Context& context);

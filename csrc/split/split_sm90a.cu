@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <tuple>
+#include <utility>
 
 #include "../common/launch_cluster.cuh"
 #include "../common/split_k_reduction.cuh"
@@ -209,18 +210,19 @@ Job make_job(const Shape& shape, const Problem& p, const SplitPlan& plan, char* 
   return job;
 }
 
-template <class Row>
+template <class Row, int TILE>
 void launch_piece(const Problem& p, const SplitPlan& plan, const Context& context) {
   using F = typename Row::Format;
-  using Tile = TileShape<Row::BM, Row::BN>;
-  const Job job = make_job(Row::kShape, p, plan, static_cast<char*>(context.workspace));
+  constexpr Shape kShape = Row::shape(TILE);
+  using Tile = TileShape<kShape.tile_m, kShape.tile_n>;
+  const Job job = make_job(kShape, p, plan, static_cast<char*>(context.workspace));
   const int sms = context.device->sms;
   int cluster = plan.cluster;
   while (cluster > job.steps) cluster /= 2;  // the last piece of k may be short
-  if constexpr (!Row::kShape.fused)
+  if constexpr (!Row::kFused)
     launch_pass<F>(job, true, !plan.packed_b, int64_t{job.work_tiles} * cluster, sms, context.stream);
   with_layouts(job, [&](auto a_along_m, auto b_along_n) {
-    if constexpr (Row::kShape.fused)
+    if constexpr (Row::kFused)
       launch_fused<Tile, a_along_m, b_along_n>(job, sms, cluster, context.stream);
     else
       launch_product<F, Tile, a_along_m, b_along_n>(job, sms, cluster, context.stream);
@@ -228,34 +230,34 @@ void launch_piece(const Problem& p, const SplitPlan& plan, const Context& contex
   if (plan.slices > 1) launch_sum(job.p.d.data, job.p.batch, true, p, context);
 }
 
-template <class Row>
+template <class Row, int TILE>
 void launch_split(const Problem& p, const SplitPlan& plan, const Context& context) {
   const auto run = [&](const Problem& slice) {
     for_each_piece(slice, {plan.m, plan.n, plan.k(), plan.batch},
-                   [&](const Problem& piece) { launch_piece<Row>(piece, plan, context); });
+                   [&](const Problem& piece) { launch_piece<Row, TILE>(piece, plan, context); });
   };
   if (plan.adds_up_in_d(p)) return run(p);
-  char* const sums = static_cast<char*>(context.workspace) + pieces_at(Row::kShape, p, plan);
+  char* const sums = static_cast<char*>(context.workspace) + pieces_at(Row::shape(TILE), p, plan);
   for_each_slice(p, {plan.m, plan.n}, p.k, true, reinterpret_cast<float*>(sums), context, run);
+}
+
+template <class Row, int... TILES>
+void launch_tile(std::integer_sequence<int, TILES...>, const Problem& p, const Plan& plan, const Context& context) {
+  ((plan.tile == TILES ? launch_split<Row, TILES>(p, plan.own<SplitPlan>(), context) : void()), ...);
 }
 
 }  // namespace
 
-template <class F, bool FUSED, int M, int N>
-void SplitProduct<F, FUSED, M, N>::launch(const Problem& p, const Plan& planned, const Context& context) {
-  const auto plan = planned.own<SplitPlan>();
-  const auto launch = plan.narrow ? launch_split<NarrowProduct> : launch_split<SplitProduct>;
-  launch(p, plan, context);
+template <class F, bool FUSED>
+void SplitProduct<F, FUSED>::launch(const Problem& p, const Plan& plan, const Context& context) {
+  launch_tile<SplitProduct>(std::make_integer_sequence<int, kTileCount>(), p, plan, context);
 }
 template void SplitProduct<Bf16x6>::launch(const Problem&, const Plan&, const Context&);
 template void SplitProduct<Fp16x3>::launch(const Problem&, const Plan&, const Context&);
-template void SplitProduct<Fp16x3, false, 128, 64>::launch(const Problem&, const Plan&, const Context&);
 template void SplitProduct<Fp16x3, true>::launch(const Problem&, const Plan&, const Context&);
-template void SplitProduct<Fp16x3, true, 128, 64>::launch(const Problem&, const Plan&, const Context&);
-template void SplitProduct<Fp16x3, true, 64, 128>::launch(const Problem&, const Plan&, const Context&);
 
 void pack_b(const ConstMatrix& b, void* planes, const Context& context) {
-  const PackedLayout at = packed_layout(SplitProduct<Fp16x3>::kShape, b.rows, b.cols);
+  const PackedLayout at = packed_layout(SplitProduct<Fp16x3>::shape(0), b.rows, b.cols);
   Problem p;
   p.n = b.cols;
   p.k = b.rows;
@@ -263,7 +265,7 @@ void pack_b(const ConstMatrix& b, void* planes, const Context& context) {
   p.b = b;
   p.b_planes = planes;
   const SplitPlan plan = {0, p.n, 1, at.slice, at.slices, 1, 0, true};
-  const Job job = make_job(SplitProduct<Fp16x3>::kShape, p, plan, nullptr);
+  const Job job = make_job(SplitProduct<Fp16x3>::shape(0), p, plan, nullptr);
   launch_pass<Fp16x3>(job, false, true, 0, context.device->sms, context.stream);
 }
 

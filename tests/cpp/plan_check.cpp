@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <random>
+#include <vector>
 
 #include "split/plan.h"
 #include "split/split.h"
@@ -23,12 +24,19 @@ namespace {
     }                                                                                                                  \
   } while (0)
 
-constexpr Shape kShapes[] = {SplitProduct<Fp16x3>::kShape,
-                             SplitProduct<Bf16x6>::kShape,
-                             NarrowProduct::kShape,
-                             SplitProduct<Fp16x3, true>::kShape,
-                             SplitProduct<Fp16x3, true, 128, 64>::kShape,
-                             SplitProduct<Fp16x3, true, 64, 128>::kShape};
+// Of each of a row's tiles.
+template <class Row>
+void add_shapes(std::vector<Shape>& shapes) {
+  for (int tile = 0; tile < Row::kTileCount; ++tile) shapes.push_back(Row::shape(tile));
+}
+
+std::vector<Shape> all_shapes() {
+  std::vector<Shape> shapes;
+  add_shapes<SplitProduct<Fp16x3>>(shapes);
+  add_shapes<SplitProduct<Bf16x6>>(shapes);
+  add_shapes<SplitProduct<Fp16x3, true>>(shapes);
+  return shapes;
+}
 
 int64_t tiles_of(const Shape& shape, const Problem& piece, const SplitPlan& plan) {
   return ceil_div(piece.m, shape.tile_m) * ceil_div(piece.n, shape.tile_n) * piece.batch * plan.slices;
@@ -71,6 +79,7 @@ void check(const Shape& shape, const Problem& p, const Device& device, size_t li
 }  // namespace
 
 int main(int, char** argv) {
+  const std::vector<Shape> shapes = all_shapes();
   std::mt19937_64 random(std::strtoull(argv[1], nullptr, 10));
   const auto up_to = [&](int64_t most) { return static_cast<int64_t>(random() % (most + 1)); };
   // Most sizes are small, some are not.
@@ -89,10 +98,11 @@ int main(int, char** argv) {
     Device device = kH200;
     device.sms = kMultiprocessors[up_to(6)];
     const size_t limit = size_t{1} << (12 + up_to(25));
-    for (const Shape& shape : kShapes) check(shape, p, device, limit, false);
+    for (const Shape& shape : shapes) check(shape, p, device, limit, false);
     p.batch = 1;
     p.a.batch = p.b.batch = 0;
-    if (p.k) check(kShapes[0], p, device, limit, true);
+    for (const Shape& shape : shapes)
+      if (p.k && !shape.fused && shape.pairs == 1) check(shape, p, device, limit, true);
   }
   std::puts("all plans hold");
 }

@@ -15,6 +15,7 @@ import torch_sgemm
 from torch_sgemm import Kernel
 
 KERNELS = tuple(torch_sgemm.kernels())
+TILED = tuple(tile for row in KERNELS for tile in row.by_tile())
 DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
 
 # Families whose products and sums are rounded as float32, so that the FFMA bound holds.
@@ -49,18 +50,21 @@ def arch() -> int:
 
 
 def runnable(device: str) -> list[Kernel]:
-    """Rows that tensors on ``device`` can use on this machine."""
-    rows = [row for row in KERNELS if device in row.devices]
+    """Rows that tensors on ``device`` can use on this machine, and those of their tiles."""
+    rows = [row for row in dict.fromkeys((*KERNELS, *TILED)) if device in row.devices]
     return rows if device == "cpu" else [row for row in rows if row.runs_on(arch())]
 
 
 def row_params(
     devices: tuple[str, ...] = ("cpu", "cuda"), keep: Callable[[Kernel], bool] = lambda row: True
 ) -> list:
-    """One parameter set ``(row, device)`` for each row and each device its build can run on."""
+    """One parameter set ``(row, device)`` for each row and each device its build can run on.
+
+    A row that has several tiles is there once for each of them.
+    """
     params = []
     for device in devices:
-        for row in KERNELS:
+        for row in TILED:
             if device not in row.devices or not keep(row):
                 continue
             marks = []
