@@ -2,7 +2,8 @@
 
 A plan is a way to cut a problem up: tile, cluster, slices of k. A row takes the plan that it
 predicts to be the fastest; the record tells what the best one would have been, and how far the
-predictions of all are off. The cost models are fitted to such records. Operands are of uniform(-1,
+predictions of all are off. PyTorch's kernel is there as well, as a row of one plan. The cost models
+are fitted to such records, of other problems than those of ``choice``. Operands are of uniform(-1,
 1) numbers.
 """
 
@@ -10,6 +11,8 @@ from __future__ import annotations
 
 import argparse
 import math
+import random
+from dataclasses import replace
 
 import torch
 
@@ -20,17 +23,24 @@ from benchmarks.measure import geomean, runnable
 from benchmarks.problems import Operands, Pool, Problem, cold_pool, positive
 from benchmarks.session import Session
 from benchmarks.sides import Side
-from benchmarks.timing import compare, quantile
+from benchmarks.timing import Options, compare, quantile
+from benchmarks.worth import ATEN
 
-DEFAULTS = {"rounds": 3, "budget": 0.1, "idle": 0.002}
-FAMILIES = ("ieee", "split")
+DEFAULTS = {"rounds": 3, "budget": 0.1, "idle": 0.001}
+REPLAY = 0.002  # seconds of work, about: there are many plans
+FAMILIES = ("", "ieee", "split")
 WITHIN = 3.0  # plans are measured that are predicted to take up to so many times their row's least
+BEST, OTHERS = 4, 4  # so many of a row: those that are predicted to be fastest, and some drawn
+HOPELESS = 4.0  # rows are left out that are predicted to take so many times the fastest row's time
+SEED_SHIFT = 1000  # to have other problems than choice
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """--count and --kernel."""
     parser.add_argument("--count", type=positive, help=f"problems (default: {COUNT_GPU})")
-    parser.add_argument("--kernel", nargs="+", metavar="NAME", help="these rows only")
+    parser.add_argument(
+        "--kernel", nargs="+", metavar="NAME", help="these rows only (default: auto's)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -40,9 +50,12 @@ def run(args: argparse.Namespace) -> int:
     for name in args.kernel or ():
         if name not in rows:
             raise RuntimeError(f"--kernel {name}: accepted here: {', '.join(rows)}")
-    chosen = [rows[name] for name in args.kernel or rows]
+    if args.kernel:
+        chosen = [rows[name] for name in args.kernel]
+    else:
+        chosen = [row for row in rows.values() if row.in_auto or not session.on_gpu]
     count = args.count or (COUNT_GPU if session.on_gpu else COUNT_CPU)
-    drawn = problems(count, session.seed, 0 if session.on_gpu else CPU_SHIFT)
+    drawn = problems(count, session.seed + SEED_SHIFT, 0 if session.on_gpu else CPU_SHIFT)
     with session.progress(len(drawn)) as step:
         for index, (kind, problem) in enumerate(drawn):
             step(problem.label)
@@ -55,34 +68,48 @@ def run(args: argparse.Namespace) -> int:
 
 
 def measure(session: Session, problem: Problem, rows: list[torch_sgemm.Kernel]) -> list[dict]:
-    """A line a plan of each row that takes the problem."""
+    """A line a plan of each row that takes the problem, but for rows that are hopeless there."""
     pool = cold_pool(problem, session.device, session.seed)
+    first = pool.sets[0]
+    verdicts = {v.name: v for v in torch_sgemm.explain(first.a, first.b).verdicts}
+    taking = [row for row in rows if row.takes(problem.m, problem.n, problem.k)]
+    least = min((verdicts[row.name].seconds for row in taking), default=0.0)
+    options = replace(session.options, replay=REPLAY)
     found: list[dict] = []
-    for row in rows:
-        if row.takes(problem.m, problem.n, problem.k):
-            found += plans_of(session, row.name, pool)
+    for row in taking:
+        seconds = verdicts[row.name].seconds
+        if seconds > HOPELESS * least:
+            continue
+        predicted = torch.ops.sgemm._plans(first.c, first.a, first.b, row.name) or [seconds]
+        chosen = drawn_plans(predicted, random.Random(problem.label))
+        found += plans_of(row.name, {index: predicted[index] for index in chosen}, pool, options)
     return found
 
 
-def plans_of(session: Session, row: str, pool: Pool) -> list[dict]:
-    """The plans of ``row`` that are worth a measurement, and what it takes by its own choice."""
-    first = pool.sets[0]
+def drawn_plans(predicted: list[float], rng: random.Random) -> list[int]:
+    """The plans that are predicted to be the fastest, and some of the others, in order."""
+    near = [i for i, seconds in enumerate(predicted) if seconds <= WITHIN * min(predicted)]
+    near.sort(key=predicted.__getitem__)
+    return sorted(near[:BEST] + rng.sample(near[BEST:], min(OTHERS, len(near[BEST:]))))
+
+
+def plans_of(row: str, predicted: dict[int, float], pool: Pool, options: Options) -> list[dict]:
+    """What plans of ``row`` take, by their index, and what it takes by its own choice."""
+    own_plan = [Side(row, lambda s: torch.ops.sgemm.gemm_(s.c, s.a, s.b, row))]
+    others = [side(row, index) for index in predicted] if row != ATEN else own_plan
     try:
-        predicted = torch.ops.sgemm._plans(first.c, first.a, first.b, row)
-        near = [i for i, seconds in enumerate(predicted) if seconds <= WITHIN * min(predicted)]
-        sides = [own_choice(row), *(side(row, index) for index in near)]
-        own, *timings = compare(sides, pool, session.options)
+        own, *timings = compare(own_plan + others, pool, options)
     except RuntimeError as failure:
         return [{"kernel": row, "failed": str(failure).splitlines()[0], "correct": False}]
     return [
         {
             "kernel": row,
             "plan": index,
-            "predicted_us": 1e6 * predicted[index],
+            "predicted_us": 1e6 * seconds,
             "plan_us": 1e6 * timing.typical,
             "own_choice_us": 1e6 * own.typical,
         }
-        for index, timing in zip(near, timings, strict=True)
+        for (index, seconds), timing in zip(predicted.items(), timings, strict=True)
     ]
 
 
@@ -93,11 +120,6 @@ def side(row: str, index: int) -> Side:
         torch.ops.sgemm._run_plan(s.c, s.a, s.b, row, index)
 
     return Side(f"{row} {index}", product)
-
-
-def own_choice(row: str) -> Side:
-    """The product by the plan that the row takes."""
-    return Side(row, lambda s: torch.ops.sgemm.gemm_(s.c, s.a, s.b, row))
 
 
 def show(found: dict) -> None:

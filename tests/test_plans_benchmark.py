@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -26,9 +27,10 @@ def record_of(tmp_path: Path, *arguments: str) -> list[dict]:
 
 def test_plans_of_tiny_products_on_the_cpu(tmp_path: Path) -> None:
     rows = record_of(tmp_path, "--device", "cpu", "--count", "12")
-    assert {r["kernel"] for r in rows} == {"ieee_tiny"}
-    for problem in {r["problem"] for r in rows}:
-        found = [r for r in rows if r["problem"] == problem]
+    assert {r["kernel"] for r in rows} == {"aten", "ieee_tiny"}
+    tiny = [r for r in rows if r["kernel"] == "ieee_tiny"]
+    for problem in {r["problem"] for r in tiny}:
+        found = [r for r in tiny if r["problem"] == problem]
         assert [r["plan"] for r in found] == sorted({r["plan"] for r in found})
         least = min(r["predicted_us"] for r in found)
         for r in found:
@@ -57,4 +59,12 @@ def test_the_table_tells_what_a_choice_loses() -> None:
 
 def test_rows_that_have_no_plans_are_refused(capsys: pytest.CaptureFixture) -> None:
     assert main(["plans", "--device", "cpu", "--count", "1", "--kernel", "naive_32"]) == 2
-    assert "--kernel naive_32: accepted here: ieee_tiny" in capsys.readouterr().out
+    assert "--kernel naive_32: accepted here: aten, ieee_tiny" in capsys.readouterr().out
+
+
+def test_the_fastest_plans_are_drawn_and_some_others() -> None:
+    predicted = [5.0, 1.0, 9.0, 2.0, 2.5, 1.5, *(2.9 for _ in range(20))]
+    chosen = plans.drawn_plans(predicted, random.Random(0))
+    assert chosen == sorted(chosen) and {1, 3, 4, 5} <= set(chosen)
+    assert len(chosen) == plans.BEST + plans.OTHERS and not {0, 2} & set(chosen)
+    assert plans.drawn_plans([3.0], random.Random(0)) == [0]
