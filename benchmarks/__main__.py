@@ -12,6 +12,7 @@ try:
         accuracy,
         call,
         choice,
+        fit,
         hard,
         ladder,
         models,
@@ -71,10 +72,11 @@ def parser() -> argparse.ArgumentParser:
             "--sustained", action="store_true", help="time each side after 0.5 s of itself"
         )
         sub.set_defaults(run=module.run, **getattr(module, "DEFAULTS", {}))
-    text = about(report)
-    sub = commands.add_parser("report", help=text.splitlines()[0], description=text)
-    report.add_arguments(sub)
-    sub.set_defaults(run=report.run)
+    for name, module in {"fit": fit, "report": report}.items():
+        text = about(module)
+        sub = commands.add_parser(name, help=text.splitlines()[0], description=text)
+        module.add_arguments(sub)
+        sub.set_defaults(run=module.run)
     return top
 
 

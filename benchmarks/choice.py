@@ -70,14 +70,16 @@ KINDS: dict[str, tuple[Sizes, int]] = {  # (m, n, k), and the batch's largest po
 }
 
 
-def problems(count: int, seed: int, shift: int = 0) -> list[tuple[str, Problem]]:
+def problems(
+    count: int, seed: int, shift: int = 0, of_kinds: dict[str, tuple[Sizes, int]] = KINDS
+) -> list[tuple[str, Problem]]:
     """Of each kind in turn, in random layouts; sizes are divided by 2^shift."""
     rng = random.Random(seed)
-    kinds = list(KINDS)
+    kinds = list(of_kinds)
     found: list[tuple[str, Problem]] = []
     while len(found) < count:
         kind = kinds[len(found) % len(kinds)]
-        sizes, batch = KINDS[kind]
+        sizes, batch = of_kinds[kind]
         ops = rng.choice(("NN", "NT", "TN", "TT"))
         m, n, k = (max(1, size >> shift) for size in sizes(rng))
         problem = Problem(m, n, k, ops, max(1, int(2 ** rng.uniform(0, batch)) >> shift))

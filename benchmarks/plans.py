@@ -17,8 +17,8 @@ from dataclasses import replace
 import torch
 
 import torch_sgemm
-from benchmarks import tables
-from benchmarks.choice import COUNT_CPU, COUNT_GPU, CPU_SHIFT, problems
+from benchmarks import choice, tables
+from benchmarks.choice import COUNT_CPU, CPU_SHIFT, Sizes, problems
 from benchmarks.measure import geomean, runnable
 from benchmarks.problems import Operands, Pool, Problem, cold_pool, positive
 from benchmarks.session import Session
@@ -26,6 +26,7 @@ from benchmarks.sides import Side
 from benchmarks.timing import Options, compare, quantile
 from benchmarks.worth import ATEN
 
+COUNT_GPU = 350
 DEFAULTS = {"rounds": 3, "budget": 0.1, "idle": 0.001}
 REPLAY = 0.002  # seconds of work, about: there are many plans
 FAMILIES = ("", "ieee", "split")
@@ -35,12 +36,19 @@ HOPELESS = 4.0  # rows are left out that are predicted to take so many times the
 SEED_SHIFT = 1000  # to have other problems than choice
 
 
+def _vector(rng: random.Random) -> tuple[int, int, int]:
+    """Matrix times vector, and now and then vector times vector."""
+    rows, k = int(2 ** rng.uniform(3, 14)), int(2 ** rng.uniform(3, 14))
+    return rng.choice(((1, rows, k), (rows, 1, k), (1, rows, k), (rows, 1, k), (1, 1, rows * 16)))
+
+
+KINDS: dict[str, tuple[Sizes, int]] = {**choice.KINDS, "vectors": (_vector, 0)}
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """--count and --kernel."""
     parser.add_argument("--count", type=positive, help=f"problems (default: {COUNT_GPU})")
-    parser.add_argument(
-        "--kernel", nargs="+", metavar="NAME", help="these rows only (default: auto's)"
-    )
+    parser.add_argument("--kernel", nargs="+", metavar="NAME", help="these rows only")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -50,17 +58,19 @@ def run(args: argparse.Namespace) -> int:
     for name in args.kernel or ():
         if name not in rows:
             raise RuntimeError(f"--kernel {name}: accepted here: {', '.join(rows)}")
-    if args.kernel:
-        chosen = [rows[name] for name in args.kernel]
-    else:
-        chosen = [row for row in rows.values() if row.in_auto or not session.on_gpu]
+    chosen = [rows[name] for name in args.kernel or rows]
     count = args.count or (COUNT_GPU if session.on_gpu else COUNT_CPU)
-    drawn = problems(count, session.seed + SEED_SHIFT, 0 if session.on_gpu else CPU_SHIFT)
+    shift = 0 if session.on_gpu else CPU_SHIFT
+    drawn = problems(count, session.seed + SEED_SHIFT, shift, KINDS)
+    session.record["problems"] = []
     with session.progress(len(drawn)) as step:
         for index, (kind, problem) in enumerate(drawn):
             step(problem.label)
-            about = {"problem": index, "kind": kind, "label": problem.label} | problem.as_dict()
-            session.record["rows"] += [about | r for r in measure(session, problem, chosen)]
+            about = {"kind": kind, "label": problem.label} | problem.as_dict()
+            session.record["problems"].append(about)
+            session.record["rows"] += [
+                {"problem": index} | r for r in measure(session, problem, chosen)
+            ]
     show(session.record)
     _, status = session.finish()
     session.show_recorded(show)
@@ -82,7 +92,11 @@ def measure(session: Session, problem: Problem, rows: list[torch_sgemm.Kernel]) 
             continue
         predicted = torch.ops.sgemm._plans(first.c, first.a, first.b, row.name) or [seconds]
         chosen = drawn_plans(predicted, random.Random(problem.label))
-        found += plans_of(row.name, {index: predicted[index] for index in chosen}, pool, options)
+        try:
+            found += plans_of(row.name, {i: predicted[i] for i in chosen}, pool, options)
+        except RuntimeError as failure:
+            failed = {"kernel": row.name, "label": problem.label, "correct": False}
+            found.append(failed | {"failed": str(failure).splitlines()[0]})
     return found
 
 
@@ -97,20 +111,22 @@ def plans_of(row: str, predicted: dict[int, float], pool: Pool, options: Options
     """What plans of ``row`` take, by their index, and what it takes by its own choice."""
     own_plan = [Side(row, lambda s: torch.ops.sgemm.gemm_(s.c, s.a, s.b, row))]
     others = [side(row, index) for index in predicted] if row != ATEN else own_plan
-    try:
-        own, *timings = compare(own_plan + others, pool, options)
-    except RuntimeError as failure:
-        return [{"kernel": row, "failed": str(failure).splitlines()[0], "correct": False}]
+    own, *timings = compare(own_plan + others, pool, options)
     return [
         {
             "kernel": row,
             "plan": index,
-            "predicted_us": 1e6 * seconds,
-            "plan_us": 1e6 * timing.typical,
-            "own_choice_us": 1e6 * own.typical,
+            "predicted_us": rounded(1e6 * seconds),
+            "plan_us": rounded(1e6 * timing.typical),
+            "own_choice_us": rounded(1e6 * own.typical),
         }
         for (index, seconds), timing in zip(predicted.items(), timings, strict=True)
     ]
+
+
+def rounded(us: float) -> float:
+    """To five digits: there are many."""
+    return float(f"{us:.5g}")
 
 
 def side(row: str, index: int) -> Side:

@@ -5,11 +5,10 @@
 #include <mutex>
 
 #include "common/launch.h"
+#include "models/models.h"
 
 namespace sgemm {
 namespace {
-
-constexpr double kReachableBandwidth = 0.88;  // of the nominal one, by a copy on an H200
 
 // Compiled for the same architectures as all kernels but those of sm_90a alone.
 __global__ void compiled() {}
@@ -51,7 +50,7 @@ Device query(int index) {
   device.code_arch = code_arch(index);
   device.clock_ghz = attribute(cudaDevAttrClockRate) * 1e-6;  // from kHz
   const double bytes_a_clock = 2.0 * attribute(cudaDevAttrGlobalMemoryBusWidth) / 8;
-  device.bandwidth_gbs = kReachableBandwidth * bytes_a_clock * attribute(cudaDevAttrMemoryClockRate) * 1e-6;
+  device.bandwidth_gbs = models().choice.reachable * bytes_a_clock * attribute(cudaDevAttrMemoryClockRate) * 1e-6;
   device.l2_mb = attribute(cudaDevAttrL2CacheSize) / 1048576.0;
   // Devices, parts of them and emulations may not tell.
   if (device.clock_ghz <= 0) device.clock_ghz = kH200.clock_ghz;

@@ -8,13 +8,12 @@
 #include "aten.h"
 #include "common/fastest.h"
 #include "common/views.h"
+#include "models/models.h"
 
 namespace sgemm {
 namespace {
 
-constexpr double kLaunchSeconds = 3e-6;
-constexpr int kThreadsToFill = 512;    // an SM needs about as many to reach a row's measured efficiency
-constexpr double kScatteredReads = 2;  // a row that reads element by element, along the wrong dimension
+constexpr int kThreadsToFill = 512;  // an SM needs about as many to reach a row's measured efficiency
 
 double ffma_peak(const Device& device) { return device.sms * 128 * 2 * device.clock_ghz * 1e9; }
 
@@ -35,7 +34,7 @@ double copying_seconds(const Kernel& kernel, const Problem& p, const Device& dev
   };
   double seconds = 0;
   for (int64_t count : {elements(p.a, packed.floats_a), elements(p.b, packed.floats_b)})
-    if (count) seconds += kLaunchSeconds + 8.0 * count / (device.bandwidth_gbs * 1e9);
+    if (count) seconds += models().choice.launch + 8.0 * count / (device.bandwidth_gbs * 1e9);
   return seconds;
 }
 
@@ -47,16 +46,16 @@ double row_seconds(const Kernel& kernel, const Problem& p, const Device& device)
   const double tile_flops = 2.0 * kernel.bm * kernel.bn * kernel.bk * ceil_div(p.k, kernel.bk);
   double compute = busiest * tile_flops * device.sms / (ffma_peak(device) * kernel.efficiency * fill);
   if (kernel.reads == Reads::kAnyStrides) {
-    if (p.a.col != 1) compute *= kScatteredReads;
-    if (p.b.col != 1) compute *= kScatteredReads;
+    if (p.a.col != 1) compute *= models().choice.scattered;
+    if (p.b.col != 1) compute *= models().choice.scattered;
   }
-  return kLaunchSeconds + std::max(compute, bytes(p) / (device.bandwidth_gbs * 1e9));
+  return models().choice.launch + std::max(compute, bytes(p) / (device.bandwidth_gbs * 1e9));
 }
 
 // PyTorch's kernel is followed by a pass over D as well.
 double activation_seconds(const Kernel& kernel, const Problem& p, const Device& device) {
   if (p.activation == Activation::kNone || kernel.activates) return 0;
-  return kLaunchSeconds + 8.0 * p.batch * p.m * p.n / (device.bandwidth_gbs * 1e9);
+  return models().choice.launch + 8.0 * p.batch * p.m * p.n / (device.bandwidth_gbs * 1e9);
 }
 
 std::string name_of_tile(const Kernel& kernel, int tile) {
@@ -183,7 +182,8 @@ bool runs_on(const Kernel& kernel, const Device& device) { return !cannot_run(ke
 Verdict judge(const Kernel& kernel, const Problem& p, const Device& device, const std::string& request) {
   const Device& model = model_of(device);
   const Plan plan = planned(kernel, p, model, request);
-  return {&kernel, plan, plan.seconds + copying_seconds(kernel, p, model) + activation_seconds(kernel, p, model),
+  const double product = plan.seconds * (is_aten(kernel) ? models().choice.caution : 1);
+  return {&kernel, plan, product + copying_seconds(kernel, p, model) + activation_seconds(kernel, p, model),
           unusable(kernel, p, device, request)};
 }
 

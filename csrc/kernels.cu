@@ -24,6 +24,7 @@
 #include "ladder/10_thread_tile_2d_vector.cuh"
 #include "ladder/11_double_buffer.cuh"
 #include "ladder/12_register_buffer.cuh"
+#include "models/fitted.h"
 #include "split/split.h"
 #include "split/tall.h"
 
@@ -45,11 +46,11 @@ constexpr auto launch_of() -> void (*)(const Problem&, const Plan&, const Contex
   return [](const Problem& p, const Plan&, const Context& context) { T::launch(p, context); };
 }
 
-// `efficiency` is the share of the FFMA peak that the row reached at 4096 x 4096 x 4096 on an H200.
+// A row of one kernel.
 template <class T>
-constexpr Kernel row(const char* name, const char* family, double efficiency) {
-  return {name,  family,      T::kIdea,  T::kSource, T::BM,    T::BN,      T::BK,         T::TM,
-          T::TN, T::kThreads, T::kReads, kMinArch,   kAnyArch, efficiency, launch_of<T>()};
+constexpr Kernel row(const char* name, const char* family) {
+  return {name,      family,   T::kIdea, T::kSource,       T::BM,         T::BN, T::BK, T::TM, T::TN, T::kThreads,
+          T::kReads, kMinArch, kAnyArch, rung_share(name), launch_of<T>()};
 }
 
 // Rows of several launches, with a cost model of their own.
@@ -117,41 +118,41 @@ constexpr Kernel product_row(const char* name, const char* idea) {
 
 const Kernel kTable[] = {
     kAten,
-    row<TripleLoop>("triple_loop", "reference", 0.001),
-    row<Naive<32>>("naive_32", "ladder", 0.007),
-    row<Coalesced<8>>("coalesced_8", "ladder", 0.047),
-    row<Coalesced<16>>("coalesced_16", "ladder", 0.047),
-    row<Coalesced<32>>("coalesced_32", "ladder", 0.045),
-    row<SharedTile<8>>("shared_tile_8", "ladder", 0.063),
-    row<SharedTile<16>>("shared_tile_16", "ladder", 0.086),
-    row<SharedTile<32>>("shared_tile_32", "ladder", 0.092),
-    row<PaddedTile<32, 0>>("transposed_tile_32", "ladder", 0.007),
-    row<PaddedTile<32, 1>>("padded_tile_32", "ladder", 0.066),
-    row<UnrolledTile<16>>("unrolled_tile_16", "ladder", 0.117),
-    row<UnrolledTile<32>>("unrolled_tile_32", "ladder", 0.117),
-    row<ManyOutputs<32, 32, 32, 1, 1, 32>>("rows_per_thread_1", "ladder", 0.113),
-    row<ManyOutputs<32, 32, 32, 2, 1, 32>>("rows_per_thread_2", "ladder", 0.182),
-    row<ManyOutputs<32, 32, 32, 4, 1, 32>>("rows_per_thread_4", "ladder", 0.247),
-    row<ManyOutputs<32, 32, 32, 8, 1, 32>>("rows_per_thread_8", "ladder", 0.284),
-    row<ManyOutputs<32, 32, 32, 16, 1, 32>>("rows_per_thread_16", "ladder", 0.232),
-    row<ManyOutputs<32, 32, 32, 32, 1, 32>>("rows_per_thread_32", "ladder", 0.116),
-    row<ManyOutputs<16, 32, 32, 1, 2, 1>>("cols_per_thread_2", "ladder", 0.098),
-    row<ManyOutputs<16, 32, 32, 1, 2, 32>>("cols_per_thread_2_unrolled", "ladder", 0.144),
-    row<ThreadTile1d<64, 64, 8, 8>>("thread_tile_1d", "ladder", 0.210),
-    row<VectorPrefetch<32>>("vector_prefetch", "ladder", 0.153),
-    row<ThreadTile2d<64, 64, 16, 4, 4>>("thread_tile_2d_64", "ladder", 0.245),
-    row<ThreadTile2d<128, 128, 8, 8, 8>>("thread_tile_2d_128", "ladder", 0.358),
-    row<ThreadTile2dVector<128, 128, 8, 8, 8>>("thread_tile_2d_vector", "ladder", 0.490),
-    row<DoubleBuffer<1>>("double_buffer", "ladder", 0.572),
-    row<DoubleBuffer<4>>("double_buffer_unroll4", "ladder", 0.648),
-    row<RegisterBuffer<64, 64, 16, 4, 4>>("register_buffer_64x64x16_4x4", "ladder", 0.454),
-    row<RegisterBuffer<64, 64, 32, 4, 4>>("register_buffer_64x64x32_4x4", "ladder", 0.413),
-    row<RegisterBuffer<64, 64, 4, 8, 8>>("register_buffer_64x64x4_8x8", "ladder", 0.494),
-    row<RegisterBuffer<64, 64, 8, 8, 8>>("register_buffer_64x64x8_8x8", "ladder", 0.635),
-    row<RegisterBuffer<64, 64, 16, 8, 8>>("register_buffer_64x64x16_8x8", "ladder", 0.639),
-    row<RegisterBuffer<64, 64, 32, 8, 8>>("register_buffer_64x64x32_8x8", "ladder", 0.509),
-    row<RegisterBuffer<128, 128, 16, 8, 8>>("register_buffer_128x128x16_8x8", "ladder", 0.675),
-    row<RegisterBuffer<128, 128, 8, 8, 8>>("register_buffer_128x128x8_8x8", "ladder", 0.568),
+    row<TripleLoop>("triple_loop", "reference"),
+    row<Naive<32>>("naive_32", "ladder"),
+    row<Coalesced<8>>("coalesced_8", "ladder"),
+    row<Coalesced<16>>("coalesced_16", "ladder"),
+    row<Coalesced<32>>("coalesced_32", "ladder"),
+    row<SharedTile<8>>("shared_tile_8", "ladder"),
+    row<SharedTile<16>>("shared_tile_16", "ladder"),
+    row<SharedTile<32>>("shared_tile_32", "ladder"),
+    row<PaddedTile<32, 0>>("transposed_tile_32", "ladder"),
+    row<PaddedTile<32, 1>>("padded_tile_32", "ladder"),
+    row<UnrolledTile<16>>("unrolled_tile_16", "ladder"),
+    row<UnrolledTile<32>>("unrolled_tile_32", "ladder"),
+    row<ManyOutputs<32, 32, 32, 1, 1, 32>>("rows_per_thread_1", "ladder"),
+    row<ManyOutputs<32, 32, 32, 2, 1, 32>>("rows_per_thread_2", "ladder"),
+    row<ManyOutputs<32, 32, 32, 4, 1, 32>>("rows_per_thread_4", "ladder"),
+    row<ManyOutputs<32, 32, 32, 8, 1, 32>>("rows_per_thread_8", "ladder"),
+    row<ManyOutputs<32, 32, 32, 16, 1, 32>>("rows_per_thread_16", "ladder"),
+    row<ManyOutputs<32, 32, 32, 32, 1, 32>>("rows_per_thread_32", "ladder"),
+    row<ManyOutputs<16, 32, 32, 1, 2, 1>>("cols_per_thread_2", "ladder"),
+    row<ManyOutputs<16, 32, 32, 1, 2, 32>>("cols_per_thread_2_unrolled", "ladder"),
+    row<ThreadTile1d<64, 64, 8, 8>>("thread_tile_1d", "ladder"),
+    row<VectorPrefetch<32>>("vector_prefetch", "ladder"),
+    row<ThreadTile2d<64, 64, 16, 4, 4>>("thread_tile_2d_64", "ladder"),
+    row<ThreadTile2d<128, 128, 8, 8, 8>>("thread_tile_2d_128", "ladder"),
+    row<ThreadTile2dVector<128, 128, 8, 8, 8>>("thread_tile_2d_vector", "ladder"),
+    row<DoubleBuffer<1>>("double_buffer", "ladder"),
+    row<DoubleBuffer<4>>("double_buffer_unroll4", "ladder"),
+    row<RegisterBuffer<64, 64, 16, 4, 4>>("register_buffer_64x64x16_4x4", "ladder"),
+    row<RegisterBuffer<64, 64, 32, 4, 4>>("register_buffer_64x64x32_4x4", "ladder"),
+    row<RegisterBuffer<64, 64, 4, 8, 8>>("register_buffer_64x64x4_8x8", "ladder"),
+    row<RegisterBuffer<64, 64, 8, 8, 8>>("register_buffer_64x64x8_8x8", "ladder"),
+    row<RegisterBuffer<64, 64, 16, 8, 8>>("register_buffer_64x64x16_8x8", "ladder"),
+    row<RegisterBuffer<64, 64, 32, 8, 8>>("register_buffer_64x64x32_8x8", "ladder"),
+    row<RegisterBuffer<128, 128, 16, 8, 8>>("register_buffer_128x128x16_8x8", "ladder"),
+    row<RegisterBuffer<128, 128, 8, 8, 8>>("register_buffer_128x128x8_8x8", "ladder"),
     planned_row<Large>("ieee_large", "ieee", Large::kIdea, Large::kArch, Large::kArch, SGEMM_ON_HOPPER(Large::launch)),
     ieee_row<Skinny>("ieee_skinny"),
     ieee_row<Small>("ieee_small"),

@@ -1,11 +1,14 @@
 // What torch_sgemm/table.py, tests and benchmarks ask: the table, choices, plans, devices, the guard's counts.
 #include <torch/csrc/stable/accelerator.h>
 
+#include <algorithm>
+#include <cstring>
 #include <stdexcept>
 #include <vector>
 
 #include "../describe.h"
 #include "../dispatch.h"
+#include "../models/models.h"
 #include "checks.h"
 #include "product.h"
 
@@ -82,24 +85,60 @@ std::vector<int64_t> redone(int64_t index) {
   return {static_cast<int64_t>(counts.elements), static_cast<int64_t>(counts.tiles)};
 }
 
-// problem: {m, n, k, batch, then for a and for b: row, column and batch stride and the address modulo 16}
+// problem: {m, n, k, batch, then for a and for b: row, column and batch stride and the address modulo 16}; D is new
+Problem problem_of(const char* op, const std::vector<int64_t>& numbers, double alpha, double beta) {
+  if (numbers.size() != 12) fail(op, "12 numbers of the problem are accepted");
+  Problem p;
+  p.m = numbers[0];
+  p.n = numbers[1];
+  p.k = numbers[2];
+  p.batch = numbers[3];
+  p.alpha = check_factor(op, "alpha", alpha);
+  p.beta = check_factor(op, "beta", beta);
+  p.a = {reinterpret_cast<const float*>(numbers[7]), p.m, p.k, numbers[4], numbers[5], numbers[6]};
+  p.b = {reinterpret_cast<const float*>(numbers[11]), p.k, p.n, numbers[8], numbers[9], numbers[10]};
+  p.d = {nullptr, p.m, p.n, p.n, 1, p.m * p.n};
+  return p;
+}
+
+Device device_of(const char* op, const std::vector<int64_t>& numbers) {
+  if (numbers.size() != 7) fail(op, "7 numbers of the device are accepted");
+  const DeviceType type = numbers[0] ? DeviceType::kCuda : DeviceType::kCpu;
+  return {
+      type,           int(numbers[1]), int(numbers[2]), numbers[3] * 1e-6, numbers[4] * 1e-3, numbers[5] / 1048576.0,
+      int(numbers[6])};
+}
+
 std::string explain(std::vector<int64_t> problem, double alpha, double beta, std::vector<int64_t> device,
                     const std::string& kernel) {
-  if (problem.size() != 12 || device.size() != 7)
-    fail("_explain", "12 numbers of the problem and 7 of the device are accepted");
-  Problem p;
-  p.m = problem[0];
-  p.n = problem[1];
-  p.k = problem[2];
-  p.batch = problem[3];
-  p.alpha = check_factor("_explain", "alpha", alpha);
-  p.beta = check_factor("_explain", "beta", beta);
-  p.a = {reinterpret_cast<const float*>(problem[7]), p.m, p.k, problem[4], problem[5], problem[6]};
-  p.b = {reinterpret_cast<const float*>(problem[11]), p.k, p.n, problem[8], problem[9], problem[10]};
-  const DeviceType type = device[0] ? DeviceType::kCuda : DeviceType::kCpu;
-  const Device d = {
-      type, int(device[1]), int(device[2]), device[3] * 1e-6, device[4] * 1e-3, device[5] / 1048576.0, int(device[6])};
-  return describe_choice(backend(type).table, p, d, kernel);
+  const Device d = device_of("_explain", device);
+  return describe_choice(backend(d.type).table, problem_of("_explain", problem, alpha, beta), d, kernel);
+}
+
+// The predicted times of all plans of a row, in seconds, in the order of _plans.
+std::vector<double> predictions(std::vector<int64_t> problem, std::vector<int64_t> device, const std::string& kernel) {
+  constexpr const char* op = "_predictions";
+  const Device d = device_of(op, device);
+  const Problem p = problem_of(op, problem, 1, 0);
+  std::vector<double> seconds;
+  for (const Kernel& row : backend(d.type).table)
+    if (kernel == row.name)
+      for (const Plan& plan : sgemm::plans(row, p, d, kernel)) seconds.push_back(plan.seconds);
+  return seconds;
+}
+
+// What predictions are made of, in the order of models/models.h.
+std::vector<double> model_quantities() {
+  std::vector<double> all(kQuantities);
+  std::memcpy(all.data(), &models(), sizeof(Models));
+  return all;
+}
+
+void set_model_quantities(std::vector<double> all) {
+  if (all.size() != kQuantities) fail("_set_models", std::to_string(kQuantities) + " numbers are accepted");
+  double quantities[kQuantities];
+  std::copy(all.begin(), all.end(), quantities);
+  set_models(quantities);
 }
 
 void register_plans(torch::stable::detail::StableLibrary& m) {
@@ -116,6 +155,9 @@ STABLE_TORCH_LIBRARY_FRAGMENT(sgemm, m) {
   m.def("_device(int index) -> int[]");
   m.def("_redone(int index) -> int[]");
   m.def("_explain(int[] problem, float alpha, float beta, int[] device, str kernel) -> str");
+  m.def("_predictions(int[] problem, int[] device, str kernel) -> float[]");
+  m.def("_models() -> float[]");
+  m.def("_set_models(float[] quantities) -> ()");
   m.def("_plans(Tensor c, Tensor a, Tensor b, str kernel, *, float alpha=1, float beta=0) -> float[]");
   m.def("_run_plan(Tensor(a!) c, Tensor a, Tensor b, str kernel, int index, *, float alpha=1, float beta=0) -> ()");
 }
@@ -130,4 +172,7 @@ STABLE_TORCH_LIBRARY_IMPL(sgemm, CompositeExplicitAutograd, m) {
   m.impl("_device", TORCH_BOX(&sgemm::device));
   m.impl("_redone", TORCH_BOX(&sgemm::redone));
   m.impl("_explain", TORCH_BOX(&sgemm::explain));
+  m.impl("_predictions", TORCH_BOX(&sgemm::predictions));
+  m.impl("_models", TORCH_BOX(&sgemm::model_quantities));
+  m.impl("_set_models", TORCH_BOX(&sgemm::set_model_quantities));
 }

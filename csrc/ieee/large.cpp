@@ -7,30 +7,23 @@
 #include "../common/buffers.h"
 #include "../common/clusters.h"
 #include "../common/fastest.h"
+#include "../models/models.h"
 
 namespace sgemm::ieee {
 namespace {
 
-// Measured on an H200.
-constexpr double kLaunchSeconds = 2.5e-6, kCopySeconds = 2e-6, kCopyBandwidth = 0.7;
-constexpr double kFfmaShare = 0.87;                              // of the peak, between a tile's begin and its end
-constexpr double kTileSeconds = 4e-6, kElementsSeconds = 13e-6;  // to begin, and to store; more, one by one
-constexpr double kExchangeSeconds = 2e-6;                       // the same in clusters, whose lanes exchange their sums
-constexpr double kClusterSeconds[] = {0, 0, 1e-6, 2e-6, 3e-6};  // more for a cluster of so many blocks
-constexpr double kShareSeconds = 14e-6, kPartSeconds = 1.5e-6;  // to share tiles, and for each part of one
-constexpr double kSumSeconds = 4e-6;                            // to add up slices: a launch more
-constexpr int64_t kLeastShare = 6;                              // steps of k that a block is worth being asked for
+constexpr int64_t kLeastShare = 6;  // steps of k that a block is worth being asked for
 
 int64_t tiles_of(const Problem& p, int rows) { return ceil_div(p.m, rows) * ceil_div(p.n, Large::BN) * p.batch; }
 
 double step_seconds(int rows, const Device& device) {
-  return 2.0 * rows * Large::BN * Large::BK / (256 * device.clock_ghz * 1e9 * kFfmaShare);
+  return 2.0 * rows * Large::BN * Large::BK / (256 * device.clock_ghz * 1e9 * models().large.ffma);
 }
 
 // Calls `visit` with every plan without clusters; what comes before the product is left out.
 template <class Visit>
 void visit_tiles(const Problem& p, bool quads, const Device& device, const Visit& visit) {
-  const double ends = kTileSeconds + (quads ? 0 : kElementsSeconds);
+  const double ends = models().large.tile + (quads ? 0 : models().large.elements);
   const int64_t tiles = tiles_of(p, Large::BM), steps = ceil_div(p.k, Large::BK), over = tiles % device.sms;
   const double step = step_seconds(Large::BM, device), tile = steps * step + ends;
   LargePlan plan = {};
@@ -46,8 +39,8 @@ void visit_tiles(const Problem& p, bool quads, const Device& device, const Visit
   plan.left = over;
   plan.sharing = static_cast<int>(sharing);
   plan.blocks = plan.whole ? device.sms : plan.sharing;
-  plan.seconds = tiles / device.sms * tile + ceil_div(over * steps, sharing) * step + ends + kShareSeconds +
-                 ceil_div(sharing, over) * kPartSeconds;
+  plan.seconds = tiles / device.sms * tile + ceil_div(over * steps, sharing) * step + ends + models().large.share +
+                 ceil_div(sharing, over) * models().large.part;
   visit(plan);
 }
 
@@ -55,7 +48,7 @@ void visit_tiles(const Problem& p, bool quads, const Device& device, const Visit
 template <class Visit>
 void visit_clusters(const Problem& p, bool quads, const Device& device, const Visit& visit) {
   constexpr int kRows = Large::BM / 2;
-  const double ends = kTileSeconds + (quads ? 0 : kExchangeSeconds);
+  const double ends = models().large.tile + (quads ? 0 : models().large.exchange);
   const int64_t tiles = tiles_of(p, kRows), steps = ceil_div(p.k, Large::BK);
   const double result = 4.0 * p.m * p.n / (device.bandwidth_gbs * 1e9);
   const int64_t most = p.batch == 1 ? std::min(device.sms / std::max<int64_t>(1, tiles), steps) : 1;
@@ -63,8 +56,9 @@ void visit_clusters(const Problem& p, bool quads, const Device& device, const Vi
     for (int cluster = 1; cluster <= 4; ++cluster) {
       const int64_t blocks = tiles * slices * cluster, parts = slices * cluster;
       if (steps < parts || (cluster > 1 && tiles * slices > clusters_at_once(device.sms, cluster))) continue;
-      const double tile = ceil_div(steps, parts) * step_seconds(kRows, device) + ends + kClusterSeconds[cluster];
-      const double sum = slices == 1 ? 0 : kSumSeconds + (slices + 1) * result;
+      const double tile =
+          ceil_div(steps, parts) * step_seconds(kRows, device) + ends + (cluster - 1) * models().large.cluster;
+      const double sum = slices == 1 ? 0 : models().large.sum + (slices + 1) * result;
       LargePlan plan = {};
       plan.cluster = cluster;
       plan.slices = static_cast<int>(slices);
@@ -87,10 +81,11 @@ LargePlan whole(LargePlan plan, const Problem& p, const Device& device) {
   plan.pack_a = p.k > 0 && !can_be_mapped(transposed(p.a), matrices(p.a, p.batch));
   plan.pack_b = p.k > 0 && !can_be_mapped(p.b, matrices(p.b, p.batch));
   const double bandwidth = device.bandwidth_gbs * 1e9;
-  plan.seconds = std::max(plan.seconds, bytes(p) / bandwidth) + kLaunchSeconds;
+  plan.seconds = std::max(plan.seconds, bytes(p) / bandwidth) + models().large.launch;
   for (const auto& [copied, x] : {std::pair{plan.pack_a, &p.a}, std::pair{plan.pack_b, &p.b}})
     if (copied)
-      plan.seconds += kCopySeconds + 8.0 * x->rows * x->cols * matrices(*x, p.batch) / (kCopyBandwidth * bandwidth);
+      plan.seconds += models().large.copy +
+                      8.0 * x->rows * x->cols * matrices(*x, p.batch) / (models().large.copy_bandwidth * bandwidth);
   return plan;
 }
 
@@ -130,7 +125,8 @@ Plan Large::plan(const Problem& p, const Device& device) {
     seconds += plan.seconds;
     most = std::max(most, large_layout(piece, plan).total);
   });
-  return {std::max(seconds, kLaunchSeconds), large_slices_bytes(p) + most, plan};  // where there is nothing to compute
+  return {std::max(seconds, models().large.launch), large_slices_bytes(p) + most,
+          plan};  // where there is nothing to compute
 }
 
 // Of a problem of one piece.

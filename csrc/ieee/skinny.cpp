@@ -3,25 +3,14 @@
 #include <algorithm>
 
 #include "../common/views.h"
+#include "../models/models.h"
 #include "bound.h"
 
 namespace sgemm::ieee {
 namespace {
 
-// Measured on an H200.
-constexpr double kLaunchSeconds = 2.2e-6;
-constexpr double kBlockSeconds = 3.2e-6;  // to fill the pipeline, to add up and to store
-constexpr double kNextSeconds = 5.5e-6;   // the same for blocks that wait for others to end
-constexpr double kSumSeconds = 3.4e-6;    // one launch more
-// Shares of a copy's bandwidth, along k and along m, there for up to 8 columns and for 16.
-constexpr double kReadAlongK = 0.93, kReadAlongM = 0.9, kReadAlongM16 = 0.475;
-// Shares of the FFMA peak, where columns fill the width: A along k and B too, or B along n, beyond the width; A along
-// m.
-constexpr double kFfmaAlongK = 0.35, kFfmaAcrossB = 0.21, kFfmaAcrossWideB = 0.225, kFfmaAlongM = 0.29;
-constexpr double kBlockBandwidth = 42e9;  // that a block reads with, when it is alone
-constexpr double kScattered = 1.43;       // elements that are not read 16 bytes at a time
-constexpr int64_t kResident = 2;          // blocks per SM
-constexpr int64_t kShortestPart = 256;    // of k, of a block
+constexpr int64_t kResident = 2;        // blocks per SM
+constexpr int64_t kShortestPart = 256;  // of k, of a block
 
 }  // namespace
 
@@ -53,17 +42,18 @@ SkinnyPlan skinny_plan(const Problem& problem, const Device& device) {
   const double bandwidth = device.bandwidth_gbs * 1e9, peak = device.sms * 256.0 * device.clock_ghz * 1e9;
   const int64_t across = plan.along_k ? p.a.row : p.a.col;
   const bool quads = (plan.along_k ? p.a.col : p.a.row) == 1 && across % 4 == 0;
-  const double share = plan.along_k ? kReadAlongK : plan.width <= 8 ? kReadAlongM : kReadAlongM16;
+  const SkinnyModel& model = models().skinny;
+  const double share = plan.along_k ? model.read_along_k : plan.width <= 8 ? model.read_along_m : model.read_along_m_16;
   const double part_k = plan.slice / double(plan.cluster), part = plan.rows * plan.width * part_k;
-  const double alone = plan.rows * part_k * 4 / kBlockBandwidth;
+  const double alone = plan.rows * part_k * 4 / model.block_bandwidth;
   const double read = std::max(alone, (double(p.m) * tiles_n + p.n) * p.k * p.batch * 4 / (share * bandwidth));
-  const double across_b = tiles_n > 1 ? kFfmaAcrossWideB : kFfmaAcrossB;
-  const double ffma = !plan.along_k ? kFfmaAlongM : p.b.row == 1 ? kFfmaAlongK : across_b;
+  const double across_b = tiles_n > 1 ? model.ffma_across_wide_b : model.ffma_across_b;
+  const double ffma = !plan.along_k ? model.ffma_along_m : p.b.row == 1 ? model.ffma_along_k : across_b;
   const double compute = waves * kResident * part * 2 * device.sms / (ffma * peak);
   const double result = double(p.m) * p.n * p.batch * 4 / bandwidth;
-  const double sum = plan.slices > 1 ? kSumSeconds + result * (plan.slices + 1) : 0;
-  const double blocks = kBlockSeconds + std::max<int64_t>(0, waves - 1) * kNextSeconds;  // no wave: nothing to do
-  plan.seconds = kLaunchSeconds + blocks + std::max(compute, read) * (quads ? 1 : kScattered) + result + sum;
+  const double sum = plan.slices > 1 ? model.sum + result * (plan.slices + 1) : 0;
+  const double later = std::max<int64_t>(0, waves - 1) * model.wave;  // no wave: nothing to do
+  plan.seconds = model.fixed + later + std::max(compute, read) * (quads ? 1 : model.scattered) + result + sum;
   return plan;
 }
 

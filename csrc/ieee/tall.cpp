@@ -4,33 +4,14 @@
 
 #include "../common/fastest.h"
 #include "../common/views.h"
+#include "../models/models.h"
 #include "bound.h"
 
 namespace sgemm::ieee {
 namespace {
 
+constexpr int kSectorFloats = 8;                                 // what memory is written in
 constexpr int kSharedBytes = 227 * 1024, kReservedBytes = 1024;  // of an SM, and more for each block
-
-// Measured on an H200, over 3,700 problems in all tiles and 8,000 in one.
-constexpr double kFixedSeconds = 1.65e-6;  // from the launch to the first row, and from the last one to memory
-constexpr double kAllSeconds = 0.5e-6;     // more where all SMs begin, in whatever tiles
-constexpr double kLaterStep = 0.2e-6;      // until a row's next step is there
-constexpr double kPanelSeconds = 14e-9;    // for each of k and of a thread's columns: B, before anything is multiplied
-// Times of an SM for each tile of a warp, for four of its k, and for a step of rows that lie along k.
-constexpr double kTileSeconds[] = {10e-9, 26e-9, 80e-9, 151e-9}, kFourSeconds[] = {3.9e-9, 2.3e-9, 4.4e-9, 11.7e-9};
-constexpr double kStepAlongK = 25e-9;
-// Times of a lone warp for four of k: of a tile without columns, and more for each of a thread's columns.
-constexpr double kFourOfNone = 15e-9, kFourOfColumn = 1.8e-9;
-constexpr double kSumSeconds = 2.8e-6;    // to add up pieces of k apart
-constexpr double kWaveSeconds = 1.25e-6;  // until the next blocks multiply where others have ended
-// More where elements are read one by one: for each step of an SM's tiles and of a warp; for each tile and
-// column of a thread, by how they are stored, in the order of TallStores.
-constexpr double kSinglesOfTile = 31e-9, kSinglesOfWarp = 275e-9;
-constexpr double kStored[] = {150e-9, 34e-9, 20e-9, 0, 0};
-constexpr double kBandwidth = 0.89, kCacheBandwidth = 1.8;  // of a copy's: for what is read once, and once more
-// For D's rows where panels share them, and where they are stored sector by sector in parts.
-constexpr double kBytesOfPart = 14.5, kBytesOfCutPart = 29;
-static_assert(sizeof kTileSeconds / sizeof(double) == kTallCount);
 
 struct Place {
   bool along_k;           // A's neighbours
@@ -40,26 +21,29 @@ struct Place {
 };
 
 double seconds(int index, const Problem& p, const Place& place, const Device& device) {
+  const TallModel& model = models().tall;
   const TallTile& tile = kTallTiles[index];
   const int64_t tiles_m = ceil_div(p.m, TallTile::rows()), tiles_n = ceil_div(p.n, tile.cols());
   const int64_t turns = ceil_div(tiles_m, place.groups * Tall::kWarps);  // of a warp
   const double of_block = static_cast<double>(std::min<int64_t>(turns * Tall::kWarps, tiles_m));
   const double fours = static_cast<double>(ceil_div(p.k, 4)), steps = static_cast<double>(ceil_div(p.k, Tall::BK));
+  const TallStores stores = tall_stores(index, p);
+  const bool stores_fours = stores == TallStores::kAlongN || stores == TallStores::kAlongM;
 
-  const double of_tile = kTileSeconds[index] + fours * kFourSeconds[index] +
-                         steps * ((place.along_k ? kStepAlongK : 0) + (place.vector ? 0 : kSinglesOfTile)) +
-                         tile.tn * kStored[static_cast<int>(tall_stores(index, p))];
-  const double of_turn = fours * (kFourOfNone + tile.tn * kFourOfColumn) + (place.vector ? 0 : steps * kSinglesOfWarp);
-  const double compute = std::max(place.blocks * of_block * of_tile,
-                                  double(place.waves * turns) * of_turn + (place.waves - 1) * kWaveSeconds);
+  const double of_tile = tile.tn * (model.tile + fours * model.four + (stores_fours ? 0 : model.stored)) +
+                         steps * ((place.along_k ? model.step_along_k : 0) + (place.vector ? 0 : model.singles));
+  const double compute =
+      std::max(place.blocks * of_block * of_tile,
+               double(place.waves * turns) * fours * model.warp_four + (place.waves - 1) * model.wave);
 
-  const double again = 4.0 * p.m * p.k * p.batch * (tiles_n - 1);
-  double moved = bytes(p);
-  const bool cut = p.d.row % 8 || tile.cols() < 8;
+  const double again = 4.0 * p.m * p.k * p.batch * (tiles_n - 1);  // from the cache, twice as fast
+  double moved = bytes(p) + again / 2;
+  // Sectors of D that panels share are written several times.
+  const bool cut = p.d.row % kSectorFloats || tile.cols() < kSectorFloats;
   if (p.d.col == 1 && (tiles_n > 1 || (cut && !place.along_k)))
-    moved += double(p.m) * tiles_n * p.batch * (cut ? kBytesOfCutPart : kBytesOfPart);
-  const double memory = (moved / kBandwidth + again / kCacheBandwidth) / (device.bandwidth_gbs * 1e9);
-  return kFixedSeconds + (steps - 1) * kLaterStep + place.waves * kPanelSeconds * p.k * tile.tn + memory +
+    moved += double(p.m) * tiles_n * p.batch * 4 * kSectorFloats / (cut ? 1 : 2);
+  const double memory = moved / (model.bandwidth * device.bandwidth_gbs * 1e9);
+  return model.fixed + (steps - 1) * model.later_step + place.waves * model.panel * p.k * tile.tn + memory +
          compute * kH200.clock_ghz / device.clock_ghz;
 }
 
@@ -110,13 +94,6 @@ TallPlan fastest_plan(const Problem& p, const Device& device) {
   return fastest<TallPlan>([&](const auto& visit) { visit_tiles(p, device, visit); });
 }
 
-// With what takes longer where all SMs begin.
-double whole_seconds(const TallPlan& plan, const Problem& p, const Device& device) {
-  const int64_t n = plan.swapped ? p.m : p.n;
-  const int64_t blocks = ceil_div(n, kTallTiles[plan.tile].cols()) * p.batch * plan.groups;
-  return plan.seconds + kAllSeconds * std::min(1.0, static_cast<double>(blocks) / device.sms);
-}
-
 // A piece of k, of the part of D that is computed at once; how many there are; and what the others take.
 struct Pieces {
   Problem piece;
@@ -140,7 +117,7 @@ Pieces pieces_of(const Problem& p) {
   all.piece.batch = 1;
   all.piece.d = {nullptr, part.m, part.n, part.n, 1, 0};  // in the workspace
   all.parts = p.batch * ceil_div(p.m, part.m) * ceil_div(p.n, part.n);
-  all.sum_seconds = kSumSeconds;
+  all.sum_seconds = models().tall.sum;
   all.workspace = 4 * static_cast<size_t>(part.m * part.n);
   return all;
 }
@@ -158,14 +135,13 @@ Plan Tall::plan(const Problem& p, const Device& device) {
   const TallPlan plan = fastest_plan(all.piece, device);
   Problem typical = all.piece;  // as choices see it: D is a new tensor
   typical.d = {nullptr, typical.m, typical.n, typical.n, 1, typical.m * typical.n};
-  const double seconds = whole_seconds(fastest_plan(typical, device), typical, device);
-  return {all.seconds(seconds), all.workspace, plan};
+  return {all.seconds(fastest_plan(typical, device).seconds), all.workspace, plan};
 }
 
 void Tall::each_plan(const Problem& p, const Device& device, const PlanVisitor& visit) {
   const Pieces all = pieces_of(p);
   visit_tiles(all.piece, device, [&](const TallPlan& plan) {
-    visit({all.seconds(whole_seconds(plan, all.piece, device)), all.workspace, plan});
+    visit({all.seconds(plan.seconds), all.workspace, plan});
   });
 }
 

@@ -6,34 +6,29 @@
 
 #include "../common/fastest.h"
 #include "../common/views.h"
+#include "../models/models.h"
 
 namespace sgemm::ieee {
 namespace {
 
-// Measured on an H200.
-constexpr double kLaunchSeconds = 1.2e-6;
-constexpr double kStepSeconds = 0.75e-6, kElementSeconds = 0.5e-6;  // of a block; more if it reads element by element
-// A warp's cycles: to read and deposit four elements, at once or one by one; to store them; for an FFMA with its
-// operands.
-constexpr double kReadCycles[2] = {75, 26}, kStoreCycles[2] = {100, 8}, kFfmaCycles = 2.03;
-constexpr double kBandwidth = 0.785;  // of a copy's
-constexpr double kElements = 4;       // times as much for elements that are not read 16 bytes at a time
-
 // With blocks of a class: each does one step of k after the other, those of an SM share its four schedulers.
 double seconds(const TinyClass& tile, const Problem& p, const Device& device) {
+  const TinyModel& model = models().tiny;
   const bool quads_a = tiny_read(p.a).quads, quads_b = tiny_read(p.b).quads, quads_d = p.n % 4 == 0;
-  const auto traffic = [&](double elements, bool quads) { return 4 * elements * (quads ? 1 : kElements); };
+  const auto traffic = [&](double elements, bool quads) { return 4 * elements * (quads ? 1 : model.scattered); };
   const double memory = traffic(double(p.m) * p.k * matrices(p.a, p.batch), quads_a) +
                         traffic(double(p.k) * p.n * matrices(p.b, p.batch), quads_b) +
                         traffic(double(p.m) * p.n * p.batch * (p.beta != 0 ? 2 : 1), quads_d);
   const double fours = tile.tm * tile.tn / 4, steps = std::max<int64_t>(1, ceil_div(p.k, tile.size));
-  const double cycles = fours * (steps * (kReadCycles[quads_a] + kReadCycles[quads_b]) + kStoreCycles[quads_d] +
-                                 4 * kFfmaCycles * (ceil_div(p.k, 4) * 4));
+  const auto read = [&](bool quads) { return quads ? model.read_quad : model.read_element; };
+  const double store = quads_d ? model.store_quad : model.store_element;
+  const double cycles =
+      fours * (steps * (read(quads_a) + read(quads_b)) + store + 4 * model.ffma * (ceil_div(p.k, 4) * 4));
   const double blocks = ceil_div(ceil_div(p.batch, tile.products), device.sms);  // of the busiest SM
   const double issue = blocks * cycles * tile.threads() / 32 / 4 / (device.clock_ghz * 1e9);
-  const double step = kStepSeconds + (quads_a && quads_b ? 0 : kElementSeconds);
-  return kLaunchSeconds + std::ceil(blocks / tile.resident) * steps * step +
-         std::max(issue, memory / (kBandwidth * device.bandwidth_gbs * 1e9));
+  const double step = model.step + (quads_a && quads_b ? 0 : model.element);
+  return model.launch + std::ceil(blocks / tile.resident) * steps * step +
+         std::max(issue, memory / (model.bandwidth * device.bandwidth_gbs * 1e9));
 }
 
 bool fits(const Problem& p) { return std::max({p.m, p.n, p.k}) <= kLargestTiny; }

@@ -8,38 +8,14 @@
 #include "../common/clusters.h"
 #include "../common/fastest.h"
 #include "../common/views.h"
+#include "../models/models.h"
 #include "split.h"
 
 namespace sgemm::split {
 namespace {
 
-// Measured on an H200, in seconds.
-struct Costs {
-  double launch;                // of pass and product, or of the fused kernel, when there is nothing to do
-  double tile, short_tile;      // to fill the pipeline, and to store; more at most, where few steps follow each other
-  double cluster, more;         // to add up the parts of a cluster of two; each further block
-  double sum, sum_moves;        // to add up slices of k: one launch more, and how many times their sums are moved
-  double half_step, half_rest;  // what a tile of half the size takes of a whole one's: of its steps, and of the rest
-};
-constexpr Costs kProductCosts = {1.92e-6, 0.65e-6, 1.9e-6, 1.1e-6, 1.1e-6, 2.8e-6, 1.6, 0.68, 0.8};
-constexpr Costs kFusedCosts = {2.4e-6, 3.0e-6, 0, 2.2e-6, 0, 3.8e-6, 2.4, 0.79, 0.71};
-constexpr double kFewSteps = 23;
-// The tensor cores take 256 cycles for a 16-bit product of a tile and a step; their clock falls under load. A fused
-// kernel takes longer to split a stage than for its products.
-constexpr double kCyclesOfStep = 256, kTensorClock = 1.51e9;
-constexpr double kFusedStepSeconds = 1.11e-6;
-// To share tiles that are left over, and for each of the blocks that share one.
-constexpr double kSharingSeconds = 3.8e-6, kPartSeconds = 0.5e-6;
-constexpr int64_t kLeastPart = 2;       // steps of k
-constexpr double kPassBandwidth = 0.8;  // of a copy's
-// Elements that are copied one by one; of an operand that doesn't lie along k it takes longer to begin with.
-constexpr double kFusedUnaligned = 2.4, kPassUnaligned = 1.25, kScatteredStripsSeconds = 0.35e-6;
-// For an operand that lies along k, whose lines may be short, and for one that doesn't, in few slices and in many; and
-// to begin with, if there is such a one.
-constexpr double kPassLine = 20, kPassStrips = 1.1, kPassLongStrips = 1.4, kStripsSeconds = 0.25e-6;
-constexpr int64_t kFewSlices = 4;
-constexpr int64_t kShortestLine = 16;
-constexpr double kPartialSectors = 2.7;  // to store rows that don't begin at multiples of 32 bytes
+constexpr int64_t kLeastPart = 2;     // steps of k
+constexpr int64_t kSectorFloats = 8;  // what memory is written in
 constexpr int64_t kShortestSlice = 256;
 constexpr int64_t kMoreSlices = 6;
 
@@ -52,21 +28,21 @@ int64_t tiles_of(const Shape& shape, const Problem& p) {
   return ceil_div(p.m, shape.tile_m) * ceil_div(p.n, shape.tile_n) * p.batch;
 }
 
-const Costs& costs(const Shape& shape) { return shape.fused ? kFusedCosts : kProductCosts; }
-
 // The time of a step of k of a tile.
 double step_seconds(const Shape& shape, const Problem& p) {
-  const double whole = shape.fused ? kFusedStepSeconds * (quads(p.a) && quads(p.b) ? 1 : kFusedUnaligned)
-                                   : shape.products * kCyclesOfStep / kTensorClock;
-  return whole * (shape.half() ? costs(shape).half_step : 1);
+  const SplitModel& model = models().split;
+  const SplitFusedModel& fused = models().split_fused;
+  if (!shape.fused) return shape.products * model.step * (shape.half() ? model.half_step : 1);
+  return fused.step * (quads(p.a) && quads(p.b) ? 1 : fused.unaligned) * (shape.half() ? fused.half_step : 1);
 }
 
-// How many blocks share each of the tiles that are left over: fewer steps of k each, but more parts to add up.
-int parts(const Shape& shape, const Problem& p, const SplitPlan& plan, const Device& device) {
+// How many blocks share each of the tiles that are left over: fewer steps of k each, but more parts to add up. A part
+// takes about as long as a step of three products.
+int parts(const Shape& shape, const SplitPlan& plan, const Device& device) {
   if (plan.left == 0) return 1;
-  const double all = steps(plan.slice) * step_seconds(shape, p);
   const int64_t most = std::min(device.sms / int64_t{plan.left}, steps(plan.slice) / kLeastPart);
-  return static_cast<int>(std::min(most, static_cast<int64_t>(std::sqrt(all / kPartSeconds) + 0.5)));
+  const double best = std::sqrt(steps(plan.slice) * shape.products / 3.0);
+  return static_cast<int>(std::min(most, static_cast<int64_t>(best + 0.5)));
 }
 
 // Bytes of the planes of so many rows of A, or columns of B.
@@ -76,42 +52,59 @@ double planes(const Shape& shape, const SplitPlan& plan, int64_t size) {
 
 // It reads operands and writes planes.
 double pass_seconds(const Shape& shape, const Problem& p, const SplitPlan& plan, double bandwidth) {
-  const double of_strips = plan.slices > kFewSlices ? kPassLongStrips : kPassStrips;
+  const SplitModel& model = models().split;
   const auto split = [&](const ConstMatrix& x, int64_t size, bool along_k) {
     const double bytes = matrices(x, p.batch) * (4.0 * size * p.k + planes(shape, plan, size));
-    const double lines = along_k ? 1 + kPassLine / std::max(p.k, kShortestLine) : of_strips;
-    return bytes / (kPassBandwidth * bandwidth) * lines * (quads(x) ? 1 : kPassUnaligned);
+    return bytes / (model.split * bandwidth) * (along_k ? 1 : model.split_across) *
+           (quads(x) ? 1 : model.split_unaligned);
   };
-  const bool a_along_k = runs_along_k(p.a.col, p.a.row), b_along_k = runs_along_k(p.b.row, p.b.col);
-  const bool split_b = !plan.packed_b, strips_a = !a_along_k, strips_b = split_b && !b_along_k;
-  const bool scattered = (strips_a && !quads(p.a)) || (strips_b && !quads(p.b));
-  return split(p.a, p.m, a_along_k) + (split_b ? split(p.b, p.n, b_along_k) : 0) +
-         (strips_a || strips_b ? kStripsSeconds : 0) + (scattered ? kScatteredStripsSeconds : 0);
+  return split(p.a, p.m, runs_along_k(p.a.col, p.a.row)) +
+         (plan.packed_b ? 0 : split(p.b, p.n, runs_along_k(p.b.row, p.b.col)));
+}
+
+// Waves of tiles; and what stores and sums of slices take in memory.
+struct Product {
+  double waves, stores, last, sum_moves;
+};
+
+// `tile`: to begin and to end one; `adding`: the parts of a cluster.
+Product product(const Shape& shape, const Problem& p, const Device& device, const SplitPlan& plan, double tile,
+                double adding) {
+  const int64_t tiles = tiles_of(shape, p) * plan.slices;
+  const double step = step_seconds(shape, p);
+  // The time of a wave of tiles, each shared by `blocks`.
+  const auto wave = [&](int64_t blocks) { return ceil_div(steps(plan.slice), blocks) * step + tile; };
+  Product all = {};
+  all.waves = ceil_div(tiles - plan.left, clusters_at_once(device.sms, plan.cluster)) * (wave(plan.cluster) + adding);
+  if (plan.left) all.waves += wave(plan.parts) + models().split.share + plan.parts * models().split.part;
+
+  const double bandwidth = device.bandwidth_gbs * 1e9;
+  const double result = double(p.m) * p.n * p.batch * 4 / bandwidth;
+  const double cut = p.n % kSectorFloats == 0 ? 1 : 2;          // sectors of rows that begin within one
+  all.stores = result * (plan.slices > 1 ? plan.slices : cut);  // sums of slices lie without gaps
+  // The last tiles' stores, which no product hides.
+  all.last = std::min(all.stores, 4.0 * shape.tile_m * shape.tile_n * device.sms / bandwidth * cut);
+  all.sum_moves = plan.slices > 1 ? all.stores : 0;
+  return all;
 }
 
 double seconds(const Shape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
-  const Costs& cost = costs(shape);
-  const int64_t slice = plan.slice, slices = plan.slices, tiles = tiles_of(shape, p) * slices;
-  const int cluster = plan.cluster;
-  const double step = step_seconds(shape, p), rest = shape.half() ? cost.half_rest : 1;
-  const double tile = cost.tile + cost.short_tile * std::max(0.0, 1 - steps(slice) / kFewSteps);
-  const double adding = cluster > 1 ? cost.cluster + (cluster - 2) * cost.more : 0;
-  // The time of a wave of tiles, each shared by `blocks`.
-  const auto wave = [&](int64_t blocks) { return ceil_div(steps(slice), blocks) * step + tile * rest; };
-  double product = ceil_div(tiles - plan.left, clusters_at_once(device.sms, cluster)) * (wave(cluster) + adding * rest);
-  if (plan.left) product += wave(plan.parts) + kSharingSeconds + plan.parts * kPartSeconds;
-
+  const SplitModel& model = models().split;
   const double bandwidth = device.bandwidth_gbs * 1e9;
+  Product all = product(shape, p, device, plan, model.tile, (plan.cluster - 1) * model.cluster);
   // Those that a pass has just written are in the cache.
-  if (plan.packed_b) product = std::hypot(product, planes(shape, plan, p.n) / (kPassBandwidth * bandwidth));
-  const double result = double(p.m) * p.n * p.batch * 4 / bandwidth, store = p.n % 8 == 0 ? 1 : kPartialSectors;
-  const double stores = result * (slices > 1 ? slices : store);  // sums of slices lie without gaps
-  // The last tiles' stores, which no product hides.
-  const double last = std::min(stores, 4.0 * shape.tile_m * shape.tile_n * device.sms / bandwidth * store);
-  const double sum = slices > 1 ? cost.sum + cost.sum_moves * stores + result * store : 0;
-  const double all = shape.fused ? std::max(product, operand_bytes(p) / (kPassBandwidth * bandwidth) + stores)
-                                 : pass_seconds(shape, p, plan, bandwidth) + std::max(product, stores);
-  return cost.launch + all + last + sum;
+  if (plan.packed_b) all.waves = std::hypot(all.waves, planes(shape, plan, p.n) / (model.split * bandwidth));
+  return model.launch + pass_seconds(shape, p, plan, bandwidth) + std::max(all.waves, all.stores) + all.last +
+         (plan.slices > 1 ? model.sum + model.sum_moves * all.sum_moves : 0);
+}
+
+double fused_seconds(const Shape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
+  const SplitFusedModel& model = models().split_fused;
+  const double tile = model.tile * (shape.half() ? model.half_tile : 1);
+  const Product all = product(shape, p, device, plan, tile, plan.cluster > 1 ? model.cluster : 0);
+  const double read = operand_bytes(p) / (model.bandwidth * device.bandwidth_gbs * 1e9);
+  return model.launch + std::max(all.waves, read + all.stores) + all.last +
+         (plan.slices > 1 ? model.sum + model.sum_moves * all.sum_moves : 0);
 }
 
 // About half of a batch: whole groups, or part of one.
@@ -134,7 +127,7 @@ void visit_plans(const Shape& shape, const Problem& p, const Device& device, boo
   const int64_t tiles = tiles_of(shape, p);
   const int64_t fewest = std::max<int64_t>(1, ceil_div(p.k, kMaxSlice));
   const auto predicted = [&](SplitPlan plan) {
-    plan.seconds = seconds(shape, p, device, plan);
+    plan.seconds = (shape.fused ? fused_seconds : seconds)(shape, p, device, plan);
     visit(plan);
   };
   const auto consider = [&](int64_t wanted) {
@@ -146,7 +139,7 @@ void visit_plans(const Shape& shape, const Problem& p, const Device& device, boo
       predicted(plan);
       if (cluster > 1 || shape.fused) continue;
       plan.left = static_cast<int>(tiles * slices % device.sms);
-      plan.parts = parts(shape, p, plan, device);
+      plan.parts = parts(shape, plan, device);
       if (plan.parts > 1) predicted(plan);
     }
   };

@@ -7,6 +7,7 @@
 #include "../common/buffers.h"
 #include "../common/fastest.h"
 #include "../common/views.h"
+#include "../models/models.h"
 #include "plan.h"
 
 namespace sgemm::split {
@@ -15,44 +16,6 @@ namespace {
 constexpr int kSmallBlock = 4;    // warps
 constexpr int kSectorFloats = 8;  // what memory is written in
 constexpr int64_t kFewPieces = 8;
-
-// Measured on an H200, over 15,000 problems, each with both sizes of blocks.
-constexpr double kFixedSeconds = 1.4e-6;
-// For few blocks, beside which the kernel behind has room to begin: of what a device holds.
-constexpr double kSmallSeconds = 0.9e-6, kSmallShare = 0.2;
-// Until B is split: of a block, and for every 8 columns of a warp, more for each step of k.
-constexpr double kFillSeconds = 0.39e-6, kFillColumns = 0.39e-6, kFillStep = 0.21e-6;
-// Times of an SM for each tile, for its steps of k, its groups of columns, and steps of those; and of a warp's last
-// tile, which no other one hides, for each group and its steps.
-constexpr double kTileSeconds = 28e-9, kStepSeconds = 11e-9, kGroupSeconds = 4.3e-9, kGroupStepSeconds = 7.4e-9;
-constexpr double kLastGroupSeconds = 143e-9, kLastGroupStepSeconds = 10e-9;
-// More for each step that is not read 16 bytes at a time, and, of a warp, one by one; for each group where C is read.
-constexpr double kUnalignedStep = 7e-9, kSinglesOfWarp = 103e-9, kAdded = 106e-9;
-constexpr double kBandwidth = 0.95;  // of a copy's
-
-// The cost of storing D: more for each group of columns, and how much more of D is written where sectors of memory are
-// written in parts.
-struct Storing {
-  double of_group, parts;
-};
-constexpr Storing kWholeQuads = {0, 0}, kCutQuads = {0, 1.31}, kWholePairs = {3.7e-9, 0}, kCutPairs = {3.7e-9, 0.96},
-                  kTiles = {24.5e-9, 0.96}, kColumns = {39.5e-9, 1.27}, kSingleRows = {0, 6.3},
-                  kSingleColumns = {0, 2.9};
-
-Storing storing(TallStores stores, const Problem& p) {
-  switch (stores) {
-    case TallStores::kQuads:
-      return p.n % kSectorFloats ? kCutQuads : kWholeQuads;
-    case TallStores::kPairs:
-      return p.m % kSectorFloats ? kCutPairs : kWholePairs;
-    case TallStores::kTiles:
-      return kTiles;
-    case TallStores::kColumns:
-      return kColumns;
-    default:
-      return p.d.col == 1 ? kSingleRows : kSingleColumns;
-  }
-}
 
 // How A's rows can be read, of a problem that is not swapped.
 TallReads reads(const Problem& p) {
@@ -73,7 +36,23 @@ TallStores stores(int tile, const Problem& p) {
   return has_quads(p.d) ? TallStores::kQuads : TallStores::kSingles;
 }
 
+// How much more of D is written where sectors of memory are written in parts.
+double written_again(TallStores stores, const Problem& p) {
+  switch (stores) {
+    case TallStores::kQuads:
+      return p.n % kSectorFloats ? 1 : 0;
+    case TallStores::kPairs:
+      return p.m % kSectorFloats ? 1 : 0;
+    case TallStores::kTiles:
+    case TallStores::kColumns:
+      return 1;
+    default:
+      return p.d.col == 1 ? kSectorFloats - 1 : kSectorFloats / 2 - 1;
+  }
+}
+
 double seconds(const TallPiece& plan, const Problem& p, const Device& device) {
+  const SplitTallModel& model = models().split_tall;
   const TallTile& tile = kTallTiles[plan.tile];
   const int resident = tile.warps / plan.warps;
   const int64_t blocks = ceil_div(p.n, plan.cols) * p.batch * plan.groups;
@@ -81,21 +60,19 @@ double seconds(const TallPiece& plan, const Problem& p, const Device& device) {
   const int64_t turns = ceil_div(ceil_div(p.m, TallTile::kRows), plan.groups * plan.warps);  // of a warp
   const int64_t warps = std::min<int64_t>(ceil_div(blocks, device.sms), resident) * plan.warps;
   const int steps = tile.steps(), groups = plan.cols / TallTile::kCols;
-  const Storing store = storing(plan.stores, p);
 
   const bool adds = p.beta != 0 && p.c.row != 0;  // a row of biases stays in the cache
-  const double of_group = kGroupSeconds + steps * kGroupStepSeconds + store.of_group + (adds ? kAdded : 0);
-  const double of_tile = kTileSeconds +
-                         steps * (kStepSeconds + (plan.reads == TallReads::kQuads ? 0 : kUnalignedStep)) +
-                         groups * of_group;
-  const double of_warp = plan.reads == TallReads::kSingles ? steps * kSinglesOfWarp : 0;
-  const double last = groups * (kLastGroupSeconds + steps * kLastGroupStepSeconds);
-  const double compute = double(waves) * (double(turns) * (double(warps) * of_tile + of_warp) + last);
-  const double fill = kFillSeconds + double(ceil_div(plan.cols / 8, plan.warps)) * (kFillColumns + steps * kFillStep);
-  const double moved = bytes(p) + store.parts * 4 * p.m * p.n * p.batch;
-  const bool small = static_cast<double>(blocks) < kSmallShare * device.sms * resident;
-  return (small ? kSmallSeconds : kFixedSeconds) + double(waves) * fill +
-         std::hypot(compute * kH200.clock_ghz / device.clock_ghz, moved / (kBandwidth * device.bandwidth_gbs * 1e9));
+  const bool staged = plan.stores == TallStores::kTiles || plan.stores == TallStores::kColumns;
+  const double of_group =
+      model.group + steps * model.group_step + (staged ? model.stored : 0) + (adds ? model.added : 0);
+  const double of_tile =
+      model.tile + steps * (model.step + (plan.reads == TallReads::kQuads ? 0 : model.unaligned)) + groups * of_group;
+  const double compute = double(waves) * (double(turns * warps) * of_tile + groups * model.last_group);
+  const double fill = double(ceil_div(plan.cols / 8, plan.warps)) * (model.fill + steps * model.fill_step);
+  const double moved = bytes(p) + written_again(plan.stores, p) * 4 * p.m * p.n * p.batch;
+  return model.fixed + double(waves) * fill +
+         std::hypot(compute * kH200.clock_ghz / device.clock_ghz,
+                    moved / (model.bandwidth * device.bandwidth_gbs * 1e9));
 }
 
 TallSlices tall_slices(const Problem& p) {

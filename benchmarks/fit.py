@@ -1,0 +1,247 @@
+"""``fit``: the quantities of the cost models, csrc/models/, from a record of ``plans``.
+
+A model is fitted to the measured plans of the rows that it predicts: the logs of predicted by
+measured times become least, squared where they are small. A fit begins at the orders of magnitude
+that csrc/models/models.h tells, not at the values that are there, and takes seconds. It writes
+csrc/models/GPU.h; the library has to be built again then.
+
+Source: scipy.optimize.least_squares, a trust region with a soft L1 loss.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy
+import torch
+from rich.progress import track
+
+import torch_sgemm
+from benchmarks import record, tables
+from benchmarks.measure import geomean
+from benchmarks.problems import Problem
+from benchmarks.worth import ATEN
+
+MODELS = Path(__file__).resolve().parent.parent / "csrc" / "models"
+RUNGS_AT = 4096  # m, n and k
+SOFT = 0.1  # a residual beyond it counts by its size, no longer by its square
+PRIOR = 0.1  # residual of a quantity that is e times its order of magnitude
+AT_MOST = 100.0  # times its order of magnitude, and as small a fraction
+STEP = 1e-4  # of a quantity's logarithm, for derivatives
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A field of a model, and its order of magnitude."""
+
+    model: str
+    name: str
+    start: float
+
+
+@dataclass
+class Case:
+    """A problem, and what plans of a row take there, by index, in seconds."""
+
+    row: str
+    problem: int
+    numbers: list[int]
+    plans: numpy.ndarray
+    seconds: numpy.ndarray
+
+    def predicted(self) -> numpy.ndarray:
+        """What the library predicts for these plans, by the quantities that it has now."""
+        device = torch_sgemm.Device()._numbers()
+        seconds = torch.ops.sgemm._predictions(self.numbers, device, self.row)
+        return numpy.array(seconds)[self.plans]
+
+    def logs(self) -> numpy.ndarray:
+        """The logs of predicted by measured times."""
+        return numpy.log(self.predicted() / self.seconds)
+
+
+class Library:
+    """The quantities of the library in this process, in the order of models.h."""
+
+    def __init__(self) -> None:
+        text = (MODELS / "models.h").read_text(encoding="utf-8")
+        structs = re.findall(r"struct (\w+)Model \{.*?\n(.*?)\n\};", text, re.DOTALL)
+        self.quantities = [
+            Quantity(model, name, float(start))
+            for model, body in structs
+            for name, start in re.findall(r"double (\w+); +// ([0-9.e-]+)", body)
+        ]
+        self.models = [model for model, _ in structs]
+        self.values = numpy.array(torch.ops.sgemm._models())
+        if len(self.values) != len(self.quantities):
+            raise RuntimeError("the library was built from other models; accepted: build it first")
+
+    def where(self, models: list[str]) -> list[int]:
+        """The places of the models' quantities among all."""
+        return [i for i, q in enumerate(self.quantities) if q.model in models]
+
+    def use(self) -> None:
+        """Predictions are made of these values from now on."""
+        torch.ops.sgemm._set_models(self.values.tolist())
+
+
+def numbers(p: Problem) -> list[int]:
+    """A problem of aligned operands, as the library's private operators take it."""
+    sides: list[int] = []
+    for rows, cols, op in ((p.m, p.k, p.ops[0]), (p.k, p.n, p.ops[1])):
+        strides = (cols, 1) if op == "N" else (1, rows)
+        sides += [*strides, rows * cols if p.batch > 1 else 0, 0]
+    return [p.m, p.n, p.k, p.batch, *sides]
+
+
+def cases(found: dict) -> list[Case]:
+    """The measured plans of a record, by problem and row."""
+    sizes = ("m", "n", "k", "ops", "batch")
+    problems = [numbers(Problem(*(p[name] for name in sizes))) for p in found["problems"]]
+    times: dict[tuple[str, int], dict[int, float]] = {}
+    for r in found["rows"]:
+        if "failed" not in r:
+            times.setdefault((r["kernel"], r["problem"]), {})[r["plan"]] = 1e-6 * r["plan_us"]
+    return [
+        Case(row, i, problems[i], numpy.array(list(plans)), numpy.array(list(plans.values())))
+        for (row, i), plans in times.items()
+    ]
+
+
+def rows_of_models(library: Library, found: list[Case]) -> dict[tuple[str, ...], list[str]]:
+    """Models by the rows that they predict: those whose predictions change with them."""
+    kept = library.values.copy()
+    library.use()
+    before = [case.predicted() for case in found]
+    models: dict[tuple[str, ...], list[str]] = {}
+    for model in library.models:
+        library.values[library.where([model])] *= 1.37
+        library.use()
+        changed = dict.fromkeys(
+            case.row
+            for case, old in zip(found, before, strict=True)
+            if not numpy.array_equal(case.predicted(), old)
+        )
+        library.values = kept.copy()
+        if changed:
+            models.setdefault(tuple(changed), []).append(model)
+    library.use()
+    return models
+
+
+def fit(library: Library, models: list[str], found: list[Case]) -> None:
+    """Fits the quantities of models to the plans of the rows that they predict."""
+    from scipy.optimize import least_squares  # other commands do without it
+
+    where = library.where(models)
+    start = numpy.log([library.quantities[i].start for i in where])
+
+    def errors(logs: numpy.ndarray) -> numpy.ndarray:
+        library.values[where] = numpy.exp(logs)
+        library.use()
+        of_plans = [case.logs() / math.sqrt(len(case.plans)) for case in found]
+        # A quantity that the plans don't tell stays near its order of magnitude.
+        return numpy.concatenate([*of_plans, PRIOR * (logs - start)])
+
+    reach = math.log(AT_MOST)
+    best = least_squares(
+        errors, start, bounds=(start - reach, start + reach), loss="soft_l1", f_scale=SOFT,
+        diff_step=STEP,
+    )  # fmt: skip
+    errors(best.x)
+
+
+def spread(found: list[Case]) -> float:
+    """The root mean square of the logs of predicted by measured times."""
+    logs = numpy.concatenate([case.logs() for case in found])
+    return float(numpy.sqrt(numpy.mean(logs**2)))
+
+
+def chosen_speed(found: list[Case], caution: float) -> float:
+    """The geometric mean of PyTorch's time by that of the measured plan predicted the fastest."""
+    best: dict[int, tuple[float, float]] = {}
+    torchs: dict[int, float] = {}
+    for case in found:
+        predicted = case.predicted() * (caution if case.row == ATEN else 1)
+        at = int(predicted.argmin())
+        if case.row == ATEN:
+            torchs[case.problem] = float(case.seconds[0])
+        if case.problem not in best or predicted[at] < best[case.problem][0]:
+            best[case.problem] = (float(predicted[at]), float(case.seconds[at]))
+    return geomean(seconds / best[problem][1] for problem, seconds in torchs.items())
+
+
+def rungs(found: dict) -> dict[str, float]:
+    """The share of the FFMA peak that each rung reached in a record of ``ladder``."""
+    device = torch_sgemm.Device()
+    peak = device.sms * 128 * 2 * device.clock_ghz * 1e-3  # TFLOP/s
+    large = [r for r in found["rows"] if r["m"] == RUNGS_AT and r["kernel"] != ATEN]
+    return {r["kernel"]: r["kernel_tflops"] / peak for r in large}
+
+
+def write(library: Library, shares: dict[str, float], path: Path, sources: list[str]) -> None:
+    """The models' values as a C++ header."""
+    lines = [
+        "// The quantities of models.h on one GPU, by `python -m benchmarks fit`; not by hand.",
+        "//",
+        *(f"// {source}" for source in sources),
+        "#pragma once",
+        '#include "models.h"',
+        "",
+        "namespace sgemm {",
+        "",
+        "constexpr Models kFitted = {",
+    ]
+    for model in library.models:
+        lines.append(f"    // {model}")
+        lines.append("    {")
+        for i in library.where([model]):
+            lines.append(f"        {library.values[i]:.4g},  // {library.quantities[i].name}")
+        lines.append("    },")
+    lines += ["};", "", "constexpr RungShare kRungs[] = {"]
+    lines += [f'    {{"{row}", {share:.3f}}},' for row, share in shares.items()]
+    lines += ["};", "", "}  // namespace sgemm", ""]
+    path.write_text("\n".join(lines), encoding="utf-8")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """--record and --output."""
+    parser.add_argument(
+        "--record", type=Path, help="of plans (default: the newest in benchmarks/results)"
+    )
+    parser.add_argument("--output", type=Path, help="(default: csrc/models/GPU.h)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Fits all models that have measured rows and writes them; the others stay as they are."""
+    found = record.load(args.record) if args.record else record.latest_gpu("plans")
+    ladder = record.latest_gpu("ladder", slug=found["machine"]["slug"]) if found else None
+    if found is None or ladder is None:
+        missing = "ladder" if found else "plans"
+        raise RuntimeError(f"there is no record; run python -m benchmarks {missing} first")
+    library, all_cases = Library(), cases(found)
+    groups = rows_of_models(library, all_cases)
+    [caution] = library.values[library.where(["Choice"])[:1]]
+    before = chosen_speed(all_cases, caution)
+    lines = []
+    for rows, models in track(groups.items(), "fitting", console=tables.console, transient=True):
+        of_rows = [case for case in all_cases if case.row in rows]
+        old = spread(of_rows)
+        fit(library, models, of_rows)
+        plans = sum(len(case.plans) for case in of_rows)
+        names = ", ".join(models), ", ".join(rows)
+        lines.append([*names, str(plans), f"{old:.3f}", f"{spread(of_rows):.3f}"])
+    columns = ["models", "rows", "plans", "error before", "after"]
+    tables.show("Models: root mean square of the log of predicted by measured", columns, lines)
+    after = chosen_speed(all_cases, caution)
+    tables.say(
+        f"The measured plans that are chosen: {before:.3f} times torch before, {after:.3f} now."
+    )
+    path = args.output or MODELS / f"{found['machine']['slug']}.h"
+    write(library, rungs(ladder), path, [record.provenance(r) for r in (found, ladder)])
+    tables.say(f"Models: {path}; build the library with it, see docs/choice.md")
+    return 0

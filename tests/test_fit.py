@@ -1,0 +1,121 @@
+"""The cost models' fit: what it reads, that it finds quantities again, what it writes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+from support.process import ROOT
+from support.table import KERNELS, needs_cuda_build
+
+from benchmarks import fit, plans
+from benchmarks.__main__ import main
+from benchmarks.choice import problems
+
+MOST = 12  # quantities of a model
+MACHINE = {"name": "a GPU", "slug": "nvidia-h200", "type": "cuda"}
+
+
+@pytest.fixture
+def library() -> Iterator[fit.Library]:
+    """The library's quantities, which are as before behind the test."""
+    before = torch.ops.sgemm._models()
+    yield fit.Library()
+    torch.ops.sgemm._set_models(before)
+
+
+def test_models_have_a_dozen_quantities_each(library: fit.Library) -> None:
+    names = [(q.model, q.name) for q in library.quantities]
+    assert len(set(names)) == len(names) == len(library.values)
+    assert all(0 < value < float("inf") for value in library.values)
+    for model in library.models:
+        assert 1 <= len(library.where([model])) <= MOST, model
+
+
+def test_fitted_numbers_are_in_models_alone() -> None:
+    """No time, and no share of something, is written into the sources of a prediction."""
+    literal = re.compile(r"(?<![\w.])(?:\d+\.?\d*e-\d+|0\.\d+)\b")
+    units = re.compile(r"\* 1e-[36]\b|e-[36] \*|/ 2\.0")
+    for path in sorted((ROOT / "csrc").rglob("*")):
+        if path.suffix not in (".cpp", ".h", ".cu") or path.parent.name == "models":
+            continue
+        if path.name == "bound.h":  # of errors, which are proven
+            continue
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            code = units.sub("", line.split("//")[0])
+            found = [x for x in literal.findall(code) if float(x) not in (0.0, 0.5)]
+            assert not found, f"{path.relative_to(ROOT)}:{number}: {found}"
+
+
+@needs_cuda_build
+def test_predictions_are_those_of_plans_and_explain(library: fit.Library) -> None:
+    for kernel in (row.name for row in KERNELS if row.family in ("ieee", "split")):
+        for _, problem in problems(12, 3):
+            row = next(row for row in KERNELS if row.name == kernel)
+            if not row.takes(problem.m, problem.n, problem.k):
+                continue
+            case = fit.Case(kernel, 0, fit.numbers(problem), numpy.array([0]), numpy.ones(1))
+            assert case.predicted()[0] > 0
+
+
+def synthetic(library: fit.Library, rows: list[str], count: int) -> dict:
+    """A record of ``plans`` whose times are what the library predicts."""
+    library.use()
+    found = {"machine": MACHINE, "date": "2026-01-01", "problems": [], "rows": []}
+    for index, (kind, problem) in enumerate(problems(count, 7, 0, plans.KINDS)):
+        found["problems"].append({"kind": kind} | problem.as_dict())
+        for row in rows:
+            device = fit.torch_sgemm.Device()._numbers()
+            seconds = torch.ops.sgemm._predictions(fit.numbers(problem), device, row)
+            found["rows"] += [
+                {"problem": index, "kernel": row, "plan": i, "plan_us": 1e6 * x}
+                for i, x in enumerate(seconds[:8])
+            ]
+    return found
+
+
+@needs_cuda_build
+@pytest.mark.parametrize("row", ["aten", "ieee_small", "split_fp16x3", "split_fp16x3_fused"])
+def test_a_fit_finds_a_model_again(library: fit.Library, row: str) -> None:
+    """Times of a model with other quantities, each up to 1.6 times its order of magnitude."""
+    start = numpy.array([q.start for q in library.quantities])
+    library.values = start * numpy.exp(numpy.random.default_rng(1).uniform(-0.5, 0.5, len(start)))
+    found = fit.cases(synthetic(library, [row], 105))
+    [(rows, models)] = fit.rows_of_models(library, found).items()
+    assert rows == (row,)
+    library.values = start
+    library.use()
+    assert fit.spread(found) > 0.08
+    fit.fit(library, models, found)
+    assert fit.spread(found) < 0.03
+
+
+@needs_cuda_build
+def test_fit_writes_a_header(
+    library: fit.Library, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    source = tmp_path / "plans.json"
+    found = synthetic(library, ["aten", "split_fp16x3"], 21)
+    measured = json.loads((fit.record.RESULTS / "ladder-nvidia-h200.json").read_text())
+    found |= {name: measured[name] for name in ("machine", "csrc_digest", "timing", "options")}
+    source.write_text(json.dumps(found))
+    header = tmp_path / "gpu.h"
+    assert main(["fit", "--record", str(source), "--output", str(header)]) == 0
+    text = header.read_text()
+    values = [float(x) for x in re.findall(r"^ {8}(\S+),  // \w+$", text, re.MULTILINE)]
+    assert values == pytest.approx(torch.ops.sgemm._models(), rel=1e-3)
+    assert text.count("// Small\n") == 1 and '{"double_buffer", 0.5' in text
+    assert "split_fp16x3" in capsys.readouterr().out
+
+
+def test_a_fit_without_a_record_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr(fit.record, "latest_gpu", lambda *a, **k: None)
+    assert main(["fit"]) == 2
+    assert "there is no record; run python -m benchmarks plans first" in capsys.readouterr().out
