@@ -1,4 +1,4 @@
-"""``fit``: the quantities of the cost models, csrc/models/, from a record of ``plans``.
+"""``fit``: the quantities of the cost models, csrc/models/, from records of ``plans``.
 
 A model is fitted to the measured plans of the rows that it predicts: the logs of predicted by
 measured times become least, squared where they are small. A fit begins at the orders of magnitude
@@ -98,14 +98,18 @@ def numbers(p: Problem) -> list[int]:
     return [p.m, p.n, p.k, p.batch, *sides]
 
 
-def cases(found: dict) -> list[Case]:
-    """The measured plans of a record, by problem and row."""
+def cases(records: list[dict]) -> list[Case]:
+    """The measured plans of records, by problem and row."""
     sizes = ("m", "n", "k", "ops", "batch")
-    problems = [numbers(Problem(*(p[name] for name in sizes))) for p in found["problems"]]
+    problems: list[list[int]] = []
     times: dict[tuple[str, int], dict[int, float]] = {}
-    for r in found["rows"]:
-        if "failed" not in r:
-            times.setdefault((r["kernel"], r["problem"]), {})[r["plan"]] = 1e-6 * r["plan_us"]
+    for found in records:
+        first = len(problems)
+        problems += [numbers(Problem(*(p[name] for name in sizes))) for p in found["problems"]]
+        for r in found["rows"]:
+            if "failed" not in r:
+                plans = times.setdefault((r["kernel"], first + r["problem"]), {})
+                plans[r["plan"]] = 1e-6 * r["plan_us"]
     return [
         Case(row, i, problems[i], numpy.array(list(plans)), numpy.array(list(plans.values())))
         for (row, i), plans in times.items()
@@ -186,6 +190,7 @@ def rungs(found: dict) -> dict[str, float]:
 def write(library: Library, shares: dict[str, float], path: Path, sources: list[str]) -> None:
     """The models' values as a C++ header."""
     lines = [
+        "// clang-format off",
         "// The quantities of models.h on one GPU, by `python -m benchmarks fit`; not by hand.",
         "//",
         *(f"// {source}" for source in sources),
@@ -211,19 +216,24 @@ def write(library: Library, shares: dict[str, float], path: Path, sources: list[
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """--record and --output."""
     parser.add_argument(
-        "--record", type=Path, help="of plans (default: the newest in benchmarks/results)"
+        "--record",
+        type=Path,
+        nargs="+",
+        help="of plans (default: all of one GPU in benchmarks/results, that of the newest)",
     )
     parser.add_argument("--output", type=Path, help="(default: csrc/models/GPU.h)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Fits all models that have measured rows and writes them; the others stay as they are."""
-    found = record.load(args.record) if args.record else record.latest_gpu("plans")
-    ladder = record.latest_gpu("ladder", slug=found["machine"]["slug"]) if found else None
-    if found is None or ladder is None:
-        missing = "ladder" if found else "plans"
+    newest = record.load(args.record[0]) if args.record else record.latest_gpu("plans")
+    slug = newest["machine"]["slug"] if newest else ""
+    ladder = record.latest_gpu("ladder", slug=slug)
+    if newest is None or ladder is None:
+        missing = "ladder" if newest else "plans"
         raise RuntimeError(f"there is no record; run python -m benchmarks {missing} first")
-    library, all_cases = Library(), cases(found)
+    records = [record.load(path) for path in args.record or ()] or record.all_of("plans", slug)
+    library, all_cases = Library(), cases(records)
     groups = rows_of_models(library, all_cases)
     [caution] = library.values[library.where(["Choice"])[:1]]
     before = chosen_speed(all_cases, caution)
@@ -241,7 +251,7 @@ def run(args: argparse.Namespace) -> int:
     tables.say(
         f"The measured plans that are chosen: {before:.3f} times torch before, {after:.3f} now."
     )
-    path = args.output or MODELS / f"{found['machine']['slug']}.h"
-    write(library, rungs(ladder), path, [record.provenance(r) for r in (found, ladder)])
+    path = args.output or MODELS / f"{slug}.h"
+    write(library, rungs(ladder), path, [record.provenance(r) for r in (*records, ladder)])
     tables.say(f"Models: {path}; build the library with it, see docs/choice.md")
     return 0

@@ -42,13 +42,24 @@ def _vector(rng: random.Random) -> tuple[int, int, int]:
     return rng.choice(((1, rows, k), (rows, 1, k), (1, rows, k), (rows, 1, k), (1, 1, rows * 16)))
 
 
-KINDS: dict[str, tuple[Sizes, int]] = {**choice.KINDS, "vectors": (_vector, 0)}
+def _round(rng: random.Random) -> tuple[int, int, int]:
+    """Multiples of 4, of which one in two products has a single one."""
+    m, n, k = rng.choices((4, 8, 12, 16, 24, 32, 48, 64), k=3)
+    return (m, m, m) if rng.random() < 0.5 else (m, n, k)
+
+
+KINDS: dict[str, tuple[Sizes, int]] = {
+    **choice.KINDS,
+    "vectors": (_vector, 0),
+    "round batches": (_round, 16),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """--count and --kernel."""
     parser.add_argument("--count", type=positive, help=f"problems (default: {COUNT_GPU})")
     parser.add_argument("--kernel", nargs="+", metavar="NAME", help="these rows only")
+    parser.add_argument("--kind", nargs="+", choices=list(KINDS), help="of problems")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -61,7 +72,8 @@ def run(args: argparse.Namespace) -> int:
     chosen = [rows[name] for name in args.kernel or rows]
     count = args.count or (COUNT_GPU if session.on_gpu else COUNT_CPU)
     shift = 0 if session.on_gpu else CPU_SHIFT
-    drawn = problems(count, session.seed + SEED_SHIFT, shift, KINDS)
+    kinds = {kind: KINDS[kind] for kind in args.kind or KINDS}
+    drawn = problems(count, session.seed + SEED_SHIFT, shift, kinds)
     session.record["problems"] = []
     with session.progress(len(drawn)) as step:
         for index, (kind, problem) in enumerate(drawn):

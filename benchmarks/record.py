@@ -76,6 +76,12 @@ def latest_gpu(command: str, results: Path | None = None, slug: str | None = Non
     return max(found, key=lambda r: r["date"], default=None)
 
 
+def all_of(command: str, slug: str, results: Path | None = None) -> list[dict]:
+    """All records of ``command`` on one GPU, the oldest first."""
+    found = [r for r in _of_gpus(command, results) if r["machine"]["slug"] == slug]
+    return sorted(found, key=lambda r: r["date"])
+
+
 def gpus(commands: Iterable[str], results: Path | None = None) -> list[str]:
     """The slugs of all GPUs that there are records of."""
     return sorted({r["machine"]["slug"] for name in commands for r in _of_gpus(name, results)})

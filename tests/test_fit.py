@@ -85,14 +85,14 @@ def test_a_fit_finds_a_model_again(library: fit.Library, row: str) -> None:
     """Times of a model with other quantities, each up to 1.6 times its order of magnitude."""
     start = numpy.array([q.start for q in library.quantities])
     library.values = start * numpy.exp(numpy.random.default_rng(1).uniform(-0.5, 0.5, len(start)))
-    found = fit.cases(synthetic(library, [row], 105))
+    found = fit.cases([synthetic(library, [row], 105)])
     [(rows, models)] = fit.rows_of_models(library, found).items()
     assert rows == (row,)
     library.values = start
     library.use()
     assert fit.spread(found) > 0.08
     fit.fit(library, models, found)
-    assert fit.spread(found) < 0.03
+    assert fit.spread(found) < 0.05
 
 
 @needs_cuda_build

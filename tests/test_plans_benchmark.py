@@ -26,7 +26,7 @@ def record_of(tmp_path: Path, *arguments: str) -> dict:
 
 
 def test_plans_of_tiny_products_on_the_cpu(tmp_path: Path) -> None:
-    record = record_of(tmp_path, "--device", "cpu", "--count", "14")
+    record = record_of(tmp_path, "--device", "cpu", "--count", "16")
     rows = record["rows"]
     assert {p["kind"] for p in record["problems"]} == set(plans.KINDS)
     assert {r["kernel"] for r in rows} == {"aten", "ieee_tiny"}

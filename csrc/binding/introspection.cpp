@@ -6,8 +6,8 @@
 #include <stdexcept>
 #include <vector>
 
-#include "../describe.h"
-#include "../dispatch.h"
+#include "../table/describe.h"
+#include "../table/dispatch.h"
 #include "../models/models.h"
 #include "checks.h"
 #include "product.h"

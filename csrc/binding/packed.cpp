@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "../dispatch.h"
+#include "../table/dispatch.h"
 #include "checks.h"
 #include "product.h"
 

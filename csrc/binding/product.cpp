@@ -12,7 +12,7 @@
 #include "checks.h"
 #include "product.h"
 #if defined(SGEMM_CUDA)
-#include "../cuda_device.h"
+#include "../models/cuda_device.h"
 #endif
 
 namespace sgemm {

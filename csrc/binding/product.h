@@ -3,8 +3,8 @@
 #include <optional>
 #include <string>
 
-#include "../choice_cache.h"
-#include "../kernels.h"
+#include "../table/choice_cache.h"
+#include "../table/backend.h"
 #include "torch_calls.h"
 
 namespace sgemm {

@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "../gemm.h"
+#include "../problem/problem.h"
 
 namespace sgemm {
 

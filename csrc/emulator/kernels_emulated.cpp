@@ -1,2 +1,2 @@
 // The kernels' CPU build: the same source as the GPU's, on the emulator.
-#include "../kernels.cu"
+#include "../table/kernels.cu"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "../common/views.h"
+#include "../problem/views.h"
 
 namespace sgemm::ieee {
 

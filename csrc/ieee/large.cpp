@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <utility>
 
-#include "../common/buffers.h"
-#include "../common/clusters.h"
-#include "../common/fastest.h"
+#include "../problem/buffers.h"
+#include "../gpu/clusters.h"
+#include "../table/fastest.h"
 #include "../models/models.h"
 
 namespace sgemm::ieee {

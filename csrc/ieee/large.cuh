@@ -11,9 +11,9 @@
 //         a long k, slices are products of their own, added up by a kernel behind.
 // Bound:  the FFMA pipe: 92 % of the loop's instructions are FFMAs.
 #pragma once
-#include "../common/pipeline_state.cuh"
-#include "../common/hopper.cuh"
-#include "../common/tensor_map.cuh"
+#include "../gpu/pipeline_state.cuh"
+#include "../gpu/hopper.cuh"
+#include "../gpu/tensor_map.cuh"
 #include "large_epilogue.cuh"
 
 namespace sgemm::ieee {

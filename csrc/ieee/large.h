@@ -1,6 +1,6 @@
 // The row for large products by FFMA on Hopper: how they are cut up. Pure host code.
 #pragma once
-#include "../common/views.h"
+#include "../problem/views.h"
 
 namespace sgemm::ieee {
 

@@ -1,8 +1,8 @@
 // The ends of a large product's tiles: parts of k are added up, and results go to memory.
 #pragma once
-#include "../common/hopper.cuh"
-#include "../common/in_order.cuh"
-#include "../common/rasterization.cuh"
+#include "../gpu/hopper.cuh"
+#include "../epilogue/in_order.cuh"
+#include "../gpu/rasterization.cuh"
 #include "large.h"
 
 namespace sgemm::ieee {

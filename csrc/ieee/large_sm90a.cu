@@ -1,10 +1,10 @@
 // The launches of a large product: copies of operands that don't lie along m or n, and the product.
 #include <algorithm>
 
-#include "../common/launch_cluster.cuh"
-#include "../common/pack.cuh"
-#include "../common/split_k_reduction.cuh"
-#include "../common/views.h"
+#include "../gpu/launch_cluster.cuh"
+#include "../gpu/pack.cuh"
+#include "../epilogue/split_k_reduction.cuh"
+#include "../problem/views.h"
 #include "large.cuh"
 
 namespace sgemm::ieee {

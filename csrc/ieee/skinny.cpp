@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "../common/views.h"
+#include "../problem/views.h"
 #include "../models/models.h"
 #include "bound.h"
 

@@ -1,9 +1,9 @@
 // The launch of a product with few rows or columns.
 #include "skinny.cuh"
 
-#include "../common/launch_cluster.cuh"
-#include "../common/split_k_reduction.cuh"
-#include "../common/views.h"
+#include "../gpu/launch_cluster.cuh"
+#include "../epilogue/split_k_reduction.cuh"
+#include "../problem/views.h"
 
 namespace sgemm::ieee {
 namespace {

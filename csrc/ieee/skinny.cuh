@@ -9,9 +9,9 @@
 //         their own.
 // Bound:  memory, up to about 16 columns; then the FFMA pipe.
 #pragma once
-#include "../common/async_copy.cuh"
-#include "../common/cluster.cuh"
-#include "../common/dependent_launch.cuh"
+#include "../gpu/ptx/async_copy.cuh"
+#include "../gpu/cluster.cuh"
+#include "../gpu/dependent_launch.cuh"
 #include "skinny.h"
 #include "store_tile.cuh"
 

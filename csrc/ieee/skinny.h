@@ -1,6 +1,6 @@
 // The row for products that are bound by reading one operand: how it is cut up. Pure host code.
 #pragma once
-#include "../gemm.h"
+#include "../problem/problem.h"
 
 namespace sgemm::ieee {
 

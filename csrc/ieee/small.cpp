@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "../common/clusters.h"
-#include "../common/fastest.h"
-#include "../common/views.h"
+#include "../gpu/clusters.h"
+#include "../table/fastest.h"
+#include "../problem/views.h"
 #include "../models/models.h"
 #include "bound.h"
 
@@ -39,12 +39,13 @@ double seconds(const SmallPlan& plan, const Problem& p, const SmallRead& a, cons
   const double of_a = double(tile.rows()) / (tile.rows() + tile.cols());
   const auto slower = [&](const SmallRead& x) { return x.along_k ? model.along_k : x.vector ? 0 : model.singles; };
   const double slow = 1 + of_a * slower(a) + (1 - of_a) * slower(b);
-  const double compute = (waves * turns * model.turn + busy * ((model.step + area * model.step_area) * slow * steps +
-                                                               area * model.block_area)) *
+  const double compute = (waves * turns * model.turn +
+                          busy * ((model.step + area * model.step_area) * slow * steps + area * model.block_area)) *
                          kH200.clock_ghz / device.clock_ghz;
 
   const double bandwidth = device.bandwidth_gbs * 1e9;
-  double total = model.fixed + std::max(compute + most * level * model.cluster, bytes(p) / (model.bandwidth * bandwidth));
+  double total =
+      model.fixed + std::max(compute + most * level * model.cluster, bytes(p) / (model.bandwidth * bandwidth));
   if (plan.slices > 1) total += model.sum + plan.slices * model.sum_moves * 4 * p.m * p.n / bandwidth;
   return total;
 }

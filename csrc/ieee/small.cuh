@@ -7,8 +7,8 @@
 // Reads:  any strides, 16 bytes at a time where neighbours allow it; through the L1 cache what many blocks read, for
 //         these come for it at the same time, and the L2 cache gives a line to one after the other.
 #pragma once
-#include "../common/cluster.cuh"
-#include "../common/dependent_launch.cuh"
+#include "../gpu/cluster.cuh"
+#include "../gpu/dependent_launch.cuh"
 #include "small.h"
 #include "store_tile.cuh"
 #include "warp_panel.cuh"

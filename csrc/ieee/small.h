@@ -1,6 +1,6 @@
 // The row for products of few tiles: how they are cut up. Pure host code.
 #pragma once
-#include "../gemm.h"
+#include "../problem/problem.h"
 
 namespace sgemm::ieee {
 

@@ -1,9 +1,9 @@
 // The end of a tile whose sums lie in shared memory.
 #pragma once
-#include "../common/activation.h"
-#include "../common/cluster.cuh"
-#include "../common/in_order.cuh"
-#include "../gemm.h"
+#include "../epilogue/activation.h"
+#include "../gpu/cluster.cuh"
+#include "../epilogue/in_order.cuh"
+#include "../problem/problem.h"
 
 namespace sgemm::ieee {
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "../common/fastest.h"
-#include "../common/views.h"
+#include "../table/fastest.h"
+#include "../problem/views.h"
 #include "../models/models.h"
 #include "bound.h"
 

@@ -7,8 +7,8 @@
 // Reads:  any strides, 16 bytes at a time where neighbours allow it.
 // Bound:  memory; from about 32 columns and a k of 64 on the FFMA pipe.
 #pragma once
-#include "../common/dependent_launch.cuh"
-#include "../common/in_order.cuh"
+#include "../gpu/dependent_launch.cuh"
+#include "../epilogue/in_order.cuh"
 #include "tall.h"
 #include "warp_panel.cuh"
 

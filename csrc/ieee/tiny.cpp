@@ -4,18 +4,20 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "../common/fastest.h"
-#include "../common/views.h"
+#include "../table/fastest.h"
+#include "../problem/views.h"
 #include "../models/models.h"
 
 namespace sgemm::ieee {
 namespace {
 
+constexpr int kRequests = 4;  // of elements that are read one by one, for one of 16 bytes each
+
 // With blocks of a class: each does one step of k after the other, those of an SM share its four schedulers.
 double seconds(const TinyClass& tile, const Problem& p, const Device& device) {
   const TinyModel& model = models().tiny;
   const bool quads_a = tiny_read(p.a).quads, quads_b = tiny_read(p.b).quads, quads_d = p.n % 4 == 0;
-  const auto traffic = [&](double elements, bool quads) { return 4 * elements * (quads ? 1 : model.scattered); };
+  const auto traffic = [&](double elements, bool quads) { return 4 * elements * (quads ? 1 : kRequests); };
   const double memory = traffic(double(p.m) * p.k * matrices(p.a, p.batch), quads_a) +
                         traffic(double(p.k) * p.n * matrices(p.b, p.batch), quads_b) +
                         traffic(double(p.m) * p.n * p.batch * (p.beta != 0 ? 2 : 1), quads_d);
@@ -26,9 +28,11 @@ double seconds(const TinyClass& tile, const Problem& p, const Device& device) {
       fours * (steps * (read(quads_a) + read(quads_b)) + store + 4 * model.ffma * (ceil_div(p.k, 4) * 4));
   const double blocks = ceil_div(ceil_div(p.batch, tile.products), device.sms);  // of the busiest SM
   const double issue = blocks * cycles * tile.threads() / 32 / 4 / (device.clock_ghz * 1e9);
-  const double step = model.step + (quads_a && quads_b ? 0 : model.element);
-  return model.launch + std::ceil(blocks / tile.resident) * steps * step +
-         std::max(issue, memory / (model.bandwidth * device.bandwidth_gbs * 1e9));
+  // Blocks of a wave wait together; those behind them hide it.
+  const double wait = steps * (model.step + (quads_a && quads_b ? 0 : model.element)) + model.lone * cycles;
+  const double waves = std::ceil(blocks / tile.resident);
+  return model.launch + wait +
+         std::hypot(std::max((waves - 1) * wait, issue), memory / (model.bandwidth * device.bandwidth_gbs * 1e9));
 }
 
 bool fits(const Problem& p) { return std::max({p.m, p.n, p.k}) <= kLargestTiny; }

@@ -7,9 +7,9 @@
 // Bound:  memory, up to 32 x 32; then the FFMA pipe.
 // Reads:  any strides, 16 bytes at a time where neighbours allow it.
 #pragma once
-#include "../common/dependent_launch.cuh"
-#include "../common/launch.h"
-#include "../common/views.h"
+#include "../gpu/dependent_launch.cuh"
+#include "../gpu/launch.h"
+#include "../problem/views.h"
 #include "tiny.h"
 
 namespace sgemm::SGEMM_BACKEND {

@@ -1,6 +1,6 @@
 // Batches of tiny products: how they are cut up, and what that takes. Pure host code.
 #pragma once
-#include "../gemm.h"
+#include "../problem/problem.h"
 
 namespace sgemm::ieee {
 

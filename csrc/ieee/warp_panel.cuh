@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "../common/async_copy.cuh"
+#include "../gpu/ptx/async_copy.cuh"
 
 namespace sgemm::ieee {
 

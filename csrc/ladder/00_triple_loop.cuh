@@ -2,7 +2,7 @@
 //
 // Reads:  any strides.
 #pragma once
-#include "../common/launch.h"
+#include "../gpu/launch.h"
 
 namespace sgemm::SGEMM_BACKEND {
 

@@ -5,7 +5,7 @@
 // Bound:  loads. Every multiply-add still waits for two elements from the caches.
 // Reads:  any strides.
 #pragma once
-#include "../common/launch.h"
+#include "../gpu/launch.h"
 
 namespace sgemm::SGEMM_BACKEND {
 

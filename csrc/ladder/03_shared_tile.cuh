@@ -5,7 +5,7 @@
 //         multiply-add.
 // Reads:  any strides.
 #pragma once
-#include "../common/launch.h"
+#include "../gpu/launch.h"
 
 namespace sgemm::SGEMM_BACKEND {
 

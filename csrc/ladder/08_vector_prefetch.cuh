@@ -6,7 +6,7 @@
 // Bound:  shared-memory loads, still one for two multiply-adds.
 // Reads:  aligned rows of whole float4s; anything else is packed first.
 #pragma once
-#include "../common/launch.h"
+#include "../gpu/launch.h"
 
 namespace sgemm::SGEMM_BACKEND {
 

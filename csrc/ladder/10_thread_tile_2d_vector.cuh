@@ -5,7 +5,7 @@
 // Bound:  the wait for memory at each step, between two barriers.
 // Reads:  aligned rows of whole float4s.
 #pragma once
-#include "../common/vector.h"
+#include "vector.h"
 
 namespace sgemm::SGEMM_BACKEND {
 

@@ -6,7 +6,7 @@
 // Bound:  shared-memory latency at the start of each of the BK inner steps.
 // Reads:  aligned rows of whole float4s.
 #pragma once
-#include "../common/vector.h"
+#include "vector.h"
 
 namespace sgemm::SGEMM_BACKEND {
 

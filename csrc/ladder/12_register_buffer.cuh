@@ -5,7 +5,7 @@
 // Bound:  the FFMA pipe, less what registers cost in threads that share an SM, and register-bank conflicts.
 // Reads:  aligned rows of whole float4s.
 #pragma once
-#include "../common/vector.h"
+#include "vector.h"
 
 namespace sgemm::SGEMM_BACKEND {
 

@@ -1,6 +1,8 @@
+// clang-format off
 // The quantities of models.h on one GPU, by `python -m benchmarks fit`; not by hand.
 //
-// 2026-11-24 23:55 UTC, NVIDIA H200, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 548c321ebfbb
+// 2026-11-25 00:31 UTC, NVIDIA H200, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 1625d35c8597
+// 2026-11-25 00:42 UTC, NVIDIA H200, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 9a4e3e932833
 // 2026-11-21 11:34 UTC, NVIDIA H200, driver 580.159.04, SM clock 1980 of 1980 MHz, limit 700 W, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc dc9d07e15019
 #pragma once
 #include "models.h"
@@ -10,163 +12,163 @@ namespace sgemm {
 constexpr Models kFitted = {
     // Choice
     {
-        0.88,  // caution
+        0.91,  // caution
         3e-06,  // launch
         0.88,  // reachable
         2,  // scattered
     },
     // Aten
     {
-        2.515e-06,  // launch
-        2.143e-08,  // block
-        2.741e-08,  // latency
-        4.867e-09,  // issue
-        5.048e-09,  // ffma
-        1.991e-07,  // ends
-        1.097,  // along_k
-        2.908e-06,  // sum
-        3.467e-08,  // sum_part
-        0.9094,  // sum_moves
-        0.4931,  // bandwidth
-        4.831e-07,  // sum_along_k
+        2.512e-06,  // launch
+        9.372e-09,  // block
+        2.694e-08,  // latency
+        6.517e-09,  // issue
+        4.931e-09,  // ffma
+        1.839e-07,  // ends
+        1.059,  // along_k
+        3.193e-06,  // sum
+        4.408e-08,  // sum_part
+        0.8664,  // sum_moves
+        0.5545,  // bandwidth
+        6.449e-07,  // sum_along_k
     },
     // AtenRows
     {
-        2.815e-06,  // launch
-        8.186e-08,  // row
-        3.487,  // rows
-        9.628e-09,  // step_across
-        5.857e-09,  // step_along_k
-        0.495,  // across
-        0.3651,  // along_k
-        6.853e-11,  // column
+        2.612e-06,  // launch
+        8.675e-08,  // row
+        6.193,  // rows
+        2.104e-08,  // step_across
+        9.598e-09,  // step_along_k
+        0.7472,  // across
+        0.6196,  // along_k
+        1.182e-10,  // column
     },
     // AtenVector
     {
-        2e-06,  // across
-        3.347e-06,  // along_k
-        0.6709,  // bandwidth
+        4.523e-06,  // across
+        4.049e-06,  // along_k
+        0.9832,  // bandwidth
         1e-11,  // row
-        1e-06,  // sum
-        2e-06,  // unshared
-        1e-08,  // unshared_step
-        2e-06,  // dot
-        1e-08,  // dot_step
+        5.102e-07,  // sum
+        2.065e-06,  // unshared
+        1.098e-08,  // unshared_step
+        8.246e-06,  // dot
+        8.073e-09,  // dot_step
     },
     // Skinny
     {
-        6.389e-06,  // fixed
-        5.205e-06,  // wave
-        4.221e-06,  // sum
-        1.028,  // read_along_k
-        0.9563,  // read_along_m
-        0.445,  // read_along_m_16
-        0.3419,  // ffma_along_k
-        0.2507,  // ffma_across_b
-        0.2449,  // ffma_across_wide_b
-        0.3166,  // ffma_along_m
-        5.729e+10,  // block_bandwidth
-        1.338,  // scattered
+        5.989e-06,  // fixed
+        7.043e-06,  // wave
+        2.495e-06,  // sum
+        1.045,  // read_along_k
+        0.7984,  // read_along_m
+        0.464,  // read_along_m_16
+        0.324,  // ffma_along_k
+        0.1595,  // ffma_across_b
+        0.2399,  // ffma_across_wide_b
+        0.3104,  // ffma_along_m
+        1.642e+11,  // block_bandwidth
+        1.309,  // scattered
     },
     // Small
     {
-        1.181e-06,  // fixed
-        7.651e-07,  // turn
-        4.818e-09,  // step
-        1.207e-08,  // step_area
-        3.643e-07,  // block_area
-        0.7939,  // along_k
-        0.9865,  // singles
-        2.803e-07,  // cluster
-        1.454e-06,  // sum
-        14,  // sum_moves
-        0.7368,  // busiest
-        0.8134,  // bandwidth
+        1.109e-06,  // fixed
+        7.792e-07,  // turn
+        4.169e-09,  // step
+        1.25e-08,  // step_area
+        3.52e-07,  // block_area
+        0.7221,  // along_k
+        0.9537,  // singles
+        3.294e-07,  // cluster
+        1.07e-06,  // sum
+        23.88,  // sum_moves
+        0.7536,  // busiest
+        0.6241,  // bandwidth
     },
     // Tall
     {
-        2.139e-06,  // fixed
-        3.718e-07,  // later_step
-        1.209e-08,  // panel
-        1.302e-08,  // tile
-        2.62e-09,  // four
-        2.76e-08,  // step_along_k
-        3.896e-08,  // singles
-        6.959e-09,  // warp_four
-        1.739e-06,  // wave
-        4.125e-08,  // stored
+        1.971e-06,  // fixed
+        3.291e-07,  // later_step
+        9.547e-09,  // panel
+        1.756e-08,  // tile
+        2.674e-09,  // four
+        1.321e-08,  // step_along_k
+        5.741e-08,  // singles
+        5.142e-09,  // warp_four
+        1.538e-06,  // wave
+        7.496e-08,  // stored
         3e-06,  // sum
-        1.032,  // bandwidth
+        1.196,  // bandwidth
     },
     // Tiny
     {
-        1.751e-06,  // launch
-        4.206e-07,  // step
-        3.375e-07,  // element
-        20.5,  // read_quad
-        36.28,  // read_element
-        8.415,  // store_quad
-        74.34,  // store_element
-        1.908,  // ffma
-        1.203,  // bandwidth
-        13.52,  // scattered
+        1.102e-06,  // launch
+        7.04e-07,  // step
+        2.628e-07,  // element
+        2.195e-10,  // lone
+        37.09,  // read_quad
+        55.55,  // read_element
+        9.804,  // store_quad
+        58.92,  // store_element
+        1.521,  // ffma
+        0.6789,  // bandwidth
     },
     // Large
     {
-        2.5e-06,  // launch
-        0.87,  // ffma
-        4e-06,  // tile
-        1.3e-05,  // elements
-        2e-06,  // exchange
-        1e-06,  // cluster
-        1.4e-05,  // share
-        1.5e-06,  // part
-        4e-06,  // sum
-        2e-06,  // copy
-        0.7,  // copy_bandwidth
+        1.084e-06,  // launch
+        0.8483,  // ffma
+        5.917e-06,  // tile
+        6.33e-06,  // elements
+        2.549e-06,  // exchange
+        9.032e-07,  // cluster
+        1.627e-05,  // share
+        1.25e-06,  // part
+        3.028e-06,  // sum
+        9.61e-07,  // copy
+        0.6303,  // copy_bandwidth
     },
     // Split
     {
-        2.527e-06,  // launch
-        1.417e-07,  // step
-        2.244e-06,  // tile
-        0.6303,  // half_step
-        5.401e-07,  // cluster
-        1.693e-06,  // share
-        6.805e-07,  // part
-        2.828e-06,  // sum
-        4.363,  // sum_moves
-        0.7756,  // split
-        1.201,  // split_across
-        1.226,  // split_unaligned
+        2.128e-06,  // launch
+        1.433e-07,  // step
+        2.54e-06,  // tile
+        0.6026,  // half_step
+        5.916e-07,  // cluster
+        2.086e-06,  // share
+        5.726e-07,  // part
+        2.316e-06,  // sum
+        4.446,  // sum_moves
+        0.7637,  // pass
+        1.266,  // pass_across
+        1.226,  // pass_unaligned
     },
     // SplitFused
     {
-        1.665e-06,  // launch
-        1.132e-06,  // step
-        2.698e-06,  // tile
-        0.8101,  // half_step
-        0.95,  // half_tile
-        1.484e-06,  // cluster
-        3.893e-06,  // sum
-        4.116,  // sum_moves
-        2.227,  // unaligned
-        0.513,  // bandwidth
+        1.743e-06,  // launch
+        1.14e-06,  // step
+        2.598e-06,  // tile
+        0.8099,  // half_step
+        0.9343,  // half_tile
+        1.397e-06,  // cluster
+        3.696e-06,  // sum
+        4.486,  // sum_moves
+        2.187,  // unaligned
+        0.4625,  // bandwidth
     },
     // SplitTall
     {
-        1.406e-06,  // fixed
-        7.036e-07,  // fill
-        3.283e-07,  // fill_step
-        8.935e-09,  // tile
-        9.251e-09,  // step
-        1.778e-09,  // group
-        1.139e-08,  // group_step
-        1.051e-07,  // last_group
-        2.026e-08,  // unaligned
-        1e-07,  // added
-        1.101e-08,  // stored
-        0.7823,  // bandwidth
+        9.579e-07,  // fixed
+        1.169e-06,  // fill
+        2.449e-07,  // fill_step
+        2.175e-08,  // tile
+        2.719e-09,  // step
+        4.326e-09,  // group
+        3.395e-09,  // group_step
+        1.634e-07,  // last_group
+        1.358e-08,  // unaligned
+        1.933e-07,  // added
+        1.652e-08,  // stored
+        0.7019,  // bandwidth
     },
 };
 

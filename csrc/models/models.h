@@ -10,7 +10,7 @@ namespace sgemm {
 
 // What isn't a row's own, and rungs of the ladder.
 struct ChoiceModel {
-  double caution;    // 0.88: PyTorch's time counts so much; no other row shall be preferred on a guess
+  double caution;    // 0.91: PyTorch's time counts so much; no other row shall be preferred on a guess
   double launch;     // 3e-6: of a kernel that packs an operand, computes f, or is a rung
   double reachable;  // 0.88: share of a memory's nominal bandwidth that a copy reaches
   double scattered;  // 2: factor of a rung that reads element by element, along the wrong dimension
@@ -106,13 +106,13 @@ struct TinyModel {
   double launch;         // 2e-6
   double step;           // 5e-7: of a block
   double element;        // 5e-7: more, if it reads element by element
+  double lone;           // 1e-9: more for each cycle of a warp, with few warps beside it
   double read_quad;      // 20: cycles of a warp, to read and deposit four elements at once
   double read_element;   // 50: one by one
   double store_quad;     // 10: to store four
   double store_element;  // 50: one by one
   double ffma;           // 2: an FFMA with its operands
   double bandwidth;      // 0.5: share
-  double scattered;      // 2: factor of elements that are not read 16 bytes at a time
 };
 
 struct LargeModel {
@@ -129,19 +129,19 @@ struct LargeModel {
   double copy_bandwidth;  // 0.7
 };
 
-struct SplitModel {        // of tiles of 128 x 128
-  double launch;           // 2e-6: of pass and product, with nothing to do
-  double step;             // 2e-7: of k of a tile, for each of the 16-bit products
-  double tile;             // 1e-6: to fill the pipeline, and to store
-  double half_step;        // 0.5: factor of tiles of half the size
-  double cluster;          // 1e-6: to add up the parts of a cluster, for each block but one
-  double share;            // 3e-6: to share tiles that are left over
-  double part;             // 5e-7: each block that shares one
-  double sum;              // 3e-6: to add up slices of k: one launch more
-  double sum_moves;        // 2: how often a slice's sums are moved
-  double split;            // 0.5: share of the bandwidth that the pass reaches
-  double split_across;     // 1: factor of the pass, for what doesn't lie along k
-  double split_unaligned;  // 1: factor of the pass, of elements that are read one by one
+struct SplitModel {       // of tiles of 128 x 128
+  double launch;          // 2e-6: of pass and product, with nothing to do
+  double step;            // 2e-7: of k of a tile, for each of the 16-bit products
+  double tile;            // 1e-6: to fill the pipeline, and to store
+  double half_step;       // 0.5: factor of tiles of half the size
+  double cluster;         // 1e-6: to add up the parts of a cluster, for each block but one
+  double share;           // 3e-6: to share tiles that are left over
+  double part;            // 5e-7: each block that shares one
+  double sum;             // 3e-6: to add up slices of k: one launch more
+  double sum_moves;       // 2: how often a slice's sums are moved
+  double pass;            // 0.5: share of the bandwidth that the pass reaches
+  double pass_across;     // 1: factor of the pass, for what doesn't lie along k
+  double pass_unaligned;  // 1: factor of the pass, of elements that are read one by one
 };
 
 struct SplitFusedModel {  // of tiles of 128 x 128

@@ -1,6 +1,6 @@
 // The epilogue: a tile's sums become D, through the guard.
 #pragma once
-#include "../common/activation.h"
+#include "../epilogue/activation.h"
 #include "guard.cuh"
 #include "tile_shape.cuh"
 

@@ -3,7 +3,7 @@
 // Every row of A and column of B is scaled by a power of two, so that its largest element comes near the format's upper
 // end. A row's word holds that scale and the guard's threshold.
 #pragma once
-#include "../common/hopper.cuh"
+#include "../gpu/hopper.cuh"
 #include "plan.h"
 
 namespace sgemm::split {

@@ -1,6 +1,6 @@
 // Where the splitting pass's threads keep what they have read until its rows' scales are known.
 #pragma once
-#include "../common/async_copy.cuh"
+#include "../gpu/ptx/async_copy.cuh"
 #include "job.h"
 
 namespace sgemm::split {

@@ -1,6 +1,6 @@
 // One piece of a split product, as its kernels see it.
 #pragma once
-#include "../common/views.h"
+#include "../problem/views.h"
 #include "plan.h"
 
 namespace sgemm::split {

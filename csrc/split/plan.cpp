@@ -4,10 +4,10 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "../common/buffers.h"
-#include "../common/clusters.h"
-#include "../common/fastest.h"
-#include "../common/views.h"
+#include "../problem/buffers.h"
+#include "../gpu/clusters.h"
+#include "../table/fastest.h"
+#include "../problem/views.h"
 #include "../models/models.h"
 #include "split.h"
 
@@ -55,16 +55,15 @@ double pass_seconds(const Shape& shape, const Problem& p, const SplitPlan& plan,
   const SplitModel& model = models().split;
   const auto split = [&](const ConstMatrix& x, int64_t size, bool along_k) {
     const double bytes = matrices(x, p.batch) * (4.0 * size * p.k + planes(shape, plan, size));
-    return bytes / (model.split * bandwidth) * (along_k ? 1 : model.split_across) *
-           (quads(x) ? 1 : model.split_unaligned);
+    return bytes / (model.pass * bandwidth) * (along_k ? 1 : model.pass_across) * (quads(x) ? 1 : model.pass_unaligned);
   };
   return split(p.a, p.m, runs_along_k(p.a.col, p.a.row)) +
          (plan.packed_b ? 0 : split(p.b, p.n, runs_along_k(p.b.row, p.b.col)));
 }
 
-// Waves of tiles; and what stores and sums of slices take in memory.
+// Seconds of waves of tiles, of D's or its slices' way to memory, and of the last part of that, which no product hides.
 struct Product {
-  double waves, stores, last, sum_moves;
+  double waves, stores, last;
 };
 
 // `tile`: to begin and to end one; `adding`: the parts of a cluster.
@@ -82,9 +81,7 @@ Product product(const Shape& shape, const Problem& p, const Device& device, cons
   const double result = double(p.m) * p.n * p.batch * 4 / bandwidth;
   const double cut = p.n % kSectorFloats == 0 ? 1 : 2;          // sectors of rows that begin within one
   all.stores = result * (plan.slices > 1 ? plan.slices : cut);  // sums of slices lie without gaps
-  // The last tiles' stores, which no product hides.
   all.last = std::min(all.stores, 4.0 * shape.tile_m * shape.tile_n * device.sms / bandwidth * cut);
-  all.sum_moves = plan.slices > 1 ? all.stores : 0;
   return all;
 }
 
@@ -93,9 +90,9 @@ double seconds(const Shape& shape, const Problem& p, const Device& device, const
   const double bandwidth = device.bandwidth_gbs * 1e9;
   Product all = product(shape, p, device, plan, model.tile, (plan.cluster - 1) * model.cluster);
   // Those that a pass has just written are in the cache.
-  if (plan.packed_b) all.waves = std::hypot(all.waves, planes(shape, plan, p.n) / (model.split * bandwidth));
+  if (plan.packed_b) all.waves = std::hypot(all.waves, planes(shape, plan, p.n) / (model.pass * bandwidth));
   return model.launch + pass_seconds(shape, p, plan, bandwidth) + std::max(all.waves, all.stores) + all.last +
-         (plan.slices > 1 ? model.sum + model.sum_moves * all.sum_moves : 0);
+         (plan.slices > 1 ? model.sum + model.sum_moves * all.stores : 0);
 }
 
 double fused_seconds(const Shape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
@@ -104,7 +101,7 @@ double fused_seconds(const Shape& shape, const Problem& p, const Device& device,
   const Product all = product(shape, p, device, plan, tile, plan.cluster > 1 ? model.cluster : 0);
   const double read = operand_bytes(p) / (model.bandwidth * device.bandwidth_gbs * 1e9);
   return model.launch + std::max(all.waves, read + all.stores) + all.last +
-         (plan.slices > 1 ? model.sum + model.sum_moves * all.sum_moves : 0);
+         (plan.slices > 1 ? model.sum + model.sum_moves * all.stores : 0);
 }
 
 // About half of a batch: whole groups, or part of one.

@@ -2,7 +2,7 @@
 #pragma once
 #include <functional>
 
-#include "../common/views.h"
+#include "../problem/views.h"
 
 namespace sgemm::split {
 

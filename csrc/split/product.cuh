@@ -11,7 +11,7 @@
 // Small problems: the blocks of a cluster share a tile, each with a part of k; each finishes a part of the columns.
 // Tiles left over when all blocks have had equally many are shared likewise, through device memory.
 #pragma once
-#include "../common/pipeline_state.cuh"
+#include "../gpu/pipeline_state.cuh"
 #include "cluster_reduction.cuh"
 #include "fixup.cuh"
 #include "format.cuh"

@@ -5,8 +5,8 @@
 // to do with it. Without one, where neighbours are no quads in memory, each of them copies the elements that it will
 // need.
 #pragma once
-#include "../common/async_copy.cuh"
-#include "../common/tensor_map.cuh"
+#include "../gpu/ptx/async_copy.cuh"
+#include "../gpu/tensor_map.cuh"
 #include "product.cuh"
 
 namespace sgemm::split {

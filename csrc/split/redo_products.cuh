@@ -8,8 +8,8 @@
 //         would not do: ptxas would have its products in the caller wait for each other.
 // Bound:  the tensor cores, six products per step; in parts, the threads that split.
 #pragma once
-#include "../common/activation.h"
-#include "../common/async_copy.cuh"
+#include "../epilogue/activation.h"
+#include "../gpu/ptx/async_copy.cuh"
 #include "epilogue.cuh"
 #include "warp_product.cuh"
 

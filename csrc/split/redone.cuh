@@ -1,6 +1,6 @@
 // How much the guard has redone: each file's kernels count for themselves.
 #pragma once
-#include "../common/launch.h"
+#include "../gpu/launch.h"
 #include "split.h"
 
 namespace sgemm::split {

@@ -2,10 +2,10 @@
 #pragma once
 #include <array>
 
-#include "../common/buffers.h"
-#include "../common/fastest.h"
-#include "../gemm.h"
-#include "../kernels.h"
+#include "../problem/buffers.h"
+#include "../table/fastest.h"
+#include "../problem/problem.h"
+#include "../table/backend.h"
 #include "bound.h"
 #include "plan.h"
 

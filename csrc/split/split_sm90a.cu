@@ -6,9 +6,9 @@
 #include <tuple>
 #include <utility>
 
-#include "../common/launch_cluster.cuh"
-#include "../common/split_k_reduction.cuh"
-#include "../common/views.h"
+#include "../gpu/launch_cluster.cuh"
+#include "../epilogue/split_k_reduction.cuh"
+#include "../problem/views.h"
 #include "fused.cuh"
 #include "pass.cuh"
 #include "product.cuh"

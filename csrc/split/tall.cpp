@@ -4,9 +4,9 @@
 #include <cmath>
 #include <vector>
 
-#include "../common/buffers.h"
-#include "../common/fastest.h"
-#include "../common/views.h"
+#include "../problem/buffers.h"
+#include "../table/fastest.h"
+#include "../problem/views.h"
 #include "../models/models.h"
 #include "plan.h"
 
@@ -164,10 +164,14 @@ Plan TallProduct::plan(const Problem& p, const Device& device) {
 
 void TallProduct::each_plan(const Problem& p, const Device& device, const PlanVisitor& visit) {
   const Pieces all = pieces_of(p);
-  std::vector<TallPiece> last;
+  std::vector<TallPiece> last, typical;
   visit_plans(all.last, device, [&](const TallPiece& piece) { last.push_back(piece); });
+  visit_plans(all.typical, device, [&](const TallPiece& piece) { typical.push_back(piece); });
   size_t i = 0;
-  visit_plans(all.piece, device, [&](const TallPiece& piece) { visit(all.plan(piece, last[i++], piece.seconds)); });
+  visit_plans(all.piece, device, [&](const TallPiece& piece) {
+    visit(all.plan(piece, last[i], typical[i].seconds));
+    ++i;
+  });
 }
 
 size_t tall_list_bytes(const Problem& p) {

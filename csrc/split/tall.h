@@ -1,6 +1,6 @@
 // The family's row for products with many rows, of few columns and a short k: how they are cut up. Pure host code.
 #pragma once
-#include "../common/views.h"
+#include "../problem/views.h"
 #include "bound.h"
 
 namespace sgemm::split {

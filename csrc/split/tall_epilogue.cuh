@@ -1,6 +1,6 @@
 // The way of split_fp16x3_tall's sums to memory, through the guard.
 #pragma once
-#include "../common/activation.h"
+#include "../epilogue/activation.h"
 #include "dot_product.cuh"
 #include "guard.cuh"
 #include "tall_line.cuh"

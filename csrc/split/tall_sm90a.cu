@@ -1,7 +1,7 @@
 // The launch of a split product with many rows, of few columns and a short k.
-#include "../common/launch_cluster.cuh"
-#include "../common/split_k_reduction.cuh"
-#include "../common/views.h"
+#include "../gpu/launch_cluster.cuh"
+#include "../epilogue/split_k_reduction.cuh"
+#include "../problem/views.h"
 #include "tall.cuh"
 
 namespace sgemm::split {

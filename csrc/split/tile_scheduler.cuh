@@ -1,6 +1,6 @@
 // The tile scheduler: which tiles of C, and which part of their k, fall to a block.
 #pragma once
-#include "../common/hopper.cuh"
+#include "../gpu/hopper.cuh"
 #include "job.h"
 
 namespace sgemm::split {

@@ -1,7 +1,7 @@
 // How the consumer warps share a tile of C.
 #pragma once
-#include "../common/hopper.cuh"
-#include "../common/rasterization.cuh"
+#include "../gpu/hopper.cuh"
+#include "../gpu/rasterization.cuh"
 #include "job.h"
 
 namespace sgemm::split {

@@ -2,7 +2,7 @@
 #pragma once
 #include <vector>
 
-#include "common/launch.h"
+#include "gpu/launch.h"
 
 namespace sgemm::emulated_backend {
 

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "broken_kernels.h"
-#include "dispatch.h"
+#include "table/dispatch.h"
 #include "emulator/emulator.h"
 
 namespace {

@@ -1,6 +1,6 @@
 // Four neighbouring elements of a row at once.
 #pragma once
-#include "launch.h"
+#include "../gpu/launch.h"
 
 namespace sgemm::SGEMM_BACKEND {
 

@@ -1,6 +1,6 @@
 // The time that PyTorch's own kernel is predicted to take. Pure host code.
 #pragma once
-#include "gemm.h"
+#include "../problem/problem.h"
 
 namespace sgemm {
 

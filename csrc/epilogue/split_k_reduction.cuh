@@ -1,10 +1,10 @@
 // The sum of slices of k.
 #pragma once
 #include "activation.h"
-#include "dependent_launch.cuh"
+#include "../gpu/dependent_launch.cuh"
 #include "in_order.cuh"
-#include "launch_cluster.cuh"
-#include "views.h"
+#include "../gpu/launch_cluster.cuh"
+#include "../problem/views.h"
 
 namespace sgemm {
 

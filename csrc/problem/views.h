@@ -2,7 +2,7 @@
 #pragma once
 #include <algorithm>
 
-#include "../gemm.h"
+#include "problem.h"
 
 namespace sgemm {
 

@@ -1,6 +1,6 @@
 // The properties of a GPU that the cost models need.
 #pragma once
-#include "gemm.h"
+#include "../problem/problem.h"
 
 namespace sgemm {
 

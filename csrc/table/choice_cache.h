@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string>
 
-#include "common/buffers.h"
-#include "common/views.h"
+#include "../problem/buffers.h"
+#include "../problem/views.h"
 #include "dispatch.h"
 
 namespace sgemm {

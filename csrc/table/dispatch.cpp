@@ -5,10 +5,10 @@
 #include <limits>
 #include <stdexcept>
 
-#include "aten.h"
-#include "common/fastest.h"
-#include "common/views.h"
-#include "models/models.h"
+#include "../models/aten.h"
+#include "fastest.h"
+#include "../problem/views.h"
+#include "../models/models.h"
 
 namespace sgemm {
 namespace {

@@ -56,7 +56,7 @@ struct MatrixView {
 using Matrix = MatrixView<float>;
 using ConstMatrix = MatrixView<const float>;
 
-// f: common/activation.h. Where there is one, D is not C.
+// f: epilogue/activation.h. Where there is one, D is not C.
 enum class Activation : int { kNone, kRelu, kGelu, kGeluTanh, kSilu };
 
 struct Problem {
@@ -69,7 +69,7 @@ struct Problem {
   Activation activation = Activation::kNone;
 
   // So much of k lies in memory before A's and B's first, and C is its sum: D adds up pieces of k, and alpha and beta
-  // are 1. A kernel that has to compute an element again does so from there (common/in_order.cuh).
+  // are 1. A kernel that has to compute an element again does so from there (epilogue/in_order.cuh).
   int64_t k_before = 0;
 
   // B as Backend::pack_b has split it, for this product and others; null if it hasn't. Then there is no batch.

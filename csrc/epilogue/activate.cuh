@@ -1,7 +1,7 @@
 // The activation of a product whose kernel leaves it out, in place. Bound by memory: 8 bytes per element.
 #pragma once
 #include "activation.h"
-#include "launch.h"
+#include "../gpu/launch.h"
 
 namespace sgemm::SGEMM_BACKEND {
 

@@ -7,7 +7,7 @@
 #pragma once
 #include <cfloat>
 
-#include "../gemm.h"
+#include "../problem/problem.h"
 
 namespace sgemm {
 

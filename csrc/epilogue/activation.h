@@ -3,7 +3,7 @@
 #pragma once
 #include <cmath>
 
-#include "../gemm.h"
+#include "../problem/problem.h"
 
 namespace sgemm {
 

@@ -3,8 +3,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "../gemm.h"
-#include "backend.h"
+#include "../problem/problem.h"
+#include "build.h"
 
 namespace sgemm::SGEMM_BACKEND {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "../gemm.h"
+#include "problem.h"
 
 namespace sgemm {
 

@@ -1,6 +1,6 @@
 // THE TABLE, once for each of the two builds of kernels.cu.
 #pragma once
-#include "gemm.h"
+#include "../problem/problem.h"
 
 namespace sgemm {
 

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <limits>
 
-#include "common/views.h"
-#include "models/models.h"
+#include "../problem/views.h"
+#include "models.h"
 
 namespace sgemm {
 namespace {

@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "views.h"
+#include "../problem/views.h"
 
 namespace sgemm::hopper {
 

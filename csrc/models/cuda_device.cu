@@ -4,8 +4,8 @@
 #include <map>
 #include <mutex>
 
-#include "common/launch.h"
-#include "models/models.h"
+#include "../gpu/launch.h"
+#include "models.h"
 
 namespace sgemm {
 namespace {

@@ -1,0 +1,106 @@
+// A warpgroup's matrix products, 64 x 128 x 16 and 64 x 64 x 16: operands in shared memory, sums in registers.
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <type_traits>
+
+#include "mbarrier.cuh"
+
+namespace sgemm::hopper {
+
+// ---- registers: a warpgroup hands some to another
+
+template <int COUNT>
+__device__ __forceinline__ void release_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
+template <int COUNT>
+__device__ __forceinline__ void acquire_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
+// ---- products
+
+// An operand's tile in shared memory with the 128-byte swizzle. Along k ("K-major"): rows of 128 bytes, eight of them
+// `stride` bytes from the next eight. Along m or n ("MN-major"): for each of k 64 elements in 128 bytes, eight of k
+// `stride` bytes from the next eight, 64 elements `leading` bytes from the next 64.
+__device__ __forceinline__ uint64_t matrix_descriptor(uint32_t address, uint32_t leading, uint32_t stride) {
+  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
+  return kSwizzle128 | ((address & 0x3FFFF) >> 4) | (uint64_t{leading >> 4} << 16) | (uint64_t{stride >> 4} << 32);
+}
+
+// Registers and shared memory written before are visible to the products behind.
+__device__ __forceinline__ void fence_products() {
+  dawdle();
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+// Until at most PENDING committed groups are under way.
+template <int PENDING>
+__device__ __forceinline__ void wait_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+
+// Keeps the compiler from using sums before a wait_products() that completes them.
+template <int N>
+__device__ __forceinline__ void fence_registers(float (&d)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+#define SGEMM_SUMS_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define SGEMM_SUMS_16(i) SGEMM_SUMS_4(i), SGEMM_SUMS_4(i + 4), SGEMM_SUMS_4(i + 8), SGEMM_SUMS_4(i + 12)
+#define SGEMM_LIST_32                                                                                    \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, " \
+  "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define SGEMM_LIST_64                                                                                      \
+  SGEMM_LIST_32                                                                                            \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, " \
+  "%52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+// Behind the list of sums come a, b, add and the two layouts: their numbers.
+#define SGEMM_WGMMA(TYPE, COLUMNS, LIST, A, B, ADD, A_LAYOUT, B_LAYOUT, ...)                        \
+  asm volatile(                                                                                     \
+      "{\n"                                                                                         \
+      ".reg .pred add;\n"                                                                           \
+      "setp.ne.b32 add, " ADD                                                                       \
+      ", 0;\n"                                                                                      \
+      "wgmma.mma_async.sync.aligned.m64n" COLUMNS "k16.f32." TYPE "." TYPE " {" LIST "}, " A ", " B \
+      ", add, 1, 1, " A_LAYOUT ", " B_LAYOUT                                                        \
+      ";\n"                                                                                         \
+      "}\n"                                                                                         \
+      : __VA_ARGS__                                                                                 \
+      : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(static_cast<int>(A_ALONG_M)),               \
+        "n"(static_cast<int>(B_ALONG_N)))
+#define SGEMM_WGMMA_128(TYPE)                                                                                     \
+  SGEMM_WGMMA(TYPE, "128", SGEMM_LIST_64, "%64", "%65", "%66", "%67", "%68", SGEMM_SUMS_16(0), SGEMM_SUMS_16(16), \
+              SGEMM_SUMS_16(32), SGEMM_SUMS_16(48))
+#define SGEMM_WGMMA_64(TYPE) \
+  SGEMM_WGMMA(TYPE, "64", SGEMM_LIST_32, "%32", "%33", "%34", "%35", "%36", SGEMM_SUMS_16(0), SGEMM_SUMS_16(16))
+
+// d = a b, or d += a b if `add`; 2 N columns. Thread t of the warpgroup holds in d[4 j + i] the element of row
+// 16 (t / 32) + t % 32 / 4 + 8 (i / 2) and column 8 j + 2 (t % 4) + i % 2.
+template <class T, bool A_ALONG_M, bool B_ALONG_N, int N>
+__device__ __forceinline__ void multiply(float (&d)[N], uint64_t a, uint64_t b, bool add) {
+  constexpr bool kHalf = std::is_same_v<T, __half>;
+  if constexpr (N == 64 && kHalf)
+    SGEMM_WGMMA_128("f16");
+  else if constexpr (N == 64)
+    SGEMM_WGMMA_128("bf16");
+  else if constexpr (kHalf)
+    SGEMM_WGMMA_64("f16");
+  else
+    SGEMM_WGMMA_64("bf16");
+}
+#undef SGEMM_WGMMA_64
+#undef SGEMM_WGMMA_128
+#undef SGEMM_WGMMA
+#undef SGEMM_LIST_64
+#undef SGEMM_LIST_32
+#undef SGEMM_SUMS_16
+#undef SGEMM_SUMS_4
+
+}  // namespace sgemm::hopper
