@@ -1,7 +1,7 @@
 """From a row of the kernel table to the symbol of its kernel in the compiled library.
 
 The table's source, csrc/table/kernels.cu, pairs each row's name with a template, as in
-row<SharedTile<32>>("shared_tile_32", ...). The kernel's demangled symbol carries either that template
+row<SharedTile<32>>("shared_tile_32", ...). Its demangled symbol carries either that template
 (many_outputs<ManyOutputs<16, 32, ...>>) or its arguments behind its own name (shared_tile<32>).
 """
 
