@@ -27,8 +27,6 @@ double seconds(const SmallPlan& plan, const Problem& p, const SmallRead& a, cons
   const SmallTile& tile = kSmallTiles[plan.tile];
   const double area = tile.rows() * tile.cols() / 256.0;
   const int64_t tiles_m = ceil_div(p.m, tile.rows()), tiles_n = ceil_div(p.n, tile.cols());
-  int level = 0;
-  while (1 << level < plan.cluster) ++level;
   const double mean =
       static_cast<double>(blocks(plan, p)) / (clusters_at_once(device.sms, plan.cluster) * plan.cluster);
   const double most = std::ceil(mean), waves = std::ceil(most / tile.resident[a.along_k][b.along_k]);
@@ -37,15 +35,15 @@ double seconds(const SmallPlan& plan, const Problem& p, const SmallRead& a, cons
   const double busy = mean + (most - mean) * model.busiest;
 
   const double of_a = double(tile.rows()) / (tile.rows() + tile.cols());
-  const auto slower = [&](const SmallRead& x) { return x.along_k ? model.along_k : x.vector ? 0 : model.singles; };
+  const auto slower = [&](const SmallRead& x) { return !x.along_k && x.vector ? 0 : model.slower; };
   const double slow = 1 + of_a * slower(a) + (1 - of_a) * slower(b);
-  const double compute = (waves * turns * model.turn +
-                          busy * ((model.step + area * model.step_area) * slow * steps + area * model.block_area)) *
+  const double compute = (waves * turns * model.turn + (most <= 1 ? area * model.alone : 0) +
+                          busy * (area * model.step * slow * steps + area * model.block)) *
                          kH200.clock_ghz / device.clock_ghz;
 
   const double bandwidth = device.bandwidth_gbs * 1e9;
-  double total =
-      model.fixed + std::max(compute + most * level * model.cluster, bytes(p) / (model.bandwidth * bandwidth));
+  double total = model.fixed + std::max(compute, bytes(p) / (model.bandwidth * bandwidth));
+  if (plan.cluster > 1) total += model.cluster + (most - 1) * model.next_cluster;
   if (plan.slices > 1) total += model.sum + plan.slices * model.sum_moves * 4 * p.m * p.n / bandwidth;
   return total;
 }

@@ -72,18 +72,18 @@ constexpr Models kFitted = {
     },
     // Small
     {
-        1.109e-06,  // fixed
-        7.792e-07,  // turn
-        4.169e-09,  // step
-        1.25e-08,  // step_area
-        3.52e-07,  // block_area
-        0.7221,  // along_k
-        0.9537,  // singles
-        3.294e-07,  // cluster
-        1.07e-06,  // sum
-        23.88,  // sum_moves
-        0.7536,  // busiest
-        0.6241,  // bandwidth
+        9.279e-07,  // fixed
+        8.414e-07,  // turn
+        1.46e-07,  // alone
+        1.313e-08,  // step
+        3.463e-07,  // block
+        0.9173,  // slower
+        1.087e-06,  // cluster
+        4.548e-07,  // next_cluster
+        8.347e-07,  // sum
+        25.7,  // sum_moves
+        0.4806,  // busiest
+        0.6288,  // bandwidth
     },
     // Tall
     {

@@ -72,19 +72,19 @@ struct SkinnyModel {
   double scattered;           // 1: factor, of elements that are not read 16 bytes at a time
 };
 
-struct SmallModel {   // of tiles of 16 x 16, and a multiple of that
-  double fixed;       // 2e-6: from the launch to the first element, and from the last sum to memory
-  double turn;        // 5e-7: a step of k of a warp
-  double step;        // 1e-8: a step of k of all warps of a block, as an SM does one after the other
-  double step_area;   // 1e-8: more for each 16 x 16
-  double block_area;  // 2e-7: a block's end, for each 16 x 16
-  double along_k;     // 1: factor of steps, more for what lies along k
-  double singles;     // 1: more for what is read one by one
-  double cluster;     // 5e-7: blocks that share a tile, each doubling
-  double sum;         // 1e-6: to add up slices
-  double sum_moves;   // 2: how often a slice's sums are moved
-  double busiest;     // 0.5: how far the busiest SM's blocks count, beyond the mean of all
-  double bandwidth;   // 0.5: share, of what is read once
+struct SmallModel {     // of tiles of 16 x 16, and a multiple of that
+  double fixed;         // 2e-6: from the launch to the first element, and from the last sum to memory
+  double turn;          // 5e-7: a step of k of a warp
+  double alone;         // 1e-7: more for each 16 x 16, where nothing hides what a block waits for
+  double step;          // 1e-8: a step of all warps of a block, as an SM does one after the other, for each 16 x 16
+  double block;         // 2e-7: a block's end, for each 16 x 16
+  double slower;        // 1: factor of steps, more for what lies along k or is read one by one
+  double cluster;       // 8e-7: to add up what the blocks of a cluster have
+  double next_cluster;  // 2e-7: each further block of an SM
+  double sum;           // 1e-6: to add up slices
+  double sum_moves;     // 2: how often a slice's sums are moved
+  double busiest;       // 0.5: how far the busiest SM's blocks count, beyond the mean of all
+  double bandwidth;     // 0.5: share, of what is read once
 };
 
 struct TallModel {

@@ -255,14 +255,12 @@ __device__ void convert_operand(const Job& job, int operand, char* ring, float* 
     converter.start_tile(tile_of_operand);
     const int rows_left =
         static_cast<int>(min(x.size - int64_t{tile_of_operand} * ROWS - converter.at.row, int64_t{ROWS}));
-    const bool any_inside = __any_sync(~0u, rows_left > 0);  // or the warp's rows stay zeros, once they are
     bool unscaled = true;
     for (int step = step0; step < step1; ++step) {
       const float* raw_panel = reader.wait();
       hopper::wait(&shared.empty[at.stage], at.parity ^ 1);
       char* panel = ring + at.stage * R::kStageBytes + operand * R::kBytesA;
-      if (any_inside || step - step0 < R::kStages)
-        unscaled = converter.convert(raw_panel, panel, at.stage, step, step == step0, unscaled, rows_left);
+      unscaled = converter.convert(raw_panel, panel, at.stage, step, step == step0, unscaled, rows_left);
       reader.release();
       hopper::fence_async_proxy();
       __syncwarp();
