@@ -1,6 +1,7 @@
 #include "tall.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "../table/fastest.h"
 #include "../problem/views.h"
@@ -96,7 +97,7 @@ TallPlan fastest_plan(const Problem& p, const Device& device) {
 
 // A piece of k, of the part of D that is computed at once; how many there are; and what the others take.
 struct Pieces {
-  Problem piece;
+  Problem piece, typical;  // and what choices see: D is a new tensor, and pieces add to it
   int64_t count, parts;
   double sum_seconds;
   size_t workspace;
@@ -108,14 +109,19 @@ struct Pieces {
 
 Pieces pieces_of(const Problem& p) {
   const int64_t most = tall_piece(p.k);
-  Pieces all = {p, std::max<int64_t>(1, ceil_div(p.k, most)), 1, 0, 0};
+  Pieces all = {p, {}, std::max<int64_t>(1, ceil_div(p.k, most)), 1, 0, 0};
   all.piece.k = all.piece.a.cols = all.piece.b.rows = std::min(p.k, most);
+  all.typical = all.piece;
+  all.typical.d = {nullptr, p.m, p.n, p.n, 1, p.m * p.n};
+  if (all.count > 1) all.typical.beta = 1;
   if (all.count == 1 || adds_up_in_d(p)) return all;
   const Part part = tall_part(p);  // of one matrix after the other
   all.piece.m = part.m;
   all.piece.n = part.n;
   all.piece.batch = 1;
   all.piece.d = {nullptr, part.m, part.n, part.n, 1, 0};  // in the workspace
+  all.typical = all.piece;
+  all.typical.beta = 1;
   all.parts = p.batch * ceil_div(p.m, part.m) * ceil_div(p.n, part.n);
   all.sum_seconds = models().tall.sum;
   all.workspace = 4 * static_cast<size_t>(part.m * part.n);
@@ -133,15 +139,16 @@ double Tall::error_bound(int64_t k) {
 Plan Tall::plan(const Problem& p, const Device& device) {
   const Pieces all = pieces_of(p);
   const TallPlan plan = fastest_plan(all.piece, device);
-  Problem typical = all.piece;  // as choices see it: D is a new tensor
-  typical.d = {nullptr, typical.m, typical.n, typical.n, 1, typical.m * typical.n};
-  return {all.seconds(fastest_plan(typical, device).seconds), all.workspace, plan};
+  return {all.seconds(fastest_plan(all.typical, device).seconds), all.workspace, plan};
 }
 
 void Tall::each_plan(const Problem& p, const Device& device, const PlanVisitor& visit) {
   const Pieces all = pieces_of(p);
+  std::vector<TallPlan> typical;
+  visit_tiles(all.typical, device, [&](const TallPlan& plan) { typical.push_back(plan); });
+  size_t i = 0;
   visit_tiles(all.piece, device, [&](const TallPlan& plan) {
-    visit({all.seconds(plan.seconds), all.workspace, plan});
+    visit({all.seconds(typical[i++].seconds), all.workspace, plan});
   });
 }
 

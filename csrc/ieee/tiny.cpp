@@ -28,11 +28,11 @@ double seconds(const TinyClass& tile, const Problem& p, const Device& device) {
       fours * (steps * (read(quads_a) + read(quads_b)) + store + 4 * model.ffma * (ceil_div(p.k, 4) * 4));
   const double blocks = ceil_div(ceil_div(p.batch, tile.products), device.sms);  // of the busiest SM
   const double issue = blocks * cycles * tile.threads() / 32 / 4 / (device.clock_ghz * 1e9);
-  // Blocks of a wave wait together; those behind them hide it.
-  const double wait = steps * (model.step + (quads_a && quads_b ? 0 : model.element)) + model.lone * cycles;
-  const double waves = std::ceil(blocks / tile.resident);
-  return model.launch + wait +
-         std::hypot(std::max((waves - 1) * wait, issue), memory / (model.bandwidth * device.bandwidth_gbs * 1e9));
+  // Blocks of a wave read together, then multiply together; with more waves the one hides the other.
+  const double wait = steps * (model.step + (quads_a && quads_b ? 0 : model.element));
+  const double waves = std::max(1.0, std::ceil(blocks / tile.resident));
+  const double moves = memory / (model.bandwidth * device.bandwidth_gbs * 1e9);
+  return model.launch + wait + std::max({(waves - 1) * wait, issue, moves}) + std::min(issue, moves) / waves;
 }
 
 bool fits(const Problem& p) { return std::max({p.m, p.n, p.k}) <= kLargestTiny; }

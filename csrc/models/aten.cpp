@@ -84,8 +84,7 @@ double few_rows_seconds(const Problem& p, double bandwidth) {
 
 double aten_seconds(const Problem& p, const Device& device) {
   if (p.m == 1 && p.n == 1 && p.batch == 1 && p.k <= kDotLongest) {
-    const AtenVectorModel& model = models().aten_vector;
-    return model.dot + model.dot_step * static_cast<double>(std::min(p.k, kDotSteps));
+    return models().aten.launch + models().aten_vector.dot_step * static_cast<double>(std::min(p.k, kDotSteps));
   }
   const double bandwidth = device.bandwidth_gbs * 1e9;
   double seconds = tiled_seconds(p, device);

@@ -12,48 +12,47 @@ namespace sgemm {
 constexpr Models kFitted = {
     // Choice
     {
-        0.91,  // caution
+        0.9,  // caution
         3e-06,  // launch
         0.88,  // reachable
         2,  // scattered
     },
     // Aten
     {
-        2.512e-06,  // launch
-        9.372e-09,  // block
-        2.694e-08,  // latency
-        6.517e-09,  // issue
-        4.931e-09,  // ffma
-        1.839e-07,  // ends
-        1.059,  // along_k
-        3.193e-06,  // sum
-        4.408e-08,  // sum_part
-        0.8664,  // sum_moves
-        0.5545,  // bandwidth
-        6.449e-07,  // sum_along_k
+        2.511e-06,  // launch
+        1.522e-08,  // block
+        2.704e-08,  // latency
+        6.409e-09,  // issue
+        4.947e-09,  // ffma
+        1.791e-07,  // ends
+        1.063,  // along_k
+        3.168e-06,  // sum
+        4.463e-08,  // sum_part
+        1.007,  // sum_moves
+        0.5428,  // bandwidth
+        5.729e-07,  // sum_along_k
     },
     // AtenRows
     {
-        2.612e-06,  // launch
-        8.675e-08,  // row
-        6.193,  // rows
-        2.104e-08,  // step_across
-        9.598e-09,  // step_along_k
-        0.7472,  // across
-        0.6196,  // along_k
-        1.182e-10,  // column
+        2.614e-06,  // launch
+        9.773e-08,  // row
+        6.152,  // rows
+        2.131e-08,  // step_across
+        8.746e-09,  // step_along_k
+        0.7494,  // across
+        0.6031,  // along_k
+        1.149e-10,  // column
     },
     // AtenVector
     {
         4.523e-06,  // across
-        4.049e-06,  // along_k
-        0.9832,  // bandwidth
+        4.041e-06,  // along_k
+        0.9831,  // bandwidth
         1e-11,  // row
-        5.102e-07,  // sum
-        2.065e-06,  // unshared
-        1.098e-08,  // unshared_step
-        8.246e-06,  // dot
-        8.073e-09,  // dot_step
+        5.619e-07,  // sum
+        2.16e-06,  // unshared
+        1.082e-08,  // unshared_step
+        2.109e-08,  // dot_step
     },
     // Skinny
     {
@@ -87,31 +86,30 @@ constexpr Models kFitted = {
     },
     // Tall
     {
-        1.971e-06,  // fixed
-        3.291e-07,  // later_step
-        9.547e-09,  // panel
-        1.756e-08,  // tile
-        2.674e-09,  // four
-        1.321e-08,  // step_along_k
-        5.741e-08,  // singles
-        5.142e-09,  // warp_four
-        1.538e-06,  // wave
-        7.496e-08,  // stored
+        1.967e-06,  // fixed
+        3.327e-07,  // later_step
+        9.623e-09,  // panel
+        1.859e-08,  // tile
+        2.259e-09,  // four
+        1.443e-08,  // step_along_k
+        5.608e-08,  // singles
+        4.843e-09,  // warp_four
+        1.534e-06,  // wave
+        7.578e-08,  // stored
         3e-06,  // sum
-        1.196,  // bandwidth
+        1.191,  // bandwidth
     },
     // Tiny
     {
-        1.102e-06,  // launch
-        7.04e-07,  // step
-        2.628e-07,  // element
-        2.195e-10,  // lone
-        37.09,  // read_quad
-        55.55,  // read_element
-        9.804,  // store_quad
-        58.92,  // store_element
-        1.521,  // ffma
-        0.6789,  // bandwidth
+        1.258e-06,  // launch
+        7.113e-07,  // step
+        3.635e-07,  // element
+        36.81,  // read_quad
+        48.07,  // read_element
+        11.47,  // store_quad
+        67.38,  // store_element
+        1.658,  // ffma
+        0.9537,  // bandwidth
     },
     // Large
     {

@@ -10,7 +10,7 @@ namespace sgemm {
 
 // What isn't a row's own, and rungs of the ladder.
 struct ChoiceModel {
-  double caution;    // 0.91: PyTorch's time counts so much; no other row shall be preferred on a guess
+  double caution;    // 0.9: PyTorch's time counts so much; no other row shall be preferred on a guess
   double launch;     // 3e-6: of a kernel that packs an operand, computes f, or is a rung
   double reachable;  // 0.88: share of a memory's nominal bandwidth that a copy reaches
   double scattered;  // 2: factor of a rung that reads element by element, along the wrong dimension
@@ -53,8 +53,7 @@ struct AtenVectorModel {
   double sum;            // 1e-6: to add up a long k
   double unshared;       // 2e-6: launch of the kernel that doesn't share k
   double unshared_step;  // 1e-8: and its step of k
-  double dot;            // 2e-6: a vector times a vector
-  double dot_step;       // 1e-8: and its step of k
+  double dot_step;       // 2e-8: a step of k of a vector times a vector
 };
 
 struct SkinnyModel {
@@ -106,7 +105,6 @@ struct TinyModel {
   double launch;         // 2e-6
   double step;           // 5e-7: of a block
   double element;        // 5e-7: more, if it reads element by element
-  double lone;           // 1e-9: more for each cycle of a warp, with few warps beside it
   double read_quad;      // 20: cycles of a warp, to read and deposit four elements at once
   double read_element;   // 50: one by one
   double store_quad;     // 10: to store four
