@@ -111,10 +111,15 @@ def _predictions_table(found: dict, _: Path) -> str:
     return "Predicted time by measured time.\n\n" + tables.markdown(columns, rows)
 
 
-def _worth_table(found: dict, _: Path) -> str:
-    columns, rows = worth.cells(choice.worth_cases(found))
-    head = "What a row is worth: the geometric mean that `auto` loses without it.\n\n"
-    return head + tables.markdown(columns, rows)
+def _worth_table(cases: Callable[[dict], list[worth.Case]], of: str) -> Write:
+    """What the rows are worth in ``of``."""
+
+    def write(found: dict, _: Path) -> str:
+        columns, rows = worth.cells(cases(found))
+        head = f"What a row is worth in {of}: the geometric mean that `auto` loses without it.\n\n"
+        return head + tables.markdown(columns, rows)
+
+    return write
 
 
 def _hard_table(found: dict, _: Path) -> str:
@@ -185,7 +190,8 @@ BLOCKS: dict[str, tuple[str, Write]] = {  # marker -> command whose record it sh
     "packed-chart": ("packed", _chart("speed of layers with and without a packed weight")),
     "choice": ("choice", _choice_table),
     "predictions": ("choice", _predictions_table),
-    "worth": ("choice", _worth_table),
+    "worth": ("choice", _worth_table(choice.worth_cases, "random problems")),
+    "worth-suite": ("suite", _worth_table(suite.worth_cases, "the suite")),
     "hard": ("hard", _hard_table),
     "accuracy": ("accuracy", _accuracy_table),
     "accuracy-large": ("accuracy", _accuracy_large_table),
