@@ -59,7 +59,8 @@ def enable(kernel: str = "auto", *, devices: str | tuple[str, ...] = ("cuda",)) 
     """Sends PyTorch's float32 products on ``devices`` here, until :func:`disable`.
 
     Args:
-        kernel: ``"auto"``, a family, or a row of :func:`torch_sgemm.kernels`.
+        kernel: ``"auto"``, a family, or a row of :func:`torch_sgemm.kernels`, alone or with one
+            of its tiles.
         devices: ``"cuda"``, ``"cpu"``, or both.
 
     Where none of ``devices`` can be used (no GPU, a PyTorch or a build of this package without

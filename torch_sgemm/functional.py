@@ -20,7 +20,8 @@ def matmul(
         a: of shape (k,), (m, k) or (..., m, k), any strides.
         b: of shape (k,), (k, n) or (..., k, n), any strides; leading dimensions broadcast. Or a
             matrix from :func:`torch_sgemm.pack`.
-        kernel: ``"auto"``, a family, or a row of :func:`torch_sgemm.kernels`.
+        kernel: ``"auto"``, a family, or a row of :func:`torch_sgemm.kernels`, alone or with one
+            of its tiles.
         out: where to write, as for ``torch.matmul``; without derivatives. One of another shape is
             resized, with PyTorch's warning unless it is empty.
 

@@ -40,7 +40,8 @@ def linear(
         bias: float32 of shape (out,).
         activation: None, ``"relu"``, ``"gelu"``, ``"gelu_tanh"`` (the approximation by tanh) or
             ``"silu"``, as in ``torch.nn.functional``.
-        kernel: ``"auto"``, a family, or a row of :func:`torch_sgemm.kernels`.
+        kernel: ``"auto"``, a family, or a row of :func:`torch_sgemm.kernels`, alone or with one
+            of its tiles.
 
     Returns:
         float32 of shape (..., out), contiguous.
