@@ -4,8 +4,8 @@
 
 OTHER is another checkout with its library built. Both run the same random problems, each in a
 process of its own: sizes, layouts, batches, alpha, beta, data with range, with Inf and NaN. For
-each problem "auto"'s choice and the bits of every ieee and split row's result are compared, on the
-CPU those of the ladder. Prints what differs; exits with 1 if something does.
+each problem "auto"'s choice and the bits of every ieee and split row's result are compared, in each
+of its tiles, on the CPU those of the ladder. Prints what differs; exits with 1 if something does.
 """
 
 from __future__ import annotations
@@ -87,9 +87,8 @@ def results(problem: dict, device: str) -> dict[str, str]:
     a, b = (_moved(x, device) for x in (a, b))
     found = {"auto": torch_sgemm.explain(a, b, device=torch_sgemm.Device()).chosen}
     families = ("ieee", "split") if device == "cuda" else ("ladder", "ieee")
-    for row in torch_sgemm.kernels():
-        if row.family not in families:
-            continue
+    rows = [row for row in torch_sgemm.kernels() if row.family in families]
+    for row in [tile for each in rows for tile in each.by_tile()]:
         d = c.to(device)
         try:
             torch.ops.sgemm.gemm_(
