@@ -143,15 +143,15 @@ constexpr Models kFitted = {
     // SplitFused
     {
         1.743e-06,  // launch
-        1.14e-06,  // step
-        2.598e-06,  // tile
-        0.8099,  // half_step
-        0.9343,  // half_tile
-        1.397e-06,  // cluster
-        3.696e-06,  // sum
-        4.486,  // sum_moves
-        2.187,  // unaligned
-        0.4625,  // bandwidth
+        1.141e-06,  // step
+        2.596e-06,  // tile
+        0.8101,  // half_step
+        0.9342,  // half_tile
+        1.399e-06,  // cluster
+        3.693e-06,  // sum
+        4.532,  // sum_moves
+        2.185,  // unaligned
+        0.8,  // bandwidth
     },
     // SplitTall
     {

@@ -152,7 +152,7 @@ struct SplitFusedModel {  // of tiles of 128 x 128
   double sum;             // 3e-6
   double sum_moves;       // 2
   double unaligned;       // 2: factor of steps, of elements that are read one by one
-  double bandwidth;       // 0.5: share
+  double bandwidth;       // 0.8: share
 };
 
 struct SplitTallModel {

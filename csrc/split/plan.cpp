@@ -99,7 +99,8 @@ double fused_seconds(const Shape& shape, const Problem& p, const Device& device,
   const SplitFusedModel& model = models().split_fused;
   const double tile = model.tile * (shape.half() ? model.half_tile : 1);
   const Product all = product(shape, p, device, plan, tile, plan.cluster > 1 ? model.cluster : 0);
-  const double read = operand_bytes(p) / (model.bandwidth * device.bandwidth_gbs * 1e9);
+  const double slow = quads(p.a) && quads(p.b) ? 1 : model.unaligned;
+  const double read = operand_bytes(p) * slow / (model.bandwidth * device.bandwidth_gbs * 1e9);
   return model.launch + std::max(all.waves, read + all.stores) + all.last +
          (plan.slices > 1 ? model.sum + model.sum_moves * all.stores : 0);
 }
