@@ -87,7 +87,7 @@ def test_without_transformers(
 def test_an_unknown_kernel_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     path = tmp_path / "models.json"
     assert main(["models", "--device", "cpu", "--kernel", "laddr", "--output", str(path)]) == 2
-    assert "'laddr' is unknown" in capsys.readouterr().out
+    assert '"laddr" is unknown' in capsys.readouterr().out
     assert not path.exists()
 
 

@@ -24,7 +24,7 @@ import torch
 
 from torch_sgemm import overrides
 from torch_sgemm.forks import held_across_forks
-from torch_sgemm.table import Redone, kernels, redone
+from torch_sgemm.table import Device, Redone, explain, kernels, redone
 
 _KEYS = {"cuda": "CUDA", "cpu": "CPU"}
 
@@ -143,10 +143,7 @@ def _setting(kernel: str, devices: str | tuple[str, ...]) -> _Setting:
     accepted = {"auto", *(row.family for row in rows if row.family)}
     accepted |= {named.name for row in rows for named in (row, *row.by_tile())}
     if kernel not in accepted:
-        raise RuntimeError(
-            f"torch_sgemm.enable: kernel {kernel!r} is unknown; accepted: 'auto', a family, or a "
-            "name of torch_sgemm.kernels()"
-        )
+        raise RuntimeError(f"torch_sgemm.enable: argument 'kernel' is {kernel!r}: {_why(kernel)}")
     if isinstance(devices, str):
         devices = (devices,)
     if not isinstance(devices, Collection) or not devices or set(devices) - _KEYS.keys():
@@ -155,6 +152,16 @@ def _setting(kernel: str, devices: str | tuple[str, ...]) -> _Setting:
             "a tuple of them"
         )
     return _Setting(kernel, tuple(devices))
+
+
+def _why(kernel: str) -> str:
+    """What the dispatch says of a name that it doesn't know."""
+    one = torch.empty(1, 1, device="meta")
+    try:
+        explain(one, one, kernel=str(kernel), device=Device())
+    except RuntimeError as refusal:
+        return str(refusal).split("'kernel': ", 1)[1]
+    raise AssertionError(f"{kernel!r} is a name that the dispatch knows")
 
 
 def _not_built(device: str) -> str:
