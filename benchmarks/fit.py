@@ -25,6 +25,7 @@ from benchmarks import record, tables
 from benchmarks.measure import geomean
 from benchmarks.problems import Problem
 from benchmarks.worth import ATEN
+from torch_sgemm import table
 
 MODELS = Path(__file__).resolve().parent.parent / "csrc" / "models"
 RUNGS_AT = 4096  # m, n and k
@@ -43,6 +44,12 @@ class Quantity:
     start: float
 
 
+def predictions(row: str, numbers: list[int]) -> numpy.ndarray:
+    """What the library predicts for all plans of a row, by the quantities that it has now."""
+    device = torch_sgemm.Device()._numbers()
+    return numpy.array(torch.ops.sgemm._predictions(numbers, device, row))
+
+
 @dataclass
 class Case:
     """A problem, and what plans of a row take there, by index, in seconds."""
@@ -54,10 +61,8 @@ class Case:
     seconds: numpy.ndarray
 
     def predicted(self) -> numpy.ndarray:
-        """What the library predicts for these plans, by the quantities that it has now."""
-        device = torch_sgemm.Device()._numbers()
-        seconds = torch.ops.sgemm._predictions(self.numbers, device, self.row)
-        return numpy.array(seconds)[self.plans]
+        """What the library predicts for these plans."""
+        return predictions(self.row, self.numbers)[self.plans]
 
     def logs(self) -> numpy.ndarray:
         """The logs of predicted by measured times."""
@@ -84,6 +89,11 @@ class Library:
         """The places of the models' quantities among all."""
         return [i for i, q in enumerate(self.quantities) if q.model in models]
 
+    def value(self, model: str, name: str) -> float:
+        """The value of one quantity."""
+        names = [(q.model, q.name) for q in self.quantities]
+        return float(self.values[names.index((model, name))])
+
     def use(self) -> None:
         """Predictions are made of these values from now on."""
         torch.ops.sgemm._set_models(self.values.tolist())
@@ -91,11 +101,13 @@ class Library:
 
 def numbers(p: Problem) -> list[int]:
     """A problem of aligned operands, as the library's private operators take it."""
-    sides: list[int] = []
+    lead = (p.batch,) if p.batch > 1 else ()
+    sides = []
     for rows, cols, op in ((p.m, p.k, p.ops[0]), (p.k, p.n, p.ops[1])):
-        strides = (cols, 1) if op == "N" else (1, rows)
-        sides += [*strides, rows * cols if p.batch > 1 else 0, 0]
-    return [p.m, p.n, p.k, p.batch, *sides]
+        stored = (rows, cols) if op == "N" else (cols, rows)
+        x = torch.empty(*lead, *stored, device="meta")
+        sides.append(x if op == "N" else x.mT)
+    return table._problem(*sides)
 
 
 def cases(records: list[dict]) -> list[Case]:
@@ -232,10 +244,10 @@ def run(args: argparse.Namespace) -> int:
     if newest is None or ladder is None:
         missing = "ladder" if newest else "plans"
         raise RuntimeError(f"there is no record; run python -m benchmarks {missing} first")
-    records = [record.load(path) for path in args.record or ()] or record.all_of("plans", slug)
+    records = [record.load(path) for path in args.record or ()] or record.all_of("plans", slug=slug)
     library, all_cases = Library(), cases(records)
     groups = rows_of_models(library, all_cases)
-    [caution] = library.values[library.where(["Choice"])[:1]]
+    caution = library.value("Choice", "caution")
     before = chosen_speed(all_cases, caution)
     lines = []
     for rows, models in track(groups.items(), "fitting", console=tables.console, transient=True):

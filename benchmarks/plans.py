@@ -43,7 +43,7 @@ def _vector(rng: random.Random) -> tuple[int, int, int]:
 
 
 def _round(rng: random.Random) -> tuple[int, int, int]:
-    """Multiples of 4, of which one in two products has a single one."""
+    """Multiples of 4; in one of two products all the same."""
     m, n, k = rng.choices((4, 8, 12, 16, 24, 32, 48, 64), k=3)
     return (m, m, m) if rng.random() < 0.5 else (m, n, k)
 
@@ -56,7 +56,7 @@ KINDS: dict[str, tuple[Sizes, int]] = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """--count and --kernel."""
+    """--count, --kernel and --kind."""
     parser.add_argument("--count", type=positive, help=f"problems (default: {COUNT_GPU})")
     parser.add_argument("--kernel", nargs="+", metavar="NAME", help="these rows only")
     parser.add_argument("--kind", nargs="+", choices=list(KINDS), help="of problems")

@@ -72,13 +72,12 @@ def is_folder(path: Path) -> bool:
 
 def latest_gpu(command: str, results: Path | None = None, slug: str | None = None) -> dict | None:
     """The newest GPU record of ``command`` (of the GPU ``slug``, if given), with its "path"."""
+    return max(all_of(command, results, slug), key=lambda r: r["date"], default=None)
+
+
+def all_of(command: str, results: Path | None = None, slug: str | None = None) -> list[dict]:
+    """All GPU records of ``command`` (of the GPU ``slug``, if given), the oldest first."""
     found = [r for r in _of_gpus(command, results) if slug in (None, r["machine"]["slug"])]
-    return max(found, key=lambda r: r["date"], default=None)
-
-
-def all_of(command: str, slug: str, results: Path | None = None) -> list[dict]:
-    """All records of ``command`` on one GPU, the oldest first."""
-    found = [r for r in _of_gpus(command, results) if r["machine"]["slug"] == slug]
     return sorted(found, key=lambda r: r["date"])
 
 

@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy
 import pytest
 import torch
+from support.layouts import meta
 from support.process import ROOT
 from support.table import KERNELS, needs_cuda_build
 
+import torch_sgemm
 from benchmarks import fit, plans
 from benchmarks.__main__ import main
 from benchmarks.choice import problems
@@ -53,14 +55,21 @@ def test_fitted_numbers_are_in_models_alone() -> None:
 
 
 @needs_cuda_build
-def test_predictions_are_those_of_plans_and_explain(library: fit.Library) -> None:
-    for kernel in (row.name for row in KERNELS if row.family in ("ieee", "split")):
-        for _, problem in problems(12, 3):
-            row = next(row for row in KERNELS if row.name == kernel)
-            if not row.takes(problem.m, problem.n, problem.k):
-                continue
-            case = fit.Case(kernel, 0, fit.numbers(problem), numpy.array([0]), numpy.ones(1))
-            assert case.predicted()[0] > 0
+def test_predictions_are_those_of_explain() -> None:
+    """A row's time is that of its fastest plan."""
+    for _, problem in problems(12, 3):
+        lead = (problem.batch,) if problem.batch > 1 else ()
+        a = meta(problem.m, problem.k, problem.ops[0], lead)
+        b = meta(problem.k, problem.n, problem.ops[1], lead)
+        found = torch_sgemm.explain(a, b, device=torch_sgemm.Device())
+        explained = {verdict.name: verdict.seconds for verdict in found.verdicts}
+        for row in (row for row in KERNELS if row.family in ("ieee", "split")):
+            if row.takes(problem.m, problem.n, problem.k):
+                seconds = fit.predictions(row.name, fit.numbers(problem))
+                assert (
+                    min(seconds) == pytest.approx(explained[row.name], rel=1e-5)
+                    and min(seconds) > 0
+                )
 
 
 def synthetic(library: fit.Library, rows: list[str], count: int) -> dict:
@@ -70,11 +79,10 @@ def synthetic(library: fit.Library, rows: list[str], count: int) -> dict:
     for index, (kind, problem) in enumerate(problems(count, 7, 0, plans.KINDS)):
         found["problems"].append({"kind": kind} | problem.as_dict())
         for row in rows:
-            device = fit.torch_sgemm.Device()._numbers()
-            seconds = torch.ops.sgemm._predictions(fit.numbers(problem), device, row)
+            seconds = fit.predictions(row, fit.numbers(problem))
             found["rows"] += [
                 {"problem": index, "kernel": row, "plan": i, "plan_us": 1e6 * x}
-                for i, x in enumerate(seconds[:8])
+                for i, x in enumerate(seconds[:8].tolist())
             ]
     return found
 

@@ -42,20 +42,13 @@ def operand(rows: int, cols: int, layout: str, seed: int, device: str = "cuda"):
     return (values.t().contiguous().t() if layout == "T" else values).to(device)
 
 
-def names_of(row: dict) -> list[str]:
-    """What asks for a row, in each of its tiles if it has several."""
-    if len(row["tiles"]) == 1:
-        return [row["name"]]
-    return [f"{row['name']}:{bm}x{bn}" for bm, bn in row["tiles"]]
-
-
 def products(library: str, rounds: int, output: str) -> None:
     """Every product by every row, saved; later rounds must repeat the first."""
     import torch
 
     torch.ops.load_library(library)
     rows = json.loads(torch.ops.sgemm._kernels())
-    names = [name for row in rows if row["family"] in FAMILIES for name in names_of(row)]
+    names = [name for row in rows if row["family"] in FAMILIES for name in row["tile_names"]]
     results = {}
     for m, n, k in SHAPES:
         for layouts in LAYOUTS:

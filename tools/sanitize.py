@@ -102,8 +102,8 @@ def plant(tool: str, rows: list[str]) -> None:
         torch.cuda.synchronize()
 
 
-def rows_of_gpu() -> list:
-    """Rows of the table that run on this GPU, each once for each of its tiles."""
+def rows_of_gpu(names: list[str]) -> list:
+    """Rows of the table that run on this GPU, once for each tile; those of ``names``, if any."""
     import torch
 
     import torch_sgemm
@@ -111,14 +111,13 @@ def rows_of_gpu() -> list:
     major, minor = torch.cuda.get_device_capability()
     arch = 10 * major + minor
     rows = [row for row in torch_sgemm.kernels() if row.family and row.runs_on(arch)]
-    return [tile for row in rows for tile in row.by_tile()]
+    tiles = [(row, tile) for row in rows for tile in row.by_tile()]
+    return [tile for row, tile in tiles if not names or {row.name, tile.name} & set(names)]
 
 
 def work(kernels: list[str], planted: str, shapes) -> None:
     """What runs under a tool: all rows, in one process."""
-    rows = rows_of_gpu()
-    if kernels:
-        rows = [row for row in rows if row.name in kernels or row.name.split(":")[0] in kernels]
+    rows = rows_of_gpu(kernels)
     if not rows:
         raise SystemExit("no row of the table is selected and runs on this GPU")
     if planted:
@@ -184,7 +183,7 @@ def check_barriers(program: str, kernels: list[str]) -> tuple[int | None, str]:
     get to the end of is checked once more with the larger table.
     """
     total, outputs = 0, ""
-    for kernel in kernels or [row.name for row in rows_of_gpu()]:
+    for kernel in kernels or [row.name for row in rows_of_gpu([])]:
         errors, output = run_tool(program, "synccheck", [kernel], planted=False)
         if errors is None:
             table = ("--num-cuda-barriers", str(MANY_BARRIERS))

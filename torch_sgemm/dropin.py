@@ -141,7 +141,7 @@ def reset_stats() -> None:
 def _setting(kernel: str, devices: str | tuple[str, ...]) -> _Setting:
     rows = kernels()
     accepted = {"auto", *(row.family for row in rows if row.family)}
-    accepted |= {named.name for row in rows for named in (row, *row.by_tile())}
+    accepted |= {name for row in rows for name in (row.name, *row.tile_names)}
     if kernel not in accepted:
         raise RuntimeError(f"torch_sgemm.enable: argument 'kernel' is {kernel!r}: {_why(kernel)}")
     if isinstance(devices, str):

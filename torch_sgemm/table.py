@@ -31,6 +31,8 @@ class Kernel:
     """``bm``, ``bn``, ``bk``: the block tile, the first of several; so are the threads'."""
     tiles: tuple[tuple[int, int], ...]
     """(bm, bn) of all tiles, of which each product's plan takes one."""
+    tile_names: tuple[str, ...]
+    """What asks for each of them, such as ``"split_fp16x3:128x64"``; of one tile, ``name``."""
     tm: int
     tn: int
     """``tm``, ``tn``: elements of C a thread."""
@@ -45,15 +47,10 @@ class Kernel:
     """Whether ``"auto"`` may take it."""
 
     def by_tile(self) -> tuple["Kernel", ...]:
-        """The row once for each of its tiles, by the name that asks for the tile.
-
-        Such a name is ``"split_fp16x3:128x64"``; of a row with one tile, its own.
-        """
-        if len(self.tiles) == 1:
-            return (self,)
+        """The row once for each of its tiles, by the name that asks for the tile."""
         return tuple(
-            replace(self, name=f"{self.name}:{bm}x{bn}", bm=bm, bn=bn, tiles=((bm, bn),))
-            for bm, bn in self.tiles
+            replace(self, name=name, bm=bm, bn=bn, tiles=((bm, bn),), tile_names=(name,))
+            for name, (bm, bn) in zip(self.tile_names, self.tiles, strict=True)
         )
 
     def takes(self, m: int, n: int, k: int) -> bool:
@@ -193,10 +190,11 @@ def redone(device: int | torch.device | None = None) -> Redone:
 
 @cache
 def _rows() -> tuple[Kernel, ...]:
+    def frozen(value: object) -> object:
+        return tuple(map(frozen, value)) if isinstance(value, list) else value
+
     return tuple(
-        Kernel(
-            **{**row, "devices": tuple(row["devices"]), "tiles": tuple(map(tuple, row["tiles"]))}
-        )
+        Kernel(**{field: frozen(value) for field, value in row.items()})
         for row in json.loads(torch.ops.sgemm._kernels())
     )
 
@@ -242,8 +240,7 @@ def error_bound(k: int, kernel: str = "auto") -> float:
     asked = [
         row
         for row in rows
-        if kernel in (row.name, row.family, *(tile.name for tile in row.by_tile()))
-        or (kernel == "auto" and row.in_auto)
+        if kernel in (row.name, row.family, *row.tile_names) or (kernel == "auto" and row.in_auto)
     ]
     if not asked:
         names = dict.fromkeys(["auto", *(row.family for row in rows), *bounds])
@@ -263,6 +260,12 @@ def _layout(x: Tensor) -> list[int]:
     """Row, column and batch stride, and the alignment of the address in bytes."""
     address = x.storage_offset() * 4 if x.device.type == "meta" else x.data_ptr()
     return [x.stride(-2), x.stride(-1), x.stride(0) if x.dim() == 3 else 0, address % 16]
+
+
+def _problem(a: Tensor, b: Tensor) -> list[int]:
+    """The product as the library's private operators take it."""
+    batch = a.shape[0] if a.dim() == 3 else 1
+    return [a.shape[-2], b.shape[-1], a.shape[-1], batch, *_layout(a), *_layout(b)]
 
 
 def _check_operands(a: Tensor, b: Tensor, c: Tensor | None) -> None:
@@ -329,11 +332,9 @@ def explain(
         )
     if beta is None:
         beta = 0.0 if c is None else 1.0
-    batch = a.shape[0] if a.dim() == 3 else 1
-    problem = [a.shape[-2], b.shape[-1], a.shape[-1], batch, *_layout(a), *_layout(b)]
     numbers = (device or Device.of(a.device))._numbers()
     answer = json.loads(
-        torch.ops.sgemm._explain(problem, float(alpha), float(beta), numbers, kernel)
+        torch.ops.sgemm._explain(_problem(a, b), float(alpha), float(beta), numbers, kernel)
     )
     if answer["error"]:
         raise RuntimeError(f"torch_sgemm.explain: argument 'kernel': {answer['error']}")

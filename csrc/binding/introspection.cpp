@@ -1,14 +1,13 @@
 // What torch_sgemm/table.py, tests and benchmarks ask: the table, choices, plans, devices, the guard's counts.
 #include <torch/csrc/stable/accelerator.h>
 
-#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 #include <vector>
 
+#include "../models/models.h"
 #include "../table/describe.h"
 #include "../table/dispatch.h"
-#include "../models/models.h"
 #include "checks.h"
 #include "product.h"
 
@@ -129,16 +128,16 @@ std::vector<double> predictions(std::vector<int64_t> problem, std::vector<int64_
 
 // What predictions are made of, in the order of models/models.h.
 std::vector<double> model_quantities() {
-  std::vector<double> all(kQuantities);
+  std::vector<double> all(sizeof(Models) / sizeof(double));
   std::memcpy(all.data(), &models(), sizeof(Models));
   return all;
 }
 
 void set_model_quantities(std::vector<double> all) {
-  if (all.size() != kQuantities) fail("_set_models", std::to_string(kQuantities) + " numbers are accepted");
-  double quantities[kQuantities];
-  std::copy(all.begin(), all.end(), quantities);
-  set_models(quantities);
+  Models models;
+  if (all.size() * sizeof(double) != sizeof models) fail("_set_models", "as many numbers as of _models() are accepted");
+  std::memcpy(&models, all.data(), sizeof models);
+  set_models(models);
 }
 
 void register_plans(torch::stable::detail::StableLibrary& m) {

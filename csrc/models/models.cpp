@@ -1,7 +1,5 @@
 #include "models.h"
 
-#include <cstring>
-
 #include "fitted.h"
 
 namespace sgemm {
@@ -13,6 +11,6 @@ Models current = kFitted;
 
 const Models& models() { return current; }
 
-void set_models(const double (&quantities)[kQuantities]) { std::memcpy(&current, quantities, sizeof current); }
+void set_models(const Models& models) { current = models; }
 
 }  // namespace sgemm

@@ -4,8 +4,6 @@
 // Times are seconds at kH200's clock, shares of the bandwidth that a copy reaches or of the FFMA peak; other units are
 // told. The number behind each name is its order of magnitude, where a fit begins.
 #pragma once
-#include <cstddef>
-
 namespace sgemm {
 
 // What isn't a row's own, and rungs of the ladder.
@@ -194,8 +192,6 @@ struct Models {
 // Those of this process: the H200's, unless set_models() has changed them, which only a fit does.
 const Models& models();
 
-// All quantities, in the order above.
-constexpr size_t kQuantities = sizeof(Models) / sizeof(double);
-void set_models(const double (&quantities)[kQuantities]);
+void set_models(const Models& models);
 
 }  // namespace sgemm

@@ -47,7 +47,7 @@ class ChoiceCache {
   };
 
   static std::string label(const char* op, const Verdict& verdict, const Problem& p) {
-    std::string text = std::string("sgemm::") + op + "[" + name_of(*verdict.kernel, verdict.plan) + " ";
+    std::string text = std::string("sgemm::") + op + "[" + tile_name(*verdict.kernel, verdict.plan.tile) + " ";
     if (p.batch != 1) text += std::to_string(p.batch) + "x";
     return text + std::to_string(p.m) + "x" + std::to_string(p.n) + "x" + std::to_string(p.k) + "]";
   }

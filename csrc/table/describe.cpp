@@ -1,5 +1,6 @@
 #include "describe.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <stdexcept>
 
@@ -58,9 +59,12 @@ std::string describe_table(const Table& cpu, const Table& cuda) {
     row.text("name", k.name).text("family", k.family).text("idea", k.idea).text("source", k.source);
     row.raw("devices", "[" + devices + "]").raw("min_arch", std::to_string(k.min_arch));
     row.raw("max_arch", k.max_arch == kAnyArch ? "null" : std::to_string(k.max_arch));
-    std::string tiles;
-    for (int i = 0; i < k.tile_count; ++i) append(tiles, tile(k.tiles[i]));
-    row.raw("tiles", "[" + (k.tile_count ? tiles : tile({k.bm, k.bn})) + "]");
+    std::string tiles, tile_names;
+    for (int t = 0; t < std::max(1, k.tile_count); ++t) {
+      append(tiles, tile(k.tile_count ? k.tiles[t] : TileSize{k.bm, k.bn}));
+      append(tile_names, quoted(tile_name(k, t)));
+    }
+    row.raw("tiles", "[" + tiles + "]").raw("tile_names", "[" + tile_names + "]");
     row.raw("bm", std::to_string(k.bm)).raw("bn", std::to_string(k.bn)).raw("bk", std::to_string(k.bk));
     row.raw("tm", std::to_string(k.tm)).raw("tn", std::to_string(k.tn)).raw("threads", std::to_string(k.threads));
     row.raw("max_size", k.max_size ? std::to_string(k.max_size) : "null");

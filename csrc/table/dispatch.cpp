@@ -58,16 +58,19 @@ double activation_seconds(const Kernel& kernel, const Problem& p, const Device& 
   return models().choice.launch + 8.0 * p.batch * p.m * p.n / (device.bandwidth_gbs * 1e9);
 }
 
-std::string name_of_tile(const Kernel& kernel, int tile) {
-  const TileSize& size = kernel.tiles[tile];
-  return std::string(kernel.name) + ":" + std::to_string(size.bm) + "x" + std::to_string(size.bn);
-}
-
 // The tile that a request names; -1 if it leaves it to the plan.
 int named_tile(const Kernel& kernel, const std::string& request) {
   for (int tile = 0; tile < kernel.tile_count; ++tile)
-    if (request == name_of_tile(kernel, tile)) return tile;
+    if (request == tile_name(kernel, tile)) return tile;
   return -1;
+}
+
+// Calls `visit` with the plans of a planned row, or with those of one tile.
+template <class Visit>
+void visit_plans(const Kernel& kernel, const Problem& p, const Device& model, int tile, const Visit& visit) {
+  kernel.each_plan(p, model, [&](const Plan& plan) {
+    if (tile < 0 || plan.tile == tile) visit(plan);
+  });
 }
 
 // The fastest plan, as predicted, or the fastest with the tile that the request names.
@@ -76,11 +79,7 @@ Plan planned(const Kernel& kernel, const Problem& p, const Device& model, const 
   if (!kernel.plan) return Plan(row_seconds(kernel, p, model));
   const int tile = named_tile(kernel, request);
   if (tile < 0) return kernel.plan(p, model);
-  return fastest<Plan>([&](const auto& visit) {
-    kernel.each_plan(p, model, [&](const Plan& plan) {
-      if (plan.tile == tile) visit(plan);
-    });
-  });
+  return fastest<Plan>([&](const auto& visit) { visit_plans(kernel, p, model, tile, visit); });
 }
 
 const char* cannot_run(const Kernel& kernel, const Device& device) {
@@ -148,7 +147,7 @@ std::string reasons(const Table& table, const Problem& p, const Device& device, 
     for (const char* name : {kernel.family, kernel.name})
       if (*name && std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
     for (int tile = 0; tile < kernel.tile_count; ++tile) {
-      names.push_back(name_of_tile(kernel, tile));
+      names.push_back(tile_name(kernel, tile));
       if (request == kernel.tiles[tile].formerly)
         throw std::invalid_argument("kernel \"" + request + "\" is a tile of the row \"" + kernel.name +
                                     "\"; accepted: \"" + names.back() + "\"");
@@ -173,8 +172,10 @@ bool is_named(const Kernel& kernel, const std::string& request) {
   return request == kernel.name || named_tile(kernel, request) >= 0;
 }
 
-std::string name_of(const Kernel& kernel, const Plan& plan) {
-  return kernel.tile_count ? name_of_tile(kernel, plan.tile) : kernel.name;
+std::string tile_name(const Kernel& kernel, int tile) {
+  if (kernel.tile_count == 0) return kernel.name;
+  const TileSize& size = kernel.tiles[tile];
+  return std::string(kernel.name) + ":" + std::to_string(size.bm) + "x" + std::to_string(size.bn);
 }
 
 bool runs_on(const Kernel& kernel, const Device& device) { return !cannot_run(kernel, device); }
@@ -199,12 +200,10 @@ Verdict choose(const Table& table, const Problem& p, const Device& device, const
 }
 
 std::vector<Plan> plans(const Kernel& kernel, const Problem& p, const Device& device, const std::string& request) {
-  if (!kernel.each_plan) return {judge(kernel, p, device, request).plan};
-  const int tile = named_tile(kernel, request);
+  const Device& model = model_of(device);
+  if (!kernel.each_plan) return {planned(kernel, p, model, request)};
   std::vector<Plan> all;
-  kernel.each_plan(p, model_of(device), [&](const Plan& plan) {
-    if (tile < 0 || plan.tile == tile) all.push_back(plan);
-  });
+  visit_plans(kernel, p, model, named_tile(kernel, request), [&](const Plan& plan) { all.push_back(plan); });
   return all;
 }
 

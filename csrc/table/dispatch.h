@@ -25,8 +25,8 @@ Verdict choose(const Table& table, const Problem& problem, const Device& device,
 // Whether a request is for this row alone.
 bool is_named(const Kernel& kernel, const std::string& request);
 
-// The row's name, with the plan's tile where it has several.
-std::string name_of(const Kernel& kernel, const Plan& plan);
+// What asks for a row in one of its tiles: "row:128x64", or the row's name where it has only one.
+std::string tile_name(const Kernel& kernel, int tile);
 
 bool is_aten(const Kernel& kernel);
 bool runs_on(const Kernel& kernel, const Device& device);

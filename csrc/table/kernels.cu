@@ -4,6 +4,8 @@
 // nvcc builds this file for GPUs; emulator/kernels_emulated.cpp includes it for the CPU.
 #include "backend.h"
 
+#include <array>
+
 #include "../epilogue/activate.cuh"
 #include "../gpu/pack.cuh"
 #include "../ieee/large.h"
