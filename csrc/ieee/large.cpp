@@ -6,6 +6,7 @@
 
 #include "../problem/buffers.h"
 #include "../gpu/clusters.h"
+#include "../gpu/stream_k.h"
 #include "../table/fastest.h"
 #include "../models/models.h"
 
@@ -24,7 +25,7 @@ double step_seconds(int rows, const Device& device) {
 template <class Visit>
 void visit_tiles(const Problem& p, bool quads, const Device& device, const Visit& visit) {
   const double ends = models().large.tile + (quads ? 0 : models().large.elements);
-  const int64_t tiles = tiles_of(p, Large::BM), steps = ceil_div(p.k, Large::BK), over = tiles % device.sms;
+  const int64_t tiles = tiles_of(p, Large::BM), steps = ceil_div(p.k, Large::BK);
   const double step = step_seconds(Large::BM, device), tile = steps * step + ends;
   LargePlan plan = {};
   plan.slices = 1;
@@ -32,15 +33,14 @@ void visit_tiles(const Problem& p, bool quads, const Device& device, const Visit
   plan.blocks = static_cast<int>(std::min<int64_t>(tiles, device.sms));
   plan.seconds = ceil_div(tiles, device.sms) * tile;
   visit(plan);
-  if (over == 0 || steps == 0) return;
-  const int64_t sharing = std::clamp(over * steps / kLeastShare, over, int64_t{device.sms});
-  if (sharing == over) return;
-  plan.whole = tiles - over;
-  plan.left = over;
-  plan.sharing = static_cast<int>(sharing);
+  const StreamK deal = stream_k(tiles, steps, device.sms, kLeastShare);
+  if (!deal.sharing) return;
+  plan.whole = deal.whole;
+  plan.left = deal.left();
+  plan.sharing = deal.sharing;
   plan.blocks = plan.whole ? device.sms : plan.sharing;
-  plan.seconds = tiles / device.sms * tile + ceil_div(over * steps, sharing) * step + ends + models().large.share +
-                 ceil_div(sharing, over) * models().large.part;
+  plan.seconds = tiles / device.sms * tile + ceil_div(plan.left * steps, plan.sharing) * step + ends +
+                 models().large.share + ceil_div(plan.sharing, plan.left) * models().large.part;
   visit(plan);
 }
 

@@ -13,6 +13,7 @@
 #pragma once
 #include "../gpu/pipeline_state.cuh"
 #include "../gpu/hopper.cuh"
+#include "../gpu/stream_k.cuh"
 #include "../gpu/tensor_map.cuh"
 #include "large_epilogue.cuh"
 
@@ -24,44 +25,8 @@ struct LargeMaps {
 
 struct LargeShared {
   uint64_t full[kLargeStages], empty[kLargeStages];
-  bool last;          // of the blocks that share a tile
-  LargePart redo[2];  // of shared tiles with sums that are not finite; a count of 0 if there is none
-};
-
-// The parts of a block, one after the other. All steps of the tiles left over, counted through, are dealt out evenly.
-class LargeTileScheduler {
- public:
-  __device__ __forceinline__ explicit LargeTileScheduler(const LargeJob& job)
-      : job_(job), all_(int64_t{job.tiles - job.whole} * job.steps) {
-    const int block = blockIdx.x;
-    at_ = block < job.sharing ? block * all_ / job.sharing : 0;
-    end_ = block < job.sharing ? (block + 1) * all_ / job.sharing : 0;
-  }
-
-  __device__ __forceinline__ bool next(LargePart& part) {
-    if (at_ >= end_) return false;
-    const int left_over = static_cast<int>(at_ / job_.steps), first = static_cast<int>(at_ % job_.steps);
-    const int64_t begin = int64_t{left_over} * job_.steps;
-    const int first_block = owner(begin), last_block = owner(begin + job_.steps - 1), block = blockIdx.x;
-    part = {job_.whole + left_over,
-            first,
-            static_cast<int>(min(end_ - at_, int64_t{job_.steps - first})),
-            block - first_block,
-            last_block - first_block + 1,
-            first_block + left_over};
-    at_ += part.steps;
-    return true;
-  }
-
- private:
-  // The block whose steps the step is one of.
-  __device__ __forceinline__ int owner(int64_t step) const {
-    return static_cast<int>(((step + 1) * job_.sharing - 1) / all_);
-  }
-
-  const LargeJob& job_;
-  const int64_t all_;
-  int64_t at_, end_;
+  bool last;         // of the blocks that share a tile
+  WorkTile redo[2];  // of shared tiles with sums that are not finite; a count of 0 if there is none
 };
 
 // Keeps the ring full, a tile's or a part's steps after the other.
@@ -216,22 +181,22 @@ __global__ void __launch_bounds__(Large::kBlockThreads, 1)
   extern __shared__ __align__(1024) char ring[];
   __shared__ LargeShared shared;
   init(shared);
-  LargeTileScheduler share(job);
-  LargePart part;
+  StreamKScheduler share(job.deal);
+  WorkTile part;
   const int t = threadIdx.x;
   const auto produce = [&] {
     LargeProducer<Shape> producer(job, maps, ring, shared);
-    for (int tile = blockIdx.x; tile < job.whole; tile += gridDim.x) producer.copy(tile, 0, job.steps);
-    while (share.next(part)) producer.copy(part.tile, part.first, part.steps);
+    for (int tile = blockIdx.x; tile < job.deal.whole; tile += gridDim.x) producer.copy(tile, 0, job.deal.steps);
+    while (share.next_shared(part)) producer.copy(part.tile, part.first, part.steps);
   };
   const auto consume = [&] {
     LargeConsumer<Shape> consumer(shared, ring, t);
     LargeSums sum = {};
-    for (int tile = blockIdx.x; tile < job.whole; tile += gridDim.x) {
-      if (job.steps) consumer.multiply(sum, job.steps);
+    for (int tile = blockIdx.x; tile < job.deal.whole; tile += gridDim.x) {
+      if (job.deal.steps) consumer.multiply(sum, job.deal.steps);
       store<Shape>(job, tile, sum, t);
     }
-    while (share.next(part)) {
+    while (share.next_shared(part)) {
       consumer.multiply(sum, part.steps);
       if (part.count == 1 || fix_up(job, part, sum, shared.last, shared.redo[part.tile % 2], t))
         store<Shape>(job, part.tile, sum, t);
@@ -254,8 +219,8 @@ __global__ void __launch_bounds__(Large::kBlockThreads, 1)
   const int rank = hopper::cluster_rank(), tile = blockIdx.x / BLOCKS, t = threadIdx.x;
   const int slice = job.slices == 1 ? 0 : tile / (job.tiles_m * job.tiles_n);
   const int64_t part = slice * BLOCKS + rank, parts = job.slices * BLOCKS;
-  const int first = static_cast<int>(job.steps * part / parts);
-  const int steps = static_cast<int>(job.steps * (part + 1) / parts) - first;
+  const int first = static_cast<int>(job.deal.steps * part / parts);
+  const int steps = static_cast<int>(job.deal.steps * (part + 1) / parts) - first;
   share_out([&] { LargeProducer<Shape>(job, maps, ring, shared).copy(tile, first, steps); },
             [&] {
               LargeSums sum;

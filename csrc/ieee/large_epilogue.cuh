@@ -2,7 +2,9 @@
 #pragma once
 #include "../gpu/hopper.cuh"
 #include "../epilogue/in_order.cuh"
+#include "../gpu/fixup.cuh"
 #include "../gpu/rasterization.cuh"
+#include "../gpu/stream_k.h"
 #include "large.h"
 
 namespace sgemm::ieee {
@@ -10,14 +12,12 @@ namespace sgemm::ieee {
 struct LargeJob {
   Problem p;
   int64_t count_a, count_b;  // matrices in memory: 1 if the batch shares one
-  int steps;                 // of k
-  int slices;                // of them, with results of their own: one if there is a batch
-  int tiles, tiles_m, tiles_n;
-  int whole;           // tiles; those behind are shared
-  int sharing;         // blocks
+  StreamK deal;
+  int slices;  // of k, with results of their own: one if there is a batch
+  int tiles_m, tiles_n;
   bool rows, columns;  // four neighbours of a row of d, or of a column, can be written at once, and those of c read
-  float* parts;        // (sharing + tiles left over, sums of a thread, threads)
-  uint32_t* arrived;   // parts of a tile that are there
+  float* parts;        // (deal.parts(), sums of a thread, threads)
+  uint32_t* arrived;   // parts of a tile left over that are there
 };
 
 constexpr int kTilesTogether = 8;  // rows of tiles that are walked together
@@ -32,13 +32,6 @@ struct LargeShape {
   static constexpr int kPitchA = kRows * 4, kPitchB = kCols * 4;  // bytes of a k
   static constexpr int kBytesA = Large::BK * kPitchA, kStageBytes = kBytesA + Large::BK * kPitchB;
   static constexpr int kRingBytes = kLargeStages * kStageBytes;
-};
-
-// A part of a shared tile: steps [first, first + steps) of its k.
-struct LargePart {
-  int tile, first, steps;
-  int index, count;  // of the tile's parts
-  int place;         // in memory
 };
 
 // The place in a tile of thread t of a group: a warp has 32 rows and all columns; its lanes, 4 x 8 of them, have quads
@@ -84,36 +77,15 @@ static __device__ __noinline__ void redo_parts(const LargeJob& job, int tile, in
   }
 }
 
-// Leaves a part in memory. Returns whether it was the tile's last: then `sum` is that of all parts, to be stored. A
-// thread of which some are not finite leaves that for later, and `part` in `redo`: here it would cost the loop its
-// registers.
-__device__ __forceinline__ bool fix_up(const LargeJob& job, const LargePart& part, LargeSums& sum, bool& last,
-                                       LargePart& redo, int t) {
-  constexpr int kSums = kLargeSums, kThreads = Large::kThreads, kFloats = kSums * kThreads;
-  constexpr int kAtOnce = 64;  // reads: one after the other, each would wait for memory
-  float(&all)[kSums] = reinterpret_cast<float(&)[kSums]>(sum);
-  float* const parts = job.parts + int64_t{part.place} * kFloats + t;
-  // One by one: stored in fours, sums would lie in the register bank of what they are multiplied from.
-#pragma unroll
-  for (int e = 0; e < kSums; ++e) __stcg(parts + int64_t{part.index} * kFloats + e * kThreads, all[e]);
-  hopper::sync_some(1, kThreads);
-  if (t == 0) last = hopper::arrives_last(&job.arrived[part.tile - job.whole], part.count);
-  hopper::sync_some(1, kThreads);
-  if (!last) return false;
-#pragma unroll
-  for (int e = 0; e < kSums; ++e) all[e] = 0;
-#pragma unroll 1
-  for (int i = 0; i < part.count; ++i) {
-    const float* from = parts + int64_t{i} * kFloats;
-#pragma unroll
-    for (int e = 0; e < kSums; e += kAtOnce) {
-      float add[kAtOnce];
-#pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) add[j] = __ldcg(from + (e + j) * kThreads);
-#pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) all[e + j] += add[j];
-    }
-  }
+// As sgemm::fix_up(). A thread of which some sums are not finite leaves that for later, and `part` in `redo`: here it
+// would cost the loop its registers.
+__device__ __forceinline__ bool fix_up(const LargeJob& job, const WorkTile& part, LargeSums& sum, bool& last,
+                                       WorkTile& redo, int t) {
+  float(&all)[kLargeSums] = reinterpret_cast<float(&)[kLargeSums]>(sum);
+  float* const parts = job.parts + int64_t{part.place} * kLargeSums * Large::kThreads;
+  if (!sgemm::fix_up<SingleSums, Large::kThreads>(parts, part.index, part.count,
+                                                  &job.arrived[part.tile - job.deal.whole], all, last, t))
+    return false;
   if (zero_if_finite(all) == 0) return true;
   redo = part;
   return false;

@@ -30,13 +30,11 @@ void launch_piece(const Problem& problem, const LargePlan& plan, const Context& 
     check(cudaMemsetAsync(job.arrived, 0, 4 * plan.left, static_cast<cudaStream_t>(context.stream)), "cudaMemset");
   if (plan.pack_a) p.a = transposed(copied(transposed(p.a), job.count_a, workspace + at.copy_a, context));
   if (plan.pack_b) p.b = copied(p.b, job.count_b, workspace + at.copy_b, context);
-  job.steps = static_cast<int>(ceil_div(p.k, Large::BK));
   job.slices = plan.slices;
   job.tiles_m = static_cast<int>(ceil_div(p.m, Shape::kRows));
   job.tiles_n = static_cast<int>(ceil_div(p.n, Shape::kCols));
-  job.tiles = static_cast<int>(plan.whole + plan.left);
-  job.whole = static_cast<int>(plan.whole);
-  job.sharing = plan.sharing;
+  job.deal = {static_cast<int>(plan.whole + plan.left), static_cast<int>(ceil_div(p.k, Large::BK)),
+              static_cast<int>(plan.whole), plan.sharing};
   const Problem whole = p;
   float* const partials = reinterpret_cast<float*>(workspace + at.partials);
   if (plan.slices > 1) p = product_of_slices(p, partials);

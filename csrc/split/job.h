@@ -48,7 +48,7 @@ struct Job {
   uint32_t* marks;    // (tiles, 4, 8)
   uint16_t* masks;    // (tiles, 4, 256)
   uint32_t* words;    // of tiles with marks: (tiles, operand, 128)
-  float4* part_sums;  // (tiles left over, parts, a thread's sums / 4, 256)
+  float* part_sums;   // (tiles left over, parts, a thread's sums / 4, 256) float4
   uint32_t* arrived;  // how many of a tile's parts are there
 
   // Where the words and records of a matrix of the batch begin.

@@ -11,9 +11,9 @@
 // Small problems: the blocks of a cluster share a tile, each with a part of k; each finishes a part of the columns.
 // Tiles left over when all blocks have had equally many are shared likewise, through device memory.
 #pragma once
+#include "../gpu/fixup.cuh"
 #include "../gpu/pipeline_state.cuh"
 #include "cluster_reduction.cuh"
-#include "fixup.cuh"
 #include "format.cuh"
 #include "redo.cuh"
 #include "tile_scheduler.cuh"
@@ -246,6 +246,14 @@ static __device__ __noinline__ void redo_marked(const Job& job, uint32_t last, c
   }
 }
 
+// Whether the block has the whole sums of a tile that is left over.
+template <int N>
+__device__ __forceinline__ bool fix_up(const Job& job, const WorkTile& work, float (&sum)[N], uint32_t& last, int t) {
+  const int shared = work.tile - job.whole;
+  float* const parts = job.part_sums + int64_t{shared} * job.parts * N * kConsumers;
+  return sgemm::fix_up<QuadSums, kConsumers>(parts, work.part, job.parts, &job.arrived[shared], sum, last, t);
+}
+
 // `on_full` is called for each stage that is full.
 template <class F, class R, class Scales, class Mainloop, bool A_ALONG_M, bool B_ALONG_N, class OnFull>
 __device__ void consume(const Job& job, char* ring, float* staging, typename Scales::Shared& shared, int t,
@@ -274,7 +282,7 @@ __device__ void consume(const Job& job, char* ring, float* staging, typename Sca
     if (blocks == 2) reduce_cluster<R, 2>(shared.cluster, sum, ring, t, rank);
     if (blocks == 4) reduce_cluster<R, 4>(shared.cluster, sum, ring, t, rank);
     if constexpr (Scales::kKnown)
-      if (work.part >= 0 && !fix_up(job, work.tile - job.whole, work.part, sum, shared.last, t)) break;
+      if (work.part >= 0 && !fix_up(job, work, sum, shared.last, t)) break;
     const int cols = Shape::kWarpCols >> blocks / 2, first = static_cast<int>(rank) * cols;
     const TileEpilogue<Shape> output(job, shared.tiles[words.stage], Scales::words(shared, words.stage, blocks), first,
                                      cols, hopper::opaque(t));

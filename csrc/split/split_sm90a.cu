@@ -205,7 +205,7 @@ Job make_job(const Shape& shape, const Problem& p, const SplitPlan& plan, char* 
   job.marks = reinterpret_cast<uint32_t*>(workspace + at.marks);
   job.masks = reinterpret_cast<uint16_t*>(workspace + at.masks);
   job.words = reinterpret_cast<uint32_t*>(workspace + at.tile_words);
-  job.part_sums = reinterpret_cast<float4*>(workspace + at.part_sums);
+  job.part_sums = reinterpret_cast<float*>(workspace + at.part_sums);
   job.arrived = reinterpret_cast<uint32_t*>(workspace + at.arrived);
   return job;
 }

@@ -1,0 +1,74 @@
+// The fix-up of a tile whose k is shared by blocks through device memory: a block writes its part of the sums, and the
+// last to come adds them all up, in the order of k. Nobody waits for anybody, so it doesn't matter which blocks run at
+// once.
+#pragma once
+#include "ptx/mbarrier.cuh"
+
+namespace sgemm {
+
+// How THREADS lay out their N sums of a part: (N / 4, THREADS) float4.
+template <int THREADS>
+struct QuadSums {
+  template <int N>
+  __device__ __forceinline__ static void put(float* part, const float (&sum)[N], int t) {
+    float4* const to = reinterpret_cast<float4*>(part) + t;
+#pragma unroll
+    for (int e = 0; e < N; e += 4) to[e / 4 * THREADS] = make_float4(sum[e], sum[e + 1], sum[e + 2], sum[e + 3]);
+  }
+  template <int N>
+  __device__ __forceinline__ static void add(const float* part, float (&sum)[N], int t) {
+    const float4* const from = reinterpret_cast<const float4*>(part) + t;
+#pragma unroll
+    for (int e = 0; e < N; e += 4) {
+      const float4 add = __ldcg(&from[e / 4 * THREADS]);
+      sum[e] += add.x;
+      sum[e + 1] += add.y;
+      sum[e + 2] += add.z;
+      sum[e + 3] += add.w;
+    }
+  }
+};
+
+// (N, THREADS) float: stored in fours, sums of FFMAs would lie in the register bank of what they are multiplied from.
+template <int THREADS>
+struct SingleSums {
+  template <int N>
+  __device__ __forceinline__ static void put(float* part, const float (&sum)[N], int t) {
+#pragma unroll
+    for (int e = 0; e < N; ++e) __stcg(part + t + e * THREADS, sum[e]);
+  }
+  template <int N>
+  __device__ __forceinline__ static void add(const float* part, float (&sum)[N], int t) {
+    constexpr int kAtOnce = 64;  // reads: one after the other, each would wait for memory
+#pragma unroll
+    for (int e = 0; e < N; e += kAtOnce) {
+      float add[kAtOnce];
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) add[j] = __ldcg(part + t + (e + j) * THREADS);
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) sum[e + j] += add[j];
+    }
+  }
+};
+
+// Of a tile with `count` parts at `parts`, of which this is part `index`; `arrived` counts them, and `last` is shared
+// by the THREADS, which meet at barrier 1. Returns whether this part was the last to come: then `sum` is that of all.
+template <template <int> class Sums, int THREADS, int N, class Flag>
+__device__ __forceinline__ bool fix_up(float* parts, int index, int count, uint32_t* arrived, float (&sum)[N],
+                                       Flag& last, int t) {
+  constexpr int kFloats = N * THREADS;
+  Sums<THREADS>::put(parts + index * kFloats, sum, t);
+  __syncwarp();  // lanes may have parted
+  hopper::sync_some(1, THREADS);
+  if (t == 0) last = hopper::arrives_last(arrived, count);
+  __syncwarp();
+  hopper::sync_some(1, THREADS);
+  if (!last) return false;
+#pragma unroll
+  for (int e = 0; e < N; ++e) sum[e] = 0;
+#pragma unroll 1
+  for (int i = 0; i < count; ++i) Sums<THREADS>::add(parts + i * kFloats, sum, t);
+  return true;
+}
+
+}  // namespace sgemm
