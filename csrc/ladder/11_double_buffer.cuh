@@ -66,7 +66,9 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) double_buffer(Problem
         for (int s = 0; s < T::TN; ++s) acc[r][s] += frag_a[r] * frag_b[s];
     }
   }
+#pragma unroll  // the sums are in registers
   for (int r = 0; r < T::TM; ++r)
+#pragma unroll
     for (int h = 0; h < 2; ++h)
       store4(p, tile, tile.row + row + r / 4 * T::BM / 2 + r % 4, tile.col + col + h * T::BN / 2, &acc[r][4 * h]);
 }

@@ -90,9 +90,12 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) register_buffer(Probl
         }
     }
   }
+  const Tile at = block_tile(p.d, T::BM, T::BN);  // kept from the start on, it would take registers
+#pragma unroll                                    // the sums are in registers
   for (int r = 0; r < T::TM; ++r)
+#pragma unroll
     for (int s = 0; s < T::TN; s += 4)
-      store4(p, tile, tile.row + row + r / 4 * 4 * T::Y + r % 4, tile.col + col + s * T::X, &acc[r][s]);
+      store4(p, at, at.row + row + r / 4 * 4 * T::Y + r % 4, at.col + col + s * T::X, &acc[r][s]);
 }
 
 template <int BM, int BN, int BK, int TM, int TN>
