@@ -48,10 +48,20 @@ def _round(rng: random.Random) -> tuple[int, int, int]:
     return (m, m, m) if rng.random() < 0.5 else (m, n, k)
 
 
+def _longest(rng: random.Random) -> tuple[int, int, int]:
+    """Longer than choice's: memory's bandwidth decides, and which plan reaches it."""
+    return (
+        int(2 ** rng.uniform(4, 7.5)),
+        int(2 ** rng.uniform(4, 7.5)),
+        int(2 ** rng.uniform(15, 20)),
+    )
+
+
 KINDS: dict[str, tuple[Sizes, int]] = {
     **choice.KINDS,
     "vectors": (_vector, 0),
     "round batches": (_round, 16),
+    "longest k": (_longest, 0),
 }
 
 

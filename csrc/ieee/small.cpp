@@ -26,7 +26,6 @@ double seconds(const SmallPlan& plan, const Problem& p, const SmallRead& a, cons
   const SmallModel& model = models().small;
   const SmallTile& tile = kSmallTiles[plan.tile];
   const double area = tile.rows() * tile.cols() / 256.0;
-  const int64_t tiles_m = ceil_div(p.m, tile.rows()), tiles_n = ceil_div(p.n, tile.cols());
   const double mean =
       static_cast<double>(blocks(plan, p)) / (clusters_at_once(device.sms, plan.cluster) * plan.cluster);
   const double most = std::ceil(mean), waves = std::ceil(most / tile.resident[a.along_k][b.along_k]);
@@ -42,7 +41,8 @@ double seconds(const SmallPlan& plan, const Problem& p, const SmallRead& a, cons
                          kH200.clock_ghz / device.clock_ghz;
 
   const double bandwidth = device.bandwidth_gbs * 1e9;
-  double total = model.fixed + std::max(compute, bytes(p) / (model.bandwidth * bandwidth));
+  // SMs that are done, or have no block, leave bandwidth unused.
+  double total = model.fixed + std::max(compute, bytes(p) / (model.bandwidth * bandwidth) * busy / mean);
   if (plan.cluster > 1) total += model.cluster + (most - 1) * model.next_cluster;
   if (plan.slices > 1) total += model.sum + plan.slices * model.sum_moves * 4 * p.m * p.n / bandwidth;
   return total;

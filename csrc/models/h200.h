@@ -3,6 +3,7 @@
 //
 // 2026-11-25 00:31 UTC, NVIDIA H200, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 1625d35c8597
 // 2026-11-25 00:42 UTC, NVIDIA H200, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 9a4e3e932833
+// 2026-11-25 03:17 UTC, NVIDIA H200, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 4879dbd4977d
 // 2026-11-21 11:34 UTC, NVIDIA H200, driver 580.159.04, SM clock 1980 of 1980 MHz, limit 700 W, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc dc9d07e15019
 #pragma once
 #include "models.h"
@@ -19,70 +20,70 @@ constexpr Models kFitted = {
     },
     // Aten
     {
-        2.511e-06,  // launch
-        1.522e-08,  // block
-        2.704e-08,  // latency
-        6.409e-09,  // issue
-        4.947e-09,  // ffma
-        1.791e-07,  // ends
-        1.063,  // along_k
-        3.168e-06,  // sum
-        4.463e-08,  // sum_part
-        1.007,  // sum_moves
-        0.5428,  // bandwidth
-        5.729e-07,  // sum_along_k
+        2.545e-06,  // launch
+        1.036e-08,  // block
+        2.493e-08,  // latency
+        8.924e-09,  // issue
+        4.349e-09,  // ffma
+        1.625e-07,  // ends
+        1.138,  // along_k
+        3.103e-06,  // sum
+        4.725e-08,  // sum_part
+        0.4382,  // sum_moves
+        0.5325,  // bandwidth
+        5.721e-07,  // sum_along_k
     },
     // AtenRows
     {
-        2.614e-06,  // launch
-        9.773e-08,  // row
-        6.152,  // rows
-        2.131e-08,  // step_across
-        8.746e-09,  // step_along_k
-        0.7494,  // across
-        0.6031,  // along_k
-        1.149e-10,  // column
+        2.56e-06,  // launch
+        5.302e-08,  // row
+        5.88,  // rows
+        2.444e-08,  // step_across
+        1.471e-08,  // step_along_k
+        0.7383,  // across
+        0.5877,  // along_k
+        1.169e-10,  // column
     },
     // AtenVector
     {
         4.523e-06,  // across
-        4.041e-06,  // along_k
-        0.9831,  // bandwidth
+        4.049e-06,  // along_k
+        0.9832,  // bandwidth
         1e-11,  // row
-        5.619e-07,  // sum
-        2.16e-06,  // unshared
-        1.082e-08,  // unshared_step
-        2.109e-08,  // dot_step
+        5.117e-07,  // sum
+        2.061e-06,  // unshared
+        1.098e-08,  // unshared_step
+        2.101e-08,  // dot_step
     },
     // Skinny
     {
-        5.989e-06,  // fixed
-        7.043e-06,  // wave
-        2.495e-06,  // sum
-        1.045,  // read_along_k
-        0.7984,  // read_along_m
-        0.464,  // read_along_m_16
-        0.324,  // ffma_along_k
-        0.1595,  // ffma_across_b
-        0.2399,  // ffma_across_wide_b
-        0.3104,  // ffma_along_m
-        1.642e+11,  // block_bandwidth
-        1.309,  // scattered
+        5.92e-06,  // fixed
+        7.08e-06,  // wave
+        3.185e-06,  // sum
+        1.026,  // read_along_k
+        0.8355,  // read_along_m
+        0.4241,  // read_along_m_16
+        0.2999,  // ffma_along_k
+        0.2563,  // ffma_across_b
+        0.2501,  // ffma_across_wide_b
+        0.2851,  // ffma_along_m
+        1.52e+11,  // block_bandwidth
+        1.396,  // scattered
     },
     // Small
     {
-        9.279e-07,  // fixed
-        8.414e-07,  // turn
-        1.46e-07,  // alone
-        1.313e-08,  // step
-        3.463e-07,  // block
-        0.9173,  // slower
-        1.087e-06,  // cluster
-        4.548e-07,  // next_cluster
-        8.347e-07,  // sum
-        25.7,  // sum_moves
-        0.4806,  // busiest
-        0.6288,  // bandwidth
+        9.727e-07,  // fixed
+        7.984e-07,  // turn
+        1.343e-07,  // alone
+        1.4e-08,  // step
+        3.523e-07,  // block
+        0.8529,  // slower
+        1.107e-06,  // cluster
+        4.59e-07,  // next_cluster
+        1.076e-06,  // sum
+        26.93,  // sum_moves
+        0.4993,  // busiest
+        0.6847,  // bandwidth
     },
     // Tall
     {
@@ -113,44 +114,44 @@ constexpr Models kFitted = {
     },
     // Large
     {
-        1.084e-06,  // launch
-        0.8483,  // ffma
-        5.917e-06,  // tile
-        6.33e-06,  // elements
-        2.549e-06,  // exchange
-        9.032e-07,  // cluster
-        1.627e-05,  // share
-        1.25e-06,  // part
-        3.028e-06,  // sum
-        9.61e-07,  // copy
-        0.6303,  // copy_bandwidth
+        1.11e-06,  // launch
+        0.8469,  // ffma
+        5.88e-06,  // tile
+        6.25e-06,  // elements
+        2.647e-06,  // exchange
+        8.84e-07,  // cluster
+        1.633e-05,  // share
+        1.153e-06,  // part
+        3.031e-06,  // sum
+        9.301e-07,  // copy
+        0.6019,  // copy_bandwidth
     },
     // Split
     {
-        2.128e-06,  // launch
-        1.433e-07,  // step
-        2.54e-06,  // tile
-        0.6026,  // half_step
-        5.916e-07,  // cluster
-        2.086e-06,  // share
-        5.726e-07,  // part
-        2.316e-06,  // sum
-        4.446,  // sum_moves
-        0.7637,  // pass
-        1.266,  // pass_across
-        1.226,  // pass_unaligned
+        2.249e-06,  // launch
+        1.369e-07,  // step
+        2.412e-06,  // tile
+        0.6325,  // half_step
+        5.938e-07,  // cluster
+        1.908e-06,  // share
+        6.171e-07,  // part
+        2.101e-06,  // sum
+        4.089,  // sum_moves
+        0.71,  // pass
+        1.252,  // pass_across
+        1.27,  // pass_unaligned
     },
     // SplitFused
     {
-        1.743e-06,  // launch
-        1.141e-06,  // step
-        2.596e-06,  // tile
-        0.8101,  // half_step
-        0.9342,  // half_tile
-        1.399e-06,  // cluster
-        3.693e-06,  // sum
-        4.532,  // sum_moves
-        2.185,  // unaligned
+        1.742e-06,  // launch
+        1.149e-06,  // step
+        2.544e-06,  // tile
+        0.8194,  // half_step
+        0.9275,  // half_tile
+        1.294e-06,  // cluster
+        3.806e-06,  // sum
+        4.435,  // sum_moves
+        2.25,  // unaligned
         0.8,  // bandwidth
     },
     // SplitTall
