@@ -32,6 +32,15 @@ def bound(k: int) -> float:
     return min(k + 2, 4 * math.sqrt(k) + 8)
 
 
+def tf32_bound(bits: int, k: int) -> float:
+    """What products of elements cut off at ``bits`` may be off by, in units.
+
+    Two elements off by 2^(1 - bits) at most, and a unit a step of k for tensor cores, which cut
+    sums off at 25 bits.
+    """
+    return 2.0 ** (26 - bits) + k
+
+
 def good_up_to(torch_error_max: float, good: float = GOOD_UNITS) -> float:
     """The largest error of a good result, in units: twice torch.mm's, or ``good``."""
     return max(good, 2 * torch_error_max)
@@ -39,8 +48,10 @@ def good_up_to(torch_error_max: float, good: float = GOOD_UNITS) -> float:
 
 def limit(kernel: str, k: int, torch_error_max: float, good: float = GOOD_UNITS) -> float:
     """What ``kernel``, a row or a family, may be off by, in units."""
-    families = {row.name: row.family for row in torch_sgemm.kernels()}
-    ffma = families.get(kernel, kernel) in FFMA_FAMILIES
+    rows = {row.name: row for row in torch_sgemm.kernels()}
+    if kernel in rows and rows[kernel].bits < 24:
+        return tf32_bound(rows[kernel].bits, k)
+    ffma = (rows[kernel].family if kernel in rows else kernel) in FFMA_FAMILIES
     return bound(k) if ffma else good_up_to(torch_error_max, good)
 
 

@@ -110,10 +110,12 @@ PROMISED = (1, 7, 32, 128, 512, 2048, 8192)
 LONG, AT_LEAST = 128, 14  # of 17 distributions, from this k on: not above torch.mm's largest
 # Where the promises are not kept yet, as an H200 showed: expected to fail, so that nobody takes
 # them for kept. At k = 1 and 7 the rounding of both elements and lo * lo, which is left out, come
-# to 8.0 to 8.6 units; of long sums a fourth distribution is up to a twentieth above torch.mm's.
+# to 8.0 to 8.6 units; of long sums a fourth distribution is up to a twentieth above torch.mm's,
+# which one depends on the plan.
 MISSED_BY_FP16 = ("wide_phi_3", "wide_phi_4", "lognormal_4", "squared_gradients")
 MISSED = {("ieee_tall", "gaussian_kernel_3")}
 MISSED_LONG = {
+    ("split_fp16x3:128x128", 512),
     ("split_fp16x3_fused:128x128", 2048),
     ("split_fp16x3_fused:128x64", 8192),
     ("split_fp16x3_fused:64x128", 8192),

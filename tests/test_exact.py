@@ -7,7 +7,7 @@ import torch
 from support.data import integers
 from support.layouts import PAIRS, Guarded
 from support.sizes import SIZES, latin
-from support.table import Kernel, each_row, fit
+from support.table import Kernel, each_float32_row, each_row, fit
 
 SQUARE = {"cpu": [1, 5, 8, 13], "cuda": None}  # rows of the Latin square of sizes; all on a GPU
 
@@ -40,7 +40,7 @@ def test_all_ones_count_k(row: Kernel, device: str) -> None:
         assert torch.equal(out.view, torch.full_like(out.view, float(k))), k
 
 
-@each_row
+@each_float32_row
 def test_each_position_of_k_counts_once(row: Kernel, device: str) -> None:
     """A times the identity is A: every column must come from its own step."""
     for k in fit(row, 1, 9, 33, 65, 130):

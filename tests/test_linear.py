@@ -9,7 +9,7 @@ import pytest
 import torch
 from support.bounds import UNIT, contract_units
 from support.data import integers
-from support.table import TILED, Kernel, each_device, each_row, fit
+from support.table import TILED, Kernel, each_device, each_float32_row, each_row, fit
 from torch import Tensor
 from torch.nn import functional
 
@@ -59,7 +59,7 @@ def assert_accurate(result: Tensor, activation: str | None, *operands: Tensor | 
 
 @each_bias
 @each_activation
-@each_row
+@each_float32_row
 def test_every_row(row: Kernel, device: str, activation: str | None, biased: bool) -> None:
     for shape in ((1, 1, 1), (37, 65, 130), (3, 300, 5), (129, 40, 33)):
         rows, inner, out = fit(row, *shape)

@@ -42,7 +42,10 @@ class Kernel:
     """The largest m, n and k that it takes; None if any."""
     reads: str
     """``"any"``: all strides directly; ``"rows16"``: unit column stride and 16-byte aligned rows of
-    a multiple of 4 elements, others are packed."""
+    a multiple of 4 elements; ``"maps"``: rows that a tensor map can describe; ``"maps_along_k"``:
+    the same of A and of B's transpose. What a row doesn't read is packed first."""
+    bits: int
+    """Of an element's significand that are multiplied: 24, as float32 has; fewer in family tf32."""
     in_auto: bool
     """Whether ``"auto"`` may take it."""
 

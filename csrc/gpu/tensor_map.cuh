@@ -28,8 +28,9 @@ inline decltype(&cuTensorMapEncodeTiled) encode_tensor_map() {
 }
 
 // (columns, rows, matrices of a group, groups), of `count` matrices in memory that can_be_mapped(). Copies are of boxes
-// of `cols` and `rows`. Throws std::runtime_error if the driver refuses.
-inline CUtensorMap tensor_map(const ConstMatrix& x, int64_t count, int cols, int rows) {
+// of `cols` and `rows`; `swizzled`: `cols` are 128 bytes, in the order of wgmma's descriptors. Throws
+// std::runtime_error if the driver refuses.
+inline CUtensorMap tensor_map(const ConstMatrix& x, int64_t count, int cols, int rows, bool swizzled = false) {
   const uint64_t matrices = count, group = x.batch.group && x.batch.group < matrices ? x.batch.group : matrices;
   const auto bytes = [](int64_t stride, uint64_t count) { return count > 1 ? 4 * uint64_t(stride) : 16; };
   const uint64_t extents[] = {uint64_t(x.cols), uint64_t(x.rows), group, matrices / group};
@@ -38,10 +39,10 @@ inline CUtensorMap tensor_map(const ConstMatrix& x, int64_t count, int cols, int
   const uint32_t box[] = {uint32_t(cols), uint32_t(rows), 1, 1};
   const uint32_t every[] = {1, 1, 1, 1};
   CUtensorMap map;
-  const CUresult result =
-      encode_tensor_map()(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4, const_cast<float*>(x.data), extents, bytes_apart,
-                          box, every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
-                          CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result = encode_tensor_map()(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4, const_cast<float*>(x.data),
+                                              extents, bytes_apart, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                              swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
+                                              CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS)
     throw std::runtime_error("torch_sgemm: cuTensorMapEncodeTiled failed with CUDA error " + std::to_string(result));
   return map;

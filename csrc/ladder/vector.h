@@ -1,6 +1,7 @@
 // Four neighbouring elements of a row at once.
 #pragma once
 #include "../gpu/launch.h"
+#include "../gpu/ptx/async_copy.cuh"
 
 namespace sgemm::SGEMM_BACKEND {
 
@@ -35,6 +36,14 @@ struct TileReader {
 #pragma unroll
     for (int i = 0; i < kCopies; ++i)
       out[i] = row + i * kStride < rows && col < cols ? load4(from + i * kStride * pitch) : make_float4(0, 0, 0, 0);
+  }
+
+  // The same to a tile in shared memory, by copies that are under way then.
+  __device__ __forceinline__ void copy(float* tile, int rows, int cols) const {  // (ROWS,COLS)
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i)
+      copy_async<16>(tile + (row + i * kStride) * COLS + col, from + i * kStride * pitch,
+                     row + i * kStride < rows && col < cols ? 16 : 0);
   }
 };
 

@@ -89,7 +89,7 @@ struct Plan {
   int tile = 0;          // of Kernel::tiles
 
   Plan() = default;
-  explicit Plan(double seconds) : seconds(seconds) {}
+  explicit Plan(double seconds, size_t workspace = 0) : seconds(seconds), workspace(workspace) {}
   // `own`: what only the row knows.
   template <class T>
   Plan(double seconds, size_t workspace, const T& own, int tile = 0)
@@ -114,6 +114,8 @@ using PlanVisitor = std::function<void(const Plan&)>;
 enum class Reads {
   kAnyStrides,   // one element at a time
   kAlignedRows,  // float4 along a row: unit column stride, 16-byte aligned rows of whole float4s
+  kMappedRows,   // rows that a tensor map can describe (can_be_mapped())
+  kMappedAlongK  // the same of A and of B's transpose: both lie along k
 };
 
 enum class DeviceType { kCpu, kCuda };
@@ -158,12 +160,15 @@ struct Kernel {
   void (*launch)(const Problem&, const Plan&, const Context&);  // null where this backend can't run it
 
   // The plan that is predicted to be fastest, and all of them, of which it is one. Null for a row of one kernel, which
-  // dispatch.cpp predicts and which needs no workspace.
+  // dispatch.cpp predicts.
   Plan (*plan)(const Problem&, const Device&) = nullptr;
   void (*each_plan)(const Problem&, const Device&, const PlanVisitor&) = nullptr;
   // Where plans have different tiles, all of them; the first is bm x bn.
   const TileSize* tiles = nullptr;
   int tile_count = 0;
+
+  // What a row of one kernel needs for a problem, in bytes; null if nothing.
+  size_t (*workspace)(const Problem&, const Device&) = nullptr;
 
   int max_size = 0;              // the largest m, n and k that it takes; 0 if any
   bool only_one_stride = false;  // of a batch; no groups
@@ -171,6 +176,8 @@ struct Kernel {
   // Applies Problem::activation as it stores; for the others it is a pass of its own.
   bool activates = false;
   bool takes_planes = false;  // Problem::b_planes, if there are any
+
+  int bits = 24;  // of an element's significand that are multiplied; fewer are no float32 product
 
   // The largest error of an element of a product of depth k that is proven for every input, in units of
   // 2^-24 |alpha| (|A||B|)_ij; null for rows that promise none.

@@ -42,6 +42,8 @@ class Object {
   std::string body_;
 };
 
+constexpr const char* kReads[] = {"any", "rows16", "maps", "maps_along_k"};  // Reads
+
 std::string tile(const TileSize& x) { return "[" + std::to_string(x.bm) + ", " + std::to_string(x.bn) + "]"; }
 
 void append(std::string& list, const std::string& item) { list += (list.empty() ? "" : ", ") + item; }
@@ -68,7 +70,7 @@ std::string describe_table(const Table& cpu, const Table& cuda) {
     row.raw("bm", std::to_string(k.bm)).raw("bn", std::to_string(k.bn)).raw("bk", std::to_string(k.bk));
     row.raw("tm", std::to_string(k.tm)).raw("tn", std::to_string(k.tn)).raw("threads", std::to_string(k.threads));
     row.raw("max_size", k.max_size ? std::to_string(k.max_size) : "null");
-    row.text("reads", k.reads == Reads::kAnyStrides ? "any" : "rows16");
+    row.text("reads", kReads[static_cast<int>(k.reads)]).raw("bits", std::to_string(k.bits));
     row.raw("in_auto", is_aten(k) || k.in_auto ? "true" : "false");
     append(rows, row.str());
   }

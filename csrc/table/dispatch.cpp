@@ -76,10 +76,15 @@ void visit_plans(const Kernel& kernel, const Problem& p, const Device& model, in
 // The fastest plan, as predicted, or the fastest with the tile that the request names.
 Plan planned(const Kernel& kernel, const Problem& p, const Device& model, const std::string& request) {
   if (is_aten(kernel)) return Plan(aten_seconds(p, model));
-  if (!kernel.plan) return Plan(row_seconds(kernel, p, model));
+  if (!kernel.plan) return Plan(row_seconds(kernel, p, model), kernel.workspace ? kernel.workspace(p, model) : 0);
   const int tile = named_tile(kernel, request);
   if (tile < 0) return kernel.plan(p, model);
   return fastest<Plan>([&](const auto& visit) { visit_plans(kernel, p, model, tile, visit); });
+}
+
+// B as its row reads it: by rows, or by columns.
+ConstMatrix rows_of_b(const Kernel& kernel, const Problem& p) {
+  return kernel.reads == Reads::kMappedAlongK ? transposed(p.b) : p.b;
 }
 
 const char* cannot_run(const Kernel& kernel, const Device& device) {
@@ -219,13 +224,22 @@ Problem simplified(Problem p) {
 Packing packing(const Kernel& kernel, const Problem& p) {
   Packing copies = {};
   if (is_aten(kernel) || p.k == 0) return copies;
-  const auto packed = [&kernel](const ConstMatrix& x) {
-    return (kernel.reads == Reads::kAlignedRows && !has_quads(x)) || (kernel.only_one_stride && x.batch.group);
+  const auto packed = [&](const ConstMatrix& x) {
+    if (kernel.only_one_stride && x.batch.group) return true;
+    switch (kernel.reads) {
+      case Reads::kAnyStrides:
+        return false;
+      case Reads::kAlignedRows:
+        return !has_quads(x);
+      default:
+        return !can_be_mapped(x, matrices(x, p.batch));
+    }
   };
-  copies.a = packed(p.a);
-  copies.b = packed(p.b);
-  if (copies.a) copies.floats_a = matrices(p.a, p.batch) * p.m * packed_cols(p.a);
-  if (copies.b) copies.floats_b = matrices(p.b, p.batch) * p.k * packed_cols(p.b);
+  const ConstMatrix a = p.a, b = rows_of_b(kernel, p);
+  copies.a = packed(a);
+  copies.b = packed(b);
+  if (copies.a) copies.floats_a = matrices(a, p.batch) * a.rows * packed_cols(a);
+  if (copies.b) copies.floats_b = matrices(b, p.batch) * b.rows * packed_cols(b);
   return copies;
 }
 
@@ -235,15 +249,18 @@ size_t workspace_bytes(const Kernel& kernel, const Problem& p, const Plan& plan)
 
 void run(const Backend& backend, const Kernel& kernel, Problem p, const Plan& plan, Context context) {
   const Packing copied = packing(kernel, p);
-  const auto pack = [&](ConstMatrix& x, float* copy) {
+  const auto pack = [&](const ConstMatrix& x, float* copy) -> ConstMatrix {
     const int64_t count = matrices(x, p.batch);
     const Matrix target = packed_copy(x, count, copy);
     backend.pack(x, target, count, context);
-    x = {copy, target.rows, target.cols, target.row, 1, target.batch};
+    return {copy, target.rows, target.cols, target.row, 1, target.batch};
   };
   float* copies = static_cast<float*>(context.workspace);
-  if (copied.a) pack(p.a, copies);
-  if (copied.b) pack(p.b, copies + copied.floats_a);
+  if (copied.a) p.a = pack(p.a, copies);
+  if (copied.b) {
+    const ConstMatrix b = pack(rows_of_b(kernel, p), copies + copied.floats_a);
+    p.b = kernel.reads == Reads::kMappedAlongK ? transposed(b) : b;
+  }
   if (context.workspace) context.workspace = static_cast<char*>(context.workspace) + aligned(bytes_of_copies(copied));
   if (kernel.activates || p.activation == Activation::kNone) return kernel.launch(p, plan, context);
   Problem inner = p;

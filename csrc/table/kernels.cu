@@ -26,6 +26,11 @@
 #include "../ladder/10_thread_tile_2d_vector.cuh"
 #include "../ladder/11_double_buffer.cuh"
 #include "../ladder/12_register_buffer.cuh"
+#include "../ladder/13_async_copy_ring.cuh"
+#include "../ladder/14_tma_producer.cuh"
+#include "../ladder/15_persistent.cuh"
+#include "../ladder/16_wgmma_tf32.cuh"
+#include "../ladder/17_wgmma_tf32x3.cuh"
 #include "../models/fitted.h"
 #include "../split/split.h"
 #include "../split/tall.h"
@@ -102,6 +107,39 @@ constexpr Kernel limited_row(const char* name, const char* family) {
 #endif
 
 template <class T>
+constexpr Kernel hopper_row(const char* name, const char* family) {
+  return {name,
+          family,
+          T::kIdea,
+          T::kSource,
+          T::BM,
+          T::BN,
+          T::BK,
+          T::TM,
+          T::TN,
+          T::kThreads,
+          T::kReads,
+          90,
+          90,
+          rung_share(name),
+          SGEMM_ON_HOPPER(launch_of<T>())};
+}
+
+template <class T>
+constexpr Kernel sharing(Kernel kernel) {
+  kernel.workspace = SGEMM_ON_HOPPER(T::workspace);
+  return kernel;
+}
+
+// A row that multiplies fewer bits than float32 has.
+template <class T>
+constexpr Kernel tf32_row(const char* name) {
+  Kernel kernel = sharing<T>(hopper_row<T>(name, "tf32"));
+  kernel.bits = T::kBits;
+  return kernel;
+}
+
+template <class T>
 constexpr Kernel ieee_row(const char* name) {
   return in_auto(planned_row<T>(name, "ieee", T::kIdea, T::kMinArch, kAnyArch, SGEMM_ON_GPU(T::launch)));
 }
@@ -155,6 +193,11 @@ const Kernel kTable[] = {
     row<RegisterBuffer<64, 64, 32, 8, 8>>("register_buffer_64x64x32_8x8", "ladder"),
     row<RegisterBuffer<128, 128, 16, 8, 8>>("register_buffer_128x128x16_8x8", "ladder"),
     row<RegisterBuffer<128, 128, 8, 8, 8>>("register_buffer_128x128x8_8x8", "ladder"),
+    row<AsyncCopyRing<128, 128, 16, 8, 8, 3>>("async_copy_ring", "ladder"),
+    hopper_row<TmaProducer>("tma_producer", "ladder"),
+    sharing<Persistent>(hopper_row<Persistent>("persistent_stream_k", "ladder")),
+    tf32_row<WgmmaTf32>("wgmma_tf32"),
+    tf32_row<WgmmaTf32x3>("wgmma_tf32x3"),
     planned_row<Large>("ieee_large", "ieee", Large::kIdea, Large::kArch, Large::kArch, SGEMM_ON_HOPPER(Large::launch)),
     ieee_row<Skinny>("ieee_skinny"),
     ieee_row<Small>("ieee_small"),

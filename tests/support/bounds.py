@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from benchmarks.errors import tf32_bound
 from support.table import FFMA_FAMILIES, Kernel
 from torch_sgemm import error_bound
 
@@ -66,6 +67,8 @@ def contract_units(torch_units: float) -> float:
 
 def allowed_units(row: Kernel, k: int, torch_units: float) -> float:
     """The bound that ``row`` is held to."""
+    if row.bits < 24:
+        return tf32_bound(row.bits, k)
     return ffma_units(k) if row.family in FFMA_FAMILIES else contract_units(torch_units)
 
 

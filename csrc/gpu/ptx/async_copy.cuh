@@ -1,11 +1,14 @@
 // Copies from global to shared memory that don't pass through registers (sm_80 and later), and the groups in which they
-// are waited for.
+// are waited for. The emulator copies at once.
 #pragma once
-#include <cuda_runtime.h>
+#include "../build.h"
 
 #include <cstdint>
+#include <cstring>
 
 namespace sgemm {
+
+#if defined(__CUDACC__)
 
 // BYTES (4 or 16), of which the first `valid` are read; the rest becomes zero. `shared`: blocks on all SMs
 // read the same at about the same time; 16 bytes go through the L1 cache then, or requests for a line would queue at
@@ -34,5 +37,17 @@ template <int PENDING>
 __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
+#else
+template <int BYTES>
+void copy_async(float* target, const float* source, int valid, bool = false) {
+  std::memset(target, 0, BYTES);
+  std::memcpy(target, source, valid);
+}
+
+inline void commit_copies() {}
+
+template <int PENDING>
+void wait_copies() {}
+#endif
 
 }  // namespace sgemm

@@ -1,4 +1,5 @@
-// A warpgroup's matrix products, 64 x 128 x 16 and 64 x 64 x 16: operands in shared memory, sums in registers.
+// A warpgroup's matrix products, 64 x 128 x 16 and 64 x 64 x 16 (8 of TF32): operands in shared memory, sums in
+// registers.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -94,6 +95,14 @@ __device__ __forceinline__ void multiply(float (&d)[N], uint64_t a, uint64_t b, 
     SGEMM_WGMMA_64("f16");
   else
     SGEMM_WGMMA_64("bf16");
+}
+
+// d += a b of float32 that the tensor cores read as TF32: they ignore the lower 13 bits. 64 x 128 x 8, both operands
+// along k.
+__device__ __forceinline__ void multiply_tf32(float (&d)[64], uint64_t a, uint64_t b) {
+  asm volatile("wgmma.mma_async.sync.aligned.m64n128k8.f32.tf32.tf32 {" SGEMM_LIST_64 "}, %64, %65, 1, 1, 1;\n"
+               : SGEMM_SUMS_16(0), SGEMM_SUMS_16(16), SGEMM_SUMS_16(32), SGEMM_SUMS_16(48)
+               : "l"(a), "l"(b));
 }
 #undef SGEMM_WGMMA_64
 #undef SGEMM_WGMMA_128

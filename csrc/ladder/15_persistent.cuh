@@ -1,0 +1,101 @@
+// Persistent blocks, which share what is left over (stream-K).
+//
+// Idea:   as many blocks as SMs, and each takes one tile after the other: its ring is full again before the sums of the
+//         tile before have been stored. Tiles that are left over when all blocks have had equally many are shared along
+//         k, so that all SMs end at the same time; the last block to come adds the parts up, in the order of k.
+// Bound:  the FFMA pipe. ieee_large keeps it busier: its operands lie along m and n, so that the register file's banks
+//         keep up with it, and where tiles are few, clusters share them through shared memory.
+// Reads:  what tensor maps describe. Hopper only.
+#pragma once
+#include "vector.h"
+#if defined(__CUDACC__)
+#include "tensor_tiles.cuh"
+#endif
+
+namespace sgemm::SGEMM_BACKEND {
+
+struct Persistent {
+  static constexpr const char* kIdea = "persistent blocks share the tiles left over: stream-K";
+  static constexpr const char* kSource = "ladder/15_persistent.cuh";
+  static constexpr int BM = 256, BN = 128, BK = 16, TM = 8, TN = 16;
+  static constexpr int X = BN / TN, Y = BM / TM;  // threads along n and m
+  static constexpr int kThreads = X * Y, kStages = 4, kPlanes = 1;
+  static constexpr Reads kReads = Reads::kMappedRows;
+  static_assert(BM % TM == 0 && BN % TN == 0 && TM % 4 == 0 && TN % 4 == 0, "the threads' quads fill the tile");
+  static_assert(BK % 4 == 0, "a thread reads four of k of A at once");
+  static size_t workspace(const Problem& p, const Device& device);
+  static void launch(const Problem& p, const Context& context);
+};
+
+#if defined(__CUDACC__)
+template <class T>
+__global__ void __launch_bounds__(T::kThreads + 128, 1)
+    persistent(const __grid_constant__ Problem p, const __grid_constant__ OperandMaps maps,
+               const __grid_constant__ SharedTiles shared) {
+  extern __shared__ __align__(1024) float ring[];
+  const auto as = reinterpret_cast<float(*)[T::BM][T::BK]>(ring);             // (STAGES,BM,BK)
+  const auto bs = reinterpret_cast<float(*)[T::BK][T::BN]>(as + T::kStages);  // (STAGES,BK,BN)
+  __shared__ uint64_t full[T::kStages], empty[T::kStages];
+  StreamKScheduler scheduler(shared.deal);
+  WorkTile work;
+  const int t = threadIdx.x;
+  const int row = t / T::X * 4, col = t % T::X * 4;  // of the thread's first quad
+  PipelineState<T::kStages> at;
+  init_barriers(full, empty, T::kThreads);
+
+  if (t >= T::kThreads) {
+    hopper::release_registers<40>();
+    while (t == T::kThreads && scheduler.next(work)) {
+      const Tile tile = tile_of<T>(p, work);
+      for (int step = work.first; step < work.first + work.steps; ++step, at.advance()) {
+        hopper::wait(&empty[at.stage], at.parity ^ 1);
+        copy_tiles<T>(p, maps, tile, int64_t{step} * T::BK, as[at.stage], bs[at.stage], &full[at.stage]);
+      }
+    }
+    return;
+  }
+  hopper::acquire_registers<232>();
+  alignas(16) float frag_a[T::TM][4], frag_b[T::TN];
+  const auto load_fragments = [&](int stage, int q) {  // shared memory to registers
+#pragma unroll
+    for (int r = 0; r < T::TM && q % 4 == 0; ++r)
+      *reinterpret_cast<float4*>(frag_a[r]) = load4(&as[stage][row + r / 4 * 4 * T::Y + r % 4][q]);
+#pragma unroll
+    for (int s = 0; s < T::TN; s += 4) *reinterpret_cast<float4*>(&frag_b[s]) = load4(&bs[stage][q][col + s * T::X]);
+  };
+
+  float acc[T::TM][T::TN];
+  const auto multiply = [&](int stage) {
+#pragma unroll 8  // of k: longer loops miss the instruction cache
+    for (int q = 0; q < T::BK; ++q) {
+      load_fragments(stage, q);
+      // Every second row backwards: two FFMAs in a row then share a second operand, which the reuse cache still holds.
+#pragma unroll
+      for (int r = 0; r < T::TM; ++r)
+#pragma unroll
+        for (int u = 0; u < T::TN; ++u) {
+          const int s = r % 2 ? T::TN - 1 - u : u;
+          acc[r][s] += frag_a[r][q % 4] * frag_b[s];
+        }
+    }
+  };
+  while (scheduler.next(work)) {
+    clear(acc);
+    for (int step = 0; step < work.steps; ++step, at.advance()) {
+      hopper::wait(&full[at.stage], at.parity);
+      multiply(at.stage);
+      __syncwarp();
+      if (t % 32 == 0) hopper::arrive(&empty[at.stage]);
+    }
+    if (work.count > 1 && !add_parts<T>(shared, work, acc)) continue;
+    const Tile tile = tile_of<T>(p, work);
+#pragma unroll
+    for (int r = 0; r < T::TM; ++r)
+#pragma unroll
+      for (int s = 0; s < T::TN; s += 4)
+        store4(p, tile, tile.row + row + r / 4 * 4 * T::Y + r % 4, tile.col + col + s * T::X, &acc[r][s]);
+  }
+}
+#endif
+
+}  // namespace sgemm::SGEMM_BACKEND

@@ -1,0 +1,61 @@
+// The launches of the rungs that only Hopper has the instructions for.
+#include "14_tma_producer.cuh"
+#include "15_persistent.cuh"
+#include "16_wgmma_tf32.cuh"
+#include "17_wgmma_tf32x3.cuh"
+
+namespace sgemm::cuda_backend {
+namespace {
+
+size_t arrived_bytes(const StreamK& deal) { return (deal.left() * sizeof(uint32_t) + 255) / 256 * 256; }
+
+template <class T>
+size_t shared_bytes(const Problem& problem, const Device& device) {
+  size_t most = 0;
+  for_each_mapped(problem, [&](const Problem& p) {
+    const StreamK deal = deal_of<T>(p, device.sms);
+    most = std::max(most, arrived_bytes(deal) + sizeof(float) * deal.parts() * T::BM * T::BN);
+  });
+  return most;
+}
+
+template <class T, auto KERNEL>
+void launch_persistent(const Problem& problem, const Context& context) {
+  for_each_mapped(problem, [&](const Problem& p) {
+    const StreamK deal = deal_of<T>(p, context.device->sms);
+    const SharedTiles shared = {deal,
+                                reinterpret_cast<float*>(static_cast<char*>(context.workspace) + arrived_bytes(deal)),
+                                static_cast<uint32_t*>(context.workspace)};
+    if (deal.sharing)
+      check(cudaMemsetAsync(shared.arrived, 0, arrived_bytes(deal), static_cast<cudaStream_t>(context.stream)),
+            "memset");
+    const int blocks = std::min(context.device->sms, std::max(deal.whole, deal.sharing));
+    launch_with_producer<T, KERNEL>(blocks, context, p, operand_maps<T>(p), shared);
+  });
+}
+
+}  // namespace
+
+void TmaProducer::launch(const Problem& problem, const Context& context) {
+  for_each_mapped(problem, [&](const Problem& p) {
+    const int64_t blocks = ceil_div(p.m, BM) * ceil_div(p.n, BN) * p.batch;
+    launch_with_producer<TmaProducer, tma_producer<TmaProducer>>(blocks, context, p, operand_maps<TmaProducer>(p));
+  });
+}
+
+size_t Persistent::workspace(const Problem& p, const Device& device) { return shared_bytes<Persistent>(p, device); }
+void Persistent::launch(const Problem& p, const Context& context) {
+  launch_persistent<Persistent, persistent<Persistent>>(p, context);
+}
+
+size_t WgmmaTf32::workspace(const Problem& p, const Device& device) { return shared_bytes<WgmmaTf32>(p, device); }
+void WgmmaTf32::launch(const Problem& p, const Context& context) {
+  launch_persistent<WgmmaTf32, wgmma_tf32<WgmmaTf32>>(p, context);
+}
+
+size_t WgmmaTf32x3::workspace(const Problem& p, const Device& device) { return shared_bytes<WgmmaTf32x3>(p, device); }
+void WgmmaTf32x3::launch(const Problem& p, const Context& context) {
+  launch_persistent<WgmmaTf32x3, wgmma_tf32x3<WgmmaTf32x3>>(p, context);
+}
+
+}  // namespace sgemm::cuda_backend
