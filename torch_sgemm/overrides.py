@@ -168,8 +168,7 @@ def _traced_matmul(key: DispatchKey) -> Callable | None:
     """
     if not private.is_included(DispatchKey.PythonDispatcher):
         return None
-    operator = torch.ops.aten.matmul.default
-    found = operator.py_kernels.get(private.resolve_key(operator, key))
+    found = private.python_kernel(torch.ops.aten.matmul.default, key)
     return None if isinstance(found, DispatchKey) else found
 
 

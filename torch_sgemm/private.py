@@ -13,6 +13,7 @@ import torch._functorch.utils
 import torch._guards
 import torch.fx.experimental.proxy_tensor
 from torch.autograd import forward_ad
+from torch.multiprocessing import reductions
 
 _C = torch._C
 
@@ -40,10 +41,11 @@ TracingContext = torch._guards.TracingContext
 disable_proxy_modes_tracing = torch.fx.experimental.proxy_tensor.disable_proxy_modes_tracing
 compiled_autograd_key = torch.autograd.Function._compiled_autograd_key
 
-# overrides.py: matmul while sizes are symbols.
-OpOverload, resolve_key = torch._ops.OpOverload, torch._ops.resolve_key
+OpOverload = torch._ops.OpOverload  # the type of an operator
 allows_tf32 = _C._get_cublas_allow_tf32  # overrides.py: the setting's public name takes longer
 inductor = "torch._inductor.lowering"  # inductor.py: compiled calls with kernel= would fail
+unsafe_view = torch.ops.aten._unsafe_view.default  # products.py: results could not be written
+StorageWeakRef = reductions.StorageWeakRef  # packed.py: other memory could pass for a weight's
 
 
 def key_set(name: str) -> DispatchKeySet:
@@ -59,6 +61,11 @@ def current_stream(device: int) -> int:
 def redispatch_of(operator: OpOverload) -> Callable:
     """The operator at a set of dispatch keys, which is its first argument."""
     return operator._handle.redispatch_boxed
+
+
+def python_kernel(operator: OpOverload, key: DispatchKey) -> Callable | DispatchKey | None:
+    """overrides.py: matmul while sizes are symbols; a key where the kernel is not Python's."""
+    return operator.py_kernels.get(torch._ops.resolve_key(operator, key))
 
 
 def arguments_of(operator: OpOverload) -> list:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from torch_sgemm import private
 from torch_sgemm._library import kernels_of, out_of_memory
 from torch_sgemm.plain import reaches_kernel
 
@@ -40,4 +41,4 @@ def rows_of(x: Tensor) -> Tensor:
 
 def with_shape(result: Tensor, shape: Sequence[int]) -> Tensor:
     """A new tensor of ours in another shape: no view for autograd, that could not be written."""
-    return torch.ops.aten._unsafe_view.default(result, shape)
+    return private.unsafe_view(result, shape)
