@@ -98,3 +98,11 @@ def test_private_names_of_pytorch_are_in_one_file() -> None:
     for path in sorted((ROOT / "torch_sgemm").glob("*.py")):
         found = private.findall(path.read_text())
         assert bool(found) == (path.name == "private.py"), (path.name, found)
+
+
+def test_each_file_of_the_package_has_its_line_in_contributing() -> None:
+    lines = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines()
+    cells = [line.split("|")[1] for line in lines if line.startswith("| `")]
+    listed = [name for cell in cells for name in re.findall(r"`(\w+\.py)`", cell)]
+    files = {path.name for path in (ROOT / "torch_sgemm").glob("*.py")}
+    assert sorted(listed) == sorted(files - {"__init__.py"})

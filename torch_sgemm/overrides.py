@@ -14,9 +14,8 @@ from functools import partial
 import torch
 
 from torch_sgemm import private
-from torch_sgemm._library import kernel_at
 from torch_sgemm.forks import held_across_forks
-from torch_sgemm.plain import is_plain
+from torch_sgemm.past_dispatcher import is_plain, kernel_at
 from torch_sgemm.private import DispatchKey, DispatchKeySet
 
 _originals: dict[tuple[str, str], Callable] = {}

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from torch_sgemm import private
-from torch_sgemm._library import kernels_of, out_of_memory
 from torch_sgemm.activations import ACTIVATIONS
-from torch_sgemm.derivatives import SgemmSum, addend, batched, differentiate, scaled
+from torch_sgemm.derivatives import SgemmSum, differentiate, scaled
 from torch_sgemm.inductor import register_lowerings
 from torch_sgemm.ops import check_addend, product_shape
-from torch_sgemm.plain import reaches_kernel
+from torch_sgemm.past_dispatcher import kernels_of, out_of_memory, reaches_kernel
 from torch_sgemm.products import rows_of, with_shape
+from torch_sgemm.vmap import addend, batched
 
 _library = torch.library.Library("sgemm", "FRAGMENT")
 _library.define(

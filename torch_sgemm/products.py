@@ -1,4 +1,4 @@
-"""Products of matrices or of batches of them, by the operators or past the dispatcher."""
+"""What matmul, linear and packed operands have in common: products of matrices, or of batches."""
 
 import math
 from collections.abc import Sequence
@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from torch_sgemm import private
-from torch_sgemm._library import kernels_of, out_of_memory
-from torch_sgemm.plain import reaches_kernel
+from torch_sgemm.past_dispatcher import kernels_of, out_of_memory, reaches_kernel
 
 # By dimensions.
 _OPERATORS = {2: torch.ops.sgemm.mm.default, 3: torch.ops.sgemm.bmm.default}
@@ -32,6 +31,20 @@ def straight(a: Tensor, b: Tensor, kernel: str) -> Tensor:
 def dispatched(a: Tensor, b: Tensor, kernel: str) -> Tensor:
     """For whoever watches."""
     return _OPERATORS[a.dim()](a, b, kernel)
+
+
+def are_float32(a: Tensor, b: Tensor, c: Tensor | None = None) -> bool:
+    """Strided float32 tensors on one device, for which autocast has no other dtype."""
+    return (
+        isinstance(a, Tensor)
+        and isinstance(b, Tensor)
+        and a.dtype is b.dtype is torch.float32
+        and a.layout is b.layout is torch.strided
+        and not (a.is_nested or b.is_nested)
+        and a.device == b.device
+        and (c is None or are_float32(a, c))
+        and (a.is_meta or not torch.is_autocast_enabled("cuda" if a.is_cuda else a.device.type))
+    )
 
 
 def rows_of(x: Tensor) -> Tensor:
