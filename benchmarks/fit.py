@@ -25,7 +25,7 @@ from benchmarks import record, tables
 from benchmarks.measure import geomean
 from benchmarks.problems import Problem
 from benchmarks.worth import ATEN
-from torch_sgemm import table
+from torch_sgemm import choice
 
 MODELS = Path(__file__).resolve().parent.parent / "csrc" / "models"
 RUNGS_AT = 4096  # m, n and k
@@ -107,7 +107,7 @@ def numbers(p: Problem) -> list[int]:
         stored = (rows, cols) if op == "N" else (cols, rows)
         x = torch.empty(*lead, *stored, device="meta")
         sides.append(x if op == "N" else x.mT)
-    return table._problem(*sides)
+    return choice._problem(*sides)
 
 
 def cases(records: list[dict]) -> list[Case]:

@@ -1,150 +1,192 @@
-"""Each way to cut a product up, wherever its operands lie: ieee_small, ieee_large, tall rows."""
+"""Each plan of a row, not only the one that it takes: the same product, wherever operands lie."""
 
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 import torch
 from support.data import integers
-from support.layouts import PAIRS, Guarded, meta
-from support.table import needs_cuda_build, row_params
+from support.layouts import PAIRS, Guarded
+from support.sizes import Shape
+from support.table import KERNELS, Kernel, fit, row_params
+from torch import Tensor
 
 import torch_sgemm
 
-# On an H200.
-SHAPES = {
-    # Tiles of 16 x 16 by clusters of 1, 2, 4 and 8 blocks, of 32 x 16 and the other way round, of
-    # 32 x 32; each with whole tiles and steps of k and with parts of them; slices of k; an operand
-    # that many blocks read.
-    "ieee_small": (
-        (16, 16, 16), (1, 9, 3), (64, 48, 128), (130, 61, 127), (33, 17, 300), (96, 80, 513),
-        (64, 64, 1000), (30, 33, 5003), (24, 20, 20001), (320, 320, 320), (319, 333, 63),
-        (700, 600, 40), (5, 3000, 30), (3001, 7, 41), (1000, 1000, 17), (32, 32, 65536),
-        (16, 20, 100003), (90, 100, 9001), (44, 301, 711), (353, 39, 718), (130, 211, 760),
-        (75, 356, 1394), (296, 100, 683), (156, 182, 1200), (1152, 10, 4070),
-        (4, 1000, 64), (600, 4, 200), (12, 3392, 90), (2048, 28, 128),
-    ),
-    # Clusters of 4, 3 and 2 blocks a tile, and of one; slices of k; all blocks sharing few tiles;
-    # whole tiles, and those left over shared; several tiles a block; one, upright and swapped.
-    "ieee_large": (
-        (128, 128, 128), (300, 201, 1030), (768, 768, 96), (700, 765, 133), (1024, 1024, 64),
-        (1000, 999, 131), (1100, 900, 40), (140, 100, 50000), (100, 1001, 5000), (1152, 1100, 1200),
-        (2200, 2201, 700), (2600, 2600, 96), (5000, 4000, 33), (1, 300, 40), (20000, 60, 65),
-    ),
-    # Tiles of 4, 8, 16 and 32 columns, whole and not; several panels; many tiles a warp; pieces of
-    # k; both ways round.
-    "ieee_tall": (
-        (64, 4, 16), (1, 1, 1), (70, 3, 5), (2000, 8, 33), (2001, 7, 9), (4097, 16, 64),
-        (4100, 13, 128), (3001, 33, 20), (6000, 32, 31), (999, 70, 147), (64, 1280, 27),
-        (197, 3001, 48), (5, 7, 300), (700, 100, 1000), (300001, 4, 4), (2, 300000, 5),
-        (150000, 6, 9), (140001, 12, 17), (120000, 16, 8), (60000, 30, 40), (50, 27996, 22),
-        (57, 31420, 90),
-    ),
-    # Each depth of k, whole and not; columns that are stored by fours, by way of shared memory and
-    # one by one; several panels, many tiles a warp; pieces and slices of k; both ways round.
-    "split_fp16x3_tall": (
-        (16, 16, 16), (1, 1, 1), (2, 3, 5), (17, 8, 17), (2000, 24, 33), (2001, 7, 49),
-        (4097, 64, 65), (4100, 13, 97), (3001, 33, 128), (6000, 130, 129), (999, 300, 100),
-        (64, 1280, 27), (197, 3001, 48), (5, 7, 300), (700, 100, 1100), (300001, 4, 4),
-        (2, 300000, 5), (60000, 72, 64), (130, 60001, 40), (40000, 257, 20), (20000, 65, 96),
-    ),
-}  # fmt: skip
-# Of square products.
-SIZES = {
-    "ieee_small": (40,),
-    "ieee_large": (160, 1024, 1200),
-    "ieee_tall": (24, 200),
-    "split_fp16x3_tall": (24, 100),
-}
-
-ROWS = row_params(("cuda",), keep=lambda row: row.name in SHAPES)
-
-
-def each(cases: dict[str, tuple]) -> list:
-    """Each case with its row."""
-    return [
-        pytest.param(*param.values, case, marks=param.marks, id=f"{param.id}-{case}")
-        for param in ROWS
-        for case in cases[param.values[0].name]
-    ]
-
-
-@pytest.mark.parametrize("pair", PAIRS)
-@pytest.mark.parametrize("offset", [0, 1])
-@pytest.mark.parametrize("row, device, shape", each(SHAPES))
-def test_exact_in_every_layout(row, device, shape, offset, pair) -> None:
-    """Alone and in a batch; ``offset`` elements from where four can be read at once."""
-    m, n, k = shape
-    for batch in (1, 3) if m * n < 2e6 else (1,):
-        lead = f"_off{offset}" if offset else ""
-        a, b = (
-            Guarded((batch, *sizes), name + lead, device, integers((batch, *sizes), 1 + i, device))
-            for i, (sizes, name) in enumerate(zip(((m, k), (k, n)), pair, strict=True))
-        )
-        product = a.view.double() @ b.view.double()
-        for layout in "NT":
-            c = integers((batch, m, n), 3, device)
-            out = Guarded((batch, m, n), layout, device, c)
-            torch.ops.sgemm.gemm_(out.view, a.view, b.view, alpha=2, beta=-1, kernel=row.name)
-            assert torch.equal(out.view.double(), 2 * product - c.double())
-            assert out.guards_unchanged() and a.unchanged() and b.unchanged()
-        plain = torch.ops.sgemm.bmm(a.view, b.view, kernel=row.name)
-        assert torch.equal(plain.double(), product)
-
-
-@pytest.mark.parametrize("row, device, size", each(SIZES))
-def test_results_follow_each_other(row, device, size) -> None:
-    """Kernels that start before the one in front has ended read what it has written."""
-    steps = [integers((size, size), seed, device, largest=1) for seed in range(8)]
-    x = torch.eye(size, device=device)
-    expected = x.double()
-    for step in itertools.islice(itertools.cycle(steps), 60):
-        x = torch.ops.sgemm.mm(step, x, kernel=row.name).remainder_(7)
-        expected = (step.double() @ expected).remainder(7)
-    assert torch.equal(x.double(), expected)
-    moves = [torch.eye(size, device=device).roll(1 + i, 0) for i in range(6)]
-    before = x
-    for move in 4 * moves:  # nothing in between
-        x = torch.ops.sgemm.mm(move, x, kernel=row.name)
-    assert torch.equal(x, before.roll(4 * sum(range(1, 7)), 0))
-
-
-@needs_cuda_build
-@pytest.mark.parametrize(
-    "shape",
-    [(16, 16, 16), (128, 128, 128), (127, 129, 65), (64, 64, 1024), (16, 16, 500_000)],
+# Rows of the other families have one plan each: a block a tile.
+each_planned = pytest.mark.parametrize(
+    "row, device", row_params(keep=lambda row: row.family in ("ieee", "split"))
 )
-def test_small_products_are_chosen(shape: tuple[int, int, int]) -> None:
-    m, n, k = shape
+MOST_OF_A_BATCH = 8_000_000  # elements of A, B and C together
+
+
+def shapes(row: Kernel, sms: int) -> dict[str, Shape]:
+    """Sizes (m, n, k) that a row's plans cut up in different ways.
+
+    They are listed, for a plan tells how long it takes and not how it cuts.
+    """
+    m, n, k = row.bm, row.bn, row.bk
+    found = {
+        "one_element": (1, 1, 1),
+        "one_tile": (m, n, k),
+        "part_of_a_tile": (m // 2 - 1, n // 2 + 1, 2 * k - 1),
+        "tiles": (2 * m, 2 * n, 8 * k),
+        "tiles_and_parts": (2 * m + 1, 2 * n + 3, 8 * k + 1),
+        "one_row": (1, 30 * n, 2 * k),
+        "one_column": (30 * m, 1, 3 * k),
+        "few_rows": (3, 40 * n + 1, 19 * k - 4),
+        "few_columns": (20 * m + 4, 7, 6 * k + 1),
+        # More tiles than all SMs work on at once, and a few more than there are SMs.
+        "many_rows": (20 * sms * m + 1, 4, k // 2),
+        "many_columns": (5, 20 * sms * n + 2, k // 2 + 1),
+        "left_over_rows": ((sms + 3) * m - 7, n - 3, 10 * k + 7),
+        "left_over_columns": (m - 4, (sms + 3) * n - 8, 10 * k),
+        # Slices of k, of which many are added up in groups.
+        "long_k": (3 * m - 4, 2 * n + 4, 512 * k),
+        "longer_k": (m + 7, n + 5, 1250 * k + 3),
+    }
+    # Where there are many rows and few columns, kernels differ by the depth of k, and by where the
+    # rows of C begin and end.
+    for steps in (1, 2, 3, 4, 6, 8):
+        found[f"upright_{steps}"] = (5 * m + 2, 4 * n, steps * k)
+        found[f"upright_odd_{steps}"] = (30 * m + 1, 2 * n + 5, steps * k - 3)
+        found[f"swapped_{steps}"] = (2 * n + 5, 60 * m + 1, steps * k - 3)
+    found["panels_2"] = (30 * m + 1, 16 * n + 1, 2 * k - 3)
+    found["panels_8"] = (30 * m + 1, 16 * n + 1, 8 * k - 3)
+    return found
+
+
+def sms_of(device: str) -> int:
+    """On the CPU, plans are those of the GPU that is described by default."""
+    described = torch_sgemm.Device()
+    return (described if device == "cpu" else torch_sgemm.Device.of(torch.device(device))).sms
+
+
+def plans_of(row: Kernel, c: Tensor, a: Tensor, b: Tensor, **factors: float) -> range:
+    """The row's plans for c = alpha a b + beta c, by their numbers."""
+    seconds = torch.ops.sgemm._plans(c, a, b, row.name, **factors)
+    assert seconds and all(math.isfinite(x) and x > 0 for x in seconds)
+    return range(len(seconds))
+
+
+def check_plans(
+    row: Kernel, c: Tensor, a: Tensor, b: Tensor, expected: Tensor, **factors: float
+) -> None:
+    """``c`` becomes ``expected`` by each plan, and by the one that the row takes."""
+    before, plans, right = c.clone(), plans_of(row, c, a, b, **factors), []
+    for plan in plans:
+        c.copy_(before)
+        torch.ops.sgemm._run_plan(c, a, b, row.name, plan, **factors)
+        right.append((c == expected).all())
+    c.copy_(before)
+    torch.ops.sgemm.gemm_(c, a, b, row.name, **factors)
+    right.append((c == expected).all())
+    wrong = [i for i, good in enumerate(torch.stack(right).tolist()) if not good]
+    where = f"{tuple(a.shape)} {a.stride()} @ {tuple(b.shape)} {b.stride()} -> {c.stride()}"
+    assert not wrong, f"plans {wrong} of {len(plans)}, the last is the row's own: {where}"
+    c.copy_(before)
+
+
+def check_layouts(
+    row: Kernel, device: str, sizes: Shape, batch: tuple[int, ...], aligned: bool
+) -> None:
+    """A and B in all layouts, C in rows or columns, all in guarded memory; and a new result.
+
+    Small integers, so that sums are exact in any order. Not ``aligned``, A and B begin where no two
+    elements can be read at once, and C has gaps.
+    """
+    m, n, k = sizes
+    a, b, c = (
+        integers((*batch, *size), seed, device)
+        for seed, size in enumerate(((m, k), (k, n), (m, n)))
+    )
+    product = a.double() @ b.double()
+    plain, total = product.float(), (2 * product - c.double()).float()
+    lead, gap = ("", "") if aligned else ("_off1", "_pad")
+    targets = [Guarded((*batch, m, n), layout + gap, device, c) for layout in "NT"]
+    multiply = torch.ops.sgemm.bmm if batch else torch.ops.sgemm.mm
     for pair in PAIRS:
-        a, b = meta(m, k, pair[0]), meta(k, n, pair[1])
-        assert torch_sgemm.explain(a, b, device=torch_sgemm.Device()).chosen == "ieee_small"
+        left = Guarded((*batch, m, k), pair[0] + lead, device, a)
+        right = Guarded((*batch, k, n), pair[1] + lead, device, b)
+        for target in targets:
+            check_plans(row, target.view, left.view, right.view, total, alpha=2, beta=-1)
+        new = torch.full_like(c, math.nan)
+        check_plans(row, new, left.view, right.view, plain, alpha=1, beta=0)
+        assert torch.equal(multiply(left.view, right.view, row.name), plain)
+        assert left.unchanged() and right.unchanged()
+    assert all(target.unchanged() for target in targets)
 
 
-@needs_cuda_build
-@pytest.mark.parametrize(
-    "shape",
-    [
-        (10**6, 8, 8), (400_000, 4, 4), (300_000, 7, 9), (500_000, 64, 64), (10**6, 32, 32),
-        (200_000, 64, 128),
-    ],
-)  # fmt: skip
-def test_tall_products_are_chosen(shape: tuple[int, int, int]) -> None:
-    """One of the two rows: where the one takes as long as the other is for the models to say."""
-    m, n, k = shape
-    for pair in PAIRS:
-        a, b = meta(m, k, pair[0]), meta(k, n, pair[1])
-        for left, right in ((a, b), (b.mT, a.mT)):
-            chosen = torch_sgemm.explain(left, right, device=torch_sgemm.Device()).chosen
-            assert chosen in ("ieee_tall", "split_fp16x3_tall")
+@pytest.mark.parametrize("aligned", [True, False])
+@pytest.mark.parametrize("name", shapes(KERNELS[-1], 1))
+@each_planned
+def test_each_plan_is_exact_in_every_layout(
+    row: Kernel, device: str, name: str, aligned: bool
+) -> None:
+    """Alone and in a batch, whose matrices lie seven elements apart."""
+    m, n, k = sizes = fit(row, *shapes(row, sms_of(device))[name])
+    check_layouts(row, device, sizes, (), aligned)
+    if m * k + k * n + m * n <= MOST_OF_A_BATCH:
+        check_layouts(row, device, sizes, (3,), aligned)
 
 
-@needs_cuda_build
-@pytest.mark.parametrize("shape", [(1024, 1024, 1024), (2048, 2048, 2048), (4097, 4095, 4099)])
-def test_large_products_are_the_large_row_s(shape: tuple[int, int, int]) -> None:
-    m, n, k = shape
-    for pair in PAIRS:
-        a, b = meta(m, k, pair[0]), meta(k, n, pair[1])
-        explanation = torch_sgemm.explain(a, b, kernel="ieee", device=torch_sgemm.Device())
-        assert explanation.chosen == "ieee_large"
+@each_planned
+def test_each_plan_is_exact_in_a_small_workspace(
+    row: Kernel, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pieces of the batch, of m and n, and of k, which C adds up only where it is their sum."""
+    monkeypatch.setenv("TORCH_SGEMM_WORKSPACE", "1")
+    k = 80 * row.bk + 5
+    check_layouts(row, device, fit(row, 700, 200, k), (), True)
+    check_layouts(row, device, fit(row, 130, 70, k), (3,), True)
+
+
+def chain(row: Kernel, factors: list[Tensor], x: Tensor, modulus: int | None = None) -> Tensor:
+    """x times the factors, one after the other; a plan three times in a row, then the next."""
+    plans = plans_of(row, x.clone(), factors[0], x)
+    for i, factor in enumerate(factors):
+        result = torch.empty_like(x)
+        torch.ops.sgemm._run_plan(result, factor, x, row.name, plans[i // 3 % len(plans)])
+        x = result if modulus is None else result.remainder_(modulus)
+    return x
+
+
+@pytest.mark.parametrize("size", [24, 40, 100, 200, 1024, 1200])
+@each_planned
+def test_results_follow_each_other(row: Kernel, device: str, size: int) -> None:
+    """Kernels that start before the one in front has ended read what it has written."""
+    (size,) = fit(row, size)
+    steps = [integers((size, size), seed, device, largest=1) for seed in range(8)]
+    eye = torch.eye(size, device=device)
+    count = max(60, 3 * len(plans_of(row, eye.clone(), steps[0], eye)))
+    steps = list(itertools.islice(itertools.cycle(steps), count))
+    expected = eye.double()
+    for step in steps:
+        expected = (step.double() @ expected).remainder(7)
+    x = chain(row, steps, eye, 7)
+    assert torch.equal(x.double(), expected)
+    moves = [1 + i % 6 for i in range(count)]
+    rolls = {move: eye.roll(move, 0) for move in set(moves)}
+    moved = chain(row, [rolls[move] for move in moves], x)  # nothing in between
+    assert torch.equal(moved, x.roll(sum(moves), 0))
+
+
+@pytest.mark.parametrize("name, index", [("ieee_tiny", -1), ("ieee_tiny", 99), ("naive_32", 1)])
+def test_numbers_that_no_plan_has_are_refused(name: str, index: int) -> None:
+    a, b, c = torch.ones(8, 8), torch.ones(8, 8), torch.zeros(8, 8)
+    with pytest.raises(RuntimeError, match=rf"argument 'index' is {index}; accepted: 0 to \d+"):
+        torch.ops.sgemm._run_plan(c, a, b, name, index)
+    assert not c.any()
+
+
+def test_only_rows_have_plans() -> None:
+    a, b, c = torch.ones(8, 8), torch.ones(8, 8), torch.zeros(8, 8)
+    with pytest.raises(RuntimeError, match="accepted: a row's name"):
+        torch.ops.sgemm._plans(c, a, b, "ladder")
+    assert torch.ops.sgemm._plans(c, a, b, "aten") == []
+    with pytest.raises(
+        RuntimeError, match='"aten", which has no plans; accepted: a row of a family'
+    ):
+        torch.ops.sgemm._run_plan(c, a, b, "aten", 0)

@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 import torch
-from support.layouts import meta
+from support.layouts import PAIRS, meta
 from support.process import python
 from support.table import KERNELS, Kernel, families, fit, needs_cuda_build
 
@@ -200,6 +200,33 @@ def test_auto_takes_batches_of_tiny_products_together(layouts: str) -> None:
         assert explanation.chosen == "ieee_tiny"
     assert batches(1, 64, layouts).chosen != "ieee_tiny"
     assert batches(8, 65, layouts).chosen != "ieee_tiny"
+
+
+# What is asked for, the rows that were measured to be the fastest, and products of which they are.
+# They are listed, for the table can't tell: by its predictions a row is chosen or it isn't.
+FASTEST = {
+    ("auto", ("ieee_small",)): (
+        (16, 16, 16), (128, 128, 128), (127, 129, 65), (64, 64, 1024), (16, 16, 500_000),
+    ),
+    ("auto", ("ieee_tall", "split_fp16x3_tall")): (
+        (10**6, 8, 8), (400_000, 4, 4), (300_000, 7, 9), (500_000, 64, 64), (10**6, 32, 32),
+        (200_000, 64, 128),
+    ),
+    ("ieee", ("ieee_large",)): ((1024, 1024, 1024), (2048, 2048, 2048), (4097, 4095, 4099)),
+}  # fmt: skip
+
+
+@needs_cuda_build
+@pytest.mark.parametrize(
+    "kernel, rows, shape", [(*asked, shape) for asked in FASTEST for shape in FASTEST[asked]]
+)
+def test_rows_are_chosen_where_they_are_the_fastest(
+    kernel: str, rows: tuple[str, ...], shape: tuple[int, int, int]
+) -> None:
+    m, n, k = shape
+    for pair in PAIRS:
+        for sizes in ((m, n, k), (n, m, k)):
+            assert choice("H200", sizes, pair, kernel=kernel).chosen in rows
 
 
 @needs_cuda_build

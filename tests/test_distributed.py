@@ -20,7 +20,7 @@ from support.data import integers
 from support.process import python
 
 import torch_sgemm
-from torch_sgemm import fused, products
+from torch_sgemm import _linear, products
 
 tensor = pytest.importorskip("torch.distributed.tensor")
 Partial, Replicate, Shard = tensor.Partial, tensor.Replicate, tensor.Shard
@@ -319,7 +319,7 @@ def _check_split_linear(mesh, activation: str | None) -> None:
             dims.append(a.dim())
             return products.product(a, b, kernel)
 
-        with mock.patch.object(fused, "product", product):
+        with mock.patch.object(_linear, "product", product):
             torch_sgemm.linear(*leaves, activation=activation).sum().backward()
         # A weight's gradient for each sample only where rows can't be flattened.
         assert (3 in dims) == (placed[0] == Shard(1)), placed

@@ -91,7 +91,18 @@ def test_expected_files_exist(name: str) -> None:
 
 def test_private_names_of_pytorch_are_in_one_file() -> None:
     """Its docstring names the three attributes that others read in place."""
-    private = re.compile(r"\btorch\._(?!check\b|_version)\w+|\._(?:handle|schema|destroy)\b")
+    private = re.compile(
+        r"\btorch\._(?!check\b|_version)\w+|\baten\._\w+|\bpy_kernels\b|\bmultiprocessing\b"
+        r"|\._(?:handle|schema|destroy|dispatch_cache)\b"
+    )
     for path in sorted((ROOT / "torch_sgemm").glob("*.py")):
         found = private.findall(path.read_text())
         assert bool(found) == (path.name == "private.py"), (path.name, found)
+
+
+def test_each_file_of_the_package_has_its_line_in_contributing() -> None:
+    lines = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines()
+    cells = [line.split("|")[1] for line in lines if line.startswith("| `")]
+    listed = [name for cell in cells for name in re.findall(r"`(\w+\.py)`", cell)]
+    files = {path.name for path in (ROOT / "torch_sgemm").glob("*.py")}
+    assert sorted(listed) == sorted(files - {"__init__.py"})

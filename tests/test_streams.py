@@ -131,26 +131,30 @@ def test_several_threads_at_once() -> None:
 
 
 def test_memory_comes_from_torch_allocator() -> None:
-    """Whatever the GPU's free memory loses, torch's allocator has reserved."""
+    """A captured product fails if it asks CUDA for memory itself; torch's allocator may.
+
+    What the GPU has left tells nothing: other processes take of it as well.
+    """
+
+    def given_out() -> int:
+        return torch.cuda.memory_stats()["allocated_bytes.all.allocated"]
 
     def run(size: int) -> None:
-        for row in filter(lambda row: row.family, runnable("cuda")):  # cuBLAS loads code by size
+        for row in (row for row in runnable("cuda") if row.family):
             (n,) = fit(row, size)
-            a = torch.ones(n, n + 1, device="cuda")[:, 1:].t()  # needs packing
+            a = torch.ones(n, n + 1, device="cuda")[:, 1:].t()  # some rows need a copy
             b = torch.ones(n, n, device="cuda")
+            before = given_out()
             torch.ops.sgemm.mm(a, b, kernel=row.name)
-        torch.cuda.synchronize()
+            assert given_out() - before >= b.nbytes * (2 if row.reads == "rows16" else 1), row.name
 
-    def taken_elsewhere() -> int:
-        free, total = torch.cuda.mem_get_info()
-        return total - free - torch.cuda.memory_reserved()
-
-    for size in (64, 1200):  # loads every kernel's code, which takes memory once
+    # A kernel's first launch loads its code, which can't be captured. 2040 has the plans of 2048
+    # and needs a little less: a workspace that a row kept for itself would have to grow.
+    for size in (64, 1200, 2040):
         run(size)
-    torch.cuda.empty_cache()
-    before = taken_elsewhere()
-    run(2048)
-    assert taken_elsewhere() <= before + (1 << 20)
+    torch.cuda.synchronize()
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        run(2048)
     # No workspace outlives its call.
     allocated = torch.cuda.memory_allocated()
     run(512)

@@ -4,22 +4,14 @@
 registered by importing this package; :mod:`torch_sgemm.ops` documents them.
 """
 
-from torch_sgemm import derivatives, ops, writers  # noqa: F401
+from torch_sgemm import derivatives, ops, vmap  # noqa: F401
+from torch_sgemm._linear import linear
+from torch_sgemm._matmul import matmul
+from torch_sgemm.choice import Device, Explanation, Verdict, explain
 from torch_sgemm.dropin import Stats, disable, enable, enabled, reset_stats, stats
-from torch_sgemm.functional import matmul
-from torch_sgemm.fused import linear
+from torch_sgemm.guard import Redone, redone
 from torch_sgemm.packed import PackedMatrix, pack
-from torch_sgemm.table import (
-    Device,
-    Explanation,
-    Kernel,
-    Redone,
-    Verdict,
-    error_bound,
-    explain,
-    kernels,
-    redone,
-)
+from torch_sgemm.table import Kernel, error_bound, kernels
 
 __version__ = "0.1.0"
 

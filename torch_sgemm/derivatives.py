@@ -1,20 +1,23 @@
-"""Derivatives and batching of the operators, by the operators themselves.
+"""Derivatives of the operators, by the operators themselves.
 
 The gradients of C = A B are dA = dC Bᵀ and dB = Aᵀ dC, and its tangent is tA B + A tB: products
 again, with transposes as strides, so derivatives of any order are products as well. They use the
 forward's ``kernel``.
+
+Operators that write their result have none, and say so where one is wanted: without a kernel for
+autograd, what was written would count as constant, and gradients be wrong.
 """
 
 from collections.abc import Sequence
 from functools import partial
+from typing import NoReturn
 
 import torch
 from torch import Tensor
 
-from torch_sgemm.levels import Derivative, below, implement, with_primals
+from torch_sgemm.autograd import Derivative, below, implement, with_primals
+from torch_sgemm.ops import WRITERS
 from torch_sgemm.products import product
-
-_mm, _bmm = torch.ops.sgemm.mm, torch.ops.sgemm.bmm
 
 
 def save_factors(ctx, a: Tensor, b: Tensor, needs_a: bool, needs_b: bool) -> None:
@@ -141,52 +144,16 @@ differentiate("addmm", SgemmSum)
 differentiate("baddbmm", SgemmSum)
 
 
-def batched(x: Tensor, dim: int | None, size: int) -> Tensor:
-    """With the vmapped dimension first; expanded, without a copy, if it has none."""
-    return x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
-
-
-@torch.library.register_vmap("sgemm::mm")
-def _(info, in_dims, a, b, kernel="auto"):
-    a = batched(a, in_dims[0], info.batch_size)
-    if in_dims[1] is None:  # the rows of all A make one matrix
-        return _mm(a.flatten(0, 1), b, kernel=kernel).unflatten(0, a.shape[:2]), 0
-    return _bmm(a, batched(b, in_dims[1], info.batch_size), kernel=kernel), 0
-
-
-@torch.library.register_vmap("sgemm::bmm")
-def _(info, in_dims, a, b, kernel="auto"):
-    a, b = batched(a, in_dims[0], info.batch_size), batched(b, in_dims[1], info.batch_size)
-    return _bmm(a.flatten(0, 1), b.flatten(0, 1), kernel=kernel).unflatten(0, a.shape[:2]), 0
-
-
-def addend(c: Tensor, dim: int | None, dims: int) -> Tensor:
-    """c of ``dims`` dimensions, behind the vmapped one if it has that."""
-    missing = dims - (c.dim() - (dim is not None))
-    if missing < 0:
+def _refuse_derivatives(name: str) -> None:
+    def refuse(*args, **kwargs) -> NoReturn:
         raise RuntimeError(
-            f"torch_sgemm: argument 'c' has {dims - missing} dimensions in each of the vmapped "
-            f"products; accepted: {dims} or fewer"
+            f"sgemm::{name}: writes its result, which has no derivative, but an argument requires "
+            "grad or has a tangent; accepted: tensors that don't, torch.no_grad(), or an operator "
+            "that returns its result"
         )
-    c = c if dim is None else c.movedim(dim, 0)
-    at = 0 if dim is None else 1
-    return c.reshape(*c.shape[:at], *([1] * missing), *c.shape[at:])
+
+    implement(name, refuse)
 
 
-@torch.library.register_vmap("sgemm::addmm")
-def _(info, in_dims, c, a, b, kernel="auto", *, beta=1.0, alpha=1.0):
-    size = info.batch_size
-    c = addend(c, in_dims[0], 2)
-    a, b = batched(a, in_dims[1], size), batched(b, in_dims[2], size)
-    return torch.ops.sgemm.baddbmm(c, a, b, kernel=kernel, beta=beta, alpha=alpha), 0
-
-
-@torch.library.register_vmap("sgemm::baddbmm")
-def _(info, in_dims, c, a, b, kernel="auto", *, beta=1.0, alpha=1.0):
-    size = info.batch_size
-    a, b = batched(a, in_dims[1], size), batched(b, in_dims[2], size)
-    shape = (size, *a.shape[1:-1], b.shape[-1])
-    c = addend(c, in_dims[0], 3).expand(shape).flatten(0, 1)
-    a, b = a.flatten(0, 1), b.flatten(0, 1)
-    out = torch.ops.sgemm.baddbmm(c, a, b, kernel=kernel, beta=beta, alpha=alpha)
-    return out.unflatten(0, shape[:2]), 0
+for _name in WRITERS:
+    _refuse_derivatives(_name)

@@ -23,8 +23,10 @@ from dataclasses import dataclass
 import torch
 
 from torch_sgemm import overrides
+from torch_sgemm.choice import Device, explain
 from torch_sgemm.forks import held_across_forks
-from torch_sgemm.table import Device, Redone, explain, kernels, redone
+from torch_sgemm.guard import Redone, redone
+from torch_sgemm.table import kernels
 
 _KEYS = {"cuda": "CUDA", "cpu": "CPU"}
 

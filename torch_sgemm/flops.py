@@ -11,8 +11,6 @@ from collections.abc import Sequence
 import torch
 from torch.utils.flop_counter import register_flop_formula
 
-from torch_sgemm import fused  # noqa: F401  defines sgemm::linear
-
 _ops = torch.ops.sgemm
 
 

@@ -17,7 +17,7 @@ leading dimensions larger than the row, expanded (stride 0) and sliced views, an
 ``gemm_(c, a, b, kernel="auto", *, alpha=1, beta=0)``
     c = alpha a @ b + beta c in place, 2-D or batched; returns nothing
 ``linear(x, weight, bias=None, activation=None, kernel="auto")``
-    a layer; see :mod:`torch_sgemm.fused`
+    a layer; see :func:`torch_sgemm.linear`
 ``packed_mm(c, a, b, kernel, pack, *, beta=1, alpha=1)``
     with a b that was split once; see :mod:`torch_sgemm.packed`
 
@@ -29,7 +29,7 @@ With ``beta=0``, c is not read; with ``alpha=0`` or k = 0, a and b are not.
 Every argument is checked before anything runs: wrong dtype, device, dimensions, sizes, an output
 that overlaps itself or an input, or a kernel that is unknown or can't run on this device raise
 ``RuntimeError``. So do tensors that require grad or have a tangent with operators that write their
-result (:mod:`torch_sgemm.writers`). ``out`` may be ``c`` itself.
+result (:mod:`torch_sgemm.derivatives`). ``out`` may be ``c`` itself.
 """
 
 import torch

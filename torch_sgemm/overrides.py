@@ -14,9 +14,8 @@ from functools import partial
 import torch
 
 from torch_sgemm import private
-from torch_sgemm._library import kernel_at
 from torch_sgemm.forks import held_across_forks
-from torch_sgemm.plain import is_plain
+from torch_sgemm.past_dispatcher import is_plain, kernel_at
 from torch_sgemm.private import DispatchKey, DispatchKeySet
 
 _originals: dict[tuple[str, str], Callable] = {}
@@ -168,8 +167,7 @@ def _traced_matmul(key: DispatchKey) -> Callable | None:
     """
     if not private.is_included(DispatchKey.PythonDispatcher):
         return None
-    operator = torch.ops.aten.matmul.default
-    found = operator.py_kernels.get(private.resolve_key(operator, key))
+    found = private.python_kernel(torch.ops.aten.matmul.default, key)
     return None if isinstance(found, DispatchKey) else found
 
 

@@ -11,16 +11,15 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from torch_sgemm import private
-from torch_sgemm._library import kernels_of, out_of_memory
 from torch_sgemm.activations import ACTIVATIONS
-from torch_sgemm.derivatives import SgemmSum, addend, batched, differentiate, scaled
+from torch_sgemm.derivatives import SgemmSum, differentiate, scaled
 from torch_sgemm.inductor import register_lowerings
 from torch_sgemm.ops import check_addend, product_shape
-from torch_sgemm.plain import reaches_kernel
+from torch_sgemm.past_dispatcher import kernels_of, out_of_memory, reaches_kernel
 from torch_sgemm.products import rows_of, with_shape
+from torch_sgemm.vmap import addend, batched
 
 _library = torch.library.Library("sgemm", "FRAGMENT")
 _library.define(
@@ -37,7 +36,7 @@ class _Planes(NamedTuple):
     """All at once, for other threads."""
 
     of: tuple  # the state of b
-    storage: StorageWeakRef  # of b; another one may come to lie at the same address
+    storage: private.StorageWeakRef  # of b; another one may come to lie at the same address
     base_at: int | None  # the address of the tensor that b is a view of
     planes: Tensor | None
     stream: int | None  # that splits, until the event
@@ -250,7 +249,7 @@ def _state_of(b: Tensor) -> tuple:
 
 def _split(b: Tensor) -> _Planes:
     base_at = None if b._base is None else b._base.data_ptr()
-    of = _state_of(b), StorageWeakRef(b.untyped_storage()), base_at
+    of = _state_of(b), private.StorageWeakRef(b.untyped_storage()), base_at
     try:
         planes = torch.ops.sgemm._pack(b.detach())
     except RuntimeError as failure:

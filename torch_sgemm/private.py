@@ -1,9 +1,9 @@
 """The private names of PyTorch that this package uses, and what breaks if one of them goes.
 
 No other file mentions one, but for three attributes that are read in place, where a call would cost
-as much as what it asks: ``forward_ad._current_level`` (plain.py, levels.py: a dual tensor would
-lose its tangent), ``Tensor._version`` and ``Tensor._base`` (packed.py: a weight that was changed
-would be multiplied as it was before).
+as much as what it asks: ``forward_ad._current_level`` (past_dispatcher.py, autograd.py: a dual
+tensor would lose its tangent), ``Tensor._version`` and ``Tensor._base`` (packed.py: a weight that
+was changed would be multiplied as it was before).
 """
 
 from collections.abc import Callable
@@ -13,16 +13,17 @@ import torch._functorch.utils
 import torch._guards
 import torch.fx.experimental.proxy_tensor
 from torch.autograd import forward_ad
+from torch.multiprocessing import reductions
 
 _C = torch._C
 
-# Kernels past the dispatcher: _library.py, levels.py and overrides.py have to go through it.
+# Kernels past the dispatcher: without these, all calls have to go through it.
 DispatchKey, DispatchKeySet = _C.DispatchKey, _C.DispatchKeySet
 after_autograd = _C._after_autograd_keyset
 below_autograd = _C._AutoDispatchBelowAutograd
 
-# What plain.py asks of a call, and overrides.py: without one of these no call is plain, and all
-# take the dispatcher's longer way.
+# What past_dispatcher.py asks of a call, and overrides.py: without one of these no call is plain,
+# and all take the dispatcher's longer way.
 keys_of, keys_of_thread = _C._dispatch_keys, _C._dispatch_tls_local_include_set
 is_excluded = _C._dispatch_tls_is_dispatch_key_excluded
 is_included = _C._dispatch_tls_is_dispatch_key_included
@@ -32,7 +33,7 @@ transforms_active = _C._are_functorch_transforms_active
 any_requires_grad = _C._any_requires_grad
 is_forward_grad_enabled = _C._is_fwd_grad_enabled
 
-# levels.py: derivatives at one level of nested ones, forward over reverse, torch.compile.
+# autograd.py: derivatives at one level of nested ones, forward over reverse, torch.compile.
 SingleLevelFunction = torch.autograd.function._SingleLevelFunction
 single_level = torch._functorch.utils.enable_single_level_autograd_function
 set_forward_grad = forward_ad._set_fwd_grad_enabled
@@ -40,10 +41,11 @@ TracingContext = torch._guards.TracingContext
 disable_proxy_modes_tracing = torch.fx.experimental.proxy_tensor.disable_proxy_modes_tracing
 compiled_autograd_key = torch.autograd.Function._compiled_autograd_key
 
-# overrides.py: matmul while sizes are symbols.
-OpOverload, resolve_key = torch._ops.OpOverload, torch._ops.resolve_key
+OpOverload = torch._ops.OpOverload  # the type of an operator
 allows_tf32 = _C._get_cublas_allow_tf32  # overrides.py: the setting's public name takes longer
 inductor = "torch._inductor.lowering"  # inductor.py: compiled calls with kernel= would fail
+unsafe_view = torch.ops.aten._unsafe_view.default  # products.py: a view can't be written
+StorageWeakRef = reductions.StorageWeakRef  # packed.py: other memory could pass for a weight's
 
 
 def key_set(name: str) -> DispatchKeySet:
@@ -59,6 +61,11 @@ def current_stream(device: int) -> int:
 def redispatch_of(operator: OpOverload) -> Callable:
     """The operator at a set of dispatch keys, which is its first argument."""
     return operator._handle.redispatch_boxed
+
+
+def python_kernel(operator: OpOverload, key: DispatchKey) -> Callable | DispatchKey | None:
+    """overrides.py: matmul while sizes are symbols; a key where the kernel is not Python's."""
+    return operator.py_kernels.get(torch._ops.resolve_key(operator, key))
 
 
 def arguments_of(operator: OpOverload) -> list:

@@ -1,4 +1,4 @@
-"""Products of matrices or of batches of them, by the operators or past the dispatcher."""
+"""What matmul, linear and packed operands have in common: products of matrices, or of batches."""
 
 import math
 from collections.abc import Sequence
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from torch_sgemm._library import kernels_of, out_of_memory
-from torch_sgemm.plain import reaches_kernel
+from torch_sgemm import private
+from torch_sgemm.past_dispatcher import kernels_of, out_of_memory, reaches_kernel
 
 # By dimensions.
 _OPERATORS = {2: torch.ops.sgemm.mm.default, 3: torch.ops.sgemm.bmm.default}
@@ -33,6 +33,20 @@ def dispatched(a: Tensor, b: Tensor, kernel: str) -> Tensor:
     return _OPERATORS[a.dim()](a, b, kernel)
 
 
+def are_float32(a: Tensor, b: Tensor, c: Tensor | None = None) -> bool:
+    """Strided float32 tensors on one device, for which autocast has no other dtype."""
+    return (
+        isinstance(a, Tensor)
+        and isinstance(b, Tensor)
+        and a.dtype is b.dtype is torch.float32
+        and a.layout is b.layout is torch.strided
+        and not (a.is_nested or b.is_nested)
+        and a.device == b.device
+        and (c is None or are_float32(a, c))
+        and (a.is_meta or not torch.is_autocast_enabled("cuda" if a.is_cuda else a.device.type))
+    )
+
+
 def rows_of(x: Tensor) -> Tensor:
     """(..., n) as (rows, n)."""
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
@@ -40,4 +54,4 @@ def rows_of(x: Tensor) -> Tensor:
 
 def with_shape(result: Tensor, shape: Sequence[int]) -> Tensor:
     """A new tensor of ours in another shape: no view for autograd, that could not be written."""
-    return torch.ops.aten._unsafe_view.default(result, shape)
+    return private.unsafe_view(result, shape)

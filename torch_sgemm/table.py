@@ -1,12 +1,12 @@
-"""The table of kernels, and which of them is chosen for a product and why."""
+"""The table of kernels, and the error bound that each row of it promises."""
 
 import json
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import NoReturn
 
 import torch
-from torch import Tensor
+
+from torch_sgemm import _library  # noqa: F401  the table is the library's
 
 
 @dataclass(frozen=True)
@@ -67,128 +67,6 @@ class Kernel:
             and self.min_arch <= arch
             and (self.max_arch is None or arch <= self.max_arch)
         )
-
-
-@dataclass(frozen=True)
-class Device:
-    """What the cost model knows of a device. The defaults are an H200.
-
-    Raises:
-        ValueError: a GPU without SMs, or with a clock or bandwidth that isn't positive.
-    """
-
-    type: str = "cuda"
-    arch: int = 90
-    """Compute capability, 90 for 9.0."""
-    sms: int = 132
-    """Multiprocessors."""
-    clock_ghz: float = 1.98
-    bandwidth_gbs: float = 4300.0
-    """Device memory that a copy reaches, GB/s, read and written bytes together."""
-    l2_mb: float = 60.0
-    code_arch: int | None = None
-    """The architecture that this build's code for it was compiled for, which may be a lower one; 0
-    if there is none; None: its own."""
-
-    def __post_init__(self) -> None:
-        for name in ("sms", "clock_ghz", "bandwidth_gbs"):
-            value = getattr(self, name)
-            if self.type == "cuda" and not value > 0:
-                raise ValueError(
-                    f"torch_sgemm.Device: argument '{name}' is {value}; accepted: a number above 0"
-                )
-
-    @staticmethod
-    def of(device: torch.device) -> "Device":
-        """The description of an existing device.
-
-        Raises:
-            RuntimeError: the device is neither a CPU nor a CUDA device, or the build has no
-                CUDA kernels.
-        """
-        if device.type == "cpu":
-            return Device(type="cpu", arch=0, sms=0, clock_ghz=0, bandwidth_gbs=0, l2_mb=0)
-        if device.type != "cuda":
-            raise RuntimeError(
-                f"torch_sgemm: device {device} is neither a CPU nor a CUDA device; "
-                "describe one with Device(...)"
-            )
-        index = torch.cuda.current_device() if device.index is None else device.index
-        _, arch, sms, khz, mbs, l2, code = torch.ops.sgemm._device(index)
-        return Device("cuda", arch, sms, khz * 1e-6, mbs * 1e-3, l2 / 2**20, code)
-
-    def _numbers(self) -> list[int]:
-        rates = [
-            round(self.clock_ghz * 1e6),
-            round(self.bandwidth_gbs * 1e3),
-            round(self.l2_mb * 2**20),
-        ]
-        code = self.arch if self.code_arch is None else self.code_arch
-        return [int(self.type == "cuda"), self.arch, self.sms, *rates, code]
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What was decided about one row."""
-
-    name: str
-    family: str
-    tile: tuple[int, int] | None
-    """The tile that its plan has, (bm, bn); None if the row has only one."""
-    seconds: float
-    """Predicted time, packing included."""
-    reason: str
-    """Why the row can't be taken; ``""`` if it can."""
-    error_bound: float | None = None
-    """:func:`error_bound` of the row for the problem's k; None for rows that promise none."""
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """Which row a product takes, and why not each other one; ``str()`` gives a table."""
-
-    chosen: str
-    verdicts: tuple[Verdict, ...]
-
-    def __str__(self) -> str:
-        width = max(len(v.name) for v in self.verdicts)
-        lines = [f"{'kernel':{width}}  {'predicted':>12}  {'error bound':>11}"]
-        for v in self.verdicts:
-            note = "chosen" if v.name == self.chosen else v.reason or "predicted slower"
-            if v.tile and v.name == self.chosen:
-                note += ", tiles of {} x {}".format(*v.tile)
-            could_run = not v.reason or v.reason == "not asked for"
-            time = f"{v.seconds * 1e6:.1f} us" if could_run else "-"
-            bound = "-" if v.error_bound is None else f"{v.error_bound:.1f}"
-            lines.append(f"{v.name:{width}}  {time:>12}  {bound:>11}  {note}")
-        return "\n".join(lines)
-
-
-@dataclass(frozen=True)
-class Redone:
-    """What the guard of the split family had computed again, see docs/split.md."""
-
-    elements: int
-    """Elements of results."""
-    tiles: int
-    """Tiles of 128 x 128 that had too many of them, and were computed whole."""
-
-
-def redone(device: int | torch.device | None = None) -> Redone:
-    """The guard's counts on a CUDA device (default: the current one) since the start.
-
-    Read without waiting: products that are still under way may not be counted yet.
-
-    Raises:
-        RuntimeError: the build has no kernels of the family split, or ``device`` isn't CUDA.
-    """
-    device = (
-        torch.device("cuda", device) if isinstance(device, int) else torch.device(device or "cuda")
-    )
-    if device.type != "cuda":
-        raise RuntimeError(f"torch_sgemm.redone: device is {device}; accepted: a CUDA device")
-    index = torch.cuda.current_device() if device.index is None else device.index
-    return Redone(*torch.ops.sgemm._redone(index))
 
 
 @cache
@@ -257,91 +135,3 @@ def error_bound(k: int, kernel: str = "auto") -> float:
             f"{where}: argument 'k' is {k}; accepted: up to {asked[0].max_size} for {kernel!r}"
         )
     return float(max(bounds[row.name] for row in taking))
-
-
-def _layout(x: Tensor) -> list[int]:
-    """Row, column and batch stride, and the alignment of the address in bytes."""
-    address = x.storage_offset() * 4 if x.device.type == "meta" else x.data_ptr()
-    return [x.stride(-2), x.stride(-1), x.stride(0) if x.dim() == 3 else 0, address % 16]
-
-
-def _problem(a: Tensor, b: Tensor) -> list[int]:
-    """The product as the library's private operators take it."""
-    batch = a.shape[0] if a.dim() == 3 else 1
-    return [a.shape[-2], b.shape[-1], a.shape[-1], batch, *_layout(a), *_layout(b)]
-
-
-def _check_operands(a: Tensor, b: Tensor, c: Tensor | None) -> None:
-    named = {"a": a, "b": b} | ({} if c is None else {"c": c})
-    tensors = named.values()
-
-    def fail(accepted: str) -> NoReturn:
-        found = "; ".join(
-            f"{name!r} has shape {list(x.shape)}, dtype {x.dtype}, device {x.device}, {x.layout}"
-            for name, x in named.items()
-        )
-        raise RuntimeError(f"torch_sgemm.explain: {found}; accepted: {accepted}")
-
-    if any(x.dtype != torch.float32 or x.layout != torch.strided for x in tensors):
-        fail("strided tensors of float32")
-    if len({x.device for x in tensors}) > 1:
-        fail("tensors on one device")
-    if a.dim() not in (2, 3) or a.dim() != b.dim():
-        fail("'a' and 'b' both of 2 or both of 3 dimensions")
-    if a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2]:
-        fail("as many rows of 'b' as columns of 'a', equal batches")
-    shape = (*a.shape[:-1], b.shape[-1])
-    if c is not None and (
-        c.dim() > len(shape)
-        or any(x not in (1, y) for x, y in zip(c.shape[::-1], shape[::-1], strict=False))
-    ):
-        fail(f"a 'c' that broadcasts to {list(shape)}")
-
-
-def explain(
-    a: Tensor,
-    b: Tensor,
-    c: Tensor | None = None,
-    *,
-    alpha: float = 1.0,
-    beta: float | None = None,
-    kernel: str = "auto",
-    device: Device | None = None,
-) -> Explanation:
-    """Which row ``kernel=`` takes for ``beta c + alpha a @ b``, and why not each other.
-
-    Nothing runs.
-
-    Args:
-        a: float32 of shape (m, k) or (batch, m, k), any strides.
-        b: float32 of shape (k, n) or (batch, k, n), any strides.
-        c: the addend, if there is one; broadcasts to the product's shape.
-        alpha: factor of the product.
-        beta: factor of c; 1 with c and 0 without, unless given.
-        kernel: ``"auto"``, a family, or a row's name, which may have one of its tiles as well:
-            ``"split_fp16x3:128x64"``.
-        device: a device to choose for, instead of the tensors' own, which may then be meta
-            tensors.
-
-    Raises:
-        RuntimeError: the operands don't form a product, are not strided float32 tensors on one
-            device, or ``kernel`` is unknown or can't take it.
-    """
-    _check_operands(a, b, c)
-    if device is not None and not isinstance(device, Device):
-        raise RuntimeError(
-            f"torch_sgemm.explain: argument 'device' is {device!r}; accepted: "
-            "torch_sgemm.Device(...)"
-        )
-    if beta is None:
-        beta = 0.0 if c is None else 1.0
-    numbers = (device or Device.of(a.device))._numbers()
-    answer = json.loads(
-        torch.ops.sgemm._explain(_problem(a, b), float(alpha), float(beta), numbers, kernel)
-    )
-    if answer["error"]:
-        raise RuntimeError(f"torch_sgemm.explain: argument 'kernel': {answer['error']}")
-    verdicts = (
-        Verdict(**{**v, "tile": v["tile"] and tuple(v["tile"])}) for v in answer["verdicts"]
-    )
-    return Explanation(answer["chosen"], tuple(verdicts))

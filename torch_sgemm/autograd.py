@@ -1,4 +1,4 @@
-"""Derivatives of an operator at one level of nested ones, as PyTorch's own operators have them.
+"""How an operator gets a derivative: at one level of nested ones, as PyTorch's own have them.
 
 torch.func calls an operator once at each of its transforms, from the innermost to the outermost,
 and at each the operator's kernel for autograd keeps what that one wants to know. The public
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from torch_sgemm import private
-from torch_sgemm._library import kernel_at, out_of_memory
+from torch_sgemm.past_dispatcher import kernel_at, out_of_memory
 
 _are_transforms_active = private.transforms_active
 _any_requires_grad, _is_grad_enabled = private.any_requires_grad, torch.is_grad_enabled

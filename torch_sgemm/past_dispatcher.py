@@ -1,10 +1,15 @@
-"""Whether a call is a plain one: of float32, and nobody else wants to know what it is made of."""
+"""Calls past PyTorch's dispatcher, which takes half of a call's time on the host.
+
+When they may be: not where somebody else wants to know of a call. And the kernels themselves.
+"""
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from torch_sgemm import private
+from torch_sgemm import _library, private  # noqa: F401  registers the operators
 from torch_sgemm.private import DispatchKey as _Key
 from torch_sgemm.private import DispatchKeySet as _Keys
 
@@ -20,20 +25,6 @@ _keys_of, _keys_of_thread = private.keys_of, private.keys_of_thread
 _is_excluded = private.is_excluded
 _function_modes, _is_grad_enabled = private.function_modes, torch.is_grad_enabled
 _float32 = torch.float32
-
-
-def are_float32(a: Tensor, b: Tensor, c: Tensor | None = None) -> bool:
-    """Strided float32 tensors on one device, for which autocast has no other dtype."""
-    return (
-        isinstance(a, Tensor)
-        and isinstance(b, Tensor)
-        and a.dtype is b.dtype is torch.float32
-        and a.layout is b.layout is torch.strided
-        and not (a.is_nested or b.is_nested)
-        and a.device == b.device
-        and (c is None or are_float32(a, c))
-        and (a.is_meta or not torch.is_autocast_enabled("cuda" if a.is_cuda else a.device.type))
-    )
 
 
 def is_plain(a: Tensor, b: Tensor) -> bool:
@@ -76,3 +67,28 @@ def reaches_kernel(*tensors: Tensor) -> bool:
         and _is_excluded(_AUTOCAST[on_gpu])
         and not _function_modes()
     )
+
+
+AtKey = tuple[Callable, _Keys]
+
+
+def kernel_at(name: str, key: str) -> AtKey:
+    """The kernel of the operator ``sgemm::name`` at a dispatch key, and the key as a set, its first
+    argument.
+
+    Other threads can run meanwhile, which PyTorch's get_kernel() would not let: a launch may have
+    to wait for those in front of it. Not a partial() of both, which takes 0.2 microseconds.
+    """
+    return private.redispatch_of(getattr(torch.ops.sgemm, name).default), private.key_set(key)
+
+
+def kernels_of(name: str) -> dict[bool, AtKey]:
+    """Its kernels on CPUs and GPUs, by whether it is a GPU."""
+    return {False: kernel_at(name, "CPU"), True: kernel_at(name, "CUDA")}
+
+
+def out_of_memory(failure: RuntimeError, on_gpu: bool) -> RuntimeError:
+    """The failure as PyTorch names it, if that is what happened to our operator."""
+    if on_gpu and str(failure).startswith("sgemm: out of memory"):
+        return torch.OutOfMemoryError(str(failure))
+    return failure

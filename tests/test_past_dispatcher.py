@@ -1,4 +1,4 @@
-"""Calls that go past the dispatcher, and all who would miss one: ``plain.reaches_kernel``."""
+"""Calls that go past the dispatcher, and all who would miss one: ``reaches_kernel``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import torch_sgemm
-from torch_sgemm.plain import reaches_kernel
+from torch_sgemm.past_dispatcher import reaches_kernel
 
 
 class FunctionSubclass(Tensor):

@@ -1,4 +1,4 @@
-"""A layer's product with its bias and activation in one kernel: ``sgemm::linear``.
+"""``torch_sgemm.linear``, a layer's product with its bias and activation in one kernel.
 
 ``sgemm::linear(x, weight, bias=None, activation=None, kernel="auto")`` is
 activation(x @ weight.T + bias). Its derivatives need what went into the activation. For ReLU the
@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from torch_sgemm._library import kernels_of, out_of_memory
 from torch_sgemm.activations import ACTIVATIONS
-from torch_sgemm.derivatives import batched, spread
+from torch_sgemm.autograd import Derivative, below, implement, with_primals
+from torch_sgemm.derivatives import spread
 from torch_sgemm.distributed import has_split_rows, register_if_loaded
 from torch_sgemm.inductor import register_lowerings
-from torch_sgemm.levels import Derivative, below, implement, with_primals
 from torch_sgemm.packed import PackedMatrix
-from torch_sgemm.plain import are_float32, reaches_kernel
-from torch_sgemm.products import product, rows_of
+from torch_sgemm.past_dispatcher import kernels_of, out_of_memory, reaches_kernel
+from torch_sgemm.products import are_float32, product, rows_of
+from torch_sgemm.vmap import batched
 
 _linear = torch.ops.sgemm.linear.default
 _KERNELS = kernels_of("linear")

@@ -1,14 +1,14 @@
-"""Functions with torch's semantics, computed by the operators."""
+"""``torch_sgemm.matmul``: torch.matmul's semantics, by as few and as large products as can be."""
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from torch_sgemm.levels import is_wanted
+from torch_sgemm.autograd import is_wanted
 from torch_sgemm.packed import PackedMatrix
-from torch_sgemm.plain import are_float32, is_plain, reaches_kernel
-from torch_sgemm.products import dispatched, rows_of, straight, with_shape
+from torch_sgemm.past_dispatcher import is_plain, reaches_kernel
+from torch_sgemm.products import are_float32, dispatched, rows_of, straight, with_shape
 
 
 def matmul(

@@ -1,0 +1,34 @@
+"""What the guard of the split family has had computed again: its counts."""
+
+from dataclasses import dataclass
+
+import torch
+
+from torch_sgemm import _library  # noqa: F401  the library counts
+
+
+@dataclass(frozen=True)
+class Redone:
+    """What the guard of the split family had computed again, see docs/split.md."""
+
+    elements: int
+    """Elements of results."""
+    tiles: int
+    """Tiles of 128 x 128 that had too many of them, and were computed whole."""
+
+
+def redone(device: int | torch.device | None = None) -> Redone:
+    """The guard's counts on a CUDA device (default: the current one) since the start.
+
+    Read without waiting: products that are still under way may not be counted yet.
+
+    Raises:
+        RuntimeError: the build has no kernels of the family split, or ``device`` isn't CUDA.
+    """
+    device = (
+        torch.device("cuda", device) if isinstance(device, int) else torch.device(device or "cuda")
+    )
+    if device.type != "cuda":
+        raise RuntimeError(f"torch_sgemm.redone: device is {device}; accepted: a CUDA device")
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return Redone(*torch.ops.sgemm._redone(index))
