@@ -9,6 +9,7 @@ from torch_sgemm.dropin import Stats, disable, enable, enabled, reset_stats, sta
 from torch_sgemm.functional import matmul
 from torch_sgemm.fused import linear
 from torch_sgemm.packed import PackedMatrix, pack
+from torch_sgemm.recorder import Record, recording
 from torch_sgemm.table import (
     Device,
     Explanation,
@@ -28,6 +29,7 @@ __all__ = [
     "Explanation",
     "Kernel",
     "PackedMatrix",
+    "Record",
     "Redone",
     "Stats",
     "Verdict",
@@ -42,6 +44,7 @@ __all__ = [
     "matmul",
     "ops",
     "pack",
+    "recording",
     "redone",
     "reset_stats",
     "stats",

@@ -12,6 +12,7 @@ import torch
 import torch._functorch.utils
 import torch._guards
 import torch.fx.experimental.proxy_tensor
+import torch.utils._python_dispatch
 from torch.autograd import forward_ad
 
 _C = torch._C
@@ -43,6 +44,7 @@ compiled_autograd_key = torch.autograd.Function._compiled_autograd_key
 # overrides.py: matmul while sizes are symbols.
 OpOverload, resolve_key = torch._ops.OpOverload, torch._ops.resolve_key
 allows_tf32 = _C._get_cublas_allow_tf32  # overrides.py: the setting's public name takes longer
+TorchDispatchMode = torch.utils._python_dispatch.TorchDispatchMode  # recorder.py: sees no product
 inductor = "torch._inductor.lowering"  # inductor.py: compiled calls with kernel= would fail
 
 
