@@ -206,6 +206,20 @@ def test_complex_and_integer_products_are_others() -> None:
         assert reasons(recorded(lambda x=x: x @ x)) == {"aten::mm": "dtype"}
 
 
+def test_operators_of_higher_order_are_named() -> None:
+    """What they are made of isn't seen."""
+    x = torch.ones(4, 4)
+    found = recorded(lambda: torch.cond(x.sum() > 0, lambda x: x @ x, lambda x: -x, (x,)))
+    assert found.products or reasons(found) == {"higher_order::cond": "products inside, not seen"}
+
+
+def test_layers_that_are_one_operator_are_named() -> None:
+    layer = nn.TransformerEncoderLayer(16, 2, batch_first=True).eval()
+    with torch.inference_mode():
+        found = recorded(lambda: layer(torch.randn(2, 5, 16)))
+    assert found.products or set(reasons(found).values()) == {"products inside, not seen"}
+
+
 def test_reasons_fit_no_other_operators() -> None:
     for name in ("mm", "addmm", "add", "conv_tbc", "mvlgamma", "dots", "view", "relu"):
         assert stays.why_it_stays(f"aten::{name}") is None

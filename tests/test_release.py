@@ -158,6 +158,14 @@ def test_a_wheel_gets_its_manylinux_tag_and_keeps_its_library(tmp_path: Path) ->
     assert library == (ROOT / "torch_sgemm" / "libtorch_sgemm.so").read_bytes()
 
 
+def test_a_wheel_is_probed_where_pip_puts_it(tmp_path: Path) -> None:
+    answer = check_wheel.check(Path(sys.executable), packed_here(tmp_path), tmp_path / "target")
+    if "No module named pip" in str(answer.get("error")):
+        pytest.skip("pip isn't installed here")
+    assert "error" not in answer, answer
+    assert str(answer["at"]).startswith(str(tmp_path)) and answer["worst"] <= 98
+
+
 def test_without_auditwheel_it_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

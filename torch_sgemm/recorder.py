@@ -270,14 +270,19 @@ def _measure(key: _Key, seen: _Seen) -> tuple[float, float]:
 
 
 class _Recorder(TorchDispatchMode):
+    supports_higher_order_operators = True
+
     def __init__(self, record: Record) -> None:
         super().__init__()
         self._record = record
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if not isinstance(func, OpOverload):  # a control flow operator looks inside itself
-            return func(*args, **kwargs)
+        if not isinstance(func, OpOverload):  # torch.cond, flex_attention and the like
+            result = func(*args, **kwargs)
+            operation = f"higher_order::{func.name()}"
+            self._stays(None, operation, "products inside, not seen", args, kwargs, result)
+            return result
         operation = func.name().partition(".")[0]
         first = PRODUCTS.get(operation)
         reason = None if first is not None else why_it_stays(operation)
@@ -319,7 +324,7 @@ class _Recorder(TorchDispatchMode):
 
     def _stays(
         self,
-        func: OpOverload,
+        func: OpOverload | None,
         operation: str,
         reason: str,
         args: Sequence[Any],
@@ -331,7 +336,8 @@ class _Recorder(TorchDispatchMode):
         dtype = str(tensors[0].dtype).removeprefix("torch.") if tensors else ""
         device = str(tensors[0].device) if tensors else ""
         key = _OtherKey(operation, device, f"{shapes} {dtype}", reason)
-        self._record._add_other(key, flops_of(func, args, kwargs, result))
+        flops = None if func is None else flops_of(func, args, kwargs, result)
+        self._record._add_other(key, flops)
 
 
 @contextmanager
