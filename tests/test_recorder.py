@@ -268,7 +268,7 @@ def test_for_a_device_that_is_described() -> None:
 def test_a_build_without_kernels_for_gpus_predicts_nothing_better(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(recorder, "_has_cuda", lambda: False)
+    monkeypatch.setattr(recorder, "kernels", lambda: [])
     assert Record(None).described("cuda:0") == torch_sgemm.Device()
 
 
@@ -276,6 +276,39 @@ def test_measuring_waits_for_the_end() -> None:
     with torch_sgemm.recording() as record, pytest.raises(RuntimeError, match="still going on"):
         record.measure()
     record.measure()  # nothing on a GPU: nothing to measure
+
+
+def test_what_is_measured_is_what_was_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operands of the same sizes, strides and alignment, in place of a GPU's on the CPU."""
+    sides: list[Callable[[], None]] = []
+    seen: list[tuple] = []
+
+    def run_once(runs: list[Callable[[], None]], device: torch.device) -> list[float]:
+        with torch_sgemm.recording() as again:
+            for run in runs:
+                run()
+        seen.extend((p.label, p.calls, p.predicted) for p in again.products)
+        sides.extend(runs)
+        return [4e-6, 2e-6]
+
+    monkeypatch.setattr(recorder, "_runs_on_gpu", lambda device: True)
+    monkeypatch.setattr(recorder, "seconds_by_turns", run_once)
+    a, b = torch.randn(3, 101, 204)[:, 1:, 1:202], torch.randn(201, 30)
+
+    def program() -> None:
+        a @ b.expand(3, 201, 30)
+        torch.addmm(torch.ones(30), a[0], b, beta=0.5, alpha=2)
+        F.linear(a[1:2, ::2], torch.randn(60, 201)[::2])
+
+    found = recorded(program, device=torch_sgemm.Device())
+    predicted = [(p.label, 2, p.predicted) for p in found.products]
+    found.measure()
+    assert len(sides) == 2 * len(predicted) == 6
+    monkeypatch.undo()
+    assert {label for label, *_ in seen} == {label for label, *_ in predicted}
+    assert all(p.measured == 2e-6 and p.gain == 2 for p in found.products)
+    found.measure()
+    assert len(sides) == 6  # once is enough
 
 
 def test_products_are_ordered_by_time_and_the_text_has_all() -> None:

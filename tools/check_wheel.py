@@ -96,13 +96,14 @@ def tree_of(wheel: Path, directory: Path) -> Path:
     return directory
 
 
-def fast_tests(python: Path, wheel: Path, directory: Path) -> bool:
+def fast_tests(python: Path, wheel: Path, directory: Path, on_gpu: bool) -> bool:
     """Whether the tests not marked slow pass in an environment that gets the wheel."""
     done = run(python, "-m", "pip", "install", "-q", f"{wheel}[test,bench]")
     if done.returncode:
         print(done.stdout + done.stderr)
         return False
     command = [python, "-m", "pytest", "-q", "-m", "not slow", "-p", "no:cacheprovider"]
+    command += [] if on_gpu else ["-n", "auto", "--dist", "loadgroup"]  # as `make test-fast`
     return subprocess.run(command, cwd=tree_of(wheel, directory)).returncode == 0
 
 
@@ -146,7 +147,9 @@ def main() -> int:
             else:
                 print(f"{answer['python']:<10}{answer['torch']:<18}{answer['devices']:<12}"
                       f"{answer['worst']:<15.2f}passed", flush=True)  # fmt: skip
-                if options.tests and not fast_tests(python, wheel.absolute(), work / f"tree{i}"):
+                on_gpu = "cuda" in str(answer["devices"])
+                tree = work / f"tree{i}"
+                if options.tests and not fast_tests(python, wheel.absolute(), tree, on_gpu):
                     failed += 1
                     print(f"{python}: FAILED: its fast tests, above")
     return 1 if failed else 0

@@ -217,7 +217,7 @@ class Record:
         if self._open:
             raise RuntimeError("torch_sgemm.Record.measure: the recording is still going on")
         for key, seen in list(self._seen.items()):
-            if key.device.startswith("cuda") and key not in self._measured and _has_cuda():
+            if _runs_on_gpu(key.device) and key not in self._measured:
                 try:
                     self._measured[key] = _measure(key, seen)
                 except torch.OutOfMemoryError:
@@ -234,8 +234,7 @@ class Record:
         """The device that products on ``device`` are predicted for."""
         if self._device is not None:
             return self._device
-        on_gpu = device.startswith("cuda") and _has_cuda()
-        return Device.of(torch.device(device)) if on_gpu else Device()
+        return Device.of(torch.device(device)) if _runs_on_gpu(device) else Device()
 
     def _product(self, key: _Key, a: _View, b: _View, calls: int) -> Product:
         alpha, beta = key.factors
@@ -250,9 +249,10 @@ class Record:
         return Product(*about, torchs, ours, *measured)
 
 
-def _has_cuda() -> bool:
-    """Whether this build has kernels for GPUs."""
-    return any(row.family and "cuda" in row.devices for row in kernels())
+def _runs_on_gpu(device: str) -> bool:
+    """Whether ``device`` is a GPU, and this build has kernels for GPUs."""
+    built = any(row.family and "cuda" in row.devices for row in kernels())
+    return built and device.startswith("cuda")
 
 
 def _measure(key: _Key, seen: _Seen) -> tuple[float, float]:
