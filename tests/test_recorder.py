@@ -311,6 +311,26 @@ def test_what_is_measured_is_what_was_recorded(monkeypatch: pytest.MonkeyPatch) 
     assert len(sides) == 6  # once is enough
 
 
+def test_only_a_lack_of_memory_leaves_a_product_unmeasured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def failing(message: str) -> Callable:
+        def fail(runs: list, device: torch.device) -> list[float]:
+            raise RuntimeError(message)
+
+        return fail
+
+    a = torch.randn(8, 8)
+    found = recorded(lambda: a @ a, device=torch_sgemm.Device())
+    monkeypatch.setattr(recorder, "_runs_on_gpu", lambda device: True)
+    monkeypatch.setattr(recorder, "seconds_by_turns", failing("sgemm: out of memory"))
+    found.measure()
+    assert found.products[0].measured is None
+    monkeypatch.setattr(recorder, "seconds_by_turns", failing("another"))
+    with pytest.raises(RuntimeError, match="another"):
+        found.measure()
+
+
 def test_products_are_ordered_by_time_and_the_text_has_all() -> None:
     small, large = torch.randn(8, 8), torch.randn(700, 700)
 

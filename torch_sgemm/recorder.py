@@ -220,7 +220,9 @@ class Record:
             if _runs_on_gpu(key.device) and key not in self._measured:
                 try:
                     self._measured[key] = _measure(key, seen)
-                except torch.OutOfMemoryError:
+                except RuntimeError as failure:
+                    if "out of memory" not in str(failure):
+                        raise
                     torch.cuda.empty_cache()
 
     def __str__(self) -> str:
@@ -310,7 +312,8 @@ class _Recorder(TorchDispatchMode):
         precision = torch.backends.cuda.matmul.fp32_precision
         if operation.startswith("aten") and precision not in overrides.FLOAT32:
             return "precision"
-        factors = kwargs.get("alpha", 1), kwargs.get("beta", 0 if operation in _PLAIN else 1)
+        plain = operation in _PLAIN or args[0] is None
+        factors = kwargs.get("alpha", 1), kwargs.get("beta", 0 if plain else 1)
         if any(isinstance(factor, complex) for factor in factors):
             return "factor"
         device = str(a.device)
