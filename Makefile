@@ -16,16 +16,18 @@ ifeq ($(VENV),none)
 PY := $(PYTHON)
 READY :=
 DEV :=
+RELEASE :=
 else
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 DEV := $(VENV)/.dev
+RELEASE := $(VENV)/.release
 endif
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .PHONY: help build test test-fast bench test-gpu test-kernel bench-kernel sanitize delays compare profile sass info \
-        format lint wheel check-wheel clean distclean need-kernel
+        format lint wheel check-wheel release clean distclean need-kernel
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -48,6 +50,10 @@ $(VENV)/.ready: pyproject.toml
 
 $(VENV)/.dev: $(VENV)/.ready
 	$(PY) -m pip install -q --disable-pip-version-check -e '.[dev]' --no-build-isolation
+	@touch $@
+
+$(VENV)/.release: $(VENV)/.ready
+	$(PY) -m pip install -q --disable-pip-version-check -e '.[release]' --no-build-isolation
 	@touch $@
 
 build: $(READY)  ## the library, in place; only what changed is compiled
@@ -110,6 +116,9 @@ wheel: $(READY)  ## dist/torch_sgemm-*.whl: one wheel for every Python and every
 
 check-wheel: $(READY)  ## the same wheel under two Pythons and two torch versions
 	@$(PY) tools/check_wheel.py $(ARGS)
+
+release: $(RELEASE)  ## dist/: the sdist, a manylinux wheel that passes its fast tests, an index page
+	@$(PY) tools/release.py all dist --tests $(ARGS)
 
 clean:  ## remove what the build made
 	rm -rf build dist *.egg-info torch_sgemm/*.so torch_sgemm/build_info.json

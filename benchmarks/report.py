@@ -7,11 +7,14 @@ replaced. NAME is a key of BLOCKS. No figure in a block comes from anywhere but 
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import os
 import re
 from collections.abc import Callable
 from pathlib import Path
 
+import torch_sgemm
 from benchmarks import (
     accuracy,
     call,
@@ -177,7 +180,56 @@ def _models_line(found: dict, _: Path) -> str:
     return f"Whole models under `enable()`, speed relative to torch alone: {'; '.join(ratios)}."
 
 
-BLOCKS: dict[str, tuple[str, Write]] = {  # marker -> command whose record it shows, writer
+PRECISION_SIZE = 4096
+BOUND_ROWS = ("split_fp16x3", "split_bf16x6", "ieee_small", "ieee_large")
+BOUND_DEPTHS = (64, 128, 1024, 4096, 8192, 65536)
+
+
+def _precision_table(found: dict, _: Path) -> str:
+    """One square product by torch and by the families, speed and measured errors."""
+    cube = {"m": PRECISION_SIZE, "n": PRECISION_SIZE, "k": PRECISION_SIZE, "ops": "NN"}
+    cube["group"] = "square"
+    lines = []
+    for r in found["rows"]:
+        if cube.items() <= r.items() and r["kernel"] in ("ieee", "split", "auto"):
+            if not lines:
+                theirs = tables.errors(r, "torch_")
+                lines.append(["torch.mm", "1.00", tables.digits(r["torch_tflops"]), theirs])
+            speed = f"{r['percent_of_torch'] / 100:.2f}"
+            name = f"`{r['kernel']}`, which takes `{r['chosen']}`"
+            lines.append([name, speed, tables.digits(r["kernel_tflops"]), tables.errors(r)])
+    columns = ["by", "speed", "TFLOP/s", "error, max / mean"]
+    head = (
+        f"{PRECISION_SIZE}³, elements between -1 and 1. Speed relative to torch.mm; errors against "
+        "float64, in units of 2⁻²⁴·(|A||B|).\n\n"
+    )
+    return head + tables.markdown(columns, lines)
+
+
+def _bounds_table(_: dict, __: Path) -> str:
+    """``torch_sgemm.error_bound`` of some rows and depths."""
+    lines = [
+        [f"`{row}`", *(str(math.ceil(torch_sgemm.error_bound(k, row))) for k in BOUND_DEPTHS)]
+        for row in BOUND_ROWS
+    ]
+    head = "`torch_sgemm.error_bound(k, row)`, rounded up, in units of 2⁻²⁴·(|A||B|).\n\n"
+    return head + tables.markdown(["row", *(f"k = {k}" for k in BOUND_DEPTHS)], lines)
+
+
+def _peers_table(_: dict, __: Path) -> str:
+    """Other ways to multiply float32 matrices, from peers.json."""
+    peers = json.loads((Path(__file__).parent / "peers.json").read_text())
+    lines = [
+        [row["way"], "yes" if row["as_exact"] else "no", *(f"{x:g}" for x in row["speeds"])]
+        for row in peers["rows"]
+    ]
+    columns = ["way", "errors not above torch.mm's", *peers["columns"]]
+    table = tables.markdown(columns, lines, left=2)
+    return f"Speed relative to torch.mm.\n\n{table}\n\n<sub>{peers['date']}. {peers['about']}</sub>"
+
+
+# marker -> command whose record it shows (None: made without one), writer
+BLOCKS: dict[str, tuple[str | None, Write]] = {
     "ladder": ("ladder", _ladder_table),
     "ladder-errors": ("ladder", _ladder_errors),
     "ladder-chart": ("ladder", _chart("TFLOP/s of every row beside torch.mm")),
@@ -201,6 +253,9 @@ BLOCKS: dict[str, tuple[str, Write]] = {  # marker -> command whose record it sh
     ),
     "seeds": ("seeds", _seeds_tables),
     "call": ("call", _call_table),
+    "precision": ("suite", _precision_table),
+    "bounds": (None, _bounds_table),
+    "peers": (None, _peers_table),
     "models": ("models", _models_table),
     "models-line": ("models", _models_line),
     "models-chart": ("models", _chart("a step of whole models, both sides")),
@@ -210,6 +265,8 @@ BLOCKS: dict[str, tuple[str, Write]] = {  # marker -> command whose record it sh
 def block(name: str, page: Path, results: Path, gpu: str | None) -> str:
     """The text of one block, its provenance last."""
     command, write = BLOCKS[name]
+    if command is None:
+        return f"\n{write({}, page)}\n\n"
     found = record.latest_gpu(command, results, gpu)
     if found is None:
         return f"No record yet: `python -m benchmarks {command}` on a GPU writes one.\n"
@@ -247,7 +304,7 @@ def check_records(results: Path, gpu: str | None) -> None:
 
     Raises RuntimeError, with what there is.
     """
-    found = record.gpus({command for command, _ in BLOCKS.values()}, results)
+    found = record.gpus({command for command, _ in BLOCKS.values() if command}, results)
     if not found:
         raise RuntimeError(f"--results {results}: there is no GPU's record in this folder")
     if gpu is not None and gpu not in found:

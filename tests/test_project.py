@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.process import ROOT
 
-SOURCES = (".py", ".cu", ".cuh", ".h", ".cpp", ".toml", ".md", ".yaml")
+SOURCES = (".py", ".cu", ".cuh", ".h", ".cpp", ".toml", ".md", ".yaml", ".yml", ".cff")
 GENERATED = {
     ".git", ".pytest_cache", ".venv", "CMakeFiles", "__pycache__", "build", "dist", "results",
     "venv",

@@ -3,9 +3,12 @@
     python tools/check_wheel.py                                  # makes the environments
     python tools/check_wheel.py --env ENV1/bin/python --env ...  # uses existing ones
     python tools/check_wheel.py --wheel dist/torch_sgemm-....whl
+    python tools/check_wheel.py --tests                          # and the fast tests pass there
 
 The wheel is built once (with this Python), unpacked by each environment's pip into a directory
-of its own, and must give the right product there. Exit status 0 only if all do.
+of its own, and must give the right product there. With --tests it is installed into each
+environment as a user would, and the tests not marked slow run beside its files, not the
+checkout's. Exit status 0 only if all pass.
 """
 
 from __future__ import annotations
@@ -16,9 +19,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("torch_sgemm", "torch_sgemm_autoload")
+LEFT_BEHIND = (*PACKAGES, ".git", ".venv", "build", "dist", "*.egg-info", "__pycache__", ".*_cache")
 # Products of each operator's kind against float64, in the environment under test.
 PROBE = """
 import json, platform, torch, torch_sgemm
@@ -26,7 +32,8 @@ torch.manual_seed(0)
 worst = 0.0
 devices = ["cpu"] + ["cuda"] * torch.cuda.is_available()
 for device in devices:
-    names = [k.name for k in torch_sgemm.kernels() if device in k.devices]
+    rows = [k for k in torch_sgemm.kernels() if device in k.devices and k.takes(64, 128, 96)]
+    names = [k.name for k in rows]
     picks = ["auto", *dict.fromkeys([names[0], names[len(names) // 2], names[-1]])]
     for m, n, k in ((1, 1, 1), (33, 65, 17), (64, 128, 96)):
         a, b = torch.randn(m, k, device=device), torch.randn(k, n, device=device)
@@ -79,6 +86,27 @@ def check(python: Path, wheel: Path, directory: Path) -> dict[str, object]:
     return answer
 
 
+def tree_of(wheel: Path, directory: Path) -> Path:
+    """The checkout in ``directory``, but with the wheel's packages in the place of its own."""
+    shutil.copytree(ROOT, directory, ignore=shutil.ignore_patterns(*LEFT_BEHIND), symlinks=True)
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(
+            directory, [name for name in packed.namelist() if name.split("/")[0] in PACKAGES]
+        )
+    return directory
+
+
+def fast_tests(python: Path, wheel: Path, directory: Path, on_gpu: bool) -> bool:
+    """Whether the tests not marked slow pass in an environment that gets the wheel."""
+    done = run(python, "-m", "pip", "install", "-q", f"{wheel}[test,bench]")
+    if done.returncode:
+        print(done.stdout + done.stderr)
+        return False
+    command = [python, "-m", "pytest", "-q", "-m", "not slow", "-p", "no:cacheprovider"]
+    command += [] if on_gpu else ["-n", "auto", "--dist", "loadgroup"]  # as `make test-fast`
+    return subprocess.run(command, cwd=tree_of(wheel, directory)).returncode == 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--wheel", type=Path, help="this wheel instead of building one")
@@ -86,7 +114,11 @@ def main() -> int:
                         help="an existing environment's Python (repeatable)")  # fmt: skip
     parser.add_argument("--make", action="append", default=[], metavar="PYTHON=TORCH",
                         help="make one, such as python3.13=torch==2.10.0 (repeatable)")  # fmt: skip
+    parser.add_argument("--tests", action="store_true",
+                        help="install it there and run the tests not marked slow")  # fmt: skip
     options = parser.parse_args()
+    if options.tests and options.env:
+        parser.error("--tests installs into the environments: only into those that it makes")
 
     pairs = [item.split("=", 1) for item in options.make]
     if not pairs and not options.env:
@@ -114,7 +146,12 @@ def main() -> int:
                 print(f"{python}: FAILED: {answer['error']}")
             else:
                 print(f"{answer['python']:<10}{answer['torch']:<18}{answer['devices']:<12}"
-                      f"{answer['worst']:<15.2f}passed")  # fmt: skip
+                      f"{answer['worst']:<15.2f}passed", flush=True)  # fmt: skip
+                on_gpu = "cuda" in str(answer["devices"])
+                tree = work / f"tree{i}"
+                if options.tests and not fast_tests(python, wheel.absolute(), tree, on_gpu):
+                    failed += 1
+                    print(f"{python}: FAILED: its fast tests, above")
     return 1 if failed else 0
 
 

@@ -11,6 +11,7 @@ from torch_sgemm.choice import Device, Explanation, Verdict, explain
 from torch_sgemm.dropin import Stats, disable, enable, enabled, reset_stats, stats
 from torch_sgemm.guard import Redone, redone
 from torch_sgemm.packed import PackedMatrix, pack
+from torch_sgemm.recorder import Record, recording
 from torch_sgemm.table import Kernel, error_bound, kernels
 
 __version__ = "0.1.0"
@@ -20,6 +21,7 @@ __all__ = [
     "Explanation",
     "Kernel",
     "PackedMatrix",
+    "Record",
     "Redone",
     "Stats",
     "Verdict",
@@ -34,6 +36,7 @@ __all__ = [
     "matmul",
     "ops",
     "pack",
+    "recording",
     "redone",
     "reset_stats",
     "stats",

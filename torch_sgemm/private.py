@@ -12,6 +12,7 @@ import torch
 import torch._functorch.utils
 import torch._guards
 import torch.fx.experimental.proxy_tensor
+import torch.utils._python_dispatch
 from torch.autograd import forward_ad
 from torch.multiprocessing import reductions
 
@@ -43,6 +44,7 @@ compiled_autograd_key = torch.autograd.Function._compiled_autograd_key
 
 OpOverload = torch._ops.OpOverload  # the type of an operator
 allows_tf32 = _C._get_cublas_allow_tf32  # overrides.py: the setting's public name takes longer
+TorchDispatchMode = torch.utils._python_dispatch.TorchDispatchMode  # recorder.py: sees no product
 inductor = "torch._inductor.lowering"  # inductor.py: compiled calls with kernel= would fail
 unsafe_view = torch.ops.aten._unsafe_view.default  # products.py: a view can't be written
 StorageWeakRef = reductions.StorageWeakRef  # packed.py: other memory could pass for a weight's

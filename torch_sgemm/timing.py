@@ -1,0 +1,52 @@
+"""Kernel times on a GPU, by replays of CUDA graphs: recorder.py's ``measure()``."""
+
+from collections.abc import Callable
+from statistics import median
+
+import torch
+
+_REPLAY = 0.005  # seconds of work in a graph, about
+_MOST_CALLS = 200
+_ROUNDS = 5
+
+
+def seconds_by_turns(runs: list[Callable[[], None]], device: torch.device) -> list[float]:
+    """Median seconds of a call of each, all by turns; without what launches cost the host.
+
+    Raises:
+        RuntimeError: one of them can't be captured in a CUDA graph.
+    """
+    with torch.cuda.device(device), torch.no_grad():
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            graphs = [_captured(run, stream) for run in runs]
+            times: list[list[float]] = [[] for _ in runs]
+            for _ in range(_ROUNDS):
+                for (graph, calls), found in zip(graphs, times, strict=True):
+                    found.append(_elapsed(graph.replay) / calls)
+        torch.cuda.current_stream().wait_stream(stream)
+    return [median(found) for found in times]
+
+
+def _captured(
+    run: Callable[[], None], stream: torch.cuda.Stream
+) -> tuple[torch.cuda.CUDAGraph, int]:
+    """A graph of as many calls as fill a replay, which has run once."""
+    run()  # the first call may set things up
+    calls = max(1, min(_MOST_CALLS, round(_REPLAY / max(_elapsed(run), 1e-6))))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        for _ in range(calls):
+            run()
+    graph.replay()
+    return graph, calls
+
+
+def _elapsed(run: Callable[[], None]) -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    run()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) * 1e-3
