@@ -1,4 +1,5 @@
-// What torch_sgemm/table.py, choice.py and guard.py, tests and benchmarks ask: the table, choices, plans, devices, the guard's counts.
+// What torch_sgemm/table.py, choice.py and guard.py, tests and benchmarks ask: the table, choices, plans, devices, the
+// guard's counts.
 #include <torch/csrc/stable/accelerator.h>
 
 #include <cstring>

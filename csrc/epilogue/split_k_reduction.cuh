@@ -1,6 +1,6 @@
 // The sum of slices of k.
 #pragma once
-#include "activation.h"
+#include "epilogue.cuh"
 #include "../gpu/dependent_launch.cuh"
 #include "in_order.cuh"
 #include "../gpu/launch_cluster.cuh"
@@ -93,9 +93,7 @@ static __global__ void __launch_bounds__(kSumThreads)
     sum = sum_again(partials + x, slices, count, p, i, j);
     if (p.k_before > 0) add = 0;
   }
-  float value = p.alpha * sum;
-  if (p.beta != 0) value += p.beta * add;
-  *p.d.at(i, j) = activated(p.activation, value);
+  *p.d.at(i, j) = finished(p, p.alpha * sum, &add);
 }
 
 // The product of which slices of k are computed: plain sums, one behind the other.

@@ -1,14 +1,13 @@
-// Blocks of a cluster that read each other's shared memory. On architectures without clusters a cluster has one block.
+// Blocks of a cluster that add up what lies in their shared memory, for kernels that run without clusters as well: on
+// architectures that have none, a cluster has one block.
 #pragma once
-#include <cooperative_groups.h>
-
-#include <cstdint>
+#include "ptx/cluster.cuh"
 
 namespace sgemm::cluster {
 
 __device__ __forceinline__ uint32_t rank() {
 #if __CUDA_ARCH__ >= 900
-  return cooperative_groups::this_cluster().block_rank();
+  return hopper::cluster_rank();
 #else
   return 0;
 #endif
@@ -16,7 +15,7 @@ __device__ __forceinline__ uint32_t rank() {
 
 __device__ __forceinline__ uint32_t size() {
 #if __CUDA_ARCH__ >= 900
-  return cooperative_groups::this_cluster().num_blocks();
+  return hopper::cluster_size();
 #else
   return 1;
 #endif
@@ -25,7 +24,11 @@ __device__ __forceinline__ uint32_t size() {
 // A barrier for the threads of `blocks` blocks.
 __device__ __forceinline__ void sync(uint32_t blocks) {
 #if __CUDA_ARCH__ >= 900
-  if (blocks > 1) return cooperative_groups::this_cluster().sync();
+  if (blocks > 1) {
+    __syncwarp();
+    hopper::arrive_cluster();
+    return hopper::wait_cluster();
+  }
 #endif
   __syncthreads();
 }
@@ -36,9 +39,10 @@ template <class Add>
 __device__ __forceinline__ float sum(const float* own, uint32_t blocks, const Add& add) {
 #if __CUDA_ARCH__ >= 900
   if (blocks > 1) {
-    float total = *cooperative_groups::this_cluster().map_shared_rank(own, 0);
+    const uint32_t address = hopper::shared_address(own);
+    float total = hopper::load_in_cluster(hopper::map_to_rank(address, 0));
     for (uint32_t rank = 1; rank < blocks; ++rank)
-      total = add(total, *cooperative_groups::this_cluster().map_shared_rank(own, rank));
+      total = add(total, hopper::load_in_cluster(hopper::map_to_rank(address, rank)));
     return total;
   }
 #endif

@@ -1,6 +1,7 @@
 // The ends of a large product's tiles: parts of k are added up, and results go to memory.
 #pragma once
 #include "../gpu/hopper.cuh"
+#include "../epilogue/epilogue.cuh"
 #include "../epilogue/in_order.cuh"
 #include "../gpu/fixup.cuh"
 #include "../gpu/rasterization.cuh"
@@ -71,9 +72,7 @@ static __device__ __noinline__ void redo_parts(const LargeJob& job, int tile, in
     if (!p.d.contains(i, j)) continue;
     float sum = sum_of(e);
     if (!is_finite(sum)) sum = in_order(p, at.batch, i, j, sum);
-    float value = p.alpha * sum;
-    if (p.beta != 0) value += p.beta * *p.c.matrix(at.batch).at(i, j);
-    *p.d.matrix(at.batch).at(i, j) = value;
+    *p.d.matrix(at.batch).at(i, j) = add_c(p, p.alpha * sum, p.c.matrix(at.batch).at(i, j));
   }
 }
 
@@ -152,22 +151,19 @@ class LargeOutput {
   }
 
   __device__ __forceinline__ void store_one(int64_t i, int64_t j, float value) const {
-    const Problem& p = job_.p;
-    if (!d_.contains(i, j)) return;
-    if (p.beta != 0) value += p.beta * *c_.at(i, j);
-    *d_.at(i, j) = value;
+    if (d_.contains(i, j)) *d_.at(i, j) = add_c(job_.p, value, c_.at(i, j));
   }
 
   // Neighbours in memory, the first at (i, j).
   __device__ __forceinline__ void store_four(int64_t i, int64_t j, float4 v) const {
     const Problem& p = job_.p;
     if (!d_.contains(i, j)) return;
-    v = make_float4(p.alpha * v.x, p.alpha * v.y, p.alpha * v.z, p.alpha * v.w);
+    float x[4] = {p.alpha * v.x, p.alpha * v.y, p.alpha * v.z, p.alpha * v.w};
     if (p.beta != 0) {
-      const float4 add = *reinterpret_cast<const float4*>(c_.at(i, j));
-      v = make_float4(v.x + p.beta * add.x, v.y + p.beta * add.y, v.z + p.beta * add.z, v.w + p.beta * add.w);
+      const float4 c = *reinterpret_cast<const float4*>(c_.at(i, j));
+      add_c(p.beta, {c.x, c.y, c.z, c.w}, x);
     }
-    hopper::store(d_.at(i, j), v);
+    hopper::store(d_.at(i, j), make_float4(x[0], x[1], x[2], x[3]));
   }
 
   const LargeJob& job_;

@@ -38,8 +38,8 @@ void launch_piece(const Problem& problem, const LargePlan& plan, const Context& 
   const Problem whole = p;
   float* const partials = reinterpret_cast<float*>(workspace + at.partials);
   if (plan.slices > 1) p = product_of_slices(p, partials);
-  job.rows = has_quads(p.d) && (p.beta == 0 || has_quads(p.c));
-  job.columns = has_quads(transposed(p.d)) && (p.beta == 0 || has_quads(transposed(p.c)));
+  job.rows = ends_in_groups<4>(p);
+  job.columns = ends_in_groups<4>(transposed(p));
   job.parts = reinterpret_cast<float*>(workspace + at.parts);
   LargeMaps maps = {};
   if (p.k) {

@@ -1,6 +1,6 @@
 // The end of a tile whose sums lie in shared memory.
 #pragma once
-#include "../epilogue/activation.h"
+#include "../epilogue/epilogue.cuh"
 #include "../gpu/cluster.cuh"
 #include "../epilogue/in_order.cuh"
 #include "../problem/problem.h"
@@ -25,9 +25,7 @@ __device__ __forceinline__ void store_tile(const Problem& p, bool sliced, int64_
       const float parts = total(row, col, AddParts());
       sum = sliced ? as_slice(parts) : in_order(p, entry, i, j, parts);
     }
-    float value = p.alpha * sum;
-    if (p.beta != 0) value += p.beta * *c.at(i, j);
-    *d.at(i, j) = activated(p.activation, value);
+    *d.at(i, j) = finished(p, p.alpha * sum, c.at(i, j));
   }
 }
 

@@ -8,6 +8,7 @@
 // Bound:  memory; from about 32 columns and a k of 64 on the FFMA pipe.
 #pragma once
 #include "../gpu/dependent_launch.cuh"
+#include "../epilogue/epilogue.cuh"
 #include "../epilogue/in_order.cuh"
 #include "tall.h"
 #include "warp_panel.cuh"
@@ -107,13 +108,13 @@ class TallEpilogue {
   __device__ __forceinline__ int col(int l) const { return B::row(lane_n_, l); }
   __device__ __forceinline__ float value(Place& at, float sum, int row, int col) const {
     const Problem& p = job_.p;
-    const auto add = [&] { return at.add[row * p.c.row + col * p.c.col]; };
+    const float* const c = at.add + row * p.c.row + col * p.c.col;
     if constexpr (ADDED) {
-      const float before = add(), value = before + sum;
+      const float before = *c, value = before + sum;
       at.infinite |= !is_finite(value);
       return value == value || before != before || sum != sum ? value : conflict();
     }
-    return p.beta == 0 ? p.alpha * sum : p.alpha * sum + p.beta * add();
+    return add_c(p, p.alpha * sum, c);
   }
 
   template <bool WHOLE>

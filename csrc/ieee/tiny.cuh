@@ -211,8 +211,7 @@ __global__ void __launch_bounds__(TinyTile<CLASS>::kThreads, TinyTile<CLASS>::kC
           for (int u = 0; u < 4; ++u)
             if (i < m && j + u < n) addend[u] = *c.at(i, j + u);
         }
-#pragma unroll
-        for (int u = 0; u < 4; ++u) acc[r][s + u] += p.beta * addend[u];
+        add_c(p.beta, addend, reinterpret_cast<float(&)[4]>(acc[r][s]));
       }
     }
   }

@@ -50,6 +50,12 @@ bool has_quads(const MatrixView<T>& x) {
   return has_groups<4>(x);
 }
 
+// Whether COUNT neighbours of D's rows, and of C's if it is read, can be written and read at once.
+template <int COUNT>
+bool ends_in_groups(const Problem& p) {
+  return has_groups<COUNT>(p.d) && (p.beta == 0 || has_groups<COUNT>(p.c));
+}
+
 // Matrices in memory: one that the whole batch shares counts once.
 template <class T>
 int64_t matrices(const MatrixView<T>& x, int64_t batch) {

@@ -1,6 +1,6 @@
 // The epilogue: a tile's sums become D, through the guard.
 #pragma once
-#include "../epilogue/activation.h"
+#include "../epilogue/epilogue.cuh"
 #include "guard.cuh"
 #include "tile_shape.cuh"
 
@@ -8,12 +8,9 @@ namespace sgemm::split {
 
 // D = f(x + beta C). Not where C is the sum of earlier pieces of k and its sum with x may be finite after all.
 __device__ __forceinline__ bool store_element(const Problem& p, const float* c, float* d, float x) {
-  if (p.beta != 0) {
-    const float sum = fmaf(p.beta, *c, x);
-    if (p.k_before > 0 && may_be_finite(sum, x, *c)) return false;
-    x = sum;
-  }
-  *d = activated(p.activation, x);
+  const float sum = add_c(p, x, c);
+  if (p.k_before > 0 && may_be_finite(sum, x, *c)) return false;
+  *d = activated(p.activation, sum);
   return true;
 }
 
@@ -143,8 +140,8 @@ class TileEpilogue {
           float2 add = {}, add_below = {};
           if (in_x[i]) add = *reinterpret_cast<const float2*>(from + col);
           if (in_y[i]) add_below = *reinterpret_cast<const float2*>(from_below + col);
-          s[i].x = {fmaf(beta, add.x, s[i].x.x), fmaf(beta, add.y, s[i].x.y)};
-          s[i].y = {fmaf(beta, add_below.x, s[i].y.x), fmaf(beta, add_below.y, s[i].y.y)};
+          s[i].x = add_c(beta, add, s[i].x);
+          s[i].y = add_c(beta, add_below, s[i].y);
         }
       }
 #pragma unroll
@@ -181,7 +178,7 @@ class TileEpilogue {
         const float* from = c_ + col * job_.p.c.col;
 #pragma unroll 1
         for (int row = 0; row < rows; ++row, to += job_.p.d.row, from += job_.p.c.row)
-          *to = fmaf(beta, *from, staged[place(row, lane / 4)]);
+          *to = add_c(job_.p, staged[place(row, lane / 4)], from);
       }
       __syncwarp();
     }
@@ -227,10 +224,7 @@ class TileEpilogue {
                     alpha * (sums.z * (scale * word_scale(words.z))), alpha * (sums.w * (scale * word_scale(words.w)))};
       if (beta != 0) {
         const float4 add = *reinterpret_cast<const float4*>(c_ + r * job_.p.c.row + col);
-        x[0] = fmaf(beta, add.x, x[0]);
-        x[1] = fmaf(beta, add.y, x[1]);
-        x[2] = fmaf(beta, add.z, x[2]);
-        x[3] = fmaf(beta, add.w, x[3]);
+        add_c(beta, {add.x, add.y, add.z, add.w}, x);
       }
       activate(job_.p.activation, x);
       hopper::store(d_ + r * job_.p.d.row + col, make_float4(x[0], x[1], x[2], x[3]));

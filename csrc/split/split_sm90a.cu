@@ -151,12 +151,6 @@ void with_layouts(const Job& job, const Launch& launch) {
     job.b.along_k ? launch(kYes, kNo) : launch(kYes, kYes);
 }
 
-// Whether COUNT neighbours of D, and of C if it is read, can be written and read at once.
-template <int COUNT>
-bool in_groups(const Problem& p) {
-  return has_groups<COUNT>(p.d) && (p.beta == 0 || has_groups<COUNT>(p.c));
-}
-
 // A piece's problem with its buffers. The k of `p` is that of its slices, d and c are whole.
 Job make_job(const Shape& shape, const Problem& p, const SplitPlan& plan, char* workspace) {
   const Layout at = layout(shape, p, plan);
@@ -194,8 +188,8 @@ Job make_job(const Shape& shape, const Problem& p, const SplitPlan& plan, char* 
   }
   job.steps = static_cast<int>(std::max<int64_t>(1, ceil_div(q.k, kStep)));
   job.group = kGroup;
-  job.quads = in_groups<4>(q) && q.k_before == 0;
-  job.pairs = in_groups<2>(q);
+  job.quads = ends_in_groups<4>(q) && q.k_before == 0;
+  job.pairs = ends_in_groups<2>(q);
   job.scaled_only = q.activation == Activation::kNone && is_plain_alpha(q.alpha) && q.k_before == 0;
   job.tiles = static_cast<int>(q.batch * job.a.tiles * job.b.tiles);
   job.whole = job.tiles - plan.left;

@@ -1,6 +1,6 @@
 // The way of split_fp16x3_tall's sums to memory, through the guard.
 #pragma once
-#include "../epilogue/activation.h"
+#include "../epilogue/epilogue.cuh"
 #include "dot_product.cuh"
 #include "guard.cuh"
 #include "tall_line.cuh"
@@ -173,7 +173,7 @@ class TallEpilogue {
 #pragma unroll
       for (int i = 0; i < 8; ++i)
         if (inside(at, first, i)) {
-          const float c = from[i / 4 * job_.p.c.row + i % 4 * apart_ * job_.p.c.col], sum = fmaf(job_.p.beta, c, x[i]);
+          const float c = from[i / 4 * job_.p.c.row + i % 4 * apart_ * job_.p.c.col], sum = add_c(job_.p, x[i], &c);
           if (may_be_finite(sum, x[i], c)) failed |= 1u << i;
           x[i] = sum;
         }
