@@ -143,15 +143,15 @@ constexpr Models kFitted = {
     },
     // SplitFused
     {
-        1.742e-06,  // launch
-        1.149e-06,  // step
-        2.544e-06,  // tile
-        0.8194,  // half_step
-        0.9275,  // half_tile
-        1.294e-06,  // cluster
-        3.806e-06,  // sum
-        4.435,  // sum_moves
-        2.25,  // unaligned
+        1.68e-06,  // launch
+        1.167e-06,  // step
+        2.577e-06,  // tile
+        0.8285,  // half_step
+        0.9089,  // half_tile
+        1.453e-06,  // cluster
+        3.887e-06,  // sum
+        4.28,  // sum_moves
+        2.623,  // unaligned
         0.8,  // bandwidth
     },
     // SplitTall

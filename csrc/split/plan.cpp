@@ -28,15 +28,18 @@ int64_t tiles_of(const Shape& shape, const Problem& p) {
   return ceil_div(p.m, shape.tile_m) * ceil_div(p.n, shape.tile_n) * p.batch;
 }
 
-// How much longer a fused kernel takes for elements that are read one by one.
-double unaligned(const Problem& p) { return quads(p.a) && quads(p.b) ? 1 : models().split_fused.unaligned; }
+// How much longer a fused kernel takes for elements that are read one by one: the share of each operand, of both.
+double unaligned(const Problem& p, double of_a, double of_b) {
+  const auto factor = [](const ConstMatrix& x) { return quads(x) ? 1 : models().split_fused.unaligned; };
+  return (of_a * factor(p.a) + of_b * factor(p.b)) / (of_a + of_b);
+}
 
 // The time of a step of k of a tile.
 double step_seconds(const Shape& shape, const Problem& p) {
   const SplitModel& model = models().split;
   const SplitFusedModel& fused = models().split_fused;
   if (!shape.fused) return shape.products * model.step * (shape.half() ? model.half_step : 1);
-  return fused.step * unaligned(p) * (shape.half() ? fused.half_step : 1);
+  return fused.step * unaligned(p, shape.tile_m, shape.tile_n) * (shape.half() ? fused.half_step : 1);
 }
 
 // How many blocks share each of the tiles that are left over: fewer steps of k each, but more parts to add up. A part
@@ -102,7 +105,7 @@ double fused_seconds(const Shape& shape, const Problem& p, const Device& device,
   const SplitFusedModel& model = models().split_fused;
   const double tile = model.tile * (shape.half() ? model.half_tile : 1);
   const Product all = product(shape, p, device, plan, tile, plan.cluster > 1 ? model.cluster : 0);
-  const double read = operand_bytes(p) * unaligned(p) / (model.bandwidth * device.bandwidth_gbs * 1e9);
+  const double read = operand_bytes(p) * unaligned(p, p.m, p.n) / (model.bandwidth * device.bandwidth_gbs * 1e9);
   return model.launch + std::max(all.waves, read + all.stores) + all.last +
          (plan.slices > 1 ? model.sum + model.sum_moves * all.stores : 0);
 }
