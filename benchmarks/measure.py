@@ -110,8 +110,8 @@ def runnable(device: torch.device) -> list[torch_sgemm.Kernel]:
 
 
 def families(device: torch.device) -> list[str]:
-    """Families that take any product on ``device``, in table order, the reference left out."""
-    names = (row.family for row in runnable(device) if row.max_size is None)
+    """Families that take any float32 product on ``device``, in table order, but the reference."""
+    names = (row.family for row in runnable(device) if row.max_size is None and row.bits == 24)
     return [name for name in dict.fromkeys(names) if name not in ("", "reference")]
 
 

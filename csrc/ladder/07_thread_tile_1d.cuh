@@ -14,7 +14,7 @@ struct ThreadTile1d {
   static constexpr const char* kIdea = "a column of neighbouring elements per thread, short tiles along k";
   static constexpr const char* kSource = "ladder/07_thread_tile_1d.cuh";
   static constexpr int BM = BM_, BN = BN_, BK = BK_, TM = TM_, TN = 1;
-  static constexpr int kThreads = BM * BN / TM;
+  static constexpr int kThreads = BM * BN / TM, kBlocks = 1024 / kThreads;  // an SM: 64 registers per thread at most
   static constexpr Reads kReads = Reads::kAnyStrides;
   static_assert(BM % TM == 0, "the threads' elements fill the tile");
   static_assert(BM * BK == kThreads && BK * BN == kThreads, "each thread copies one element of A and one of B");
@@ -22,7 +22,7 @@ struct ThreadTile1d {
 };
 
 template <class T>
-__global__ void __launch_bounds__(T::kThreads) thread_tile_1d(Problem p) {
+__global__ void __launch_bounds__(T::kThreads, T::kBlocks) thread_tile_1d(Problem p) {
   __shared__ float as[T::BM][T::BK];  // (BM,BK)
   __shared__ float bs[T::BK][T::BN];  // (BK,BN)
   const Tile tile = block_tile(p.d, T::BM, T::BN);
