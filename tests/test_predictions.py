@@ -41,7 +41,7 @@ def predicted_to_measured(kernel: str) -> dict[str, list[tuple[float, str]]]:
 def test_pytorchs_kernel_is_hardly_ever_faster_than_predicted() -> None:
     ratios = sorted(predicted_to_measured("auto")["aten"])
     assert len(ratios) > 90
-    assert ratios[-1][0] < 1.35, ratios[-1]  # of nine tenths of what is predicted, see models.h
+    assert ratios[-1][0] < 1.3, ratios[-1]  # with the caution of models.h
     assert ratios[len(ratios) * 9 // 10][0] < 1.1, ratios[len(ratios) * 9 // 10 :]
     assert 0.75 < median(ratio for ratio, _ in ratios) < 1
 
@@ -67,5 +67,5 @@ def test_what_is_chosen_is_hardly_ever_slower_than_torch() -> None:
             ratios.append((speeds[chosen], row["label"]))
     ratios.sort()
     assert len(ratios) > 0.9 * len(problems) > 50
-    assert ratios[0][0] > 0.75, ratios[0]
+    assert ratios[0][0] > 0.8, ratios[0]
     assert ratios[len(ratios) // 20][0] > 0.98, ratios[: len(ratios) // 20]

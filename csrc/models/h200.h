@@ -13,7 +13,7 @@ namespace sgemm {
 constexpr Models kFitted = {
     // Choice
     {
-        0.9,  // caution
+        0.82,  // caution
         3e-06,  // launch
         0.88,  // reachable
         2,  // scattered
