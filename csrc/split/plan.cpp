@@ -64,14 +64,16 @@ double pass_seconds(const Shape& shape, const Problem& p, const SplitPlan& plan,
          (plan.packed_b ? 0 : split(p.b, p.n, runs_along_k(p.b.row, p.b.col)));
 }
 
-// Seconds of waves of tiles, of D's or its slices' way to memory, and of the last part of that, which no product hides.
+// Seconds of waves of tiles, of D's or its slices' way to memory, of the last part of that, which no product hides, and
+// of the slices' sum.
 struct Product {
-  double waves, stores, last;
+  double waves, stores, last, sum;
 };
 
 // `tile`: to begin and to end one; `adding`: the parts of a cluster.
-Product product(const Shape& shape, const Problem& p, const Device& device, const SplitPlan& plan, double tile,
-                double adding) {
+template <class Model>
+Product product(const Model& model, const Shape& shape, const Problem& p, const Device& device, const SplitPlan& plan,
+                double tile, double adding) {
   const int64_t tiles = tiles_of(shape, p) * plan.slices;
   const double step = step_seconds(shape, p);
   // The time of a wave of tiles, each shared by `blocks`.
@@ -85,26 +87,25 @@ Product product(const Shape& shape, const Problem& p, const Device& device, cons
   const double cut = p.n % kSectorFloats == 0 ? 1 : 2;          // sectors of rows that begin within one
   all.stores = result * (plan.slices > 1 ? plan.slices : cut);  // sums of slices lie without gaps
   all.last = std::min(all.stores, 4.0 * shape.tile_m * shape.tile_n * device.sms / bandwidth * cut);
+  if (plan.slices > 1) all.sum = model.sum + model.sum_moves * all.stores;
   return all;
 }
 
 double seconds(const Shape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
   const SplitModel& model = models().split;
   const double bandwidth = device.bandwidth_gbs * 1e9;
-  Product all = product(shape, p, device, plan, model.tile, (plan.cluster - 1) * model.cluster);
+  Product all = product(model, shape, p, device, plan, model.tile, (plan.cluster - 1) * model.cluster);
   // Those that a pass has just written are in the cache.
   if (plan.packed_b) all.waves = std::hypot(all.waves, planes(shape, plan, p.n) / (model.pass * bandwidth));
-  return model.launch + pass_seconds(shape, p, plan, bandwidth) + std::max(all.waves, all.stores) + all.last +
-         (plan.slices > 1 ? model.sum + model.sum_moves * all.stores : 0);
+  return model.launch + pass_seconds(shape, p, plan, bandwidth) + std::max(all.waves, all.stores) + all.last + all.sum;
 }
 
 double fused_seconds(const Shape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
   const SplitFusedModel& model = models().split_fused;
   const double tile = model.tile * (shape.half() ? model.half_tile : 1);
-  const Product all = product(shape, p, device, plan, tile, plan.cluster > 1 ? model.cluster : 0);
+  const Product all = product(model, shape, p, device, plan, tile, plan.cluster > 1 ? model.cluster : 0);
   const double read = operand_bytes(p) * unaligned(p) / (model.bandwidth * device.bandwidth_gbs * 1e9);
-  return model.launch + std::max(all.waves, read + all.stores) + all.last +
-         (plan.slices > 1 ? model.sum + model.sum_moves * all.stores : 0);
+  return model.launch + std::max(all.waves, read + all.stores) + all.last + all.sum;
 }
 
 // About half of a batch: whole groups, or part of one.
