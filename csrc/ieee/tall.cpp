@@ -11,7 +11,6 @@
 namespace sgemm::ieee {
 namespace {
 
-constexpr int kSectorFloats = 8;                                 // what memory is written in
 constexpr int kSharedBytes = 227 * 1024, kReservedBytes = 1024;  // of an SM, and more for each block
 
 struct Place {

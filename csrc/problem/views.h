@@ -138,6 +138,8 @@ inline Part part_of(const Problem& p, int64_t count, int64_t bytes) {
 inline constexpr int kReadAtOnce = 20, kSumGroups = 8;
 inline constexpr int sum_groups(int64_t slices) { return slices > kReadAtOnce ? kSumGroups : 1; }
 
+inline constexpr int kSectorFloats = 8;  // what memory is written in
+
 // The bytes of A and B that a product reads, and all that it reads and writes, at least.
 inline double operand_bytes(const Problem& p) {
   return 4 * (double(p.m) * p.k * matrices(p.a, p.batch) + double(p.k) * p.n * matrices(p.b, p.batch));

@@ -14,8 +14,7 @@
 namespace sgemm::split {
 namespace {
 
-constexpr int64_t kLeastPart = 2;     // steps of k
-constexpr int64_t kSectorFloats = 8;  // what memory is written in
+constexpr int64_t kLeastPart = 2;  // steps of k
 constexpr int64_t kShortestSlice = 256;
 constexpr int64_t kMoreSlices = 6;
 

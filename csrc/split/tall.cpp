@@ -13,8 +13,7 @@
 namespace sgemm::split {
 namespace {
 
-constexpr int kSmallBlock = 4;    // warps
-constexpr int kSectorFloats = 8;  // what memory is written in
+constexpr int kSmallBlock = 4;  // warps
 constexpr int64_t kFewPieces = 8;
 
 // How A's rows can be read, of a problem that is not swapped.
