@@ -7,7 +7,6 @@
 #include "../problem/buffers.h"
 #include "../gpu/clusters.h"
 #include "../table/fastest.h"
-#include "../problem/views.h"
 #include "../models/models.h"
 #include "split.h"
 
@@ -131,7 +130,7 @@ void visit_plans(const Shape& shape, const Problem& p, const Device& device, boo
     visit(plan);
   };
   const auto consider = [&](int64_t wanted) {
-    const int64_t slice = steps(ceil_div(p.k, wanted)) * kStep, slices = std::max<int64_t>(1, ceil_div(p.k, slice));
+    const int64_t slice = even_piece(p.k, wanted, kStep), slices = std::max<int64_t>(1, ceil_div(p.k, slice));
     for (int cluster = 1; cluster <= 4; cluster *= 2) {
       const bool fits = std::max<int64_t>(1, tiles * slices) <= clusters_at_once(device.sms, cluster);
       if (cluster > 1 && (!fits || steps(slice) < 2 * cluster)) continue;
@@ -206,7 +205,7 @@ void each_plan(const Shape& shape, const Problem& p, const Device& device, size_
 }
 
 PackedLayout packed_layout(const Shape& shape, int64_t k, int64_t n) {
-  const int64_t fewest = std::max<int64_t>(1, ceil_div(k, kMaxSlice)), slice = steps(ceil_div(k, fewest)) * kStep;
+  const int64_t fewest = std::max<int64_t>(1, ceil_div(k, kMaxSlice)), slice = even_piece(k, fewest, kStep);
   const int64_t slices = std::max<int64_t>(1, ceil_div(k, slice)), panels = slices * ceil_div(n, kTile);
   const size_t planes = panels * steps(slice) * shape.pairs * kPanelBytes;
   const size_t words = panels * kTile * sizeof(uint32_t);
@@ -242,8 +241,8 @@ size_t pieces_at(const Shape& shape, const Problem& p, const SplitPlan& plan) {
 }
 
 size_t workspace(const Shape& shape, const Problem& p, const SplitPlan& plan) {
-  if (plan.adds_up_in_d(p)) return piece_bytes(shape, p, plan);
-  return pieces_at(shape, p, plan) + 4 * plan.m * plan.n;
+  const Pieces cut = plan.pieces(p);
+  return cut.in_d ? piece_bytes(shape, p, plan) : pieces_at(shape, p, plan) + cut.sum_bytes();
 }
 
 size_t plane_bytes(int64_t k, int64_t n) { return packed_layout(SplitProduct<Fp16x3>::shape(0), k, n).total; }
