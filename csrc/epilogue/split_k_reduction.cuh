@@ -4,7 +4,7 @@
 #include "../gpu/dependent_launch.cuh"
 #include "in_order.cuh"
 #include "../gpu/launch_cluster.cuh"
-#include "../problem/views.h"
+#include "../problem/pieces.h"
 
 namespace sgemm {
 
@@ -112,23 +112,24 @@ inline void launch_sum(const float* partials, int64_t slices, bool exact, const 
          slices, groups, exact, p);
 }
 
-// For a part of a matrix at a time, calls `run` for slices of at most `depth` of k, to compute each into its D in
-// `sums`; then the part is their sum. `exact` as above.
+// Calls `run` for all pieces. Slices that are added up in the workspace come to lie in `sums`, one behind the other.
+// `exact` as above.
 template <class Run>
-void for_each_slice(const Problem& p, const Part& largest, int64_t depth, bool exact, float* sums,
-                    const Context& context, const Run& run) {
-  for_each_piece(p, {largest.m, largest.n, p.k, 1}, [&](const Problem& part) {
-    Problem whole = product_of_slices(part, sums);
+void for_each_piece(const Problem& p, const Pieces& cut, bool exact, void* sums, const Context& context,
+                    const Run& run) {
+  if (cut.in_d) return for_each_piece(p, cut, run);
+  for_each_piece(p, {cut.m, cut.n, p.k, 1}, [&](const Problem& part) {
+    Problem whole = product_of_slices(part, static_cast<float*>(sums));
     int64_t count = 0;
-    for_each_piece(whole, {part.m, part.n, depth, 1}, [&](Problem slice) {
+    for_each_piece(whole, {part.m, part.n, cut.slice, 1}, [&](Problem slice) {
       slice.beta = 0;
       slice.k_before = 0;
       slice.d = whole.d;
       whole.d.data += part.m * part.n;
-      run(slice);
+      for_each_piece(slice, cut, run);
       ++count;
     });
-    launch_sum(sums, count, exact, part, context);
+    launch_sum(static_cast<const float*>(sums), count, exact, part, context);
   });
 }
 

@@ -85,6 +85,18 @@ void launch_overlapping(void (*kernel)(Params...), int64_t blocks, dim3 threads,
 }
 #endif
 
+// Calls `run` with an index as a constant, one of COUNT from FIRST on; or with a flag.
+template <int COUNT, int FIRST = 0, class Run>
+void with_constant(int index, const Run& run) {
+  if constexpr (COUNT > 1)
+    if (index != FIRST) return with_constant<COUNT - 1, FIRST + 1>(index, run);
+  run(std::integral_constant<int, FIRST>());
+}
+template <class Run>
+void with_constant(bool flag, const Run& run) {
+  flag ? run(std::true_type()) : run(std::false_type());
+}
+
 // One block per tile of C.
 template <class... Params>
 void launch_tiles(void (*kernel)(Params...), int bm, int bn, dim3 threads, const Problem& p, const Context& context) {

@@ -6,7 +6,7 @@
 
 namespace sgemm {
 
-using cuda_backend::check, cuda_backend::launch;
+using cuda_backend::check, cuda_backend::launch, cuda_backend::with_constant;
 
 // Raises a kernel's limit of shared memory, once per device. `prepared` is the kernel's own.
 inline void allow_shared_bytes(const void* kernel, int bytes, std::atomic<uint64_t>& prepared) {
@@ -16,6 +16,15 @@ inline void allow_shared_bytes(const void* kernel, int bytes, std::atomic<uint64
   if (prepared.load(std::memory_order_relaxed) & bit) return;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "cudaFuncSetAttribute");
   prepared.fetch_or(bit, std::memory_order_relaxed);
+}
+
+// A kernel that overlaps the one in front, with `bytes` of shared memory; `most`: at any launch.
+template <auto KERNEL, class... Params>
+void launch_with_memory(int64_t blocks, int threads, int bytes, int most, int cluster, Stream stream,
+                        const Params&... params) {
+  static std::atomic<uint64_t> prepared{0};
+  allow_shared_bytes(reinterpret_cast<const void*>(KERNEL), most, prepared);
+  launch(KERNEL, blocks, threads, bytes, cluster, true, stream, params...);
 }
 
 }  // namespace sgemm

@@ -1,6 +1,6 @@
 // The row for large products by FFMA on Hopper: how they are cut up. Pure host code.
 #pragma once
-#include "../problem/views.h"
+#include "../problem/pieces.h"
 
 namespace sgemm::ieee {
 
@@ -48,20 +48,11 @@ LargeLayout large_layout(const Problem& p, const LargePlan& plan);
 // Pieces whose m, n and k a tensor map can count. Those of a longer k are slices, added up in the workspace in front of
 // all else. The plan is that of the last piece: of the only one, on today's GPUs. Others are planned as they come.
 inline constexpr int64_t kLargeExtent = int64_t{1} << 30;
-inline Problem large_pieces(const Problem& p) {
-  Problem largest = p;
-  largest.m = largest.n = largest.k = kLargeExtent;
-  if (p.k <= kLargeExtent) return largest;
-  const Part part = part_of(p, ceil_div(p.k, kLargeExtent), int64_t{32} << 20);
-  largest.m = part.m;
-  largest.n = part.n;
-  largest.batch = 1;
-  return largest;
+inline Pieces large_pieces(const Problem& p) {
+  Pieces cut = pieces_of_k(p, kLargeExtent, kLargeExtent, int64_t{32} << 20);
+  if (cut.in_d) cut.m = cut.n = kLargeExtent;
+  return cut;
 }
-inline size_t large_slices_bytes(const Problem& p) {
-  if (p.k <= kLargeExtent) return 0;
-  const Problem largest = large_pieces(p);
-  return ceil_div(4 * ceil_div(p.k, kLargeExtent) * largest.m * largest.n, 256) * 256;
-}
+inline size_t large_slices_bytes(const Problem& p) { return ceil_div(large_pieces(p).sum_bytes(), 256) * 256; }
 
 }  // namespace sgemm::ieee

@@ -4,7 +4,6 @@
 #include "../gpu/launch_cluster.cuh"
 #include "../gpu/pack.cuh"
 #include "../epilogue/split_k_reduction.cuh"
-#include "../problem/views.h"
 #include "large.cuh"
 
 namespace sgemm::ieee {
@@ -46,20 +45,19 @@ void launch_piece(const Problem& problem, const LargePlan& plan, const Context& 
     maps.a = hopper::tensor_map(transposed(p.a), job.count_a, Shape::kRows, Large::BK);
     maps.b = hopper::tensor_map(p.b, job.count_b, Shape::kCols, Large::BK);
   }
-  static std::atomic<uint64_t> prepared{0};
-  allow_shared_bytes(reinterpret_cast<const void*>(KERNEL), Shape::kRingBytes, prepared);
-  launch(KERNEL, plan.blocks, Large::kBlockThreads, Shape::kRingBytes, plan.cluster, true, context.stream, job, maps);
+  launch_with_memory<KERNEL>(plan.blocks, Large::kBlockThreads, Shape::kRingBytes, Shape::kRingBytes, plan.cluster,
+                             context.stream, job, maps);
   if (plan.slices > 1) launch_sum(partials, plan.slices, false, whole, context);
 }
 
 }  // namespace
 
 void Large::launch(const Problem& p, const Plan& planned, const Context& context) {
-  const Problem largest = large_pieces(p);
-  const bool one_piece = p.m <= largest.m && p.n <= largest.n && p.k <= kLargeExtent && p.batch <= largest.batch;
+  const Pieces cut = large_pieces(p);
+  const bool one_piece = cut.in_d && p.m <= cut.m && p.n <= cut.n;
   Context behind = context;
   behind.workspace = static_cast<char*>(context.workspace) + large_slices_bytes(p);
-  const auto run = [&](const Problem& piece) {
+  for_each_piece(p, cut, false, context.workspace, context, [&](const Problem& piece) {
     const LargePlan plan = one_piece ? planned.own<LargePlan>() : large_plan(piece, *context.device);
     const auto launch = plan.cluster == 0   ? launch_piece<LargeShape<1>, large>
                         : plan.cluster == 1 ? launch_piece<LargeShape<2>, large_in_clusters<1>>
@@ -67,9 +65,7 @@ void Large::launch(const Problem& p, const Plan& planned, const Context& context
                         : plan.cluster == 3 ? launch_piece<LargeShape<2>, large_in_clusters<3>>
                                             : launch_piece<LargeShape<2>, large_in_clusters<4>>;
     launch(piece, plan, behind);
-  };
-  if (p.k <= kLargeExtent) return for_each_piece(p, largest, run);
-  for_each_slice(p, {largest.m, largest.n}, kLargeExtent, false, static_cast<float*>(context.workspace), context, run);
+  });
 }
 
 }  // namespace sgemm::ieee

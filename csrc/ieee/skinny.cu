@@ -3,7 +3,6 @@
 
 #include "../gpu/launch_cluster.cuh"
 #include "../epilogue/split_k_reduction.cuh"
-#include "../problem/views.h"
 
 namespace sgemm::ieee {
 namespace {
@@ -34,22 +33,9 @@ void Skinny::launch(const Problem& problem, const Plan& planned, const Context& 
   job.tiles_n = static_cast<int>(ceil_div(p.n, plan.width));
   job.vector = plan.slice % 4 == 0 && has_aligned_rows<4>(plan.along_k ? p.a : transposed(p.a));
   job.b_vector = plan.slice % 4 == 0 && has_aligned_rows<4>(transposed(p.b));
-  switch (plan.width) {
-    case 1:
-      launch_width<1>(job, plan, context.stream);
-      break;
-    case 2:
-      launch_width<2>(job, plan, context.stream);
-      break;
-    case 4:
-      launch_width<4>(job, plan, context.stream);
-      break;
-    case 8:
-      launch_width<8>(job, plan, context.stream);
-      break;
-    default:
-      launch_width<16>(job, plan, context.stream);
-  }
+  int log_width = 0;
+  while (1 << log_width < plan.width) ++log_width;
+  with_constant<5>(log_width, [&](auto log) { launch_width<(1 << log)>(job, plan, context.stream); });
   if (plan.slices > 1) launch_sum(partials, plan.slices, false, p, context);
 }
 

@@ -3,7 +3,6 @@
 
 #include "../gpu/launch_cluster.cuh"
 #include "../epilogue/split_k_reduction.cuh"
-#include "../problem/views.h"
 
 namespace sgemm::ieee {
 namespace {
@@ -16,17 +15,6 @@ constexpr int64_t kManyBlocks = 32;
 // by element goes there anyway.
 bool is_shared(const SmallRead& read, int64_t rows, int64_t blocks) {
   return read.vector && blocks >= kManyBlocks && (read.along_k ? rows > 2 : rows < 16);
-}
-
-template <int TILE, bool A_ALONG_K, bool B_ALONG_K>
-void launch_tiles(const SmallJob& job, int cluster, Stream stream) {
-  static std::atomic<uint64_t> prepared[2] = {};
-  const bool shared = job.a_shared || job.b_shared;
-  const auto kernel = shared ? small<TILE, A_ALONG_K, B_ALONG_K, true> : small<TILE, A_ALONG_K, B_ALONG_K, false>;
-  constexpr int kBytes = SmallRing<TILE, A_ALONG_K, B_ALONG_K>::kBytes;
-  allow_shared_bytes(reinterpret_cast<const void*>(kernel), kBytes, prepared[shared]);
-  const int64_t tiles = int64_t{job.tiles_m} * job.tiles_n * job.p.batch;
-  launch(kernel, tiles * cluster, Small::kThreads, kBytes, cluster, true, stream, job);
 }
 
 template <int TILE>
@@ -48,12 +36,16 @@ void launch_tile(const Problem& p, const SmallPlan& plan, const Context& context
     job.p = product_of_slices(p, partials);
     job.p.batch = plan.slices;
   }
-  if (a.along_k)
-    b.along_k ? launch_tiles<TILE, true, true>(job, plan.cluster, context.stream)
-              : launch_tiles<TILE, true, false>(job, plan.cluster, context.stream);
-  else
-    b.along_k ? launch_tiles<TILE, false, true>(job, plan.cluster, context.stream)
-              : launch_tiles<TILE, false, false>(job, plan.cluster, context.stream);
+  const int64_t blocks = tiles_m * tiles_n * job.p.batch * plan.cluster;
+  with_constant(a.along_k, [&](auto a_along_k) {
+    with_constant(b.along_k, [&](auto b_along_k) {
+      with_constant(job.a_shared || job.b_shared, [&](auto shared) {
+        constexpr int kBytes = SmallRing<TILE, a_along_k, b_along_k>::kBytes;
+        launch_with_memory<small<TILE, a_along_k, b_along_k, shared>>(blocks, Small::kThreads, kBytes, kBytes,
+                                                                      plan.cluster, context.stream, job);
+      });
+    });
+  });
   if (job.sliced) launch_sum(partials, plan.slices, false, p, context);
 }
 
@@ -62,14 +54,7 @@ void launch_tile(const Problem& p, const SmallPlan& plan, const Context& context
 void Small::launch(const Problem& problem, const Plan& planned, const Context& context) {
   const auto plan = planned.own<SmallPlan>();
   const Problem p = plan.swapped ? transposed(problem) : problem;
-  switch (plan.tile) {
-    case 0:
-      return launch_tile<0>(p, plan, context);
-    case 1:
-      return launch_tile<1>(p, plan, context);
-    default:
-      return launch_tile<2>(p, plan, context);
-  }
+  with_constant<kSmallCount>(plan.tile, [&](auto tile) { launch_tile<tile>(p, plan, context); });
 }
 
 }  // namespace sgemm::ieee

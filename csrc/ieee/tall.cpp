@@ -1,17 +1,15 @@
 #include "tall.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "../table/fastest.h"
-#include "../problem/views.h"
 #include "../models/models.h"
 #include "bound.h"
 
 namespace sgemm::ieee {
 namespace {
 
-constexpr int kSectorFloats = 8;                                 // what memory is written in
+constexpr int64_t kSumBytes = int64_t{32} << 20;                 // of the workspace: they stay in the L2 cache
 constexpr int kSharedBytes = 227 * 1024, kReservedBytes = 1024;  // of an SM, and more for each block
 
 struct Place {
@@ -48,6 +46,50 @@ double seconds(int index, const Problem& p, const Place& place, const Device& de
          compute * kH200.clock_ghz / device.clock_ghz;
 }
 
+// The longest piece of k.
+int64_t piece_of(int64_t k) {
+  const int64_t most = k <= 2 * Tall::kMostK ? Tall::kMostK : Tall::kPieceK;
+  return even_piece(k, std::max<int64_t>(1, ceil_div(k, most)), Tall::BK);
+}
+
+Pieces pieces_of(const Problem& p) {
+  const int64_t depth = piece_of(p.k);
+  return pieces_of_k(p, depth, std::max(p.k, depth), kSumBytes);
+}
+
+// A piece in one of the tiles.
+TallPiece in_tile(int tile, const Problem& problem, const Device& device) {
+  const bool swapped = problem.m < problem.n;
+  const Problem p = swapped ? transposed(problem) : problem;
+  Place place = {};
+  place.along_k = runs_along_k(p.a.col, p.a.row);
+  place.vector = has_aligned_rows<4>(place.along_k ? p.a : transposed(p.a));
+  const int64_t most = std::max<int64_t>(1, ceil_div(ceil_div(p.m, TallTile::rows()), Tall::kWarps));
+  const int bytes = tall_bytes(tile, place.along_k, p.k) + kReservedBytes;
+  const int64_t resident = std::min(kTallTiles[tile].blocks, kSharedBytes / bytes);
+  const int64_t panels = std::max<int64_t>(1, ceil_div(p.n, kTallTiles[tile].cols()) * p.batch);
+  place.groups = std::clamp<int64_t>(device.sms * resident / panels, 1, most);
+  place.blocks = ceil_div(panels * place.groups, device.sms);
+  place.waves = ceil_div(place.blocks, resident);
+  return {tile, swapped, place.groups, seconds(tile, p, place, device)};
+}
+
+// The plan whose pieces `find` has planned.
+template <class Find>
+Plan planned(const Problem& p, const Find& find) {
+  const Pieces cut = pieces_of(p);
+  const int64_t of_k = cut.of_k(p);
+  const Problem first = cut.first(p);
+  const TallPiece piece = find(first);
+  const TallPiece judged = of_k == 1 && is_typical(p) ? piece : find(typical(first, of_k > 1));
+  double seconds = judged.seconds * static_cast<double>(of_k);
+  if (!cut.in_d) {
+    const int64_t parts = p.batch * ceil_div(p.m, cut.m) * ceil_div(p.n, cut.n);
+    seconds = (seconds + models().tall.sum) * static_cast<double>(parts);
+  }
+  return {seconds, cut.sum_bytes(), TallPlan{cut, piece}};
+}
+
 }  // namespace
 
 TallStores tall_stores(int tile, const Problem& p) {
@@ -64,92 +106,23 @@ int tall_bytes(int tile, bool a_along_k, int64_t k) {
   return static_cast<int>((b + Tall::kWarps * (ring + staged)) * sizeof(float));
 }
 
-int64_t tall_piece(int64_t k) {
-  const int64_t pieces = std::max<int64_t>(1, ceil_div(k, k <= 2 * Tall::kMostK ? Tall::kMostK : Tall::kPieceK));
-  return std::max<int64_t>(1, ceil_div(ceil_div(k, pieces), Tall::BK)) * Tall::BK;
-}
-
-namespace {
-
-// Of a piece, in every tile.
-template <class Visit>
-void visit_tiles(const Problem& problem, const Device& device, const Visit& visit) {
-  const bool swapped = problem.m < problem.n;
-  const Problem p = swapped ? transposed(problem) : problem;
-  Place place = {};
-  place.along_k = runs_along_k(p.a.col, p.a.row);
-  place.vector = has_aligned_rows<4>(place.along_k ? p.a : transposed(p.a));
-  const int64_t most = std::max<int64_t>(1, ceil_div(ceil_div(p.m, TallTile::rows()), Tall::kWarps));
-  for (int tile = 0; tile < kTallCount; ++tile) {
-    const int bytes = tall_bytes(tile, place.along_k, p.k) + kReservedBytes;
-    const int64_t resident = std::min(kTallTiles[tile].blocks, kSharedBytes / bytes);
-    const int64_t panels = std::max<int64_t>(1, ceil_div(p.n, kTallTiles[tile].cols()) * p.batch);
-    place.groups = std::clamp<int64_t>(device.sms * resident / panels, 1, most);
-    place.blocks = ceil_div(panels * place.groups, device.sms);
-    place.waves = ceil_div(place.blocks, resident);
-    visit(TallPlan{tile, swapped, place.groups, seconds(tile, p, place, device)});
-  }
-}
-
-TallPlan fastest_plan(const Problem& p, const Device& device) {
-  return fastest<TallPlan>([&](const auto& visit) { visit_tiles(p, device, visit); });
-}
-
-// A piece of k, of the part of D that is computed at once; how many there are; and what the others take.
-struct Pieces {
-  Problem piece, typical;  // and what choices see: D is a new tensor, and pieces add to it
-  int64_t count, parts;
-  double sum_seconds;
-  size_t workspace;
-
-  double seconds(double of_piece) const {
-    return (of_piece * static_cast<double>(count) + sum_seconds) * static_cast<double>(parts);
-  }
-};
-
-Pieces pieces_of(const Problem& p) {
-  const int64_t most = tall_piece(p.k);
-  Pieces all = {p, {}, std::max<int64_t>(1, ceil_div(p.k, most)), 1, 0, 0};
-  all.piece.k = all.piece.a.cols = all.piece.b.rows = std::min(p.k, most);
-  all.typical = all.piece;
-  all.typical.d = {nullptr, p.m, p.n, p.n, 1, p.m * p.n};
-  if (all.count > 1) all.typical.beta = 1;
-  if (all.count == 1 || adds_up_in_d(p)) return all;
-  const Part part = tall_part(p);  // of one matrix after the other
-  all.piece.m = part.m;
-  all.piece.n = part.n;
-  all.piece.batch = 1;
-  all.piece.d = {nullptr, part.m, part.n, part.n, 1, 0};  // in the workspace
-  all.typical = all.piece;
-  all.typical.beta = 1;
-  all.parts = p.batch * ceil_div(p.m, part.m) * ceil_div(p.n, part.n);
-  all.sum_seconds = models().tall.sum;
-  all.workspace = 4 * static_cast<size_t>(part.m * part.n);
-  return all;
-}
-
-}  // namespace
-
 // A piece is one chain of FMAs; then the pieces are added one by one, in D or in the workspace.
 double Tall::error_bound(int64_t k) {
-  const int64_t piece = tall_piece(k);
+  const int64_t piece = piece_of(k);
   return k <= piece ? static_cast<double>(k) : ieee::error_bound(k, piece + ceil_div(k, piece) - 1);
 }
 
 Plan Tall::plan(const Problem& p, const Device& device) {
-  const Pieces all = pieces_of(p);
-  const TallPlan plan = fastest_plan(all.piece, device);
-  return {all.seconds(fastest_plan(all.typical, device).seconds), all.workspace, plan};
+  return planned(p, [&](const Problem& piece) {
+    return fastest<TallPiece>([&](const auto& visit) {
+      for (int tile = 0; tile < kTallCount; ++tile) visit(in_tile(tile, piece, device));
+    });
+  });
 }
 
 void Tall::each_plan(const Problem& p, const Device& device, const PlanVisitor& visit) {
-  const Pieces all = pieces_of(p);
-  std::vector<TallPlan> typical;
-  visit_tiles(all.typical, device, [&](const TallPlan& plan) { typical.push_back(plan); });
-  size_t i = 0;
-  visit_tiles(all.piece, device, [&](const TallPlan& plan) {
-    visit({all.seconds(typical[i++].seconds), all.workspace, plan});
-  });
+  for (int tile = 0; tile < kTallCount; ++tile)
+    visit(planned(p, [&](const Problem& piece) { return in_tile(tile, piece, device); }));
 }
 
 }  // namespace sgemm::ieee

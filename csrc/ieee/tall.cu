@@ -3,20 +3,9 @@
 
 #include "../gpu/launch_cluster.cuh"
 #include "../epilogue/split_k_reduction.cuh"
-#include "../problem/views.h"
 
 namespace sgemm::ieee {
 namespace {
-
-template <int TILE, bool A_ALONG_K>
-void launch_tiles(const TallJob& job, Stream stream) {
-  static std::atomic<uint64_t> prepared[2] = {};
-  const bool added = job.p.k_before > 0;
-  const auto kernel = added ? tall<TILE, A_ALONG_K, true> : tall<TILE, A_ALONG_K, false>;
-  allow_shared_bytes(reinterpret_cast<const void*>(kernel), tall_bytes(TILE, A_ALONG_K, Tall::kMostK), prepared[added]);
-  const int64_t blocks = int64_t{job.groups} * job.tiles_n * job.p.batch;
-  launch(kernel, blocks, Tall::kThreads, tall_bytes(TILE, A_ALONG_K, job.p.k), 0, true, stream, job);
-}
 
 template <int TILE>
 void launch_tile(const Problem& p, int64_t groups, Stream stream) {
@@ -30,33 +19,24 @@ void launch_tile(const Problem& p, int64_t groups, Stream stream) {
                  has_aligned_rows<4>(along_k ? p.a : transposed(p.a)),
                  has_aligned_rows<4>(p.b),
                  tall_stores(TILE, p)};
-  along_k ? launch_tiles<TILE, true>(job, stream) : launch_tiles<TILE, false>(job, stream);
-}
-
-void launch_piece(const Problem& problem, const TallPlan& plan, const Context& context) {
-  const Problem p = plan.swapped ? transposed(problem) : problem;
-  switch (plan.tile) {
-    case 0:
-      return launch_tile<0>(p, plan.groups, context.stream);
-    case 1:
-      return launch_tile<1>(p, plan.groups, context.stream);
-    case 2:
-      return launch_tile<2>(p, plan.groups, context.stream);
-    default:
-      return launch_tile<3>(p, plan.groups, context.stream);
-  }
+  const int64_t blocks = int64_t{job.groups} * job.tiles_n * p.batch;
+  with_constant(along_k, [&](auto a_along_k) {
+    with_constant(p.k_before > 0, [&](auto added) {
+      launch_with_memory<tall<TILE, a_along_k, added>>(blocks, Tall::kThreads, tall_bytes(TILE, a_along_k, p.k),
+                                                       tall_bytes(TILE, a_along_k, Tall::kMostK), 0, stream, job);
+    });
+  });
 }
 
 }  // namespace
 
-void Tall::launch(const Problem& p, const Plan& plan, const Context& context) {
-  const int64_t most = tall_piece(p.k);
-  const auto run = [&](const Problem& slice) {
-    for_each_piece(slice, {slice.m, slice.n, most, slice.batch},
-                   [&](const Problem& piece) { launch_piece(piece, plan.own<TallPlan>(), context); });
-  };
-  if (p.k <= most || adds_up_in_d(p)) return run(p);
-  for_each_slice(p, tall_part(p), p.k, false, static_cast<float*>(context.workspace), context, run);
+void Tall::launch(const Problem& p, const Plan& planned, const Context& context) {
+  const auto plan = planned.own<TallPlan>();
+  for_each_piece(p, plan.pieces, false, context.workspace, context, [&](const Problem& piece) {
+    const Problem q = plan.piece.swapped ? transposed(piece) : piece;
+    with_constant<kTallCount>(plan.piece.tile,
+                              [&](auto tile) { launch_tile<tile>(q, plan.piece.groups, context.stream); });
+  });
 }
 
 }  // namespace sgemm::ieee

@@ -1,6 +1,6 @@
 // The row for products with many rows, of few columns and a short k: how they are cut up. Pure host code.
 #pragma once
-#include "../problem/views.h"
+#include "../problem/pieces.h"
 
 namespace sgemm::ieee {
 
@@ -37,17 +37,16 @@ struct Tall {
   static void launch(const Problem& p, const Plan& plan, const Context& context);  // only where SGEMM_CUDA is defined
 };
 
-int64_t tall_piece(int64_t k);  // of k, in whole steps: all pieces are as long, but for the last
-
-// The part of D for which pieces of k are added up in the workspace, where D can't: as many bytes stay in the L2 cache.
-inline Part tall_part(const Problem& p) { return part_of(p, 1, int64_t{32} << 20); }
-
-// How each piece of k is cut up.
-struct TallPlan {
+// How a piece is cut up: all of them alike.
+struct TallPiece {
   int tile;        // of kTallTiles
   bool swapped;    // the transposed product, D^T = B^T A^T
   int64_t groups;  // blocks that share the rows of one panel of B
   double seconds;  // predicted
+};
+struct TallPlan {
+  Pieces pieces;
+  TallPiece piece;
 };
 
 // How a warp stores its tile: one by one; rows or columns of neighbours, one by one; as many at once as a thread has

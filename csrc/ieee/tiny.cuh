@@ -244,18 +244,8 @@ inline void Tiny::launch(const Problem& problem, const Plan& plan, const Context
   // Columns of D that are neighbours in memory become rows, which are stored four elements at a time.
   const Problem p = problem.d.col != 1 && problem.d.row == 1 ? transposed(problem) : problem;
   const TinyJob job = {p, ieee::tiny_read(p.a), ieee::tiny_read(p.b), has_quads(p.c), has_quads(p.d)};
-  switch (plan.own<ieee::TinyPlan>().index) {
-    case 0:
-      return launch_tiny<0>(job, context);
-    case 1:
-      return launch_tiny<1>(job, context);
-    case 2:
-      return launch_tiny<2>(job, context);
-    case 3:
-      return launch_tiny<3>(job, context);
-    default:
-      return launch_tiny<4>(job, context);
-  }
+  with_constant<ieee::kTinyCount>(plan.own<ieee::TinyPlan>().index,
+                                  [&](auto index) { launch_tiny<index>(job, context); });
 }
 
 }  // namespace sgemm::SGEMM_BACKEND

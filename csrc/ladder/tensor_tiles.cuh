@@ -7,6 +7,7 @@
 #include "../gpu/rasterization.cuh"
 #include "../gpu/stream_k.cuh"
 #include "../gpu/tensor_map.cuh"
+#include "../problem/pieces.h"
 
 namespace sgemm::cuda_backend {
 
@@ -58,9 +59,7 @@ OperandMaps operand_maps(const Problem& p) {
 template <class Run>
 void for_each_mapped(const Problem& p, const Run& run) {
   constexpr int64_t kExtent = int64_t{1} << 30;
-  Problem largest = p;
-  largest.m = largest.n = largest.k = kExtent;
-  for_each_piece(p, largest, run);
+  for_each_piece(p, Pieces{kExtent, kExtent, kExtent, p.batch}, run);
 }
 
 // What persistent blocks share.

@@ -1,4 +1,4 @@
-// Host code for views of matrices: predicates, slices and pieces, and the bytes that a product moves.
+// Host code for views of matrices: predicates, blocks, and the bytes that a product moves.
 #pragma once
 #include <algorithm>
 
@@ -84,59 +84,12 @@ MatrixView<T> block(const MatrixView<T>& x, int64_t batch, int64_t i, int64_t j,
   return {x.data + x.batch.offset(batch) + i * x.row + j * x.col, rows, cols, x.row, x.col, x.batch};
 }
 
-// Whether pieces of k may be added up in D: only where it is nothing but their sum. Times alpha, or beside a larger C,
-// each would be rounded as the result is.
-inline bool adds_up_in_d(const Problem& p) { return p.alpha == 1 && p.beta == 0; }
-
-// Calls `run` for pieces of at most `largest`'s m, n, k and batch, one after the other: those of k are added up in D.
-// None begins within a group of the batch and ends in another.
-template <class Run>
-void for_each_piece(const Problem& p, const Problem& largest, const Run& run) {
-  const int64_t depth = p.k > 0 ? p.k : 1;
-  const int64_t group = std::max({p.a.batch.group, p.b.batch.group, p.c.batch.group, p.d.batch.group});
-  int64_t count = 0;
-  for (int64_t z = 0; z < p.batch; z += count) {
-    count = std::min(largest.batch, p.batch - z);
-    if (group && count < group) count = std::min(count, group - z % group);
-    for (int64_t i = 0; i < p.m; i += largest.m)
-      for (int64_t j = 0; j < p.n; j += largest.n)
-        for (int64_t q = 0; q < depth; q += largest.k) {
-          Problem piece = p;
-          piece.m = std::min(largest.m, p.m - i);
-          piece.n = std::min(largest.n, p.n - j);
-          piece.k = std::min(largest.k, p.k - q);
-          piece.batch = count;
-          piece.a = block(p.a, z, i, q, piece.m, piece.k);
-          piece.b = block(p.b, z, q, j, piece.k, piece.n);
-          piece.c = block(p.c, z, i, j, piece.m, piece.n);
-          piece.d = block(p.d, z, i, j, piece.m, piece.n);
-          if (q > 0) {
-            piece.beta = 1;
-            piece.c = {piece.d.data, piece.m, piece.n, p.d.row, p.d.col, p.d.batch};
-            if (adds_up_in_d(p)) piece.k_before = q;
-          }
-          if (q + piece.k < p.k) piece.activation = Activation::kNone;  // of the last piece
-          run(piece);
-        }
-  }
-}
-
-// The largest part of a matrix of m x n, with all of its columns if that can be, whose `count` copies fit into `bytes`.
-struct Part {
-  int64_t m, n;
-};
-inline Part part_of(const Problem& p, int64_t count, int64_t bytes) {
-  const int64_t elements = std::max<int64_t>(1, bytes / 4 / count);
-  Part part;
-  part.m = std::clamp<int64_t>(elements / std::max<int64_t>(1, p.n), 1, std::max<int64_t>(1, p.m));
-  part.n = std::clamp<int64_t>(elements / part.m, 1, std::max<int64_t>(1, p.n));
-  return part;
-}
-
 // How slices of k are added up: so many are read at once, for one after the other each would wait for memory. More of
 // them are added up in groups first.
 inline constexpr int kReadAtOnce = 20, kSumGroups = 8;
 inline constexpr int sum_groups(int64_t slices) { return slices > kReadAtOnce ? kSumGroups : 1; }
+
+inline constexpr int kSectorFloats = 8;  // what memory is written in
 
 // The bytes of A and B that a product reads, and all that it reads and writes, at least.
 inline double operand_bytes(const Problem& p) {

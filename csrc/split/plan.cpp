@@ -7,15 +7,13 @@
 #include "../problem/buffers.h"
 #include "../gpu/clusters.h"
 #include "../table/fastest.h"
-#include "../problem/views.h"
 #include "../models/models.h"
 #include "split.h"
 
 namespace sgemm::split {
 namespace {
 
-constexpr int64_t kLeastPart = 2;     // steps of k
-constexpr int64_t kSectorFloats = 8;  // what memory is written in
+constexpr int64_t kLeastPart = 2;  // steps of k
 constexpr int64_t kShortestSlice = 256;
 constexpr int64_t kMoreSlices = 6;
 
@@ -67,14 +65,16 @@ double pass_seconds(const Shape& shape, const Problem& p, const SplitPlan& plan,
          (plan.packed_b ? 0 : split(p.b, p.n, runs_along_k(p.b.row, p.b.col)));
 }
 
-// Seconds of waves of tiles, of D's or its slices' way to memory, and of the last part of that, which no product hides.
+// Seconds of waves of tiles, of D's or its slices' way to memory, of the last part of that, which no product hides, and
+// of the slices' sum.
 struct Product {
-  double waves, stores, last;
+  double waves, stores, last, sum;
 };
 
 // `tile`: to begin and to end one; `adding`: the parts of a cluster.
-Product product(const Shape& shape, const Problem& p, const Device& device, const SplitPlan& plan, double tile,
-                double adding) {
+template <class Model>
+Product product(const Model& model, const Shape& shape, const Problem& p, const Device& device, const SplitPlan& plan,
+                double tile, double adding) {
   const int64_t tiles = tiles_of(shape, p) * plan.slices;
   const double step = step_seconds(shape, p);
   // The time of a wave of tiles, each shared by `blocks`.
@@ -88,26 +88,25 @@ Product product(const Shape& shape, const Problem& p, const Device& device, cons
   const double cut = p.n % kSectorFloats == 0 ? 1 : 2;          // sectors of rows that begin within one
   all.stores = result * (plan.slices > 1 ? plan.slices : cut);  // sums of slices lie without gaps
   all.last = std::min(all.stores, 4.0 * shape.tile_m * shape.tile_n * device.sms / bandwidth * cut);
+  if (plan.slices > 1) all.sum = model.sum + model.sum_moves * all.stores;
   return all;
 }
 
 double seconds(const Shape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
   const SplitModel& model = models().split;
   const double bandwidth = device.bandwidth_gbs * 1e9;
-  Product all = product(shape, p, device, plan, model.tile, (plan.cluster - 1) * model.cluster);
+  Product all = product(model, shape, p, device, plan, model.tile, (plan.cluster - 1) * model.cluster);
   // Those that a pass has just written are in the cache.
   if (plan.packed_b) all.waves = std::hypot(all.waves, planes(shape, plan, p.n) / (model.pass * bandwidth));
-  return model.launch + pass_seconds(shape, p, plan, bandwidth) + std::max(all.waves, all.stores) + all.last +
-         (plan.slices > 1 ? model.sum + model.sum_moves * all.stores : 0);
+  return model.launch + pass_seconds(shape, p, plan, bandwidth) + std::max(all.waves, all.stores) + all.last + all.sum;
 }
 
 double fused_seconds(const Shape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
   const SplitFusedModel& model = models().split_fused;
   const double tile = model.tile * (shape.half() ? model.half_tile : 1);
-  const Product all = product(shape, p, device, plan, tile, plan.cluster > 1 ? model.cluster : 0);
+  const Product all = product(model, shape, p, device, plan, tile, plan.cluster > 1 ? model.cluster : 0);
   const double read = operand_bytes(p) * unaligned(p, p.m, p.n) / (model.bandwidth * device.bandwidth_gbs * 1e9);
-  return model.launch + std::max(all.waves, read + all.stores) + all.last +
-         (plan.slices > 1 ? model.sum + model.sum_moves * all.stores : 0);
+  return model.launch + std::max(all.waves, read + all.stores) + all.last + all.sum;
 }
 
 // About half of a batch: whole groups, or part of one.
@@ -134,7 +133,7 @@ void visit_plans(const Shape& shape, const Problem& p, const Device& device, boo
     visit(plan);
   };
   const auto consider = [&](int64_t wanted) {
-    const int64_t slice = steps(ceil_div(p.k, wanted)) * kStep, slices = std::max<int64_t>(1, ceil_div(p.k, slice));
+    const int64_t slice = even_piece(p.k, wanted, kStep), slices = std::max<int64_t>(1, ceil_div(p.k, slice));
     for (int cluster = 1; cluster <= 4; cluster *= 2) {
       const bool fits = std::max<int64_t>(1, tiles * slices) <= clusters_at_once(device.sms, cluster);
       if (cluster > 1 && (!fits || steps(slice) < 2 * cluster)) continue;
@@ -209,7 +208,7 @@ void each_plan(const Shape& shape, const Problem& p, const Device& device, size_
 }
 
 PackedLayout packed_layout(const Shape& shape, int64_t k, int64_t n) {
-  const int64_t fewest = std::max<int64_t>(1, ceil_div(k, kMaxSlice)), slice = steps(ceil_div(k, fewest)) * kStep;
+  const int64_t fewest = std::max<int64_t>(1, ceil_div(k, kMaxSlice)), slice = even_piece(k, fewest, kStep);
   const int64_t slices = std::max<int64_t>(1, ceil_div(k, slice)), panels = slices * ceil_div(n, kTile);
   const size_t planes = panels * steps(slice) * shape.pairs * kPanelBytes;
   const size_t words = panels * kTile * sizeof(uint32_t);
@@ -245,8 +244,8 @@ size_t pieces_at(const Shape& shape, const Problem& p, const SplitPlan& plan) {
 }
 
 size_t workspace(const Shape& shape, const Problem& p, const SplitPlan& plan) {
-  if (plan.adds_up_in_d(p)) return piece_bytes(shape, p, plan);
-  return pieces_at(shape, p, plan) + 4 * plan.m * plan.n;
+  const Pieces cut = plan.pieces(p);
+  return cut.in_d ? piece_bytes(shape, p, plan) : pieces_at(shape, p, plan) + cut.sum_bytes();
 }
 
 size_t plane_bytes(int64_t k, int64_t n) { return packed_layout(SplitProduct<Fp16x3>::shape(0), k, n).total; }

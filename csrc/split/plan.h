@@ -2,7 +2,7 @@
 #pragma once
 #include <functional>
 
-#include "../problem/views.h"
+#include "../problem/pieces.h"
 
 namespace sgemm::split {
 
@@ -47,8 +47,7 @@ struct SplitPlan {
   int left = 0, parts = 1;
 
   int64_t k() const { return slice * slices; }  // of a piece
-  // Whether pieces of k, if there are several, are added up in D; else in the workspace, for D's part of a piece.
-  bool adds_up_in_d(const Problem& p) const { return k() >= p.k || sgemm::adds_up_in_d(p); }
+  Pieces pieces(const Problem& p) const { return {m, n, k(), batch, p.k, 1, k() >= p.k || adds_up_in_d(p)}; }
 };
 
 // The fastest of the ways to cut `p` up, as predicted, within `limit` bytes. With a packed B it is cut along m alone.

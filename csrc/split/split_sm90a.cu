@@ -2,13 +2,10 @@
 #include "split.h"
 
 #include <algorithm>
-#include <atomic>
 #include <tuple>
-#include <utility>
 
 #include "../gpu/launch_cluster.cuh"
 #include "../epilogue/split_k_reduction.cuh"
-#include "../problem/views.h"
 #include "fused.cuh"
 #include "pass.cuh"
 #include "product.cuh"
@@ -77,12 +74,10 @@ PassLaunch plan_pass(const Job& job, bool split_a, bool split_b, int threads) {
 template <class F, int THREADS>
 void launch_pass(const Job& job, bool split_a, bool split_b, int sms, Stream stream) {
   const PassLaunch pass = plan_pass(job, split_a, split_b, THREADS);
-  static std::atomic<uint64_t> prepared{0};
-  const auto kernel = split_pass<F, THREADS>;
   constexpr int kMostBytes = std::max(Held<THREADS>::kBytes, kAloneBytes);
-  allow_shared_bytes(reinterpret_cast<const void*>(kernel), kMostBytes, prepared);
   const int bytes = pass.blocks <= sms ? kMostBytes : Held<THREADS>::kBytes;
-  launch(kernel, pass.blocks, THREADS, bytes, pass.cluster, true, stream, job, pass.grid);
+  launch_with_memory<split_pass<F, THREADS>>(pass.blocks, THREADS, bytes, kMostBytes, pass.cluster, stream, job,
+                                             pass.grid);
 }
 
 // Before a product of so many blocks.
@@ -112,14 +107,12 @@ void launch_pass(const Job& job, bool split_a, bool split_b, int64_t product_blo
 template <auto KERNEL, class... Params>
 void launch_persistent(int threads, int bytes, int sms, int cluster, Stream stream, const Job& job,
                        const Params&... params) {
-  static std::atomic<uint64_t> prepared{0};
   bytes += kStagingBytes;
-  allow_shared_bytes(reinterpret_cast<const void*>(KERNEL), bytes, prepared);
   // Where waves are of whole tiles, no more blocks than the last wave needs: the rest of the power is for their clock.
   const int64_t most = sms / cluster, waves = ceil_div(int64_t{job.work_tiles}, most);
   const int64_t clusters =
       job.parts > 1 ? std::min<int64_t>(job.work_tiles, most) : ceil_div(int64_t{job.work_tiles}, waves);
-  launch(KERNEL, clusters * cluster, threads, bytes, cluster, true, stream, job, params...);
+  launch_with_memory<KERNEL>(clusters * cluster, threads, bytes, bytes, cluster, stream, job, params...);
 }
 
 template <class F, class Shape, bool A_ALONG_M, bool B_ALONG_N>
@@ -138,17 +131,6 @@ void launch_fused(Job job, int sms, int cluster, Stream stream) {
   }
   constexpr int kBytes = FusedRing<Shape>::kBytes + RawRing<Shape>::kBytes;
   launch_persistent<split_fused<Shape, A_ALONG_M, B_ALONG_N>>(kFusedThreads, kBytes, sms, cluster, stream, job, maps);
-}
-
-// Calls `launch` with whether A's neighbours lie along m, and B's along n.
-template <class Launch>
-void with_layouts(const Job& job, const Launch& launch) {
-  constexpr std::true_type kYes;
-  constexpr std::false_type kNo;
-  if (job.a.along_k)
-    job.b.along_k ? launch(kNo, kNo) : launch(kNo, kYes);
-  else
-    job.b.along_k ? launch(kYes, kNo) : launch(kYes, kYes);
 }
 
 // A piece's problem with its buffers. The k of `p` is that of its slices, d and c are whole.
@@ -215,36 +197,28 @@ void launch_piece(const Problem& p, const SplitPlan& plan, const Context& contex
   while (cluster > job.steps) cluster /= 2;  // the last piece of k may be short
   if constexpr (!Row::kFused)
     launch_pass<F>(job, true, !plan.packed_b, int64_t{job.work_tiles} * cluster, sms, context.stream);
-  with_layouts(job, [&](auto a_along_m, auto b_along_n) {
-    if constexpr (Row::kFused)
-      launch_fused<Tile, a_along_m, b_along_n>(job, sms, cluster, context.stream);
-    else
-      launch_product<F, Tile, a_along_m, b_along_n>(job, sms, cluster, context.stream);
+  with_constant(!job.a.along_k, [&](auto a_along_m) {
+    with_constant(!job.b.along_k, [&](auto b_along_n) {
+      if constexpr (Row::kFused)
+        launch_fused<Tile, a_along_m, b_along_n>(job, sms, cluster, context.stream);
+      else
+        launch_product<F, Tile, a_along_m, b_along_n>(job, sms, cluster, context.stream);
+    });
   });
   if (plan.slices > 1) launch_sum(job.p.d.data, job.p.batch, true, p, context);
-}
-
-template <class Row, int TILE>
-void launch_split(const Problem& p, const SplitPlan& plan, const Context& context) {
-  const auto run = [&](const Problem& slice) {
-    for_each_piece(slice, {plan.m, plan.n, plan.k(), plan.batch},
-                   [&](const Problem& piece) { launch_piece<Row, TILE>(piece, plan, context); });
-  };
-  if (plan.adds_up_in_d(p)) return run(p);
-  char* const sums = static_cast<char*>(context.workspace) + pieces_at(Row::shape(TILE), p, plan);
-  for_each_slice(p, {plan.m, plan.n}, p.k, true, reinterpret_cast<float*>(sums), context, run);
-}
-
-template <class Row, int... TILES>
-void launch_tile(std::integer_sequence<int, TILES...>, const Problem& p, const Plan& plan, const Context& context) {
-  ((plan.tile == TILES ? launch_split<Row, TILES>(p, plan.own<SplitPlan>(), context) : void()), ...);
 }
 
 }  // namespace
 
 template <class F, bool FUSED>
-void SplitProduct<F, FUSED>::launch(const Problem& p, const Plan& plan, const Context& context) {
-  launch_tile<SplitProduct>(std::make_integer_sequence<int, kTileCount>(), p, plan, context);
+void SplitProduct<F, FUSED>::launch(const Problem& p, const Plan& planned, const Context& context) {
+  const auto plan = planned.own<SplitPlan>();
+  const Pieces cut = plan.pieces(p);
+  with_constant<kTileCount>(planned.tile, [&](auto tile) {
+    char* const sums = static_cast<char*>(context.workspace) + (cut.in_d ? 0 : pieces_at(shape(tile), p, plan));
+    for_each_piece(p, cut, true, sums, context,
+                   [&](const Problem& piece) { launch_piece<SplitProduct, tile>(piece, plan, context); });
+  });
 }
 template void SplitProduct<Bf16x6>::launch(const Problem&, const Plan&, const Context&);
 template void SplitProduct<Fp16x3>::launch(const Problem&, const Plan&, const Context&);

@@ -1,6 +1,6 @@
 // The family's row for products with many rows, of few columns and a short k: how they are cut up. Pure host code.
 #pragma once
-#include "../problem/views.h"
+#include "../problem/pieces.h"
 #include "bound.h"
 
 namespace sgemm::split {
@@ -36,17 +36,6 @@ struct TallProduct {
   }
 };
 
-// A long k. Pieces of no more than a tile's depth are added up in D one after the other; of many, slices of some are
-// added up on their own first, so that as few roundings follow each other as can be. That takes memory: for a part of a
-// matrix at a time.
-struct TallSlices {
-  int64_t piece;  // of k, in whole steps
-  int64_t slice;  // of k, in whole pieces
-  int64_t count;  // of slices
-  bool in_d;      // one slice, whose pieces D adds up
-  Part part;      // of D, else
-};
-
 // How A's rows are read: 16 bytes along k, two rows side by side, or one by one. And how D is written: 16 bytes along
 // n; two rows side by side; by way of shared memory, a tile whose rows follow each other, or columns of 16 rows; one by
 // one.
@@ -65,12 +54,12 @@ struct TallPiece {
   int groups;      // blocks that share the rows of one panel
   double seconds;  // predicted
 };
-TallPiece tall_piece(const Problem& p, const Device& device);
+TallPiece tall_piece(const Problem& p, const Device& device);  // the fastest way, as predicted
 
 // The last piece of k may be shorter, and have another tile. Parts at D's edges, which a small workspace makes, are
 // planned as they come.
 struct TallPlan {
-  TallSlices slices;
+  Pieces pieces;
   TallPiece piece, last;
 };
 

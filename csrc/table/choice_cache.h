@@ -5,7 +5,7 @@
 #include <string>
 
 #include "../problem/buffers.h"
-#include "../problem/views.h"
+#include "../problem/pieces.h"
 #include "dispatch.h"
 
 namespace sgemm {
