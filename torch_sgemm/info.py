@@ -50,13 +50,13 @@ def gpus() -> list[dict[str, Any]]:
                 "arch": p.major * 10 + p.minor,
                 "sms": p.multi_processor_count,
                 "memory_gib": round(p.total_memory / 2**30, 1),
-                **_smi(str(getattr(p, "uuid", ""))),
+                **smi(str(getattr(p, "uuid", ""))),
             }
         )
     return found
 
 
-def _smi(uuid: str) -> dict[str, str]:
+def smi(uuid: str) -> dict[str, str]:
     """Driver and clocks of the GPU with this uuid (indices differ under CUDA_VISIBLE_DEVICES)."""
     program = shutil.which("nvidia-smi")
     if not program or not uuid:
