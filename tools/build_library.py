@@ -57,6 +57,10 @@ def build(destinations: list[Path], version: str, options: dict[str, str] | None
         os.environ.get("TORCH_SGEMM_CUDA", ""), os.environ.get("TORCH_SGEMM_TOOLKIT", ""),
     )  # fmt: skip
     say(toolkit.reason)
+    namespace = config.check_namespace(os.environ.get("TORCH_SGEMM_NAMESPACE", ""))
+    if namespace != config.NAMESPACE:
+        say(f"operators in torch.ops.{namespace}")
+        options = {**(options or {}), "SGEMM_NAMESPACE": namespace}
 
     nvcc, archs = toolkit.nvcc, None
     if toolkit.cuda:
@@ -104,6 +108,7 @@ def build(destinations: list[Path], version: str, options: dict[str, str] | None
     seconds = time.monotonic() - start
     info = {
         "version": version,
+        "namespace": namespace,
         "cuda": toolkit.cuda,
         "reason": toolkit.reason,
         "toolkit": {"kind": toolkit.kind, "version": nvcc.release if nvcc else None},

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from torch_sgemm import private
+from torch_sgemm._library import NAMESPACE, operators, qualified
 from torch_sgemm.activations import ACTIVATIONS
 from torch_sgemm.derivatives import SgemmSum, differentiate, scaled
 from torch_sgemm.inductor import register_lowerings
@@ -21,12 +22,12 @@ from torch_sgemm.past_dispatcher import kernels_of, out_of_memory, reaches_kerne
 from torch_sgemm.products import rows_of, with_shape
 from torch_sgemm.vmap import addend, batched
 
-_library = torch.library.Library("sgemm", "FRAGMENT")
+_library = torch.library.Library(NAMESPACE, "FRAGMENT")
 _library.define(
     "packed_mm(Tensor? c, Tensor a, Tensor b, str kernel, SymInt pack, *, float beta=1, "
     "float alpha=1) -> Tensor"
 )
-_packed_mm = torch.ops.sgemm.packed_mm.default
+_packed_mm = operators.packed_mm.default
 _KERNELS = kernels_of("_packed_mm")
 _numbers = itertools.count()
 _packs: "weakref.WeakValueDictionary[int, PackedMatrix]" = weakref.WeakValueDictionary()
@@ -251,7 +252,7 @@ def _split(b: Tensor) -> _Planes:
     base_at = None if b._base is None else b._base.data_ptr()
     of = _state_of(b), private.StorageWeakRef(b.untyped_storage()), base_at
     try:
-        planes = torch.ops.sgemm._pack(b.detach())
+        planes = operators._pack(b.detach())
     except RuntimeError as failure:
         raise out_of_memory(failure, b.is_cuda) from None
     if planes is None:
@@ -298,7 +299,7 @@ for _backend in ("CPU", "CUDA"):
 differentiate("packed_mm", SgemmSum)
 
 
-@torch.library.register_fake("sgemm::packed_mm")
+@torch.library.register_fake(qualified("packed_mm"))
 def _(c, a, b, kernel, pack, *, beta=1.0, alpha=1.0):
     register_lowerings(["packed_mm"])
     shape = product_shape("packed_mm", a, b, 2)
@@ -307,7 +308,7 @@ def _(c, a, b, kernel, pack, *, beta=1.0, alpha=1.0):
     return a.new_empty(shape)
 
 
-@torch.library.register_vmap("sgemm::packed_mm")
+@torch.library.register_vmap(qualified("packed_mm"))
 def _(info, in_dims, c, a, b, kernel, pack, *, beta=1.0, alpha=1.0):
     """The rows of all a make one matrix, unless b is batched as well."""
     of_c, of_a, of_b, *_ = in_dims
@@ -321,5 +322,5 @@ def _(info, in_dims, c, a, b, kernel, pack, *, beta=1.0, alpha=1.0):
         rows = _packed_mm(c, a.flatten(0, 1), b, kernel, pack, beta=beta, alpha=alpha)
         return rows.unflatten(0, shape[:2]), 0
     if c is None:
-        return scaled(torch.ops.sgemm.bmm(a, b, kernel), alpha), 0
-    return torch.ops.sgemm.baddbmm(c, a, b, kernel, beta=beta, alpha=alpha), 0
+        return scaled(operators.bmm(a, b, kernel), alpha), 0
+    return operators.baddbmm(c, a, b, kernel, beta=beta, alpha=alpha), 0

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from torch_sgemm import _library, private  # noqa: F401  registers the operators
+from torch_sgemm import private
+from torch_sgemm._library import operators
 from torch_sgemm.private import DispatchKey as _Key
 from torch_sgemm.private import DispatchKeySet as _Keys
 
@@ -79,7 +80,7 @@ def kernel_at(name: str, key: str) -> AtKey:
     Other threads can run meanwhile, which PyTorch's get_kernel() would not let: a launch may have
     to wait for those in front of it. Not a partial() of both, which takes 0.2 microseconds.
     """
-    return private.redispatch_of(getattr(torch.ops.sgemm, name).default), private.key_set(key)
+    return private.redispatch_of(getattr(operators, name).default), private.key_set(key)
 
 
 def kernels_of(name: str) -> dict[bool, AtKey]:

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from torch_sgemm import private
+from torch_sgemm._library import operators
 from torch_sgemm.past_dispatcher import kernels_of, out_of_memory, reaches_kernel
 
 # By dimensions.
-_OPERATORS = {2: torch.ops.sgemm.mm.default, 3: torch.ops.sgemm.bmm.default}
+_OPERATORS = {2: operators.mm.default, 3: operators.bmm.default}
 _KERNELS = {2: kernels_of("mm"), 3: kernels_of("bmm")}
 
 

@@ -24,8 +24,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-import torch_sgemm
 from torch_sgemm import info
+from torch_sgemm._library import operators
+from torch_sgemm.choice import explain
 from torch_sgemm.timing import seconds_by_turns
 
 UNIT = 2.0**-24  # of errors, times (|A||B|)_ij
@@ -128,13 +129,13 @@ def product(shape: Shape, device: torch.device, repeats: int) -> dict[str, Any]:
     row: dict[str, Any] = {**shape._asdict(), "label": shape.label, "kernel": "auto"}
     try:
         a, b, c = operands(shape, device)
-        explained = torch_sgemm.explain(a, b)
+        explained = explain(a, b)
         row["chosen"] = explained.chosen
         for verdict in explained.verdicts:
             if verdict.name == explained.chosen:
                 row["predicted_us"] = verdict.seconds * 1e6
                 row["error_bound"] = verdict.error_bound
-        run = torch.ops.sgemm.mm_out if c.dim() == 2 else torch.ops.sgemm.bmm_out
+        run = operators.mm_out if c.dim() == 2 else operators.bmm_out
         sides = {"torch": lambda: run(a, b, "aten", out=c), "kernel": lambda: run(a, b, out=c)}
         for name, side in sides.items():
             side()
@@ -207,7 +208,7 @@ def machine(device: torch.device) -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "torch_cuda": torch.version.cuda,
-        "torch_sgemm": torch_sgemm.__version__,
+        "torch_sgemm": info.build_info()["version"],
         "system": f"{platform.system()} {platform.machine()}",
         "threads": torch.get_num_threads(),
     }

@@ -9,6 +9,7 @@
 #include <set>
 #include <tuple>
 
+#include "../table/namespace.h"
 #include "checks.h"
 #include "product.h"
 
@@ -238,7 +239,7 @@ void register_overrides(torch::stable::detail::StableLibrary& m) {
 }  // namespace
 }  // namespace sgemm
 
-STABLE_TORCH_LIBRARY_FRAGMENT(sgemm, m) {
+STABLE_TORCH_LIBRARY_FRAGMENT(SGEMM_NAMESPACE, m) {
   for (const std::string b : {"", "b"}) {
     const std::string mm = "_override_" + b + "mm", addmm = "_override_" + (b + "add") + (b + "mm");
     const std::string operands = "Tensor a, Tensor b", sum = "(Tensor c, " + operands + ", float beta, float alpha, ";
@@ -254,11 +255,11 @@ STABLE_TORCH_LIBRARY_FRAGMENT(sgemm, m) {
   m.def("_override_reset() -> ()");
 }
 
-STABLE_TORCH_LIBRARY_IMPL(sgemm, CPU, m) { sgemm::register_overrides(m); }
+STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CPU, m) { sgemm::register_overrides(m); }
 
-STABLE_TORCH_LIBRARY_IMPL(sgemm, CUDA, m) { sgemm::register_overrides(m); }
+STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CUDA, m) { sgemm::register_overrides(m); }
 
-STABLE_TORCH_LIBRARY_IMPL(sgemm, CompositeExplicitAutograd, m) {
+STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CompositeExplicitAutograd, m) {
   m.impl("_override_set", TORCH_BOX(&sgemm::set));
   m.impl("_override_counts", TORCH_BOX(&sgemm::read_counts));
   m.impl("_override_reset", TORCH_BOX(&sgemm::reset_counts));

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "../table/dispatch.h"
+#include "../table/namespace.h"
 #include "checks.h"
 #include "product.h"
 
@@ -46,19 +47,19 @@ Tensor packed_mm(const Tensor& a, const Tensor& b, const std::optional<Tensor>& 
 }  // namespace
 }  // namespace sgemm
 
-STABLE_TORCH_LIBRARY_FRAGMENT(sgemm, m) {
+STABLE_TORCH_LIBRARY_FRAGMENT(SGEMM_NAMESPACE, m) {
   m.def("_pack(Tensor b) -> Tensor?");
   m.def(
       "_packed_mm(Tensor a, Tensor b, Tensor? planes, Tensor? c, str kernel, str? activation, *, float beta=1, "
       "float alpha=1) -> Tensor");
 }
 
-STABLE_TORCH_LIBRARY_IMPL(sgemm, CPU, m) {
+STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CPU, m) {
   m.impl("_pack", TORCH_BOX(&sgemm::pack));
   m.impl("_packed_mm", TORCH_BOX(&sgemm::packed_mm));
 }
 
-STABLE_TORCH_LIBRARY_IMPL(sgemm, CUDA, m) {
+STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CUDA, m) {
   m.impl("_pack", TORCH_BOX(&sgemm::pack));
   m.impl("_packed_mm", TORCH_BOX(&sgemm::packed_mm));
 }
