@@ -33,6 +33,14 @@ def test_enabled_at_import(value: str) -> None:
     assert result.stdout.splitlines() == ["loaded", "{'mm': 1}"]
 
 
+@pytest.mark.parametrize("first", ["import torch_sgemm", "import torch_sgemm.info"])
+def test_enabled_where_this_package_is_imported_first(first: str) -> None:
+    """Its import imports torch, which calls the entry point when half of this package is there."""
+    result = python("-c", first + PROGRAM, TORCH_SGEMM="1", TORCH_SGEMM_DEVICES="cpu")
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert result.stdout.splitlines() == ["loaded", "{'mm': 1}"]
+
+
 @pytest.mark.parametrize("value", ["", "0"])
 def test_nothing_is_loaded_unasked(value: str) -> None:
     result = python("-c", PROGRAM, TORCH_SGEMM=value, TORCH_SGEMM_DEVICES="cpu")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -311,6 +312,34 @@ def test_info_lists_every_variable_that_is_read():
     assert names <= set(package_info.ENVIRONMENT)
     page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     assert not [name for name in package_info.ENVIRONMENT if f"`{name}=" not in page]
+
+
+# --- the operators' namespace ---
+
+
+def test_the_operators_namespace(info):
+    assert config.check_namespace("") == config.NAMESPACE == "sgemm"
+    assert config.check_namespace("_sgemm_1a") == "_sgemm_1a"
+    assert info["namespace"] == torch_sgemm._library.NAMESPACE
+    assert torch_sgemm.ops.operators.mm is getattr(torch.ops, info["namespace"]).mm
+
+
+@pytest.mark.parametrize("name", ["1a", "a-b", "a::b", "a b", "aten", "prims"])
+def test_a_namespace_that_is_no_identifier_or_is_pytorchs(name):
+    with pytest.raises(config.BuildError, match="TORCH_SGEMM_NAMESPACE.*accepted are unset"):
+        config.check_namespace(name)
+
+
+def test_no_file_of_the_package_writes_the_namespace():
+    """Docstrings and messages for reading aside, each takes it from _library.py."""
+    written = re.compile(r"ops\.sgemm\b|[\"']sgemm(?:::|[\"'])")
+    for path in PACKAGE.glob("*.py"):
+        tree = ast.parse(path.read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.Module, ast.FunctionDef, ast.ClassDef)):
+                node.body = node.body[ast.get_docstring(node) is not None :]
+        if path.name != "_library.py":
+            assert not written.search(ast.unparse(tree)), path.name
 
 
 # --- the wheel ---

@@ -18,6 +18,7 @@ import torch_sgemm
 from benchmarks import report
 from benchmarks.__main__ import parser as benchmarks_parser
 from torch_sgemm import advise, info
+from torch_sgemm import report as package_report
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "csrc" / "README.md"])
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
@@ -122,6 +123,8 @@ def check_python(words: list[str]) -> None:
         check_parsed(advise.parser(), words[2:])
         if words[2] != "script.py" and not words[2].startswith("-"):
             assert (ROOT / words[2]).is_file(), words
+    elif words[:2] == ["-m", "torch_sgemm.report"]:
+        check_parsed(package_report.parser(), words[2:])
     elif words[:2] == ["-m", "torch_sgemm.info"]:
         assert words[2:] in ([], ["--json"])
     elif words[:2] == ["-m", "pip"]:
@@ -169,6 +172,7 @@ def test_commands_are_commands(name: str) -> None:
         "make tset", "make build ARHC=9.0a", "pip install .[tset]", "python -m benchmarks sweet",
         "python -m benchmarks suite --sise 3", "python tools/none.py", "curl something",
         "TORCH_SGEM=1 python script.py", "python -m torch_sgemm.advise --fast script.py",
+        "python -m torch_sgemm.report --fast",
     ],
 )  # fmt: skip
 def test_what_is_no_command_is_found(line: str) -> None:

@@ -232,6 +232,23 @@ def _specific(arch: str) -> bool:
     return arch.split("-")[0][-1] in "af"
 
 
+# --- the operators' namespace -----------------------------------------------------------------
+
+NAMESPACE = "sgemm"  # unless TORCH_SGEMM_NAMESPACE names another
+PYTORCHS = ("aten", "prim", "prims")
+
+
+def check_namespace(text: str) -> str:
+    """The operators' namespace in torch.ops, from TORCH_SGEMM_NAMESPACE."""
+    name = text or NAMESPACE
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or name in PYTORCHS:
+        raise BuildError(
+            f"TORCH_SGEMM_NAMESPACE={text!r}: accepted are unset ({NAMESPACE}), and letters, "
+            f"digits and underscores that begin with no digit, but for {', '.join(PYTORCHS)}."
+        )
+    return name
+
+
 # --- jobs, compiler, names ---------------------------------------------------------------------
 
 

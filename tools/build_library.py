@@ -57,6 +57,9 @@ def build(destinations: list[Path], version: str, options: dict[str, str] | None
         os.environ.get("TORCH_SGEMM_CUDA", ""), os.environ.get("TORCH_SGEMM_TOOLKIT", ""),
     )  # fmt: skip
     say(toolkit.reason)
+    namespace = config.check_namespace(os.environ.get("TORCH_SGEMM_NAMESPACE", ""))
+    if namespace != config.NAMESPACE:
+        say(f"operators in torch.ops.{namespace}")
 
     nvcc, archs = toolkit.nvcc, None
     if toolkit.cuda:
@@ -83,6 +86,7 @@ def build(destinations: list[Path], version: str, options: dict[str, str] | None
         ),
         "SGEMM_TORCH_LIB": f"{torch.root}/lib",
         "SGEMM_WITH_CUDA": "ON" if toolkit.cuda else "OFF",
+        "SGEMM_NAMESPACE": namespace,
         **(options or {}),
     }
     if nvcc and archs:
@@ -95,6 +99,8 @@ def build(destinations: list[Path], version: str, options: dict[str, str] | None
     identity = [torch.version, compiler, nvcc and [nvcc.path, nvcc.release, archs.cmake_list()]]
     if options:
         identity.append(options)
+    if namespace != config.NAMESPACE:  # all others share a tree: few sources name the operators
+        identity.append("another namespace")
     key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:8]
     tree = ROOT / "build" / f"cmake-{'cuda' + nvcc.release if nvcc else 'cpu'}-{key}"
     run([cmake, "-S", str(ROOT), "-B", str(tree), "-G", "Ninja",
@@ -104,6 +110,7 @@ def build(destinations: list[Path], version: str, options: dict[str, str] | None
     seconds = time.monotonic() - start
     info = {
         "version": version,
+        "namespace": namespace,
         "cuda": toolkit.cuda,
         "reason": toolkit.reason,
         "toolkit": {"kind": toolkit.kind, "version": nvcc.release if nvcc else None},

@@ -4,6 +4,8 @@
 registered by importing this package; :mod:`torch_sgemm.ops` documents them.
 """
 
+import sys
+
 from torch_sgemm import derivatives, ops, vmap  # noqa: F401
 from torch_sgemm._linear import linear
 from torch_sgemm._matmul import matmul
@@ -42,3 +44,7 @@ __all__ = [
     "stats",
     "__version__",
 ]
+
+_autoload = sys.modules.get("torch_sgemm_autoload")  # torch's import has called it
+if getattr(_autoload, "waits_for_import", False):
+    _autoload.enable_if_asked()

@@ -1,10 +1,12 @@
 """Loads the compiled library, which registers the operators."""
 
+import json
 from pathlib import Path
 
 import torch
 
 PATH = Path(__file__).with_name("libtorch_sgemm.so")
+INFO = PATH.with_name("build_info.json")
 
 if not PATH.exists():
     raise ImportError(
@@ -12,3 +14,12 @@ if not PATH.exists():
         "or in a checkout with `make build`"
     )
 torch.ops.load_library(str(PATH))
+
+# Two builds with namespaces of their own can be loaded into one process.
+NAMESPACE = json.loads(INFO.read_text())["namespace"] if INFO.exists() else "sgemm"
+operators = getattr(torch.ops, NAMESPACE)
+
+
+def qualified(name: str) -> str:
+    """An operator's name with its namespace: ``"sgemm::mm"``."""
+    return f"{NAMESPACE}::{name}"

@@ -10,17 +10,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from torch_sgemm._library import operators, qualified
 from torch_sgemm.activations import ACTIVATIONS
 from torch_sgemm.autograd import Derivative, below, implement, with_primals
 from torch_sgemm.derivatives import spread
 from torch_sgemm.distributed import has_split_rows, register_if_loaded
 from torch_sgemm.inductor import register_lowerings
+from torch_sgemm.memory import out_of_memory
 from torch_sgemm.packed import PackedMatrix
-from torch_sgemm.past_dispatcher import kernels_of, out_of_memory, reaches_kernel
+from torch_sgemm.past_dispatcher import kernels_of, reaches_kernel
 from torch_sgemm.products import are_float32, product, rows_of
 from torch_sgemm.vmap import batched
 
-_linear = torch.ops.sgemm.linear.default
+_linear, _bmm = operators.linear.default, operators.bmm
 _KERNELS = kernels_of("linear")
 
 
@@ -69,7 +71,12 @@ def linear(
             return function(keys, x, weight, bias, activation, kernel)
         except RuntimeError as failure:
             raise out_of_memory(failure, x.is_cuda) from None
-    return _linear(x, weight, bias, activation, kernel)
+    if torch.compiler.is_compiling():
+        return _linear(x, weight, bias, activation, kernel)
+    try:
+        return _linear(x, weight, bias, activation, kernel)
+    except RuntimeError as failure:  # in inference mode no kernel for autograd translates it
+        raise out_of_memory(failure, x.is_cuda) from None
 
 
 def _fit(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
@@ -84,15 +91,15 @@ def _fit(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
 # --- the operator ---------------------------------------------------------------------------
 
 
-@torch.library.register_fake("sgemm::linear")
+@torch.library.register_fake(qualified("linear"))
 def _(x, weight, bias=None, activation=None, kernel="auto"):
-    _check_activation("sgemm::linear", activation)
+    _check_activation(qualified("linear"), activation)
     register_lowerings(["linear"])
     register_if_loaded()
     tensors = [t for t in (x, weight, bias) if t is not None]
 
     def text() -> str:
-        return "sgemm::linear: " + "; ".join(
+        return f"{qualified('linear')}: " + "; ".join(
             [
                 *(
                     f"'{name}' has shape {list(t.shape)}, dtype {t.dtype}, device {t.device}"
@@ -177,7 +184,7 @@ def _check_activation(name: str, activation: str | None) -> None:
 
 
 def _differentiated(keyset, x, weight, bias=None, activation=None, kernel="auto") -> Tensor:
-    _check_activation("sgemm::linear", activation)
+    _check_activation(qualified("linear"), activation)
     if activation == "relu":
         return SgemmLinear.at_level(keyset, x, weight, bias, activation, kernel)
     return ACTIVATIONS[activation](SgemmLinear.at_level(keyset, x, weight, bias, None, kernel))
@@ -186,22 +193,22 @@ def _differentiated(keyset, x, weight, bias=None, activation=None, kernel="auto"
 implement("linear", _differentiated)
 
 
-@torch.library.register_vmap("sgemm::linear")
+@torch.library.register_vmap(qualified("linear"))
 def _(info, in_dims, x, weight, bias=None, activation=None, kernel="auto"):
     """By the operator if only x is batched, else by a product of batches."""
-    _check_activation("sgemm::linear", activation)
+    _check_activation(qualified("linear"), activation)
     of_x, of_weight, of_bias, *_ = (*in_dims, None)  # without what is a default
     x = batched(x, of_x, info.batch_size)
     if of_weight is None and of_bias is None:
         return _linear(x, weight, bias, activation, kernel), 0
     weight = batched(weight, of_weight, info.batch_size)
     rows = x.unsqueeze(1) if x.dim() == 2 else x.flatten(1, -2)
-    result = torch.ops.sgemm.bmm(rows, weight.mT, kernel)
+    result = _bmm(rows, weight.mT, kernel)
     if bias is not None:
         bias = bias if of_bias is None else bias.movedim(of_bias, 0).unsqueeze(1)
         if bias.shape[-1] != weight.shape[1]:
             raise RuntimeError(
-                f"sgemm::linear: argument 'bias' has shape {list(bias.shape)} under vmap; "
+                f"{qualified('linear')}: argument 'bias' has shape {list(bias.shape)} under vmap; "
                 f"accepted: {weight.shape[1]} elements, the rows of 'weight'"
             )
         result = result + bias

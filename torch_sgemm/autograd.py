@@ -15,7 +15,9 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from torch_sgemm import private
-from torch_sgemm.past_dispatcher import kernel_at, out_of_memory
+from torch_sgemm._library import NAMESPACE, operators
+from torch_sgemm.memory import out_of_memory
+from torch_sgemm.past_dispatcher import kernel_at
 
 _are_transforms_active = private.transforms_active
 _any_requires_grad, _is_grad_enabled = private.any_requires_grad, torch.is_grad_enabled
@@ -109,7 +111,7 @@ def with_primals(jvp: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return function
 
 
-_library = torch.library.Library("sgemm", "IMPL")
+_library = torch.library.Library(NAMESPACE, "IMPL")
 
 
 def implement(name: str, wanted: Callable) -> None:
@@ -117,7 +119,7 @@ def implement(name: str, wanted: Callable) -> None:
 
     It is wanted(keyset, *args, **kwargs) where a derivative is wanted, else the kernels below.
     """
-    redispatch = private.redispatch_of(getattr(torch.ops.sgemm, name).default)
+    redispatch = private.redispatch_of(getattr(operators, name).default)
 
     def autograd(keyset, *args, **kwargs):
         if is_wanted(*args, *kwargs.values()):

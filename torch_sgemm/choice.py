@@ -7,7 +7,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from torch_sgemm import _library  # noqa: F401  the library chooses
+from torch_sgemm._library import operators
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Device:
                 "describe one with Device(...)"
             )
         index = torch.cuda.current_device() if device.index is None else device.index
-        _, arch, sms, khz, mbs, l2, code = torch.ops.sgemm._device(index)
+        _, arch, sms, khz, mbs, l2, code = operators._device(index)
         return Device("cuda", arch, sms, khz * 1e-6, mbs * 1e-3, l2 / 2**20, code)
 
     def _numbers(self) -> list[int]:
@@ -183,7 +183,7 @@ def explain(
         beta = 0.0 if c is None else 1.0
     numbers = (device or Device.of(a.device))._numbers()
     answer = json.loads(
-        torch.ops.sgemm._explain(_problem(a, b), float(alpha), float(beta), numbers, kernel)
+        operators._explain(_problem(a, b), float(alpha), float(beta), numbers, kernel)
     )
     if answer["error"]:
         raise RuntimeError(f"torch_sgemm.explain: argument 'kernel': {answer['error']}")

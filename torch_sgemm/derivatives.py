@@ -15,6 +15,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
+from torch_sgemm._library import operators, qualified
 from torch_sgemm.autograd import Derivative, below, implement, with_primals
 from torch_sgemm.ops import WRITERS
 from torch_sgemm.products import product
@@ -135,7 +136,7 @@ def scaled(x: Tensor, factor: float) -> Tensor:
 
 def differentiate(name: str, derivative: type[Derivative]) -> None:
     """Gives an operator a derivative."""
-    implement(name, partial(derivative.of, getattr(torch.ops.sgemm, name).default))
+    implement(name, partial(derivative.of, getattr(operators, name).default))
 
 
 differentiate("mm", SgemmProduct)
@@ -147,9 +148,9 @@ differentiate("baddbmm", SgemmSum)
 def _refuse_derivatives(name: str) -> None:
     def refuse(*args, **kwargs) -> NoReturn:
         raise RuntimeError(
-            f"sgemm::{name}: writes its result, which has no derivative, but an argument requires "
-            "grad or has a tangent; accepted: tensors that don't, torch.no_grad(), or an operator "
-            "that returns its result"
+            f"{qualified(name)}: writes its result, which has no derivative, but an argument "
+            "requires grad or has a tangent; accepted: tensors that don't, torch.no_grad(), or an "
+            "operator that returns its result"
         )
 
     implement(name, refuse)

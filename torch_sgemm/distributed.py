@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from torch_sgemm import _library  # noqa: F401  registers the operators
+from torch_sgemm._library import operators
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -82,9 +82,9 @@ def register() -> None:
     from torch.distributed.tensor.experimental import register_sharding
 
     for product, product_sum in (("mm", "addmm"), ("bmm", "baddbmm")):
-        register_sharding(getattr(torch.ops.sgemm, product).default)(_product_rules(product))
-        register_sharding(getattr(torch.ops.sgemm, product_sum).default)(_sum_rules(product))
-    register_sharding(torch.ops.sgemm.linear.default)(_linear_rules)
+        register_sharding(getattr(operators, product).default)(_product_rules(product))
+        register_sharding(getattr(operators, product_sum).default)(_sum_rules(product))
+    register_sharding(operators.linear.default)(_linear_rules)
     _registered = True
 
 

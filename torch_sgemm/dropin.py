@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import torch
 
 from torch_sgemm import overrides
+from torch_sgemm._library import operators
 from torch_sgemm.choice import Device, explain
 from torch_sgemm.forks import held_across_forks
 from torch_sgemm.guard import Redone, redone
@@ -110,7 +111,7 @@ def enabled(kernel: str = "auto", *, devices: str | tuple[str, ...] = ("cuda",))
 
 def stats() -> Stats:
     """The counters, copied."""
-    counts = json.loads(torch.ops.sgemm._override_counts())
+    counts = json.loads(operators._override_counts())
     hits = {name: reasons.pop("") for name, reasons in counts.items() if "" in reasons}
     fallbacks = {
         (name, reason): count
@@ -136,7 +137,7 @@ def _redone() -> dict[str, Redone]:
 
 def reset_stats() -> None:
     """Sets the counters to zero."""
-    torch.ops.sgemm._override_reset()
+    operators._override_reset()
     overrides.reset_factors()
 
 
@@ -201,7 +202,7 @@ def _apply() -> None:
     global _current
     _current = _scopes[-1] if _scopes else _base
     devices = _devices()
-    torch.ops.sgemm._override_set(
+    operators._override_set(
         _current.kernel if _current else "", "cpu" in devices, "cuda" in devices
     )
     wanted = {device for scope in (_base, *_scopes) if scope for device in scope.devices}

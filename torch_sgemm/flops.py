@@ -8,10 +8,9 @@ counted as ever, under ``torch_sgemm.enable()`` too.
 import math
 from collections.abc import Sequence
 
-import torch
 from torch.utils.flop_counter import register_flop_formula
 
-_ops = torch.ops.sgemm
+from torch_sgemm._library import operators as _ops
 
 
 @register_flop_formula(

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from torch_sgemm import _library  # noqa: F401  the library counts
+from torch_sgemm._library import operators
 
 
 @dataclass(frozen=True)
@@ -31,4 +31,4 @@ def redone(device: int | torch.device | None = None) -> Redone:
     if device.type != "cuda":
         raise RuntimeError(f"torch_sgemm.redone: device is {device}; accepted: a CUDA device")
     index = torch.cuda.current_device() if device.index is None else device.index
-    return Redone(*torch.ops.sgemm._redone(index))
+    return Redone(*operators._redone(index))

@@ -7,9 +7,8 @@ pass it by position.
 
 import sys
 
-import torch
-
 from torch_sgemm import private
+from torch_sgemm._library import operators
 
 
 def register_lowerings(names: list[str]) -> None:
@@ -22,7 +21,7 @@ def register_lowerings(names: list[str]) -> None:
     if lowering is None or not hasattr(lowering, "register_lowering"):
         return
     for name in names:
-        op = getattr(torch.ops.sgemm, name).default
+        op = getattr(operators, name).default
         if op not in lowering.lowerings:
             lowering.register_lowering(op, type_promotion_kind=None)(_by_position(lowering, op))
 

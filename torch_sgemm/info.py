@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-import torch_sgemm
+from torch_sgemm._library import INFO
+from torch_sgemm.table import kernels
 
 PACKAGE = Path(__file__).resolve().parent
 LIBRARY = PACKAGE / "libtorch_sgemm.so"
@@ -26,6 +27,7 @@ ENVIRONMENT = {
     "TORCH_SGEMM_EMULATOR_SHUFFLE": "seed: on the CPU, shuffle a block's threads between barriers",
     "TORCH_SGEMM_CUDA": "build: 0 CPU only, 1 CUDA or an error",
     "TORCH_SGEMM_TOOLKIT": "build: machine, pypi, or a CUDA version to fetch from PyPI",
+    "TORCH_SGEMM_NAMESPACE": "build: the operators' namespace in torch.ops; unless set sgemm",
     "TORCH_CUDA_ARCH_LIST": "build: such as 9.0a or 8.0;9.0+PTX",
     "MAX_JOBS": "build: compilers at once",
 }
@@ -33,7 +35,7 @@ ENVIRONMENT = {
 
 def build_info() -> dict[str, Any]:
     """The build's account of its decisions: the package's build_info.json."""
-    return json.loads((PACKAGE / "build_info.json").read_text())
+    return json.loads(INFO.read_text())
 
 
 def gpus() -> list[dict[str, Any]]:
@@ -50,13 +52,13 @@ def gpus() -> list[dict[str, Any]]:
                 "arch": p.major * 10 + p.minor,
                 "sms": p.multi_processor_count,
                 "memory_gib": round(p.total_memory / 2**30, 1),
-                **_smi(str(getattr(p, "uuid", ""))),
+                **smi(str(getattr(p, "uuid", ""))),
             }
         )
     return found
 
 
-def _smi(uuid: str) -> dict[str, str]:
+def smi(uuid: str) -> dict[str, str]:
     """Driver and clocks of the GPU with this uuid (indices differ under CUDA_VISIBLE_DEVICES)."""
     program = shutil.which("nvidia-smi")
     if not program or not uuid:
@@ -82,7 +84,7 @@ def rows(devices: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "built_for": list(k.devices),
             "idea": k.idea,
         }
-        for k in torch_sgemm.kernels()
+        for k in kernels()
     ]
 
 
@@ -122,6 +124,7 @@ def report(info: dict[str, Any]) -> str:
         + (f", nvcc {toolkit['version']}" if build["cuda"] else ""),
         f"architectures {' '.join(build['architectures']) or 'none'}",
         f"compiler      {build['compiler']}",
+        f"operators     torch.ops.{build['namespace']}",
         f"csrc          {build['csrc_digest'][:12]}",
         "",
     ]

@@ -1,4 +1,4 @@
-"""The operators of namespace ``sgemm`` and what they compute on fake tensors.
+"""The operators of ``torch.ops.sgemm`` and what they compute on fake tensors.
 
 All take float32 tensors on one device, CPU or CUDA, of any strides: row-major, column-major,
 leading dimensions larger than the row, expanded (stride 0) and sliced views, any 4-byte alignment.
@@ -35,7 +35,7 @@ result (:mod:`torch_sgemm.derivatives`). ``out`` may be ``c`` itself.
 import torch
 from torch import Tensor
 
-from torch_sgemm import _library  # noqa: F401  registers the operators that get their fakes here
+from torch_sgemm._library import NAMESPACE, operators, qualified
 from torch_sgemm.distributed import register_if_loaded
 from torch_sgemm.inductor import register_lowerings
 
@@ -51,8 +51,8 @@ def product_shape(op: str, a: Tensor, b: Tensor, dims: int) -> list[int | torch.
 
     def text() -> str:
         return (
-            f"sgemm::{op}: 'a' has {_about(a)}; 'b' has {_about(b)}; accepted: float32 of {dims} "
-            "dimensions on one device, as many rows of 'b' as columns of 'a', equal batches"
+            f"{qualified(op)}: 'a' has {_about(a)}; 'b' has {_about(b)}; accepted: float32 of "
+            f"{dims} dimensions on one device, as many rows of 'b' as columns of 'a', equal batches"
         )
 
     torch._check(a.dtype == torch.float32 and b.dtype == torch.float32, text)
@@ -68,7 +68,7 @@ def check_addend(op: str, c: Tensor, a: Tensor, shape: list[int | torch.SymInt])
 
     def text() -> str:
         return (
-            f"sgemm::{op}: 'c' has {_about(c)}; accepted: float32 on {a.device}, a shape that "
+            f"{qualified(op)}: 'c' has {_about(c)}; accepted: float32 on {a.device}, a shape that "
             f"broadcasts to {shape}"
         )
 
@@ -83,7 +83,9 @@ def _check_target(
     """x may take the product."""
 
     def text() -> str:
-        return f"sgemm::{op}: {name!r} has {_about(x)}; accepted: float32 on {a.device} of {shape}"
+        return (
+            f"{qualified(op)}: {name!r} has {_about(x)}; accepted: float32 on {a.device} of {shape}"
+        )
 
     torch._check(x.dtype == torch.float32 and x.device == a.device, text)
     torch._check(list(x.shape) == shape, text)
@@ -98,13 +100,13 @@ def _register_fakes(op: str) -> None:
 
     if "add" in op:
 
-        @torch.library.register_fake(f"sgemm::{op}")
+        @torch.library.register_fake(qualified(op))
         def _(c, a, b, kernel="auto", *, beta=1.0, alpha=1.0):
             shape = product_shape(op, a, b, dims)
             check_addend(op, c, a, shape)
             return a.new_empty(shape)
 
-        @torch.library.register_fake(f"sgemm::{op}_out")
+        @torch.library.register_fake(qualified(f"{op}_out"))
         def _(c, a, b, kernel="auto", *, beta=1.0, alpha=1.0, out):
             shape = product_shape(f"{op}_out", a, b, dims)
             check_addend(f"{op}_out", c, a, shape)
@@ -112,11 +114,11 @@ def _register_fakes(op: str) -> None:
 
     else:
 
-        @torch.library.register_fake(f"sgemm::{op}")
+        @torch.library.register_fake(qualified(op))
         def _(a, b, kernel="auto"):
             return a.new_empty(product_shape(op, a, b, dims))
 
-        @torch.library.register_fake(f"sgemm::{op}_out")
+        @torch.library.register_fake(qualified(f"{op}_out"))
         def _(a, b, kernel="auto", *, out):
             shape = product_shape(f"{op}_out", a, b, dims)
             _check_target(f"{op}_out", "out", out, a, shape)
@@ -126,17 +128,17 @@ for _op in _DIMS:
     _register_fakes(_op)
 
 
-@torch.library.register_fake("sgemm::gemm_")
+@torch.library.register_fake(qualified("gemm_"))
 def _(c, a, b, kernel="auto", *, alpha=1.0, beta=0.0):
     _check_target("gemm_", "c", c, a, product_shape("gemm_", a, b, 3 if a.dim() == 3 else 2))
 
 
 # PyTorch resolves a view's negative bit by a fallback that is wrong for operators without a result.
-_resolving = torch.library.Library("sgemm", "IMPL")
+_resolving = torch.library.Library(NAMESPACE, "IMPL")
 
 
 def _resolve_negative(name: str) -> None:
-    operator = getattr(torch.ops.sgemm, name).default
+    operator = getattr(operators, name).default
 
     def resolve(value):
         return value.resolve_neg() if isinstance(value, Tensor) else value

@@ -14,6 +14,7 @@ from functools import partial
 import torch
 
 from torch_sgemm import private
+from torch_sgemm._library import operators
 from torch_sgemm.forks import held_across_forks
 from torch_sgemm.past_dispatcher import is_plain, kernel_at
 from torch_sgemm.private import DispatchKey, DispatchKeySet
@@ -157,7 +158,7 @@ def _product_of_heads(
     if not taken:
         return None
     ieee = a.is_cpu or _is_ieee()
-    return torch.ops.sgemm._override_matmul.default(a, b, ieee)
+    return operators._override_matmul.default(a, b, ieee)
 
 
 def _traced_matmul(key: DispatchKey) -> Callable | None:

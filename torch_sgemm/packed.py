@@ -13,20 +13,23 @@ import torch
 from torch import Tensor
 
 from torch_sgemm import private
+from torch_sgemm._library import NAMESPACE, operators, qualified
 from torch_sgemm.activations import ACTIVATIONS
 from torch_sgemm.derivatives import SgemmSum, differentiate, scaled
 from torch_sgemm.inductor import register_lowerings
+from torch_sgemm.memory import out_of_memory
 from torch_sgemm.ops import check_addend, product_shape
-from torch_sgemm.past_dispatcher import kernels_of, out_of_memory, reaches_kernel
+from torch_sgemm.past_dispatcher import kernels_of, reaches_kernel
 from torch_sgemm.products import rows_of, with_shape
 from torch_sgemm.vmap import addend, batched
 
-_library = torch.library.Library("sgemm", "FRAGMENT")
+_library = torch.library.Library(NAMESPACE, "FRAGMENT")
 _library.define(
     "packed_mm(Tensor? c, Tensor a, Tensor b, str kernel, SymInt pack, *, float beta=1, "
     "float alpha=1) -> Tensor"
 )
-_packed_mm = torch.ops.sgemm.packed_mm.default
+_packed_mm = operators.packed_mm.default
+_keep_with_graph = operators._keep_with_graph.default
 _KERNELS = kernels_of("_packed_mm")
 _numbers = itertools.count()
 _packs: "weakref.WeakValueDictionary[int, PackedMatrix]" = weakref.WeakValueDictionary()
@@ -39,7 +42,7 @@ class _Planes(NamedTuple):
     storage: private.StorageWeakRef  # of b; another one may come to lie at the same address
     base_at: int | None  # the address of the tensor that b is a view of
     planes: Tensor | None
-    stream: int | None  # that splits, until the event
+    stream: int | None  # that splits, until the event; None if its handle may come to be another's
     event: torch.cuda.Event | None
 
 
@@ -66,7 +69,6 @@ class PackedMatrix:
         self._transposed = b._base if _is_transposed(b) else None  # the matrix, if b is its .t()
         self.b = b if self._transposed is None else _transposed(self._transposed)
         self.frozen = frozen
-        self._captured: list[Tensor] = []  # planes that graphs read, also when there are newer ones
         self._number = next(_numbers)
         _packs[self._number] = self
         self._planes = _split(self.b)
@@ -160,10 +162,10 @@ class PackedMatrix:
                 )
             self._planes = _split(own)
         found = self._planes
-        if not captured:
+        if captured:  # the graph may outlive this object
+            _keep_with_graph(found.planes)
+        else:
             _wait(found)
-        elif all(planes is not found.planes for planes in self._captured):
-            self._captured.append(found.planes)
         return found.planes
 
     def matrix(self) -> Tensor:
@@ -206,7 +208,8 @@ def pack(b: Tensor, *, frozen: bool = False) -> PackedMatrix:
         b: float32 of shape (k, n), any strides; for a ``torch.nn.Linear``, ``weight.t()``.
         frozen: a promise that b won't be written, for what can't see it: products captured into a
             CUDA graph then use the planes, where without it they read b itself; and b may be an
-            inference tensor, of which PyTorch counts no changes.
+            inference tensor, of which PyTorch counts no changes. A graph keeps the planes that it
+            reads, when this object is gone as well; when the graph is, the next pack() frees them.
 
     Where b has been written, it is split again before the next product. PyTorch's version counter
     tells; like autograd, it doesn't see who writes through ``b.data``. What is packed is this
@@ -251,14 +254,22 @@ def _split(b: Tensor) -> _Planes:
     base_at = None if b._base is None else b._base.data_ptr()
     of = _state_of(b), private.StorageWeakRef(b.untyped_storage()), base_at
     try:
-        planes = torch.ops.sgemm._pack(b.detach())
+        planes = operators._pack(b.detach())
     except RuntimeError as failure:
         raise out_of_memory(failure, b.is_cuda) from None
     if planes is None:
         return _Planes(*of, None, None, None)
-    event = torch.cuda.Event()
-    event.record(torch.cuda.current_stream(planes.device))
-    return _Planes(*of, planes, _stream_of(planes), event)
+    stream, event = torch.cuda.current_stream(planes.device), torch.cuda.Event()
+    event.record(stream)
+    return _Planes(*of, planes, _lasting_handle(stream), event)
+
+
+def _lasting_handle(stream: torch.cuda.Stream) -> int | None:
+    """Its handle, if no later stream can get the same: those that PyTorch has made are never
+    destroyed. Of a stream that others have made, the handle is the id as well.
+    """
+    handle = stream.cuda_stream
+    return None if handle and handle == stream.stream_id else handle
 
 
 def _wait(found: _Planes) -> None:
@@ -289,7 +300,10 @@ def _run(c, a, b, kernel: str, pack: int, *, beta: float = 1.0, alpha: float = 1
     packed = _packs.get(pack)
     planes = None if packed is None else packed.planes_of(b)
     function, keys = _KERNELS[a.is_cuda]
-    return function(keys, a, b, planes, c, kernel, None, beta=beta, alpha=alpha)
+    try:
+        return function(keys, a, b, planes, c, kernel, None, beta=beta, alpha=alpha)
+    except RuntimeError as failure:  # in inference mode no kernel for autograd translates it
+        raise out_of_memory(failure, a.is_cuda) from None
 
 
 for _backend in ("CPU", "CUDA"):
@@ -298,7 +312,7 @@ for _backend in ("CPU", "CUDA"):
 differentiate("packed_mm", SgemmSum)
 
 
-@torch.library.register_fake("sgemm::packed_mm")
+@torch.library.register_fake(qualified("packed_mm"))
 def _(c, a, b, kernel, pack, *, beta=1.0, alpha=1.0):
     register_lowerings(["packed_mm"])
     shape = product_shape("packed_mm", a, b, 2)
@@ -307,7 +321,7 @@ def _(c, a, b, kernel, pack, *, beta=1.0, alpha=1.0):
     return a.new_empty(shape)
 
 
-@torch.library.register_vmap("sgemm::packed_mm")
+@torch.library.register_vmap(qualified("packed_mm"))
 def _(info, in_dims, c, a, b, kernel, pack, *, beta=1.0, alpha=1.0):
     """The rows of all a make one matrix, unless b is batched as well."""
     of_c, of_a, of_b, *_ = in_dims
@@ -321,5 +335,5 @@ def _(info, in_dims, c, a, b, kernel, pack, *, beta=1.0, alpha=1.0):
         rows = _packed_mm(c, a.flatten(0, 1), b, kernel, pack, beta=beta, alpha=alpha)
         return rows.unflatten(0, shape[:2]), 0
     if c is None:
-        return scaled(torch.ops.sgemm.bmm(a, b, kernel), alpha), 0
-    return torch.ops.sgemm.baddbmm(c, a, b, kernel, beta=beta, alpha=alpha), 0
+        return scaled(operators.bmm(a, b, kernel), alpha), 0
+    return operators.baddbmm(c, a, b, kernel, beta=beta, alpha=alpha), 0

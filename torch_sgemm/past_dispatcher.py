@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from torch_sgemm import _library, private  # noqa: F401  registers the operators
+from torch_sgemm import private
+from torch_sgemm._library import operators
 from torch_sgemm.private import DispatchKey as _Key
 from torch_sgemm.private import DispatchKeySet as _Keys
 
@@ -79,16 +80,9 @@ def kernel_at(name: str, key: str) -> AtKey:
     Other threads can run meanwhile, which PyTorch's get_kernel() would not let: a launch may have
     to wait for those in front of it. Not a partial() of both, which takes 0.2 microseconds.
     """
-    return private.redispatch_of(getattr(torch.ops.sgemm, name).default), private.key_set(key)
+    return private.redispatch_of(getattr(operators, name).default), private.key_set(key)
 
 
 def kernels_of(name: str) -> dict[bool, AtKey]:
     """Its kernels on CPUs and GPUs, by whether it is a GPU."""
     return {False: kernel_at(name, "CPU"), True: kernel_at(name, "CUDA")}
-
-
-def out_of_memory(failure: RuntimeError, on_gpu: bool) -> RuntimeError:
-    """The failure as PyTorch names it, if that is what happened to our operator."""
-    if on_gpu and str(failure).startswith("sgemm: out of memory"):
-        return torch.OutOfMemoryError(str(failure))
-    return failure

@@ -7,10 +7,12 @@ import torch
 from torch import Tensor
 
 from torch_sgemm import private
-from torch_sgemm.past_dispatcher import kernels_of, out_of_memory, reaches_kernel
+from torch_sgemm._library import operators
+from torch_sgemm.memory import out_of_memory
+from torch_sgemm.past_dispatcher import kernels_of, reaches_kernel
 
 # By dimensions.
-_OPERATORS = {2: torch.ops.sgemm.mm.default, 3: torch.ops.sgemm.bmm.default}
+_OPERATORS = {2: operators.mm.default, 3: operators.bmm.default}
 _KERNELS = {2: kernels_of("mm"), 3: kernels_of("bmm")}
 
 
@@ -30,7 +32,12 @@ def straight(a: Tensor, b: Tensor, kernel: str) -> Tensor:
 
 def dispatched(a: Tensor, b: Tensor, kernel: str) -> Tensor:
     """For whoever watches."""
-    return _OPERATORS[a.dim()](a, b, kernel)
+    if torch.compiler.is_compiling():
+        return _OPERATORS[a.dim()](a, b, kernel)
+    try:
+        return _OPERATORS[a.dim()](a, b, kernel)
+    except RuntimeError as failure:  # in inference mode no kernel for autograd translates it
+        raise out_of_memory(failure, a.is_cuda) from None
 
 
 def are_float32(a: Tensor, b: Tensor, c: Tensor | None = None) -> bool:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from torch_sgemm import overrides
+from torch_sgemm._library import operators, qualified
 from torch_sgemm.choice import Device, explain
 from torch_sgemm.private import OpOverload, TorchDispatchMode
 from torch_sgemm.stays import flops_of, why_it_stays
@@ -26,13 +27,15 @@ from torch_sgemm.timing import seconds_by_turns
 PRODUCTS = {
     **{f"aten::{name}": 0 for name in ("mm", "bmm")},
     **{f"aten::{name}": 1 for name in ("addmm", "baddbmm", "addmm_", "baddbmm_")},
-    **{f"sgemm::{name}": 0 for name in ("mm", "mm_out", "bmm", "bmm_out", "linear")},
-    **{f"sgemm::{name}": 0 for name in ("_matmul", "_packed_mm")},
-    **{f"sgemm::{name}": 1 for name in ("addmm", "addmm_out", "baddbmm", "baddbmm_out")},
-    **{f"sgemm::{name}": 1 for name in ("gemm_", "packed_mm")},
+    **{qualified(name): 0 for name in ("mm", "mm_out", "bmm", "bmm_out", "linear")},
+    **{qualified(name): 0 for name in ("_matmul", "_packed_mm")},
+    **{qualified(name): 1 for name in ("addmm", "addmm_out", "baddbmm", "baddbmm_out")},
+    **{qualified(name): 1 for name in ("gemm_", "packed_mm")},
 }
 # Without an addend, unless beta says otherwise.
-_PLAIN = {name for name, first in PRODUCTS.items() if first == 0} | {"sgemm::gemm_"}
+_PLAIN = {name for name, first in PRODUCTS.items() if first == 0} | {qualified("gemm_")}
+
+_LINEAR = qualified("linear")
 
 
 class _View(NamedTuple):
@@ -266,7 +269,7 @@ def _measure(key: _Key, seen: _Seen) -> tuple[float, float]:
     c = torch.zeros((batch, m, n) if batch > 1 else (m, n), device=key.device)
 
     def side(kernel: str):
-        return lambda: torch.ops.sgemm.gemm_(c, a, b, kernel=kernel, alpha=alpha, beta=beta)
+        return lambda: operators.gemm_(c, a, b, kernel=kernel, alpha=alpha, beta=beta)
 
     torchs, ours = seconds_by_turns([side("aten"), side("auto")], c.device)
     return torchs, ours
@@ -318,7 +321,7 @@ class _Recorder(TorchDispatchMode):
         if any(isinstance(factor, complex) for factor in factors):
             return "factor"
         device = str(a.device)
-        a, b = (_rows(a), _view(b.t())) if operation == "sgemm::linear" else (_view(a), _view(b))
+        a, b = (_rows(a), _view(b.t())) if operation == _LINEAR else (_view(a), _view(b))
         sizes = (*a.shape[:2], b.shape[2], a.shape[2])
         if all(sizes):
             factors = float(factors[0]), float(factors[1])

@@ -4,9 +4,7 @@ import json
 from dataclasses import dataclass, replace
 from functools import cache
 
-import torch
-
-from torch_sgemm import _library  # noqa: F401  the table is the library's
+from torch_sgemm._library import operators
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,7 @@ def _rows() -> tuple[Kernel, ...]:
 
     return tuple(
         Kernel(**{field: frozen(value) for field, value in row.items()})
-        for row in json.loads(torch.ops.sgemm._kernels())
+        for row in json.loads(operators._kernels())
     )
 
 
@@ -116,7 +114,7 @@ def error_bound(k: int, kernel: str = "auto") -> float:
     where = "torch_sgemm.error_bound"
     if not isinstance(k, int) or isinstance(k, bool) or not 0 <= k < 2**63:
         raise ValueError(f"{where}: argument 'k' is {k!r}; accepted: an int, 0 and more")
-    bounds: dict[str, float] = json.loads(torch.ops.sgemm._error_bounds(k))
+    bounds: dict[str, float] = json.loads(operators._error_bounds(k))
     rows = [row for row in _rows() if row.name in bounds]
     asked = [
         row

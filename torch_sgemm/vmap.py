@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from torch_sgemm import ops  # noqa: F401  the rules are for its operators
+from torch_sgemm._library import operators, qualified
 
-_mm, _bmm = torch.ops.sgemm.mm, torch.ops.sgemm.bmm
+_mm, _bmm = operators.mm, operators.bmm
 
 
 def batched(x: Tensor, dim: int | None, size: int) -> Tensor:
@@ -13,7 +13,7 @@ def batched(x: Tensor, dim: int | None, size: int) -> Tensor:
     return x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
 
 
-@torch.library.register_vmap("sgemm::mm")
+@torch.library.register_vmap(qualified("mm"))
 def _(info, in_dims, a, b, kernel="auto"):
     a = batched(a, in_dims[0], info.batch_size)
     if in_dims[1] is None:  # the rows of all A make one matrix
@@ -21,7 +21,7 @@ def _(info, in_dims, a, b, kernel="auto"):
     return _bmm(a, batched(b, in_dims[1], info.batch_size), kernel=kernel), 0
 
 
-@torch.library.register_vmap("sgemm::bmm")
+@torch.library.register_vmap(qualified("bmm"))
 def _(info, in_dims, a, b, kernel="auto"):
     a, b = batched(a, in_dims[0], info.batch_size), batched(b, in_dims[1], info.batch_size)
     return _bmm(a.flatten(0, 1), b.flatten(0, 1), kernel=kernel).unflatten(0, a.shape[:2]), 0
@@ -40,20 +40,20 @@ def addend(c: Tensor, dim: int | None, dims: int) -> Tensor:
     return c.reshape(*c.shape[:at], *([1] * missing), *c.shape[at:])
 
 
-@torch.library.register_vmap("sgemm::addmm")
+@torch.library.register_vmap(qualified("addmm"))
 def _(info, in_dims, c, a, b, kernel="auto", *, beta=1.0, alpha=1.0):
     size = info.batch_size
     c = addend(c, in_dims[0], 2)
     a, b = batched(a, in_dims[1], size), batched(b, in_dims[2], size)
-    return torch.ops.sgemm.baddbmm(c, a, b, kernel=kernel, beta=beta, alpha=alpha), 0
+    return operators.baddbmm(c, a, b, kernel=kernel, beta=beta, alpha=alpha), 0
 
 
-@torch.library.register_vmap("sgemm::baddbmm")
+@torch.library.register_vmap(qualified("baddbmm"))
 def _(info, in_dims, c, a, b, kernel="auto", *, beta=1.0, alpha=1.0):
     size = info.batch_size
     a, b = batched(a, in_dims[1], size), batched(b, in_dims[2], size)
     shape = (size, *a.shape[1:-1], b.shape[-1])
     c = addend(c, in_dims[0], 3).expand(shape).flatten(0, 1)
     a, b = a.flatten(0, 1), b.flatten(0, 1)
-    out = torch.ops.sgemm.baddbmm(c, a, b, kernel=kernel, beta=beta, alpha=alpha)
+    out = operators.baddbmm(c, a, b, kernel=kernel, beta=beta, alpha=alpha)
     return out.unflatten(0, shape[:2]), 0

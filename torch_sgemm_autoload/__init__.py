@@ -9,9 +9,14 @@ TORCH_SGEMM_DEVICES: where, "cuda" unless set; "cuda,cpu" for both.
 
 import os
 
+waits_for_import = False  # torch_sgemm is being imported, and will call again when it is whole
+
 
 def enable_if_asked() -> None:
     """Calls ``torch_sgemm.enable`` as the environment says.
+
+    Where ``import torch_sgemm`` comes first in a program and imports torch, that is when its import
+    ends.
 
     Raises:
         RuntimeError: an unknown kernel or device.
@@ -21,5 +26,9 @@ def enable_if_asked() -> None:
         return
     import torch_sgemm
 
+    global waits_for_import
+    waits_for_import = not hasattr(torch_sgemm, "enable")
+    if waits_for_import:
+        return
     devices = os.environ.get("TORCH_SGEMM_DEVICES", "cuda").split(",")
     torch_sgemm.enable("auto" if kernel == "1" else kernel, devices=tuple(devices))

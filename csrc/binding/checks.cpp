@@ -9,6 +9,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "../table/namespace.h"
+
 namespace sgemm {
 namespace {
 
@@ -123,7 +125,7 @@ bool in_disjoint_columns(const Tensor& x, const Tensor& y) {
 }  // namespace
 
 void fail(const char* op, const std::string& text) {
-  throw std::runtime_error(std::string("sgemm::") + op + ": " + text);
+  throw std::runtime_error(std::string(kOperators) + op + ": " + text);
 }
 
 std::string describe(const Tensor& tensor) {

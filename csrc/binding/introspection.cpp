@@ -9,6 +9,7 @@
 #include "../models/models.h"
 #include "../table/describe.h"
 #include "../table/dispatch.h"
+#include "../table/namespace.h"
 #include "checks.h"
 #include "product.h"
 
@@ -149,7 +150,9 @@ void register_plans(torch::stable::detail::StableLibrary& m) {
 }  // namespace
 }  // namespace sgemm
 
-STABLE_TORCH_LIBRARY_FRAGMENT(sgemm, m) {
+STABLE_TORCH_LIBRARY_FRAGMENT(SGEMM_NAMESPACE, m) {
+  m.def("_allocate(int elements, int index) -> Tensor?");  // Python's, see torch_sgemm/memory.py
+  m.def("_let_python_allocate() -> ()");
   m.def("_kernels() -> str");
   m.def("_error_bounds(int k) -> str");
   m.def("_device(int index) -> int[]");
@@ -162,11 +165,12 @@ STABLE_TORCH_LIBRARY_FRAGMENT(sgemm, m) {
   m.def("_run_plan(Tensor(a!) c, Tensor a, Tensor b, str kernel, int index, *, float alpha=1, float beta=0) -> ()");
 }
 
-STABLE_TORCH_LIBRARY_IMPL(sgemm, CPU, m) { sgemm::register_plans(m); }
+STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CPU, m) { sgemm::register_plans(m); }
 
-STABLE_TORCH_LIBRARY_IMPL(sgemm, CUDA, m) { sgemm::register_plans(m); }
+STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CUDA, m) { sgemm::register_plans(m); }
 
-STABLE_TORCH_LIBRARY_IMPL(sgemm, CompositeExplicitAutograd, m) {
+STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CompositeExplicitAutograd, m) {
+  m.impl("_let_python_allocate", TORCH_BOX(&sgemm::let_python_allocate));
   m.impl("_kernels", TORCH_BOX(&sgemm::kernels));
   m.impl("_error_bounds", TORCH_BOX(&sgemm::error_bounds));
   m.impl("_device", TORCH_BOX(&sgemm::device));

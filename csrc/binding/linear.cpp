@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "../table/namespace.h"
 #include "checks.h"
 #include "product.h"
 
@@ -75,10 +76,10 @@ Activation activation_named(const char* op, const std::optional<std::string>& na
 
 }  // namespace sgemm
 
-STABLE_TORCH_LIBRARY_FRAGMENT(sgemm, m) {
+STABLE_TORCH_LIBRARY_FRAGMENT(SGEMM_NAMESPACE, m) {
   m.def("linear(Tensor x, Tensor weight, Tensor? bias=None, str? activation=None, str kernel=\"auto\") -> Tensor");
 }
 
-STABLE_TORCH_LIBRARY_IMPL(sgemm, CPU, m) { m.impl("linear", TORCH_BOX(&sgemm::linear)); }
+STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CPU, m) { m.impl("linear", TORCH_BOX(&sgemm::linear)); }
 
-STABLE_TORCH_LIBRARY_IMPL(sgemm, CUDA, m) { m.impl("linear", TORCH_BOX(&sgemm::linear)); }
+STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CUDA, m) { m.impl("linear", TORCH_BOX(&sgemm::linear)); }

@@ -1,4 +1,5 @@
-// The operators of namespace sgemm: schemas and checks. Forward only; torch_sgemm/ops.py adds the fakes.
+// The operators: schemas and checks. Forward only; torch_sgemm/ops.py adds the fakes.
+#include "../table/namespace.h"
 #include "checks.h"
 #include "product.h"
 
@@ -71,8 +72,11 @@ void register_products(torch::stable::detail::StableLibrary& m) {
 }  // namespace
 }  // namespace sgemm
 
+// PyTorch's macro, which pastes its argument, sees the namespace's name.
+#define SGEMM_TORCH_LIBRARY(space, m) STABLE_TORCH_LIBRARY(space, m)
+
 // `kernel` may be positional: Inductor can't pass on a keyword-only argument of that name.
-STABLE_TORCH_LIBRARY(sgemm, m) {
+SGEMM_TORCH_LIBRARY(SGEMM_NAMESPACE, m) {
   m.def("mm(Tensor a, Tensor b, str kernel=\"auto\") -> Tensor");
   m.def("bmm(Tensor a, Tensor b, str kernel=\"auto\") -> Tensor");
   m.def("addmm(Tensor c, Tensor a, Tensor b, str kernel=\"auto\", *, float beta=1, float alpha=1) -> Tensor");
@@ -90,6 +94,6 @@ STABLE_TORCH_LIBRARY(sgemm, m) {
   m.def("_matmul(Tensor a, Tensor b, str kernel=\"auto\") -> Tensor");  // without derivatives, see functional.py
 }
 
-STABLE_TORCH_LIBRARY_IMPL(sgemm, CPU, m) { sgemm::register_products(m); }
+STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CPU, m) { sgemm::register_products(m); }
 
-STABLE_TORCH_LIBRARY_IMPL(sgemm, CUDA, m) { sgemm::register_products(m); }
+STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CUDA, m) { sgemm::register_products(m); }

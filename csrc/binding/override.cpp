@@ -9,6 +9,7 @@
 #include <set>
 #include <tuple>
 
+#include "../table/namespace.h"
 #include "checks.h"
 #include "product.h"
 
@@ -132,41 +133,51 @@ struct Call {
     if (!reason) reason = refusal(args...);
   }
 
-  // Counts and runs it, into `out` or a new tensor. False, or none, if PyTorch's own kernel has to: also where PyTorch
-  // had no memory or failed otherwise, of which its kernel will raise the error.
+  // Counts and runs it, into `out` or a new tensor. False, or none, if PyTorch's own kernel has to be called from
+  // Python: also where PyTorch had no memory for a result or failed otherwise, of which its kernel will raise the
+  // error.
   bool run(const char* name, const char* batched_name, const Tensor& out, const Tensor* c, double beta,
            double alpha) const {
-    return succeeds([&] { compute(name, batched_name, out, c, beta, alpha); });
+    return succeeds([&] { return compute(name, batched_name, out, c, beta, alpha); });
   }
   std::optional<Tensor> run(const char* name, const char* batched_name, const Tensor* c, double beta,
                             double alpha) const {
     std::optional<Tensor> out;
     const bool done = succeeds([&] {
       out = new_output(a, b);
-      compute(name, batched_name, *out, c, beta, alpha);
+      return compute(name, batched_name, *out, c, beta, alpha);
     });
     return done ? out : std::nullopt;
   }
 
  private:
-  void compute(const char* name, const char* batched_name, const Tensor& out, const Tensor* c, double beta,
-               double alpha) const {
-    product(dims == 2 ? name : batched_name, out, c, a, b, alpha, beta, setting->kernel);
+  // Where there is no memory for a workspace, before `out` is written, PyTorch's kernel computes it: kFailed.
+  Reason compute(const char* name, const char* batched_name, const Tensor& out, const Tensor* c, double beta,
+                 double alpha) const {
+    try {
+      product(dims == 2 ? name : batched_name, out, c, a, b, alpha, beta, setting->kernel);
+      return kNone;
+    } catch (const NoMemory&) {
+      aten_product(out, c, a, b, alpha, beta);
+      return kFailed;
+    }
   }
 
   template <class Work>
   bool succeeds(const Work& work) const {
     std::atomic<int64_t>(&of_op)[std::size(kReasons)] = counts[op + (dims - 2) * kOfMatrices];
     Reason outcome = reason;
+    bool done = false;
     if (!reason) {
       try {
-        work();
+        outcome = work();
+        done = true;
       } catch (const TorchError&) {
         outcome = kFailed;
       }
     }
     ++of_op[outcome];  // not where no row takes it, or a launch failed, which the caller is told
-    return outcome == kNone;
+    return done;
   }
 };
 
@@ -238,7 +249,7 @@ void register_overrides(torch::stable::detail::StableLibrary& m) {
 }  // namespace
 }  // namespace sgemm
 
-STABLE_TORCH_LIBRARY_FRAGMENT(sgemm, m) {
+STABLE_TORCH_LIBRARY_FRAGMENT(SGEMM_NAMESPACE, m) {
   for (const std::string b : {"", "b"}) {
     const std::string mm = "_override_" + b + "mm", addmm = "_override_" + (b + "add") + (b + "mm");
     const std::string operands = "Tensor a, Tensor b", sum = "(Tensor c, " + operands + ", float beta, float alpha, ";
@@ -254,11 +265,11 @@ STABLE_TORCH_LIBRARY_FRAGMENT(sgemm, m) {
   m.def("_override_reset() -> ()");
 }
 
-STABLE_TORCH_LIBRARY_IMPL(sgemm, CPU, m) { sgemm::register_overrides(m); }
+STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CPU, m) { sgemm::register_overrides(m); }
 
-STABLE_TORCH_LIBRARY_IMPL(sgemm, CUDA, m) { sgemm::register_overrides(m); }
+STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CUDA, m) { sgemm::register_overrides(m); }
 
-STABLE_TORCH_LIBRARY_IMPL(sgemm, CompositeExplicitAutograd, m) {
+STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CompositeExplicitAutograd, m) {
   m.impl("_override_set", TORCH_BOX(&sgemm::set));
   m.impl("_override_counts", TORCH_BOX(&sgemm::read_counts));
   m.impl("_override_reset", TORCH_BOX(&sgemm::reset_counts));

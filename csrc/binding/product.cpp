@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "../table/namespace.h"
 #include "checks.h"
 #include "product.h"
 #if defined(SGEMM_CUDA)
@@ -71,7 +72,7 @@ void log_choice(const char* op, const Kernel& kernel, const std::string& request
   if (!enabled) return;
   static std::mutex mutex;
   static std::set<std::string> seen;
-  const std::string line = std::string("sgemm::") + op + " a: " + describe(a) + "; b: " + describe(b) + "; kernel \"" +
+  const std::string line = std::string(kOperators) + op + " a: " + describe(a) + "; b: " + describe(b) + "; kernel \"" +
                            request + "\" -> " + kernel.name;
   std::lock_guard<std::mutex> lock(mutex);
   if (seen.insert(line).second) std::fprintf(stderr, "%s\n", line.c_str());

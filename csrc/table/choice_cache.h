@@ -7,6 +7,7 @@
 #include "../problem/buffers.h"
 #include "../problem/pieces.h"
 #include "dispatch.h"
+#include "namespace.h"
 
 namespace sgemm {
 
@@ -47,7 +48,7 @@ class ChoiceCache {
   };
 
   static std::string label(const char* op, const Verdict& verdict, const Problem& p) {
-    std::string text = std::string("sgemm::") + op + "[" + tile_name(*verdict.kernel, verdict.plan.tile) + " ";
+    std::string text = std::string(kOperators) + op + "[" + tile_name(*verdict.kernel, verdict.plan.tile) + " ";
     if (p.batch != 1) text += std::to_string(p.batch) + "x";
     return text + std::to_string(p.m) + "x" + std::to_string(p.n) + "x" + std::to_string(p.k) + "]";
   }

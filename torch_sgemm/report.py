@@ -1,0 +1,372 @@
+"""How this package does on your GPU: ``python -m torch_sgemm.report``, a record to send back.
+
+A dozen products, each by ``"auto"`` and by PyTorch's own kernel, that of torch.mm and torch.bmm
+with TF32 off, by turns. Times of kernels and errors against float64 go into one JSON file, beside
+the GPU, its clocks, and the versions. It takes about a minute.
+"""
+
+import argparse
+import json
+import math
+import os
+import platform
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from statistics import geometric_mean, median
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from torch_sgemm import info
+from torch_sgemm._library import operators
+from torch_sgemm.choice import explain
+from torch_sgemm.timing import seconds_by_turns
+
+UNIT = 2.0**-24  # of errors, times (|A||B|)_ij
+SAMPLE = 64  # rows of a result that are compared with float64, and products of a batch
+LIMITS = {
+    "max_sm_mhz": "clocks.max.sm",
+    "max_memory_mhz": "clocks.max.mem",
+    "power_limit_w": "power.limit",
+}
+Side = Callable[[], object]
+
+
+class Shape(NamedTuple):
+    """A product of benchmarks/shapes.json; ``ops``: how A and B are stored, as in its head."""
+
+    group: str
+    m: int
+    n: int
+    k: int
+    ops: str
+    batch: int = 1
+
+    @property
+    def label(self) -> str:
+        """``16 x 256 x 256 x 256 NN``: a batch, m, n, k."""
+        batch = f"{self.batch} x " if self.batch > 1 else ""
+        return f"{batch}{self.m} x {self.n} x {self.k} {self.ops}"
+
+    def tiny(self) -> "Shape":
+        """One of its kind for the CPU, of sizes up to 100."""
+        m, n, k, batch = (round(size**0.4) for size in (self.m, self.n, self.k, self.batch))
+        return Shape(self.group, m, n, k, self.ops, batch)
+
+
+SHAPES = (
+    Shape("square", 512, 512, 512, "NN"),
+    Shape("square", 2048, 2048, 2048, "NN"),
+    Shape("square", 4096, 4096, 4096, "NT"),
+    Shape("transformer", 4096, 3072, 768, "NT"),
+    Shape("transformer", 768, 3072, 4096, "TN"),
+    Shape("skinny", 1, 4096, 4096, "NT"),
+    Shape("skinny", 16, 4096, 4096, "NT"),
+    Shape("tall", 100000, 64, 64, "NN"),
+    Shape("large-k", 128, 128, 65536, "NN"),
+    Shape("odd", 1023, 1023, 1023, "NN"),
+    Shape("batched", 16, 16, 16, "NN", 10000),
+    Shape("batched", 256, 256, 256, "NN", 16),
+)
+
+
+# --- one product ----------------------------------------------------------------------------
+
+
+def operands(shape: Shape, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """A, B of normal elements and C full of NaN, float32; a batch in front if there is one."""
+    generator = torch.Generator(device).manual_seed(1)
+
+    def stored(rows: int, columns: int, op: str) -> Tensor:
+        sizes = (rows, columns) if op == "N" else (columns, rows)
+        x = torch.randn(shape.batch, *sizes, device=device, generator=generator)
+        x = x if op == "N" else x.mT
+        return x if shape.batch > 1 else x[0]
+
+    a = stored(shape.m, shape.k, shape.ops[0])
+    b = stored(shape.k, shape.n, shape.ops[1])
+    return a, b, torch.full((*a.shape[:-1], shape.n), math.nan, device=device)
+
+
+def errors(a: Tensor, b: Tensor, c: Tensor) -> tuple[float, float]:
+    """Largest and mean error of a sample of C's rows, in units; NaN where an element is NaN."""
+    if c.dim() == 2:
+        a, b, c = a[None], b[None], c[None]
+    generator = torch.Generator().manual_seed(2)
+    batch, rows = (
+        torch.randperm(size, generator=generator)[:SAMPLE].to(c.device) for size in c.shape[:2]
+    )
+    at = batch[:, None], rows[None, :]
+    a, b, c = a[at].double(), b[batch].double(), c[at].double()
+    magnitude = (a.abs() @ b.abs()) * UNIT
+    found = (c - a @ b).abs() / magnitude
+    return found.max().item(), found.mean().item()
+
+
+def wall_seconds(runs: list[Side], device: torch.device) -> list[float]:
+    """Median seconds of a call of each, by turns, on the CPU's clock."""
+    times: list[list[float]] = [[] for _ in runs]
+    for _ in range(5):
+        for run, found in zip(runs, times, strict=True):
+            start = time.perf_counter()
+            run()
+            found.append(time.perf_counter() - start)
+    return [median(found) for found in times]
+
+
+def product(shape: Shape, device: torch.device, repeats: int) -> dict[str, Any]:
+    """A row of the record: times in microseconds, errors in units, the row that was taken.
+
+    ``"failed"`` says what a kernel raised; what was found until then is kept.
+    """
+    row: dict[str, Any] = {**shape._asdict(), "label": shape.label, "kernel": "auto"}
+    try:
+        a, b, c = operands(shape, device)
+        explained = explain(a, b)
+        row["chosen"] = explained.chosen
+        for verdict in explained.verdicts:
+            if verdict.name == explained.chosen:
+                row["predicted_us"] = verdict.seconds * 1e6
+                row["error_bound"] = verdict.error_bound
+        run = operators.mm_out if c.dim() == 2 else operators.bmm_out
+        sides = {"torch": lambda: run(a, b, "aten", out=c), "kernel": lambda: run(a, b, out=c)}
+        for name, side in sides.items():
+            side()
+            prefix = "" if name == "kernel" else "torch_"
+            row[f"{prefix}error_max"], row[f"{prefix}error_mean"] = errors(a, b, c)
+            c.fill_(math.nan)
+        by_turns = seconds_by_turns if device.type == "cuda" else wall_seconds
+        times = [by_turns(list(sides.values()), device) for _ in range(repeats)]
+        speeds = [theirs / ours for theirs, ours in times]
+        for i, name in enumerate(sides):
+            row[f"{name}_us"] = median(pair[i] for pair in times) * 1e6
+        row |= {"speed": median(speeds), "speed_least": min(speeds), "speed_most": max(speeds)}
+    except RuntimeError as failure:  # one kernel's failure on a GPU is what the record is for
+        row["failed"] = str(failure).splitlines()[0]
+    row["correct"] = is_correct(row)
+    return row
+
+
+def is_correct(row: dict[str, Any]) -> bool:
+    """No failure, and no error above the bound that is proven for the row; so NaN is wrong.
+
+    PyTorch's own kernel promises nothing: it is held to what an ordinary dot product may be off by.
+    """
+    bound = row.get("error_bound") or row["k"] + 2
+    return "failed" not in row and row["error_max"] <= bound
+
+
+# --- the machine ----------------------------------------------------------------------------
+
+
+class Clocks:
+    """SM clocks in MHz that nvidia-smi gives while it is open; none where there is no such program.
+
+    A thread asks, for the clock is only what it is while the GPU works.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._uuid = ""
+        if device.type == "cuda":
+            self._uuid = str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
+        self._found: list[float] = []
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._ask, daemon=True)
+
+    def __enter__(self) -> "Clocks":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _ask(self) -> None:
+        while not self._done.wait(0.1):
+            clock = _number(info.smi(self._uuid).get("clocks.sm"))
+            if clock is None:
+                return
+            self._found.append(clock)
+
+    def take(self) -> float | None:
+        """The highest since the last call."""
+        found, self._found = self._found, []
+        return max(found, default=None)
+
+
+def machine(device: torch.device) -> dict[str, Any]:
+    """The device and the versions, in the names of benchmarks' records; no path, no host's name."""
+    about: dict[str, Any] = {
+        "device": device.type,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torch_cuda": torch.version.cuda,
+        "torch_sgemm": info.build_info()["version"],
+        "system": f"{platform.system()} {platform.machine()}",
+        "threads": torch.get_num_threads(),
+    }
+    if device.type == "cpu":
+        return about | {"name": "CPU", "slug": "cpu"}
+    (gpu,) = (gpu for gpu in info.gpus() if gpu["index"] == device.index)
+    slug = re.sub(r"[^a-z0-9]+", "-", gpu["name"].lower().removeprefix("nvidia ")).strip("-")
+    l2 = torch.cuda.get_device_properties(device).L2_cache_size
+    about |= {"slug": slug, "l2_mb": round(l2 / 2**20, 1), "driver": gpu.get("driver_version")}
+    about |= {key: gpu[key] for key in ("name", "arch", "sms", "memory_gib")}
+    return about | {key: _number(gpu.get(name)) for key, name in LIMITS.items()}
+
+
+def _number(text: str | None) -> float | None:
+    """Of ``1980 MHz``; None of ``[N/A]``, and where nothing tells."""
+    found = re.match(r"[\d.]+", text or "")
+    return float(found[0]) if found else None
+
+
+@contextmanager
+def _without_tf32() -> Iterator[None]:
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before
+
+
+def collect(device: torch.device, repeats: int, say: Callable[[str], None]) -> dict[str, Any]:
+    """The record: machine, build, options, and a row a product; ``say`` gets each row's label."""
+    build = info.build_info()
+    record: dict[str, Any] = {
+        "command": "report",
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "machine": machine(device),
+        "csrc_digest": build["csrc_digest"],
+        "build": {key: build[key] for key in ("architectures", "toolkit", "torch", "compiler")},
+        "timing": "CUDA-graph replays by CUDA events, both sides by turns, operands stay in L2"
+        if device.type == "cuda"
+        else "calls by the wall clock, both sides by turns",
+        "options": {"repeats": repeats, "tiny": device.type == "cpu"},
+        "rows": [],
+    }
+    with _without_tf32(), Clocks(device) as clocks:
+        for shape in SHAPES:
+            shape = shape if device.type == "cuda" else shape.tiny()
+            say(shape.label)
+            row = product(shape, device, repeats)
+            record["rows"].append(row | {"sm_mhz": clocks.take()})
+    return record
+
+
+# --- what is shown and written ----------------------------------------------------------------
+
+
+def table(record: dict[str, Any]) -> str:
+    """The rows, aligned, and a sentence behind them."""
+    lines = [("group", "m x n x k", "torch", "auto", "speed", "error, torch", "error", "taken")]
+    for row in record["rows"]:
+        cells = [row["group"], row["label"]]
+        if "failed" in row:
+            cells += ["-", "-", "-", "-", "-", f"{row.get('chosen', '?')} failed: {row['failed']}"]
+        else:
+            cells += [f"{row[key]:.1f} us" for key in ("torch_us", "kernel_us")]
+            cells += [f"{row['speed']:.2f}"]
+            cells += [f"{row[key]:.2f}" for key in ("torch_error_max", "error_max")]
+            cells += [row["chosen"] + ("" if row["correct"] else ", WRONG")]
+        lines.append(tuple(cells))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    text = [
+        "  ".join(
+            cell.ljust(width) if i in (0, 1, 7) else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
+    return "\n".join([*text, "", summary(record)])
+
+
+def summary(record: dict[str, Any]) -> str:
+    """The mean speed, and how many products failed or were wrong."""
+    rows, where = record["rows"], record["machine"]["name"]
+    speeds = [row["speed"] for row in rows if "speed" in row]
+    bad = sum(not row["correct"] for row in rows)
+    mean = f"{geometric_mean(speeds):.2f} times as fast as torch" if speeds else "not timed"
+    return (
+        f"{len(rows)} products on {where}: {mean} (geometric mean); {bad} failed or wrong. Errors "
+        "are the largest of a sample, in units of 2^-24 (|A||B|)."
+    )
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN and no infinity: they become strings, as in benchmarks' records."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _plain(x) for key, x in value.items()}
+    return [_plain(x) for x in value] if isinstance(value, list) else value
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser(
+        prog="python -m torch_sgemm.report",
+        description="Times a dozen float32 products on your GPU and writes a record to send back.",
+    )
+    top.add_argument("--device", default="cuda", help="cuda (default), cuda:1, ...; cpu: a trial")
+    top.add_argument("--repeats", type=int, default=5, help="of each measurement (default 5)")
+    top.add_argument("--output", type=Path, metavar="FILE",
+                     help="the record (default: torch_sgemm-report-GPU.json here)")  # fmt: skip
+    return top
+
+
+def _device(text: str) -> torch.device:
+    """Raises ValueError for a device that this installation can't use, and says why."""
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", text):
+        raise ValueError(f"argument --device is {text!r}; accepted: cuda, cuda:1 and so on, or cpu")
+    if text == "cpu":
+        return torch.device("cpu")
+    trial = "; --device cpu runs tiny products, to try the command"
+    if not torch.cuda.is_available():
+        raise ValueError(f"PyTorch {torch.__version__} sees no GPU that it can use{trial}")
+    if not info.build_info()["cuda"]:
+        raise ValueError(f"this build has no CUDA kernels, see python -m torch_sgemm.info{trial}")
+    index, count = int(text[5:] or torch.cuda.current_device()), torch.cuda.device_count()
+    if index >= count:
+        raise ValueError(f"argument --device is {text!r}; accepted: up to cuda:{count - 1}")
+    return torch.device("cuda", index)
+
+
+def _output(asked: Path | None, device: torch.device) -> Path:
+    """Raises ValueError for a file that can't be written."""
+    path = asked or Path(f"torch_sgemm-report-{machine(device)['slug']}.json")
+    folder = path.absolute().parent
+    if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+        raise ValueError(
+            f"argument --output is {str(path)!r}; accepted: a file that can be written"
+        )
+    return path
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs it. 0, or 1 if a product failed or was wrong; the record is written all the same."""
+    options = parser().parse_args(arguments)
+    try:
+        if options.repeats < 1:
+            raise ValueError(f"argument --repeats is {options.repeats}; accepted: 1 and more")
+        device = _device(options.device)
+        path = _output(options.output, device)
+    except ValueError as refusal:
+        parser().error(str(refusal))
+    record = collect(device, options.repeats, lambda label: print(label, file=sys.stderr))
+    path.write_text(json.dumps(_plain(record), indent=1, allow_nan=False) + "\n")
+    print(table(record))
+    print(f"Written: {path}. Please send it back with a word on the machine (docs/gpus.md).")
+    return int(not all(row["correct"] for row in record["rows"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
