@@ -27,7 +27,7 @@ endif
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .PHONY: help build test test-fast bench test-gpu test-kernel bench-kernel sanitize delays compare profile sass info \
-        format lint wheel check-wheel release clean distclean need-kernel
+        format lint wheel check-wheel hub release clean distclean need-kernel
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -116,6 +116,9 @@ wheel: $(READY)  ## dist/torch_sgemm-*.whl: one wheel for every Python and every
 
 check-wheel: $(READY)  ## the same wheel under two Pythons and two torch versions
 	@$(PY) tools/check_wheel.py $(ARGS)
+
+hub: $(READY)  ## dist/hub/: a build with a namespace of its own, as huggingface/kernels loads it
+	@$(PY) tools/hub_layout.py dist/hub $(ARGS)
 
 release: $(RELEASE)  ## dist/: the sdist, a manylinux wheel that passes its fast tests, an index page
 	@$(PY) tools/release.py all dist --tests $(ARGS)

@@ -60,7 +60,6 @@ def build(destinations: list[Path], version: str, options: dict[str, str] | None
     namespace = config.check_namespace(os.environ.get("TORCH_SGEMM_NAMESPACE", ""))
     if namespace != config.NAMESPACE:
         say(f"operators in torch.ops.{namespace}")
-        options = {**(options or {}), "SGEMM_NAMESPACE": namespace}
 
     nvcc, archs = toolkit.nvcc, None
     if toolkit.cuda:
@@ -87,6 +86,7 @@ def build(destinations: list[Path], version: str, options: dict[str, str] | None
         ),
         "SGEMM_TORCH_LIB": f"{torch.root}/lib",
         "SGEMM_WITH_CUDA": "ON" if toolkit.cuda else "OFF",
+        "SGEMM_NAMESPACE": namespace,
         **(options or {}),
     }
     if nvcc and archs:
@@ -99,6 +99,8 @@ def build(destinations: list[Path], version: str, options: dict[str, str] | None
     identity = [torch.version, compiler, nvcc and [nvcc.path, nvcc.release, archs.cmake_list()]]
     if options:
         identity.append(options)
+    if namespace != config.NAMESPACE:  # all others share a tree: few sources name the operators
+        identity.append("another namespace")
     key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:8]
     tree = ROOT / "build" / f"cmake-{'cuda' + nvcc.release if nvcc else 'cpu'}-{key}"
     run([cmake, "-S", str(ROOT), "-B", str(tree), "-G", "Ninja",

@@ -1,0 +1,142 @@
+"""Lays out a build as huggingface/kernels loads it: DIRECTORY/build/VARIANT/, package and metadata.
+
+    python tools/hub_layout.py DIRECTORY                  # builds with a namespace of its own
+    python tools/hub_layout.py DIRECTORY --namespace NAME
+
+A process may load several versions of a kernel, so the operators' namespace has a digest of what it
+is made of in its name, and the package's modules import each other relatively: they get the
+metadata's "id" as their package's name. VARIANT is torch's stable ABI from 2.10 on: one build for
+every later torch of one CUDA major version. What TORCH_SGEMM_CUDA and the other variables of a
+build say holds here too. ``kernels.get_local_kernel(DIRECTORY)`` loads the result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import build_config as config
+import build_env as env
+import build_library
+from release import version
+
+ROOT = build_library.ROOT
+PACKAGE = "torch_sgemm"
+# Commands: python -m finds them in an installed package only.
+COMMANDS = ("info.py", "report.py")
+MINIMUM = "0.17.0"  # of kernels, the first version that this layout was tried with
+
+
+def sources() -> list[Path]:
+    """The package's modules, but for its commands."""
+    found = sorted((ROOT / PACKAGE).glob("*.py"))
+    return [path for path in found if path.name not in COMMANDS]
+
+
+def relative(text: str) -> str:
+    """A module's text with this package's own modules imported relatively.
+
+    Raises:
+        SystemExit: one of its imports is of another form than ``from torch_sgemm... import``.
+    """
+    text = re.sub(rf"^(\s*)from {PACKAGE}\.(\w+) import", r"\1from .\2 import", text, flags=re.M)
+    text = re.sub(rf"^(\s*)from {PACKAGE} import", r"\1from . import", text, flags=re.M)
+    for node in ast.walk(ast.parse(text)):
+        names = [name.name for name in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.level == 0:
+            names = [node.module or ""]
+        if any(name.split(".")[0] == PACKAGE for name in names):
+            raise SystemExit(f"hub_layout: line {node.lineno} imports {PACKAGE} absolutely")
+    return text
+
+
+def unique_namespace(backend: str) -> str:
+    """``torch_sgemm_cuda_1a2b3c4d``: of what is compiled and of the modules beside it."""
+    digest = hashlib.sha256(build_library.compiled_digest().encode())
+    for path in sources():
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return f"{PACKAGE}_{backend}_{digest.hexdigest()[:8]}"
+
+
+def variant(info: dict) -> str:
+    """``torch-stable-abi210-cu130-x86_64-linux``, from the account of a build."""
+    stable = "".join(map(str, config.TORCH_FLOOR))
+    backend = "cpu"
+    if info["cuda"]:
+        backend = "cu" + "".join(map(str, config.version_tuple(info["toolkit"]["version"])))
+    return f"torch-stable-abi{stable}-{backend}-{platform.machine()}-{platform.system().lower()}"
+
+
+def capabilities(architectures: list[str]) -> list[str]:
+    """``["80", "90a", "120-virtual"]`` as ``["8.0", "9.0a", "12.0+PTX"]``."""
+    found = [re.fullmatch(r"(\d+)(\d)([af]?)(-virtual)?", name) for name in architectures]
+    return [f"{m[1]}.{m[2]}{m[3]}{'+PTX' if m[4] else ''}" for m in found if m]
+
+
+def metadata(info: dict) -> dict:
+    """metadata.json of a variant. Its version is the major one, as ``get_kernel`` asks for it."""
+    backend: dict = {"type": "cuda" if info["cuda"] else "cpu"}
+    if info["cuda"]:
+        backend["archs"] = capabilities(info["architectures"])
+    return {
+        "id": info["namespace"],
+        "name": PACKAGE.replace("_", "-"),
+        "version": config.version_tuple(info["version"])[0],
+        "kernels-minver": MINIMUM,
+        "license": "MIT",
+        "python-depends": [],
+        "backend": backend,
+    }
+
+
+def lay_out(built: Path, directory: Path) -> Path:
+    """The variant's folder in ``directory``/build, made of a library and its account in ``built``.
+
+    Another build of the same variant is replaced.
+    """
+    info = json.loads((built / build_library.INFO).read_text())
+    target = directory / "build" / variant(info)
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    for path in sources():
+        (target / path.name).write_text(relative(path.read_text()))
+    for name in (build_library.LIBRARY, build_library.INFO):
+        shutil.copy2(built / name, target / name)
+    (target / "metadata.json").write_text(json.dumps(metadata(info), indent=2) + "\n")
+    return target
+
+
+def backend_of_build() -> str:
+    """``"cuda"`` or ``"cpu"``, as the build will decide."""
+    torch = config.check_torch(env.find_torch(), f"the environment {sys.prefix}")
+    force, source = (
+        os.environ.get(f"TORCH_SGEMM_{name}", "") for name in ("CUDA", "TOOLKIT")
+    )  # fmt: skip
+    return "cuda" if config.choose_toolkit(torch, env.find_nvcc(), force, source).cuda else "cpu"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--namespace", help="of the operators (default: one with a digest)")
+    options = parser.parse_args(arguments)
+    if options.directory.exists() and not options.directory.is_dir():
+        parser.error(f"{options.directory} is a file; accepted: a folder, which need not exist")
+    name = config.check_namespace(options.namespace or unique_namespace(backend_of_build()))
+    os.environ["TORCH_SGEMM_NAMESPACE"] = name
+    with tempfile.TemporaryDirectory(prefix="hub_layout_") as built:
+        build_library.build([Path(built)], version())
+        print(lay_out(Path(built), options.directory))
+
+
+if __name__ == "__main__":
+    main()
