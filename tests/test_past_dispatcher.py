@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -171,3 +172,32 @@ def test_what_is_no_tensor_is_refused_by_pytorch(function: Callable) -> None:
             function(wrong, a)
         with pytest.raises(TypeError, match="must be Tensor"):
             function(a, wrong)
+
+
+WAYS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "matrices": lambda x, _: torch_sgemm.matmul(x, x.t()),
+    "batches": lambda _, heads: torch_sgemm.matmul(heads[0], heads[0].mT),
+    "batches of two dimensions": lambda _, heads: torch_sgemm.matmul(heads, heads.mT),
+    "layer": lambda x, _: torch_sgemm.linear(x, x),
+    "packed": lambda x, _: torch_sgemm.pack(x.t(), frozen=True).mm(x),
+}
+
+
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_what_lacks_memory_is_named_as_pytorch_does(
+    way: Callable[[Tensor, Tensor], Tensor], inference: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On each way to a kernel; here on the CPU, whose errors keep their type."""
+    column, heads = torch.empty(1 << 23, 1), torch.empty(2, 3, 1 << 23, 1)
+    seen = []
+
+    def named(failure: RuntimeError, on_gpu: bool) -> RuntimeError:
+        seen.append((str(failure)[:20], on_gpu))
+        return failure
+
+    for module in ("_linear", "_matmul", "autograd", "packed", "products"):
+        monkeypatch.setattr(sys.modules[f"torch_sgemm.{module}"], "out_of_memory", named)
+    with torch.inference_mode(inference), pytest.raises(RuntimeError, match="out of memory"):
+        way(column, heads)
+    assert seen and set(seen) == {("sgemm: out of memory", False)}

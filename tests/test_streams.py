@@ -219,3 +219,22 @@ def test_out_of_memory_is_pytorchs_error() -> None:
         ):
             with pytest.raises(torch.OutOfMemoryError, match="out of memory"):
                 product(column)
+
+
+def test_out_of_memory_of_heads_and_in_inference_mode_is_pytorchs_error() -> None:
+    column = torch.ones(1_000_000, 1, device="cuda")
+    heads = torch.ones(2, 3, 1_000_000, 1, device="cuda")
+    packed = torch_sgemm.pack(column.t(), frozen=True)
+    for inference in (False, True):
+        for product in (
+            lambda: torch_sgemm.matmul(heads, heads.mT),
+            lambda: torch_sgemm.matmul(column, column.t()),
+            lambda: torch_sgemm.matmul(heads[0], heads[0].mT),
+            lambda: torch_sgemm.linear(column, column),
+            lambda: packed.mm(column),
+        ):
+            with (
+                torch.inference_mode(inference),
+                pytest.raises(torch.OutOfMemoryError, match="out of memory"),
+            ):
+                product()

@@ -70,7 +70,12 @@ def linear(
             return function(keys, x, weight, bias, activation, kernel)
         except RuntimeError as failure:
             raise out_of_memory(failure, x.is_cuda) from None
-    return _linear(x, weight, bias, activation, kernel)
+    if torch.compiler.is_compiling():
+        return _linear(x, weight, bias, activation, kernel)
+    try:
+        return _linear(x, weight, bias, activation, kernel)
+    except RuntimeError as failure:  # in inference mode no kernel for autograd translates it
+        raise out_of_memory(failure, x.is_cuda) from None
 
 
 def _fit(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:

@@ -290,7 +290,10 @@ def _run(c, a, b, kernel: str, pack: int, *, beta: float = 1.0, alpha: float = 1
     packed = _packs.get(pack)
     planes = None if packed is None else packed.planes_of(b)
     function, keys = _KERNELS[a.is_cuda]
-    return function(keys, a, b, planes, c, kernel, None, beta=beta, alpha=alpha)
+    try:
+        return function(keys, a, b, planes, c, kernel, None, beta=beta, alpha=alpha)
+    except RuntimeError as failure:  # in inference mode no kernel for autograd translates it
+        raise out_of_memory(failure, a.is_cuda) from None
 
 
 for _backend in ("CPU", "CUDA"):

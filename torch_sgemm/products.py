@@ -31,7 +31,12 @@ def straight(a: Tensor, b: Tensor, kernel: str) -> Tensor:
 
 def dispatched(a: Tensor, b: Tensor, kernel: str) -> Tensor:
     """For whoever watches."""
-    return _OPERATORS[a.dim()](a, b, kernel)
+    if torch.compiler.is_compiling():
+        return _OPERATORS[a.dim()](a, b, kernel)
+    try:
+        return _OPERATORS[a.dim()](a, b, kernel)
+    except RuntimeError as failure:  # in inference mode no kernel for autograd translates it
+        raise out_of_memory(failure, a.is_cuda) from None
 
 
 def are_float32(a: Tensor, b: Tensor, c: Tensor | None = None) -> bool:
