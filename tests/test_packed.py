@@ -422,22 +422,3 @@ def test_packing_is_refused_in_a_capture(here: None) -> None:
     with pytest.raises(RuntimeError, match="the current stream is being captured"):
         captured(lambda: torch_sgemm.pack(b))
     torch.cuda.synchronize()
-
-
-@pytest.mark.gpu
-def test_products_on_another_stream_wait_for_the_planes(here: None) -> None:
-    a, b = integers((300, 4096), 1, "cuda"), integers((4096, 4096), 2, "cuda")
-    other = torch.cuda.Stream()
-    packed = torch_sgemm.pack(b)
-    other.wait_stream(torch.cuda.current_stream())
-    for _ in range(5):
-        torch.cuda._sleep(10_000_000)
-        b.mul_(-1)
-        packed.mm(a)  # packs again, later
-        done = torch.cuda.Event()
-        with torch.cuda.stream(other):
-            result = packed.mm(a, kernel="split_fp16x3")
-            done.record()
-        done.synchronize()
-        assert torch.equal(result, packed.mm(a, kernel="split_fp16x3"))
-        other.synchronize()

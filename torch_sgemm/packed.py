@@ -28,6 +28,7 @@ _library.define(
     "float alpha=1) -> Tensor"
 )
 _packed_mm = operators.packed_mm.default
+_keep_with_graph = operators._keep_with_graph.default
 _KERNELS = kernels_of("_packed_mm")
 _numbers = itertools.count()
 _packs: "weakref.WeakValueDictionary[int, PackedMatrix]" = weakref.WeakValueDictionary()
@@ -40,7 +41,7 @@ class _Planes(NamedTuple):
     storage: private.StorageWeakRef  # of b; another one may come to lie at the same address
     base_at: int | None  # the address of the tensor that b is a view of
     planes: Tensor | None
-    stream: int | None  # that splits, until the event
+    stream: int | None  # that splits, until the event; None if its handle may come to be another's
     event: torch.cuda.Event | None
 
 
@@ -67,7 +68,6 @@ class PackedMatrix:
         self._transposed = b._base if _is_transposed(b) else None  # the matrix, if b is its .t()
         self.b = b if self._transposed is None else _transposed(self._transposed)
         self.frozen = frozen
-        self._captured: list[Tensor] = []  # planes that graphs read, also when there are newer ones
         self._number = next(_numbers)
         _packs[self._number] = self
         self._planes = _split(self.b)
@@ -161,10 +161,10 @@ class PackedMatrix:
                 )
             self._planes = _split(own)
         found = self._planes
-        if not captured:
+        if captured:  # the graph may outlive this object
+            _keep_with_graph(found.planes)
+        else:
             _wait(found)
-        elif all(planes is not found.planes for planes in self._captured):
-            self._captured.append(found.planes)
         return found.planes
 
     def matrix(self) -> Tensor:
@@ -207,7 +207,8 @@ def pack(b: Tensor, *, frozen: bool = False) -> PackedMatrix:
         b: float32 of shape (k, n), any strides; for a ``torch.nn.Linear``, ``weight.t()``.
         frozen: a promise that b won't be written, for what can't see it: products captured into a
             CUDA graph then use the planes, where without it they read b itself; and b may be an
-            inference tensor, of which PyTorch counts no changes.
+            inference tensor, of which PyTorch counts no changes. A graph keeps the planes that it
+            reads, when this object is gone as well; when the graph is, the next pack() frees them.
 
     Where b has been written, it is split again before the next product. PyTorch's version counter
     tells; like autograd, it doesn't see who writes through ``b.data``. What is packed is this
@@ -257,9 +258,17 @@ def _split(b: Tensor) -> _Planes:
         raise out_of_memory(failure, b.is_cuda) from None
     if planes is None:
         return _Planes(*of, None, None, None)
-    event = torch.cuda.Event()
-    event.record(torch.cuda.current_stream(planes.device))
-    return _Planes(*of, planes, _stream_of(planes), event)
+    stream, event = torch.cuda.current_stream(planes.device), torch.cuda.Event()
+    event.record(stream)
+    return _Planes(*of, planes, _lasting_handle(stream), event)
+
+
+def _lasting_handle(stream: torch.cuda.Stream) -> int | None:
+    """Its handle, if no later stream can get the same: those that PyTorch has made are never
+    destroyed. Of a stream that others have made, the handle is the id as well.
+    """
+    handle = stream.cuda_stream
+    return None if handle and handle == stream.stream_id else handle
 
 
 def _wait(found: _Planes) -> None:

@@ -2,19 +2,51 @@
 #include <torch/csrc/stable/accelerator.h>
 
 #include <algorithm>
+#include <memory>
+#include <mutex>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "../table/dispatch.h"
 #include "../table/namespace.h"
 #include "checks.h"
 #include "product.h"
+#if defined(SGEMM_CUDA)
+#include "../gpu/graph_owner.h"
+#endif
 
 namespace sgemm {
 namespace {
 
+using Planes = std::unique_ptr<Tensor>;
+
+// Planes whose graphs are gone. CUDA tells so on a thread where nothing can be freed; the next pack() does.
+struct Discarded {
+  std::mutex mutex;
+  std::vector<Planes> planes;
+
+  static Discarded& all() {
+    static Discarded& all = *new Discarded;  // outlives CUDA's threads
+    return all;
+  }
+
+  static void take(void* planes) {
+    const std::lock_guard<std::mutex> lock(all().mutex);
+    all().planes.emplace_back(static_cast<Tensor*>(planes));
+  }
+
+  static void free() {
+    std::vector<Planes> planes;  // freed when the lock is
+    const std::lock_guard<std::mutex> lock(all().mutex);
+    planes.swap(all().planes);
+  }
+};
+
 // The planes of b, or nothing where no kernel of the family split runs.
 std::optional<Tensor> pack(const Tensor& b) {
   check_tensor("pack", "b", b, b, 2);
+  Discarded::free();
   const Device& device = device_of(b);
   const Backend rows = backend(device.type);
   const auto takes = [&](const Kernel& kernel) { return kernel.takes_planes && runs_on(kernel, device); };
@@ -23,6 +55,16 @@ std::optional<Tensor> pack(const Tensor& b) {
   Tensor planes = empty({static_cast<int64_t>(rows.plane_bytes(b.size(0), b.size(1)) / 4)}, b);
   if (b.numel()) rows.pack_b(view(b), planes.mutable_data_ptr(), {current_stream(b), &device, nullptr});
   return planes;
+}
+
+// The graph that the current stream is being captured into keeps the planes.
+void keep_with_graph(const Tensor& planes) {
+#if defined(SGEMM_CUDA)
+  const torch::stable::accelerator::DeviceGuard guard(planes.get_device_index());
+  give_to_graph(current_stream(planes), new Tensor(planes), Discarded::take);
+#else
+  fail("keep_with_graph", "this build has no CUDA kernels, argument 'planes' has " + describe(planes));
+#endif
 }
 
 // activation(beta c + alpha a b); `planes` is what pack(b) returned.
@@ -49,6 +91,7 @@ Tensor packed_mm(const Tensor& a, const Tensor& b, const std::optional<Tensor>& 
 
 STABLE_TORCH_LIBRARY_FRAGMENT(SGEMM_NAMESPACE, m) {
   m.def("_pack(Tensor b) -> Tensor?");
+  m.def("_keep_with_graph(Tensor planes) -> ()");
   m.def(
       "_packed_mm(Tensor a, Tensor b, Tensor? planes, Tensor? c, str kernel, str? activation, *, float beta=1, "
       "float alpha=1) -> Tensor");
@@ -61,5 +104,6 @@ STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CPU, m) {
 
 STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CUDA, m) {
   m.impl("_pack", TORCH_BOX(&sgemm::pack));
+  m.impl("_keep_with_graph", TORCH_BOX(&sgemm::keep_with_graph));
   m.impl("_packed_mm", TORCH_BOX(&sgemm::packed_mm));
 }
