@@ -16,8 +16,9 @@ from torch_sgemm.autograd import Derivative, below, implement, with_primals
 from torch_sgemm.derivatives import spread
 from torch_sgemm.distributed import has_split_rows, register_if_loaded
 from torch_sgemm.inductor import register_lowerings
+from torch_sgemm.memory import out_of_memory
 from torch_sgemm.packed import PackedMatrix
-from torch_sgemm.past_dispatcher import kernels_of, out_of_memory, reaches_kernel
+from torch_sgemm.past_dispatcher import kernels_of, reaches_kernel
 from torch_sgemm.products import are_float32, product, rows_of
 from torch_sgemm.vmap import batched
 

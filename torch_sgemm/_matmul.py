@@ -7,8 +7,9 @@ from torch import Tensor
 
 from torch_sgemm._library import operators
 from torch_sgemm.autograd import is_wanted
+from torch_sgemm.memory import out_of_memory
 from torch_sgemm.packed import PackedMatrix
-from torch_sgemm.past_dispatcher import is_plain, out_of_memory, reaches_kernel
+from torch_sgemm.past_dispatcher import is_plain, reaches_kernel
 from torch_sgemm.products import are_float32, dispatched, rows_of, straight, with_shape
 
 _product_of_heads = operators._matmul.default

@@ -16,7 +16,8 @@ from torch.autograd import forward_ad
 
 from torch_sgemm import private
 from torch_sgemm._library import NAMESPACE, operators
-from torch_sgemm.past_dispatcher import kernel_at, out_of_memory
+from torch_sgemm.memory import out_of_memory
+from torch_sgemm.past_dispatcher import kernel_at
 
 _are_transforms_active = private.transforms_active
 _any_requires_grad, _is_grad_enabled = private.any_requires_grad, torch.is_grad_enabled

@@ -17,8 +17,9 @@ from torch_sgemm._library import NAMESPACE, operators, qualified
 from torch_sgemm.activations import ACTIVATIONS
 from torch_sgemm.derivatives import SgemmSum, differentiate, scaled
 from torch_sgemm.inductor import register_lowerings
+from torch_sgemm.memory import out_of_memory
 from torch_sgemm.ops import check_addend, product_shape
-from torch_sgemm.past_dispatcher import kernels_of, out_of_memory, reaches_kernel
+from torch_sgemm.past_dispatcher import kernels_of, reaches_kernel
 from torch_sgemm.products import rows_of, with_shape
 from torch_sgemm.vmap import addend, batched
 

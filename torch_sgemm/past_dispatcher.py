@@ -86,10 +86,3 @@ def kernel_at(name: str, key: str) -> AtKey:
 def kernels_of(name: str) -> dict[bool, AtKey]:
     """Its kernels on CPUs and GPUs, by whether it is a GPU."""
     return {False: kernel_at(name, "CPU"), True: kernel_at(name, "CUDA")}
-
-
-def out_of_memory(failure: RuntimeError, on_gpu: bool) -> RuntimeError:
-    """The failure as PyTorch names it, if that is what happened to our operator."""
-    if on_gpu and str(failure).startswith("sgemm: out of memory"):
-        return torch.OutOfMemoryError(str(failure))
-    return failure

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from torch_sgemm import private
 from torch_sgemm._library import operators
-from torch_sgemm.past_dispatcher import kernels_of, out_of_memory, reaches_kernel
+from torch_sgemm.memory import out_of_memory
+from torch_sgemm.past_dispatcher import kernels_of, reaches_kernel
 
 # By dimensions.
 _OPERATORS = {2: operators.mm.default, 3: operators.bmm.default}

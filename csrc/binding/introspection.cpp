@@ -151,6 +151,8 @@ void register_plans(torch::stable::detail::StableLibrary& m) {
 }  // namespace sgemm
 
 STABLE_TORCH_LIBRARY_FRAGMENT(SGEMM_NAMESPACE, m) {
+  m.def("_allocate(int elements, int index) -> Tensor?");  // Python's, see torch_sgemm/memory.py
+  m.def("_let_python_allocate() -> ()");
   m.def("_kernels() -> str");
   m.def("_error_bounds(int k) -> str");
   m.def("_device(int index) -> int[]");
@@ -168,6 +170,7 @@ STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CPU, m) { sgemm::register_plans(m); }
 STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CUDA, m) { sgemm::register_plans(m); }
 
 STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CompositeExplicitAutograd, m) {
+  m.impl("_let_python_allocate", TORCH_BOX(&sgemm::let_python_allocate));
   m.impl("_kernels", TORCH_BOX(&sgemm::kernels));
   m.impl("_error_bounds", TORCH_BOX(&sgemm::error_bounds));
   m.impl("_device", TORCH_BOX(&sgemm::device));

@@ -133,41 +133,51 @@ struct Call {
     if (!reason) reason = refusal(args...);
   }
 
-  // Counts and runs it, into `out` or a new tensor. False, or none, if PyTorch's own kernel has to: also where PyTorch
-  // had no memory or failed otherwise, of which its kernel will raise the error.
+  // Counts and runs it, into `out` or a new tensor. False, or none, if PyTorch's own kernel has to be called from
+  // Python: also where PyTorch had no memory for a result or failed otherwise, of which its kernel will raise the
+  // error.
   bool run(const char* name, const char* batched_name, const Tensor& out, const Tensor* c, double beta,
            double alpha) const {
-    return succeeds([&] { compute(name, batched_name, out, c, beta, alpha); });
+    return succeeds([&] { return compute(name, batched_name, out, c, beta, alpha); });
   }
   std::optional<Tensor> run(const char* name, const char* batched_name, const Tensor* c, double beta,
                             double alpha) const {
     std::optional<Tensor> out;
     const bool done = succeeds([&] {
       out = new_output(a, b);
-      compute(name, batched_name, *out, c, beta, alpha);
+      return compute(name, batched_name, *out, c, beta, alpha);
     });
     return done ? out : std::nullopt;
   }
 
  private:
-  void compute(const char* name, const char* batched_name, const Tensor& out, const Tensor* c, double beta,
-               double alpha) const {
-    product(dims == 2 ? name : batched_name, out, c, a, b, alpha, beta, setting->kernel);
+  // Where there is no memory for a workspace, before `out` is written, PyTorch's kernel computes it: kFailed.
+  Reason compute(const char* name, const char* batched_name, const Tensor& out, const Tensor* c, double beta,
+                 double alpha) const {
+    try {
+      product(dims == 2 ? name : batched_name, out, c, a, b, alpha, beta, setting->kernel);
+      return kNone;
+    } catch (const NoMemory&) {
+      aten_product(out, c, a, b, alpha, beta);
+      return kFailed;
+    }
   }
 
   template <class Work>
   bool succeeds(const Work& work) const {
     std::atomic<int64_t>(&of_op)[std::size(kReasons)] = counts[op + (dims - 2) * kOfMatrices];
     Reason outcome = reason;
+    bool done = false;
     if (!reason) {
       try {
-        work();
+        outcome = work();
+        done = true;
       } catch (const TorchError&) {
         outcome = kFailed;
       }
     }
     ++of_op[outcome];  // not where no row takes it, or a launch failed, which the caller is told
-    return outcome == kNone;
+    return done;
   }
 };
 

@@ -5,11 +5,17 @@
 #include <torch/csrc/stable/ops.h>
 
 #include <array>
+#include <atomic>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
+#include "../table/namespace.h"
+
 namespace sgemm {
 namespace {
+
+std::atomic<bool> python_allocates{false};
 
 // libtorch_cuda's functions are looked up when the first CUDA tensor comes: linked, they would keep the library from
 // loading under a PyTorch without CUDA.
@@ -40,21 +46,39 @@ const CudaProducts& cuda_products() {
   return products;
 }
 
+// None where there is no memory. A Python function, see torch_sgemm/memory.py.
+std::optional<Tensor> allocated_by_python(int64_t elements, int64_t index) {
+  static const std::string name = std::string(kOperators) + "_allocate";
+  std::array<StableIValue, 2> stack = {torch::stable::detail::from(elements), torch::stable::detail::from(index)};
+  check(torch_call_dispatcher(name.c_str(), "", stack.data(), TORCH_ABI_VERSION), "_allocate");
+  return torch::stable::detail::to<std::optional<Tensor>>(stack[0]);
+}
+
+[[noreturn]] void fail_to_allocate(int64_t bytes) {
+  throw NoMemory("sgemm: out of memory: PyTorch could not allocate " + std::to_string(bytes) + " bytes");
+}
+
 }  // namespace
+
+void let_python_allocate() { python_allocates = true; }
 
 Tensor empty(std::initializer_list<int64_t> sizes, const Tensor& like) {
   std::array<int64_t, 4> strides;
   int64_t stride = 1;
   for (size_t i = sizes.size(); i-- > 0; stride *= std::max<int64_t>(1, sizes.begin()[i])) strides[i] = stride;
+  const int64_t elements = sizes.size() ? sizes.begin()[0] * strides[0] : 1, bytes = 4 * elements;
+  if (bytes >= kAllocatedByPython && python_allocates) {
+    const auto flat = allocated_by_python(elements, like.is_cuda() ? like.get_device_index() : -1);
+    if (!flat) fail_to_allocate(bytes);
+    return view_as(*flat, sizes, {strides.begin(), strides.begin() + sizes.size()});
+  }
   int32_t type, index;
   check(aoti_torch_get_device_type(like.get(), &type), "device type");
   check(aoti_torch_get_device_index(like.get(), &index), "device index");
   AtenTensorHandle handle;
   if (aoti_torch_empty_strided(sizes.size(), sizes.begin(), strides.data(), aoti_torch_dtype_float32(), type, index,
-                               &handle) != AOTI_TORCH_SUCCESS) {
-    const int64_t bytes = 4 * (sizes.size() ? sizes.begin()[0] * strides[0] : 1);
-    throw TorchError("sgemm: out of memory: PyTorch could not allocate " + std::to_string(bytes) + " bytes");
-  }
+                               &handle) != AOTI_TORCH_SUCCESS)
+    fail_to_allocate(bytes);
   return Tensor(handle);
 }
 

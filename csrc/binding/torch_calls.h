@@ -18,8 +18,18 @@ struct TorchError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// An uninitialised contiguous float32 tensor on the device of `like`, from PyTorch's allocator. Throws TorchError if
-// there is no memory; so do those below if PyTorch refuses.
+// PyTorch's allocator has no memory.
+struct NoMemory : TorchError {
+  using TorchError::TorchError;
+};
+
+// PyTorch's C interface prints what it can't allocate, even where the caller then does without. From this size on a
+// Python function takes its place, an operator of ours, once Python has said that there is one.
+constexpr int64_t kAllocatedByPython = int64_t{64} << 20;
+void let_python_allocate();
+
+// An uninitialised contiguous float32 tensor on the device of `like`, from PyTorch's allocator. Throws NoMemory; those
+// below throw TorchError if PyTorch refuses.
 Tensor empty(std::initializer_list<int64_t> sizes, const Tensor& like);
 
 // The same memory seen as a tensor of these sizes and strides.

@@ -1,0 +1,33 @@
+"""What happens where there is no memory: PyTorch's type of error, and nothing printed on the way.
+
+PyTorch's C interface, by which the library allocates, prints a failure with its stack. A product
+that does without the workspace it has asked for would seem to have failed: what is large is
+allocated here instead.
+"""
+
+import torch
+from torch import Tensor
+
+from torch_sgemm._library import NAMESPACE, operators
+
+_library = torch.library.Library(NAMESPACE, "IMPL")
+
+
+def out_of_memory(failure: RuntimeError, on_gpu: bool) -> RuntimeError:
+    """The failure as PyTorch names it, if that is what happened to our operator."""
+    if on_gpu and str(failure).startswith("sgemm: out of memory"):
+        return torch.OutOfMemoryError(str(failure))
+    return failure
+
+
+def _allocate(elements: int, index: int) -> Tensor | None:
+    """So many of float32, on a GPU or, with ``index`` -1, on the CPU; None if there is no room."""
+    device = torch.device("cpu") if index < 0 else torch.device("cuda", index)
+    try:
+        return torch.empty(elements, dtype=torch.float32, device=device)
+    except RuntimeError:
+        return None
+
+
+_library.impl("_allocate", _allocate, "CompositeExplicitAutograd")
+operators._let_python_allocate()
