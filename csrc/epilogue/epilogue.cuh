@@ -12,6 +12,7 @@ SGEMM_HOST_DEVICE inline float add_c(const Problem& p, float x, const float* c) 
 
 // Of neighbours of C that have been read, where beta is not 0.
 SGEMM_HOST_DEVICE inline void add_c(float beta, const float (&c)[4], float (&x)[4]) {
+#pragma unroll
   for (int i = 0; i < 4; ++i) x[i] = fmaf(beta, c[i], x[i]);
 }
 #if defined(__CUDACC__)
