@@ -8,13 +8,15 @@ namespace sgemm {
 
 using cuda_backend::check, cuda_backend::launch, cuda_backend::with_constant;
 
-// Raises a kernel's limit of shared memory, once per device. `prepared` is the kernel's own.
-inline void allow_shared_bytes(const void* kernel, int bytes, std::atomic<uint64_t>& prepared) {
+// Raises a kernel's limit of shared memory, once per device.
+template <auto KERNEL>
+void allow_shared_bytes(int bytes) {
+  static std::atomic<uint64_t> prepared{0};
   int device;
   check(cudaGetDevice(&device), "cudaGetDevice");
   const uint64_t bit = device < 64 ? uint64_t{1} << device : 0;
   if (prepared.load(std::memory_order_relaxed) & bit) return;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "cudaFuncSetAttribute");
+  check(cudaFuncSetAttribute(KERNEL, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "cudaFuncSetAttribute");
   prepared.fetch_or(bit, std::memory_order_relaxed);
 }
 
@@ -22,8 +24,7 @@ inline void allow_shared_bytes(const void* kernel, int bytes, std::atomic<uint64
 template <auto KERNEL, class... Params>
 void launch_with_memory(int64_t blocks, int threads, int bytes, int most, int cluster, Stream stream,
                         const Params&... params) {
-  static std::atomic<uint64_t> prepared{0};
-  allow_shared_bytes(reinterpret_cast<const void*>(KERNEL), most, prepared);
+  allow_shared_bytes<KERNEL>(most);
   launch(KERNEL, blocks, threads, bytes, cluster, true, stream, params...);
 }
 

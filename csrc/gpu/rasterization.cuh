@@ -8,6 +8,8 @@ struct TileIndex {
   int batch, row, col;
 };
 
+constexpr int kTilesTogether = 8;  // the `group` of kernels that have no number of their own
+
 // Neighbours share panels, which stay in the L2 cache meanwhile: `group` rows of tiles are walked together, column by
 // column.
 __device__ __forceinline__ TileIndex tile_at(int t, int tiles_m, int tiles_n, int group) {

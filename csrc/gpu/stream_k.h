@@ -22,9 +22,11 @@ struct StreamK {
   SGEMM_HOST_DEVICE int parts() const { return sharing ? sharing + left() : 0; }
 };
 
-// Tiles left over are shared by as many blocks as have `least` steps each, if those are more than the tiles.
-inline StreamK stream_k(int64_t tiles, int64_t steps, int sms, int64_t least) {
-  const int64_t left = tiles % sms, sharing = std::min<int64_t>(left * steps / least, sms);
+inline constexpr int64_t kLeastShare = 6;  // steps of k that a block is worth being asked for
+
+// Tiles left over are shared by as many blocks as have so many steps each, if those are more than the tiles.
+inline StreamK stream_k(int64_t tiles, int64_t steps, int sms) {
+  const int64_t left = tiles % sms, sharing = std::min<int64_t>(left * steps / kLeastShare, sms);
   StreamK deal = {static_cast<int>(tiles), static_cast<int>(steps), static_cast<int>(tiles), 0};
   if (sharing <= left) return deal;
   deal.whole -= static_cast<int>(left);

@@ -13,8 +13,6 @@
 namespace sgemm::ieee {
 namespace {
 
-constexpr int64_t kLeastShare = 6;  // steps of k that a block is worth being asked for
-
 int64_t tiles_of(const Problem& p, int rows) { return ceil_div(p.m, rows) * ceil_div(p.n, Large::BN) * p.batch; }
 
 double step_seconds(int rows, const Device& device) {
@@ -33,7 +31,7 @@ void visit_tiles(const Problem& p, bool quads, const Device& device, const Visit
   plan.blocks = static_cast<int>(std::min<int64_t>(tiles, device.sms));
   plan.seconds = ceil_div(tiles, device.sms) * tile;
   visit(plan);
-  const StreamK deal = stream_k(tiles, steps, device.sms, kLeastShare);
+  const StreamK deal = stream_k(tiles, steps, device.sms);
   if (!deal.sharing) return;
   plan.whole = deal.whole;
   plan.left = deal.left();

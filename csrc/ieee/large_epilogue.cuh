@@ -21,7 +21,6 @@ struct LargeJob {
   uint32_t* arrived;   // parts of a tile left over that are there
 };
 
-constexpr int kTilesTogether = 8;  // rows of tiles that are walked together
 constexpr int kLargeStages = 4;
 
 // A tile of which GROUPS of warps have all elements each, of a part of k.

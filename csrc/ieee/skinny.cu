@@ -12,10 +12,7 @@ void launch_width(const SkinnyJob& job, const SkinnyPlan& plan, Stream stream) {
   const auto kernel = plan.along_k ? skinny_along_k<WIDTH> : skinny_along_m<WIDTH>;
   const int64_t tiles = int64_t{job.tiles_m} * job.tiles_n * job.p.batch * job.slices;
   const int bytes = plan.along_k ? 0 : chain_bytes(WIDTH, skinny_part(plan));
-  if (bytes) {
-    static std::atomic<uint64_t> prepared{0};
-    allow_shared_bytes(reinterpret_cast<const void*>(kernel), bytes, prepared);
-  }
+  if (bytes) allow_shared_bytes<skinny_along_m<WIDTH>>(bytes);
   launch(kernel, tiles * plan.cluster, kThreads, bytes, plan.cluster, true, stream, job);
 }
 

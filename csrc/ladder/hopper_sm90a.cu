@@ -1,4 +1,5 @@
 // The launches of the rungs that only Hopper has the instructions for.
+#include "../problem/buffers.h"
 #include "14_tma_producer.cuh"
 #include "15_persistent.cuh"
 #include "16_wgmma_tf32.cuh"
@@ -7,15 +8,23 @@
 namespace sgemm::cuda_backend {
 namespace {
 
-size_t arrived_bytes(const StreamK& deal) { return (deal.left() * sizeof(uint32_t) + 255) / 256 * 256; }
+struct SharedLayout {
+  size_t arrived, parts, total;
+};
+
+template <class T>
+SharedLayout layout_of(const StreamK& deal) {
+  Buffers buffers;
+  const size_t arrived = buffers.take(sizeof(uint32_t) * deal.left());
+  const size_t parts = buffers.take(int64_t{4} * deal.parts() * T::BM * T::BN);
+  return {arrived, parts, buffers.total};
+}
 
 template <class T>
 size_t shared_bytes(const Problem& problem, const Device& device) {
   size_t most = 0;
-  for_each_mapped(problem, [&](const Problem& p) {
-    const StreamK deal = deal_of<T>(p, device.sms);
-    most = std::max(most, arrived_bytes(deal) + sizeof(float) * deal.parts() * T::BM * T::BN);
-  });
+  for_each_mapped(problem,
+                  [&](const Problem& p) { most = std::max(most, layout_of<T>(deal_of<T>(p, device.sms)).total); });
   return most;
 }
 
@@ -23,12 +32,12 @@ template <class T, auto KERNEL>
 void launch_persistent(const Problem& problem, const Context& context) {
   for_each_mapped(problem, [&](const Problem& p) {
     const StreamK deal = deal_of<T>(p, context.device->sms);
-    const SharedTiles shared = {deal,
-                                reinterpret_cast<float*>(static_cast<char*>(context.workspace) + arrived_bytes(deal)),
-                                static_cast<uint32_t*>(context.workspace)};
+    const SharedLayout at = layout_of<T>(deal);
+    char* const workspace = static_cast<char*>(context.workspace);
+    const SharedTiles shared = {deal, reinterpret_cast<float*>(workspace + at.parts),
+                                reinterpret_cast<uint32_t*>(workspace + at.arrived)};
     if (deal.sharing)
-      check(cudaMemsetAsync(shared.arrived, 0, arrived_bytes(deal), static_cast<cudaStream_t>(context.stream)),
-            "memset");
+      check(cudaMemsetAsync(shared.arrived, 0, 4 * deal.left(), static_cast<cudaStream_t>(context.stream)), "memset");
     const int blocks = std::min(context.device->sms, std::max(deal.whole, deal.sharing));
     launch_with_producer<T, KERNEL>(blocks, context, p, operand_maps<T>(p), shared);
   });

@@ -69,18 +69,15 @@ struct SharedTiles {
   uint32_t* arrived;  // parts of a tile left over that are there
 };
 
-constexpr int64_t kLeastSteps = 6;  // of k, that a block is worth being asked for
-
 template <class T>
 StreamK deal_of(const Problem& p, int sms) {
-  return stream_k(ceil_div(p.m, T::BM) * ceil_div(p.n, T::BN) * p.batch, ceil_div(p.k, T::BK), sms, kLeastSteps);
+  return stream_k(ceil_div(p.m, T::BM) * ceil_div(p.n, T::BN) * p.batch, ceil_div(p.k, T::BK), sms);
 }
 
 template <class T>
 __device__ __forceinline__ Tile tile_of(const Problem& p, const WorkTile& work) {
-  constexpr int kTogether = 8;  // rows of tiles that are walked together
   const int tiles_m = static_cast<int>(ceil_div(p.m, T::BM)), tiles_n = static_cast<int>(ceil_div(p.n, T::BN));
-  const TileIndex tile = tile_at(work.tile, tiles_m, tiles_n, kTogether);
+  const TileIndex tile = tile_at(work.tile, tiles_m, tiles_n, kTilesTogether);
   return {tile.batch, int64_t{tile.row} * T::BM, int64_t{tile.col} * T::BN};
 }
 
@@ -128,8 +125,7 @@ __device__ __forceinline__ void split(float (&tile)[ROWS][COLS], float (&low)[RO
 template <class T, auto KERNEL, class... Params>
 void launch_with_producer(int64_t blocks, const Context& context, const Params&... params) {
   constexpr int kBytes = T::kStages * kStageBytes<T> * T::kPlanes;
-  static std::atomic<uint64_t> prepared{0};
-  allow_shared_bytes(reinterpret_cast<const void*>(KERNEL), kBytes, prepared);
+  allow_shared_bytes<KERNEL>(kBytes);
   launch(KERNEL, blocks, T::kThreads + 128, kBytes, 0, false, context.stream, params...);
 }
 

@@ -46,26 +46,33 @@ constexpr Kernel kAten = {
     "aten", "",     "PyTorch's own kernel (cuBLAS, MKL)", "", 0, 0, 0, 0, 0, 0, Reads::kAnyStrides, 0, kAnyArch,
     0,      nullptr};
 
+using Launch = void (*)(const Problem&, const Plan&, const Context&);
+
 // A row of one kernel needs no plan, and may have none for this backend.
 template <class T>
-constexpr auto launch_of() -> void (*)(const Problem&, const Plan&, const Context&) {
+constexpr Launch launch_of() {
   if (T::launch == nullptr) return nullptr;
   return [](const Problem& p, const Plan&, const Context& context) { T::launch(p, context); };
+}
+
+template <class T>
+constexpr Kernel basic_row(const char* name, const char* family, const char* idea, int min_arch, int max_arch,
+                           double share, Launch launch) {
+  return {name,  family,      idea,      T::kSource, T::BM,    T::BN, T::BK, T::TM,
+          T::TN, T::kThreads, T::kReads, min_arch,   max_arch, share, launch};
 }
 
 // A row of one kernel.
 template <class T>
 constexpr Kernel row(const char* name, const char* family) {
-  return {name,      family,   T::kIdea, T::kSource,       T::BM,         T::BN, T::BK, T::TM, T::TN, T::kThreads,
-          T::kReads, kMinArch, kAnyArch, rung_share(name), launch_of<T>()};
+  return basic_row<T>(name, family, T::kIdea, kMinArch, kAnyArch, rung_share(name), launch_of<T>());
 }
 
 // Rows of several launches, with a cost model of their own.
 template <class T>
 constexpr Kernel planned_row(const char* name, const char* family, const char* idea, int min_arch, int max_arch,
-                             void (*launch)(const Problem&, const Plan&, const Context&)) {
-  Kernel kernel = {name,  family,      idea,      T::kSource, T::BM,    T::BN, T::BK, T::TM,
-                   T::TN, T::kThreads, T::kReads, min_arch,   max_arch, 0,     launch};
+                             Launch launch) {
+  Kernel kernel = basic_row<T>(name, family, idea, min_arch, max_arch, 0, launch);
   kernel.plan = T::plan;
   kernel.each_plan = T::each_plan;
   kernel.activates = T::kActivates;
@@ -108,21 +115,7 @@ constexpr Kernel limited_row(const char* name, const char* family) {
 
 template <class T>
 constexpr Kernel hopper_row(const char* name, const char* family) {
-  return {name,
-          family,
-          T::kIdea,
-          T::kSource,
-          T::BM,
-          T::BN,
-          T::BK,
-          T::TM,
-          T::TN,
-          T::kThreads,
-          T::kReads,
-          90,
-          90,
-          rung_share(name),
-          SGEMM_ON_HOPPER(launch_of<T>())};
+  return basic_row<T>(name, family, T::kIdea, 90, 90, rung_share(name), SGEMM_ON_HOPPER(launch_of<T>()));
 }
 
 template <class T>
