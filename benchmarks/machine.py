@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 import torch_sgemm
+from torch_sgemm.info import slug
 
 PERIOD_MS = 100
 FIELDS = {  # of nvidia-smi, the names of older drivers last
@@ -40,12 +41,6 @@ REASONS = {  # bits of the throttle mask
     0x40: "thermal (hardware)",
     0x80: "power brake",
 }
-
-
-def slug(name: str) -> str:
-    """``NVIDIA H100 80GB HBM3`` -> ``h100-80gb-hbm3``."""
-    name = re.sub(r"^nvidia\s+", "", name.lower())
-    return re.sub(r"[^a-z0-9]+", "-", name).strip("-")
 
 
 def _query(names: list[str], device: torch.device) -> list[str] | None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import torch_sgemm
-from torch_sgemm import recorder, stays
+from torch_sgemm import recorder, stays, timing
 from torch_sgemm.recorder import Record
 
 F = nn.functional
@@ -292,7 +292,7 @@ def test_what_is_measured_is_what_was_recorded(monkeypatch: pytest.MonkeyPatch) 
         return [4e-6, 2e-6]
 
     monkeypatch.setattr(recorder, "_runs_on_gpu", lambda device: True)
-    monkeypatch.setattr(recorder, "seconds_by_turns", run_once)
+    monkeypatch.setattr(timing, "seconds_by_turns", run_once)
     a, b = torch.randn(3, 101, 204)[:, 1:, 1:202], torch.randn(201, 30)
 
     def program() -> None:
@@ -323,10 +323,10 @@ def test_only_a_lack_of_memory_leaves_a_product_unmeasured(
     a = torch.randn(8, 8)
     found = recorded(lambda: a @ a, device=torch_sgemm.Device())
     monkeypatch.setattr(recorder, "_runs_on_gpu", lambda device: True)
-    monkeypatch.setattr(recorder, "seconds_by_turns", failing("sgemm: out of memory"))
+    monkeypatch.setattr(timing, "seconds_by_turns", failing("sgemm: out of memory"))
     found.measure()
     assert found.products[0].measured is None
-    monkeypatch.setattr(recorder, "seconds_by_turns", failing("another"))
+    monkeypatch.setattr(timing, "seconds_by_turns", failing("another"))
     with pytest.raises(RuntimeError, match="another"):
         found.measure()
 

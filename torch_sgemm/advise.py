@@ -15,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
+from torch_sgemm.columns import aligned
 from torch_sgemm.recorder import Other, Product, Record, recording
 
 
@@ -100,17 +101,8 @@ def text(record: Record, most: int | None = None) -> str:
     parts = []
     for table in (products_table(record.products, most), others_table(record.others, most)):
         if table.rows:
-            lines = [table.columns, *table.rows]
-            widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-            parts.append(table.title)
-            parts += [
-                "  ".join(
-                    cell.ljust(width) if i < 2 or i == len(widths) - 2 else cell.rjust(width)
-                    for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-                ).rstrip()
-                for line in lines
-            ]
-            parts.append("")
+            words = (0, 1, len(table.columns) - 2)
+            parts += [table.title, *aligned([table.columns, *table.rows], words), ""]
     return "\n".join([*parts, summary(record)])
 
 

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 
 from torch_sgemm._library import INFO
+from torch_sgemm.columns import aligned
 from torch_sgemm.table import kernels
 
 PACKAGE = Path(__file__).resolve().parent
@@ -56,6 +58,12 @@ def gpus() -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def slug(name: str) -> str:
+    """``NVIDIA H100 80GB HBM3`` -> ``h100-80gb-hbm3``."""
+    name = re.sub(r"^nvidia\s+", "", name.lower())
+    return re.sub(r"[^a-z0-9]+", "-", name).strip("-")
 
 
 def smi(uuid: str) -> dict[str, str]:
@@ -146,10 +154,7 @@ def report(info: dict[str, Any]) -> str:
         if "cuda" in k["built_for"] and not info["gpus"]:
             where += " (cuda)"
         table.append((k["name"], k["family"] or "-", where, k["idea"]))
-    widths = [max(len(row[i]) for row in table) for i in range(3)]
-    for row in table:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        lines.append("  ".join([*cells, row[3]]))
+    lines += aligned(table, words=range(4))
     if not info["gpus"]:
         lines.append("(cuda): also built for GPUs")
     lines.append("")

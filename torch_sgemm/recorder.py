@@ -21,7 +21,6 @@ from torch_sgemm.choice import Device, explain
 from torch_sgemm.private import OpOverload, TorchDispatchMode
 from torch_sgemm.stays import flops_of, why_it_stays
 from torch_sgemm.table import kernels
-from torch_sgemm.timing import seconds_by_turns
 
 # Products, and the place of their first operand among the arguments.
 PRODUCTS = {
@@ -263,6 +262,8 @@ def _runs_on_gpu(device: str) -> bool:
 
 def _measure(key: _Key, seen: _Seen) -> tuple[float, float]:
     """Seconds of aten and of auto."""
+    from torch_sgemm.timing import seconds_by_turns  # its imports take longer than all else here
+
     alpha, beta = key.factors
     batch, m, n, _ = key.sizes
     a, b = seen.a.tensor(key.device), seen.b.tensor(key.device)

@@ -27,6 +27,7 @@ from torch import Tensor
 from torch_sgemm import info
 from torch_sgemm._library import operators
 from torch_sgemm.choice import explain
+from torch_sgemm.columns import aligned
 from torch_sgemm.timing import seconds_by_turns
 
 UNIT = 2.0**-24  # of errors, times (|A||B|)_ij
@@ -215,9 +216,12 @@ def machine(device: torch.device) -> dict[str, Any]:
     if device.type == "cpu":
         return about | {"name": "CPU", "slug": "cpu"}
     (gpu,) = (gpu for gpu in info.gpus() if gpu["index"] == device.index)
-    slug = re.sub(r"[^a-z0-9]+", "-", gpu["name"].lower().removeprefix("nvidia ")).strip("-")
     l2 = torch.cuda.get_device_properties(device).L2_cache_size
-    about |= {"slug": slug, "l2_mb": round(l2 / 2**20, 1), "driver": gpu.get("driver_version")}
+    about |= {
+        "slug": info.slug(gpu["name"]),
+        "l2_mb": round(l2 / 2**20, 1),
+        "driver": gpu.get("driver_version"),
+    }
     about |= {key: gpu[key] for key in ("name", "arch", "sms", "memory_gib")}
     return about | {key: _number(gpu.get(name)) for key, name in LIMITS.items()}
 
@@ -278,15 +282,7 @@ def table(record: dict[str, Any]) -> str:
             cells += [f"{row[key]:.2f}" for key in ("torch_error_max", "error_max")]
             cells += [row["chosen"] + ("" if row["correct"] else ", WRONG")]
         lines.append(tuple(cells))
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    text = [
-        "  ".join(
-            cell.ljust(width) if i in (0, 1, 7) else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    ]
-    return "\n".join([*text, "", summary(record)])
+    return "\n".join([*aligned(lines, words=(0, 1, 7)), "", summary(record)])
 
 
 def summary(record: dict[str, Any]) -> str:
