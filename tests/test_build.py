@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import zipfile
 from pathlib import Path
 
@@ -265,6 +266,23 @@ def test_compiled_digest_is_of_what_is_compiled(tmp_path):
     assert build_library.compiled_digest(tmp_path) == first
     (tmp_path / "CMakeLists.txt").write_text("2")
     assert build_library.compiled_digest(tmp_path) != first
+
+
+def test_one_build_of_a_tree_waits_for_another(tmp_path, capsys):
+    order = []
+
+    def build_too():
+        with build_library.alone_in(tmp_path / "tree"):
+            order.append("second")
+
+    with build_library.alone_in(tmp_path / "tree"), build_library.alone_in(tmp_path / "other"):
+        other = threading.Thread(target=build_too)
+        other.start()
+        other.join(0.2)
+        order.append("first")
+    other.join(30)
+    assert order == ["first", "second"]
+    assert "waiting for another build in" in capsys.readouterr().out
 
 
 def test_build_info_is_complete(info):

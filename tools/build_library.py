@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -103,34 +106,48 @@ def build(destinations: list[Path], version: str, options: dict[str, str] | None
         identity.append("another namespace")
     key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:8]
     tree = ROOT / "build" / f"cmake-{'cuda' + nvcc.release if nvcc else 'cpu'}-{key}"
-    run([cmake, "-S", str(ROOT), "-B", str(tree), "-G", "Ninja",
-         *(f"-D{name}={value}" for name, value in definitions.items())])  # fmt: skip
-    run([cmake, "--build", str(tree), "--target", "torch_sgemm", "-j", str(jobs.count)])
+    with alone_in(tree):
+        run([cmake, "-S", str(ROOT), "-B", str(tree), "-G", "Ninja",
+             *(f"-D{name}={value}" for name, value in definitions.items())])  # fmt: skip
+        run([cmake, "--build", str(tree), "--target", "torch_sgemm", "-j", str(jobs.count)])
 
-    seconds = time.monotonic() - start
-    info = {
-        "version": version,
-        "namespace": namespace,
-        "cuda": toolkit.cuda,
-        "reason": toolkit.reason,
-        "toolkit": {"kind": toolkit.kind, "version": nvcc.release if nvcc else None},
-        "architectures": archs.cmake_list().split(";") if archs else [],
-        "compiler": env.compiler_name(compiler),
-        "torch": torch.version,
-        "torch_cuda": torch.cuda,
-        "csrc_digest": csrc_digest(),
-        "compiled_digest": compiled_digest(),
-        "library_digest": file_digest(tree / LIBRARY),
-        "jobs": jobs.count,
-        "jobs_reason": jobs.reason,
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-    }
-    for directory in destinations:
-        directory.mkdir(parents=True, exist_ok=True)
-        changed = install(tree / LIBRARY, directory / LIBRARY)
-        if changed or not same_account(directory / INFO, info):
-            (directory / INFO).write_text(json.dumps(info, indent=2) + "\n")
+        seconds = time.monotonic() - start
+        info = {
+            "version": version,
+            "namespace": namespace,
+            "cuda": toolkit.cuda,
+            "reason": toolkit.reason,
+            "toolkit": {"kind": toolkit.kind, "version": nvcc.release if nvcc else None},
+            "architectures": archs.cmake_list().split(";") if archs else [],
+            "compiler": env.compiler_name(compiler),
+            "torch": torch.version,
+            "torch_cuda": torch.cuda,
+            "csrc_digest": csrc_digest(),
+            "compiled_digest": compiled_digest(),
+            "library_digest": file_digest(tree / LIBRARY),
+            "jobs": jobs.count,
+            "jobs_reason": jobs.reason,
+            "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        }
+        for directory in destinations:
+            directory.mkdir(parents=True, exist_ok=True)
+            changed = install(tree / LIBRARY, directory / LIBRARY)
+            if changed or not same_account(directory / INFO, info):
+                (directory / INFO).write_text(json.dumps(info, indent=2) + "\n")
     say(f"{LIBRARY} is up to date ({seconds:.0f} s)")
+
+
+@contextmanager
+def alone_in(tree: Path) -> Iterator[None]:
+    """Waits until no other process builds in ``tree``: ninja doesn't see another ninja."""
+    tree.mkdir(parents=True, exist_ok=True)
+    with (tree / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"waiting for another build in {tree}")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def run(command: list[str]) -> None:
