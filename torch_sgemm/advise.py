@@ -8,13 +8,13 @@ stays PyTorch's comes behind.
 
 import argparse
 import json
-import runpy
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
+from torch_sgemm import program
 from torch_sgemm.columns import aligned
 from torch_sgemm.recorder import Other, Product, Record, recording
 
@@ -146,37 +146,18 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--rows", type=int, default=20, help="of each table, at most (default 20)")
     top.add_argument("--no-measure", action="store_true", help="predictions only, on a GPU too")
     top.add_argument("--json", type=Path, metavar="FILE", help="writes all products there as well")
-    top.add_argument("-m", dest="module", action="store_true", help="script is a module's name")
-    top.add_argument("script")
-    top.add_argument("arguments", nargs=argparse.REMAINDER, help="those of the script")
+    program.add_arguments(top)
     return top
-
-
-def _run(options: argparse.Namespace) -> None:
-    before = sys.argv, list(sys.path)
-    sys.argv = [options.script, *options.arguments]
-    try:
-        if options.module:
-            runpy.run_module(options.script, run_name="__main__", alter_sys=True)
-        else:
-            sys.path.insert(0, str(Path(options.script).resolve().parent))
-            runpy.run_path(options.script, run_name="__main__")
-    finally:
-        sys.argv, sys.path[:] = before
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the program; its exit status, and its exception after the tables, are kept."""
     options = parser().parse_args(arguments)
-    if not options.module and not Path(options.script).is_file():
-        parser().error(f"{options.script}: no such file")
-    status: object = 0
+    program.check(options, parser())
     record = None
     try:
         with recording() as record:
-            _run(options)
-    except SystemExit as end:
-        status = end.code
+            return program.run(options)
     finally:
         if record is not None:
             if not options.no_measure:
@@ -185,10 +166,6 @@ def main(arguments: list[str] | None = None) -> int:
             show(record, max(1, options.rows))
             if options.json:
                 options.json.write_text(as_json(record) + "\n")
-    if isinstance(status, str):
-        print(status, file=sys.stderr)
-        return 1
-    return status if isinstance(status, int) else 0
 
 
 if __name__ == "__main__":
