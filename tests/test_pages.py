@@ -17,7 +17,7 @@ from support.process import ROOT, python, tool
 import torch_sgemm
 from benchmarks import report
 from benchmarks.__main__ import parser as benchmarks_parser
-from torch_sgemm import advise, info
+from torch_sgemm import advise, info, tuner
 from torch_sgemm import report as package_report
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "csrc" / "README.md"])
@@ -117,8 +117,10 @@ def check_parsed(parser: argparse.ArgumentParser, words: list[str]) -> None:
 def check_python(words: list[str]) -> None:
     if words[:2] == ["-m", "benchmarks"]:
         check_parsed(benchmarks_parser(), words[2:])
-    elif words == ["-m", "torch_sgemm.advise"]:  # its name in a sentence
+    elif words in (["-m", "torch_sgemm.advise"], ["-m", "torch_sgemm.tuner"]):  # in a sentence
         return
+    elif words[:2] == ["-m", "torch_sgemm.tuner"]:
+        check_parsed(tuner.parser(), words[2:])
     elif words[:2] == ["-m", "torch_sgemm.advise"]:
         check_parsed(advise.parser(), words[2:])
         if words[2] != "script.py" and not words[2].startswith("-"):

@@ -15,6 +15,8 @@ from torch_sgemm.guard import Redone, redone
 from torch_sgemm.packed import PackedMatrix, pack
 from torch_sgemm.recorder import Record, recording
 from torch_sgemm.table import Kernel, error_bound, kernels
+from torch_sgemm.tuned import TunedChoice, use_environment, use_tuned
+from torch_sgemm.tuner import Tuning, tune
 
 __version__ = "0.1.0"
 
@@ -26,6 +28,8 @@ __all__ = [
     "Record",
     "Redone",
     "Stats",
+    "TunedChoice",
+    "Tuning",
     "Verdict",
     "derivatives",
     "disable",
@@ -42,8 +46,12 @@ __all__ = [
     "redone",
     "reset_stats",
     "stats",
+    "tune",
+    "use_tuned",
     "__version__",
 ]
+
+use_environment()
 
 _autoload = sys.modules.get("torch_sgemm_autoload")  # torch's import has called it
 if getattr(_autoload, "waits_for_import", False):

@@ -30,6 +30,8 @@ class Device:
     code_arch: int | None = None
     """The architecture that this build's code for it was compiled for, which may be a lower one; 0
     if there is none; None: its own."""
+    name: str = "NVIDIA H200"
+    """As ``torch.cuda.get_device_name`` has it: tuned choices are for a GPU of that name."""
 
     def __post_init__(self) -> None:
         for name in ("sms", "clock_ghz", "bandwidth_gbs"):
@@ -48,7 +50,7 @@ class Device:
                 CUDA kernels.
         """
         if device.type == "cpu":
-            return Device(type="cpu", arch=0, sms=0, clock_ghz=0, bandwidth_gbs=0, l2_mb=0)
+            return Device("cpu", arch=0, sms=0, clock_ghz=0, bandwidth_gbs=0, l2_mb=0, name="CPU")
         if device.type != "cuda":
             raise RuntimeError(
                 f"torch_sgemm: device {device} is neither a CPU nor a CUDA device; "
@@ -56,7 +58,8 @@ class Device:
             )
         index = torch.cuda.current_device() if device.index is None else device.index
         _, arch, sms, khz, mbs, l2, code = operators._device(index)
-        return Device("cuda", arch, sms, khz * 1e-6, mbs * 1e-3, l2 / 2**20, code)
+        rates = khz * 1e-6, mbs * 1e-3, l2 / 2**20
+        return Device("cuda", arch, sms, *rates, code, operators._device_name(index))
 
     def _numbers(self) -> list[int]:
         rates = [
@@ -90,12 +93,18 @@ class Explanation:
 
     chosen: str
     verdicts: tuple[Verdict, ...]
+    measured: bool = False
+    """Whether the choice was measured, by :func:`torch_sgemm.tune`."""
 
     def __str__(self) -> str:
         width = max(len(v.name) for v in self.verdicts)
         lines = [f"{'kernel':{width}}  {'predicted':>12}  {'error bound':>11}"]
         for v in self.verdicts:
-            note = "chosen" if v.name == self.chosen else v.reason or "predicted slower"
+            note = v.reason or "predicted slower"
+            if v.name == self.chosen:
+                note = "chosen by measurement" if self.measured else "chosen"
+            elif self.measured and not v.reason:
+                note = "measured slower"
             if v.tile and v.name == self.chosen:
                 note += ", tiles of {} x {}".format(*v.tile)
             could_run = not v.reason or v.reason == "not asked for"
@@ -181,13 +190,12 @@ def explain(
         )
     if beta is None:
         beta = 0.0 if c is None else 1.0
-    numbers = (device or Device.of(a.device))._numbers()
-    answer = json.loads(
-        operators._explain(_problem(a, b), float(alpha), float(beta), numbers, kernel)
-    )
+    device = device or Device.of(a.device)
+    about = device._numbers(), device.name, kernel
+    answer = json.loads(operators._explain(_problem(a, b), float(alpha), float(beta), *about))
     if answer["error"]:
         raise RuntimeError(f"torch_sgemm.explain: argument 'kernel': {answer['error']}")
     verdicts = (
         Verdict(**{**v, "tile": v["tile"] and tuple(v["tile"])}) for v in answer["verdicts"]
     )
-    return Explanation(answer["chosen"], tuple(verdicts))
+    return Explanation(answer["chosen"], tuple(verdicts), answer["measured"])

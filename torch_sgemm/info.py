@@ -25,6 +25,7 @@ ENVIRONMENT = {
     "TORCH_SGEMM": "1, or a kernel's or family's name: enable() at import torch",
     "TORCH_SGEMM_DEVICES": "where TORCH_SGEMM does: cuda (unless set), cpu, or cuda,cpu",
     "TORCH_SGEMM_WORKSPACE": "MiB that a split product may take for its planes; unless set 4096",
+    "TORCH_SGEMM_TUNED": "a file of torch_sgemm.tune(): choices that were measured",
     "TORCH_SGEMM_LOG": "1: log which kernel each new problem takes",
     "TORCH_SGEMM_EMULATOR_SHUFFLE": "seed: on the CPU, shuffle a block's threads between barriers",
     "TORCH_SGEMM_CUDA": "build: 0 CPU only, 1 CUDA or an error",

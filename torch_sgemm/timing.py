@@ -1,17 +1,27 @@
-"""Kernel times on a GPU, by replays of CUDA graphs: recorder.py's ``measure()``."""
+"""Kernel times on a GPU, by replays of CUDA graphs."""
 
 from collections.abc import Callable
 from statistics import median
 
 import torch
 
-_REPLAY = 0.005  # seconds of work in a graph, about
+_REPLAY = 0.005
 _MOST_CALLS = 200
 _ROUNDS = 5
 
 
-def seconds_by_turns(runs: list[Callable[[], None]], device: torch.device) -> list[float]:
+def seconds_by_turns(
+    runs: list[Callable[[], None]],
+    device: torch.device,
+    *,
+    replay: float = _REPLAY,
+    rounds: int = _ROUNDS,
+) -> list[float]:
     """Median seconds of a call of each, all by turns; without what launches cost the host.
+
+    Args:
+        replay: seconds of work in a graph, about.
+        rounds: replays of each.
 
     Raises:
         RuntimeError: one of them can't be captured in a CUDA graph.
@@ -20,9 +30,10 @@ def seconds_by_turns(runs: list[Callable[[], None]], device: torch.device) -> li
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            graphs = [_captured(run, stream) for run in runs]
+            pool = torch.cuda.graph_pool_handle()  # one workspace for all, for they run by turns
+            graphs = [_captured(run, stream, pool, replay) for run in runs]
             times: list[list[float]] = [[] for _ in runs]
-            for _ in range(_ROUNDS):
+            for _ in range(rounds):
                 for (graph, calls), found in zip(graphs, times, strict=True):
                     found.append(_elapsed(graph.replay) / calls)
         torch.cuda.current_stream().wait_stream(stream)
@@ -30,13 +41,13 @@ def seconds_by_turns(runs: list[Callable[[], None]], device: torch.device) -> li
 
 
 def _captured(
-    run: Callable[[], None], stream: torch.cuda.Stream
+    run: Callable[[], None], stream: torch.cuda.Stream, pool: tuple[int, int], replay: float
 ) -> tuple[torch.cuda.CUDAGraph, int]:
     """A graph of as many calls as fill a replay, which has run once."""
     run()  # the first call may set things up
-    calls = max(1, min(_MOST_CALLS, round(_REPLAY / max(_elapsed(run), 1e-6))))
+    calls = max(1, min(_MOST_CALLS, round(replay / max(_elapsed(run), 1e-6))))
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
+    with torch.cuda.graph(graph, pool, stream):
         for _ in range(calls):
             run()
     graph.replay()

@@ -65,16 +65,19 @@ std::string device_name(const Tensor& tensor) {
   fail(op, std::string("argument '") + name + "' has " + describe(tensor) + "; accepted: " + accepted);
 }
 
-// The product's sizes, batch last-but-two: {batch, m, n}, of which 2-D operators have the last two.
-std::array<int64_t, 3> product_sizes(const Tensor& a, const Tensor& b) {
-  const int64_t last = a.dim() - 1;
-  return {a.dim() == 3 ? a.size(0) : 1, a.size(last - 1), b.size(last)};
+// The product's sizes, of at most four dimensions; operators of fewer have the last ones.
+constexpr int64_t kMostDims = 4;
+using Sizes = std::array<int64_t, kMostDims>;
+
+Sizes product_sizes(const Tensor& a, const Tensor& b) {
+  Sizes sizes = {1, 1, 1, b.size(b.dim() - 1)};
+  for (int64_t i = 0; i + 1 < a.dim(); ++i) sizes[kMostDims - a.dim() + i] = a.size(i);
+  return sizes;
 }
 
 std::string product_shape(const Tensor& a, const Tensor& b) {
-  const std::array<int64_t, 3> sizes = product_sizes(a, b);
-  const bool batched = a.dim() == 3;
-  return list(IntHeaderOnlyArrayRef(sizes.data() + !batched, 2 + batched));
+  const Sizes sizes = product_sizes(a, b);
+  return list(IntHeaderOnlyArrayRef(sizes.data() + kMostDims - a.dim(), a.dim()));
 }
 
 // One dimension of a tensor in memory.
@@ -83,8 +86,8 @@ struct Axis {
 };
 
 // The dimensions that have a second element, shortest stride first.
-std::array<Axis, 3> axes(const Tensor& tensor, int& count) {
-  std::array<Axis, 3> out;
+std::array<Axis, kMostDims> axes(const Tensor& tensor, int& count) {
+  std::array<Axis, kMostDims> out;
   count = 0;
   for (int64_t i = 0; i < tensor.dim(); ++i) {
     if (tensor.size(i) <= 1) continue;
@@ -109,7 +112,7 @@ bool in_disjoint_columns(const Tensor& x, const Tensor& y) {
   int64_t pitch = 0;
   const auto columns = [&pitch](const Tensor& tensor) {
     int count;
-    const std::array<Axis, 3> all = axes(tensor, count);
+    const std::array<Axis, kMostDims> all = axes(tensor, count);
     const bool along = count > 0 && all[0].stride == 1;
     for (int i = along; i < count; ++i) pitch = std::gcd(pitch, all[i].stride);
     return along ? all[0].size : 1;
@@ -202,24 +205,24 @@ bool same_device(const Tensor& x, const Tensor& y) {
 }
 
 bool has_product_shape(const Tensor& tensor, const Tensor& a, const Tensor& b) {
-  const std::array<int64_t, 3> sizes = product_sizes(a, b);
+  const Sizes sizes = product_sizes(a, b);
   bool same = true;
-  for (int64_t i = 0; i < tensor.dim(); ++i) same &= tensor.size(i) == sizes[3 - tensor.dim() + i];
+  for (int64_t i = 0; i < tensor.dim(); ++i) same &= tensor.size(i) == sizes[kMostDims - tensor.dim() + i];
   return same;
 }
 
 bool broadcasts_to_product(const Tensor& tensor, const Tensor& a, const Tensor& b) {
-  const std::array<int64_t, 3> sizes = product_sizes(a, b);
+  const Sizes sizes = product_sizes(a, b);
   bool fits = tensor.dim() <= a.dim();
   for (int64_t i = 0; fits && i < tensor.dim(); ++i)
-    fits = tensor.size(i) == 1 || tensor.size(i) == sizes[3 - tensor.dim() + i];
+    fits = tensor.size(i) == 1 || tensor.size(i) == sizes[kMostDims - tensor.dim() + i];
   return fits;
 }
 
 bool is_writable(const Tensor& out) {
   if (out.numel() == 0) return true;
   int count;
-  const std::array<Axis, 3> dims = axes(out, count);
+  const std::array<Axis, kMostDims> dims = axes(out, count);
   int64_t reached = 0;  // distance of the last element along the axes so far
   for (int i = 0; i < count; ++i) {
     if (dims[i].stride <= reached) return false;

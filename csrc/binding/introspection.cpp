@@ -76,6 +76,8 @@ std::vector<int64_t> device(int64_t index) {
       d.code_arch};
 }
 
+std::string device_name(int64_t index) { return device_of_index(static_cast<int>(index)).name; }
+
 // {elements, tiles} that the split family's guard had redone on a device
 std::vector<int64_t> redone(int64_t index) {
   const auto redone = backend(DeviceType::kCuda).redone;
@@ -96,30 +98,23 @@ Problem problem_of(const char* op, const std::vector<int64_t>& numbers, double a
   p.batch = numbers[3];
   p.alpha = check_factor(op, "alpha", alpha);
   p.beta = check_factor(op, "beta", beta);
-  p.a = {reinterpret_cast<const float*>(numbers[7]), p.m, p.k, numbers[4], numbers[5], numbers[6]};
-  p.b = {reinterpret_cast<const float*>(numbers[11]), p.k, p.n, numbers[8], numbers[9], numbers[10]};
-  p.d = {nullptr, p.m, p.n, p.n, 1, p.m * p.n};
+  const auto batch = [&p](int64_t stride) { return p.batch == 1 ? 0 : stride; };
+  p.a = {reinterpret_cast<const float*>(numbers[7]), p.m, p.k, numbers[4], numbers[5], batch(numbers[6])};
+  p.b = {reinterpret_cast<const float*>(numbers[11]), p.k, p.n, numbers[8], numbers[9], batch(numbers[10])};
+  p.d = {nullptr, p.m, p.n, p.n, 1, batch(p.m * p.n)};
   return p;
 }
 
-Device device_of(const char* op, const std::vector<int64_t>& numbers) {
-  if (numbers.size() != 7) fail(op, "7 numbers of the device are accepted");
-  const DeviceType type = numbers[0] ? DeviceType::kCuda : DeviceType::kCpu;
-  return {
-      type,           int(numbers[1]), int(numbers[2]), numbers[3] * 1e-6, numbers[4] * 1e-3, numbers[5] / 1048576.0,
-      int(numbers[6])};
-}
-
 std::string explain(std::vector<int64_t> problem, double alpha, double beta, std::vector<int64_t> device,
-                    const std::string& kernel) {
-  const Device d = device_of("_explain", device);
+                    const std::string& name, const std::string& kernel) {
+  const Device d = device_from("_explain", device, name);
   return describe_choice(backend(d.type).table, problem_of("_explain", problem, alpha, beta), d, kernel);
 }
 
 // The predicted times of all plans of a row, in seconds, in the order of _plans.
 std::vector<double> predictions(std::vector<int64_t> problem, std::vector<int64_t> device, const std::string& kernel) {
   constexpr const char* op = "_predictions";
-  const Device d = device_of(op, device);
+  const Device d = device_from(op, device, "");
   const Problem p = problem_of(op, problem, 1, 0);
   std::vector<double> seconds;
   for (const Kernel& row : backend(d.type).table)
@@ -157,7 +152,8 @@ STABLE_TORCH_LIBRARY_FRAGMENT(SGEMM_NAMESPACE, m) {
   m.def("_error_bounds(int k) -> str");
   m.def("_device(int index) -> int[]");
   m.def("_redone(int index) -> int[]");
-  m.def("_explain(int[] problem, float alpha, float beta, int[] device, str kernel) -> str");
+  m.def("_device_name(int index) -> str");
+  m.def("_explain(int[] problem, float alpha, float beta, int[] device, str name, str kernel) -> str");
   m.def("_predictions(int[] problem, int[] device, str kernel) -> float[]");
   m.def("_models() -> float[]");
   m.def("_set_models(float[] quantities) -> ()");
@@ -174,6 +170,7 @@ STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CompositeExplicitAutograd, m) {
   m.impl("_kernels", TORCH_BOX(&sgemm::kernels));
   m.impl("_error_bounds", TORCH_BOX(&sgemm::error_bounds));
   m.impl("_device", TORCH_BOX(&sgemm::device));
+  m.impl("_device_name", TORCH_BOX(&sgemm::device_name));
   m.impl("_redone", TORCH_BOX(&sgemm::redone));
   m.impl("_explain", TORCH_BOX(&sgemm::explain));
   m.impl("_predictions", TORCH_BOX(&sgemm::predictions));

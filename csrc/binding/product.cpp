@@ -44,12 +44,14 @@ Backend cuda() {
 }
 #endif
 
-// The strides of the one or two dimensions in front of the matrix: in groups, if one stride doesn't describe both.
+// The strides of the one or two dimensions in front of the matrix: in groups, if one stride doesn't describe both; 0 of
+// a batch of one.
 BatchStride batch_stride(const Tensor& x) {
+  const auto stride = [&x](int64_t i) { return x.size(i) == 1 ? 0 : x.stride(i); };
   if (x.dim() < 3) return 0;
-  if (x.dim() == 3) return x.stride(0);
-  if (x.size(0) == 1) return x.stride(1);
-  if (x.size(1) == 1) return x.stride(0);
+  if (x.dim() == 3) return stride(0);
+  if (x.size(0) == 1) return stride(1);
+  if (x.size(1) == 1) return stride(0);
   if (x.stride(0) == x.size(1) * x.stride(1)) return x.stride(1);
   return {x.stride(0), x.size(1), x.stride(1)};
 }
@@ -132,6 +134,16 @@ const Choice& chosen(const char* op, const Table& table, const Problem& p, const
 }
 
 const Device& device_of_index(int index) { return cuda_device(index); }
+
+Device device_from(const char* op, const std::vector<int64_t>& numbers, const std::string& name) {
+  if (numbers.size() != 7) fail(op, "7 numbers of the device are accepted");
+  const DeviceType type = numbers[0] ? DeviceType::kCuda : DeviceType::kCpu;
+  Device device = {
+      type,           int(numbers[1]), int(numbers[2]), numbers[3] * 1e-6, numbers[4] * 1e-3, numbers[5] / 1048576.0,
+      int(numbers[6])};
+  name.copy(device.name, sizeof device.name - 1);
+  return device;
+}
 
 const Device& device_of(const Tensor& x) {
   static const Device cpu;

@@ -2,6 +2,7 @@
 #pragma once
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "../table/choice_cache.h"
 #include "../table/backend.h"
@@ -24,6 +25,8 @@ ConstMatrix view(const Tensor& x);
 Backend backend(DeviceType type);
 const Device& device_of(const Tensor& x);
 const Device& device_of_index(int index);  // a CUDA device
+Device device_from(const char* op, const std::vector<int64_t>& numbers,
+                   const std::string& name);  // as _device tells it
 Problem problem(const char* op, const Tensor& out, const Tensor* c, const Tensor& a, const Tensor& b, double alpha,
                 double beta);  // c may be null when beta is 0
 const Choice& chosen(const char* op, const Table& table, const Problem& p, const Device& device,

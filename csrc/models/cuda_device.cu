@@ -1,5 +1,6 @@
 #include "cuda_device.h"
 
+#include <cstdio>
 #include <future>
 #include <map>
 #include <mutex>
@@ -52,6 +53,9 @@ Device query(int index) {
   const double bytes_a_clock = 2.0 * attribute(cudaDevAttrGlobalMemoryBusWidth) / 8;
   device.bandwidth_gbs = models().choice.reachable * bytes_a_clock * attribute(cudaDevAttrMemoryClockRate) * 1e-6;
   device.l2_mb = attribute(cudaDevAttrL2CacheSize) / 1048576.0;
+  cudaDeviceProp properties;
+  cuda_backend::check(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties");
+  std::snprintf(device.name, sizeof device.name, "%s", properties.name);
   // Devices, parts of them and emulations may not tell.
   if (device.clock_ghz <= 0) device.clock_ghz = kH200.clock_ghz;
   if (device.bandwidth_gbs <= 0) device.bandwidth_gbs = kH200.bandwidth_gbs;

@@ -130,6 +130,7 @@ struct Device {
   double bandwidth_gbs = 1;  // device memory
   double l2_mb = 0;
   int code_arch = kAnyArch;  // that this build's code for the device was compiled for; 0 if it has none
+  char name[256] = "";       // as the driver gives it
 };
 
 // On CPU tensors rows are chosen and cut up as for this GPU: the tests there then run what a GPU runs.

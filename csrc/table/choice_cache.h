@@ -1,13 +1,15 @@
 // The latest choices of a thread: a program asks for the same few products again and again.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <string>
+#include <tuple>
 
-#include "../problem/buffers.h"
-#include "../problem/pieces.h"
+#include "choice_key.h"
 #include "dispatch.h"
 #include "namespace.h"
+#include "tuned.h"
 
 namespace sgemm {
 
@@ -22,7 +24,8 @@ class ChoiceCache {
   // As choose(), for a table, a device and a name of an operator that outlive the cache.
   const Choice& choose(const char* op, const Table& table, const Problem& p, const Device& device,
                        const std::string& request) {
-    const Key key = key_of(op, table, p, device);
+    const ChoiceKey problem = choice_key(p);
+    const Key key = key_of(op, problem, table, device);
     size_t hash = std::hash<std::string>()(request);
     for (size_t i = 0; i < key.size(); i += 2) {  // two at a time: each multiplication waits for the one before
       const auto first = static_cast<size_t>(key[i]), second = static_cast<size_t>(key[i + 1]);
@@ -30,6 +33,7 @@ class ChoiceCache {
     }
     Entry& entry = entries_[hash >> (64 - kBits)];
     if (!entry.choice.kernel || entry.key != key || entry.request != request) {
+      if (request == kAuto) note_problem(device, problem);
       const Verdict verdict = sgemm::choose(table, p, device, request);
       entry = {key, request, {verdict.kernel, verdict.plan, label(op, verdict, p)}};
     }
@@ -38,9 +42,8 @@ class ChoiceCache {
 
  private:
   static constexpr int kBits = 8;
-  // The operator, and all that a choice and its plan depend on: sizes, strides, alignment, how C is read, whether f is
-  // computed, whether D may add up pieces of k, whether B's planes are there, and the workspace that may be used.
-  using Key = std::array<int64_t, 26>;  // an even number
+  // The problem's numbers, the operator, the table, the device, and tuning_epoch().
+  using Key = std::array<int64_t, std::tuple_size_v<ChoiceKey> + 4>;  // an even number
   struct Entry {
     Key key;
     std::string request;
@@ -53,35 +56,13 @@ class ChoiceCache {
     return text + std::to_string(p.m) + "x" + std::to_string(p.n) + "x" + std::to_string(p.k) + "]";
   }
 
-  static Key key_of(const char* op, const Table& table, const Problem& p, const Device& device) {
-    const auto offset = [](const float* data) { return static_cast<int64_t>(reinterpret_cast<uintptr_t>(data) % 16); };
-    const int64_t alignment = offset(p.a.data) * 256 + offset(p.b.data) * 16 + offset(p.d.data);
-    return {p.m,
-            p.n,
-            p.k,
-            p.batch,
-            p.a.row,
-            p.a.col,
-            p.a.batch.stride,
-            p.a.batch.group,
-            p.a.batch.group_stride,
-            p.b.row,
-            p.b.col,
-            p.b.batch.stride,
-            p.b.batch.group,
-            p.b.batch.group_stride,
-            p.d.row,
-            p.d.col,
-            p.d.batch.stride,
-            p.d.batch.group,
-            p.d.batch.group_stride,
-            alignment,
-            static_cast<int64_t>(workspace_limit()),
-            (p.beta != 0) + 2 * (p.activation != Activation::kNone) + 4 * (p.beta != 0 && p.c.row != 0) +
-                8 * adds_up_in_d(p) + 16 * (p.b_planes != nullptr),
-            static_cast<int64_t>(reinterpret_cast<uintptr_t>(op)),
-            static_cast<int64_t>(reinterpret_cast<uintptr_t>(table.rows)),
-            static_cast<int64_t>(reinterpret_cast<uintptr_t>(&device))};
+  static Key key_of(const char* op, const ChoiceKey& problem, const Table& table, const Device& device) {
+    const auto address = [](const void* x) { return static_cast<int64_t>(reinterpret_cast<uintptr_t>(x)); };
+    Key key;
+    std::copy(problem.begin(), problem.end(), key.begin());
+    const std::array<int64_t, 4> others = {address(op), address(table.rows), address(&device), tuning_epoch()};
+    std::copy(others.begin(), others.end(), key.begin() + problem.size());
+    return key;
   }
 
   std::array<Entry, 1 << kBits> entries_;

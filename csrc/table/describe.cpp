@@ -85,14 +85,15 @@ std::string describe_bounds(const Table& table, int64_t k) {
 }
 
 std::string describe_choice(const Table& table, const Problem& p, const Device& device, const std::string& request) {
-  std::string chosen, error, verdicts;
+  std::string error, verdicts;
+  Verdict chosen = {};
   try {
-    chosen = choose(table, p, device, request).kernel->name;
+    chosen = choose(table, p, device, request);
   } catch (const std::invalid_argument& e) {
     error = e.what();
   }
   for (const Kernel& kernel : table) {
-    const Verdict verdict = judge(kernel, p, device, request);
+    const Verdict verdict = &kernel == chosen.kernel ? chosen : judge(kernel, p, device, request);
     Object row;
     row.text("name", kernel.name).text("family", kernel.family);
     row.raw("tile", kernel.tile_count ? tile(kernel.tiles[verdict.plan.tile]) : "null");
@@ -100,7 +101,37 @@ std::string describe_choice(const Table& table, const Problem& p, const Device& 
     row.text("reason", verdict.reason ? verdict.reason : "").raw("error_bound", bound(kernel, p.k));
     append(verdicts, row.str());
   }
-  return Object().text("chosen", chosen).text("error", error).raw("verdicts", "[" + verdicts + "]").str();
+  Object found;
+  found.text("chosen", chosen.kernel ? chosen.kernel->name : "").text("error", error);
+  return found.raw("measured", chosen.measured ? "true" : "false").raw("verdicts", "[" + verdicts + "]").str();
+}
+
+std::string describe_candidates(const Table& table, const Problem& p, const Device& device) {
+  const std::vector<Verdict> all = candidates(table, p, device);
+  std::string list;
+  for (auto first = all.begin(); first != all.end();) {
+    const auto last = std::find_if(first, all.end(), [&](const Verdict& x) { return x.kernel != first->kernel; });
+    for (auto each = first; each != last; ++each) {
+      Object candidate;
+      candidate.text("kernel", each->kernel->name).raw("plan", std::to_string(each - first));
+      candidate.raw("plans", std::to_string(last - first)).raw("seconds", number(each->seconds));
+      append(list, candidate.str());
+    }
+    first = last;
+  }
+  return "[" + list + "]";
+}
+
+std::string describe_noted(const std::vector<std::pair<Gpu, ChoiceKey>>& noted) {
+  std::string list;
+  for (const auto& [gpu, key] : noted) {
+    std::string numbers;
+    for (const int64_t x : key) append(numbers, std::to_string(x));
+    Object problem;
+    problem.text("name", gpu.name).raw("arch", std::to_string(gpu.arch)).raw("sms", std::to_string(gpu.sms));
+    append(list, problem.raw("problem", "[" + numbers + "]").str());
+  }
+  return "[" + list + "]";
 }
 
 }  // namespace sgemm

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <stdexcept>
 
 #include "../models/aten.h"
 #include "fastest.h"
+#include "tuned.h"
 #include "../problem/views.h"
 #include "../models/models.h"
 
@@ -99,15 +101,34 @@ const char* cannot_run(const Kernel& kernel, const Device& device) {
 const char* unusable(const Kernel& kernel, const Problem& p, const Device& device, const std::string& request) {
   const bool cuda = device.type == DeviceType::kCuda;
   const bool in_family = !is_aten(kernel) && request == kernel.family;
-  if (request != "auto" && !in_family && !is_named(kernel, request)) return "not asked for";
+  if (request != kAuto && !in_family && !is_named(kernel, request)) return "not asked for";
   if (is_aten(kernel)) return nullptr;
-  if (request == "auto" && !cuda) return "on CPU tensors auto is PyTorch's own kernel";
+  if (request == kAuto && !cuda) return "on CPU tensors auto is PyTorch's own kernel";
   // A long k is added up in one go, with errors, and an error bound, larger than "auto" promises.
-  if (request == "auto" && !kernel.in_auto) return "taken by its name or family only";
+  if (request == kAuto && !kernel.in_auto) return "taken by its name or family only";
   if (const char* reason = cannot_run(kernel, device)) return reason;
   if (kernel.max_size && std::max({p.m, p.n, p.k}) > kernel.max_size) return "m, n or k is larger than it takes";
   if (tiles(kernel, p) > std::numeric_limits<int32_t>::max()) return "more than 2^31 - 1 tiles";
   return nullptr;
+}
+
+// A row's time by a plan, with what comes before and after it.
+double seconds_with(const Kernel& kernel, const Problem& p, const Device& device, const Plan& plan) {
+  const Device& model = model_of(device);
+  const double product = plan.seconds * (is_aten(kernel) ? models().choice.caution : 1);
+  return product + copying_seconds(kernel, p, model) + activation_seconds(kernel, p, model);
+}
+
+// Nothing if the row can't take the problem, or has other plans than when it was measured.
+std::optional<Verdict> measured(const Table& table, const Problem& p, const Device& device, const TunedChoice& tuned) {
+  for (const Kernel& kernel : table) {
+    if (tuned.kernel != kernel.name || unusable(kernel, p, device, kAuto)) continue;
+    const std::vector<Plan> all = plans(kernel, p, device, kAuto);
+    if (all.size() != tuned.plans || tuned.plan >= all.size()) continue;
+    const Plan& plan = all[tuned.plan];
+    return Verdict{&kernel, plan, seconds_with(kernel, p, device, plan), nullptr, true};
+  }
+  return std::nullopt;
 }
 
 int edit_distance(const std::string& x, const std::string& y) {
@@ -144,7 +165,7 @@ std::string reasons(const Table& table, const Problem& p, const Device& device, 
   for (const Kernel& kernel : table)
     if (const char* reason = is_named(kernel, request) ? unusable(kernel, p, device, request) : nullptr)
       throw std::invalid_argument("kernel \"" + request + "\" can't take this problem: " + reason + limit(kernel));
-  std::vector<std::string> names = {"auto"};
+  std::vector<std::string> names = {kAuto};
   for (const Kernel& kernel : table) {
     if (!is_aten(kernel) && request == kernel.family)
       throw std::invalid_argument("no row of the family \"" + request +
@@ -186,14 +207,23 @@ std::string tile_name(const Kernel& kernel, int tile) {
 bool runs_on(const Kernel& kernel, const Device& device) { return !cannot_run(kernel, device); }
 
 Verdict judge(const Kernel& kernel, const Problem& p, const Device& device, const std::string& request) {
-  const Device& model = model_of(device);
-  const Plan plan = planned(kernel, p, model, request);
-  const double product = plan.seconds * (is_aten(kernel) ? models().choice.caution : 1);
-  return {&kernel, plan, product + copying_seconds(kernel, p, model) + activation_seconds(kernel, p, model),
-          unusable(kernel, p, device, request)};
+  const Plan plan = planned(kernel, p, model_of(device), request);
+  return {&kernel, plan, seconds_with(kernel, p, device, plan), unusable(kernel, p, device, request)};
+}
+
+std::vector<Verdict> candidates(const Table& table, const Problem& p, const Device& device) {
+  std::vector<Verdict> all;
+  for (const Kernel& kernel : table)
+    if (!unusable(kernel, p, device, kAuto))
+      for (const Plan& plan : plans(kernel, p, device, kAuto))
+        all.push_back({&kernel, plan, seconds_with(kernel, p, device, plan), nullptr});
+  return all;
 }
 
 Verdict choose(const Table& table, const Problem& p, const Device& device, const std::string& request) {
+  if (request == kAuto)
+    if (const auto tuned = tuned_choice(device, choice_key(p)))
+      if (const auto verdict = measured(table, p, device, *tuned)) return *verdict;
   Verdict best = {};
   for (const Kernel& kernel : table) {
     if (unusable(kernel, p, device, request)) continue;

@@ -7,20 +7,27 @@
 
 namespace sgemm {
 
+inline constexpr const char* kAuto = "auto";
+
 // The decision about one row. `reason` says why it can't be taken; null if it can.
 struct Verdict {
   const Kernel* kernel;
   Plan plan;
   double seconds;  // predicted, packing included
   const char* reason;
+  bool measured = false;  // the plan is one of tuned.h
 };
 
 // `request` is "auto", a family, or a row's name, which may name one of its tiles as well: "split_fp16x3_fused:128x64".
 Verdict judge(const Kernel& kernel, const Problem& problem, const Device& device, const std::string& request);
 
-// The row that is predicted to be fastest among those that `request` allows; the earlier row on a tie. Throws
-// std::invalid_argument for a name that the table lacks, and for a row or family that can't take the problem.
+// The row that is predicted to be fastest among those that `request` allows, the earlier row on a tie; of "auto" the
+// one that was measured, if the problem was. Throws std::invalid_argument for a name that the table lacks, and for a
+// row or family that can't take the problem.
 Verdict choose(const Table& table, const Problem& problem, const Device& device, const std::string& request);
+
+// All plans of all rows that "auto" may take, row by row.
+std::vector<Verdict> candidates(const Table& table, const Problem& problem, const Device& device);
 
 // Whether a request is for this row alone.
 bool is_named(const Kernel& kernel, const std::string& request);

@@ -1,0 +1,72 @@
+#include "tuned.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <mutex>
+#include <set>
+#include <utility>
+
+namespace sgemm {
+namespace {
+
+std::mutex mutex;
+std::map<Gpu, TunedChoices> tuned;
+std::set<Gpu> told;  // on stderr, that there are no choices for them
+std::vector<std::pair<Gpu, ChoiceKey>> noted;
+bool noting = false;
+std::atomic<int64_t> epoch{0};
+
+void tell(const Gpu& gpu) {
+  if (tuned.empty() || !told.insert(gpu).second) return;
+  std::string names;
+  for (const auto& [other, choices] : tuned) names += (names.empty() ? "" : ", ") + other.name;
+  std::fprintf(stderr, "torch_sgemm: the choices that were tuned are for %s, none for %s (%d SMs): predictions hold\n",
+               names.c_str(), gpu.name.c_str(), gpu.sms);
+}
+
+}  // namespace
+
+void set_tuned(std::map<Gpu, TunedChoices> choices) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  tuned = std::move(choices);
+  told.clear();
+  ++epoch;
+}
+
+std::optional<TunedChoice> tuned_choice(const Device& device, const ChoiceKey& key) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (tuned.empty()) return std::nullopt;
+  const Gpu gpu(device);
+  const auto choices = tuned.find(gpu);
+  if (choices == tuned.end()) {
+    tell(gpu);
+    return std::nullopt;
+  }
+  const auto choice = choices->second.find(key);
+  if (choice == choices->second.end()) return std::nullopt;
+  return choice->second;
+}
+
+int64_t tuning_epoch() { return epoch.load(std::memory_order_relaxed); }
+
+void note_problems(bool on) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  noting = on;
+  noted.clear();
+  ++epoch;  // problems that are in a thread's cache are looked up again
+}
+
+void note_problem(const Device& device, const ChoiceKey& key) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (!noting) return;
+  const auto is_same = [&](const auto& x) { return x.second == key && x.first.name == device.name; };
+  if (std::none_of(noted.begin(), noted.end(), is_same)) noted.emplace_back(Gpu(device), key);
+}
+
+std::vector<std::pair<Gpu, ChoiceKey>> noted_problems() {
+  const std::lock_guard<std::mutex> lock(mutex);
+  return noted;
+}
+
+}  // namespace sgemm

@@ -1,0 +1,268 @@
+"""Choices that were measured, in the file that ``tune()`` writes and ``TORCH_SGEMM_TUNED`` names.
+
+A JSON object: ``"format"``, 1; ``"version"`` and ``"library"``, what measured (another library
+has other plans); ``"choices"``, a list of objects with the GPU, the problem, the row and which of
+its plans, and the measured times. docs/choice.md describes all fields. A choice holds for its
+problem alone: the same sizes, strides, alignment and use of C, on the same kind of GPU.
+"""
+
+import json
+import math
+import os
+import tempfile
+import warnings
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch_sgemm._library import INFO, operators
+from torch_sgemm.table import kernels
+
+FORMAT = 1
+# csrc/table/choice_key.h: what counts beside sizes and strides.
+FLAGS = {
+    "adds C": 1,
+    "computes an activation": 2,
+    "C has rows": 4,
+    "D may add up pieces": 8,
+    "B is packed": 16,
+}
+
+
+class Gpu(NamedTuple):
+    """A kind of GPU, by what no driver changes."""
+
+    name: str
+    """As ``torch.cuda.get_device_name`` has it."""
+    arch: int
+    """Compute capability, 90 for 9.0."""
+    sms: int
+    """Streaming multiprocessors."""
+
+
+class Strides(NamedTuple):
+    """Of an operand, in elements. A batch of two dimensions may be in groups of so many."""
+
+    row: int
+    column: int
+    batch: int
+    group: int
+    group_stride: int
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a choice depends on."""
+
+    m: int
+    n: int
+    k: int
+    batch: int
+    a: Strides
+    b: Strides
+    d: Strides
+    """Of the result."""
+    alignment: tuple[int, int, int]
+    """Addresses of A, B and D modulo 16."""
+    workspace: int
+    """Bytes that a product may take, ``TORCH_SGEMM_WORKSPACE``."""
+    flags: tuple[str, ...]
+    """Of FLAGS."""
+
+    @staticmethod
+    def of(numbers: list[int]) -> "Problem":
+        """From the numbers of a key in csrc/table/choice_key.h."""
+        a, b, d = (Strides(*numbers[at : at + 5]) for at in (4, 9, 14))
+        alignment = (numbers[19] >> 8 & 15, numbers[19] >> 4 & 15, numbers[19] & 15)
+        flags = tuple(name for name, bit in FLAGS.items() if numbers[21] & bit)
+        return Problem(*numbers[:4], a, b, d, alignment, numbers[20], flags)
+
+    def numbers(self) -> list[int]:
+        """The numbers of the key."""
+        sizes = self.m, self.n, self.k, self.batch
+        a, b, d = self.alignment
+        flags = sum(FLAGS[name] for name in self.flags)
+        return [*sizes, *self.a, *self.b, *self.d, a << 8 | b << 4 | d, self.workspace, flags]
+
+    @property
+    def label(self) -> str:
+        """``512 x 4096 x 1024 NT``: m, n, k, a batch in front, and how A and B are stored."""
+        batch = f"{self.batch} x " if self.batch > 1 else ""
+        letters = "".join(
+            "N" if x.column == 1 else "T" if x.row == 1 else "S" for x in (self.a, self.b)
+        )
+        return f"{batch}{self.m} x {self.n} x {self.k} {letters}"
+
+
+@dataclass(frozen=True)
+class TunedChoice:
+    """What ``"auto"`` takes for a problem on a GPU, and the seconds that were measured."""
+
+    gpu: Gpu
+    problem: Problem
+    kernel: str
+    """A row, ``"aten"`` for PyTorch's own kernel."""
+    plan: int
+    """Which of the row's plans."""
+    plans: int
+    """How many plans the row had. Where it has not, the choice does not hold."""
+    seconds: float
+    seconds_torch: float
+    seconds_predicted: float
+    """Of what would be taken without a measurement."""
+
+
+class Unusable(ValueError):
+    """Why a file's choices can't be used."""
+
+
+class OtherLibrary(Unusable):
+    """They are of another version, or of another build of it."""
+
+
+_current: dict[tuple[Gpu, Problem], TunedChoice] = {}
+
+
+def library() -> tuple[str, str]:
+    """Version and digest of what is compiled: another library's plans may be others."""
+    about = json.loads(INFO.read_text()) if INFO.exists() else {}
+    return about.get("version", ""), about.get("compiled_digest", "")
+
+
+def current() -> tuple[TunedChoice, ...]:
+    """The choices that hold in this process."""
+    return tuple(_current.values())
+
+
+def replace(choices: Iterable[TunedChoice]) -> None:
+    """Makes these the choices that hold in this process."""
+    found = {(x.gpu, x.problem): x for x in choices}
+    lines = "".join(f"{x.gpu.name}\t{x.kernel}\n" for x in found.values())
+    numbers = [
+        number
+        for x in found.values()
+        for number in (x.gpu.arch, x.gpu.sms, x.plan, x.plans, *x.problem.numbers())
+    ]
+    operators._set_tuned(lines, numbers)
+    _current.clear()
+    _current.update(found)
+
+
+def use_tuned(path: str | os.PathLike | None) -> None:
+    """Makes ``"auto"`` take the choices in a file of :func:`torch_sgemm.tune`, and no others.
+
+    Only for the problems and the kind of GPU that they were measured for; what else is asked of
+    ``"auto"`` is predicted, as before. ``TORCH_SGEMM_TUNED`` names a file that is used from
+    the start; it is ignored, with a warning, where this function would raise.
+
+    Args:
+        path: the file; None: none, all choices are predicted again.
+
+    Raises:
+        RuntimeError: there is no such file, or it is damaged, or another version of this package
+            wrote it.
+    """
+    try:
+        replace(() if path is None else read(Path(path)))
+    except Unusable as why:
+        raise RuntimeError(
+            f"torch_sgemm.use_tuned: argument 'path' is {str(path)!r}: {why}"
+        ) from None
+
+
+def use_environment() -> None:
+    """At import: the file that ``TORCH_SGEMM_TUNED`` names, or a warning."""
+    path = os.environ.get("TORCH_SGEMM_TUNED", "")
+    if not path:
+        return
+    try:
+        replace(read(Path(path)))
+    except Unusable as why:
+        warnings.warn(
+            f"torch_sgemm: TORCH_SGEMM_TUNED={path}: {why}; choices are predicted", stacklevel=2
+        )
+
+
+# --- the file -------------------------------------------------------------------------------
+
+
+def read(path: Path) -> list[TunedChoice]:
+    """The choices in a file.
+
+    Raises:
+        Unusable: there is none, it is damaged, or it is another library's.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Unusable(error.strerror or str(error)) from None
+    except ValueError:
+        raise Unusable("it is no JSON") from None
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise Unusable(f'it has no "format": {FORMAT}')
+    if (found.get("version"), found.get("library")) != library():
+        raise OtherLibrary(
+            f"version {found.get('version')} of torch_sgemm measured it, library "
+            f"{found.get('library')}; this is {' '.join(library())}: tune again"
+        )
+    rows = {row.name for row in kernels() if row.in_auto}
+    try:
+        return [_choice(x, rows) for x in found["choices"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise Unusable(f"it is damaged: {error!r}") from None
+
+
+def write(path: Path, choices: Iterable[TunedChoice]) -> None:
+    """Replaces the file in one step, so that nobody reads half of it."""
+    version, digest = library()
+    listed = [_as_dict(x) for x in choices]
+    about = {"format": FORMAT, "version": version, "library": digest, "choices": listed}
+    text = json.dumps(about, indent=1) + "\n"
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", dir=path.absolute().parent, prefix=path.name, delete=False
+    ) as partial:
+        partial.write(text)
+    os.replace(partial.name, path)
+
+
+def _as_dict(choice: TunedChoice) -> dict[str, Any]:
+    found = asdict(choice)
+    strides = {name: getattr(choice.problem, name)._asdict() for name in "abd"}
+    return found | {"gpu": choice.gpu._asdict(), "problem": found["problem"] | strides}
+
+
+def _choice(found: dict[str, Any], rows: set[str]) -> TunedChoice:
+    """Raises KeyError, TypeError or ValueError where a field is missing or of another kind."""
+    plan, plans = _whole(found, "plan"), _whole(found, "plans")
+    if found["kernel"] not in rows or plan >= plans:
+        raise ValueError(f"{found['kernel']} has no plan {plan} of {plans}")
+    gpu = Gpu(str(found["gpu"]["name"]), *(_whole(found["gpu"], key) for key in ("arch", "sms")))
+    times = (_seconds(found, key) for key in ("seconds", "seconds_torch", "seconds_predicted"))
+    return TunedChoice(gpu, _problem(found["problem"]), found["kernel"], plan, plans, *times)
+
+
+def _problem(found: dict[str, Any]) -> Problem:
+    sizes = [_whole(found, key, 1) for key in ("m", "n", "k", "batch")]
+    strides = [
+        Strides(*(_whole(found[name], key) for key in Strides._fields)) for name in ("a", "b", "d")
+    ]
+    alignment = [_whole(dict(enumerate(found["alignment"])), i) for i in range(3)]
+    flags = tuple(name for name in FLAGS if name in found["flags"])
+    if max(alignment) > 15 or len(flags) != len(found["flags"]):
+        raise ValueError(f"alignment {alignment}, flags {found['flags']}")
+    return Problem(*sizes, *strides, tuple(alignment), _whole(found, "workspace"), flags)
+
+
+def _whole(found: dict, key: Any, least: int = 0) -> int:
+    value = found[key]
+    if type(value) is not int or not least <= value < 2**63:
+        raise ValueError(f"{key} is {value!r}")
+    return value
+
+
+def _seconds(found: dict, key: str) -> float:
+    value = found[key]
+    if type(value) is not float or not math.isfinite(value) or value <= 0:
+        raise ValueError(f"{key} is {value!r}")
+    return value
