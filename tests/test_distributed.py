@@ -203,6 +203,20 @@ def _check_sums(mesh, name: str, addend: str) -> None:
         )
 
 
+def _check_heads(mesh) -> None:
+    """Batches of two dimensions, for which aten's matmul makes others."""
+    a, b = (integers(_shape(x), i, mesh.device_type) for i, x in enumerate(("bnmk", "bnkm")))
+    for placed in _choices(mesh, 4, 4):
+        x, y = (_distributed(t, mesh, p) for t, p in zip((a, b), placed, strict=True))
+        result = torch_sgemm.matmul(x, y)
+        assert result.shape == (a @ b).shape
+        assert torch.equal(result.full_tensor(), a @ b), placed
+
+
+def test_heads(processes: Processes) -> None:
+    processes(_check_heads)
+
+
 ADDENDS = [("addmm", x) for x in ("mn", "n", "1n", "m1")] + [("baddbmm", x) for x in ("bmn", "mn")]
 
 

@@ -78,7 +78,7 @@ def products(model: nn.Module) -> Counter:
         if isinstance(layer, (nn.Linear, Conv1D)):
             count["mm" if layer.bias is None else "addmm"] += 1
             count["mm"] += 2
-    count["bmm"] += 6 * model.config.num_hidden_layers
+    count["matmul"] += 6 * model.config.num_hidden_layers
     return count
 
 

@@ -179,25 +179,34 @@ WAYS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "batches": lambda _, heads: torch_sgemm.matmul(heads[0], heads[0].mT),
     "batches of two dimensions": lambda _, heads: torch_sgemm.matmul(heads, heads.mT),
     "layer": lambda x, _: torch_sgemm.linear(x, x),
+    "layer with an activation": lambda x, _: torch_sgemm.linear(x, x, None, "gelu"),
     "packed": lambda x, _: torch_sgemm.pack(x.t(), frozen=True).mm(x),
+    "packed layer": lambda x, _: torch_sgemm.linear(
+        x, torch_sgemm.pack(x.t(), frozen=True), None, "relu"
+    ),
 }
 
 
-@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize("mode", ["plain", "inference", "gradients"])
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_what_lacks_memory_is_named_as_pytorch_does(
-    way: Callable[[Tensor, Tensor], Tensor], inference: bool, monkeypatch: pytest.MonkeyPatch
+    way: Callable[[Tensor, Tensor], Tensor], mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On each way to a kernel; here on the CPU, whose errors keep their type."""
     column, heads = torch.empty(1 << 23, 1), torch.empty(2, 3, 1 << 23, 1)
+    column.requires_grad_(mode == "gradients")
+    heads.requires_grad_(mode == "gradients")
     seen = []
 
     def named(failure: RuntimeError, on_gpu: bool) -> RuntimeError:
         seen.append((str(failure)[:20], on_gpu))
         return failure
 
-    for module in ("_linear", "_matmul", "autograd", "packed", "products"):
+    for module in ("_linear", "autograd", "packed", "products"):
         monkeypatch.setattr(sys.modules[f"torch_sgemm.{module}"], "out_of_memory", named)
-    with torch.inference_mode(inference), pytest.raises(RuntimeError, match="out of memory"):
+    with (
+        torch.inference_mode(mode == "inference"),
+        pytest.raises(RuntimeError, match="out of memory"),
+    ):
         way(column, heads)
     assert seen and set(seen) == {("sgemm: out of memory", False)}

@@ -5,14 +5,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from torch_sgemm._library import operators
 from torch_sgemm.autograd import is_wanted
-from torch_sgemm.memory import out_of_memory
 from torch_sgemm.packed import PackedMatrix
-from torch_sgemm.past_dispatcher import is_plain, reaches_kernel
+from torch_sgemm.past_dispatcher import reaches_kernel
 from torch_sgemm.products import are_float32, dispatched, rows_of, straight, with_shape
-
-_product_of_heads = operators._matmul.default
 
 
 def matmul(
@@ -103,10 +99,7 @@ def _matrices(a: Tensor, b: Tensor, kernel: str, product: Callable[..., Tensor])
         return with_shape(product(rows_of(a), b, kernel), (*a.shape[:-1], b.shape[-1]))
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a, b = a.expand(*batch, *a.shape[-2:]), b.expand(*batch, *b.shape[-2:])
-    if len(batch) == 2 and not torch.compiler.is_compiling() and is_plain(a, b):
-        try:
-            return _product_of_heads(a, b, kernel)  # as they lie, which flatten may copy
-        except RuntimeError as failure:
-            raise out_of_memory(failure, a.is_cuda) from None
+    if len(batch) <= 2:
+        return product(a, b, kernel)
     result = product(a.flatten(0, -3), b.flatten(0, -3), kernel)
     return with_shape(result, (*batch, a.shape[-2], b.shape[-1]))

@@ -8,7 +8,7 @@ Operators that write their result have none, and say so where one is wanted: wit
 autograd, what was written would count as constant, and gradients be wrong.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NoReturn
 
@@ -62,7 +62,10 @@ class SgemmProduct(Derivative):
 
 
 class SgemmSum(Derivative):
-    """beta C + alpha A B; ``rest`` are arguments behind ``kernel`` that have no derivative."""
+    """beta C + alpha A B, as ``run`` computes it.
+
+    ``rest`` are arguments behind ``kernel`` that have no derivative.
+    """
 
     @staticmethod
     def of(
@@ -76,13 +79,13 @@ class SgemmSum(Derivative):
         beta: float = 1.0,
         alpha: float = 1.0,
     ) -> Tensor:
-        return SgemmSum.at_level(operator, keyset, c, a, b, beta, alpha, kernel, *rest)
+        run = partial(below, operator, keyset)
+        return SgemmSum.at_level(run, c, a, b, beta, alpha, kernel, *rest)
 
     @staticmethod
     def forward(
         ctx,
-        operator,
-        keyset,
+        run: Callable[..., Tensor],
         c: Tensor | None,
         a: Tensor,
         b: Tensor,
@@ -91,22 +94,22 @@ class SgemmSum(Derivative):
         kernel: str,
         *rest,
     ) -> Tensor:
-        save_factors(ctx, a, b, *ctx.needs_input_grad[3:5])
+        save_factors(ctx, a, b, *ctx.needs_input_grad[2:4])
         ctx.save_for_forward(a, b)
         ctx.kernel, ctx.beta, ctx.alpha = kernel, beta, alpha
         ctx.addend = None if c is None else c.shape
-        return below(operator, keyset, c, a, b, kernel, *rest, beta=beta, alpha=alpha)
+        return run(c, a, b, kernel, *rest, beta=beta, alpha=alpha)
 
     @staticmethod
     def backward(ctx, grad: Tensor):
-        _, _, needs_c, needs_a, needs_b, *others = ctx.needs_input_grad
+        _, needs_c, needs_a, needs_b, *others = ctx.needs_input_grad
         grad_c = (grad * ctx.beta).sum_to_size(ctx.addend) if needs_c else None
         gradients = of_factors(ctx, scaled(grad, ctx.alpha), needs_a, needs_b, ctx.kernel)
-        return None, None, grad_c, *gradients, *(None for _ in others)
+        return None, grad_c, *gradients, *(None for _ in others)
 
     @staticmethod
     @with_primals
-    def jvp(ctx, saved, _operator, _keyset, tangent_c, tangent_a, tangent_b, *_) -> Tensor:
+    def jvp(ctx, saved, _run, tangent_c, tangent_a, tangent_b, *_) -> Tensor:
         a, b = saved
         if tangent_a is None and tangent_b is None:
             return spread(scaled(tangent_c, ctx.beta), (*a.shape[:-1], b.shape[-1]))
@@ -141,6 +144,7 @@ def differentiate(name: str, derivative: type[Derivative]) -> None:
 
 differentiate("mm", SgemmProduct)
 differentiate("bmm", SgemmProduct)
+differentiate("_matmul", SgemmProduct)
 differentiate("addmm", SgemmSum)
 differentiate("baddbmm", SgemmSum)
 

@@ -42,9 +42,13 @@ if TYPE_CHECKING:
 
 # An operator's dimensions by name, in the order in which aten tries to split them: where costs are
 # equal, the first rule holds.
-_EQUATIONS = {"mm": ("mk", "kn", "mn"), "bmm": ("bmk", "bkn", "bmn")}
+_EQUATIONS = {
+    "mm": ("mk", "kn", "mn"),
+    "bmm": ("bmk", "bkn", "bmn"),
+    "_matmul": ("Abmk", "Abkn", "Abmn"),
+}
 _ORDER = "bkmn"
-_ROWS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"  # the dimensions of linear's rows
+_ROWS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"  # the dimensions of linear's rows; a batch's in front of b
 
 _registered = False
 
@@ -84,6 +88,7 @@ def register() -> None:
     for product, product_sum in (("mm", "addmm"), ("bmm", "baddbmm")):
         register_sharding(getattr(operators, product).default)(_product_rules(product))
         register_sharding(getattr(operators, product_sum).default)(_sum_rules(product))
+    register_sharding(operators._matmul.default)(_product_rules("_matmul"))
     register_sharding(operators.linear.default)(_linear_rules)
     _registered = True
 

@@ -3,11 +3,12 @@
 While on, ``aten::mm``, ``bmm``, ``addmm``, ``baddbmm`` and their in-place and out variants are
 overridden at the device's dispatch key, below autograd, autocast and functionalisation. So matmul,
 linear, einsum, attention by hand and every backward arrive here too. ``aten::matmul`` itself is
-overridden for operands of four dimensions without gradients: it would copy the heads of attention,
-whose batch has two strides, to make it a batch with one. What is not a float32 product
-goes to PyTorch's own kernel: other dtypes and layouts, wrong arguments (PyTorch words the error),
-outputs that share memory with an operand, a ``torch.backends.cuda.matmul.fp32_precision`` other
-than ieee. ``stats()`` counts both.
+overridden for operands of four dimensions, since it would copy the heads of attention, whose batch
+has two strides, to make it a batch with one; and for a batch with one matrix, of which it would
+make other products with gradients than without. What is not a float32 product goes to PyTorch's
+own kernel: other dtypes and layouts, wrong arguments (PyTorch words the error), outputs that share
+memory with an operand, a ``torch.backends.cuda.matmul.fp32_precision`` other than ieee. ``stats()``
+counts both.
 
 The setting is the process's, not the thread's: a backward runs in threads of its own.
 """

@@ -18,7 +18,7 @@ leading dimensions larger than the row, expanded (stride 0) and sliced views, an
     c = alpha a @ b + beta c in place, 2-D or batched; returns nothing
 ``linear(x, weight, bias=None, activation=None, kernel="auto")``
     a layer; see :func:`torch_sgemm.linear`
-``packed_mm(c, a, b, kernel, pack, *, beta=1, alpha=1)``
+``packed_mm(c, a, b, kernel, pack, *, beta=1, alpha=1, activation=None)``
     with a b that was split once; see :mod:`torch_sgemm.packed`
 
 ``kernel`` is ``"auto"`` (the row of the table that is predicted to be fastest), a family (its best
@@ -41,7 +41,7 @@ from torch_sgemm.inductor import register_lowerings
 
 _DIMS = {"mm": 2, "addmm": 2, "bmm": 3, "baddbmm": 3}
 WRITERS = [*(f"{name}_out" for name in _DIMS), "gemm_"]
-_NAMES = [*_DIMS, *WRITERS]
+_NAMES = [*_DIMS, "_matmul", *WRITERS]
 
 
 def product_shape(op: str, a: Tensor, b: Tensor, dims: int) -> list[int | torch.SymInt]:
@@ -58,8 +58,7 @@ def product_shape(op: str, a: Tensor, b: Tensor, dims: int) -> list[int | torch.
     torch._check(a.dtype == torch.float32 and b.dtype == torch.float32, text)
     torch._check(a.dim() == dims and b.dim() == dims and a.device == b.device, text)
     torch._check(a.shape[-1] == b.shape[-2], text)
-    if dims == 3:
-        torch._check(a.shape[0] == b.shape[0], text)
+    torch._check(a.shape[:-2] == b.shape[:-2], text)
     return [*a.shape[:-1], b.shape[-1]]
 
 
@@ -126,6 +125,11 @@ def _register_fakes(op: str) -> None:
 
 for _op in _DIMS:
     _register_fakes(_op)
+
+
+@torch.library.register_fake(qualified("_matmul"))
+def _(a, b, kernel="auto"):
+    return a.new_empty(product_shape("_matmul", a, b, 4))
 
 
 @torch.library.register_fake(qualified("gemm_"))

@@ -12,18 +12,24 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from torch_sgemm import private
 from torch_sgemm._library import operators
+from torch_sgemm.autograd import Derivative
+from torch_sgemm.derivatives import save_factors
 from torch_sgemm.forks import held_across_forks
-from torch_sgemm.past_dispatcher import is_plain, kernel_at
+from torch_sgemm.past_dispatcher import PLAIN, is_plain, kernel_at
 from torch_sgemm.private import DispatchKey, DispatchKeySet
+from torch_sgemm.products import rows_of, with_shape
 
 _originals: dict[tuple[str, str], Callable] = {}
 # A thread that was dispatched to an override may still wait for the interpreter's lock when another
 # thread takes the override back: the latest 768 (64 times twelve overrides) outlive that.
 _recent: deque[object] = deque(maxlen=768)
-_allows_tf32 = private.allows_tf32
+_allows_tf32, _any_requires_grad = private.allows_tf32, private.any_requires_grad
+_is_grad_enabled = torch.is_grad_enabled
+_override_matmul = operators._override_matmul.default
 FLOAT32 = ("ieee", "none", "bfx9")  # the last: float32 from nine products of bfloat16
 _factors: Counter[tuple[str, str]] = Counter()
 _lock = held_across_forks(threading.Lock())
@@ -138,27 +144,116 @@ OVERRIDES: dict[str, Callable] = {
 # --- matmul ---------------------------------------------------------------------------------
 
 # It is made of other operators and has no kernel at a device's own key: with one there, tracing
-# would not look inside any more. So its overrides lie above.
+# would not look inside any more. So its overrides lie above. They take what PyTorch makes other
+# products of with gradients than without, or copies of operands.
+
+_Matmul = Callable[[Tensor, Tensor], Tensor]
 
 
-def _product_of_heads(
-    a: torch.Tensor, b: torch.Tensor, devices: Callable[[], tuple[str, ...]]
-) -> torch.Tensor | None:
-    """matmul of batches of two dimensions; None for all others.
+class _Heads(Derivative):
+    """The product of heads, or None; its gradients are products of heads."""
 
-    Those arrive as products of matrices or of simple batches, and are counted as such.
-    """
-    taken = (
-        a.dim() == b.dim() == 4
-        and a.device.type in devices()
-        and a.dtype == b.dtype == torch.float32
-        and is_plain(a, b)
-        and a.shape[:2] == b.shape[:2]
-    )
-    if not taken:
-        return None
+    @staticmethod
+    def forward(ctx, a: Tensor, b: Tensor, ieee: bool) -> Tensor | None:
+        save_factors(ctx, a, b, *ctx.needs_input_grad[:2])
+        with private.below_autograd():
+            return _override_matmul(a, b, ieee)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        needs_a, needs_b, _ = ctx.needs_input_grad
+        a, b = ctx.saved_tensors
+        grad_a = torch.matmul(grad, b.mT) if needs_a else None
+        grad_b = torch.matmul(a.mT, grad) if needs_b else None
+        return grad_a, grad_b, None
+
+
+class _OneLeft(Derivative):
+    """A batch with one A, as without gradients. A's gradient is one product, not a batch to add."""
+
+    @staticmethod
+    def forward(ctx, a: Tensor, b: Tensor, original: _Matmul) -> Tensor:
+        save_factors(ctx, a, b, *ctx.needs_input_grad[:2])
+        ctx.shape = a.shape
+        return original(a.detach(), b)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        needs_a, needs_b, _ = ctx.needs_input_grad
+        a, b = ctx.saved_tensors
+        if len(ctx.shape) == 1:
+            grad = grad.unsqueeze(-2)
+        grad_a = grad_b = None
+        if needs_a:
+            rows = grad.movedim(-2, 0).flatten(1)
+            grad_a = torch.mm(rows, rows_of(b.mT)).view(ctx.shape)
+        if needs_b:
+            grad_b = torch.matmul(a.view(-1, a.shape[-1]).mT, grad)
+        return grad_a, grad_b, None
+
+
+def _product_of_heads(a: Tensor, b: Tensor, original: _Matmul) -> Tensor | None:
     ieee = a.is_cpu or _is_ieee()
-    return operators._override_matmul.default(a, b, ieee)
+    if _is_grad_enabled() and _any_requires_grad(a, b):
+        return _Heads.apply(a, b, ieee)
+    return _override_matmul(a, b, ieee)
+
+
+def _with_one_right(a: Tensor, b: Tensor, original: _Matmul) -> Tensor | None:
+    """All rows of A as one matrix, which PyTorch makes them only where B requires grad."""
+    b = b.squeeze(0) if b.dim() == 3 else b
+    if a.shape[-1] != b.shape[0]:
+        return None
+    return with_shape(original(rows_of(a), b), (*a.shape[:-1], *b.shape[1:]))
+
+
+def _with_one_left(a: Tensor, b: Tensor, original: _Matmul) -> Tensor:
+    """A batch, of which PyTorch makes one matrix, by copies, where A requires grad."""
+    if _is_grad_enabled():
+        return _OneLeft.apply(a, b, original)
+    return original(a.detach(), b)
+
+
+def _way(a: Tensor, b: Tensor) -> Callable[[Tensor, Tensor, _Matmul], Tensor | None] | None:
+    """What takes the place of PyTorch's matmul, by the cheapest questions; None for most.
+
+    Those arrive as products of matrices or of simple batches, and are counted as such. Of what is
+    traced no size is asked: it would become a number.
+    """
+    dims_a, dims_b = a.dim(), b.dim()
+    if dims_a == dims_b:
+        if dims_a == 4:
+            return _product_of_heads
+        if dims_a != 3 or type(a) not in PLAIN or type(b) not in PLAIN or a.size(0) == b.size(0):
+            return None
+        one_left, one_right = a.size(0) == 1, b.size(0) == 1 and not b.requires_grad
+    else:
+        one_left = dims_b > 2 >= dims_a > 0
+        one_right = dims_a > 2 >= dims_b > 0 and not b.requires_grad and _lies_apart(a)
+    if one_left:
+        return _with_one_left if a.requires_grad else None
+    return _with_one_right if one_right else None
+
+
+def _lies_apart(x: Tensor) -> bool:
+    return type(x) in PLAIN and x.layout is torch.strided and not x.is_contiguous()
+
+
+def _taken(
+    a: Tensor, b: Tensor, original: _Matmul, devices: Callable[[], tuple[str, ...]]
+) -> Tensor | None:
+    """matmul, or None where it stays PyTorch's."""
+    way = _way(a, b)
+    if way is None:
+        return None
+    if (
+        a.device.type not in devices()
+        or not a.dtype == b.dtype == torch.float32
+        or not is_plain(a, b)
+        or (way is _product_of_heads and a.shape[:2] != b.shape[:2])
+    ):
+        return None
+    return way(a, b, original)
 
 
 def _traced_matmul(key: DispatchKey) -> Callable | None:
@@ -174,7 +269,7 @@ def _traced_matmul(key: DispatchKey) -> Callable | None:
 
 def _matmul(original: Callable, devices: Callable[[], tuple[str, ...]]) -> Callable:
     def matmul(a, b):
-        result = _product_of_heads(a, b, devices)
+        result = _taken(a, b, original, devices)
         if result is not None:
             return result
         return (_traced_matmul(DispatchKey.CompositeImplicitAutograd) or original)(a, b)
@@ -187,10 +282,10 @@ def _matmul_without_autograd(devices: Callable[[], tuple[str, ...]]) -> Callable
     redispatch = private.redispatch_of(torch.ops.aten.matmul.default)
 
     def matmul(keys, a, b):
-        result = _product_of_heads(a, b, devices)
+        below = keys.remove(DispatchKey.BackendSelect)
+        result = _taken(a, b, partial(redispatch, below), devices)
         if result is not None:
             return result
-        below = keys.remove(DispatchKey.BackendSelect)
         traced = _traced_matmul(below.highestPriorityTypeId())
         return traced(a, b) if traced else redispatch(below, a, b)
 

@@ -14,7 +14,7 @@ from torch_sgemm._library import operators
 from torch_sgemm.private import DispatchKey as _Key
 from torch_sgemm.private import DispatchKeySet as _Keys
 
-_PLAIN = (Tensor, torch.nn.Parameter)
+PLAIN = (Tensor, torch.nn.Parameter)
 _AUTOCAST = {False: _Key.AutocastCPU, True: _Key.AutocastCUDA}  # by whether it is on a GPU
 _VIEWS = _Keys(_Key.ADInplaceOrView)
 _TENSOR_KEYS = {
@@ -29,13 +29,12 @@ _float32 = torch.float32
 
 
 def is_plain(a: Tensor, b: Tensor) -> bool:
-    """Strided tensors of which no derivative, subclass, mode or tracer wants to see more."""
+    """Strided tensors of which no subclass, mode, transform, tangent or tracer wants more."""
     return (
-        type(a) in _PLAIN
-        and type(b) in _PLAIN
+        type(a) in PLAIN
+        and type(b) in PLAIN
         and a.layout == b.layout == torch.strided
         and not (a.is_nested or b.is_nested)
-        and not (private.any_requires_grad(a, b) and torch.is_grad_enabled())
         and not private.dispatch_modes()
         and not private.transforms_active()
         and not private.tracing_state()
@@ -50,13 +49,13 @@ def reaches_kernel(*tensors: Tensor) -> bool:
     Float32 tensors on one kind of device, without a gradient, subclass, mode, transform, tracer or
     autocast; views whose elements wait for their sign don't either.
     """
-    if torch.compiler.is_compiling() or type(tensors[0]) not in _PLAIN:
+    if torch.compiler.is_compiling() or type(tensors[0]) not in PLAIN:
         return False
     on_gpu, grad = tensors[0].is_cuda, _is_grad_enabled()
     keys = _TENSOR_KEYS[on_gpu]
     for x in tensors:
         if (
-            type(x) not in _PLAIN
+            type(x) not in PLAIN
             or x.dtype is not _float32
             or _keys_of(x) != keys
             or (grad and x.requires_grad)

@@ -1,4 +1,8 @@
-"""What matmul, linear and packed operands have in common: products of matrices, or of batches."""
+"""What matmul, linear and packed operands have in common: products of matrices, or of batches.
+
+A batch of two dimensions, attention's sequences and heads, is read as it lies: making one dimension
+of them may copy it.
+"""
 
 import math
 from collections.abc import Sequence
@@ -12,8 +16,9 @@ from torch_sgemm.memory import out_of_memory
 from torch_sgemm.past_dispatcher import kernels_of, reaches_kernel
 
 # By dimensions.
-_OPERATORS = {2: operators.mm.default, 3: operators.bmm.default}
-_KERNELS = {2: kernels_of("mm"), 3: kernels_of("bmm")}
+_NAMES = {2: "mm", 3: "bmm", 4: "_matmul"}
+_OPERATORS = {dims: getattr(operators, name).default for dims, name in _NAMES.items()}
+_KERNELS = {dims: kernels_of(name) for dims, name in _NAMES.items()}
 
 
 def product(a: Tensor, b: Tensor, kernel: str) -> Tensor:

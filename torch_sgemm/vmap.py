@@ -21,10 +21,19 @@ def _(info, in_dims, a, b, kernel="auto"):
     return _bmm(a, batched(b, in_dims[1], info.batch_size), kernel=kernel), 0
 
 
-@torch.library.register_vmap(qualified("bmm"))
-def _(info, in_dims, a, b, kernel="auto"):
-    a, b = batched(a, in_dims[0], info.batch_size), batched(b, in_dims[1], info.batch_size)
-    return _bmm(a.flatten(0, 1), b.flatten(0, 1), kernel=kernel).unflatten(0, a.shape[:2]), 0
+def _register_batches(name: str) -> None:
+    """Of an operator whose operands are batches already: of more of them."""
+    operator = getattr(operators, name)
+
+    @torch.library.register_vmap(qualified(name))
+    def _(info, in_dims, a, b, kernel="auto"):
+        a, b = batched(a, in_dims[0], info.batch_size), batched(b, in_dims[1], info.batch_size)
+        result = operator(a.flatten(0, 1), b.flatten(0, 1), kernel=kernel)
+        return result.unflatten(0, a.shape[:2]), 0
+
+
+_register_batches("bmm")
+_register_batches("_matmul")
 
 
 def addend(c: Tensor, dim: int | None, dims: int) -> Tensor:

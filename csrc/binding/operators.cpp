@@ -91,7 +91,7 @@ SGEMM_TORCH_LIBRARY(SGEMM_NAMESPACE, m) {
       "-> "
       "()");
   m.def("gemm_(Tensor(a!) c, Tensor a, Tensor b, str kernel=\"auto\", *, float alpha=1, float beta=0) -> ()");
-  m.def("_matmul(Tensor a, Tensor b, str kernel=\"auto\") -> Tensor");  // without derivatives, see functional.py
+  m.def("_matmul(Tensor a, Tensor b, str kernel=\"auto\") -> Tensor");  // of batches of two dimensions
 }
 
 STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CPU, m) { sgemm::register_products(m); }
