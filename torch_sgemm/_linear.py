@@ -2,27 +2,31 @@
 
 ``sgemm::linear(x, weight, bias=None, activation=None, kernel="auto")`` is
 activation(x @ weight.T + bias). Its derivatives need what went into the activation. For ReLU the
-result says it; otherwise the product is stored and PyTorch's activation follows, where one is asked
-for.
+result says it; otherwise that is stored as well, where a gradient is wanted and nobody watches.
+Under a transform, a mode or a tracer the product is stored and PyTorch's activation follows.
 """
+
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from torch_sgemm._library import operators, qualified
-from torch_sgemm.activations import ACTIVATIONS
+from torch_sgemm.activations import ACTIVATIONS, check_activation, followed, through_relu
 from torch_sgemm.autograd import Derivative, below, implement, with_primals
 from torch_sgemm.derivatives import spread
 from torch_sgemm.distributed import has_split_rows, register_if_loaded
 from torch_sgemm.inductor import register_lowerings
 from torch_sgemm.memory import out_of_memory
 from torch_sgemm.packed import PackedMatrix
-from torch_sgemm.past_dispatcher import kernels_of, reaches_kernel
+from torch_sgemm.past_dispatcher import is_plain, kernels_of, reaches_kernel
 from torch_sgemm.products import are_float32, product, rows_of
 from torch_sgemm.vmap import batched
 
 _linear, _bmm = operators.linear.default, operators.bmm
+_with_inner = operators._linear_with_inner.default
 _KERNELS = kernels_of("linear")
 
 
@@ -48,15 +52,15 @@ def linear(
     Returns:
         float32 of shape (..., out), contiguous.
 
-    It has derivatives of every order, vmap and jvp. Where one is asked for, GELU and SiLU are
-    kernels of their own, because it needs what goes into them. Operands that are not
-    float32, under autocast too, and shapes that don't fit go to ``torch.nn.functional.linear``,
-    which computes them or words the error.
+    It has derivatives of every order, vmap and jvp. With gradients the result has the same bits as
+    without; GELU and SiLU are then passes of their own, because what goes into them is kept for the
+    backward. Operands that are not float32, under autocast too, and shapes that don't fit go to
+    ``torch.nn.functional.linear``, which computes them or words the error.
 
     Raises:
         RuntimeError: ``activation`` or ``kernel`` is unknown, or ``kernel`` can't take the product.
     """
-    _check_activation("torch_sgemm.linear", activation)
+    check_activation("torch_sgemm.linear", activation)
     if isinstance(weight, PackedMatrix):
         matrix = weight.matrix()
         if are_float32(x, matrix, bias) and _fit(x, matrix.t(), bias):
@@ -93,7 +97,7 @@ def _fit(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
 
 @torch.library.register_fake(qualified("linear"))
 def _(x, weight, bias=None, activation=None, kernel="auto"):
-    _check_activation(qualified("linear"), activation)
+    check_activation(qualified("linear"), activation)
     register_lowerings(["linear"])
     register_if_loaded()
     tensors = [t for t in (x, weight, bias) if t is not None]
@@ -119,11 +123,16 @@ def _(x, weight, bias=None, activation=None, kernel="auto"):
 
 
 class SgemmLinear(Derivative):
-    """Without an activation, or with ReLU, of which the result tells the derivative."""
+    """Without an activation, or with ReLU, of which the result tells the derivative.
+
+    ``run`` gives the result, or what goes into another activation.
+    """
 
     @staticmethod
-    def forward(ctx, keyset, x, weight, bias, activation: str | None, kernel: str) -> Tensor:
-        output = below(_linear, keyset, x, weight, bias, activation, kernel)
+    def forward(
+        ctx, run: Callable[..., Tensor], x, weight, bias, activation: str | None, kernel: str
+    ) -> Tensor:
+        output = run(x, weight, bias, activation, kernel)
         of_relu = output if activation == "relu" else None
         _, needs_x, needs_weight, *_ = ctx.needs_input_grad
         ctx.save_for_backward(x if needs_weight else None, weight if needs_x else None, of_relu)
@@ -135,7 +144,7 @@ class SgemmLinear(Derivative):
     def backward(ctx, grad: Tensor):
         x, weight, output = ctx.saved_tensors
         _, needs_x, needs_weight, needs_bias, *_ = ctx.needs_input_grad
-        grad = _through_relu(grad, output)
+        grad = _through(grad, output)
         if has_split_rows(grad) or (needs_weight and has_split_rows(x)):
             return SgemmLinear._backward_of_parts(ctx, x, weight, grad)
         rows = rows_of(grad)
@@ -158,7 +167,7 @@ class SgemmLinear(Derivative):
 
     @staticmethod
     @with_primals
-    def jvp(ctx, saved, _keyset, tangent_x, tangent_weight, tangent_bias, *_) -> Tensor:
+    def jvp(ctx, saved, _run, tangent_x, tangent_weight, tangent_bias, *_) -> Tensor:
         x, weight, output = saved
         terms = []
         if tangent_x is not None:
@@ -167,27 +176,26 @@ class SgemmLinear(Derivative):
             terms.append(_linear(x, tangent_weight, None, None, ctx.kernel))
         if tangent_bias is not None:
             terms.append(spread(tangent_bias, (*x.shape[:-1], weight.shape[0])))
-        return _through_relu(sum(terms[1:], terms[0]), output)
+        return _through(sum(terms[1:], terms[0]), output)
 
 
-def _through_relu(flow: Tensor, output: Tensor | None) -> Tensor:
-    """A gradient or tangent, zero where the output is; all of it where nothing was cut off."""
-    return flow if output is None else torch.ops.aten.threshold_backward(flow, output, 0)
-
-
-def _check_activation(name: str, activation: str | None) -> None:
-    if activation not in ACTIVATIONS:
-        raise RuntimeError(
-            f"{name}: argument 'activation' is {activation!r}; accepted: "
-            + ", ".join(map(repr, ACTIVATIONS))
-        )
+def _through(flow: Tensor, of_relu: Tensor | None) -> Tensor:
+    """A gradient or tangent; all of it where there is no ReLU."""
+    return flow if of_relu is None else through_relu(flow, of_relu)
 
 
 def _differentiated(keyset, x, weight, bias=None, activation=None, kernel="auto") -> Tensor:
-    _check_activation(qualified("linear"), activation)
-    if activation == "relu":
-        return SgemmLinear.at_level(keyset, x, weight, bias, activation, kernel)
-    return ACTIVATIONS[activation](SgemmLinear.at_level(keyset, x, weight, bias, None, kernel))
+    check_activation(qualified("linear"), activation)
+
+    def product(run: Callable[..., Tensor], activation: str | None = activation) -> Tensor:
+        return SgemmLinear.at_level(run, x, weight, bias, activation, kernel)
+
+    run = partial(below, _linear, keyset)
+    if activation in (None, "relu"):
+        return product(run)
+    if is_plain(x, weight) and (bias is None or is_plain(x, bias)):
+        return followed(product, partial(below, _with_inner, keyset), activation)
+    return ACTIVATIONS[activation](product(run, None))
 
 
 implement("linear", _differentiated)
@@ -196,7 +204,7 @@ implement("linear", _differentiated)
 @torch.library.register_vmap(qualified("linear"))
 def _(info, in_dims, x, weight, bias=None, activation=None, kernel="auto"):
     """By the operator if only x is batched, else by a product of batches."""
-    _check_activation(qualified("linear"), activation)
+    check_activation(qualified("linear"), activation)
     of_x, of_weight, of_bias, *_ = (*in_dims, None)  # without what is a default
     x = batched(x, of_x, info.batch_size)
     if of_weight is None and of_bias is None:

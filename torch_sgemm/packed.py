@@ -1,12 +1,15 @@
 """Right operands that are split once and multiplied many times, such as a layer's weights.
 
-``sgemm::packed_mm(c, a, b, kernel, pack, *, beta=1, alpha=1)`` is beta c + alpha a @ b whatever
-``pack`` is: planes are a cache of the PackedMatrix with that number, which the operator's kernel
-looks at when it runs. So compiled programs, captured graphs and derivatives can't be stale either.
+``sgemm::packed_mm(c, a, b, kernel, pack, *, beta=1, alpha=1, activation=None)`` is
+activation(beta c + alpha a @ b) whatever ``pack`` is: planes are a cache of the PackedMatrix with
+that number, which the operator's kernel looks at when it runs. So compiled programs, captured
+graphs and derivatives can't be stale either.
 """
 
 import itertools
 import weakref
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -14,21 +17,23 @@ from torch import Tensor
 
 from torch_sgemm import private
 from torch_sgemm._library import NAMESPACE, operators, qualified
-from torch_sgemm.activations import ACTIVATIONS
-from torch_sgemm.derivatives import SgemmSum, differentiate, scaled
+from torch_sgemm.activations import ACTIVATIONS, check_activation, followed
+from torch_sgemm.autograd import below, implement
+from torch_sgemm.derivatives import SgemmSum, scaled
 from torch_sgemm.inductor import register_lowerings
 from torch_sgemm.memory import out_of_memory
 from torch_sgemm.ops import check_addend, product_shape
-from torch_sgemm.past_dispatcher import kernels_of, reaches_kernel
+from torch_sgemm.past_dispatcher import is_plain, kernels_of, reaches_kernel
 from torch_sgemm.products import rows_of, with_shape
 from torch_sgemm.vmap import addend, batched
 
 _library = torch.library.Library(NAMESPACE, "FRAGMENT")
 _library.define(
     "packed_mm(Tensor? c, Tensor a, Tensor b, str kernel, SymInt pack, *, float beta=1, "
-    "float alpha=1) -> Tensor"
+    "float alpha=1, str? activation=None) -> Tensor"
 )
 _packed_mm = operators.packed_mm.default
+_with_inner = operators._packed_mm_with_inner.default
 _keep_with_graph = operators._keep_with_graph.default
 _KERNELS = kernels_of("_packed_mm")
 _numbers = itertools.count()
@@ -139,8 +144,9 @@ class PackedMatrix:
                 return function(keys, a, b, planes, c, kernel, activation, beta=beta, alpha=alpha)
             except RuntimeError as failure:
                 raise out_of_memory(failure, a.is_cuda) from None
-        result = _packed_mm(c, a, b, kernel, self._number, beta=beta, alpha=alpha)
-        return ACTIVATIONS[activation](result)
+        return _packed_mm(
+            c, a, b, kernel, self._number, beta=beta, alpha=alpha, activation=activation
+        )
 
     def planes_of(self, b: Tensor) -> Tensor | None:
         """Those of b, which may be another tensor than ``self.b``; None if there are none now."""
@@ -296,12 +302,26 @@ def _stream_of(planes: Tensor) -> int:
 # --- the operator ---------------------------------------------------------------------------
 
 
-def _run(c, a, b, kernel: str, pack: int, *, beta: float = 1.0, alpha: float = 1.0) -> Tensor:
+def _planes_for(pack: int, b: Tensor) -> Tensor | None:
     packed = _packs.get(pack)
-    planes = None if packed is None else packed.planes_of(b)
+    return None if packed is None else packed.planes_of(b)
+
+
+def _run(
+    c,
+    a,
+    b,
+    kernel: str,
+    pack: int,
+    *,
+    beta: float = 1.0,
+    alpha: float = 1.0,
+    activation: str | None = None,
+) -> Tensor:
     function, keys = _KERNELS[a.is_cuda]
     try:
-        return function(keys, a, b, planes, c, kernel, None, beta=beta, alpha=alpha)
+        planes = _planes_for(pack, b)
+        return function(keys, a, b, planes, c, kernel, activation, beta=beta, alpha=alpha)
     except RuntimeError as failure:  # in inference mode no kernel for autograd translates it
         raise out_of_memory(failure, a.is_cuda) from None
 
@@ -309,11 +329,31 @@ def _run(c, a, b, kernel: str, pack: int, *, beta: float = 1.0, alpha: float = 1
 for _backend in ("CPU", "CUDA"):
     _library.impl("packed_mm", _run, _backend)
 
-differentiate("packed_mm", SgemmSum)
+
+def _differentiated(
+    keyset, c, a, b, kernel, pack, *, beta=1.0, alpha=1.0, activation=None
+) -> Tensor:
+    check_activation(qualified("packed_mm"), activation)
+
+    def product(run: Callable[..., Tensor]) -> Tensor:
+        return SgemmSum.at_level(run, c, a, b, beta, alpha, kernel, pack)
+
+    if activation is None or not (is_plain(a, b) and (c is None or is_plain(a, c))):
+        return ACTIVATIONS[activation](product(partial(below, _packed_mm, keyset)))
+
+    def run(c, a, b, kernel: str, pack: int, **factors: float) -> tuple[Tensor, Tensor]:
+        planes = _planes_for(pack, b)
+        return below(_with_inner, keyset, a, b, planes, c, kernel, activation, **factors)
+
+    return followed(product, run, activation)
+
+
+implement("packed_mm", _differentiated)
 
 
 @torch.library.register_fake(qualified("packed_mm"))
-def _(c, a, b, kernel, pack, *, beta=1.0, alpha=1.0):
+def _(c, a, b, kernel, pack, *, beta=1.0, alpha=1.0, activation=None):
+    check_activation(qualified("packed_mm"), activation)
     register_lowerings(["packed_mm"])
     shape = product_shape("packed_mm", a, b, 2)
     if c is not None:
@@ -322,8 +362,9 @@ def _(c, a, b, kernel, pack, *, beta=1.0, alpha=1.0):
 
 
 @torch.library.register_vmap(qualified("packed_mm"))
-def _(info, in_dims, c, a, b, kernel, pack, *, beta=1.0, alpha=1.0):
+def _(info, in_dims, c, a, b, kernel, pack, *, beta=1.0, alpha=1.0, activation=None):
     """The rows of all a make one matrix, unless b is batched as well."""
+    check_activation(qualified("packed_mm"), activation)
     of_c, of_a, of_b, *_ = in_dims
     size = info.batch_size
     a = batched(a, of_a, size)
@@ -332,8 +373,11 @@ def _(info, in_dims, c, a, b, kernel, pack, *, beta=1.0, alpha=1.0):
     c = None if c is None else addend(c, of_c, 2).expand(shape)
     if of_b is None:
         c = None if c is None else c.flatten(0, 1)
-        rows = _packed_mm(c, a.flatten(0, 1), b, kernel, pack, beta=beta, alpha=alpha)
+        a = a.flatten(0, 1)
+        rows = _packed_mm(c, a, b, kernel, pack, beta=beta, alpha=alpha, activation=activation)
         return rows.unflatten(0, shape[:2]), 0
     if c is None:
-        return scaled(operators.bmm(a, b, kernel), alpha), 0
-    return operators.baddbmm(c, a, b, kernel, beta=beta, alpha=alpha), 0
+        result = scaled(operators.bmm(a, b, kernel), alpha)
+    else:
+        result = operators.baddbmm(c, a, b, kernel, beta=beta, alpha=alpha)
+    return ACTIVATIONS[activation](result), 0

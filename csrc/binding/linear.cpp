@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -50,8 +51,10 @@ Tensor rows_of(const Tensor& x, int64_t rows) {
   return view_as(torch::stable::contiguous(x), {rows, features}, {features, 1});
 }
 
-Tensor linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
-              const std::optional<std::string>& name, const std::string& kernel) {
+// With what goes into the activation, if that is wanted.
+std::pair<Tensor, std::optional<Tensor>> layer(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
+                                               const std::optional<std::string>& name, const std::string& kernel,
+                                               bool with_inner) {
   check_arguments(x, weight, bias);
   const Activation activation = activation_named("linear", name);
   std::vector<int64_t> sizes(x.sizes().begin(), x.sizes().end()), strides(sizes.size(), 1);
@@ -60,9 +63,30 @@ Tensor linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>
   for (size_t i = 0; i + 1 < sizes.size(); ++i) rows *= sizes[i];
   for (size_t i = sizes.size() - 1; i > 0; --i) strides[i - 1] = strides[i] * std::max<int64_t>(1, sizes[i]);
   const Tensor out = empty({rows, weight.size(0)}, x);
+  std::optional<Tensor> inner;
+  if (with_inner) inner = empty({rows, weight.size(0)}, x);
   const Tensor transposed = view_as(weight, {weight.size(1), weight.size(0)}, {weight.stride(1), weight.stride(0)});
-  product("linear", out, bias ? &*bias : nullptr, rows_of(x, rows), transposed, 1, bias ? 1 : 0, kernel, activation);
-  return x.dim() == 2 ? out : view_as(out, sizes, strides);
+  product("linear", out, bias ? &*bias : nullptr, rows_of(x, rows), transposed, 1, bias ? 1 : 0, kernel, activation,
+          nullptr, inner ? &*inner : nullptr);
+  if (x.dim() == 2) return {out, inner};
+  if (inner) inner = view_as(*inner, sizes, strides);
+  return {view_as(out, sizes, strides), inner};
+}
+
+Tensor linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
+              const std::optional<std::string>& activation, const std::string& kernel) {
+  return layer(x, weight, bias, activation, kernel, false).first;
+}
+
+std::tuple<Tensor, Tensor> linear_with_inner(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
+                                             const std::string& activation, const std::string& kernel) {
+  auto [out, inner] = layer(x, weight, bias, activation, kernel, true);
+  return {out, *inner};
+}
+
+void register_layers(torch::stable::detail::StableLibrary& m) {
+  m.impl("linear", TORCH_BOX(&linear));
+  m.impl("_linear_with_inner", TORCH_BOX(&linear_with_inner));
 }
 
 }  // namespace
@@ -78,8 +102,10 @@ Activation activation_named(const char* op, const std::optional<std::string>& na
 
 STABLE_TORCH_LIBRARY_FRAGMENT(SGEMM_NAMESPACE, m) {
   m.def("linear(Tensor x, Tensor weight, Tensor? bias=None, str? activation=None, str kernel=\"auto\") -> Tensor");
+  // With what went into the activation, for a backward.
+  m.def("_linear_with_inner(Tensor x, Tensor weight, Tensor? bias, str activation, str kernel) -> (Tensor, Tensor)");
 }
 
-STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CPU, m) { m.impl("linear", TORCH_BOX(&sgemm::linear)); }
+STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CPU, m) { sgemm::register_layers(m); }
 
-STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CUDA, m) { m.impl("linear", TORCH_BOX(&sgemm::linear)); }
+STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CUDA, m) { sgemm::register_layers(m); }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -67,9 +68,13 @@ void keep_with_graph(const Tensor& planes) {
 #endif
 }
 
-// activation(beta c + alpha a b); `planes` is what pack(b) returned.
-Tensor packed_mm(const Tensor& a, const Tensor& b, const std::optional<Tensor>& planes, const std::optional<Tensor>& c,
-                 const std::string& kernel, const std::optional<std::string>& activation, double beta, double alpha) {
+// activation(beta c + alpha a b), with what goes into the activation if that is wanted; `planes` is what pack(b)
+// returned.
+std::pair<Tensor, std::optional<Tensor>> packed_product(const Tensor& a, const Tensor& b,
+                                                        const std::optional<Tensor>& planes,
+                                                        const std::optional<Tensor>& c, const std::string& kernel,
+                                                        const std::optional<std::string>& activation, double beta,
+                                                        double alpha, bool with_inner) {
   constexpr const char* op = "packed_mm";
   check_inputs(op, a, b, 2);
   if (planes) {
@@ -79,11 +84,32 @@ Tensor packed_mm(const Tensor& a, const Tensor& b, const std::optional<Tensor>& 
                    describe(b));
   }
   if (c) check_addend(op, *c, a, b, nullptr);
-  Tensor out = new_output(a, b);
-  const Tensor& addend = c ? *c : out;  // not read with beta = 0
-  product(op, out, &addend, a, b, alpha, c ? beta : 0, kernel, activation_named(op, activation),
-          planes ? &*planes : nullptr);
-  return out;
+  const Activation named = activation_named(op, activation);
+  const Tensor out = new_output(a, b);
+  std::optional<Tensor> inner;
+  if (with_inner) inner = new_output(a, b);
+  const Tensor& addend = c ? *c : inner ? *inner : out;  // not read with beta = 0
+  product(op, out, &addend, a, b, alpha, c ? beta : 0, kernel, named, planes ? &*planes : nullptr,
+          inner ? &*inner : nullptr);
+  return {out, inner};
+}
+
+Tensor packed_mm(const Tensor& a, const Tensor& b, const std::optional<Tensor>& planes, const std::optional<Tensor>& c,
+                 const std::string& kernel, const std::optional<std::string>& activation, double beta, double alpha) {
+  return packed_product(a, b, planes, c, kernel, activation, beta, alpha, false).first;
+}
+
+std::tuple<Tensor, Tensor> packed_mm_with_inner(const Tensor& a, const Tensor& b, const std::optional<Tensor>& planes,
+                                                const std::optional<Tensor>& c, const std::string& kernel,
+                                                const std::string& activation, double beta, double alpha) {
+  auto [out, inner] = packed_product(a, b, planes, c, kernel, activation, beta, alpha, true);
+  return {out, *inner};
+}
+
+void register_packed(torch::stable::detail::StableLibrary& m) {
+  m.impl("_pack", TORCH_BOX(&pack));
+  m.impl("_packed_mm", TORCH_BOX(&packed_mm));
+  m.impl("_packed_mm_with_inner", TORCH_BOX(&packed_mm_with_inner));
 }
 
 }  // namespace
@@ -95,15 +121,14 @@ STABLE_TORCH_LIBRARY_FRAGMENT(SGEMM_NAMESPACE, m) {
   m.def(
       "_packed_mm(Tensor a, Tensor b, Tensor? planes, Tensor? c, str kernel, str? activation, *, float beta=1, "
       "float alpha=1) -> Tensor");
+  m.def(
+      "_packed_mm_with_inner(Tensor a, Tensor b, Tensor? planes, Tensor? c, str kernel, str activation, *, float beta, "
+      "float alpha) -> (Tensor, Tensor)");
 }
 
-STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CPU, m) {
-  m.impl("_pack", TORCH_BOX(&sgemm::pack));
-  m.impl("_packed_mm", TORCH_BOX(&sgemm::packed_mm));
-}
+STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CPU, m) { sgemm::register_packed(m); }
 
 STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CUDA, m) {
-  m.impl("_pack", TORCH_BOX(&sgemm::pack));
+  sgemm::register_packed(m);
   m.impl("_keep_with_graph", TORCH_BOX(&sgemm::keep_with_graph));
-  m.impl("_packed_mm", TORCH_BOX(&sgemm::packed_mm));
 }

@@ -11,10 +11,11 @@
 namespace sgemm {
 
 // out = f(alpha a b + beta c) by the row that `request` asks for; 2-D or batched. c may be null when beta is 0. If
-// there are `planes`, that b was split into, rows that take them use them.
+// there are `planes`, that b was split into, rows that take them use them. `inner`, if given, gets what goes into f,
+// and `out` has the same bits as without.
 void product(const char* op, const Tensor& out, const Tensor* c, const Tensor& a, const Tensor& b, double alpha,
              double beta, const std::string& request, Activation activation = Activation::kNone,
-             const Tensor* planes = nullptr);
+             const Tensor* planes = nullptr, const Tensor* inner = nullptr);
 
 // Uninitialised, of the product's shape.
 Tensor new_output(const Tensor& a, const Tensor& b);
@@ -31,8 +32,9 @@ Problem problem(const char* op, const Tensor& out, const Tensor* c, const Tensor
                 double beta);  // c may be null when beta is 0
 const Choice& chosen(const char* op, const Table& table, const Problem& p, const Device& device,
                      const std::string& request, const Tensor& a, const Tensor& b);
+// As run(), on the device and stream of `out`, which is D.
 void launch(const Backend& rows, const Kernel& kernel, const Problem& p, const Plan& plan, const Device& device,
-            const Tensor& out);
+            const Tensor& out, const Tensor* activated = nullptr);
 
 // The fused activation that an operator's argument names.
 Activation activation_named(const char* op, const std::optional<std::string>& name);

@@ -124,17 +124,17 @@ void count_change(const Tensor& tensor) {
   torch::stable::detail::to<Tensor>(stack[0]);  // the same tensor again, to be released
 }
 
-void aten_activation(const Tensor& out, Activation activation) {
+void aten_activation(const Tensor& out, const Tensor& x, Activation activation) {
   if (activation == Activation::kNone) return;
-  std::array<StableIValue, 2> stack = {torch::stable::detail::from(out)};
-  const bool tanh = activation == Activation::kGeluTanh;
-  const char* name = "aten::gelu_";
-  if (tanh || activation == Activation::kGelu)
-    stack[1] = torch::stable::detail::from(std::string(tanh ? "tanh" : "none"));
-  else
-    name = activation == Activation::kRelu ? "aten::relu_" : "aten::silu_";
-  check(torch_call_dispatcher(name, "", stack.data(), TORCH_ABI_VERSION), name);
-  torch::stable::detail::to<Tensor>(stack[0]);  // the same tensor again, to be released
+  const bool tanh = activation == Activation::kGeluTanh, gelu = tanh || activation == Activation::kGelu;
+  const bool in_place = &out == &x;
+  std::string name = gelu ? "aten::gelu" : activation == Activation::kRelu ? "aten::relu" : "aten::silu";
+  if (in_place) name += "_";
+  std::array<StableIValue, 3> stack = {torch::stable::detail::from(x)};
+  if (gelu) stack[1] = torch::stable::detail::from(std::string(tanh ? "tanh" : "none"));
+  if (!in_place) stack[gelu ? 2 : 1] = torch::stable::detail::from(out);
+  check(torch_call_dispatcher(name.c_str(), in_place ? "" : "out", stack.data(), TORCH_ABI_VERSION), name.c_str());
+  torch::stable::detail::to<Tensor>(stack[0]);  // `out` again, to be released
 }
 
 ProfiledRange::ProfiledRange(const char* name) {

@@ -47,8 +47,8 @@ void aten_product(const Tensor& out, const Tensor* c, const Tensor& a, const Ten
 // outside of inference mode.
 void count_change(const Tensor& tensor);
 
-// PyTorch's own activation, in place.
-void aten_activation(const Tensor& out, Activation activation);
+// PyTorch's own activation: out = f(x); x may be `out`.
+void aten_activation(const Tensor& out, const Tensor& x, Activation activation);
 
 // A range that torch.profiler shows while it lives; 30 ns where no profiler runs. The name has to outlive it.
 class ProfiledRange {

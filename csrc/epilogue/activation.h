@@ -1,5 +1,6 @@
 // The function that a product may end with, as torch.nn.functional computes it: the same for NaN, infinities and what
-// is too large to square.
+// is too large to square. It has the same bits in a kernel's last step as in a pass of its own: no product here is left
+// for a compiler to contract with a sum, which it may do in one place and not in the other.
 #pragma once
 #include <cmath>
 
@@ -7,16 +8,34 @@
 
 namespace sgemm {
 
+// Rounded each. On the host erff(), tanhf() and expf() are calls, which nothing is contracted with.
+SGEMM_HOST_DEVICE inline float times(float x, float y) {
+#if defined(__CUDA_ARCH__)
+  return __fmul_rn(x, y);
+#else
+  return x * y;
+#endif
+}
+SGEMM_HOST_DEVICE inline float one_plus(float x) {
+#if defined(__CUDA_ARCH__)
+  return __fadd_rn(1.0f, x);
+#else
+  return 1.0f + x;
+#endif
+}
+
 SGEMM_HOST_DEVICE inline float activated(Activation activation, float x) {
   switch (activation) {
     case Activation::kRelu:
       return x < 0 ? 0.0f : x;  // NaN stays
     case Activation::kGelu:
-      return 0.5f * x * (1 + erff(x * 0.70710678f));  // sqrt(1/2)
-    case Activation::kGeluTanh:
-      return 0.5f * x * (1 + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));  // sqrt(2/pi)
+      return times(times(0.5f, x), one_plus(erff(times(x, 0.70710678f))));  // sqrt(1/2)
+    case Activation::kGeluTanh: {
+      const float cubic = fmaf(times(times(0.044715f, x), x), x, x);
+      return times(times(0.5f, x), one_plus(tanhf(times(0.79788456f, cubic))));  // sqrt(2/pi)
+    }
     case Activation::kSilu:
-      return x / (1 + expf(-x));
+      return x / one_plus(expf(-x));
     default:
       return x;
   }

@@ -56,8 +56,9 @@ struct MatrixView {
 using Matrix = MatrixView<float>;
 using ConstMatrix = MatrixView<const float>;
 
-// f: epilogue/activation.h. Where there is one, D is not C.
-enum class Activation : int { kNone, kRelu, kGelu, kGeluTanh, kSilu };
+// f: epilogue/activation.h. Where there is one, D is not C. kIdentity: D is what goes into another one, with the bits
+// that it has there, for a kernel ends in other instructions with an f than without.
+enum class Activation : int { kNone, kRelu, kGelu, kGeluTanh, kSilu, kIdentity };
 
 struct Problem {
   int64_t m = 0, n = 0, k = 0, batch = 1;

@@ -277,7 +277,8 @@ size_t workspace_bytes(const Kernel& kernel, const Problem& p, const Plan& plan)
   return aligned(bytes_of_copies(packing(kernel, p))) + plan.workspace;
 }
 
-void run(const Backend& backend, const Kernel& kernel, Problem p, const Plan& plan, Context context) {
+void run(const Backend& backend, const Kernel& kernel, Problem p, const Plan& plan, Context context,
+         const Matrix* activated) {
   const Packing copied = packing(kernel, p);
   const auto pack = [&](const ConstMatrix& x, float* copy) -> ConstMatrix {
     const int64_t count = matrices(x, p.batch);
@@ -292,10 +293,12 @@ void run(const Backend& backend, const Kernel& kernel, Problem p, const Plan& pl
     p.b = kernel.reads == Reads::kMappedAlongK ? transposed(b) : b;
   }
   if (context.workspace) context.workspace = static_cast<char*>(context.workspace) + aligned(bytes_of_copies(copied));
-  if (kernel.activates || p.activation == Activation::kNone) return kernel.launch(p, plan, context);
+  if (p.activation == Activation::kNone || (kernel.activates && !activated)) return kernel.launch(p, plan, context);
   Problem inner = p;
-  inner.activation = Activation::kNone;
+  inner.activation = kernel.activates ? Activation::kIdentity : Activation::kNone;
   kernel.launch(inner, plan, context);
+  p.c = {p.d.data, p.d.rows, p.d.cols, p.d.row, p.d.col, p.d.batch};
+  if (activated) p.d = *activated;
   backend.activate(p, context);
 }
 

@@ -55,7 +55,9 @@ Packing packing(const Kernel& kernel, const Problem& problem);
 // The workspace that run() needs, in bytes.
 size_t workspace_bytes(const Kernel& kernel, const Problem& problem, const Plan& plan);
 
-// Launches a row, with the packing before it.
-void run(const Backend& backend, const Kernel& kernel, Problem problem, const Plan& plan, Context context);
+// Launches a row, with the packing before it. With `activated`, D is what goes into f, with the same bits as within the
+// kernel, and f of it goes there.
+void run(const Backend& backend, const Kernel& kernel, Problem problem, const Plan& plan, Context context,
+         const Matrix* activated = nullptr);
 
 }  // namespace sgemm
