@@ -15,6 +15,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.flop_counter import FlopCounterMode
 
 import torch_sgemm
+from torch_sgemm import overrides
 
 SEQUENCES, HEADS = 3, 5
 
@@ -117,6 +118,21 @@ def test_gradients_are_products_of_heads(device: str) -> None:
             q.requires_grad_() @ k.mT
         assert hits() == {"matmul": 4}
     assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
+
+
+@each_device
+def test_what_is_refused_has_pytorch_s_gradients(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where there is no memory, or PyTorch's settings ask for less than float32."""
+    monkeypatch.setattr(overrides, "_override_matmul", lambda a, b, ieee: None)
+    q, k = (operand("heads", 9, 8, seed, device).requires_grad_() for seed in (1, 2))
+    with torch_sgemm.enabled("ladder", devices=(device,)):
+        result = q @ k.mT
+        found = torch.autograd.grad(result.sum(), (q, k))
+    assert hits() == {"bmm": 3}
+    expected = torch.autograd.grad((q @ k.mT).sum(), (q, k))
+    assert all(map(torch.equal, found, expected))
 
 
 class Logged(Tensor):
