@@ -17,7 +17,7 @@ from benchmarks.data import KINDS, matrices
 from benchmarks.errors import limit
 from benchmarks.measure import Measurement
 from benchmarks.problems import Problem
-from benchmarks.session import Session
+from benchmarks.session import Session, check_names
 from benchmarks.sides import sgemm_side
 
 DEFAULTS = {"rounds": 4, "budget": 0.4, "idle": 0.01}
@@ -52,9 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measures, saves the record and prints the tables."""
-    for name in args.only or ():
-        if name not in KINDS:
-            raise RuntimeError(f"--only {name}: no such data; there are {', '.join(KINDS)}")
+    check_names("--only", args.only, KINDS, "data")
     if args.quick:
         vars(args).update(QUICK)
     session = Session(args)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -95,6 +95,15 @@ class Session:
             return
         show(found)
         tables.say(record.provenance(found))
+
+
+def check_names(
+    option: str, given: Collection[str] | None, known: Collection[str], what: str
+) -> None:
+    """Raises RuntimeError for a name on the command line that is not known, with those that are."""
+    for name in given or ():
+        if name not in known:
+            raise RuntimeError(f"{option} {name}: no such {what}; there are {', '.join(known)}")
 
 
 def check_output(path: Path | None) -> None:

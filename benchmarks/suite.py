@@ -8,7 +8,7 @@ import torch_sgemm
 from benchmarks import plots, tables, worth
 from benchmarks.measure import Measurement, families, geomean
 from benchmarks.problems import load_cases
-from benchmarks.session import Session
+from benchmarks.session import Session, check_names
 
 LEGEND = (
     "A case is m x n x k, for a batch with the number of its products in front, and says how A and "
@@ -34,9 +34,7 @@ def run(args: argparse.Namespace) -> int:
     """Measures, saves the record and the chart, prints the tables."""
     cases = load_cases()
     groups = list(dict.fromkeys(group for group, _, _ in cases))
-    for name in args.group or ():
-        if name not in groups:
-            raise RuntimeError(f"--group {name}: no such group; there are {', '.join(groups)}")
+    check_names("--group", args.group, groups, "group")
     session = Session(args)
     if args.group:
         cases = [case for case in cases if case[0] in args.group]
