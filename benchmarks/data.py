@@ -1,7 +1,8 @@
 """Data that people multiply: the kinds for which ``auto`` promises not to be slower than torch.
 
 Each has a bar, the least speed relative to torch. A row of A, a column of B or all of k may have a
-range of magnitudes that no 16-bit format holds: what that costs is the kernels' own affair.
+range of magnitudes that no 16-bit format holds: what that costs is the kernels' own affair. USERS
+are kinds without a bar, which ``users`` has beside those: most hold less than 24 bits.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Kind:
 
 
 KINDS: dict[str, Kind] = {}
+USERS: dict[str, Make] = {}
 NEVER_SLOWER, WIDE, VERY_WIDE = 0.98, 0.95, 0.75
 
 
@@ -42,6 +44,11 @@ def _kind(bar: float = NEVER_SLOWER, good: float = GOOD_UNITS) -> Callable[[Make
         return make
 
     return register
+
+
+def _user(make: Make) -> Make:
+    USERS[make.__name__] = make
+    return make
 
 
 def _take(*names: str, bar: float = NEVER_SLOWER) -> None:
@@ -183,10 +190,45 @@ def inf_row(m: int, n: int, k: int, gen: Generator) -> Pair:
     return _with(float("inf"), slice(m // 2, m // 2 + 1), m, n, k, gen)
 
 
+@_user
+def bf16_activations(m: int, n: int, k: int, gen: Generator) -> Pair:
+    """What a bfloat16 model hands to a float32 layer: A in float32, with 8 bits of mantissa."""
+    return _normal(m, k, gen).bfloat16(), _normal(k, n, gen)
+
+
+@_user
+def one_hot(m: int, n: int, k: int, gen: Generator) -> Pair:
+    """A row of A picks a row of B."""
+    chosen = torch.randint(0, k, (m, 1), generator=gen, device=gen.device)
+    return torch.zeros(m, k, device=gen.device).scatter_(1, chosen, 1.0), _normal(k, n, gen)
+
+
+@_user
+def adjacency(m: int, n: int, k: int, gen: Generator) -> Pair:
+    """A graph's 0/1 matrix with 16 neighbours a row, about."""
+    return _uniform(m, k, gen) < 16 / k, _normal(k, n, gen)
+
+
+@_user
+def uint8_values(m: int, n: int, k: int, gen: Generator) -> Pair:
+    """Pixels, 0 to 255."""
+    bounds = {"generator": gen, "device": gen.device, "dtype": torch.uint8}
+    return torch.randint(0, 256, (m, k), **bounds), torch.randint(0, 256, (k, n), **bounds)
+
+
+@_user
+def tanh_outputs(m: int, n: int, k: int, gen: Generator) -> Pair:
+    """A hidden layer's activations."""
+    return torch.tanh(_normal(m, k, gen)), _normal(k, n, gen)
+
+
 def matrices(name: str, problem: Problem, device: torch.device, seed: int) -> Pair:
     """A and B of ``problem``, [m, k] and [k, n] or batches of them, float32."""
     gen = generator(seed, device)
     sizes = problem.m, problem.n, problem.k
-    pairs = [KINDS[name].make(*sizes, gen) for _ in range(problem.batch)]
+    make = KINDS[name].make if name in KINDS else USERS[name]
+    pairs = [make(*sizes, gen) for _ in range(problem.batch)]
+    if problem.gram:
+        pairs = [(a, a.mT) for a, _ in pairs]
     a, b = (torch.stack([x.float() for x in side]) for side in zip(*pairs, strict=True))
     return (a, b) if problem.batch > 1 else (a[0], b[0])

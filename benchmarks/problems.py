@@ -38,7 +38,8 @@ class Operands(NamedTuple):
 class Problem:
     """C[m,n] = alpha * op(A)[m,k] op(B)[k,n] + beta * C, float32, ``batch`` times.
 
-    ``ops`` says how A and B are stored: N row-major, T transposed. C is row-major.
+    ``ops`` says how A and B are stored: N row-major, T transposed. C is row-major. ``gram``: B is
+    A transposed, a view of the same memory, so that ops is NT or TN and n is m.
     """
 
     m: int
@@ -48,6 +49,7 @@ class Problem:
     batch: int = 1
     alpha: float = 1.0
     beta: float = 0.0
+    gram: bool = False
 
     @staticmethod
     def square(size: int) -> Problem:
@@ -60,9 +62,19 @@ class Problem:
         return 2.0 * self.m * self.n * self.k * self.batch
 
     @property
+    def stored(self) -> list[tuple[int, int, str]]:
+        """Rows, columns and layout of A, B and C, without the B that is A transposed."""
+        a, b, c = (
+            (self.m, self.k, self.ops[0]),
+            (self.k, self.n, self.ops[1]),
+            (self.m, self.n, "N"),
+        )
+        return [a, c] if self.gram else [a, b, c]
+
+    @property
     def bytes(self) -> int:
         """Memory of A, B and C together."""
-        return 4 * self.batch * (self.m * self.k + self.k * self.n + self.m * self.n)
+        return 4 * self.batch * sum(rows * cols for rows, cols, _ in self.stored)
 
     @property
     def in_place(self) -> bool:
@@ -120,12 +132,12 @@ def _padded(elements: int) -> int:
 
 
 def _set_elements(p: Problem) -> int:
-    return sum(_padded(p.batch * x * y) for x, y in ((p.m, p.k), (p.k, p.n), (p.m, p.n)))
+    return sum(_padded(p.batch * rows * cols) for rows, cols, _ in p.stored)
 
 
 def _carve(p: Problem, flat: Tensor, offset: int) -> Operands:
     views = []
-    for rows, cols, op in ((p.m, p.k, p.ops[0]), (p.k, p.n, p.ops[1]), (p.m, p.n, "N")):
+    for rows, cols, op in p.stored:
         count = p.batch * rows * cols
         part = flat[offset : offset + count]
         view = (
@@ -135,6 +147,8 @@ def _carve(p: Problem, flat: Tensor, offset: int) -> Operands:
         )
         views.append(view if p.batch > 1 else view[0])
         offset += _padded(count)
+    if p.gram:
+        views.insert(1, views[0].mT)
     return Operands(*views)
 
 
