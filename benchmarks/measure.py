@@ -72,6 +72,16 @@ class Measurement:
             result["torch_call_us"] = 1e6 * self._torch_call
         return result | sampler.since(mark)
 
+    def alone(self, side: Side) -> dict:
+        """Time and errors of a side that is no float32 product: for information, with no bound."""
+        try:
+            errors = self._reference.errors(side)
+            (timing,) = compare([side], self.pool, self.options)
+        except RuntimeError as failure:
+            return {f"{side.name}_failed": str(failure).splitlines()[0]}
+        found = self._times(side.name, timing)
+        return found | {f"{side.name}_error_{name}": x for name, x in errors._asdict().items()}
+
     def _failed(self, kernel: str, failure: RuntimeError) -> dict:
         why = {"failed": str(failure).splitlines()[0], "correct": False}
         return self.problem.as_dict() | {"kernel": kernel} | why

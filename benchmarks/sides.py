@@ -1,12 +1,14 @@
 """The two sides of every comparison: torch's own product, and one row of the kernel table.
 
-Both write into a given C, so that neither is charged for an allocation.
+Both write into a given C, so that neither is charged for an allocation. And sides to show what
+float32 costs: torch's product in TF32 and with bfloat16 operands.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +16,7 @@ import torch
 import torch_sgemm
 from benchmarks.problems import Operands, Pool, Problem
 
-TORCH = "torch"
+TORCH, TF32, BF16 = "torch", "tf32", "bf16"
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,37 @@ def sgemm_side(problem: Problem, kernel: str) -> Side:
     return Side(kernel, lambda s: product(s.a, s.b, kernel=kernel, out=s.c))
 
 
+def tf32_side(problem: Problem) -> Side:
+    """torch's product with TF32 allowed, while it is called or captured and no longer."""
+    float32 = torch_side(problem)
+
+    def run(s: Operands) -> None:
+        with _tf32():
+            float32.run(s)
+
+    return Side(TF32, run)
+
+
+def bf16_side(pool: Pool) -> Side:
+    """torch.mm of operands that were rounded to bfloat16 before; matrices only, no batches.
+
+    The result is in float32 on a GPU; torch has no such product on the CPU.
+    """
+    rounded = {}
+    for s in pool.sets:
+        a = s.a.bfloat16()
+        rounded[s.a.data_ptr()] = a, a.mT if s.b.data_ptr() == s.a.data_ptr() else s.b.bfloat16()
+
+    def run(s: Operands) -> None:
+        a, b = rounded[s.a.data_ptr()]
+        if s.c.is_cuda:
+            torch.mm(a, b, out_dtype=torch.float32, out=s.c)
+        else:
+            s.c.copy_(torch.mm(a, b))
+
+    return Side(BF16, run)
+
+
 def packed_side(name: str, pool: Pool) -> Side:
     """Products with each set's B packed, for graphs too. They give new tensors."""
     # Of .data, whose changes are counted apart: all sets are views of one tensor.
@@ -65,8 +98,23 @@ def strict_float32() -> None:
     """
     if os.environ.get("NVIDIA_TF32_OVERRIDE", "0") != "0":
         raise RuntimeError("NVIDIA_TF32_OVERRIDE is set: torch.mm would not compute in float32")
-    matmul = torch.backends.cuda.matmul
-    if hasattr(matmul, "fp32_precision"):
-        matmul.fp32_precision = "ieee"
-    else:
-        matmul.allow_tf32 = False
+    name, strict, _ = _precision()
+    setattr(torch.backends.cuda.matmul, name, strict)
+
+
+def _precision() -> tuple[str, str | bool, str | bool]:
+    """torch's setting for float32 products, its value without TF32 and with it."""
+    if hasattr(torch.backends.cuda.matmul, "fp32_precision"):
+        return "fp32_precision", "ieee", "tf32"
+    return "allow_tf32", False, True
+
+
+@contextmanager
+def _tf32() -> Iterator[None]:
+    matmul, (name, _, allowed) = torch.backends.cuda.matmul, _precision()
+    before = getattr(matmul, name)
+    setattr(matmul, name, allowed)
+    try:
+        yield
+    finally:
+        setattr(matmul, name, before)
