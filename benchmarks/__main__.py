@@ -23,6 +23,7 @@ try:
         squares,
         suite,
         tables,
+        users,
     )
 except ModuleNotFoundError as missing:
     sys.exit(f"benchmarks: {missing}; install the package with its extra: pip install '.[bench]'")
@@ -35,6 +36,7 @@ MEASURING = {
     "choice": choice,
     "plans": plans,
     "hard": hard,
+    "users": users,
     "seeds": seeds,
     "call": call,
     "accuracy": accuracy,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import textwrap
 from itertools import cycle
 from pathlib import Path
@@ -15,9 +16,10 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from benchmarks import tables
 from benchmarks.record import provenance
+from benchmarks.sides import BF16, TF32
 
 OURS, THEIRS, WRONG = "#3b6ea5", "#b04a3a", "#bbbbbb"
-FAMILIES = {"split": "#1f77b4", "ieee": "#e07b00", "ladder": "#2ca02c"}
+FAMILIES = {"split": "#1f77b4", "ieee": "#e07b00", "ladder": "#2ca02c", "torch": THEIRS}
 MARKERS = "os^vDP<>Xp*h"
 RING = {"marker": "o", "markersize": 7, "fillstyle": "none", "color": "black", "zorder": 3}
 
@@ -72,7 +74,7 @@ def suite(record: dict, path: Path) -> Path:
         axis.plot(ratios, places, linestyle="", label=kernel, **style)
     axis.axvline(1, color=THEIRS, linewidth=1)
     axis.set_xscale("log")
-    _ticks(axis, [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 4, 8])
+    _ticks(axis, [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 4, 8, 16, 32])
     axis.set_yticks(range(len(cases)), cases, fontsize=5)
     axis.set_ylim(len(cases) - 0.5, -0.5)
     axis.set_xlabel("speed relative to torch", fontsize=7)
@@ -81,6 +83,17 @@ def suite(record: dict, path: Path) -> Path:
     axis.legend(fontsize=6)
     _title(figure, f"{provenance(record)}; {record['timing']}")
     return _save(figure, path)
+
+
+def users(record: dict, path: Path) -> Path:
+    """The same of ``users``, with torch in TF32 and with bfloat16 operands for information."""
+    rows = list(record["rows"])
+    for side, name in ((TF32, "torch in TF32"), (BF16, "torch with bf16 operands")):
+        for r in record["rows"]:
+            if "failed" not in r and f"{side}_us" in r:
+                percent = 100 * r["torch_us"] / r[f"{side}_us"]
+                rows.append({"label": r["label"], "kernel": name, "percent_of_torch": percent})
+    return suite(record | {"rows": rows}, path)
 
 
 def accuracy(record: dict, path: Path) -> Path:
@@ -124,7 +137,7 @@ def _styles(kernels: list[str]) -> dict[str, dict]:
     """A colour a family and, within it, a marker a row."""
     found: dict[str, dict] = {}
     for kernel in kernels:
-        family = kernel.split("_")[0]
+        family = re.split("[_ ]", kernel)[0]
         color = FAMILIES.get(family, WRONG)
         seen = sum(style["color"] == color for style in found.values())
         marker = MARKERS[seen % len(MARKERS)]

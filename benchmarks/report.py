@@ -29,6 +29,7 @@ from benchmarks import (
     squares,
     suite,
     tables,
+    users,
     worth,
 )
 
@@ -68,6 +69,7 @@ CHARTS: dict[str, Callable[[dict, Path], Path]] = {  # of a command's record
     "accuracy": plots.accuracy,
     "models": plots.models,
     "packed": plots.packed,
+    "users": plots.users,
 }
 
 
@@ -128,6 +130,15 @@ def _worth_table(cases: Callable[[dict], list[worth.Case]], of: str) -> Write:
 def _hard_table(found: dict, _: Path) -> str:
     columns, rows = hard.cells(found)
     return f"Speed relative to torch.\n\n{tables.markdown(columns, rows)}\n\n{hard.LEGEND}"
+
+
+def _users_table(found: dict, _: Path) -> str:
+    """Geometric means by users, then every product."""
+    columns, rows = suite.summary_cells(found)
+    groups = tables.markdown(columns[1:], [row[1:] for row in rows])
+    products = tables.markdown(*users.cells(found), left=4)
+    left_out = "".join(f"\n\nLeft out: {line}." for line in found["left_out"])
+    return f"Speed relative to torch.\n\n{groups}\n\n{products}{left_out}\n\n{users.LEGEND}"
 
 
 def _accuracy_table(found: dict, _: Path) -> str:
@@ -245,6 +256,8 @@ BLOCKS: dict[str, tuple[str | None, Write]] = {
     "worth": ("choice", _worth_table(choice.worth_cases, "random problems")),
     "worth-suite": ("suite", _worth_table(suite.worth_cases, "the suite")),
     "hard": ("hard", _hard_table),
+    "users": ("users", _users_table),
+    "users-chart": ("users", _chart("speed relative to torch of users' products")),
     "accuracy": ("accuracy", _accuracy_table),
     "accuracy-large": ("accuracy", _accuracy_large_table),
     "accuracy-chart": (
