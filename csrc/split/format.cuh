@@ -135,6 +135,13 @@ struct QuadPlanes {
     F::split(v.z, v.w, zw);
   }
 
+  // Not 0 if hi alone doesn't hold the elements.
+  __device__ __forceinline__ uint32_t lower() const {
+    uint32_t bits = xy[1] | zw[1];
+    if constexpr (kPlanes == 3) bits |= xy[2] | zw[2];
+    return bits;
+  }
+
   // 8 bytes per plane: the first plane of pair i at first + i * kPanelBytes, the second at second + i * kPanelBytes.
   __device__ __forceinline__ void store(char* first, char* second) const {
 #pragma unroll
@@ -163,18 +170,23 @@ struct Extremes {
 };
 
 // Where four neighbours in a panel of ROWS lie, from row `row` and `k` on: bytes from the beginning of their step, in
-// the first plane of a pair and in the second. Panels are swizzled as wgmma wants them. K-major: row r holds 128 bytes,
-// 32 of k of the first plane, then of the second; its 16-byte chunk c lies at chunk c ^ (r % 8). MN-major: for each
-// plane one or two blocks of 64 rows, in which each of k holds 64 rows in 128 bytes, chunks swizzled by k % 8.
+// the first plane of a pair and in the second. Panels are swizzled as wgmma wants them. K-major: row r holds 64 bytes
+// of a plane, 32 of k; its 16-byte chunk c lies at chunk c ^ (r / 2 % 4). Or, for pairs in one row (INTERLEAVED), 128
+// bytes, of the first plane and then of the second, and chunk c lies at c ^ (r % 8). MN-major: for each plane one or
+// two blocks of 64 rows, in which each of k holds 64 rows in 128 bytes, chunks swizzled by k % 8.
 struct PanelPlace {
   int first, second;
 };
 
-template <bool ALONG_MN, int ROWS = kTile>
+template <bool ALONG_MN, bool INTERLEAVED, int ROWS = kTile>
 __device__ __forceinline__ PanelPlace place_in_panel(int row, int k) {
-  if (!ALONG_MN) {
+  if (!ALONG_MN && INTERLEAVED) {
     const int first = row * 128 + ((k / 8 ^ row % 8) << 4) + k / 4 % 2 * 8;
     return {first, first ^ 64};
+  }
+  if (!ALONG_MN) {
+    const int first = row * 64 + ((k / 8 ^ row / 2 % 4) << 4) + k / 4 % 2 * 8;
+    return {first, first + ROWS * kRowBytes / 2};
   }
   const int first = row / 64 * 4096 + k * 128 + ((row % 64 / 8 ^ k % 8) << 4) + row / 4 % 2 * 8;
   return {first, first + ROWS * kRowBytes / 2};

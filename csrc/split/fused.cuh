@@ -12,7 +12,7 @@ namespace sgemm::split {
 constexpr int kFusedThreads = kConverters + kConsumers;
 
 template <class Shape>
-using FusedRing = Ring<Fp16x3, Shape, RawRing<Shape>::kStages>;
+using FusedRing = Ring<Fp16x3, Shape, RawRing<Shape>::kStages, true>;
 
 // A thread's raw quads of a stage. All are read before anything is stored, which the compiler couldn't swap.
 template <class Place>
@@ -57,7 +57,7 @@ __device__ __forceinline__ Extremes split_stage(const Quads<QuadPlace<ALONG_MN, 
                                                 const QuadPlace<ALONG_MN, ROWS>& at, char* panel, int rows_left) {
   Extremes extremes;
   constexpr int kFlip = at.k_on(1) % 8 * 16;  // of odd quads, whose k may turn the swizzle
-  const PanelPlace place = place_in_panel<ALONG_MN, ROWS>(at.row, at.k);
+  const PanelPlace place = place_in_panel<ALONG_MN, true, ROWS>(at.row, at.k);
 #pragma unroll
   for (int j = 0; j < at.kQuads; ++j) {
     const int flip = j % 2 ? kFlip : 0, on = (at.rows_on(j) + at.k_on(j)) * 128;
@@ -289,17 +289,18 @@ struct AddStages {
   using F = Fp16x3;
   template <class ViewA, class ViewB, int N, class OnFull>
   __device__ __forceinline__ static void run(const Job&, OnlineShared<R::kStages>& shared, const ViewA& a,
-                                             const ViewB& b, PipelineState<R::kStages>& at, int t, int steps,
-                                             float (&sum)[N], const OnFull& on_full) {
+                                             const ViewB& b, PipelineState<R::kStages>& at, int t,
+                                             const TileSteps& steps, float (&sum)[N], const OnFull& on_full) {
     float fresh[N];
 #pragma unroll
     for (int e = 0; e < N; ++e) sum[e] = 0;
-    for (int step = 0; step < steps; ++step) {
+    for (int step = 0; step < steps.count; ++step) {
       hopper::wait(&shared.full[at.stage], at.parity);
       on_full();
       const StageProducts<F, ViewA, ViewB, N> stage = {a, b, at.stage * (R::kStageBytes / 16)};
       hopper::fence_products();
       stage.corrections(fresh, false);
+      hopper::commit_products();
       OnlineScales<R>::follow(shared, at.stage, t, sum);
       hopper::wait_products<0>();
       hopper::fence_registers(fresh);
@@ -308,6 +309,7 @@ struct AddStages {
       hopper::fence_registers(fresh);
       hopper::fence_products();
       stage.main(fresh, false);
+      hopper::commit_products();
       hopper::wait_products<0>();
       hopper::fence_registers(fresh);
       __syncwarp();  // all lanes have followed the scales

@@ -20,6 +20,7 @@ struct Operand {
   char* planes;
   uint32_t* words;
   uint32_t* guards;  // records of rows that have small elements (guard.cuh)
+  bool* lower;       // entries of panels (lower_planes.cuh)
 
   SGEMM_HOST_DEVICE int64_t neighbour() const { return along_k ? k_stride : stride; }  // distances in memory
   int64_t across() const { return along_k ? stride : k_stride; }

@@ -8,6 +8,7 @@
 #pragma once
 #include "guard.cuh"
 #include "held_quads.cuh"
+#include "lower_planes.cuh"
 
 namespace sgemm::split {
 
@@ -41,6 +42,7 @@ struct PassScratch {
   uint32_t of_block[kMaxCluster][kStrip];
   alignas(16) uint32_t guards[kMaxCluster][kStrip];  // PartGuards of each block's part of k, in the first block only
   uint64_t maxima_here, guards_here;                 // barriers of of_block and guards
+  bool lower[32];                                    // of each warp: whether its elements need lower planes
 
   // For strips, before anything is under way that a fence would wait for.
   __device__ __forceinline__ void start(uint32_t blocks) {
@@ -108,7 +110,8 @@ static __device__ __noinline__ uint32_t guard_row(const float4* quads, int count
 // Rows along k, each held by `threads` neighbours.
 template <class F, int THREADS>
 __device__ __forceinline__ void split_rows(const Job& job, const Operand& x, const Place& at, const Held<THREADS>& held,
-                                           int threads, uint32_t* scratch) {
+                                           int threads, PassScratch& shared) {
+  uint32_t* const scratch = &shared.of_warp[0][0];
   const int t = threadIdx.x & (threads - 1);
   Magnitudes own;
 #pragma unroll 4
@@ -117,21 +120,26 @@ __device__ __forceinline__ void split_rows(const Job& job, const Operand& x, con
   const int exponent = row_exponent<F>(largest);
   const float factor = power_of_two(-exponent);
 
-  const PanelPlace place = place_in_panel<false>(at.r, at.q % kStep);
+  const PanelPlace place = place_in_panel<false, false>(at.r, at.q % kStep);
   char* const panel = job.panel<F>(x, at.panel, at.q / kStep);
   char *const first = panel + place.first, *const second = panel + place.second;
   const int64_t apart = int64_t{at.apart / kStep} * kPairs<F> * kPanelBytes;
+  uint32_t lower = 0;
 #pragma unroll 2
   for (int j = 0; j < held.count; ++j) {
     const float4 v = held[j];
-    QuadPlanes<F>(make_float4(v.x * factor, v.y * factor, v.z * factor, v.w * factor))
-        .store(first + j * apart, second + j * apart);
+    const QuadPlanes<F> planes(make_float4(v.x * factor, v.y * factor, v.z * factor, v.w * factor));
+    planes.store(first + j * apart, second + j * apart);
+    lower |= planes.lower();
   }
+  shared.lower[threadIdx.x / 32] = __any_sync(~0u, lower);
   uint32_t small = 0;
   if (__syncthreads_or(own.some_small<F>(exponent)))
     small = guard_row<F, THREADS>(held.quads(), held.count, at.q, at.apart, factor, largest, threads, scratch,
                                   &x.guards[at.panel * kTile + at.r]);
   if (t == 0) x.words[at.panel * kTile + at.r] = row_word<F>(largest, exponent, small);
+  const int rows = THREADS / threads;
+  note_lower_planes<THREADS>(x, at.panel, at.r / rows, kTile / rows, kLowerEntries, shared.lower);
 }
 
 // The words of the block's part of a thread's four columns, from its quads of a strip. `of_warp` is free.
@@ -246,16 +254,19 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
   // Quads that are multiples of 8 of k apart lie at the same chunk; offsets are from k = 0, `place` is at the first
   // quad.
   const auto offset = [](uint32_t q) { return q / kStep * (kPairs<F> * kPanelBytes) + q % kStep * 128; };
-  const PanelPlace place = place_in_panel<true>(at.r, at.q % kStep);
+  const PanelPlace place = place_in_panel<true, false>(at.r, at.q % kStep);
   char* const panel = job.panel<F>(x, at.panel, 0) - offset(at.q % kStep);
   char *const first = panel + place.first, *const second = panel + place.second;
+  uint32_t lower = 0;
 #pragma unroll 2
   for (int j = 0; j < held.count; ++j) {
     const float4 v = held[j];
     const uint32_t on = offset(at.q + j * kStripApart<THREADS>);
-    QuadPlanes<F>(make_float4(v.x * factor[0], v.y * factor[1], v.z * factor[2], v.w * factor[3]))
-        .store(first + on, second + on);
+    const QuadPlanes<F> planes(make_float4(v.x * factor[0], v.y * factor[1], v.z * factor[2], v.w * factor[3]));
+    planes.store(first + on, second + on);
+    lower |= planes.lower();
   }
+  scratch.lower[threadIdx.x / 32] = __any_sync(~0u, lower);
   uint32_t guards[4] = {};
   if (__syncthreads_or(some_small)) {
     const uint4 of_part = guard_strip<F, THREADS>(held.quads(), held.count, at.apart, largest, factor, scratch.of_warp);
@@ -264,6 +275,10 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
     guards[2] = of_part.z;
     guards[3] = of_part.w;
   }
+  constexpr int kOfStrip = kLowerEntries * kStrip / kTile;
+  const int entry = at.r / kStrip * kOfStrip;
+  note_lower_planes<THREADS>(x, at.panel, entry + static_cast<int>(rank), static_cast<int>(blocks), entry + kOfStrip,
+                             scratch.lower);
   if (threadIdx.x >= kStripQuads) return;
   if (blocks > 1) {
     hopper::store_in_cluster(hopper::map_to_rank(hopper::shared_address(&scratch.guards[rank][quad * 4]), 0), guards,
@@ -336,7 +351,7 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
   wait_copies<0>();
   __syncwarp();  // lanes may have copied for each other
   if (x.along_k)
-    split_rows<F>(job, x, at, held, grid.row_threads, &scratch.of_warp[0][0]);
+    split_rows<F>(job, x, at, held, grid.row_threads, scratch);
   else
     split_strip<F>(job, x, at, held, scratch);
 }

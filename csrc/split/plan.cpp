@@ -212,7 +212,7 @@ PackedLayout packed_layout(const Shape& shape, int64_t k, int64_t n) {
   const int64_t slices = std::max<int64_t>(1, ceil_div(k, slice)), panels = slices * ceil_div(n, kTile);
   const size_t planes = panels * steps(slice) * shape.pairs * kPanelBytes;
   const size_t words = panels * kTile * sizeof(uint32_t);
-  return {slice, slices, planes, planes + words, planes + 2 * words};
+  return {slice, slices, planes, planes + words, planes + 2 * words, planes + 2 * words + panels * kLowerEntries};
 }
 
 Layout layout(const Shape& shape, const Problem& piece, const SplitPlan& plan) {
@@ -229,6 +229,8 @@ Layout layout(const Shape& shape, const Problem& piece, const SplitPlan& plan) {
   l.words_b = buffers.take(panels_b * kTile * 4);
   l.guards_a = buffers.take(panels_a * kTile * 4);
   l.guards_b = buffers.take(panels_b * kTile * 4);
+  l.lower_a = buffers.take(panels_a * kLowerEntries);
+  l.lower_b = buffers.take(panels_b * kLowerEntries);
   l.marks = buffers.take(tiles * 4 * 8 * 4);
   l.masks = buffers.take(tiles * 4 * 256 * 2);
   l.tile_words = buffers.take(tiles * 2 * kTile * 4);

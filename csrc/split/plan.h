@@ -14,6 +14,7 @@ inline constexpr int kWindow = 32, kLongWindow = 64;
 inline constexpr int kMaxSlice = 8192;       // of k, that the splitting pass holds in shared memory
 inline constexpr int kRowBytes = kStep * 4;  // of a pair of planes: a row of a panel
 inline constexpr int kPanelBytes = kTile * kRowBytes;
+inline constexpr int kLowerEntries = 64;  // of a panel: whether its lower planes hold anything
 
 // How an element is written; format.cuh has the rest.
 struct Fp16x3;
@@ -56,10 +57,11 @@ SplitPlan plan(const Shape& shape, const Problem& p, const Device& device, size_
 void each_plan(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b,
                const std::function<void(const SplitPlan&)>& visit);
 
-// A packed B of k x n, as every product with it reads it: first the planes, then the words and the guard's records.
+// A packed B of k x n, as every product with it reads it: first the planes, then the words, the guard's records and
+// whether there is anything in lower planes.
 struct PackedLayout {
-  int64_t slice, slices;        // of k
-  size_t words, guards, total;  // bytes
+  int64_t slice, slices;               // of k
+  size_t words, guards, lower, total;  // bytes
 };
 PackedLayout packed_layout(const Shape& shape, int64_t k, int64_t n);
 
@@ -74,6 +76,7 @@ struct Layout {
   size_t planes_a, planes_b;  // panels of kPanelBytes: (batch or 1, rows of panels, steps, pairs)
   size_t words_a, words_b;    // a row's or column's scale and threshold: (batch or 1, rows of panels, 128) uint32
   size_t guards_a, guards_b;  // what else the guard knows of it, likewise
+  size_t lower_a, lower_b;    // (batch or 1, rows of panels, kLowerEntries) bool
   size_t marks;               // (tiles, 4, 8) uint32
   size_t masks;               // (tiles, 4, 256) uint16
   size_t tile_words;          // (tiles, 2, 128) uint32

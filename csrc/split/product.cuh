@@ -12,57 +12,13 @@
 // Tiles left over when all blocks have had equally many are shared likewise, through device memory.
 #pragma once
 #include "../gpu/fixup.cuh"
-#include "../gpu/pipeline_state.cuh"
-#include "cluster_reduction.cuh"
-#include "format.cuh"
+#include "mainloop.cuh"
+#include "producer.cuh"
 #include "redo.cuh"
-#include "tile_scheduler.cuh"
 
 namespace sgemm::split {
 
 constexpr int kProductThreads = 384;
-
-// Stages of both operands' panels, one behind the other.
-template <class F, class SHAPE, int STAGES>
-struct Ring {
-  using Shape = SHAPE;
-  static constexpr int kStages = STAGES;
-  static constexpr int kBytesA = kPairs<F> * Shape::kRows * kRowBytes;
-  static constexpr int kBytesB = kPairs<F> * Shape::kCols * kRowBytes;
-  static constexpr int kStageBytes = kBytesA + kBytesB;
-  static constexpr int kBytes = kStages * kStageBytes;
-};
-
-constexpr int kMaxStages = 8;
-template <class F, class Shape>
-using ProductRing = Ring<F, Shape, (Shape::kHalfSize ? kMaxStages : 6) / kPairs<F>>;
-
-struct ProductShared {
-  uint64_t full[kMaxStages], empty[kMaxStages];  // of the ring's stages
-  uint64_t words_full[2], words_empty[2];
-  ClusterBarriers cluster;
-  uint32_t marked;                          // the guard has marked something
-  uint32_t last;                            // of the blocks that share a tile
-  alignas(16) uint32_t words[2][2][kTile];  // (tile's parity, operand, row)
-  TileIndex tiles[2];                       // that the words are of
-
-  // A warp initialises them. Full stages of a ring wait for `writers`, words for theirs. `blocks` of the cluster.
-  template <class R>
-  __device__ __forceinline__ void init(int writers, int word_writers, uint32_t blocks) {
-    const int i = threadIdx.x % 32;
-    if (i < R::kStages) {
-      hopper::init_barrier(&full[i], writers);
-      hopper::init_barrier(&empty[i], kConsumers / 32);
-    }
-    if (i < 2) {
-      hopper::init_barrier(&words_full[i], word_writers);
-      hopper::init_barrier(&words_empty[i], kConsumers / 32);
-    }
-    if (blocks > 1) cluster.init(i, blocks, R::Shape::kSums);
-    if (i == 0) marked = 0;
-    hopper::fence_barrier_init();
-  }
-};
 
 // The planes were scaled beforehand; online_scale.cuh has the other way.
 struct FixedScales {
@@ -74,157 +30,6 @@ struct FixedScales {
   __device__ __forceinline__ static auto words(const Shared& shared, int stage, uint32_t) -> const
       uint32_t (&)[2][kTile] {
     return shared.words[stage];
-  }
-};
-
-// An operand's panels of a tile, in the order of k. ROWS of each are copied: all 128, or one half.
-template <class F, int ROWS>
-struct PanelSource {
-  static constexpr int kPanel = kPairs<F> * kPanelBytes, kHalves = kTile / ROWS;
-  const bool planes_apart;  // a half's
-  const char* panel;
-  const uint32_t* words;
-
-  __device__ __forceinline__ PanelSource(const Job& job, const Operand& x, int batch, int tile, int step)
-      : planes_apart(kHalves == 2 && !x.along_k) {
-    const int64_t index = int64_t{x.count == 1 ? 0 : batch} * x.panels + tile / kHalves;
-    const int half = tile % kHalves;
-    panel = job.panel<F>(x, index, step) + half * kPanelBytes / (planes_apart ? 4 : 2);
-    words = x.words + index * kTile + half * ROWS;
-  }
-
-  __device__ __forceinline__ void copy_next(char* to, uint64_t* barrier) {
-    constexpr int kBytes = kPanel / kHalves;
-    if (planes_apart) {
-      hopper::copy_bulk(to, panel, kBytes / 2, barrier);
-      hopper::copy_bulk(to + kBytes / 2, panel + kPanelBytes / 2, kBytes / 2, barrier);
-    } else {
-      hopper::copy_bulk(to, panel, kBytes, barrier);
-    }
-    panel += kPanel;
-  }
-};
-
-template <class F, class R>
-__device__ void produce(const Job& job, char* ring, ProductShared& shared, const TileScheduler& scheduler) {
-  using Shape = typename R::Shape;
-  PipelineState<R::kStages> at;
-  PipelineState<2> words;
-  for (int index = scheduler.first; index < job.work_tiles; index += scheduler.stride) {
-    const WorkTile work = scheduler.work_tile(job, index);
-    const TileIndex tile = tile_at(job, work.tile);
-    PanelSource<F, Shape::kRows> a(job, job.a, tile.batch, tile.row, work.step0);
-    PanelSource<F, Shape::kCols> b(job, job.b, tile.batch, tile.col, work.step0);
-    constexpr int kWordsA = Shape::kRows * sizeof(uint32_t), kWordsB = Shape::kCols * sizeof(uint32_t);
-    uint64_t* const words_full = &shared.words_full[words.stage];
-    uint32_t(&to)[2][kTile] = shared.words[words.stage];
-    hopper::wait(&shared.words_empty[words.stage], words.parity ^ 1);
-    shared.tiles[words.stage] = tile;
-    hopper::arrive_expecting(words_full, kWordsA + kWordsB);
-    if (index == scheduler.first) hopper::wait_for_predecessor();  // as late as can be
-    words.advance();
-    for (int step = work.step0; step < work.step1; ++step) {
-      char* stage = ring + at.stage * R::kStageBytes;
-      hopper::wait(&shared.empty[at.stage], at.parity ^ 1);
-      hopper::arrive_expecting(&shared.full[at.stage], R::kStageBytes);
-      a.copy_next(stage, &shared.full[at.stage]);
-      b.copy_next(stage + R::kBytesA, &shared.full[at.stage]);
-      at.advance();
-      if (step > work.step0) continue;
-      hopper::copy_bulk(to[0], a.words, kWordsA, words_full);
-      hopper::copy_bulk(to[1], b.words, kWordsB, words_full);
-    }
-  }
-}
-
-// An operand's panels of ROWS in shared memory as wgmma's descriptors see them; distances in units of 16 bytes.
-template <bool ALONG_MN, int ROWS>
-struct PanelView {
-  uint64_t first;  // the first plane, the warpgroup's rows
-  static constexpr bool kAlongMn = ALONG_MN;
-  static constexpr int kHalf = ALONG_MN ? 128 : 2;  // to the second 16 of k
-  static constexpr int kSecondPlane = ALONG_MN ? ROWS * 4 : 4;
-  static constexpr int kSecondPair = ROWS * kRowBytes / 16;
-  // `block`: 64 rows of the panel.
-  __device__ __forceinline__ PanelView(uint32_t address, int block)
-      : first(hopper::matrix_descriptor(address + block * (ALONG_MN ? 4096 : 8192), ALONG_MN ? 4096 : 16, 1024)) {}
-  __device__ __forceinline__ uint64_t plane(int stage_offset, int index, int half) const {
-    return first + stage_offset + index / 2 * kSecondPair + index % 2 * kSecondPlane + half * kHalf;
-  }
-};
-
-// The products of one stage of a tile's rows; a thread has N sums.
-template <class F, class ViewA, class ViewB, int N>
-struct StageProducts {
-  using Sums = float[N];
-  const ViewA& a;
-  const ViewB& b;
-  const int offset;  // of the stage in the ring, in units of 16 bytes
-
-  // d += plane i of A times plane j of B; d starts anew with the first half of the stage unless `add`.
-  __device__ __forceinline__ void product(Sums& d, int i, int j, int half, bool add) const {
-    hopper::multiply<typename F::Element, ViewA::kAlongMn, ViewB::kAlongMn>(d, a.plane(offset, i, half),
-                                                                            b.plane(offset, j, half), add);
-  }
-
-  __device__ __forceinline__ void main(Sums& d, bool add) const {
-    product(d, 0, 0, 0, add);
-    product(d, 0, 0, 1, true);
-    hopper::commit_products();
-  }
-
-  __device__ __forceinline__ void corrections(Sums& d, bool add) const {
-    product(d, 0, 1, 0, add);
-    product(d, 0, 1, 1, true);
-    product(d, 1, 0, 0, true);
-    product(d, 1, 0, 1, true);
-    if constexpr (kPairs<F> == 2) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        product(d, 0, 2, half, true);
-        product(d, 1, 1, half, true);
-        product(d, 2, 0, half, true);
-      }
-    }
-    hopper::commit_products();
-  }
-};
-
-// hi * hi is added to the sum while the tensor cores work on the corrections, which stay there for all of k. The result
-// takes the place of the corrections: the accumulators' registers are used for nothing else.
-template <class F, class R>
-struct KeepCorrections {
-  template <class ViewA, class ViewB, int N, class OnFull>
-  __device__ __forceinline__ static void run(const Job& job, ProductShared& shared, const ViewA& a, const ViewB& b,
-                                             PipelineState<R::kStages>& at, int t, int steps, float (&correction)[N],
-                                             const OnFull& on_full) {
-    const bool leader = t % 32 == 0;
-    float fresh[N], sum[N];
-#pragma unroll
-    for (int e = 0; e < N; ++e) sum[e] = 0;
-    int previous = 0;
-    for (int step = 0; step < steps; ++step) {
-      hopper::wait(&shared.full[at.stage], at.parity);
-      on_full();
-      const StageProducts<F, ViewA, ViewB, N> stage = {a, b, at.stage * (R::kStageBytes / 16)};
-      hopper::fence_products();
-      stage.main(fresh, (step & job.promotion) != 0);
-      stage.corrections(correction, step > 0);
-      hopper::wait_products<1>();  // hi * hi is done, and with it the corrections of the stage before
-      hopper::fence_registers(fresh);
-      if (step > 0 && leader) hopper::arrive(&shared.empty[previous]);
-      if ((step & job.promotion) == job.promotion || step + 1 == steps) {
-#pragma unroll
-        for (int e = 0; e < N; ++e) sum[e] += fresh[e];
-      }
-      previous = at.stage;
-      at.advance();
-    }
-    hopper::wait_products<0>();
-    hopper::fence_registers(correction);
-    if (leader) hopper::arrive(&shared.empty[previous]);
-#pragma unroll
-    for (int e = 0; e < N; ++e) correction[e] = fmaf(correction[e], F::kCorrection, sum[e]);
   }
 };
 
@@ -264,8 +69,8 @@ __device__ void consume(const Job& job, char* ring, float* staging, typename Sca
   const uint32_t base = hopper::shared_address(ring);
   using Shape = typename R::Shape;
   constexpr bool kHigh = Shape::kRows == kTile;  // the warpgroups share its rows, else its columns
-  const PanelView<A_ALONG_M, Shape::kRows> a(base, kHigh ? warpgroup : 0);
-  const PanelView<B_ALONG_N, Shape::kCols> b(base + R::kBytesA, kHigh ? 0 : warpgroup);
+  const PanelView<A_ALONG_M, R::kInterleaved, Shape::kRows> a(base, kHigh ? warpgroup : 0);
+  const PanelView<B_ALONG_N, R::kInterleaved, Shape::kCols> b(base + R::kBytesA, kHigh ? 0 : warpgroup);
   float sum[Shape::kSums];
   PipelineState<R::kStages> at;
   PipelineState<2> words;
@@ -274,7 +79,8 @@ __device__ void consume(const Job& job, char* ring, float* staging, typename Sca
     const int steps = work.step1 - work.step0;
     const bool early = !uses_mailboxes<R>(steps, blocks);
     if (blocks > 1 && early) announce_mailboxes(shared.cluster, t, rank, blocks);
-    Mainloop::run(job, shared, a, b, at, t, steps, sum, on_full);
+    const TileSteps all = {steps, steps_ahead<R>(scheduler, index, steps), words.stage};
+    Mainloop::run(job, shared, a, b, at, t, all, sum, on_full);
     if (blocks > 1 && !early) announce_mailboxes(shared.cluster, t, rank, blocks);
     hopper::wait(&shared.words_full[words.stage], words.parity);
     Scales::tighten(shared, words.stage, t);

@@ -135,7 +135,7 @@ class RedoQuads {
         const float again = second[row_of(i)];
         v = make_float4(v.x * again, v.y * again, v.z * again, v.w * again);
       }
-      const PanelPlace place = place_in_panel<false>(row_of(i), k_of(i));
+      const PanelPlace place = place_in_panel<false, true>(row_of(i), k_of(i));
       const QuadPlanes<Bf16x6> planes(v);
       *reinterpret_cast<uint2*>(panel + place.first) = make_uint2(planes.xy[0], planes.zw[0]);
       *reinterpret_cast<uint2*>(panel + place.second) = make_uint2(planes.xy[1], planes.zw[1]);

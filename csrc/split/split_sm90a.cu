@@ -155,18 +155,19 @@ Job make_job(const Shape& shape, const Problem& p, const SplitPlan& plan, char* 
   const auto count = [&](const ConstMatrix& x) { return split_matrices(x, q.batch, plan); };
   job.a = operand(q.a.data, q.m, q.a.row, q.a.col, q.a.batch, count(q.a), p.k, shape.tile_m);
   job.b = operand(q.b.data, q.n, q.b.col, q.b.row, q.b.batch, count(q.b), p.k, shape.tile_n);
-  const auto place = [](Operand& x, char* from, size_t planes, size_t words, size_t guards) {
+  const auto place = [](Operand& x, char* from, size_t planes, size_t words, size_t guards, size_t lower) {
     x.planes = from + planes;
     x.words = reinterpret_cast<uint32_t*>(from + words);
     x.guards = reinterpret_cast<uint32_t*>(from + guards);
+    x.lower = reinterpret_cast<bool*>(from + lower);
   };
   if (!shape.fused) {
-    place(job.a, workspace, at.planes_a, at.words_a, at.guards_a);
-    place(job.b, workspace, at.planes_b, at.words_b, at.guards_b);
+    place(job.a, workspace, at.planes_a, at.words_a, at.guards_a, at.lower_a);
+    place(job.b, workspace, at.planes_b, at.words_b, at.guards_b, at.lower_b);
   }
   if (plan.packed_b) {
     const PackedLayout of_b = packed_layout(shape, p.k, p.n);
-    place(job.b, static_cast<char*>(p.b_planes), 0, of_b.words, of_b.guards);
+    place(job.b, static_cast<char*>(p.b_planes), 0, of_b.words, of_b.guards, of_b.lower);
   }
   job.steps = static_cast<int>(std::max<int64_t>(1, ceil_div(q.k, kStep)));
   job.group = kGroup;

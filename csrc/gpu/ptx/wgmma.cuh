@@ -24,12 +24,14 @@ __device__ __forceinline__ void acquire_registers() {
 
 // ---- products
 
-// An operand's tile in shared memory with the 128-byte swizzle. Along k ("K-major"): rows of 128 bytes, eight of them
-// `stride` bytes from the next eight. Along m or n ("MN-major"): for each of k 64 elements in 128 bytes, eight of k
-// `stride` bytes from the next eight, 64 elements `leading` bytes from the next 64.
+// An operand's tile in shared memory with the swizzle of 128 or 64 bytes. Along k ("K-major"): rows of so many bytes,
+// eight of them `stride` bytes from the next eight. Along m or n ("MN-major"): for each of k 64 elements in 128 bytes,
+// eight of k `stride` bytes from the next eight, 64 elements `leading` bytes from the next 64.
+template <int SWIZZLE = 128>
 __device__ __forceinline__ uint64_t matrix_descriptor(uint32_t address, uint32_t leading, uint32_t stride) {
-  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
-  return kSwizzle128 | ((address & 0x3FFFF) >> 4) | (uint64_t{leading >> 4} << 16) | (uint64_t{stride >> 4} << 32);
+  static_assert(SWIZZLE == 128 || SWIZZLE == 64);
+  return (uint64_t{SWIZZLE == 128 ? 1 : 2} << 62) | ((address & 0x3FFFF) >> 4) | (uint64_t{leading >> 4} << 16) |
+         (uint64_t{stride >> 4} << 32);
 }
 
 // Registers and shared memory written before are visible to the products behind.
