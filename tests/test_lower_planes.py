@@ -1,4 +1,4 @@
-"""Operands that don't hold 24 bits: their lower planes are left out where they are zero, and only there.
+"""Operands that don't hold 24 bits: zero lower planes are left out, and nothing else.
 
 Products of zeros and ones are exact. They get one element that needs the lower plane, one element
 at all, or panels of zeros, anywhere; a wrong omission changes a bit.

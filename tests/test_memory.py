@@ -50,6 +50,15 @@ def test_a_workspace_that_finds_no_memory(name: str) -> None:
     assert done.stderr == ""
 
 
+def test_a_batch_invariant_product_that_finds_none_is_an_error() -> None:
+    """PyTorch's kernel would have other bits."""
+    script = WORKSPACE.replace("vector_prefetch", "batch_invariant")
+    for call in CALLS.values():
+        done = python("-c", script, call)
+        assert done.returncode != 0
+        assert "RuntimeError: sgemm: out of memory: PyTorch could not" in done.stderr
+
+
 @each_device
 def test_a_result_that_finds_no_memory_is_an_error_without_a_message(
     device: str, capfd: pytest.CaptureFixture

@@ -66,7 +66,7 @@ def test_a_tuned_choice_holds_for_its_problem_alone() -> None:
     batch = a.expand(3, 512, 512)
     for operands in ((a, a.t()), (batch, batch), (a, a, torch.empty(512, device="meta"))):
         assert not torch_sgemm.explain(*operands, device=H200).measured
-    for row in ("ieee", choice.kernel):  # asked for by name
+    for row in ("ieee", choice.kernel, "batch_invariant"):  # asked for by name
         assert not torch_sgemm.explain(a, a, kernel=row, device=H200).measured
     tuned.replace(())
     assert explained(512) == predicted[512]

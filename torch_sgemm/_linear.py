@@ -16,6 +16,7 @@ from torch.nn import functional
 from torch_sgemm._library import operators, qualified
 from torch_sgemm.activations import ACTIVATIONS, check_activation, followed, through_relu
 from torch_sgemm.autograd import Derivative, below, implement, with_primals
+from torch_sgemm.batch_invariant import request
 from torch_sgemm.derivatives import spread
 from torch_sgemm.distributed import has_split_rows, register_if_loaded
 from torch_sgemm.inductor import register_lowerings
@@ -37,6 +38,7 @@ def linear(
     activation: str | None = None,
     *,
     kernel: str = "auto",
+    batch_invariant: bool = False,
 ) -> Tensor:
     """``activation(torch.nn.functional.linear(x, weight, bias))`` in one kernel.
 
@@ -48,6 +50,7 @@ def linear(
             ``"silu"``, as in ``torch.nn.functional``.
         kernel: ``"auto"``, a family, or a row of :func:`torch_sgemm.kernels`, alone or with one
             of its tiles.
+        batch_invariant: as for :func:`torch_sgemm.matmul`.
 
     Returns:
         float32 of shape (..., out), contiguous.
@@ -58,9 +61,11 @@ def linear(
     ``torch.nn.functional.linear``, which computes them or words the error.
 
     Raises:
-        RuntimeError: ``activation`` or ``kernel`` is unknown, or ``kernel`` can't take the product.
+        RuntimeError: ``activation`` or ``kernel`` is unknown, or ``kernel`` can't take the product
+            or is named beside ``batch_invariant``.
     """
     check_activation("torch_sgemm.linear", activation)
+    kernel = request("torch_sgemm.linear", kernel, batch_invariant)
     if isinstance(weight, PackedMatrix):
         matrix = weight.matrix()
         if are_float32(x, matrix, bias) and _fit(x, matrix.t(), bias):

@@ -6,13 +6,19 @@ import torch
 from torch import Tensor
 
 from torch_sgemm.autograd import is_wanted
+from torch_sgemm.batch_invariant import request
 from torch_sgemm.packed import PackedMatrix
 from torch_sgemm.past_dispatcher import reaches_kernel
 from torch_sgemm.products import are_float32, dispatched, rows_of, straight, with_shape
 
 
 def matmul(
-    a: Tensor, b: Tensor | PackedMatrix, *, kernel: str = "auto", out: Tensor | None = None
+    a: Tensor,
+    b: Tensor | PackedMatrix,
+    *,
+    kernel: str = "auto",
+    batch_invariant: bool = False,
+    out: Tensor | None = None,
 ) -> Tensor:
     """``torch.matmul(a, b)`` by a kernel of this package, with derivatives.
 
@@ -22,6 +28,9 @@ def matmul(
             matrix from :func:`torch_sgemm.pack`.
         kernel: ``"auto"``, a family, or a row of :func:`torch_sgemm.kernels`, alone or with one
             of its tiles.
+        batch_invariant: an element's bits depend on its row of ``a`` and its column of ``b`` alone,
+            not on how many rows or matrices there are; its derivatives' as well. The same as
+            ``kernel="batch_invariant"``.
         out: where to write, as for ``torch.matmul``; without derivatives. One of another shape is
             resized, with PyTorch's warning unless it is empty.
 
@@ -29,9 +38,11 @@ def matmul(
     ``torch.matmul``, which computes them or words the error.
 
     Raises:
-        RuntimeError: ``kernel`` is unknown, or can't take the product; ``out`` is of another dtype
+        RuntimeError: ``kernel`` is unknown, can't take the product, or is named beside
+            ``batch_invariant``; ``out`` is of another dtype
             or device, or a tensor requires grad where ``out`` is given.
     """
+    kernel = request("torch_sgemm.matmul", kernel, batch_invariant)
     if isinstance(b, PackedMatrix):
         matrix = b.matrix()
         if not (are_float32(a, matrix) and _fit(a, matrix)):

@@ -173,8 +173,8 @@ def explain(
         c: the addend, if there is one; broadcasts to the product's shape.
         alpha: factor of the product.
         beta: factor of c; 1 with c and 0 without, unless given.
-        kernel: ``"auto"``, a family, or a row's name, which may have one of its tiles as well:
-            ``"split_fp16x3:128x64"``.
+        kernel: ``"auto"``, ``"batch_invariant"``, a family, or a row's name, which may have one of
+            its tiles as well: ``"split_fp16x3:128x64"``.
         device: a device to choose for, instead of the tensors' own, which may then be meta
             tensors.
 

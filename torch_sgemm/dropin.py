@@ -20,11 +20,13 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from torch_sgemm import overrides
 from torch_sgemm._library import operators
+from torch_sgemm.batch_invariant import BATCH_INVARIANT, asked_by_environment, request
 from torch_sgemm.choice import Device, explain
 from torch_sgemm.forks import held_across_forks
 from torch_sgemm.guard import Redone, redone
@@ -56,25 +58,34 @@ _lock = held_across_forks(threading.RLock())  # taken before that of overrides.p
 _base: _Setting | None = None
 _scopes: list[_Setting] = []
 _current: _Setting | None = None
-_libraries: dict[str, torch.library.Library] = {}
+_libraries: dict[tuple[str, bool], torch.library.Library] = {}  # by device; of vectors or not
 
 
-def enable(kernel: str = "auto", *, devices: str | tuple[str, ...] = ("cuda",)) -> None:
+def enable(
+    kernel: str = "auto",
+    *,
+    batch_invariant: bool | None = None,
+    devices: str | tuple[str, ...] = ("cuda",),
+) -> None:
     """Sends PyTorch's float32 products on ``devices`` here, until :func:`disable`.
 
     Args:
         kernel: ``"auto"``, a family, or a row of :func:`torch_sgemm.kernels`, alone or with one
             of its tiles.
+        batch_invariant: every product has the same bits whatever the batch is
+            (docs/reproducibility.md), those of ``kernel="batch_invariant"``, products with vectors
+            as well. None: if TORCH_SGEMM_BATCH_INVARIANT is 1.
         devices: ``"cuda"``, ``"cpu"``, or both.
 
     Where none of ``devices`` can be used (no GPU, a PyTorch or a build of this package without
     CUDA) it warns and changes nothing.
 
     Raises:
-        RuntimeError: an unknown kernel or device.
+        RuntimeError: an unknown kernel or device; a kernel that is named beside
+            ``batch_invariant``.
     """
     global _base
-    setting = _setting(kernel, devices)
+    setting = _setting(kernel, batch_invariant, devices)
     _warn_if_useless(setting, 2)
     with _lock:
         before, _base = _base, setting
@@ -95,9 +106,14 @@ def disable() -> None:
 
 
 @contextmanager
-def enabled(kernel: str = "auto", *, devices: str | tuple[str, ...] = ("cuda",)) -> Iterator[None]:
+def enabled(
+    kernel: str = "auto",
+    *,
+    batch_invariant: bool | None = None,
+    devices: str | tuple[str, ...] = ("cuda",),
+) -> Iterator[None]:
     """:func:`enable` for a ``with`` block. Blocks nest; the one that was opened last holds."""
-    setting = _setting(kernel, devices)
+    setting = _setting(kernel, batch_invariant, devices)
     _warn_if_useless(setting, 3)  # behind contextlib
     try:
         with _lock:
@@ -142,9 +158,11 @@ def reset_stats() -> None:
     overrides.reset_factors()
 
 
-def _setting(kernel: str, devices: str | tuple[str, ...]) -> _Setting:
+def _setting(kernel: str, batch_invariant: bool | None, devices: str | tuple[str, ...]) -> _Setting:
+    invariant = asked_by_environment() if batch_invariant is None else batch_invariant
+    kernel = request("torch_sgemm.enable", kernel, invariant)
     rows = kernels()
-    accepted = {"auto", *(row.family for row in rows if row.family)}
+    accepted = {"auto", BATCH_INVARIANT, *(row.family for row in rows if row.family)}
     accepted |= {name for row in rows for name in (row.name, *row.tile_names)}
     if kernel not in accepted:
         raise RuntimeError(f"torch_sgemm.enable: argument 'kernel' is {kernel!r}: {_why(kernel)}")
@@ -198,6 +216,11 @@ def _devices() -> tuple[str, ...]:
     return setting.devices if setting else ()
 
 
+def _takes_vectors(device: str) -> bool:
+    setting = _current
+    return setting is not None and setting.kernel == BATCH_INVARIANT and device in setting.devices
+
+
 def _apply() -> None:
     """Makes the overrides those of the setting that holds now."""
     global _current
@@ -206,10 +229,21 @@ def _apply() -> None:
     operators._override_set(
         _current.kernel if _current else "", "cpu" in devices, "cuda" in devices
     )
-    wanted = {device for scope in (_base, *_scopes) if scope for device in scope.devices}
-    for device in wanted - _libraries.keys():
+    wanted = {
+        (device, vectors)
+        for scope in (_base, *_scopes)
+        if scope
+        for device in scope.devices
+        for vectors in {False, scope.kernel == BATCH_INVARIANT}
+    }
+    for device, vectors in wanted - _libraries.keys():
         if _not_built(device):
             continue
-        _libraries[device] = overrides.install(_KEYS[device], _devices)
-    for device in _libraries.keys() - wanted:
-        overrides.remove(_libraries.pop(device))
+        key = _KEYS[device]
+        _libraries[device, vectors] = (
+            overrides.install_vectors(key, partial(_takes_vectors, device))
+            if vectors
+            else overrides.install(key, _devices)
+        )
+    for place in _libraries.keys() - wanted:
+        overrides.remove(_libraries.pop(place))

@@ -24,6 +24,7 @@ SMI_FIELDS = ("driver_version", "clocks.sm", "clocks.max.sm", "clocks.max.mem", 
 ENVIRONMENT = {
     "TORCH_SGEMM": "1, or a kernel's or family's name: enable() at import torch",
     "TORCH_SGEMM_DEVICES": "where TORCH_SGEMM does: cuda (unless set), cpu, or cuda,cpu",
+    "TORCH_SGEMM_BATCH_INVARIANT": "1: enable() is batch-invariant unless it says otherwise",
     "TORCH_SGEMM_WORKSPACE": "MiB that a split product may take for its planes; unless set 4096",
     "TORCH_SGEMM_TUNED": "a file of torch_sgemm.tune(): choices that were measured",
     "TORCH_SGEMM_LOG": "1: log which kernel each new problem takes",

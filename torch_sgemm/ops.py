@@ -23,7 +23,8 @@ leading dimensions larger than the row, expanded (stride 0) and sliced views, an
 
 ``kernel`` is ``"auto"`` (the row of the table that is predicted to be fastest), a family (its best
 row for the problem), or a row's name, to which one of its tiles may be added, as in
-``"split_fp16x3:128x64"``; see :func:`torch_sgemm.kernels`. New outputs are contiguous.
+``"split_fp16x3:128x64"``; see :func:`torch_sgemm.kernels`. With ``"batch_invariant"`` an element's
+bits depend on no other row (:mod:`torch_sgemm.batch_invariant`). New outputs are contiguous.
 With ``beta=0``, c is not read; with ``alpha=0`` or k = 0, a and b are not.
 
 Every argument is checked before anything runs: wrong dtype, device, dimensions, sizes, an output

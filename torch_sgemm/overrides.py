@@ -25,8 +25,8 @@ from torch_sgemm.products import rows_of, with_shape
 
 _originals: dict[tuple[str, str], Callable] = {}
 # A thread that was dispatched to an override may still wait for the interpreter's lock when another
-# thread takes the override back: the latest 768 (64 times twelve overrides) outlive that.
-_recent: deque[object] = deque(maxlen=768)
+# thread takes the override back: the latest 1024 (64 times sixteen overrides) outlive that.
+_recent: deque[object] = deque(maxlen=1024)
 _allows_tf32, _any_requires_grad = private.allows_tf32, private.any_requires_grad
 _is_grad_enabled = torch.is_grad_enabled
 _override_matmul = operators._override_matmul.default
@@ -139,6 +139,57 @@ OVERRIDES: dict[str, Callable] = {
     "addmm_": _sum_into,
     "baddbmm_": _sum_into,
 }
+
+
+# --- products with vectors ------------------------------------------------------------------
+
+# PyTorch's own are as fast, but add up in orders that depend on m: they are overridden only where
+# results shall not (batch_invariant), and counted as the products of matrices that they become.
+
+_Holds = Callable[[], bool]
+
+
+def _dot(original: Callable, key: str, holds: _Holds) -> Callable:
+    (ours, keys), cpu = _ours("mm", key), key == "CPU"
+
+    def dot(a, b):
+        if holds() and a.dim() == b.dim() == 1:
+            result = ours(keys, a.unsqueeze(0), b.unsqueeze(1), cpu or _is_ieee())
+            if result is not None:
+                return result.view(())
+        return original(a, b)
+
+    return dot
+
+
+def _sum_with_vector(name: str, original: Callable, key: str, holds: _Holds) -> Callable:
+    """addmv, of which mv is made; into ``out``, or into the addend, as the name says."""
+    (ours, keys), cpu = _ours(name.replace("mv", "mm"), key), key == "CPU"
+
+    def product_sum(c, a, b, *, beta=1, alpha=1, **out):
+        fits = b.dim() == 1 and c.dim() <= 1 and all(x.dim() == 1 for x in out.values())
+        if holds() and fits and not _is_complex(name, beta, alpha):
+            addend = c.unsqueeze(1) if c.dim() else c
+            into = {key: x.unsqueeze(1) for key, x in out.items()}
+            result = ours(keys, addend, a, b.unsqueeze(1), beta, alpha, cpu or _is_ieee(), **into)
+            if name == "addmv" and result is not None:
+                return result.squeeze(1)
+            if name != "addmv" and result:
+                return out.get("out", c)
+        return original(c, a, b, beta=beta, alpha=alpha, **out)
+
+    return product_sum
+
+
+def install_vectors(key: str, holds: _Holds) -> torch.library.Library:
+    """Overrides products with vectors at a device's dispatch key, until :func:`remove`.
+
+    ``holds``: whether the setting that holds asks for it on this device.
+    """
+    functions = {("dot", key): _dot(_original("dot", key), key, holds)}
+    for name in ("addmv", "addmv.out", "addmv_"):
+        functions[name, key] = _sum_with_vector(name, _original(name, key), key, holds)
+    return _installed(functions)
 
 
 # --- matmul ---------------------------------------------------------------------------------
@@ -320,6 +371,13 @@ def install(key: str, devices: Callable[[], tuple[str, ...]]) -> torch.library.L
     place = f"Autograd{key}"
     functions["matmul", place] = _matmul(_original("matmul", place), devices)
     functions["matmul", "BackendSelect"] = _matmul_without_autograd(devices)
+    library = _installed(functions)
+    _forget_resolutions()
+    return library
+
+
+def _installed(functions: dict[tuple[str, str], Callable]) -> torch.library.Library:
+    """Functions by the names of aten's operators and their dispatch keys."""
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         # torch 2.10 warns of an overridden kernel, although that was allowed.
@@ -328,5 +386,4 @@ def install(key: str, devices: Callable[[], tuple[str, ...]]) -> torch.library.L
             keys = place == "BackendSelect"
             library.impl(name, function, place, with_keyset=keys, allow_override=True)
             _recent.append(torch.library.get_kernel(f"aten::{name}", place))
-    _forget_resolutions()
     return library

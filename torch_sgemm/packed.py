@@ -19,6 +19,7 @@ from torch_sgemm import private
 from torch_sgemm._library import NAMESPACE, operators, qualified
 from torch_sgemm.activations import ACTIVATIONS, check_activation, followed
 from torch_sgemm.autograd import below, implement
+from torch_sgemm.batch_invariant import request
 from torch_sgemm.derivatives import SgemmSum, scaled
 from torch_sgemm.inductor import register_lowerings
 from torch_sgemm.memory import out_of_memory
@@ -100,6 +101,7 @@ class PackedMatrix:
         beta: float = 1,
         alpha: float = 1,
         kernel: str = "auto",
+        batch_invariant: bool = False,
     ) -> Tensor:
         """``alpha a @ b``, with ``beta c`` added if there is a c.
 
@@ -110,13 +112,16 @@ class PackedMatrix:
             kernel: ``"auto"`` and ``"split"`` use the planes where that is predicted to be faster
                 than any row, or than any of the family; ``"split_fp16x3"`` always. Other rows and
                 families of :func:`torch_sgemm.kernels` read b itself.
+            batch_invariant: as for :func:`torch_sgemm.matmul`, by the planes.
 
         It has the derivatives and transforms of ``torch.ops.sgemm.addmm``.
 
         Raises:
-            RuntimeError: an argument of another shape, dtype or device; ``kernel`` is unknown or
-                can't take the product; b is frozen, but has been written when a stream is captured.
+            RuntimeError: an argument of another shape, dtype or device; ``kernel`` is unknown,
+                can't take the product or is named beside ``batch_invariant``; b is frozen, but has
+                been written when a stream is captured.
         """
+        kernel = request("torch_sgemm.PackedMatrix.mm", kernel, batch_invariant)
         return self._product(a, self.matrix(), c, kernel, float(beta), float(alpha))
 
     def linear(

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from torch_sgemm._library import operators
+from torch_sgemm.batch_invariant import BATCH_INVARIANT
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,8 @@ class Kernel:
     """Of an element's significand that are multiplied: 24, as float32 has; fewer in family tf32."""
     in_auto: bool
     """Whether ``"auto"`` may take it."""
+    batch_invariant: bool
+    """Whether ``"batch_invariant"`` may: of these it takes the last one that the device runs."""
 
     def by_tile(self) -> tuple["Kernel", ...]:
         """The row once for each of its tiles, by the name that asks for the tile."""
@@ -100,6 +103,7 @@ def error_bound(k: int, kernel: str = "auto") -> float:
         kernel: a row's name, alone or with one of its tiles, a family, or ``"auto"``: then the
             largest bound counts of the rows that it may take. Where ``"auto"`` takes ``aten``,
             PyTorch's own kernel, which promises nothing, the result is outside of this bound.
+            ``"batch_invariant"``: on GPUs that run the family split.
 
     Returns:
         The bound in units, 0 for ``k = 0``, where nothing is added up.
@@ -119,10 +123,12 @@ def error_bound(k: int, kernel: str = "auto") -> float:
     asked = [
         row
         for row in rows
-        if kernel in (row.name, row.family, *row.tile_names) or (kernel == "auto" and row.in_auto)
+        if kernel in (row.name, row.family, *row.tile_names)
+        or (kernel == "auto" and row.in_auto)
+        or (kernel == BATCH_INVARIANT and row.batch_invariant)
     ]
     if not asked:
-        names = dict.fromkeys(["auto", *(row.family for row in rows), *bounds])
+        names = dict.fromkeys(["auto", BATCH_INVARIANT, *(row.family for row in rows), *bounds])
         raise ValueError(
             f"{where}: argument 'kernel' is {kernel!r}, for which nothing is proven; accepted: "
             f"{', '.join(map(repr, names))}"

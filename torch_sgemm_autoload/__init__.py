@@ -5,6 +5,7 @@ package of its own, so that a program that doesn't set the variable loads nothin
 
 TORCH_SGEMM: "1" for ``enable()``, or the name of a family or kernel; unset, "" or "0" for nothing.
 TORCH_SGEMM_DEVICES: where, "cuda" unless set; "cuda,cpu" for both.
+TORCH_SGEMM_BATCH_INVARIANT: "1": batch-invariant, beside TORCH_SGEMM=1; ``enable()`` reads it.
 """
 
 import os

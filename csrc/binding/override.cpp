@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <stdexcept>
 #include <tuple>
 
 #include "../table/namespace.h"
@@ -158,6 +159,7 @@ struct Call {
       product(dims == 2 ? name : batched_name, out, c, a, b, alpha, beta, setting->kernel);
       return kNone;
     } catch (const NoMemory&) {
+      if (setting->kernel == kBatchInvariant) throw;
       aten_product(out, c, a, b, alpha, beta);
       return kFailed;
     }
@@ -172,8 +174,12 @@ struct Call {
       try {
         outcome = work();
         done = true;
-      } catch (const TorchError&) {
+      } catch (const TorchError& failure) {
         outcome = kFailed;
+        if (setting->kernel == kBatchInvariant) {  // PyTorch's kernel would have other bits
+          ++of_op[outcome];
+          throw std::runtime_error(failure.what());
+        }
       }
     }
     ++of_op[outcome];  // not where no row takes it, or a launch failed, which the caller is told

@@ -186,6 +186,11 @@ struct Kernel {
   double (*error_bound)(int64_t k) = nullptr;
 
   bool in_auto = false;  // "auto" may take it
+
+  // An element of D has the same bits whatever m, the batch and the other rows' data are, by `invariant_plan`, or by
+  // whatever plan where that is null: "batch_invariant" may take it.
+  bool batch_invariant = false;
+  Plan (*invariant_plan)(const Problem&, const Device&) = nullptr;
 };
 
 inline constexpr int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }

@@ -14,7 +14,8 @@ __device__ __forceinline__ bool store_element(const Problem& p, const float* c, 
   return true;
 }
 
-// If no more than these of a warp's 512 elements of a band fail, elements of A and B are looked at.
+// If no more than these of a warp's 512 elements of a band fail, elements of A and B are looked at; always where
+// neighbours may decide nothing.
 constexpr uint32_t kFewOfBand = 64;
 
 constexpr int kStagedFloats = 16 * 32;  // of a warp: a band
@@ -94,7 +95,7 @@ class TileEpilogue {
   __device__ __forceinline__ uint32_t store_band(const float* staged, int band, int index) const {
     const int lane = t_ % 32;
     const bool plain = __all_sync(~0u, is_plain(rows_[lane % 16]) && is_plain(cols_[band * 32 + lane]));
-    if (!plain || !job_.quads) return store_certified(staged, band, lane, index);
+    if (!plain || !job_.quads || !job_.plain_alpha) return store_certified(staged, band, lane, index);
     store_quads(staged, band, lane);
     return 0;
   }
@@ -219,9 +220,9 @@ class TileEpilogue {
 #pragma unroll 1
     for (int r = lane / 8; r < rows_left_; r += 4) {
       const float4 sums = *reinterpret_cast<const float4*>(staged + place(r, q));
-      const float scale = word_scale(rows_[r]), alpha = job_.p.alpha, beta = job_.p.beta;
-      float x[4] = {alpha * (sums.x * (scale * word_scale(words.x))), alpha * (sums.y * (scale * word_scale(words.y))),
-                    alpha * (sums.z * (scale * word_scale(words.z))), alpha * (sums.w * (scale * word_scale(words.w)))};
+      const float scale = job_.p.alpha * word_scale(rows_[r]), beta = job_.p.beta;
+      float x[4] = {sums.x * (scale * word_scale(words.x)), sums.y * (scale * word_scale(words.y)),
+                    sums.z * (scale * word_scale(words.z)), sums.w * (scale * word_scale(words.w))};
       if (beta != 0) {
         const float4 add = *reinterpret_cast<const float4*>(c_ + r * job_.p.c.row + col);
         add_c(beta, {add.x, add.y, add.z, add.w}, x);
@@ -241,15 +242,16 @@ class TileEpilogue {
     for (int r = 0; r < rows; ++r)
       if (!(fabsf(sum(r)) >= word_threshold(rows_[r]) + word_threshold(right))) failed |= 1u << r;
     if (__any_sync(~0u, failed)) failed = uncertain(failed, sum, col);
-    // In a short loop, for its instructions are not in the caches.
-    const bool plain = __all_sync(~0u, has_plain_scale(right) && has_plain_scale(rows_[lane % 16]));
-    int of_alpha = 0;
-    const float scale = word_scale(right), alpha = plain ? job_.p.alpha : frexpf(job_.p.alpha, &of_alpha);
+    // In a short loop, for its instructions are not in the caches. An element with plain scales is multiplied as in a
+    // plain tile, whatever the scales of the others here, for the same bits.
+    const bool plain = job_.plain_alpha && has_plain_scale(right);
+    int of_alpha;
+    const float alpha = frexpf(job_.p.alpha, &of_alpha);
 #pragma unroll 1
     for (int r = 0; r < rows; ++r) {
       float x = sum(r);
-      if (plain) {
-        x = alpha * (x * (word_scale(rows_[r]) * scale));
+      if (plain && has_plain_scale(rows_[r])) {
+        x *= job_.p.alpha * word_scale(rows_[r]) * word_scale(right);
       } else {
         const int exponent = word_exponent(rows_[r]) + word_exponent(right);
         if (isinf(unscaled(x, exponent)) && !surely_overflows(x, exponent)) failed |= 1u << r;
@@ -282,7 +284,7 @@ class TileEpilogue {
       const int r = __ffs(bits) - 1;
       if (fabsf(sum(r)) >= least(r) || is_nan_of_operands(sum(r), rows_[r], right)) failed ^= bits & -bits;
     }
-    if (__reduce_add_sync(~0u, __popc(failed)) > kFewOfBand) return failed;
+    if (!job_.batch_invariant && __reduce_add_sync(~0u, __popc(failed)) > kFewOfBand) return failed;
 
     const ConstMatrix a = job_.p.a.matrix(tile_.batch), b = job_.p.b.matrix(tile_.batch);
     const int64_t depth = job_.depth(tile_.batch);

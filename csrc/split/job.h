@@ -40,7 +40,9 @@ struct Job {
   int tiles;
   // Blocks take work tiles in turn: tiles, and of those from `whole` on, which are left over, one of `parts` parts.
   int work_tiles, whole, parts;
-  bool quads, pairs;  // four, or two, neighbours of d, and of c if it is read, can be read and written at once
+  bool quads, pairs;     // four, or two, neighbours of d, and of c if it is read, can be read and written at once
+  bool plain_alpha;      // of no extreme size
+  bool batch_invariant;  // SplitPlan::batch_invariant
   bool
       scaled_only;  // elements are scaled, by an alpha of no extreme size, and added to the caller's c, and that is all
   int promotion;    // sums leave the tensor cores every stage (0) or every second one (1)

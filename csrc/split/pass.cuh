@@ -12,45 +12,23 @@
 
 namespace sgemm::split {
 
-// A block's knowledge of the small elements of its part of a column, of up to 1024 of k, in one word: how many there
-// are; where the largest element of all lies, counted from 1, if it is here; and its magnitudes added up, rounded up to
-// five bits. All are 0 where no column of the block's strip has small elements.
-template <class F>
-struct PartGuard {
-  uint32_t bits;
-
-  __device__ __forceinline__ explicit PartGuard(uint32_t bits) : bits(bits) {}
-  __device__ __forceinline__ PartGuard(uint32_t count, uint32_t place, float sum)
-      : bits(count | place << 11 |
-             (((__float_as_uint(fmaxf(sum * (1.01f / F::kLimit), kLeast)) + kMask) >> kShift) - kBase) << 22) {}
-
-  __device__ __forceinline__ uint32_t count() const { return bits & 0x7ff; }
-  __device__ __forceinline__ uint32_t place() const { return bits >> 11 & 0x7ff; }
-  // At most; the part is of `depth` of k.
-  __device__ __forceinline__ float sum(int depth) const {
-    return F::kLimit * (bits ? __uint_as_float(((bits >> 22) + kBase) << kShift) : static_cast<float>(depth));
-  }
-
- private:
-  static constexpr float kLeast = 0x1p-6f;
-  static constexpr int kShift = 18;
-  static constexpr uint32_t kMask = (1u << kShift) - 1, kBase = (127 - 6) << 5;  // of kLeast, its five bits below
-};
-
 struct PassScratch {
   uint32_t of_warp[32][kStrip];
   uint32_t of_block[kMaxCluster][kStrip];
-  alignas(16) uint32_t guards[kMaxCluster][kStrip];  // PartGuards of each block's part of k, in the first block only
-  uint64_t maxima_here, guards_here;                 // barriers of of_block and guards
-  bool lower[32];                                    // of each warp: whether its elements need lower planes
+  // Of each block's part of k, up to 1024, of all in the first block: how many elements of a column are small and, in
+  // the lower 16 bits, where the largest one of all lies, counted from 1, if it is here; and its magnitudes' units.
+  alignas(16) uint32_t places[kMaxCluster][kStrip], units[kMaxCluster][kStrip];
+  uint64_t maxima_here, guards_here;  // barriers of of_block, and of these two
+  bool lower[32];                     // of each warp: whether its elements need lower planes
 
   // For strips, before anything is under way that a fence would wait for.
   __device__ __forceinline__ void start(uint32_t blocks) {
     if (blocks == 1) return;
     if (threadIdx.x == 0) {
+      const uint32_t bytes = blocks * kStrip * sizeof(uint32_t);
       for (uint64_t* barrier : {&maxima_here, &guards_here}) {
         hopper::init_barrier(barrier, 1);
-        hopper::arrive_expecting(barrier, blocks * kStrip * sizeof(uint32_t));
+        hopper::arrive_expecting(barrier, barrier == &guards_here ? 2 * bytes : bytes);
       }
       hopper::fence_barrier_init();
     }
@@ -83,11 +61,10 @@ struct Larger {
 template <class F, int THREADS>
 static __device__ __noinline__ uint32_t guard_row(const float4* quads, int count, int q, int apart, float factor,
                                                   uint32_t largest, int threads, uint32_t* scratch, uint32_t* record) {
-  float sum = 0;
-  uint32_t small = 0, place = 0;
+  uint32_t small = 0, place = 0, units = 0;
   const auto take = [&](float v, int q) {
     small += is_small<F>(v, v * factor);
-    sum += fabsf(v * factor);
+    units += magnitude_units<F>(v * factor);
     if (magnitude(v) == largest) place = q;
   };
 #pragma unroll 1
@@ -98,12 +75,11 @@ static __device__ __noinline__ uint32_t guard_row(const float4* quads, int count
     take(v.z, q + 2);
     take(v.w, q + 3);
   }
-  small = reduce_row(small, threads, scratch, [](uint32_t a, uint32_t b) { return a + b; });
+  const auto add = [](uint32_t a, uint32_t b) { return a + b; };
+  small = reduce_row(small, threads, scratch, add);
   place = reduce_row(place, threads, scratch, Larger());
-  sum = __uint_as_float(reduce_row(__float_as_uint(sum), threads, scratch, [](uint32_t a, uint32_t b) {
-    return __float_as_uint(__uint_as_float(a) + __uint_as_float(b));
-  }));
-  if ((threadIdx.x & (threads - 1)) == 0) *record = guard_record<F>(sum, place);
+  units = reduce_row(units, threads, scratch, add);
+  if ((threadIdx.x & (threads - 1)) == 0) *record = guard_record<F>(units, place);
   return small;
 }
 
@@ -142,14 +118,14 @@ __device__ __forceinline__ void split_rows(const Job& job, const Operand& x, con
   note_lower_planes<THREADS>(x, at.panel, at.r / rows, kTile / rows, kLowerEntries, shared.lower);
 }
 
-// The words of the block's part of a thread's four columns, from its quads of a strip. `of_warp` is free.
+// What the first warp then finds of the block's part of a strip's columns in `places` and `units`, from the threads'
+// quads of four columns. `of_warp` is free.
 template <class F, int THREADS>
-static __device__ __noinline__ uint4 guard_strip(const float4* quads, int count, int apart,
-                                                 const uint32_t (&largest)[4], const float (&factor)[4],
-                                                 uint32_t (*of_warp)[kStrip]) {
+static __device__ __noinline__ void guard_strip(const float4* quads, int count, int apart, const uint32_t (&largest)[4],
+                                                const float (&factor)[4], uint32_t (*of_warp)[kStrip],
+                                                uint32_t (&to_places)[kStrip], uint32_t (&to_units)[kStrip]) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, column = threadIdx.x % kStripQuads * 4;
-  uint32_t counts[4] = {}, places[4] = {};
-  float sums[4] = {};
+  uint32_t counts[4] = {}, places[4] = {}, units[4] = {};
 #pragma unroll 1
   for (int j = 0; j < count; ++j) {
     const float4 quad = quads[j * THREADS];
@@ -157,7 +133,7 @@ static __device__ __noinline__ uint4 guard_strip(const float4* quads, int count,
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       counts[i] += is_small<F>(v[i], v[i] * factor[i]);
-      sums[i] += fabsf(v[i] * factor[i]);
+      units[i] += magnitude_units<F>(v[i] * factor[i]);
       if (magnitude(v[i]) == largest[i]) places[i] = threadIdx.x / kStripQuads + j * apart + 1;
     }
   }
@@ -166,32 +142,31 @@ static __device__ __noinline__ uint4 guard_strip(const float4* quads, int count,
     for (int o = 16; o >= kStripQuads; o /= 2) {
       counts[i] += __shfl_xor_sync(~0u, counts[i], o);
       places[i] = max(places[i], __shfl_xor_sync(~0u, places[i], o));
-      sums[i] += __shfl_xor_sync(~0u, sums[i], o);
+      units[i] += __shfl_xor_sync(~0u, units[i], o);
     }
     if (lane < kStripQuads) of_warp[warp][column + i] = counts[i] << 16 | places[i];
   }
   __syncthreads();
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    counts[i] = places[i] = 0;
+  if (warp == 0) {
+    uint32_t small = 0, place = 0;
+#pragma unroll 4
     for (int w = 0; w < THREADS / 32; ++w) {
-      counts[i] += of_warp[w][column + i] >> 16;
-      places[i] = max(places[i], of_warp[w][column + i] & 0xffff);
+      small += of_warp[w][lane] >> 16;
+      place = max(place, of_warp[w][lane] & 0xffff);
     }
+    to_places[lane] = small << 16 | place;
   }
   __syncthreads();
 #pragma unroll
   for (int i = 0; i < 4; ++i)
-    if (lane < kStripQuads) of_warp[warp][column + i] = __float_as_uint(sums[i]);
+    if (lane < kStripQuads) of_warp[warp][column + i] = units[i];
   __syncthreads();
-  uint32_t guards[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    sums[i] = 0;
-    for (int w = 0; w < THREADS / 32; ++w) sums[i] += __uint_as_float(of_warp[w][column + i]);
-    guards[i] = PartGuard<F>(counts[i], places[i], sums[i]).bits;
-  }
-  return make_uint4(guards[0], guards[1], guards[2], guards[3]);
+  if (warp > 0) return;
+  uint32_t sum = 0;
+#pragma unroll 4
+  for (int w = 0; w < THREADS / 32; ++w) sum += of_warp[w][lane];
+  to_units[lane] = sum;
+  __syncwarp();
 }
 
 // A strip of columns (rows of the operand, whose neighbours lie side by side). Each block of a cluster holds a part of
@@ -267,13 +242,14 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
     lower |= planes.lower();
   }
   scratch.lower[threadIdx.x / 32] = __any_sync(~0u, lower);
-  uint32_t guards[4] = {};
-  if (__syncthreads_or(some_small)) {
-    const uint4 of_part = guard_strip<F, THREADS>(held.quads(), held.count, at.apart, largest, factor, scratch.of_warp);
-    guards[0] = of_part.x;
-    guards[1] = of_part.y;
-    guards[2] = of_part.z;
-    guards[3] = of_part.w;
+  // Without small elements in its part of the strip, a block looks at no magnitudes; other columns may be why it does.
+  if (__syncthreads_or(some_small || (job.batch_invariant && blocks > 1))) {
+    guard_strip<F, THREADS>(held.quads(), held.count, at.apart, largest, factor, scratch.of_warp, scratch.places[rank],
+                            scratch.units[rank]);
+  } else if (threadIdx.x < kStrip) {
+    scratch.places[rank][lane] = 0;
+    scratch.units[rank][lane] = kHeld * at.apart * kUnits;  // at most
+    __syncwarp();
   }
   constexpr int kOfStrip = kLowerEntries * kStrip / kTile;
   const int entry = at.r / kStrip * kOfStrip;
@@ -281,30 +257,25 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
                              scratch.lower);
   if (threadIdx.x >= kStripQuads) return;
   if (blocks > 1) {
-    hopper::store_in_cluster(hopper::map_to_rank(hopper::shared_address(&scratch.guards[rank][quad * 4]), 0), guards,
-                             hopper::map_to_rank(hopper::shared_address(&scratch.guards_here), 0));
+    const uint32_t barrier = hopper::map_to_rank(hopper::shared_address(&scratch.guards_here), 0);
+    for (const uint32_t* four : {&scratch.places[rank][quad * 4], &scratch.units[rank][quad * 4]})
+      hopper::store_in_cluster(hopper::map_to_rank(hopper::shared_address(four), 0), four, barrier);
     if (rank != 0) return;
     hopper::wait(&scratch.guards_here, 0);
   }
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const auto part = [&](uint32_t b) {
-      return PartGuard<F>{blocks > 1 ? scratch.guards[b][quad * 4 + i] : guards[i]};
-    };
-    uint32_t small = 0;
-#pragma unroll 1
-    for (uint32_t b = 0; b < blocks; ++b) small += part(b).count();
-    const int64_t row = at.panel * kTile + at.r + i;
-    x.words[row] = row_word<F>(largest[i], row_exponent<F>(largest[i]), small);
-    if (small == 0) continue;
-    float sum = 0;
-    uint32_t place = kNoPlace;
+    uint32_t small = 0, units = 0, place = kNoPlace;
 #pragma unroll 1
     for (uint32_t b = 0; b < blocks; ++b) {
-      sum += part(b).sum(kHeld * at.apart);
-      if (part(b).place()) place = b * kHeld * at.apart + part(b).place() - 1;
+      const uint32_t word = scratch.places[b][quad * 4 + i];
+      small += word >> 16;
+      units += scratch.units[b][quad * 4 + i];
+      if (word & 0xffff) place = b * kHeld * at.apart + (word & 0xffff) - 1;
     }
-    x.guards[row] = guard_record<F>(sum, place);
+    const int64_t row = at.panel * kTile + at.r + i;
+    x.words[row] = row_word<F>(largest[i], row_exponent<F>(largest[i]), small);
+    if (small) x.guards[row] = guard_record<F>(units, place);
   }
 }
 

@@ -157,6 +157,17 @@ void visit_plans(const Shape& shape, const Problem& p, const Device& device, boo
     consider_many(clusters_at_once(device.sms, cluster) / tiles);
 }
 
+// About half as much of k in a piece, in whole slices first. False if there is no less.
+bool halve_k(SplitPlan& plan) {
+  if (plan.slices > 1)
+    plan.slices = ceil_div(plan.slices, 2);
+  else if (plan.slice > kStep)
+    plan.slice = ceil_div(plan.slice, 2 * kStep) * kStep;
+  else
+    return false;
+  return true;
+}
+
 // In pieces of `p` that fit. Each halving keeps whole tiles; k comes last, because its pieces read and write C again.
 SplitPlan in_pieces(SplitPlan plan, const Shape& shape, const Problem& p, size_t limit) {
   for (;;) {
@@ -169,11 +180,7 @@ SplitPlan in_pieces(SplitPlan plan, const Shape& shape, const Problem& p, size_t
       plan.batch = half(plan.batch, std::max(p.a.batch.group, p.b.batch.group));
     else if (*widest > kTile)
       *widest = ceil_div(*widest, 2 * kTile) * kTile;
-    else if (plan.slices > 1)
-      plan.slices = ceil_div(plan.slices, 2);
-    else if (plan.slice > kStep)
-      plan.slice = ceil_div(plan.slice, 2 * kStep) * kStep;
-    else
+    else if (!halve_k(plan))
       return plan;  // the least that works
   }
 }
@@ -205,6 +212,22 @@ void each_plan(const Shape& shape, const Problem& p, const Device& device, size_
   const Problem one = at_once(p);
   visit_plans(shape, one, device, packed_b,
               [&](const SplitPlan& found) { visit(whole(found, shape, one, p.batch, limit)); });
+}
+
+SplitPlan invariant_plan(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b) {
+  const Problem one = at_once(p);
+  const PackedLayout of_k = packed_layout(shape, p.k, p.n);
+  SplitPlan plan = {2 * kTile, 2 * kTile, 1, of_k.slice, of_k.slices, 1, 0, packed_b};
+  plan.batch_invariant = true;
+  // Pieces of k for more rows and columns than the least piece has, in tiles of whatever size.
+  Shape largest = shape;
+  largest.tile_m = largest.tile_n = kTile;
+  while (!packed_b && piece_bytes(largest, one, plan) > limit && halve_k(plan)) continue;
+  plan.m = p.m;
+  plan.n = p.n;
+  plan.batch = one.batch;
+  plan.seconds = seconds(shape, one, device, plan);
+  return whole(plan, shape, one, p.batch, limit);
 }
 
 PackedLayout packed_layout(const Shape& shape, int64_t k, int64_t n) {

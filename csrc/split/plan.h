@@ -47,6 +47,8 @@ struct SplitPlan {
   // none is shared.
   int left = 0, parts = 1;
 
+  bool batch_invariant = false;  // nothing that decides an element's bits depends on m, the batch or other rows' data
+
   int64_t k() const { return slice * slices; }  // of a piece
   Pieces pieces(const Problem& p) const { return {m, n, k(), batch, p.k, 1, k() >= p.k || adds_up_in_d(p)}; }
 };
@@ -56,6 +58,10 @@ SplitPlan plan(const Shape& shape, const Problem& p, const Device& device, size_
 // All ways that are considered.
 void each_plan(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b,
                const std::function<void(const SplitPlan&)>& visit);
+
+// In slices and pieces of k that depend on k alone, and whole tiles, so that the order of every sum does; cut along m,
+// n and the batch so that it fits.
+SplitPlan invariant_plan(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b);
 
 // A packed B of k x n, as every product with it reads it: first the planes, then the words, the guard's records and
 // whether there is anything in lower planes.

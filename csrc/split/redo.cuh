@@ -3,6 +3,9 @@
 // Idea:   a block's consumers do this behind all its tiles; nothing happens if none has a mark. A tile with many marked
 //         elements is computed as a whole: by bfloat16 on the tensor cores (redo_products.cuh), and what has too wide
 //         a range for these as well, in float32. A few elements are dot products, each of a warp.
+// Order:  where neighbours may decide nothing (Job::batch_invariant), an element alone and a whole tile are both
+// computed
+//         in float32, and added up in the same order.
 // Inf:    a row that holds Inf has no scale; its elements come from its products with Inf (redo_inf.cuh). A dot product
 //         that overflows is added up in the order of k, for another order may overflow where that one doesn't.
 #pragma once
@@ -13,10 +16,11 @@
 
 namespace sgemm::split {
 
-constexpr uint32_t kFew = 64;     // dot products take as long as the whole tile at about this many elements
-constexpr uint32_t kVeryFew = 4;  // all warps share each: they would wait for the few's reads
-constexpr int kRedoStep = 8;      // of k
-constexpr int kRedoPart = 32;     // of k: its sum is added to those before, as the tensor cores' is
+constexpr uint32_t kFew = 64;          // dot products take as long as the whole tile at about this many elements
+constexpr uint32_t kFewInParts = 128;  // the same where the whole tile is computed in float32
+constexpr uint32_t kVeryFew = 4;       // all warps share each: they would wait for the few's reads
+constexpr int kRedoStep = 8;           // of k
+constexpr int kRedoPart = 32;          // of k: its sum is added to those before, as the tensor cores' is
 
 // In float32: a part of k of a tile's operands, and each thread's own sums.
 struct RedoFloats {
@@ -68,6 +72,38 @@ __device__ __forceinline__ MarkCounts count_marks(Marks& marks, int t) {
   return {marks.counts[0], marks.counts[1]};
 }
 
+// An element as redo_in_float32() computes it, by a warp, whose lanes have a part of k each. False, and nothing stored,
+// where that leaves it marked.
+static __device__ __noinline__ bool redo_in_parts(const Job& job, int batch, int64_t row, int64_t col) {
+  const ConstMatrix a = job.p.a.matrix(batch), b = job.p.b.matrix(batch);
+  const float *const from_a = a.at(row, 0), *const from_b = b.at(0, col);
+  const int64_t depth = job.depth(batch);
+  const int lane = threadIdx.x % 32;
+  constexpr int kAtOnce = 8;  // reads
+  float total = 0;
+#pragma unroll 1
+  for (int64_t q0 = 0; q0 < depth; q0 += 32 * kRedoPart) {
+    float part = 0;
+#pragma unroll 1
+    for (int i = 0; i < kRedoPart; i += kAtOnce) {
+      const int64_t q = q0 + lane * kRedoPart + i;
+      float x[kAtOnce], y[kAtOnce];
+#pragma unroll
+      for (int e = 0; e < kAtOnce; ++e) {
+        const bool inside = q + e < depth;
+        x[e] = inside ? from_a[(q + e) * a.col] : 0.0f;
+        y[e] = inside ? from_b[(q + e) * b.row] : 0.0f;
+      }
+#pragma unroll
+      for (int e = 0; e < kAtOnce; ++e) part = fmaf(x[e], y[e], part);
+    }
+#pragma unroll 8
+    for (int i = 0; i < 32; ++i) total += __shfl_sync(~0u, part, i);
+  }
+  const bool stores = lane == 0 && isfinite(total);
+  return __any_sync(~0u, stores && store_redone(job, batch, row, col, total, 0));
+}
+
 // The warps take elements in turn, or share each if there are `very_few`. Where C is the sum of earlier pieces of k,
 // they are computed from the first of these on.
 __device__ __forceinline__ void redo_elements(const Job& job, const Corner& tile, int t, const Marks& marks,
@@ -87,6 +123,7 @@ __device__ __forceinline__ void redo_elements(const Job& job, const Corner& tile
         if (!mine && !very_few) continue;
         const int i = first + word;
         const int64_t row = tile.row + i * 32 / kTile, col = tile.col + i * 32 % kTile + __ffs(bits) - 1;
+        if (job.batch_invariant && redo_in_parts(job, tile.batch, row, col)) continue;
         const float *const from_a = a.at(row, -before), *const from_b = b.at(-before, col);
         const int64_t begin = very_few ? warp * part : 0;
         DotSums sums = add_products(from_a, a.col, from_b, b.row, begin, min(begin + part, depth));
@@ -168,12 +205,13 @@ __device__ __forceinline__ void redo(const Job& job, int index, uint32_t rank, u
   const TileIndex at = tile_at(job, index);
   const Corner tile = {at.batch, int64_t{at.row} * Shape::kRows, int64_t{at.col} * Shape::kCols};
   count_redone(redone_elements, t == 0 ? count.all : 0);
-  count_redone(redone_tiles, t == 0 && count.finite > kFew);
-  if (kPairs<F> == 1 && count.finite > kFew) {
+  const uint32_t few = job.batch_invariant ? kFewInParts : kFew;
+  count_redone(redone_tiles, t == 0 && count.finite > few);
+  if (kPairs<F> == 1 && count.finite > few && !job.batch_invariant) {
     redo_products<Shape>(job, tile, rank, blocks, t, marks, rest);
     count = count_marks(marks, t);
   }
-  if (count.finite > kFew) {
+  if (count.finite > few) {
     redo_in_float32(job, tile, t, marks, *reinterpret_cast<RedoFloats*>(rest));
     count = count_marks(marks, t);
   }
@@ -182,7 +220,8 @@ __device__ __forceinline__ void redo(const Job& job, int index, uint32_t rank, u
     count = count_marks(marks, t);
   }
   if (count.all)
-    redo_elements(job, tile, t, marks, count.all <= kVeryFew, *reinterpret_cast<DotSums(*)[kConsumers / 32]>(rest));
+    redo_elements(job, tile, t, marks, count.all <= kVeryFew && !job.batch_invariant,
+                  *reinterpret_cast<DotSums(*)[kConsumers / 32]>(rest));
 }
 
 }  // namespace sgemm::split

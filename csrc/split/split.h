@@ -42,7 +42,10 @@ struct SplitProduct {
     return {kPairs<F>, kPairs<F> == 1 ? 3 : 6, FUSED, kTiles[tile].bm, kTiles[tile].bn};
   }
 
-  static Plan plan(const Problem& p, const Device& device);
+  static Plan plan(const Problem& p, const Device& device) { return in_best_tile(split::plan, p, device); }
+  static Plan invariant_plan(const Problem& p, const Device& device) {  // not FUSED
+    return in_best_tile(split::invariant_plan, p, device);
+  }
   static void each_plan(const Problem& p, const Device& device, const PlanVisitor& visit);
   static void launch(const Problem& p, const Plan& plan, const Context& context);  // only where SGEMM_SM90A is defined
 
@@ -51,13 +54,17 @@ struct SplitProduct {
     const int window = FUSED || k <= kLongWindow ? kWindow : kLongWindow;
     return Bound<F>::of(k, window) + (FUSED ? static_cast<double>((k + kStep - 1) / kStep) : 0);
   }
+
+ private:
+  using MakePlan = SplitPlan (*)(const Shape&, const Problem&, const Device&, size_t limit, bool packed_b);
+  static Plan in_best_tile(MakePlan make, const Problem& p, const Device& device);
 };
 
 template <class F, bool FUSED>
-Plan SplitProduct<F, FUSED>::plan(const Problem& p, const Device& device) {
+Plan SplitProduct<F, FUSED>::in_best_tile(MakePlan make, const Problem& p, const Device& device) {
   return fastest<Plan>([&](const auto& visit) {
     for (int tile = 0; tile < kTileCount; ++tile) {
-      const SplitPlan plan = split::plan(shape(tile), p, device, workspace_limit(), kTakesPlanes && p.b_planes);
+      const SplitPlan plan = make(shape(tile), p, device, workspace_limit(), kTakesPlanes && p.b_planes);
       visit(Plan(plan.seconds, workspace(shape(tile), p, plan), plan, tile));
     }
   });

@@ -173,12 +173,15 @@ Job make_job(const Shape& shape, const Problem& p, const SplitPlan& plan, char* 
   job.group = kGroup;
   job.quads = ends_in_groups<4>(q) && q.k_before == 0;
   job.pairs = ends_in_groups<2>(q);
-  job.scaled_only = q.activation == Activation::kNone && is_plain_alpha(q.alpha) && q.k_before == 0;
+  job.plain_alpha = is_plain_alpha(q.alpha);
+  job.scaled_only = q.activation == Activation::kNone && job.plain_alpha && q.k_before == 0;
   job.tiles = static_cast<int>(q.batch * job.a.tiles * job.b.tiles);
   job.whole = job.tiles - plan.left;
   job.parts = plan.parts;
   job.work_tiles = job.whole + plan.left * plan.parts;
-  job.promotion = job.steps > kLongWindow / kStep && int64_t{job.tiles} * job.steps > kManySteps;
+  job.batch_invariant = plan.batch_invariant;
+  const bool many = plan.batch_invariant || int64_t{job.tiles} * job.steps > kManySteps;
+  job.promotion = job.steps > kLongWindow / kStep && many;
   job.marks = reinterpret_cast<uint32_t*>(workspace + at.marks);
   job.masks = reinterpret_cast<uint16_t*>(workspace + at.masks);
   job.words = reinterpret_cast<uint32_t*>(workspace + at.tile_words);
@@ -233,7 +236,8 @@ void pack_b(const ConstMatrix& b, void* planes, const Context& context) {
   p.a = {nullptr, 0, b.rows, b.rows, 1, 0};
   p.b = b;
   p.b_planes = planes;
-  const SplitPlan plan = {0, p.n, 1, at.slice, at.slices, 1, 0, true};
+  SplitPlan plan = {0, p.n, 1, at.slice, at.slices, 1, 0, true};
+  plan.batch_invariant = true;  // for products that are
   const Job job = make_job(SplitProduct<Fp16x3>::shape(0), p, plan, nullptr);
   launch_pass<Fp16x3>(job, false, true, 0, context.device->sms, context.stream);
 }

@@ -72,6 +72,7 @@ std::string describe_table(const Table& cpu, const Table& cuda) {
     row.raw("max_size", k.max_size ? std::to_string(k.max_size) : "null");
     row.text("reads", kReads[static_cast<int>(k.reads)]).raw("bits", std::to_string(k.bits));
     row.raw("in_auto", is_aten(k) || k.in_auto ? "true" : "false");
+    row.raw("batch_invariant", k.batch_invariant ? "true" : "false");
     append(rows, row.str());
   }
   return "[" + rows + "]";
@@ -93,7 +94,9 @@ std::string describe_choice(const Table& table, const Problem& p, const Device& 
     error = e.what();
   }
   for (const Kernel& kernel : table) {
-    const Verdict verdict = &kernel == chosen.kernel ? chosen : judge(kernel, p, device, request);
+    Verdict verdict = &kernel == chosen.kernel ? chosen : judge(kernel, p, device, request);
+    if (request == kBatchInvariant && &kernel != chosen.kernel && !verdict.reason)
+      verdict.reason = "for devices that don't run the chosen row";
     Object row;
     row.text("name", kernel.name).text("family", kernel.family);
     row.raw("tile", kernel.tile_count ? tile(kernel.tiles[verdict.plan.tile]) : "null");

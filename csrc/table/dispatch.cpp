@@ -79,6 +79,7 @@ void visit_plans(const Kernel& kernel, const Problem& p, const Device& model, in
 Plan planned(const Kernel& kernel, const Problem& p, const Device& model, const std::string& request) {
   if (is_aten(kernel)) return Plan(aten_seconds(p, model));
   if (!kernel.plan) return Plan(row_seconds(kernel, p, model), kernel.workspace ? kernel.workspace(p, model) : 0);
+  if (request == kBatchInvariant && kernel.invariant_plan) return kernel.invariant_plan(p, model);
   const int tile = named_tile(kernel, request);
   if (tile < 0) return kernel.plan(p, model);
   return fastest<Plan>([&](const auto& visit) { visit_plans(kernel, p, model, tile, visit); });
@@ -101,7 +102,11 @@ const char* cannot_run(const Kernel& kernel, const Device& device) {
 const char* unusable(const Kernel& kernel, const Problem& p, const Device& device, const std::string& request) {
   const bool cuda = device.type == DeviceType::kCuda;
   const bool in_family = !is_aten(kernel) && request == kernel.family;
-  if (request != kAuto && !in_family && !is_named(kernel, request)) return "not asked for";
+  if (request == kBatchInvariant) {
+    if (!kernel.batch_invariant) return "an element's bits depend on m, the batch or other rows' data";
+  } else if (request != kAuto && !in_family && !is_named(kernel, request)) {
+    return "not asked for";
+  }
   if (is_aten(kernel)) return nullptr;
   if (request == kAuto && !cuda) return "on CPU tensors auto is PyTorch's own kernel";
   // A long k is added up in one go, with errors, and an error bound, larger than "auto" promises.
@@ -151,11 +156,13 @@ std::string limit(const Kernel& kernel) {
   return kernel.max_size ? "; accepted: m, n and k up to " + std::to_string(kernel.max_size) : "";
 }
 
-// Why no row of a family can be taken, each reason once.
-std::string reasons(const Table& table, const Problem& p, const Device& device, const std::string& family) {
+// Why none of the rows that a request is for can be taken, each reason once.
+template <class Asked>
+std::string reasons(const Table& table, const Problem& p, const Device& device, const std::string& request,
+                    const Asked& asked) {
   std::string text;
   for (const Kernel& kernel : table) {
-    const char* reason = family == kernel.family ? unusable(kernel, p, device, family) : nullptr;
+    const char* reason = asked(kernel) ? unusable(kernel, p, device, request) : nullptr;
     if (reason && text.find(reason) == std::string::npos) text += (text.empty() ? "" : "; ") + std::string(reason);
   }
   return text;
@@ -165,11 +172,16 @@ std::string reasons(const Table& table, const Problem& p, const Device& device, 
   for (const Kernel& kernel : table)
     if (const char* reason = is_named(kernel, request) ? unusable(kernel, p, device, request) : nullptr)
       throw std::invalid_argument("kernel \"" + request + "\" can't take this problem: " + reason + limit(kernel));
-  std::vector<std::string> names = {kAuto};
+  if (request == kBatchInvariant)
+    throw std::invalid_argument(
+        "no batch-invariant row can take this problem: " +
+        reasons(table, p, device, request, [](const Kernel& kernel) { return kernel.batch_invariant; }));
+  std::vector<std::string> names = {kAuto, kBatchInvariant};
   for (const Kernel& kernel : table) {
     if (!is_aten(kernel) && request == kernel.family)
-      throw std::invalid_argument("no row of the family \"" + request +
-                                  "\" can take this problem: " + reasons(table, p, device, request));
+      throw std::invalid_argument(
+          "no row of the family \"" + request + "\" can take this problem: " +
+          reasons(table, p, device, request, [&](const Kernel& row) { return request == row.family; }));
     for (const char* name : {kernel.family, kernel.name})
       if (*name && std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
     for (int tile = 0; tile < kernel.tile_count; ++tile) {
@@ -185,9 +197,9 @@ std::string reasons(const Table& table, const Problem& p, const Device& device, 
   };
   std::stable_sort(names.begin(), names.end(),
                    [&](const std::string& x, const std::string& y) { return distance(x) < distance(y); });
-  throw std::invalid_argument("kernel \"" + request + "\" is unknown; the nearest names are \"" + names[0] + "\", \"" +
-                              names[1] + "\", \"" + names[2] +
-                              "\"; accepted: \"auto\", a family, or a name of torch_sgemm.kernels()");
+  throw std::invalid_argument(
+      "kernel \"" + request + "\" is unknown; the nearest names are \"" + names[0] + "\", \"" + names[1] + "\", \"" +
+      names[2] + "\"; accepted: \"auto\", \"batch_invariant\", a family, or a name of torch_sgemm.kernels()");
 }
 
 }  // namespace
@@ -228,7 +240,7 @@ Verdict choose(const Table& table, const Problem& p, const Device& device, const
   for (const Kernel& kernel : table) {
     if (unusable(kernel, p, device, request)) continue;
     const Verdict verdict = judge(kernel, p, device, request);
-    if (!best.kernel || verdict.seconds < best.seconds) best = verdict;
+    if (!best.kernel || request == kBatchInvariant || verdict.seconds < best.seconds) best = verdict;
   }
   if (!best.kernel) fail(table, p, device, request);
   return best;

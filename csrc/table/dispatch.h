@@ -8,6 +8,9 @@
 namespace sgemm {
 
 inline constexpr const char* kAuto = "auto";
+// The row whose results depend on no other row's data and not on m or the batch: the last one of the table that the
+// device runs, whatever the problem.
+inline constexpr const char* kBatchInvariant = "batch_invariant";
 
 // The decision about one row. `reason` says why it can't be taken; null if it can.
 struct Verdict {
@@ -18,12 +21,13 @@ struct Verdict {
   bool measured = false;  // the plan is one of tuned.h
 };
 
-// `request` is "auto", a family, or a row's name, which may name one of its tiles as well: "split_fp16x3_fused:128x64".
+// `request` is "auto", "batch_invariant", a family, or a row's name, which may name one of its tiles as well:
+// "split_fp16x3_fused:128x64".
 Verdict judge(const Kernel& kernel, const Problem& problem, const Device& device, const std::string& request);
 
 // The row that is predicted to be fastest among those that `request` allows, the earlier row on a tie; of "auto" the
-// one that was measured, if the problem was. Throws std::invalid_argument for a name that the table lacks, and for a
-// row or family that can't take the problem.
+// one that was measured, if the problem was; of "batch_invariant" the device's. Throws std::invalid_argument for a name
+// that the table lacks, and for a row or family that can't take the problem.
 Verdict choose(const Table& table, const Problem& problem, const Device& device, const std::string& request);
 
 // All plans of all rows that "auto" may take, row by row.

@@ -85,6 +85,12 @@ constexpr Kernel in_auto(Kernel kernel) {
   return kernel;
 }
 
+constexpr Kernel batch_invariant(Kernel kernel, Plan (*plan)(const Problem&, const Device&) = nullptr) {
+  kernel.batch_invariant = true;
+  kernel.invariant_plan = plan;
+  return kernel;
+}
+
 template <size_t COUNT>
 constexpr Kernel in_tiles(const std::array<TileSize, COUNT>& tiles, Kernel kernel) {
   kernel.tiles = tiles.data();
@@ -181,7 +187,7 @@ const Kernel kTable[] = {
     row<RegisterBuffer<64, 64, 16, 4, 4>>("register_buffer_64x64x16_4x4", "ladder"),
     row<RegisterBuffer<64, 64, 32, 4, 4>>("register_buffer_64x64x32_4x4", "ladder"),
     row<RegisterBuffer<64, 64, 4, 8, 8>>("register_buffer_64x64x4_8x8", "ladder"),
-    row<RegisterBuffer<64, 64, 8, 8, 8>>("register_buffer_64x64x8_8x8", "ladder"),
+    batch_invariant(row<RegisterBuffer<64, 64, 8, 8, 8>>("register_buffer_64x64x8_8x8", "ladder")),
     row<RegisterBuffer<64, 64, 16, 8, 8>>("register_buffer_64x64x16_8x8", "ladder"),
     row<RegisterBuffer<64, 64, 32, 8, 8>>("register_buffer_64x64x32_8x8", "ladder"),
     row<RegisterBuffer<128, 128, 16, 8, 8>>("register_buffer_128x128x16_8x8", "ladder"),
@@ -197,7 +203,9 @@ const Kernel kTable[] = {
     ieee_row<Tall>("ieee_tall"),
     limited_row<Tiny>("ieee_tiny", "ieee"),
     split_row<SplitProduct<Bf16x6>>("split_bf16x6", "three bfloat16 per element, six tensor-core products"),
-    product_row<SplitProduct<Fp16x3>>("split_fp16x3", "two float16 per element, three products, each result certified"),
+    batch_invariant(product_row<SplitProduct<Fp16x3>>("split_fp16x3",
+                                                      "two float16 per element, three products, each result certified"),
+                    SplitProduct<Fp16x3>::invariant_plan),
     product_row<SplitProduct<Fp16x3, true>>("split_fp16x3_fused",
                                             "in one kernel: split on the way to the tensor cores"),
     split_row<TallProduct>("split_fp16x3_tall", "rows streamed past a split B, and split in registers"),

@@ -76,6 +76,25 @@ void check(const Shape& shape, const Problem& p, const Device& device, size_t li
   REQUIRE(plan.seconds == p.batch * split::plan(shape, one, device, limit, packed).seconds);
 }
 
+// Of a batch-invariant plan: what the order of sums depends on is the same for other rows, columns and matrices.
+void check_invariant(const Shape& shape, const Problem& p, const Problem& other, const Device& device, size_t limit,
+                     bool packed) {
+  const SplitPlan plan = split::invariant_plan(shape, p, device, limit, packed);
+  REQUIRE(std::isfinite(plan.seconds) && plan.seconds > 0);
+  REQUIRE(plan.batch_invariant && plan.cluster == 1 && plan.left == 0 && plan.parts == 1);
+  REQUIRE(plan.batch >= 1 && plan.batch <= p.batch && plan.m <= p.m && plan.n <= p.n);
+  REQUIRE(plan.slices == 1 || plan.batch == 1);
+  const SplitPlan least = split::invariant_plan(shape, other, device, 0, packed);
+  REQUIRE(packed || least.k() == kStep);
+  if (plan.k() > kStep && !packed) REQUIRE(split::layout(shape, Pieces(plan.pieces(p)).first(p), plan).total <= limit);
+  for (const Shape& tiles : {SplitProduct<Fp16x3>::shape(0), SplitProduct<Fp16x3>::shape(1)}) {
+    const SplitPlan same = split::invariant_plan(tiles, other, device, limit, packed);
+    REQUIRE(same.slice == plan.slice && same.slices == plan.slices);
+  }
+  const PackedLayout of_b = packed_layout(shape, p.k, p.n);
+  if (packed) REQUIRE(plan.slice == of_b.slice && plan.slices == of_b.slices);
+}
+
 }  // namespace
 
 int main(int, char** argv) {
@@ -99,10 +118,20 @@ int main(int, char** argv) {
     device.sms = kMultiprocessors[up_to(6)];
     const size_t limit = size_t{1} << (12 + up_to(25));
     for (const Shape& shape : shapes) check(shape, p, device, limit, false);
-    p.batch = 1;
-    p.a.batch = p.b.batch = 0;
+    Problem other = p;
+    other.m = size(20);
+    other.n = size(20);
+    other.batch = 1 + size(10);
+    const auto check_both = [&](bool packed) {
+      for (const Shape& shape : shapes)
+        if (!shape.fused && shape.pairs == 1) check_invariant(shape, p, other, device, limit, packed);
+    };
+    check_both(false);
+    p.batch = other.batch = 1;
+    p.a.batch = p.b.batch = other.a.batch = other.b.batch = 0;
     for (const Shape& shape : shapes)
       if (p.k && !shape.fused && shape.pairs == 1) check(shape, p, device, limit, true);
+    if (p.k) check_both(true);
   }
   std::puts("all plans hold");
 }
