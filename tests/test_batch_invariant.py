@@ -183,8 +183,10 @@ needs_split = pytest.mark.skipif(
 def test_these_data_are_redone(kind: str, tiles: bool) -> None:
     """Else the tests above would show nothing: element by element, and in whole tiles."""
     a, b = operands(kind, 512, 512, 512, "cuda")
+    torch.cuda.synchronize()
     before = torch_sgemm.redone()
     product = torch.ops.sgemm.mm(a, b, kernel=KERNEL)
+    torch.cuda.synchronize()
     after = torch_sgemm.redone()
     assert after.elements > before.elements
     assert (after.tiles > before.tiles) == tiles

@@ -1,5 +1,6 @@
 """Which row of the table is chosen for a product, and why not each other one: ``explain``."""
 
+import itertools
 import json
 from dataclasses import dataclass
 from typing import NoReturn
@@ -114,16 +115,22 @@ class Explanation:
         return "\n".join(lines)
 
 
-def _layout(x: Tensor) -> list[int]:
-    """Row, column and batch stride, and the alignment of the address in bytes."""
+def _layout(x: Tensor, place: int) -> list[int]:
+    """Row, column and batch stride, and an address that is aligned as the tensor's is."""
     address = x.storage_offset() * 4 if x.device.type == "meta" else x.data_ptr()
-    return [x.stride(-2), x.stride(-1), x.stride(0) if x.dim() == 3 else 0, address % 16]
+    return [x.stride(-2), x.stride(-1), x.stride(0) if x.dim() == 3 else 0, place + address % 16]
 
 
 def _problem(a: Tensor, b: Tensor) -> list[int]:
-    """The product as the library's private operators take it."""
+    """The product as the library's private operators take it.
+
+    All that counts of an address is its alignment, and whether both operands have the same one.
+    """
     batch = a.shape[0] if a.dim() == 3 else 1
-    return [a.shape[-2], b.shape[-1], a.shape[-1], batch, *_layout(a), *_layout(b)]
+    is_one = a.device.type != "meta" and a.data_ptr() == b.data_ptr()
+    places = (256, 256 if is_one else 512)
+    layouts = (_layout(x, place) for x, place in zip((a, b), places, strict=True))
+    return [a.shape[-2], b.shape[-1], a.shape[-1], batch, *itertools.chain(*layouts)]
 
 
 def _check_operands(a: Tensor, b: Tensor, c: Tensor | None) -> None:

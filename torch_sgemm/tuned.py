@@ -27,6 +27,7 @@ FLAGS = {
     "C has rows": 4,
     "D may add up pieces": 8,
     "B is packed": 16,
+    "B is A transposed": 32,
 }
 
 

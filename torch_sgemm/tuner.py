@@ -319,7 +319,8 @@ def _set(problem: Problem, device: torch.device) -> _Operands:
 
     at_a, at_b, at_d = problem.alignment
     a = tensor(problem.m, problem.k, problem.a, at_a)
-    b = tensor(problem.k, problem.n, problem.b, at_b)
+    is_gram = "B is A transposed" in flags
+    b = a.mT if is_gram else tensor(problem.k, problem.n, problem.b, at_b)
     d = tensor(problem.m, problem.n, problem.d, at_d)
     c = None
     if "adds C" in flags:

@@ -1,41 +1,50 @@
 // D's lower triangle from its upper one, behind a product of a matrix with its transpose.
 //
-// Idea:   a block copies a tile above the diagonal to below it, through shared memory, so that both sides are read and
-//         written along D's rows.
-// Bound:  memory: 4 bytes per element of D.
+// Idea:   a block copies a tile on or above the diagonal to below it, through shared memory, so that both are read and
+//         written along D's rows. All of a thread's reads are under way at once.
+// Bound:  memory: 4 bytes per element of D; latency for small ones.
 #pragma once
 #include "../gpu/dependent_launch.cuh"
 #include "../gpu/launch_cluster.cuh"
+#include "../gpu/rasterization.cuh"
 
 namespace sgemm {
 
-constexpr int kMirrorTile = 64, kMirrorRows = 4;
+constexpr int kMirrorTile = 32, kMirrorRows = 8;
 
 static __global__ void __launch_bounds__(kMirrorTile* kMirrorRows) mirror_upper(const __grid_constant__ Problem p) {
-  __shared__ float tile[kMirrorTile][kMirrorTile + 1];
-  const uint32_t tiles = static_cast<uint32_t>(ceil_div(p.n, kMirrorTile)), of_matrix = blockIdx.x % (tiles * tiles);
-  const int64_t i0 = of_matrix / tiles * kMirrorTile, j0 = of_matrix % tiles * kMirrorTile;
-  if (j0 < i0) return;
-  const Matrix d = p.d.matrix(blockIdx.x / (tiles * tiles));
+  __shared__ float shared[kMirrorTile][kMirrorTile + 1];
+  const int tiles = static_cast<int>(ceil_div(p.n, kMirrorTile));
+  const TileIndex tile = upper_tile_at(static_cast<int>(blockIdx.x), tiles, kTilesTogether);
+  const Matrix d = p.d.matrix(tile.batch);
+  const int64_t row0 = int64_t{tile.row} * kMirrorTile, col0 = int64_t{tile.col} * kMirrorTile;
   const bool down = d.row == 1;  // neighbours of a column lie side by side
-  const int t = threadIdx.x % kMirrorTile;
+  const int along = threadIdx.x % kMirrorTile, across = threadIdx.x / kMirrorTile;
   wait_for_predecessor();
-#pragma unroll 4
-  for (int s = threadIdx.x / kMirrorTile; s < kMirrorTile; s += kMirrorRows) {
-    const int i = down ? t : s, j = down ? s : t;
-    if (d.contains(i0 + i, j0 + j)) tile[i][j] = *d.at(i0 + i, j0 + j);
+  float x[kMirrorTile / kMirrorRows];
+#pragma unroll
+  for (int s = 0; s < kMirrorTile / kMirrorRows; ++s) {
+    const int other = across + s * kMirrorRows, i = down ? along : other, j = down ? other : along;
+    x[s] = d.load(row0 + i, col0 + j);
+  }
+#pragma unroll
+  for (int s = 0; s < kMirrorTile / kMirrorRows; ++s) {
+    const int other = across + s * kMirrorRows;
+    shared[other][along] = x[s];
   }
   __syncthreads();
-#pragma unroll 4
-  for (int s = threadIdx.x / kMirrorTile; s < kMirrorTile; s += kMirrorRows) {
-    const int i = down ? s : t, j = down ? t : s;
-    if (i0 + i < j0 + j && d.contains(i0 + i, j0 + j)) *d.at(j0 + j, i0 + i) = tile[i][j];
+#pragma unroll
+  for (int s = 0; s < kMirrorTile / kMirrorRows; ++s) {
+    // Read across the way it was written: of (i, j), i and not j now follows the threads, or the other way round.
+    const int other = across + s * kMirrorRows, i = down ? other : along, j = down ? along : other;
+    const int64_t row = row0 + i, col = col0 + j;
+    if (row < col && d.contains(row, col)) *d.at(col, row) = shared[along][other];
   }
 }
 
 inline void launch_mirror(const Problem& p, const Context& context) {
   const int64_t tiles = ceil_div(p.n, kMirrorTile);
-  launch(mirror_upper, tiles * tiles * p.batch, kMirrorTile * kMirrorRows, 0, 0, true, context.stream, p);
+  launch(mirror_upper, tiles * (tiles + 1) / 2 * p.batch, kMirrorTile * kMirrorRows, 0, 0, true, context.stream, p);
 }
 
 }  // namespace sgemm

@@ -20,4 +20,14 @@ __device__ __forceinline__ TileIndex tile_at(int t, int tiles_m, int tiles_n, in
   return {t / of_matrix, first + in_group % height, in_group / height};
 }
 
+// The same for the tiles on and above the diagonal of a square of `tiles`: the last rows fill up the first, to a
+// rectangle.
+__device__ __forceinline__ TileIndex upper_tile_at(int t, int tiles, int group) {
+  const int even = tiles % 2 == 0;
+  const TileIndex at = tile_at(t, (tiles + 1) / 2, tiles + even, group);
+  const int col = at.col - even;
+  if (col >= at.row) return {at.batch, at.row, col};
+  return {at.batch, tiles - even - at.row, tiles - 1 - at.col};
+}
+
 }  // namespace sgemm

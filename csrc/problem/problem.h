@@ -30,6 +30,9 @@ struct BatchStride {
       : stride(stride), group(static_cast<uint32_t>(group)), group_stride(group_stride) {}
 
   constexpr bool none() const { return stride == 0 && group == 0; }  // all share one matrix
+  constexpr bool operator==(const BatchStride& x) const {
+    return stride == x.stride && group == x.group && group_stride == x.group_stride;
+  }
   SGEMM_HOST_DEVICE int64_t offset(int64_t b) const {
     if (group == 0) return b * stride;
     const uint32_t index = static_cast<uint32_t>(b);

@@ -27,6 +27,12 @@ inline Problem transposed(const Problem& p) {
           p.k_before};
 }
 
+// Whether D = f(alpha A A^T): B is A in memory, transposed, and D is symmetric.
+inline bool is_gram(const Problem& p) {
+  return p.a.data && p.a.data == p.b.data && p.m == p.n && p.a.row == p.b.col && p.a.col == p.b.row &&
+         p.a.batch == p.b.batch && p.beta == 0 && p.k_before == 0 && !p.b_planes;
+}
+
 // Whether matrices are whole groups of COUNT elements apart.
 template <int COUNT>
 bool has_groups(const BatchStride& batch) {

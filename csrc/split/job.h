@@ -38,6 +38,7 @@ struct Job {
   int steps;        // of k per tile
   int group;        // rows of tiles that are walked together, so that their panels stay in the L2 cache
   int tiles;
+  bool triangle;  // SplitPlan::triangle
   // Blocks take work tiles in turn: tiles, and of those from `whole` on, which are left over, one of `parts` parts.
   int work_tiles, whole, parts;
   bool quads, pairs;     // four, or two, neighbours of d, and of c if it is read, can be read and written at once

@@ -22,7 +22,9 @@ int64_t steps(int64_t k) { return std::max<int64_t>(1, ceil_div(k, kStep)); }
 // Whether neighbours can be read four at a time.
 bool quads(const ConstMatrix& x) { return has_quads(x.col == 1 ? x : transposed(x)); }
 
-int64_t tiles_of(const Shape& shape, const Problem& p) {
+// `triangle`: those below the diagonal are left out.
+int64_t tiles_of(const Shape& shape, const Problem& p, bool triangle) {
+  if (triangle) return ceil_div(p.m, kTile) * (ceil_div(p.m, kTile) + 1) / 2 * p.batch;
   return ceil_div(p.m, shape.tile_m) * ceil_div(p.n, shape.tile_n) * p.batch;
 }
 
@@ -62,7 +64,7 @@ double pass_seconds(const Shape& shape, const Problem& p, const SplitPlan& plan,
     return bytes / (model.pass * bandwidth) * (along_k ? 1 : model.pass_across) * (quads(x) ? 1 : model.pass_unaligned);
   };
   return split(p.a, p.m, runs_along_k(p.a.col, p.a.row)) +
-         (plan.packed_b ? 0 : split(p.b, p.n, runs_along_k(p.b.row, p.b.col)));
+         (plan.packed_b || plan.triangle ? 0 : split(p.b, p.n, runs_along_k(p.b.row, p.b.col)));
 }
 
 // Seconds of waves of tiles, of D's or its slices' way to memory, of the last part of that, which no product hides, and
@@ -75,7 +77,7 @@ struct Product {
 template <class Model>
 Product product(const Model& model, const Shape& shape, const Problem& p, const Device& device, const SplitPlan& plan,
                 double tile, double adding) {
-  const int64_t tiles = tiles_of(shape, p) * plan.slices;
+  const int64_t tiles = tiles_of(shape, p, plan.triangle) * plan.slices;
   const double step = step_seconds(shape, p);
   // The time of a wave of tiles, each shared by `blocks`.
   const auto wave = [&](int64_t blocks) { return ceil_div(steps(plan.slice), blocks) * step + tile; };
@@ -89,6 +91,7 @@ Product product(const Model& model, const Shape& shape, const Problem& p, const 
   all.stores = result * (plan.slices > 1 ? plan.slices : cut);  // sums of slices lie without gaps
   all.last = std::min(all.stores, 4.0 * shape.tile_m * shape.tile_n * device.sms / bandwidth * cut);
   if (plan.slices > 1) all.sum = model.sum + model.sum_moves * all.stores;
+  if (is_gram(p) && !plan.batch_invariant) all.sum += models().split.sum + result;  // the mirror
   return all;
 }
 
@@ -126,7 +129,7 @@ size_t piece_bytes(const Shape& shape, const Problem& p, const SplitPlan& plan) 
 // Calls `visit` with every plan, in one piece. Of a batch whose slices take its place, those of one matrix.
 template <class Visit>
 void visit_plans(const Shape& shape, const Problem& p, const Device& device, bool packed_b, const Visit& visit) {
-  const int64_t tiles = tiles_of(shape, p);
+  const bool gram = is_gram(p) && !shape.fused && !shape.half() && !packed_b;
   const int64_t fewest = std::max<int64_t>(1, ceil_div(p.k, kMaxSlice));
   const auto predicted = [&](SplitPlan plan) {
     plan.seconds = (shape.fused ? fused_seconds : seconds)(shape, p, device, plan);
@@ -134,10 +137,13 @@ void visit_plans(const Shape& shape, const Problem& p, const Device& device, boo
   };
   const auto consider = [&](int64_t wanted) {
     const int64_t slice = even_piece(p.k, wanted, kStep), slices = std::max<int64_t>(1, ceil_div(p.k, slice));
+    const bool triangle = gram && slices == 1;
+    const int64_t tiles = tiles_of(shape, p, triangle);
     for (int cluster = 1; cluster <= 4; cluster *= 2) {
       const bool fits = std::max<int64_t>(1, tiles * slices) <= clusters_at_once(device.sms, cluster);
       if (cluster > 1 && (!fits || steps(slice) < 2 * cluster)) continue;
       SplitPlan plan = {p.m, p.n, p.batch, slice, slices, cluster, 0, packed_b};
+      plan.triangle = triangle;
       predicted(plan);
       if (cluster > 1 || shape.fused) continue;
       plan.left = static_cast<int>(tiles * slices % device.sms);
@@ -145,6 +151,7 @@ void visit_plans(const Shape& shape, const Problem& p, const Device& device, boo
       if (plan.parts > 1) predicted(plan);
     }
   };
+  const int64_t tiles = tiles_of(shape, p, false);
   // A few more slices than needed may fill the last wave; many, a device that has few tiles.
   const int64_t most = p.batch > 1 || packed_b ? fewest : std::max(fewest, p.k / kShortestSlice);
   for (int64_t slices = fewest; slices <= std::min(most, fewest + kMoreSlices); ++slices) consider(slices);
@@ -178,9 +185,10 @@ SplitPlan in_pieces(SplitPlan plan, const Shape& shape, const Problem& p, size_t
     if (plan.packed_b && plan.m <= kTile) return plan;
     if (plan.batch > 1)
       plan.batch = half(plan.batch, std::max(p.a.batch.group, p.b.batch.group));
-    else if (*widest > kTile)
+    else if (*widest > kTile) {
       *widest = ceil_div(*widest, 2 * kTile) * kTile;
-    else if (!halve_k(plan))
+      plan.triangle = false;
+    } else if (!halve_k(plan))
       return plan;  // the least that works
   }
 }
@@ -239,13 +247,14 @@ PackedLayout packed_layout(const Shape& shape, int64_t k, int64_t n) {
 }
 
 Layout layout(const Shape& shape, const Problem& piece, const SplitPlan& plan) {
-  const int64_t batch = piece.batch * plan.slices, tiles = tiles_of(shape, piece) * plan.slices;
+  const int64_t batch = piece.batch * plan.slices, tiles = tiles_of(shape, piece, plan.triangle) * plan.slices;
   const int64_t panel = steps(plan.slice) * shape.pairs * kPanelBytes;
   const auto count = [&](const ConstMatrix& x) { return split_matrices(x, batch, plan); };
   Layout l = {};
   Buffers buffers;
   const int64_t panels_a = shape.fused ? 0 : count(piece.a) * ceil_div(piece.m, kTile);
-  const int64_t panels_b = shape.fused || plan.packed_b ? 0 : count(piece.b) * ceil_div(piece.n, kTile);
+  const int64_t panels_b =
+      shape.fused || plan.packed_b || plan.triangle ? 0 : count(piece.b) * ceil_div(piece.n, kTile);
   l.planes_a = buffers.take(panels_a * panel);
   l.planes_b = buffers.take(panels_b * panel);
   l.words_a = buffers.take(panels_a * kTile * 4);

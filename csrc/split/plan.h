@@ -47,6 +47,7 @@ struct SplitPlan {
   // none is shared.
   int left = 0, parts = 1;
 
+  bool triangle = false;         // of A A^T: A alone is split, and D's tiles below the diagonal are copies
   bool batch_invariant = false;  // nothing that decides an element's bits depends on m, the batch or other rows' data
 
   int64_t k() const { return slice * slices; }  // of a piece

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "../gpu/launch_cluster.cuh"
+#include "../epilogue/mirror.cuh"
 #include "../epilogue/split_k_reduction.cuh"
 #include "fused.cuh"
 #include "pass.cuh"
@@ -163,7 +164,9 @@ Job make_job(const Shape& shape, const Problem& p, const SplitPlan& plan, char* 
   };
   if (!shape.fused) {
     place(job.a, workspace, at.planes_a, at.words_a, at.guards_a, at.lower_a);
-    place(job.b, workspace, at.planes_b, at.words_b, at.guards_b, at.lower_b);
+    const bool shared = plan.triangle;  // A's
+    place(job.b, workspace, shared ? at.planes_a : at.planes_b, shared ? at.words_a : at.words_b,
+          shared ? at.guards_a : at.guards_b, shared ? at.lower_a : at.lower_b);
   }
   if (plan.packed_b) {
     const PackedLayout of_b = packed_layout(shape, p.k, p.n);
@@ -175,7 +178,10 @@ Job make_job(const Shape& shape, const Problem& p, const SplitPlan& plan, char* 
   job.pairs = ends_in_groups<2>(q);
   job.plain_alpha = is_plain_alpha(q.alpha);
   job.scaled_only = q.activation == Activation::kNone && job.plain_alpha && q.k_before == 0;
-  job.tiles = static_cast<int>(q.batch * job.a.tiles * job.b.tiles);
+  job.triangle = plan.triangle;
+  const int64_t of_matrix =
+      plan.triangle ? int64_t{job.a.tiles} * (job.a.tiles + 1) / 2 : int64_t{job.a.tiles} * job.b.tiles;
+  job.tiles = static_cast<int>(q.batch * of_matrix);
   job.whole = job.tiles - plan.left;
   job.parts = plan.parts;
   job.work_tiles = job.whole + plan.left * plan.parts;
@@ -200,7 +206,7 @@ void launch_piece(const Problem& p, const SplitPlan& plan, const Context& contex
   int cluster = plan.cluster;
   while (cluster > job.steps) cluster /= 2;  // the last piece of k may be short
   if constexpr (!Row::kFused)
-    launch_pass<F>(job, true, !plan.packed_b, int64_t{job.work_tiles} * cluster, sms, context.stream);
+    launch_pass<F>(job, true, !plan.packed_b && !plan.triangle, int64_t{job.work_tiles} * cluster, sms, context.stream);
   with_constant(!job.a.along_k, [&](auto a_along_m) {
     with_constant(!job.b.along_k, [&](auto b_along_n) {
       if constexpr (Row::kFused)
@@ -223,6 +229,7 @@ void SplitProduct<F, FUSED>::launch(const Problem& p, const Plan& planned, const
     for_each_piece(p, cut, true, sums, context,
                    [&](const Problem& piece) { launch_piece<SplitProduct, tile>(piece, plan, context); });
   });
+  if (is_gram(p) && !plan.batch_invariant) launch_mirror(p, context);
 }
 template void SplitProduct<Bf16x6>::launch(const Problem&, const Plan&, const Context&);
 template void SplitProduct<Fp16x3>::launch(const Problem&, const Plan&, const Context&);

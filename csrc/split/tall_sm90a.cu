@@ -1,5 +1,6 @@
 // The launch of a split product with many rows, of few columns and a short k.
 #include "../gpu/launch_cluster.cuh"
+#include "../epilogue/mirror.cuh"
 #include "../epilogue/split_k_reduction.cuh"
 #include "tall.cuh"
 
@@ -39,6 +40,7 @@ void TallProduct::launch(const Problem& p, const Plan& planned, const Context& c
     const Problem q = way.swapped ? transposed(piece) : piece;
     with_constant<kTallCount>(way.tile, [&](auto tile) { launch_tile<tile>(q, way, context); });
   });
+  if (is_gram(p)) launch_mirror(p, context);
 }
 
 Redone redone_in_rows() { return redone_here(); }

@@ -15,6 +15,7 @@ __device__ __forceinline__ void sync_consumers() {
 }
 
 __device__ __forceinline__ TileIndex tile_at(const Job& job, int t) {
+  if (job.triangle) return upper_tile_at(t, job.a.tiles, job.group);
   return sgemm::tile_at(t, job.a.tiles, job.b.tiles, job.group);
 }
 

@@ -11,15 +11,16 @@ namespace sgemm {
 // Sizes, strides, alignment, the workspace that may be used, and the Flags. torch_sgemm/tuned.py has their names.
 using ChoiceKey = std::array<int64_t, 22>;
 
-// How C is read, whether f is computed, whether D may add up pieces of k, and whether B's planes are there.
-enum Flags : int64_t { kReadsC = 1, kComputesF = 2, kReadsRowsOfC = 4, kAddsUpInD = 8, kHasPlanes = 16 };
+// How C is read, whether f is computed, whether D may add up pieces of k, whether B's planes are there, and whether B
+// is A transposed.
+enum Flags : int64_t { kReadsC = 1, kComputesF = 2, kReadsRowsOfC = 4, kAddsUpInD = 8, kHasPlanes = 16, kIsGram = 32 };
 
 inline ChoiceKey choice_key(const Problem& p) {
   const auto offset = [](const float* data) { return static_cast<int64_t>(reinterpret_cast<uintptr_t>(data) % 16); };
   const int64_t alignment = offset(p.a.data) * 256 + offset(p.b.data) * 16 + offset(p.d.data);
   const int64_t flags = kReadsC * (p.beta != 0) + kComputesF * (p.activation != Activation::kNone) +
                         kReadsRowsOfC * (p.beta != 0 && p.c.row != 0) + kAddsUpInD * adds_up_in_d(p) +
-                        kHasPlanes * (p.b_planes != nullptr);
+                        kHasPlanes * (p.b_planes != nullptr) + kIsGram * is_gram(p);
   return {p.m,
           p.n,
           p.k,
@@ -47,16 +48,17 @@ inline ChoiceKey choice_key(const Problem& p) {
 // A problem with that key, at addresses that are aligned like its own and that nobody may read.
 inline Problem problem_like(const ChoiceKey& key) {
   const auto batch = [&key](int at) { return BatchStride(key[at + 2], key[at + 1], key[at]); };
-  const auto at = [&key](int shift) { return reinterpret_cast<float*>(key[19] >> shift & 15); };
   const int64_t flags = key[21];
+  const auto at = [&key](int shift, int64_t from) { return reinterpret_cast<float*>(from + (key[19] >> shift & 15)); };
+  constexpr int64_t kA = 256, kB = 512;  // apart, unless both are one matrix
   Problem p;
   p.m = key[0];
   p.n = key[1];
   p.k = key[2];
   p.batch = key[3];
-  p.a = {at(8), p.m, p.k, key[4], key[5], batch(6)};
-  p.b = {at(4), p.k, p.n, key[9], key[10], batch(11)};
-  p.d = {at(0), p.m, p.n, key[14], key[15], batch(16)};
+  p.a = {at(8, kA), p.m, p.k, key[4], key[5], batch(6)};
+  p.b = {at(4, flags & kIsGram ? kA : kB), p.k, p.n, key[9], key[10], batch(11)};
+  p.d = {at(0, 0), p.m, p.n, key[14], key[15], batch(16)};
   p.c = {nullptr, p.m, p.n, flags & kReadsRowsOfC ? p.n : 0, 1};
   p.beta = flags & kReadsC ? 1.0f : 0.0f;
   p.alpha = flags & (kReadsC | kAddsUpInD) ? 1.0f : 0.5f;

@@ -1,0 +1,154 @@
+"""A times its own transpose: symmetric results, of whose tiles only half are computed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+import torch
+from support.bounds import Reference
+from support.data import integers, operands
+from support.table import DEVICES, TILED, Kernel, runnable
+from torch import Tensor
+
+import torch_sgemm
+from torch_sgemm import Device, error_bound
+
+SGEMM = torch.ops.sgemm
+SPLIT = [row for row in TILED if row.family == "split"]
+TILE = 128
+ROW = "split_fp16x3"
+# Less than a tile, an odd and an even number of them, tiles that the last row and column cut.
+SIZES = (1, 5, TILE, TILE + 1, 2 * TILE + 3, 3 * TILE, 5 * TILE - 1, 8 * TILE + 60, 2200)
+DEPTHS = (1, 33, 500, 1000, 9000)
+on_both = pytest.mark.parametrize("device", DEVICES)
+
+
+def layouts(a: Tensor) -> tuple[Tensor, Tensor]:
+    """As in G G^T and in X^T X."""
+    return a, a.mT.contiguous().mT
+
+
+def check(d: Tensor, x: Tensor, row: str, alpha: float = 1.0) -> None:
+    """Symmetric, and within the row's bound."""
+    assert torch.equal(d, d.mT)
+    assert Reference.of(x, x.mT, alpha=alpha).units(d) <= error_bound(x.shape[-1], row) + 2
+
+
+# --- on a GPU ---------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("m", SIZES)
+@pytest.mark.parametrize("row", SPLIT, ids=lambda row: row.name)
+def test_symmetric_and_within_the_bound(row: Kernel, m: int) -> None:
+    if row not in runnable("cuda"):
+        pytest.skip(f"needs sm_{row.min_arch}")
+    for k in DEPTHS:
+        a, _ = operands("normal", m, 1, k, seed=m + k)
+        for x in layouts(a.cuda()):
+            check(torch_sgemm.matmul(x, x.mT, kernel=row.name), x, row.name)
+            batch = torch.stack([x, -2 * x, x.flip(0)])
+            check(torch_sgemm.matmul(batch, batch.mT, kernel=row.name), batch, row.name)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("m", SIZES)
+def test_every_plan(m: int) -> None:
+    """Those with all tiles, with those of a triangle, and with tiles that blocks share."""
+    a = integers((m, 700), m, "cuda")
+    expected = a @ a.mT
+    for row in (row.name for row in SPLIT if row in runnable("cuda")):
+        d = torch.empty(m, m, device="cuda")
+        for plan in range(len(SGEMM._plans(d, a, a.mT, row))):
+            d.fill_(torch.nan)
+            SGEMM._run_plan(d, a, a.mT, row, plan)
+            assert torch.equal(d, expected), (row, plan)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["inner_scaled_20", "wide_phi_4", "softmax_rows"])
+def test_redone_elements_are_mirrored(name: str) -> None:
+    a, _ = operands(name, 700, 1, 512, seed=1)
+    for x in layouts(a.cuda()):
+        check(torch_sgemm.matmul(x, x.mT, kernel=ROW), x, ROW)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_inf_and_nan(bad: float) -> None:
+    a = integers((400, 300), 1, "cuda")
+    a[7, 11] = a[311, 2] = bad
+    d = torch_sgemm.matmul(a, a.mT, kernel=ROW)
+    torch.testing.assert_close(d, a @ a.mT, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("out_layout", ["N", "T", "strided"])
+def test_result_of_any_strides(out_layout: str) -> None:
+    a = integers((900, 200), 1, "cuda")
+    whole = torch.full((900, 2000), torch.nan, device="cuda")
+    out = {"N": whole[:, :900], "T": whole[:, :900].mT, "strided": whole[:, 1:1801:2]}[out_layout]
+    if out_layout == "T":
+        out = torch.full((900, 1000), torch.nan, device="cuda")[:, :900].mT
+    SGEMM.mm_out(a, a.mT, out=out, kernel=ROW)
+    assert torch.equal(out, a @ a.mT)
+    assert bool(whole[:, 1900:].isnan().all())
+
+
+@pytest.mark.gpu
+def test_activation_alpha_and_a_matrix_beside() -> None:
+    a = integers((600, 300), 1, "cuda")
+    expected = a @ a.mT
+    c = integers((600, 600), 2, "cuda")
+    assert torch.equal(torch_sgemm.linear(a, a, activation="relu", kernel="split"), expected.relu())
+    assert torch.equal(SGEMM.addmm(c, a, a.mT, kernel="split"), c + expected)
+    assert torch.equal(SGEMM.addmm(c, a, a.mT, beta=0, alpha=2, kernel="split"), 2 * expected)
+    copy = a.clone()
+    assert torch.equal(torch_sgemm.matmul(a, copy.mT, kernel="split"), expected)
+
+
+# --- anywhere ---------------------------------------------------------------------------------
+
+
+def noted_flags(run: Callable[[], object]) -> list[int]:
+    SGEMM._note_problems(True)
+    try:
+        run()
+        return [x["problem"][21] for x in json.loads(SGEMM._noted_problems())]
+    finally:
+        SGEMM._note_problems(False)
+
+
+@on_both
+def test_recognized_by_memory(device: str) -> None:
+    """By the same elements in transposed strides, and by nothing else."""
+    gram = 32
+    a = torch.randn(24, 24, device=device)
+    grams = (
+        lambda: SGEMM.mm(a, a.mT),
+        lambda: SGEMM.mm(a.mT, a),
+        lambda: SGEMM.bmm(a[None], a.mT[None]),
+    )
+    others = (
+        lambda: SGEMM.mm(a, a),
+        lambda: SGEMM.mm(a, a.clone().mT),
+        lambda: SGEMM.mm(a[:12], a[12:].mT),
+        lambda: SGEMM.mm(a[:20], a.mT),
+        lambda: SGEMM.addmm(a, a, a.mT),
+        lambda: SGEMM.bmm(a.view(2, 12, 24), a.view(2, 12, 24).flip(0).mT),
+    )
+    assert all(flags & gram for run in grams for flags in noted_flags(run))
+    assert not any(flags & gram for run in others for flags in noted_flags(run))
+
+
+def test_predicted_to_take_little_more_than_half() -> None:
+    a = torch.empty(4096, 4096)
+    gram, plain = (
+        next(
+            v.seconds for v in torch_sgemm.explain(a, b, device=Device()).verdicts if v.name == ROW
+        )
+        for b in (a.mT, torch.empty(4096, 4096).mT)
+    )
+    assert 0.5 < gram / plain < 0.7
