@@ -57,12 +57,12 @@ struct StageProducts {
     }
   }
 
-  // Where the other operand has nothing below hi.
-  __device__ __forceinline__ void corrections_of(bool lower_a, Sums& d, bool add) const {
+  // Added to `d`, where one operand has lower planes: A, or B.
+  __device__ __forceinline__ void corrections_of(bool lower_a, Sums& d) const {
 #pragma unroll
     for (int plane = 1; plane < QuadPlanes<F>::kPlanes; ++plane) {
       const int i = lower_a ? plane : 0, j = lower_a ? 0 : plane;
-      product(d, i, j, 0, add || plane > 1);
+      product(d, i, j, 0, true);
       product(d, i, j, 1, true);
     }
   }
@@ -75,7 +75,8 @@ struct TileSteps {
 };
 
 // hi * hi is added to the sum while the tensor cores work on the corrections, which stay there for all of k. The result
-// takes the place of the corrections: the accumulators' registers are used for nothing else.
+// takes the place of the corrections: the accumulators' registers are used for nothing else. There are three loops over
+// stages: with the lower planes of both operands, of one, and of none.
 template <class F, class R>
 struct KeepCorrections {
   template <class ViewA, class ViewB, int N, class OnFull>
@@ -99,14 +100,14 @@ struct KeepCorrections {
     };
     int step = 0, end = steps.ahead, previous = -1;
     uint32_t lower = kLowerBoth;
-    const auto ask = [&] {
-      hopper::wait(&shared.full[at.stage], at.parity);
-      lower = __reduce_or_sync(~0u, shared.lower[steps.parity]);  // the same for all
+    const auto learn_lower = [&] {
+      hopper::wait(&shared.full[at.stage], at.parity);            // the producer knows by then
+      lower = __reduce_or_sync(~0u, shared.lower[steps.parity]);  // one value, in the compiler's eyes as well
       end = steps.count;
     };
     const auto multiply = [&](const auto& corrections) {
       for (; step < end; ++step) {
-        const auto stage = stage_products();  // before the wait
+        const auto stage = stage_products();
         hopper::wait(&shared.full[at.stage], at.parity);
         on_full();
         hopper::fence_products();
@@ -128,23 +129,23 @@ struct KeepCorrections {
       release(previous);
       previous = -1;
     };
-    if (end == 0) ask();
+    if (end == 0) learn_lower();
     if (lower == kLowerBoth) {
       for (;;) {
         multiply([&](const auto& stage) { stage.corrections(correction, true); });
         if (end == steps.count) break;
-        ask();
+        learn_lower();
         if (lower != kLowerBoth) break;
       }
       drain();
     }
     if (__builtin_expect(step < steps.count, false)) {
       if (lower != 0) {
-        multiply([&](const auto& stage) { stage.corrections_of(lower == kLowerA, correction, true); });
+        multiply([&](const auto& stage) { stage.corrections_of(lower == kLowerA, correction); });
         drain();
       }
-      // hi alone: there were no corrections before. The other warpgroup's products fill the time of this one's
-      // additions.
+      // hi alone, in windows of two stages and of one. What corrections there were before are zeros. The tensor cores
+      // work for the other warpgroup while this one adds.
       if (job.promotion)
 #pragma unroll 1
         for (; step + 1 < steps.count; step += 2) {

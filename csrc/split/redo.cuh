@@ -4,8 +4,7 @@
 //         elements is computed as a whole: by bfloat16 on the tensor cores (redo_products.cuh), and what has too wide
 //         a range for these as well, in float32. A few elements are dot products, each of a warp.
 // Order:  where neighbours may decide nothing (Job::batch_invariant), an element alone and a whole tile are both
-// computed
-//         in float32, and added up in the same order.
+//         computed in float32, and added up in the same order.
 // Inf:    a row that holds Inf has no scale; its elements come from its products with Inf (redo_inf.cuh). A dot product
 //         that overflows is added up in the order of k, for another order may overflow where that one doesn't.
 #pragma once
