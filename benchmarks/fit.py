@@ -11,6 +11,7 @@ Source: scipy.optimize.least_squares, a trust region with a soft L1 loss.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import re
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ SOFT = 0.1  # a residual beyond it counts by its size, no longer by its square
 PRIOR = 0.1  # residual of a quantity that is e times its order of magnitude
 AT_MOST = 100.0  # times its order of magnitude, and as small a fraction
 STEP = 1e-4  # of a quantity's logarithm, for derivatives
+CAUTIONS = (0.75, 0.82, 0.88, 0.95, 1.0)
+SLOW = 0.98  # of torch's speed: no choice shall be slower
 
 
 @dataclass(frozen=True)
@@ -88,11 +91,6 @@ class Library:
     def where(self, models: list[str]) -> list[int]:
         """The places of the models' quantities among all."""
         return [i for i, q in enumerate(self.quantities) if q.model in models]
-
-    def value(self, model: str, name: str) -> float:
-        """The value of one quantity."""
-        names = [(q.model, q.name) for q in self.quantities]
-        return float(self.values[names.index((model, name))])
 
     def use(self) -> None:
         """Predictions are made of these values from now on."""
@@ -177,18 +175,49 @@ def spread(found: list[Case]) -> float:
     return float(numpy.sqrt(numpy.mean(logs**2)))
 
 
-def chosen_speed(found: list[Case], caution: float) -> float:
-    """The geometric mean of PyTorch's time by that of the measured plan predicted the fastest."""
+def counted(case: Case) -> float:
+    """What PyTorch's kernel counts in a choice: its predicted time by a caution, in seconds."""
+    device = torch_sgemm.Device()
+    about = device._numbers(), device.name, "auto"
+    answer = json.loads(torch.ops.sgemm._explain(case.numbers, 1.0, 0.0, *about))
+    return next(row["seconds"] for row in answer["verdicts"] if row["name"] == ATEN)
+
+
+def chosen_speeds(found: list[Case]) -> list[float]:
+    """Of each problem, PyTorch's time by that of the measured plan that is chosen."""
     best: dict[int, tuple[float, float]] = {}
     torchs: dict[int, float] = {}
     for case in found:
-        predicted = case.predicted() * (caution if case.row == ATEN else 1)
+        predicted = case.predicted()
         at = int(predicted.argmin())
+        counts = float(predicted[at])
         if case.row == ATEN:
             torchs[case.problem] = float(case.seconds[0])
-        if case.problem not in best or predicted[at] < best[case.problem][0]:
-            best[case.problem] = (float(predicted[at]), float(case.seconds[at]))
-    return geomean(seconds / best[problem][1] for problem, seconds in torchs.items())
+            counts = counted(case)
+        if case.problem not in best or counts < best[case.problem][0]:
+            best[case.problem] = (counts, float(case.seconds[at]))
+    return [seconds / best[problem][1] for problem, seconds in torchs.items()]
+
+
+def cautions(library: Library, found: list[Case]) -> list[list[str]]:
+    """What is chosen with more caution and with less: a line a value, one after the other."""
+    lines = []
+    for name in ("caution", "caution_long_k"):
+        (at,) = (
+            i for i, q in enumerate(library.quantities) if (q.model, q.name) == ("Choice", name)
+        )
+        kept = library.values[at]
+        for value in CAUTIONS:
+            library.values[at] = value
+            library.use()
+            speeds = chosen_speeds(found)
+            slow = sum(speed < SLOW for speed in speeds)
+            lines.append(
+                [name, f"{value:.2f}", f"{geomean(speeds):.3f}", str(slow), f"{min(speeds):.2f}"]
+            )
+        library.values[at] = kept
+        library.use()
+    return lines
 
 
 def rungs(found: dict) -> dict[str, float]:
@@ -247,8 +276,7 @@ def run(args: argparse.Namespace) -> int:
     records = [record.load(path) for path in args.record or ()] or record.all_of("plans", slug=slug)
     library, all_cases = Library(), cases(records)
     groups = rows_of_models(library, all_cases)
-    caution = library.value("Choice", "caution")
-    before = chosen_speed(all_cases, caution)
+    before = geomean(chosen_speeds(all_cases))
     lines = []
     for rows, models in track(groups.items(), "fitting", console=tables.console, transient=True):
         of_rows = [case for case in all_cases if case.row in rows]
@@ -259,10 +287,12 @@ def run(args: argparse.Namespace) -> int:
         lines.append([*names, str(plans), f"{old:.3f}", f"{spread(of_rows):.3f}"])
     columns = ["models", "rows", "plans", "error before", "after"]
     tables.show("Models: root mean square of the log of predicted by measured", columns, lines)
-    after = chosen_speed(all_cases, caution)
+    after = geomean(chosen_speeds(all_cases))
     tables.say(
         f"The measured plans that are chosen: {before:.3f} times torch before, {after:.3f} now."
     )
+    columns = ["caution", "value", "times torch", f"below {SLOW}", "worst"]
+    tables.show("Cautions, which are set by hand", columns, cautions(library, all_cases), left=1)
     path = args.output or MODELS / f"{slug}.h"
     write(library, rungs(ladder), path, [record.provenance(r) for r in (*records, ladder)])
     tables.say(f"Models: {path}; build the library with it, see docs/choice.md")

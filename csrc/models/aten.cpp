@@ -20,6 +20,7 @@ struct Tile {
 constexpr Tile kTiles[] = {{32, 32}, {32, 64}, {64, 64}, {128, 32}, {64, 128}, {128, 128}, {256, 128}};
 constexpr int kParts[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192};
 constexpr int64_t kShortestPart = 16;  // of k
+constexpr int64_t kLongK = 2000;
 
 // Few rows of a matrix that lies along k: the other matrix is streamed once, at a speed that falls with the rows, and
 // by blocks of some columns that each go through all of k.
@@ -91,6 +92,14 @@ double aten_seconds(const Problem& p, const Device& device) {
   if (std::min(p.m, p.n) == 1 && (p.k > 1 || p.batch > 1)) seconds = std::min(seconds, vector_seconds(p, bandwidth));
   if (p.m <= kMostRows && p.a.col == 1) seconds = std::min(seconds, few_rows_seconds(p, bandwidth));
   return seconds;
+}
+
+// The prediction is what cuBLAS's fastest pick takes. Where k is long and an operand lies along it, it often picks
+// another one, and is hardly ever faster than predicted.
+double aten_caution(const Problem& p) {
+  const bool along_k = p.a.col == 1 || p.b.row == 1;
+  const bool long_k = along_k && p.batch == 1 && p.k >= kLongK && p.m > kMostRows && p.n > 1;
+  return long_k ? models().choice.caution_long_k : models().choice.caution;
 }
 
 }  // namespace sgemm

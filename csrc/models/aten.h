@@ -6,4 +6,7 @@ namespace sgemm {
 
 double aten_seconds(const Problem& p, const Device& device);
 
+// How much of it counts in a choice.
+double aten_caution(const Problem& p);
+
 }  // namespace sgemm

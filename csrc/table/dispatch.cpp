@@ -120,7 +120,7 @@ const char* unusable(const Kernel& kernel, const Problem& p, const Device& devic
 // A row's time by a plan, with what comes before and after it.
 double seconds_with(const Kernel& kernel, const Problem& p, const Device& device, const Plan& plan) {
   const Device& model = model_of(device);
-  const double product = plan.seconds * (is_aten(kernel) ? models().choice.caution : 1);
+  const double product = plan.seconds * (is_aten(kernel) ? aten_caution(p) : 1);
   return product + copying_seconds(kernel, p, model) + activation_seconds(kernel, p, model);
 }
 
