@@ -1,0 +1,93 @@
+"""A language model's log-probabilities, alone and in a batch: the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from support.table import DEVICES
+from torch import Tensor, nn
+
+import torch_sgemm
+
+WORDS, WIDTH, HEADS, LENGTH = 50, 64, 4, 12
+
+
+class Block(nn.Module):
+    """Attention by products of matrices, and a layer with an activation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.to_heads, self.from_heads = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.wide, self.narrow = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = self.to_heads(self.first(x)).view(*x.shape[:2], 3, HEADS, WIDTH // HEADS)
+        q, k, v = heads.permute(2, 0, 3, 1, 4)
+        scores = q @ k.mT / (WIDTH // HEADS) ** 0.5
+        later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
+        attended = scores.masked_fill(later, -torch.inf).softmax(-1) @ v
+        x = x + self.from_heads(attended.transpose(1, 2).flatten(2))
+        return x + self.narrow(torch.nn.functional.gelu(self.wide(self.second(x))))
+
+
+class Model(nn.Module):
+    """Two blocks between an embedding and an output layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.output = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
+        self.blocks = nn.Sequential(Block(), Block())
+
+    def forward(self, words: Tensor) -> Tensor:
+        """Each word's log-probability, given those before it."""
+        logits = self.output(self.blocks(self.embedding(words[:, :-1])))
+        return logits.log_softmax(-1).gather(-1, words[:, 1:, None]).squeeze(-1)
+
+
+def bits(x: Tensor) -> Tensor:
+    return x.detach().view(torch.int32)
+
+
+def check(model: Callable[[Tensor], Tensor], words: Tensor) -> None:
+    """Sequences alone, in parts of several sizes and all at once."""
+    with torch_sgemm.enabled(batch_invariant=True, devices=(words.device.type,)):
+        batch = model(words)
+        alone = torch.cat([model(sequence[None]) for sequence in words])
+        parts = torch.cat([model(part) for part in words.split([1, 7, 40, 16])])
+    assert batch.isfinite().all()
+    assert torch.equal(bits(alone), bits(batch))
+    assert torch.equal(bits(parts), bits(batch))
+
+
+def model_and_words(device: str) -> tuple[Model, Tensor]:
+    torch.manual_seed(0)
+    return Model().to(device), torch.randint(WORDS, (64, LENGTH), device=device)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("mode", ["no_grad", "inference_mode", "training"])
+def test_log_probabilities(device: str, mode: str) -> None:
+    model, words = model_and_words(device)
+    contexts = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
+    with contexts.get(mode, torch.enable_grad)():
+        check(model.train(mode == "training"), words)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_gradients_change_nothing(device: str) -> None:
+    model, words = model_and_words(device)
+    with torch_sgemm.enabled(batch_invariant=True, devices=(device,)):
+        recorded = model(words)
+        with torch.no_grad():
+            assert torch.equal(bits(model(words)), bits(recorded))
+
+
+@pytest.mark.slow
+def test_compiled() -> None:
+    """On the CPU: on a GPU Inductor's own kernels, a softmax say, may depend on the batch."""
+    model, words = model_and_words("cpu")
+    with torch.no_grad():
+        check(torch.compile(model, dynamic=True), words)
