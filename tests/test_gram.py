@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
 import pytest
 import torch
 from support.bounds import Reference
 from support.data import integers, operands
+from support.noted import noted
 from support.table import DEVICES, TILED, Kernel, runnable
 from torch import Tensor
 
@@ -112,19 +112,13 @@ def test_activation_alpha_and_a_matrix_beside() -> None:
 # --- anywhere ---------------------------------------------------------------------------------
 
 
-def noted_flags(run: Callable[[], object]) -> list[int]:
-    SGEMM._note_problems(True)
-    try:
-        run()
-        return [x["problem"][21] for x in json.loads(SGEMM._noted_problems())]
-    finally:
-        SGEMM._note_problems(False)
+def are_grams(run: Callable[[], object]) -> list[bool]:
+    return ["B is A transposed" in problem.flags for problem in noted(run)]
 
 
 @on_both
 def test_recognized_by_memory(device: str) -> None:
     """By the same elements in transposed strides, and by nothing else."""
-    gram = 32
     a = torch.randn(24, 24, device=device)
     grams = (
         lambda: SGEMM.mm(a, a.mT),
@@ -139,8 +133,8 @@ def test_recognized_by_memory(device: str) -> None:
         lambda: SGEMM.addmm(a, a, a.mT),
         lambda: SGEMM.bmm(a.view(2, 12, 24), a.view(2, 12, 24).flip(0).mT),
     )
-    assert all(flags & gram for run in grams for flags in noted_flags(run))
-    assert not any(flags & gram for run in others for flags in noted_flags(run))
+    assert [are_grams(run) for run in grams] == [[True]] * len(grams)
+    assert [are_grams(run) for run in others] == [[False]] * len(others)
 
 
 def test_predicted_to_take_little_more_than_half() -> None:

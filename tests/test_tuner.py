@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from support.noted import noted
 from support.process import python
 from torch import Tensor
 
@@ -32,14 +32,6 @@ def untuned() -> Iterator[None]:
 # --- problems ---------------------------------------------------------------------------------
 
 
-def noted(run: Callable[[], object]) -> list[Problem]:
-    SGEMM._note_problems(True)
-    run()
-    found = json.loads(SGEMM._noted_problems())
-    SGEMM._note_problems(False)
-    return [Problem.of(x["problem"]) for x in found]
-
-
 def heads(device: str) -> Tensor:
     return torch.randn(2, 20, 3, 8, device=device).transpose(1, 2)
 
@@ -53,6 +45,7 @@ CALLS: dict[str, Callable[[Tensor, Tensor, str], object]] = {
     "mm of a transposed matrix": lambda a, b, d: SGEMM.mm(a, torch.randn(30, 20, device=d).t()),
     "mm of columns that begin at 4 bytes": lambda a, b, d: SGEMM.mm(a[:, 1:], b[1:]),
     "mm of expanded rows": lambda a, b, d: SGEMM.mm(a[:1].expand(12, 20), b),
+    "mm of a matrix and its transpose": lambda a, b, d: SGEMM.mm(a, a.mT),
     "mm_out with a stride": lambda a, b, d: SGEMM.mm_out(a, b, out=out_of_stride(d)),
     "bmm": lambda a, b, d: SGEMM.bmm(a.expand(3, 12, 20), torch.randn(3, 20, 30, device=d)),
     "matmul of heads": lambda a, b, d: torch_sgemm.matmul(heads(d), heads(d).mT),

@@ -1,6 +1,5 @@
 """Which row of the table is chosen for a product, and why not each other one: ``explain``."""
 
-import itertools
 import json
 from dataclasses import dataclass
 from typing import NoReturn
@@ -128,9 +127,8 @@ def _problem(a: Tensor, b: Tensor) -> list[int]:
     """
     batch = a.shape[0] if a.dim() == 3 else 1
     is_one = a.device.type != "meta" and a.data_ptr() == b.data_ptr()
-    places = (256, 256 if is_one else 512)
-    layouts = (_layout(x, place) for x, place in zip((a, b), places, strict=True))
-    return [a.shape[-2], b.shape[-1], a.shape[-1], batch, *itertools.chain(*layouts)]
+    layouts = *_layout(a, 256), *_layout(b, 256 if is_one else 512)
+    return [a.shape[-2], b.shape[-1], a.shape[-1], batch, *layouts]
 
 
 def _check_operands(a: Tensor, b: Tensor, c: Tensor | None) -> None:
