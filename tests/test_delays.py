@@ -20,7 +20,8 @@ OTHER = {"row 1 x 1 x 1 NN": torch.tensor([1.0, 2.0000002])}
 def test_verdict(
     monkeypatch: pytest.MonkeyPatch, ordinary: dict, dawdling: dict, verdict: int
 ) -> None:
-    def run(library: Path, rounds: int, output: Path) -> None:
+    def run(library: Path, rounds: int, output: Path, kernels: list[str]) -> None:
+        assert kernels == []
         torch.save(dawdling if library.name == "dawdling.so" else ordinary, output)
 
     monkeypatch.setattr(delays, "run", run)

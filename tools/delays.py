@@ -1,6 +1,6 @@
 """Whether the kernels that synchronise by mbarriers give the same bits when their threads dawdle.
 
-    python tools/delays.py [--library PATH] [--rounds N]
+    python tools/delays.py [--library PATH] [--rounds N] [--kernel ROW]
 
 racecheck does not follow asynchronous copies and tensor-core products. So a test build makes
 threads wait for a random time wherever they wait for each other or signal (SGEMM_DELAYS in
@@ -42,13 +42,18 @@ def operand(rows: int, cols: int, layout: str, seed: int, device: str = "cuda"):
     return (values.t().contiguous().t() if layout == "T" else values).to(device)
 
 
-def products(library: str, rounds: int, output: str) -> None:
-    """Every product by every row, saved; later rounds must repeat the first."""
+def products(library: str, rounds: int, output: str, kernels: list[str]) -> None:
+    """Every product by every row, or by these, saved; later rounds must repeat the first."""
     import torch
 
     torch.ops.load_library(library)
     rows = json.loads(torch.ops.sgemm._kernels())
     waiting = [row for row in rows if row["family"] in FAMILIES or row["min_arch"] >= 90]
+    unknown = set(kernels) - {row["name"] for row in waiting}
+    if unknown:
+        known = ", ".join(row["name"] for row in waiting)
+        raise SystemExit(f"delays: --kernel {', '.join(sorted(unknown))}; accepted: {known}")
+    waiting = [row for row in waiting if not kernels or row["name"] in kernels]
     names = [name for row in waiting for name in row["tile_names"]]
     results = {}
     for m, n, k in SHAPES:
@@ -68,8 +73,9 @@ def products(library: str, rounds: int, output: str) -> None:
     torch.save(results, output)
 
 
-def run(library: Path, rounds: int, output: Path) -> None:
+def run(library: Path, rounds: int, output: Path, kernels: list[str]) -> None:
     command = [sys.executable, __file__, "--products", str(output)]
+    command += [f"--kernel={name}" for name in kernels]
     subprocess.run([*command, "--library", str(library), "--rounds", str(rounds)], check=True)
 
 
@@ -84,11 +90,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--library", type=Path, help="a test build (default: build one)")
     parser.add_argument("--rounds", type=int, default=3, help="of each product, dawdling")
+    parser.add_argument("--kernel", action="append", default=[], help="a row; default: all")
     parser.add_argument("--build-only", action="store_true")
     parser.add_argument("--products", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.products:
-        products(str(args.library), args.rounds, args.products)
+        products(str(args.library), args.rounds, args.products, args.kernel)
         return 0
     if args.build_only:
         print(build())
@@ -102,8 +109,8 @@ def main() -> int:
     library = args.library or build()
     with tempfile.TemporaryDirectory() as folder:
         files = Path(folder) / "ordinary.pt", Path(folder) / "dawdling.pt"
-        run(ROOT / "torch_sgemm" / "libtorch_sgemm.so", 1, files[0])
-        run(library, args.rounds, files[1])
+        run(ROOT / "torch_sgemm" / "libtorch_sgemm.so", 1, files[0], args.kernel)
+        run(library, args.rounds, files[1], args.kernel)
         ordinary, dawdling = (torch.load(file) for file in files)
     missing = ordinary.keys() ^ dawdling.keys()
     shared = ordinary.keys() & dawdling.keys()
