@@ -132,7 +132,7 @@ def run(args: argparse.Namespace) -> int:
 def show(found: dict) -> None:
     """All tables on the terminal."""
     tables.show("Speed relative to torch", *choice_cells(found))
-    tables.show("What a row is worth", *worth.cells(worth_cases(found)))
+    tables.show("What a row is worth", *worth.cells(found, worth_cases(found)))
     tables.show("Predicted time by measured time", *prediction_cells(found))
 
 

@@ -120,7 +120,7 @@ def _worth_table(cases: Callable[[dict], list[worth.Case]], of: str) -> Write:
     """What the rows are worth in ``of``."""
 
     def write(found: dict, _: Path) -> str:
-        columns, rows = worth.cells(cases(found))
+        columns, rows = worth.cells(found, cases(found))
         head = f"What a row is worth in {of}: the geometric mean that `auto` loses without it.\n\n"
         return head + tables.markdown(columns, rows)
 

@@ -134,7 +134,7 @@ def show_summary(found: dict) -> None:
     columns, rows = summary_cells(found)
     tables.show("Speed relative to torch", columns, rows, left=2)
     if cases := worth_cases(found):
-        tables.show("What a row is worth", *worth.cells(cases))
+        tables.show("What a row is worth", *worth.cells(found, cases))
 
 
 def summary_cells(found: dict) -> tuple[list[str], list[list[str]]]:

@@ -34,10 +34,14 @@ def lost(cases: list[Case], row: str) -> float:
     return 1 - math.exp(sum(logs) / len(cases))
 
 
-def cells(cases: list[Case]) -> tuple[list[str], list[list[str]]]:
-    """A line a row that ``auto`` may take, in the table's order."""
+def cells(found: dict, cases: list[Case]) -> tuple[list[str], list[list[str]]]:
+    """A line a row that ``auto`` may take, in the table's order; none of rows newer than a record.
+
+    Such a row has neither been measured there nor come first or second in a choice.
+    """
     taken = [case.chosen for case in cases]
-    rows = [row.name for row in torch_sgemm.kernels() if row.in_auto and row.name != ATEN]
+    named = {r.get(key) for r in found["rows"] for key in ("kernel", "chosen", "next")}
+    rows = [row.name for row in torch_sgemm.kernels() if row.in_auto and row.name in named - {ATEN}]
     lines = [
         [name, f"{taken.count(name)} of {len(cases)}", f"{100 * lost(cases, name):.1f} %"]
         for name in rows

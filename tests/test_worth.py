@@ -43,10 +43,10 @@ def test_what_goes_is_the_geometric_mean() -> None:
     cases = [Case("x", 2.0, 1.0), Case("y", 3.0, 3.0), Case("aten", 1.0, 0.5), Case("x", 2.0, 2.0)]
     assert worth.lost(cases, "x") == pytest.approx(1 - math.pow(0.5, 1 / 4))
     assert worth.lost(cases, "y") == worth.lost(cases, "z") == 0
-    columns, lines = worth.cells(cases)
-    assert [line[0] for line in lines] == [
-        row.name for row in torch_sgemm.kernels() if row.in_auto and row.family
-    ]
+    names = [row.name for row in torch_sgemm.kernels() if row.in_auto and row.family]
+    rows = [{"kernel": name} for name in names[3:]] + [{"chosen": names[0], "next": names[2]}]
+    columns, lines = worth.cells({"rows": rows}, cases)
+    assert [line[0] for line in lines] == [names[0], *names[2:]]  # names[1] is a newer row
     assert all(len(line) == len(columns) for line in lines)
 
 
