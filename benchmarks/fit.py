@@ -1,9 +1,9 @@
 """``fit``: the quantities of the cost models, csrc/models/, from records of ``plans``.
 
-A model is fitted to the measured plans of the rows that it predicts: the logs of predicted by
-measured times become least, squared where they are small. A fit begins at the orders of magnitude
-that csrc/models/models.h tells, not at the values that are there, and takes seconds. It writes
-csrc/models/GPU.h; the library has to be built again then.
+A model is fitted to the measured plans of the rows that it predicts, each for the GPU that measured
+it: the logs of predicted by measured times become least, squared where they are small. A fit begins
+at the orders of magnitude that csrc/models/models.h tells, not at the values that are there, and
+takes seconds. It writes csrc/models/GPU.h; the library has to be built again then.
 
 Source: scipy.optimize.least_squares, a trust region with a soft L1 loss.
 """
@@ -47,10 +47,12 @@ class Quantity:
     start: float
 
 
-def predictions(row: str, numbers: list[int]) -> numpy.ndarray:
+def predictions(
+    row: str, numbers: list[int], device: torch_sgemm.Device | None = None
+) -> numpy.ndarray:
     """What the library predicts for all plans of a row, by the quantities that it has now."""
-    device = torch_sgemm.Device()._numbers()
-    return numpy.array(torch.ops.sgemm._predictions(numbers, device, row))
+    about = (device or torch_sgemm.Device())._numbers()
+    return numpy.array(torch.ops.sgemm._predictions(numbers, about, row))
 
 
 @dataclass
@@ -62,10 +64,11 @@ class Case:
     numbers: list[int]
     plans: numpy.ndarray
     seconds: numpy.ndarray
+    device: torch_sgemm.Device
 
     def predicted(self) -> numpy.ndarray:
         """What the library predicts for these plans."""
-        return predictions(self.row, self.numbers)[self.plans]
+        return predictions(self.row, self.numbers, self.device)[self.plans]
 
     def logs(self) -> numpy.ndarray:
         """The logs of predicted by measured times."""
@@ -111,17 +114,26 @@ def numbers(p: Problem) -> list[int]:
 def cases(records: list[dict]) -> list[Case]:
     """The measured plans of records, by problem and row."""
     sizes = ("m", "n", "k", "ops", "batch")
-    problems: list[list[int]] = []
+    problems: list[tuple[list[int], torch_sgemm.Device]] = []
     times: dict[tuple[str, int], dict[int, float]] = {}
     for found in records:
         first = len(problems)
-        problems += [numbers(Problem(*(p[name] for name in sizes))) for p in found["problems"]]
+        device = torch_sgemm.Device(**found["machine"].get("predicted_for", {}))
+        for p in found["problems"]:
+            problems.append((numbers(Problem(*(p[name] for name in sizes))), device))
         for r in found["rows"]:
             if "failed" not in r:
                 plans = times.setdefault((r["kernel"], first + r["problem"]), {})
                 plans[r["plan"]] = 1e-6 * r["plan_us"]
     return [
-        Case(row, i, problems[i], numpy.array(list(plans)), numpy.array(list(plans.values())))
+        Case(
+            row,
+            i,
+            problems[i][0],
+            numpy.array(list(plans)),
+            numpy.array(list(plans.values())),
+            problems[i][1],
+        )
         for (row, i), plans in times.items()
     ]
 
@@ -177,8 +189,7 @@ def spread(found: list[Case]) -> float:
 
 def counted(case: Case) -> float:
     """What PyTorch's kernel counts in a choice: its predicted time by a caution, in seconds."""
-    device = torch_sgemm.Device()
-    about = device._numbers(), device.name, "auto"
+    about = case.device._numbers(), case.device.name, "auto"
     answer = json.loads(torch.ops.sgemm._explain(case.numbers, 1.0, 0.0, *about))
     return next(row["seconds"] for row in answer["verdicts"] if row["name"] == ATEN)
 
@@ -260,20 +271,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--record",
         type=Path,
         nargs="+",
-        help="of plans (default: all of one GPU in benchmarks/results, that of the newest)",
+        help="of plans (default: all in benchmarks/results of the newest GPU that ladder has been "
+        "run on, and, for rows that these lack, of others of its architecture)",
     )
     parser.add_argument("--output", type=Path, help="(default: csrc/models/GPU.h)")
 
 
+def recorded() -> tuple[str, list[dict]]:
+    """The slug of the GPU to fit, and the records that tell of it."""
+    of_all = record.all_of("plans")
+    ladders = record.gpus(["ladder"])
+    newest = [r["machine"] for r in of_all if r["machine"]["slug"] in ladders or not ladders][-1:]
+    slug = newest[0]["slug"] if newest else ""
+    own = [r for r in of_all if r["machine"]["slug"] == slug]
+    known = {row["kernel"] for r in own for row in r["rows"]}
+    records = own
+    for other in of_all:
+        rows = [row for row in other["rows"] if row["kernel"] not in known]
+        if rows and other not in own and other["machine"]["arch"] == newest[0]["arch"]:
+            records = [*records, other | {"rows": rows}]
+    return slug, records
+
+
 def run(args: argparse.Namespace) -> int:
     """Fits all models that have measured rows and writes them; the others stay as they are."""
-    newest = record.load(args.record[0]) if args.record else record.latest_gpu("plans")
-    slug = newest["machine"]["slug"] if newest else ""
+    if args.record:
+        records = [record.load(path) for path in args.record]
+        slug = records[0]["machine"]["slug"]
+    else:
+        slug, records = recorded()
     ladder = record.latest_gpu("ladder", slug=slug)
-    if newest is None or ladder is None:
-        missing = "ladder" if newest else "plans"
+    if not records or ladder is None:
+        missing = "ladder" if records else "plans"
         raise RuntimeError(f"there is no record; run python -m benchmarks {missing} first")
-    records = [record.load(path) for path in args.record or ()] or record.all_of("plans", slug=slug)
     library, all_cases = Library(), cases(records)
     groups = rows_of_models(library, all_cases)
     before = geomean(chosen_speeds(all_cases))

@@ -12,6 +12,7 @@ import shutil
 import statistics
 import subprocess
 import threading
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
@@ -112,6 +113,7 @@ def describe(device: torch.device) -> dict:
     p = torch.cuda.get_device_properties(device)
     about |= {"name": p.name, "slug": slug(p.name), "arch": p.major * 10 + p.minor}
     about |= {"sms": p.multi_processor_count, "l2_mb": round(p.L2_cache_size / 2**20, 1)}
+    about["predicted_for"] = asdict(torch_sgemm.Device.of(device))
     limits = _query(list(LIMITS.values()), device)
     driver = _query(["driver_version"], device)
     about["driver"] = driver[0] if driver else None
