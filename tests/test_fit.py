@@ -88,7 +88,10 @@ def synthetic(library: fit.Library, rows: list[str], count: int) -> dict:
 
 
 @needs_cuda_build
-@pytest.mark.parametrize("row", ["aten", "ieee_small", "split_fp16x3", "split_fp16x3_fused"])
+@pytest.mark.parametrize(
+    "row",
+    ["aten", "ieee_small", "split_fp16x3", "split_fp16x3_streamed", "split_fp16x3_fused"],
+)
 def test_a_fit_finds_a_model_again(library: fit.Library, row: str) -> None:
     """Times of a model with other quantities, each up to 1.6 times its order of magnitude."""
     start = numpy.array([q.start for q in library.quantities])
@@ -122,8 +125,39 @@ def test_fit_writes_a_header(
 
 
 def test_a_fit_without_a_record_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    monkeypatch.setattr(fit.record, "latest_gpu", lambda *a, **k: None)
+    monkeypatch.setattr(fit.record, "RESULTS", tmp_path)
     assert main(["fit"]) == 2
     assert "there is no record; run python -m benchmarks plans first" in capsys.readouterr().out
+
+
+def test_rows_that_one_gpu_lacks_come_from_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def save(name: str, slug: str, arch: int, date: str, *kernels: str) -> None:
+        machine = {"device": "cuda", "slug": slug, "arch": arch}
+        rows = [{"kernel": kernel} for kernel in kernels]
+        found = {"command": name, "machine": machine, "date": date, "options": {}, "rows": rows}
+        (tmp_path / f"{name}-{slug}-{date}.json").write_text(json.dumps(found))
+
+    save("ladder", "big", 90, "1")
+    save("plans", "big", 90, "2", "x", "y")
+    save("plans", "small", 90, "3", "y", "z")
+    save("plans", "old", 80, "4", "z")
+    monkeypatch.setattr(fit.record, "RESULTS", tmp_path)
+    slug, records = fit.recorded()
+    assert slug == "big"
+    assert [[row["kernel"] for row in r["rows"]] for r in records] == [["x", "y"], ["z"]]
+
+
+@needs_cuda_build
+def test_each_record_s_plans_are_predicted_for_its_gpu(library: fit.Library) -> None:
+    slower = {"bandwidth_gbs": 1000.0, "sms": 20}
+    records = [synthetic(library, ["ieee_small"], 14) for _ in range(2)]
+    records[1]["machine"] = MACHINE | {"predicted_for": slower}
+    found = fit.cases(records)
+    at_once, apart = found[: len(found) // 2], found[len(found) // 2 :]
+    assert {case.device for case in at_once} == {torch_sgemm.Device()}
+    assert {case.device for case in apart} == {torch_sgemm.Device(**slower)}
+    assert all((y.predicted() > x.predicted()).all() for x, y in zip(at_once, apart, strict=True))

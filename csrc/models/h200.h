@@ -4,6 +4,7 @@
 // 2026-11-25 00:31 UTC, NVIDIA H200, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 1625d35c8597
 // 2026-11-25 00:42 UTC, NVIDIA H200, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 9a4e3e932833
 // 2026-11-25 03:17 UTC, NVIDIA H200, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 4879dbd4977d
+// 2026-11-25 17:17 UTC, NVIDIA H100 80GB HBM3, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 1ddff2ce4592
 // 2026-11-25 03:44 UTC, NVIDIA H200, driver 580.159.04, SM clock 1928 to 1980 of 1980 MHz, limit 700 W, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 6735277353df
 #pragma once
 #include "models.h"
@@ -154,6 +155,21 @@ constexpr Models kFitted = {
         4.28,  // sum_moves
         2.623,  // unaligned
         0.8,  // bandwidth
+    },
+    // SplitStreamed
+    {
+        4.91e-06,  // launch
+        6.924e-07,  // step
+        2.373e-06,  // tile
+        1.828e-06,  // cluster
+        3.39e-06,  // share
+        4.898e-07,  // part
+        3.433e-06,  // sum
+        4.158,  // sum_moves
+        0.7067,  // pass
+        1.065,  // pass_across
+        4.605,  // unaligned
+        0.9249,  // bandwidth
     },
     // SplitTall
     {

@@ -154,6 +154,21 @@ struct SplitFusedModel {  // of tiles of 128 x 128
   double bandwidth;       // 0.8: share
 };
 
+struct SplitStreamedModel {  // of tiles of 128 x 64
+  double launch;             // 3e-6: of pass and product
+  double step;               // 5e-7
+  double tile;               // 2e-6
+  double cluster;            // 2e-6: to add up the parts of a cluster
+  double share;              // 3e-6: to share tiles that are left over
+  double part;               // 5e-7: each block that shares one
+  double sum;                // 3e-6
+  double sum_moves;          // 2
+  double pass;               // 0.5: share of the bandwidth that the pass of B reaches
+  double pass_across;        // 1: factor of the pass, for what doesn't lie along k
+  double unaligned;          // 2: factor of steps, of elements that are read one by one
+  double bandwidth;          // 0.8: share
+};
+
 struct SplitTallModel {
   double fixed;       // 2e-6
   double fill;        // 3e-7: until B is split, of a warp's 8 columns
@@ -187,6 +202,7 @@ struct Models {
   LargeModel large;
   SplitModel split;
   SplitFusedModel split_fused;
+  SplitStreamedModel split_streamed;
   SplitTallModel split_tall;
 };
 

@@ -69,7 +69,9 @@ class TileEpilogue {
     const bool plain = is_plain(rows_[t_ % 16]) & is_plain(words.x) & is_plain(words.y) & is_plain(words.z) &
                        is_plain(words.w) & job_.scaled_only;
     if (__builtin_expect(__all_sync(~0u, plain), true)) {
-      if (!job_.pairs)
+      if (job_.down)
+        store_down(sum);
+      else if (!job_.pairs)
         store_singles(sum, staging);
       else if (rows_left_ == 16 && (first_ | cols_left_) % 32 == 0)
         store_pairs<true>(sum);
@@ -95,8 +97,11 @@ class TileEpilogue {
   __device__ __forceinline__ uint32_t store_band(const float* staged, int band, int index) const {
     const int lane = t_ % 32;
     const bool plain = __all_sync(~0u, is_plain(rows_[lane % 16]) && is_plain(cols_[band * 32 + lane]));
-    if (!plain || !job_.quads || !job_.plain_alpha) return store_certified(staged, band, lane, index);
-    store_quads(staged, band, lane);
+    if (!plain || !(job_.quads || job_.down) || !job_.plain_alpha) return store_certified(staged, band, lane, index);
+    if (job_.quads)
+      store_quads(staged, band, lane);
+    else
+      store_band_down(staged, band, lane);
     return 0;
   }
 
@@ -151,6 +156,45 @@ class TileEpilogue {
         if (in_x[i]) hopper::store(to + col, s[i].x);
         if (in_y[i]) hopper::store(below + col, s[i].y);
       }
+    }
+  }
+
+  // Where a column's rows lie side by side: eight lanes have a sector.
+  __device__ __forceinline__ void store_down(const Sums& sum) const {
+    const int lane = t_ % 32, r = lane / 4, j = lane % 4 * 2;
+    const float upper = job_.p.alpha * word_scale(rows_[r]), lower = job_.p.alpha * word_scale(rows_[r + 8]);
+    const int64_t apart = job_.p.d.col;
+#pragma unroll
+    for (int band = 0; band < Shape::kBands; ++band) {
+      if (band < bands_.first || band >= bands_.last) continue;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int col = band * 32 + i * 8 + j;
+        const Scaled s = scaled(sum, band, i, j, upper, lower);
+        float* const to = d_ + r + col * apart;
+        const float* const from = job_.p.beta == 0 ? nullptr : c_ + r * job_.p.c.row + col * job_.p.c.col;
+#pragma unroll
+        for (int x = 0; x < 2; ++x) {
+          const auto store = [&](int row, float sum) {
+            if (r + row < rows_left_ && inside(col + x))
+              to[row + x * apart] = add_c(job_.p, sum, from + row * job_.p.c.row + x * job_.p.c.col);
+          };
+          store(0, x == 0 ? s.x.x : s.x.y);
+          store(8, x == 0 ? s.y.x : s.y.y);
+        }
+      }
+    }
+  }
+
+  // The same of a staged band, with an f: half of the lanes have a column.
+  __device__ __forceinline__ void store_band_down(const float* staged, int band, int lane) const {
+    const int r = lane % 16;
+    const float scale = job_.p.alpha * word_scale(rows_[r]);
+#pragma unroll 1
+    for (int col = band * 32 + lane / 16; col < band * 32 + 32; col += 2) {
+      if (r >= rows_left_ || !inside(col)) continue;
+      const float x = staged[place(r, col % 32 / 4) + col % 4] * (scale * word_scale(cols_[col]));
+      d_[r + col * job_.p.d.col] = finished(job_.p, x, c_ + r * job_.p.c.row + col * job_.p.c.col);
     }
   }
 
@@ -270,14 +314,15 @@ class TileEpilogue {
   template <class Sum>
   __device__ __forceinline__ uint32_t uncertain(uint32_t failed, const Sum& sum, int col) const {
     const uint32_t right = cols_[col];
-    const uint32_t *const of_rows = job_.a.guards + job_.first_row(job_.a, tile_.batch) + row0_,
-                          *const of_col = job_.b.guards + job_.first_row(job_.b, tile_.batch) + col0_ + col;
-    const bool recorded = job_.a.guards != nullptr;
+    const auto record = [&](const Operand& x, int64_t row) {
+      return x.guards ? x.guards + job_.first_row(x, tile_.batch) + row : nullptr;
+    };
+    const auto of_row = [&](int r) { return GuardedRow(rows_[r], record(job_.a, row0_ + r)); };
+    const GuardedRow of_col(right, record(job_.b, col0_ + col));
     // NaN for a row that no magnitude certifies.
     const auto least = [&](int r) {
       const float of_words = word_threshold(rows_[r]) + word_threshold(right);
-      return recorded && !isnan(of_words) ? least_certain(GuardedRow(rows_[r], of_rows + r), GuardedRow(right, of_col))
-                                          : of_words;
+      return isnan(of_words) ? of_words : least_certain(of_row(r), of_col);
     };
 #pragma unroll 1
     for (uint32_t bits = failed; bits; bits &= bits - 1) {
@@ -288,16 +333,17 @@ class TileEpilogue {
 
     const ConstMatrix a = job_.p.a.matrix(tile_.batch), b = job_.p.b.matrix(tile_.batch);
     const int64_t depth = job_.depth(tile_.batch);
-    const uint32_t place_b = failed == 0 ? kNoPlace
-                             : recorded  ? GuardedRow(right, of_col).place
-                                         : place_in_step_by_thread(b.at(0, col0_ + col), b.row, depth, right);
+    const uint32_t place_b = failed == 0     ? kNoPlace
+                             : job_.b.guards ? of_col.place
+                                             : place_in_step_by_thread(b.at(0, col0_ + col), b.row, depth, right);
     __syncwarp();
 #pragma unroll 1
     for (int r = 0; r < rows_left_; ++r) {
       const bool looks = failed >> r & 1;
       if (!__any_sync(~0u, looks)) continue;
-      const uint32_t left = rows_[r], place_a = recorded ? GuardedRow(left, of_rows + r).place
-                                                         : place_in_step(a.at(row0_ + r, 0), a.col, depth, left);
+      const uint32_t left = rows_[r],
+                     place_a = job_.a.guards ? of_row(r).place
+                                             : place_in_step(a.at(row0_ + r, 0), a.col, depth, left, job_.together);
       if (looks && least_magnitude(a, b, row0_ + r, col0_ + col, place_a, place_b, left, right) >= least(r))
         failed ^= 1u << r;
       __syncwarp();

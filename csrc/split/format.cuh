@@ -78,8 +78,14 @@ __device__ __forceinline__ float power_of_two(int exponent) {  // of a normal fl
 }
 
 constexpr uint32_t kMagnitude = 0x7fffffff, kInfinity = 0x7f800000, kMinusInfinity = 0xff800000;
-constexpr uint32_t kInfRow = 0x7fd00000;  // the threshold of a row that holds Inf: NaN, which no element passes
-constexpr uint32_t kNanRow = 0x80000000;  // -0: a row with NaN, which asks for nothing
+constexpr uint32_t kInfRow = 0x7fd00000;       // the threshold of a row that holds Inf: NaN, which no element passes
+constexpr uint32_t kUncertified = 0x7fe00000;  // the same of one without Inf, whose elements no sum certifies
+constexpr uint32_t kNanRow = 0x80000000;       // -0: a row with NaN, which asks for nothing
+
+// Where scales are found while the product runs: that of a row of zeros, whose factor is the largest there is, and
+// flags in a row's count of small elements.
+constexpr int kNoScale = -126;
+constexpr uint32_t kHoldsInf = 1u << 30, kHoldsNan = 1u << 31;
 
 __device__ __forceinline__ uint32_t magnitude(float x) { return __float_as_uint(x) & kMagnitude; }
 
@@ -148,6 +154,16 @@ struct QuadPlanes {
     for (int i = 0; i < kPlanes; ++i)
       *reinterpret_cast<uint2*>((i % 2 ? second : first) + i / 2 * kPanelBytes) = make_uint2(xy[i], zw[i]);
   }
+
+  // The same, the quad's second pair `apart` bytes from the first.
+  __device__ __forceinline__ void store_pairs(char* first, char* second, int apart) const {
+#pragma unroll
+    for (int i = 0; i < kPlanes; ++i) {
+      char* const to = (i % 2 ? second : first) + i / 2 * kPanelBytes;
+      *reinterpret_cast<uint32_t*>(to) = xy[i];
+      *reinterpret_cast<uint32_t*>(to + apart) = zw[i];
+    }
+  }
 };
 
 // Magnitudes of a thread's scaled elements, rounded to float16: of even and of odd ones. Zero may be a small one.
@@ -185,7 +201,7 @@ __device__ __forceinline__ PanelPlace place_in_panel(int row, int k) {
     return {first, first ^ 64};
   }
   if (!ALONG_MN) {
-    const int first = row * 64 + ((k / 8 ^ row / 2 % 4) << 4) + k / 4 % 2 * 8;
+    const int first = row * 64 + ((k / 8 ^ row / 2 % 4) << 4) + k % 8 * 2;
     return {first, first + ROWS * kRowBytes / 2};
   }
   const int first = row / 64 * 4096 + k * 128 + ((row % 64 / 8 ^ k % 8) << 4) + row / 4 % 2 * 8;

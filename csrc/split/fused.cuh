@@ -288,7 +288,7 @@ template <class R>
 struct AddStages {
   using F = Fp16x3;
   template <class ViewA, class ViewB, int N, class OnFull>
-  __device__ __forceinline__ static void run(const Job&, OnlineShared<R::kStages>& shared, const ViewA& a,
+  __device__ __forceinline__ static void run(const Job&, OnlineShared<R::kStages>& shared, const char*, const ViewA& a,
                                              const ViewB& b, PipelineState<R::kStages>& at, int t,
                                              const TileSteps& steps, float (&sum)[N], const OnFull& on_full) {
     float fresh[N];

@@ -41,9 +41,10 @@ struct GuardedRow {
   float of_others;  // what its sum makes of the other operand's small elements; infinite if it is not known
   uint32_t place;   // of its largest element, or kNoPlace
 
+  // `record`: null where there is none.
   __device__ __forceinline__ GuardedRow(uint32_t word, const uint32_t* record)
       : threshold(word_threshold(word)), of_others(INFINITY), place(kNoPlace) {
-    if (!(threshold > 0)) return;
+    if (!(threshold > 0) || !record) return;
     of_others = record_threshold(*record);
     place = record_place(*record);
   }
@@ -68,12 +69,19 @@ __device__ __forceinline__ float least_magnitude(const ConstMatrix& a, const Con
   return kProductRounding * (place_a == place_b ? first : first + second);
 }
 
-// The place of a row's largest element in the step of k that its word tells: by a warp.
-__device__ __forceinline__ uint32_t place_in_step(const float* row, int64_t k_stride, int64_t depth, uint32_t word) {
+// The place of a row's largest element in the step of k that its word tells, or in so many from there on: by a warp.
+__device__ __forceinline__ uint32_t place_in_step(const float* row, int64_t k_stride, int64_t depth, uint32_t word,
+                                                  int steps) {
   if (!(word_threshold(word) > 0)) return kNoPlace;
-  const uint32_t first = word_step(word) * kStep, place = first + threadIdx.x % 32;
-  const uint32_t x = place < depth ? magnitude(row[place * k_stride]) : 0;
-  return first + __ffs(__ballot_sync(~0u, x == __reduce_max_sync(~0u, x))) - 1;
+  uint32_t place = word_step(word) * kStep + threadIdx.x % 32, largest = 0;
+  const uint32_t end = min(place + steps * kStep, static_cast<uint32_t>(depth));
+  for (uint32_t q = place; q < end; q += kStep) {
+    const uint32_t x = magnitude(row[q * k_stride]);
+    place = x > largest ? q : place;
+    largest = max(x, largest);
+  }
+  const uint32_t holds = __ballot_sync(~0u, largest == __reduce_max_sync(~0u, largest));
+  return __shfl_sync(~0u, place, __ffs(holds) - 1);
 }
 
 // The same by one thread.

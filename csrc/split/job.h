@@ -15,6 +15,7 @@ struct Operand {
   int tiles;      // rows or columns of tiles
   int panels;     // of 128 rows
   bool along_k;   // planes are K-major, else MN-major
+  bool by_lanes;  // each 16 of k of the planes in the order of lane_place()
   bool vector;    // float4s can be read
   bool mapped;    // there is a tensor map
   char* planes;
@@ -30,17 +31,24 @@ struct Operand {
   }
 };
 
+// Where k lies within its 16, if a lane that reads four neighbours has them in its places of a wgmma's A: pairs, 8
+// apart.
+SGEMM_HOST_DEVICE constexpr int lane_place(int k) { return k / 16 * 16 + k % 16 / 4 * 2 + k % 2 + k % 4 / 2 * 8; }
+
 struct Job {
   Problem p;  // k is a slice's; batch counts slices as well; d takes the sums, or the partial sums of slices
   Operand a, b;
-  int64_t k_all;    // of all slices
-  int64_t k_slice;  // 0 if the batch entries are not slices
-  int steps;        // of k per tile
-  int group;        // rows of tiles that are walked together, so that their panels stay in the L2 cache
+  int64_t k_all;         // of all slices
+  int64_t k_slice;       // 0 if the batch entries are not slices
+  int steps;             // of k per tile
+  int together, groups;  // Shape::together() of them, and how many groups of these there are
+  int group;             // rows of tiles that are walked together, so that their panels stay in the L2 cache
   int tiles;
   bool triangle;  // SplitPlan::triangle
   // Blocks take work tiles in turn: tiles, and of those from `whole` on, which are left over, one of `parts` parts.
   int work_tiles, whole, parts;
+  bool streamed;         // A is split by the product's kernel, which begins while the pass still runs
+  bool down;             // neighbours of d lie in a column
   bool quads, pairs;     // four, or two, neighbours of d, and of c if it is read, can be read and written at once
   bool plain_alpha;      // of no extreme size
   bool batch_invariant;  // SplitPlan::batch_invariant
@@ -49,11 +57,12 @@ struct Job {
   int promotion;    // sums leave the tensor cores every stage (0) or every second one (1)
   // The guard's marks: for each tile, block of its cluster and warp, a bit for each slot that has masks, and from bit 8
   // on the number of elements; and the masks.
-  uint32_t* marks;    // (tiles, 4, 8)
-  uint16_t* masks;    // (tiles, 4, 256)
-  uint32_t* words;    // of tiles with marks: (tiles, operand, 128)
-  float* part_sums;   // (tiles left over, parts, a thread's sums / 4, 256) float4
-  uint32_t* arrived;  // how many of a tile's parts are there
+  uint32_t* marks;       // (tiles, 4, 8)
+  uint16_t* masks;       // (tiles, 4, 256)
+  uint32_t* words;       // of tiles with marks: (tiles, operand, 128)
+  float* part_sums;      // (tiles left over, parts, a thread's sums / 4, 256) float4
+  uint32_t* part_words;  // of A's rows, where they are found on the way: (tiles left over, parts, 128)
+  uint32_t* arrived;     // how many of a tile's parts are there
 
   // Where the words and records of a matrix of the batch begin.
   SGEMM_HOST_DEVICE int64_t first_row(const Operand& x, int64_t batch) const {

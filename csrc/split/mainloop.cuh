@@ -72,6 +72,7 @@ struct StageProducts {
 struct TileSteps {
   int count, ahead;  // steps_ahead()
   int parity;        // of the tile
+  int first;         // counted from the tile's
 };
 
 // hi * hi is added to the sum while the tensor cores work on the corrections, which stay there for all of k. The result
@@ -80,9 +81,9 @@ struct TileSteps {
 template <class F, class R>
 struct KeepCorrections {
   template <class ViewA, class ViewB, int N, class OnFull>
-  __device__ __forceinline__ static void run(const Job& job, ProductShared& shared, const ViewA& a, const ViewB& b,
-                                             PipelineState<R::kStages>& at, int t, const TileSteps& steps,
-                                             float (&correction)[N], const OnFull& on_full) {
+  __device__ __forceinline__ static void run(const Job& job, ProductShared& shared, const char*, const ViewA& a,
+                                             const ViewB& b, PipelineState<R::kStages>& at, int t,
+                                             const TileSteps& steps, float (&correction)[N], const OnFull& on_full) {
     const bool leader = t % 32 == 0;
     float fresh[N], sum[N];
 #pragma unroll

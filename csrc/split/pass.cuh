@@ -96,7 +96,9 @@ __device__ __forceinline__ void split_rows(const Job& job, const Operand& x, con
   const int exponent = row_exponent<F>(largest);
   const float factor = power_of_two(-exponent);
 
-  const PanelPlace place = place_in_panel<false, false>(at.r, at.q % kStep);
+  const int step_q = at.q % kStep;
+  const PanelPlace place = place_in_panel<false, false>(at.r, x.by_lanes ? lane_place(step_q) : step_q);
+  const int pairs_apart = x.by_lanes ? (place.first ^ 16) - place.first : 4;  // a quad's
   char* const panel = job.panel<F>(x, at.panel, at.q / kStep);
   char *const first = panel + place.first, *const second = panel + place.second;
   const int64_t apart = int64_t{at.apart / kStep} * kPairs<F> * kPanelBytes;
@@ -105,7 +107,10 @@ __device__ __forceinline__ void split_rows(const Job& job, const Operand& x, con
   for (int j = 0; j < held.count; ++j) {
     const float4 v = held[j];
     const QuadPlanes<F> planes(make_float4(v.x * factor, v.y * factor, v.z * factor, v.w * factor));
-    planes.store(first + j * apart, second + j * apart);
+    if (pairs_apart == 4)
+      planes.store(first + j * apart, second + j * apart);
+    else
+      planes.store_pairs(first + j * apart, second + j * apart, pairs_apart);
     lower |= planes.lower();
   }
   shared.lower[threadIdx.x / 32] = __any_sync(~0u, lower);
@@ -229,14 +234,15 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
   // Quads that are multiples of 8 of k apart lie at the same chunk; offsets are from k = 0, `place` is at the first
   // quad.
   const auto offset = [](uint32_t q) { return q / kStep * (kPairs<F> * kPanelBytes) + q % kStep * 128; };
-  const PanelPlace place = place_in_panel<true, false>(at.r, at.q % kStep);
-  char* const panel = job.panel<F>(x, at.panel, 0) - offset(at.q % kStep);
+  const int first_q = x.by_lanes ? lane_place(at.q) : at.q;
+  const PanelPlace place = place_in_panel<true, false>(at.r, first_q % kStep);
+  char* const panel = job.panel<F>(x, at.panel, 0) - offset(first_q % kStep);
   char *const first = panel + place.first, *const second = panel + place.second;
   uint32_t lower = 0;
 #pragma unroll 2
   for (int j = 0; j < held.count; ++j) {
     const float4 v = held[j];
-    const uint32_t on = offset(at.q + j * kStripApart<THREADS>);
+    const uint32_t on = offset(first_q + j * kStripApart<THREADS>);
     const QuadPlanes<F> planes(make_float4(v.x * factor[0], v.y * factor[1], v.z * factor[2], v.w * factor[3]));
     planes.store(first + on, second + on);
     lower |= planes.lower();
@@ -291,7 +297,7 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     split_pass(const __grid_constant__ Job job, const __grid_constant__ PassGrid grid) {
   extern __shared__ __align__(1024) char memory[];
   __shared__ alignas(16) PassScratch scratch;
-  hopper::launch_dependents();
+  if (!job.streamed) hopper::launch_dependents();
   const bool is_b = blockIdx.x < grid.blocks_b;
   const Operand& x = is_b ? job.b : job.a;
   const int64_t block = is_b ? blockIdx.x : blockIdx.x - grid.blocks_b;
@@ -316,6 +322,7 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
                            job.depth(batch), job.steps * kStep);
   if (!x.along_k) scratch.start(hopper::cluster_size());
   hopper::wait_for_predecessor();
+  if (job.streamed) hopper::launch_dependents();  // it reads A at once, which the kernel in front may have written
   held.read();
   if (blockIdx.x == 0)
     for (int i = threadIdx.x; i * job.parts < job.work_tiles - job.whole; i += THREADS) job.arrived[i] = 0;

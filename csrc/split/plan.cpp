@@ -17,8 +17,6 @@ constexpr int64_t kLeastPart = 2;  // steps of k
 constexpr int64_t kShortestSlice = 256;
 constexpr int64_t kMoreSlices = 6;
 
-int64_t steps(int64_t k) { return std::max<int64_t>(1, ceil_div(k, kStep)); }
-
 // Whether neighbours can be read four at a time.
 bool quads(const ConstMatrix& x) { return has_quads(x.col == 1 ? x : transposed(x)); }
 
@@ -28,43 +26,42 @@ int64_t tiles_of(const Shape& shape, const Problem& p, bool triangle) {
   return ceil_div(p.m, shape.tile_m) * ceil_div(p.n, shape.tile_n) * p.batch;
 }
 
-// How much longer a fused kernel takes for elements that are read one by one: the share of each operand, of both.
+// How much longer a kernel that splits takes for elements that are read one by one: the share of each operand, of both.
 double unaligned(const Problem& p, double of_a, double of_b) {
   const auto factor = [](const ConstMatrix& x) { return quads(x) ? 1 : models().split_fused.unaligned; };
   return (of_a * factor(p.a) + of_b * factor(p.b)) / (of_a + of_b);
 }
+double unaligned(const Problem& p) { return quads(p.a) ? 1 : models().split_streamed.unaligned; }  // A alone
 
 // The time of a step of k of a tile.
 double step_seconds(const Shape& shape, const Problem& p) {
-  const SplitModel& model = models().split;
-  const SplitFusedModel& fused = models().split_fused;
-  if (!shape.fused) return shape.products * model.step * (shape.half() ? model.half_step : 1);
-  return fused.step * unaligned(p, shape.tile_m, shape.tile_n) * (shape.half() ? fused.half_step : 1);
+  const auto in_tile = [&](const auto& model) { return model.step * (shape.half() ? model.half_step : 1); };
+  if (shape.planes == Planes::kNone) return in_tile(models().split_fused) * unaligned(p, shape.tile_m, shape.tile_n);
+  if (shape.planes == Planes::kOfB) return models().split_streamed.step * unaligned(p);
+  return shape.products * in_tile(models().split);
 }
 
 // How many blocks share each of the tiles that are left over: fewer steps of k each, but more parts to add up. A part
 // takes about as long as a step of three products.
 int parts(const Shape& shape, const SplitPlan& plan, const Device& device) {
   if (plan.left == 0) return 1;
-  const int64_t most = std::min(device.sms / int64_t{plan.left}, steps(plan.slice) / kLeastPart);
-  const double best = std::sqrt(steps(plan.slice) * shape.products / 3.0);
+  const int64_t most =
+      std::min(device.sms / int64_t{plan.left}, shape.steps(plan.slice) / (kLeastPart * shape.together()));
+  const double best = std::sqrt(shape.steps(plan.slice) * shape.products / 3.0);
   return static_cast<int>(std::min(most, static_cast<int64_t>(best + 0.5)));
 }
 
 // Bytes of the planes of so many rows of A, or columns of B.
 double planes(const Shape& shape, const SplitPlan& plan, int64_t size) {
-  return ceil_div(size, kTile) * kTile * 4.0 * plan.slices * steps(plan.slice) * kStep * shape.pairs;
+  return ceil_div(size, kTile) * kTile * 4.0 * plan.slices * shape.steps(plan.slice) * kStep * shape.pairs;
 }
 
-// It reads operands and writes planes.
-double pass_seconds(const Shape& shape, const Problem& p, const SplitPlan& plan, double bandwidth) {
-  const SplitModel& model = models().split;
-  const auto split = [&](const ConstMatrix& x, int64_t size, bool along_k) {
-    const double bytes = matrices(x, p.batch) * (4.0 * size * p.k + planes(shape, plan, size));
-    return bytes / (model.pass * bandwidth) * (along_k ? 1 : model.pass_across) * (quads(x) ? 1 : model.pass_unaligned);
-  };
-  return split(p.a, p.m, runs_along_k(p.a.col, p.a.row)) +
-         (plan.packed_b || plan.triangle ? 0 : split(p.b, p.n, runs_along_k(p.b.row, p.b.col)));
+// It reads an operand of so many rows, or columns, and writes its planes.
+template <class Model>
+double pass_seconds(const Model& model, const Shape& shape, const Problem& p, const SplitPlan& plan,
+                    const ConstMatrix& x, int64_t size, bool along_k, double bandwidth) {
+  const double bytes = matrices(x, p.batch) * (4.0 * size * p.k + planes(shape, plan, size));
+  return bytes / (model.pass * bandwidth) * (along_k ? 1 : model.pass_across);
 }
 
 // Seconds of waves of tiles, of D's or its slices' way to memory, of the last part of that, which no product hides, and
@@ -73,6 +70,13 @@ struct Product {
   double waves, stores, last, sum;
 };
 
+// To share a tile among so many blocks, by way of device memory.
+template <class Model>
+double sharing(const Model& model, int parts) {
+  return model.share + parts * model.part;
+}
+double sharing(const SplitFusedModel&, int) { return 0; }  // none does
+
 // `tile`: to begin and to end one; `adding`: the parts of a cluster.
 template <class Model>
 Product product(const Model& model, const Shape& shape, const Problem& p, const Device& device, const SplitPlan& plan,
@@ -80,10 +84,10 @@ Product product(const Model& model, const Shape& shape, const Problem& p, const 
   const int64_t tiles = tiles_of(shape, p, plan.triangle) * plan.slices;
   const double step = step_seconds(shape, p);
   // The time of a wave of tiles, each shared by `blocks`.
-  const auto wave = [&](int64_t blocks) { return ceil_div(steps(plan.slice), blocks) * step + tile; };
+  const auto wave = [&](int64_t blocks) { return ceil_div(shape.steps(plan.slice), blocks) * step + tile; };
   Product all = {};
   all.waves = ceil_div(tiles - plan.left, clusters_at_once(device.sms, plan.cluster)) * (wave(plan.cluster) + adding);
-  if (plan.left) all.waves += wave(plan.parts) + models().split.share + plan.parts * models().split.part;
+  if (plan.left) all.waves += wave(plan.parts) + sharing(model, plan.parts);
 
   const double bandwidth = device.bandwidth_gbs * 1e9;
   const double result = double(p.m) * p.n * p.batch * 4 / bandwidth;
@@ -98,10 +102,15 @@ Product product(const Model& model, const Shape& shape, const Problem& p, const 
 double seconds(const Shape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
   const SplitModel& model = models().split;
   const double bandwidth = device.bandwidth_gbs * 1e9;
+  const auto pass = [&](const ConstMatrix& x, int64_t size, bool along_k) {
+    return pass_seconds(model, shape, p, plan, x, size, along_k, bandwidth) * (quads(x) ? 1 : model.pass_unaligned);
+  };
+  double passes = pass(p.a, p.m, runs_along_k(p.a.col, p.a.row));
+  if (!plan.packed_b && !plan.triangle) passes += pass(p.b, p.n, runs_along_k(p.b.row, p.b.col));
   Product all = product(model, shape, p, device, plan, model.tile, (plan.cluster - 1) * model.cluster);
   // Those that a pass has just written are in the cache.
   if (plan.packed_b) all.waves = std::hypot(all.waves, planes(shape, plan, p.n) / (model.pass * bandwidth));
-  return model.launch + pass_seconds(shape, p, plan, bandwidth) + std::max(all.waves, all.stores) + all.last + all.sum;
+  return model.launch + passes + std::max(all.waves, all.stores) + all.last + all.sum;
 }
 
 double fused_seconds(const Shape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
@@ -110,6 +119,21 @@ double fused_seconds(const Shape& shape, const Problem& p, const Device& device,
   const Product all = product(model, shape, p, device, plan, tile, plan.cluster > 1 ? model.cluster : 0);
   const double read = operand_bytes(p) * unaligned(p, p.m, p.n) / (model.bandwidth * device.bandwidth_gbs * 1e9);
   return model.launch + std::max(all.waves, read + all.stores) + all.last + all.sum;
+}
+
+double streamed_seconds(const Shape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
+  const SplitStreamedModel& model = models().split_streamed;
+  const double bandwidth = device.bandwidth_gbs * 1e9;
+  const Product all = product(model, shape, p, device, plan, model.tile, plan.cluster > 1 ? model.cluster : 0);
+  const double pass = pass_seconds(model, shape, p, plan, p.b, p.n, runs_along_k(p.b.row, p.b.col), bandwidth);
+  const double read = 4.0 * p.m * p.k * matrices(p.a, p.batch) * unaligned(p) / (model.bandwidth * bandwidth);
+  return model.launch + pass + std::max(all.waves, read + all.stores) + all.last + all.sum;
+}
+
+double predicted_seconds(const Shape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
+  if (shape.planes == Planes::kNone) return fused_seconds(shape, p, device, plan);
+  if (shape.planes == Planes::kOfB) return streamed_seconds(shape, p, device, plan);
+  return seconds(shape, p, device, plan);
 }
 
 // About half of a batch: whole groups, or part of one.
@@ -129,23 +153,24 @@ size_t piece_bytes(const Shape& shape, const Problem& p, const SplitPlan& plan) 
 // Calls `visit` with every plan, in one piece. Of a batch whose slices take its place, those of one matrix.
 template <class Visit>
 void visit_plans(const Shape& shape, const Problem& p, const Device& device, bool packed_b, const Visit& visit) {
-  const bool gram = is_gram(p) && !shape.fused && !shape.half() && !packed_b;
+  const bool gram = is_gram(p) && shape.planes == Planes::kOfBoth && !shape.half() && !packed_b;
   const int64_t fewest = std::max<int64_t>(1, ceil_div(p.k, kMaxSlice));
   const auto predicted = [&](SplitPlan plan) {
-    plan.seconds = (shape.fused ? fused_seconds : seconds)(shape, p, device, plan);
+    plan.seconds = predicted_seconds(shape, p, device, plan);
     visit(plan);
   };
   const auto consider = [&](int64_t wanted) {
-    const int64_t slice = even_piece(p.k, wanted, kStep), slices = std::max<int64_t>(1, ceil_div(p.k, slice));
+    const int64_t slice = even_piece(p.k, wanted, shape.together() * kStep),
+                  slices = std::max<int64_t>(1, ceil_div(p.k, slice));
     const bool triangle = gram && slices == 1;
     const int64_t tiles = tiles_of(shape, p, triangle);
     for (int cluster = 1; cluster <= 4; cluster *= 2) {
       const bool fits = std::max<int64_t>(1, tiles * slices) <= clusters_at_once(device.sms, cluster);
-      if (cluster > 1 && (!fits || steps(slice) < 2 * cluster)) continue;
+      if (cluster > 1 && (!fits || shape.steps(slice) < 2 * cluster * shape.together())) continue;
       SplitPlan plan = {p.m, p.n, p.batch, slice, slices, cluster, 0, packed_b};
       plan.triangle = triangle;
       predicted(plan);
-      if (cluster > 1 || shape.fused) continue;
+      if (cluster > 1 || shape.planes == Planes::kNone) continue;
       plan.left = static_cast<int>(tiles * slices % device.sms);
       plan.parts = parts(shape, plan, device);
       if (plan.parts > 1) predicted(plan);
@@ -165,11 +190,12 @@ void visit_plans(const Shape& shape, const Problem& p, const Device& device, boo
 }
 
 // About half as much of k in a piece, in whole slices first. False if there is no less.
-bool halve_k(SplitPlan& plan) {
+bool halve_k(const Shape& shape, SplitPlan& plan) {
+  const int64_t least = shape.together() * kStep;
   if (plan.slices > 1)
     plan.slices = ceil_div(plan.slices, 2);
-  else if (plan.slice > kStep)
-    plan.slice = ceil_div(plan.slice, 2 * kStep) * kStep;
+  else if (plan.slice > least)
+    plan.slice = ceil_div(plan.slice, 2 * least) * least;
   else
     return false;
   return true;
@@ -188,7 +214,7 @@ SplitPlan in_pieces(SplitPlan plan, const Shape& shape, const Problem& p, size_t
     else if (*widest > kTile) {
       *widest = ceil_div(*widest, 2 * kTile) * kTile;
       plan.triangle = false;
-    } else if (!halve_k(plan))
+    } else if (!halve_k(shape, plan))
       return plan;  // the least that works
   }
 }
@@ -230,7 +256,7 @@ SplitPlan invariant_plan(const Shape& shape, const Problem& p, const Device& dev
   // Pieces of k for more rows and columns than the least piece has, in tiles of whatever size.
   Shape largest = shape;
   largest.tile_m = largest.tile_n = kTile;
-  while (!packed_b && piece_bytes(largest, one, plan) > limit && halve_k(plan)) continue;
+  while (!packed_b && piece_bytes(largest, one, plan) > limit && halve_k(shape, plan)) continue;
   plan.m = p.m;
   plan.n = p.n;
   plan.batch = one.batch;
@@ -241,20 +267,20 @@ SplitPlan invariant_plan(const Shape& shape, const Problem& p, const Device& dev
 PackedLayout packed_layout(const Shape& shape, int64_t k, int64_t n) {
   const int64_t fewest = std::max<int64_t>(1, ceil_div(k, kMaxSlice)), slice = even_piece(k, fewest, kStep);
   const int64_t slices = std::max<int64_t>(1, ceil_div(k, slice)), panels = slices * ceil_div(n, kTile);
-  const size_t planes = panels * steps(slice) * shape.pairs * kPanelBytes;
+  const size_t planes = panels * shape.steps(slice) * shape.pairs * kPanelBytes;
   const size_t words = panels * kTile * sizeof(uint32_t);
   return {slice, slices, planes, planes + words, planes + 2 * words, planes + 2 * words + panels * kLowerEntries};
 }
 
 Layout layout(const Shape& shape, const Problem& piece, const SplitPlan& plan) {
   const int64_t batch = piece.batch * plan.slices, tiles = tiles_of(shape, piece, plan.triangle) * plan.slices;
-  const int64_t panel = steps(plan.slice) * shape.pairs * kPanelBytes;
+  const int64_t panel = shape.steps(plan.slice) * shape.pairs * kPanelBytes;
   const auto count = [&](const ConstMatrix& x) { return split_matrices(x, batch, plan); };
   Layout l = {};
   Buffers buffers;
-  const int64_t panels_a = shape.fused ? 0 : count(piece.a) * ceil_div(piece.m, kTile);
-  const int64_t panels_b =
-      shape.fused || plan.packed_b || plan.triangle ? 0 : count(piece.b) * ceil_div(piece.n, kTile);
+  const bool has_b = shape.planes != Planes::kNone && !plan.packed_b && !plan.triangle;
+  const int64_t panels_a = shape.planes == Planes::kOfBoth ? count(piece.a) * ceil_div(piece.m, kTile) : 0;
+  const int64_t panels_b = has_b ? count(piece.b) * ceil_div(piece.n, kTile) : 0;
   l.planes_a = buffers.take(panels_a * panel);
   l.planes_b = buffers.take(panels_b * panel);
   l.words_a = buffers.take(panels_a * kTile * 4);
@@ -267,6 +293,7 @@ Layout layout(const Shape& shape, const Problem& piece, const SplitPlan& plan) {
   l.masks = buffers.take(tiles * 4 * 256 * 2);
   l.tile_words = buffers.take(tiles * 2 * kTile * 4);
   l.part_sums = buffers.take(int64_t{plan.left} * plan.parts * shape.tile_m * shape.tile_n * 4);
+  l.part_words = buffers.take(shape.planes == Planes::kOfB ? int64_t{plan.left} * plan.parts * kTile * 4 : 0);
   l.arrived = buffers.take(plan.left * 4);
   l.partials = buffers.take(plan.slices > 1 ? piece.m * piece.n * plan.slices * 4 : 0);
   l.total = buffers.total;

@@ -11,6 +11,7 @@ inline constexpr int kStep = 32;   // of k per stage of the product
 // The promotion interval: so much of k is added up within the tensor cores. The longer one is for more than one of
 // them, where additions would cost time.
 inline constexpr int kWindow = 32, kLongWindow = 64;
+inline constexpr int kStreamedSteps = 2;     // of a streamed operand, that are split and multiplied together
 inline constexpr int kMaxSlice = 8192;       // of k, that the splitting pass holds in shared memory
 inline constexpr int kRowBytes = kStep * 4;  // of a pair of planes: a row of a panel
 inline constexpr int kPanelBytes = kTile * kRowBytes;
@@ -24,14 +25,23 @@ inline constexpr int kPairs = 1;  // of 16-bit planes per operand
 template <>
 inline constexpr int kPairs<Bf16x6> = 2;
 
+// The operands that a pass writes to memory as planes. The kernel of the product splits the others itself.
+enum class Planes { kOfBoth, kOfB, kNone };
+
 // The properties in which the family's rows differ.
 struct Shape {
-  int pairs;           // of 16-bit planes per operand
-  int products;        // 16-bit products for one of float32
-  bool fused;          // no planes in memory: the kernel of the product splits as well
+  int pairs;     // of 16-bit planes per operand
+  int products;  // 16-bit products for one of float32
+  Planes planes;
   int tile_m, tile_n;  // of a block's tile of C: 128 x 128, 128 x 64 or 64 x 128
 
   constexpr bool half() const { return tile_m < kTile || tile_n < kTile; }
+  // So many steps of k are multiplied together: slices and parts are whole multiples.
+  constexpr int together() const { return planes == Planes::kOfB ? kStreamedSteps : 1; }
+  constexpr int64_t steps(int64_t k) const {
+    const int64_t groups = ceil_div(k, together() * kStep);
+    return (groups > 0 ? groups : 1) * together();
+  }
 };
 
 struct SplitPlan {
@@ -87,8 +97,10 @@ struct Layout {
   size_t marks;               // (tiles, 4, 8) uint32
   size_t masks;               // (tiles, 4, 256) uint16
   size_t tile_words;          // (tiles, 2, 128) uint32
-  size_t part_sums, arrived;  // of tiles that are left over: (tiles, parts, tile's m, n) float and (tiles) uint32
-  size_t partials;            // (slices, m, n) float, if there are several slices
+  // Of tiles that are left over: (tiles, parts, tile's m, n) float, (tiles, parts, 128) uint32 where A has no planes,
+  // and (tiles) uint32.
+  size_t part_sums, part_words, arrived;
+  size_t partials;  // (slices, m, n) float, if there are several slices
   size_t total;
 };
 Layout layout(const Shape& shape, const Problem& piece, const SplitPlan& plan);

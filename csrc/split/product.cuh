@@ -20,6 +20,14 @@ namespace sgemm::split {
 
 constexpr int kProductThreads = 384;
 
+// Whether the block has the whole sums of a tile that is left over.
+template <int N>
+__device__ __forceinline__ bool fix_up(const Job& job, const WorkTile& work, float (&sum)[N], uint32_t& last, int t) {
+  const int shared = work.tile - job.whole;
+  float* const parts = job.part_sums + int64_t{shared} * job.parts * N * kConsumers;
+  return sgemm::fix_up<QuadSums, kConsumers>(parts, work.part, job.parts, &job.arrived[shared], sum, last, t);
+}
+
 // The planes were scaled beforehand; online_scale.cuh has the other way.
 struct FixedScales {
   using Shared = ProductShared;
@@ -27,6 +35,11 @@ struct FixedScales {
   __device__ __forceinline__ static void tighten(Shared&, int, int) {}
   template <class Sums>
   __device__ __forceinline__ static void agree(Shared&, int, int, uint32_t, uint32_t, Sums&) {}
+  template <class Sums>
+  __device__ __forceinline__ static bool fix_up(const Job& job, Shared& shared, int, const WorkTile& work, Sums& sum,
+                                                int t) {
+    return split::fix_up(job, work, sum, shared.last, t);
+  }
   __device__ __forceinline__ static auto words(const Shared& shared, int stage, uint32_t) -> const
       uint32_t (&)[2][kTile] {
     return shared.words[stage];
@@ -51,14 +64,6 @@ static __device__ __noinline__ void redo_marked(const Job& job, uint32_t last, c
   }
 }
 
-// Whether the block has the whole sums of a tile that is left over.
-template <int N>
-__device__ __forceinline__ bool fix_up(const Job& job, const WorkTile& work, float (&sum)[N], uint32_t& last, int t) {
-  const int shared = work.tile - job.whole;
-  float* const parts = job.part_sums + int64_t{shared} * job.parts * N * kConsumers;
-  return sgemm::fix_up<QuadSums, kConsumers>(parts, work.part, job.parts, &job.arrived[shared], sum, last, t);
-}
-
 // `on_full` is called for each stage that is full.
 template <class F, class R, class Scales, class Mainloop, bool A_ALONG_M, bool B_ALONG_N, class OnFull>
 __device__ void consume(const Job& job, char* ring, float* staging, typename Scales::Shared& shared, int t,
@@ -79,16 +84,15 @@ __device__ void consume(const Job& job, char* ring, float* staging, typename Sca
     const int steps = work.step1 - work.step0;
     const bool early = !uses_mailboxes<R>(steps, blocks);
     if (blocks > 1 && early) announce_mailboxes(shared.cluster, t, rank, blocks);
-    const TileSteps all = {steps, steps_ahead<R>(scheduler, index, steps), words.stage};
-    Mainloop::run(job, shared, a, b, at, t, all, sum, on_full);
+    const TileSteps all = {steps, steps_ahead<R>(scheduler, index, steps), words.stage, work.step0};
+    Mainloop::run(job, shared, ring, a, b, at, t, all, sum, on_full);
     if (blocks > 1 && !early) announce_mailboxes(shared.cluster, t, rank, blocks);
     hopper::wait(&shared.words_full[words.stage], words.parity);
     Scales::tighten(shared, words.stage, t);
     if (blocks > 1) Scales::agree(shared, words.stage, t, rank, blocks, sum);
     if (blocks == 2) reduce_cluster<R, 2>(shared.cluster, sum, ring, t, rank);
     if (blocks == 4) reduce_cluster<R, 4>(shared.cluster, sum, ring, t, rank);
-    if constexpr (Scales::kKnown)
-      if (work.part >= 0 && !fix_up(job, work, sum, shared.last, t)) break;
+    if (work.part >= 0 && !Scales::fix_up(job, shared, words.stage, work, sum, t)) break;
     const int cols = Shape::kWarpCols >> blocks / 2, first = static_cast<int>(rank) * cols;
     const TileEpilogue<Shape> output(job, shared.tiles[words.stage], Scales::words(shared, words.stage, blocks), first,
                                      cols, hopper::opaque(t));

@@ -12,56 +12,63 @@
 namespace sgemm::split {
 
 // The tiles of a row. Half the columns: twice as many tiles for a problem that doesn't fill the GPU, and half as much
-// for the blocks of a cluster to add up. Where pass and product are one kernel (FUSED), for few columns, or few rows.
-template <class F, bool FUSED>
+// for the blocks of a cluster to add up. Where pass and product are one kernel, for few columns, or few rows.
+template <class F, Planes PLANES>
 inline constexpr std::array kTilesOf = {TileSize{kTile, kTile}};
 template <>
-inline constexpr std::array kTilesOf<Fp16x3, false> = {TileSize{kTile, kTile},
-                                                       TileSize{kTile, kTile / 2, "split_fp16x3_narrow"}};
+inline constexpr std::array kTilesOf<Fp16x3, Planes::kOfBoth> = {TileSize{kTile, kTile},
+                                                                 TileSize{kTile, kTile / 2, "split_fp16x3_narrow"}};
 template <>
-inline constexpr std::array kTilesOf<Fp16x3, true> = {TileSize{kTile, kTile},
-                                                      TileSize{kTile, kTile / 2, "split_fp16x3_fused_narrow"},
-                                                      TileSize{kTile / 2, kTile, "split_fp16x3_fused_flat"}};
+inline constexpr std::array kTilesOf<Fp16x3, Planes::kOfB> = {TileSize{kTile, kTile / 2}};
+template <>
+inline constexpr std::array kTilesOf<Fp16x3, Planes::kNone> = {TileSize{kTile, kTile},
+                                                               TileSize{kTile, kTile / 2, "split_fp16x3_fused_narrow"},
+                                                               TileSize{kTile / 2, kTile, "split_fp16x3_fused_flat"}};
 
-template <class F, bool FUSED = false>
+template <class F, Planes PLANES = Planes::kOfBoth>
 struct SplitProduct {
   using Format = F;
-  static constexpr bool kFused = FUSED;
-  static constexpr const auto& kTiles = kTilesOf<F, FUSED>;
+  static constexpr Planes kPlanes = PLANES;
+  static constexpr const auto& kTiles = kTilesOf<F, PLANES>;
   static constexpr int kTileCount = kTiles.size();
   static constexpr const char* kSource = "split/split_sm90a.cu";
-  static constexpr int BM = kTile, BN = kTile, BK = kStep, TM = 2, TN = BM * BN / 256 / TM;
+  static constexpr int BM = kTiles[0].bm, BN = kTiles[0].bn, BK = kStep, TM = 2, TN = BM * BN / 256 / TM;
   static constexpr int kThreads = 256;  // that hold sums
   static constexpr bool kActivates = true;
   static constexpr Reads kReads = Reads::kAnyStrides;
   static constexpr int kArch = 90;  // wgmma is sm_90a's alone
 
-  static constexpr bool kTakesPlanes = !FUSED && kPairs<F> == 1;
+  static constexpr bool kTakesPlanes = PLANES == Planes::kOfBoth && kPairs<F> == 1;
 
   static constexpr Shape shape(int tile) {
-    return {kPairs<F>, kPairs<F> == 1 ? 3 : 6, FUSED, kTiles[tile].bm, kTiles[tile].bn};
+    return {kPairs<F>, kPairs<F> == 1 ? 3 : 6, PLANES, kTiles[tile].bm, kTiles[tile].bn};
   }
 
   static Plan plan(const Problem& p, const Device& device) { return in_best_tile(split::plan, p, device); }
-  static Plan invariant_plan(const Problem& p, const Device& device) {  // not FUSED
+  static Plan invariant_plan(const Problem& p, const Device& device) {  // where both have planes
     return in_best_tile(split::invariant_plan, p, device);
   }
   static void each_plan(const Problem& p, const Device& device, const PlanVisitor& visit);
   static void launch(const Problem& p, const Plan& plan, const Context& context);  // only where SGEMM_SM90A is defined
 
-  // A fused kernel adds the corrections of each step to the sum: one rounding more a step.
+  // A kernel that splits adds the corrections of each step to the sum: one rounding more a step.
   static double error_bound(int64_t k) {
-    const int window = FUSED || k <= kLongWindow ? kWindow : kLongWindow;
-    return Bound<F>::of(k, window) + (FUSED ? static_cast<double>((k + kStep - 1) / kStep) : 0);
+    constexpr bool kSplits = PLANES != Planes::kOfBoth;
+    const int window = kSplits || k <= kLongWindow ? kWindow : kLongWindow;
+    return Bound<F>::of(k, window) + (kSplits ? static_cast<double>((k + kStep - 1) / kStep) : 0);
   }
+
+  // What is solved: where one operand alone has planes, the larger one is streamed, as A.
+  static Problem solved(const Problem& p) { return PLANES == Planes::kOfB && p.m < p.n ? transposed(p) : p; }
 
  private:
   using MakePlan = SplitPlan (*)(const Shape&, const Problem&, const Device&, size_t limit, bool packed_b);
   static Plan in_best_tile(MakePlan make, const Problem& p, const Device& device);
 };
 
-template <class F, bool FUSED>
-Plan SplitProduct<F, FUSED>::in_best_tile(MakePlan make, const Problem& p, const Device& device) {
+template <class F, Planes PLANES>
+Plan SplitProduct<F, PLANES>::in_best_tile(MakePlan make, const Problem& asked, const Device& device) {
+  const Problem p = solved(asked);
   return fastest<Plan>([&](const auto& visit) {
     for (int tile = 0; tile < kTileCount; ++tile) {
       const SplitPlan plan = make(shape(tile), p, device, workspace_limit(), kTakesPlanes && p.b_planes);
@@ -70,8 +77,9 @@ Plan SplitProduct<F, FUSED>::in_best_tile(MakePlan make, const Problem& p, const
   });
 }
 
-template <class F, bool FUSED>
-void SplitProduct<F, FUSED>::each_plan(const Problem& p, const Device& device, const PlanVisitor& visit) {
+template <class F, Planes PLANES>
+void SplitProduct<F, PLANES>::each_plan(const Problem& asked, const Device& device, const PlanVisitor& visit) {
+  const Problem p = solved(asked);
   for (int tile = 0; tile < kTileCount; ++tile)
     split::each_plan(shape(tile), p, device, workspace_limit(), kTakesPlanes && p.b_planes, [&](const SplitPlan& plan) {
       visit({plan.seconds, workspace(shape(tile), p, plan), plan, tile});

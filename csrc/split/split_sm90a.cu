@@ -10,6 +10,7 @@
 #include "fused.cuh"
 #include "pass.cuh"
 #include "product.cuh"
+#include "streamed.cuh"
 
 namespace sgemm::split {
 namespace {
@@ -134,6 +135,22 @@ void launch_fused(Job job, int sms, int cluster, Stream stream) {
   launch_persistent<split_fused<Shape, A_ALONG_M, B_ALONG_N>>(kFusedThreads, kBytes, sms, cluster, stream, job, maps);
 }
 
+template <class Shape, bool A_ALONG_M, bool B_ALONG_N>
+void launch_streamed(Job job, int sms, int cluster, Stream stream) {
+  using Panel = RawPanel<A_ALONG_M>;
+  const ConstMatrix lines = job.a.lines(job.k_all);
+  CUtensorMap map = {};
+  job.a.mapped = can_be_mapped(lines, job.a.count);
+  if (job.a.mapped)
+    map = hopper::tensor_map(lines, job.a.count, A_ALONG_M ? Panel::kBoxRows : Panel::kBoxDepth,
+                             A_ALONG_M ? Panel::kBoxDepth : Panel::kBoxRows, A_ALONG_M);
+  launch_persistent<split_streamed<Shape, A_ALONG_M, B_ALONG_N>>(kProductThreads, StreamedRing<Shape>::kBytes, sms,
+                                                                 cluster, stream, job, map);
+}
+
+// Whether D's neighbours in memory are those of a column.
+bool runs_down(const Problem& p) { return p.d.row == 1 && p.d.col != 1; }
+
 // A piece's problem with its buffers. The k of `p` is that of its slices, d and c are whole.
 Job make_job(const Shape& shape, const Problem& p, const SplitPlan& plan, char* workspace) {
   const Layout at = layout(shape, p, plan);
@@ -150,7 +167,9 @@ Job make_job(const Shape& shape, const Problem& p, const SplitPlan& plan, char* 
     job.p.beta = 0;
     job.p.activation = Activation::kNone;  // of the sum, as k_before is
     job.p.k_before = 0;
-    job.p.d = {reinterpret_cast<float*>(workspace + at.partials), p.m, p.n, p.n, 1, p.m * p.n};
+    // Neighbours lie as those of d do: along n, or m.
+    const int64_t row = runs_down(p) ? 1 : p.n, col = runs_down(p) ? p.m : 1;
+    job.p.d = {reinterpret_cast<float*>(workspace + at.partials), p.m, p.n, row, col, p.m * p.n};
   }
   const Problem& q = job.p;
   const auto count = [&](const ConstMatrix& x) { return split_matrices(x, q.batch, plan); };
@@ -162,8 +181,8 @@ Job make_job(const Shape& shape, const Problem& p, const SplitPlan& plan, char* 
     x.guards = reinterpret_cast<uint32_t*>(from + guards);
     x.lower = reinterpret_cast<bool*>(from + lower);
   };
-  if (!shape.fused) {
-    place(job.a, workspace, at.planes_a, at.words_a, at.guards_a, at.lower_a);
+  if (shape.planes == Planes::kOfBoth) place(job.a, workspace, at.planes_a, at.words_a, at.guards_a, at.lower_a);
+  if (shape.planes != Planes::kNone) {
     const bool shared = plan.triangle;  // A's
     place(job.b, workspace, shared ? at.planes_a : at.planes_b, shared ? at.words_a : at.words_b,
           shared ? at.guards_a : at.guards_b, shared ? at.lower_a : at.lower_b);
@@ -172,8 +191,13 @@ Job make_job(const Shape& shape, const Problem& p, const SplitPlan& plan, char* 
     const PackedLayout of_b = packed_layout(shape, p.k, p.n);
     place(job.b, static_cast<char*>(p.b_planes), 0, of_b.words, of_b.guards, of_b.lower);
   }
-  job.steps = static_cast<int>(std::max<int64_t>(1, ceil_div(q.k, kStep)));
+  job.steps = static_cast<int>(shape.steps(q.k));
+  job.together = shape.together();
+  job.groups = job.steps / job.together;
   job.group = kGroup;
+  job.streamed = shape.planes == Planes::kOfB;
+  job.b.by_lanes = job.streamed && job.a.along_k;
+  job.down = runs_down(q);
   job.quads = ends_in_groups<4>(q) && q.k_before == 0;
   job.pairs = ends_in_groups<2>(q);
   job.plain_alpha = is_plain_alpha(q.alpha);
@@ -192,6 +216,7 @@ Job make_job(const Shape& shape, const Problem& p, const SplitPlan& plan, char* 
   job.masks = reinterpret_cast<uint16_t*>(workspace + at.masks);
   job.words = reinterpret_cast<uint32_t*>(workspace + at.tile_words);
   job.part_sums = reinterpret_cast<float*>(workspace + at.part_sums);
+  job.part_words = reinterpret_cast<uint32_t*>(workspace + at.part_words);
   job.arrived = reinterpret_cast<uint32_t*>(workspace + at.arrived);
   return job;
 }
@@ -204,24 +229,28 @@ void launch_piece(const Problem& p, const SplitPlan& plan, const Context& contex
   const Job job = make_job(kShape, p, plan, static_cast<char*>(context.workspace));
   const int sms = context.device->sms;
   int cluster = plan.cluster;
-  while (cluster > job.steps) cluster /= 2;  // the last piece of k may be short
-  if constexpr (!Row::kFused)
-    launch_pass<F>(job, true, !plan.packed_b && !plan.triangle, int64_t{job.work_tiles} * cluster, sms, context.stream);
+  while (cluster > job.groups) cluster /= 2;  // the last piece of k may be short
+  if constexpr (Row::kPlanes != Planes::kNone)
+    launch_pass<F>(job, Row::kPlanes == Planes::kOfBoth, !plan.packed_b && !plan.triangle,
+                   int64_t{job.work_tiles} * cluster, sms, context.stream);
   with_constant(!job.a.along_k, [&](auto a_along_m) {
     with_constant(!job.b.along_k, [&](auto b_along_n) {
-      if constexpr (Row::kFused)
+      if constexpr (Row::kPlanes == Planes::kNone)
         launch_fused<Tile, a_along_m, b_along_n>(job, sms, cluster, context.stream);
+      else if constexpr (Row::kPlanes == Planes::kOfB)
+        launch_streamed<Tile, a_along_m, b_along_n>(job, sms, cluster, context.stream);
       else
         launch_product<F, Tile, a_along_m, b_along_n>(job, sms, cluster, context.stream);
     });
   });
-  if (plan.slices > 1) launch_sum(job.p.d.data, job.p.batch, true, p, context);
+  if (plan.slices > 1) launch_sum(job.p.d.data, job.p.batch, true, job.down ? transposed(p) : p, context);
 }
 
 }  // namespace
 
-template <class F, bool FUSED>
-void SplitProduct<F, FUSED>::launch(const Problem& p, const Plan& planned, const Context& context) {
+template <class F, Planes PLANES>
+void SplitProduct<F, PLANES>::launch(const Problem& asked, const Plan& planned, const Context& context) {
+  const Problem p = solved(asked);
   const auto plan = planned.own<SplitPlan>();
   const Pieces cut = plan.pieces(p);
   with_constant<kTileCount>(planned.tile, [&](auto tile) {
@@ -233,7 +262,8 @@ void SplitProduct<F, FUSED>::launch(const Problem& p, const Plan& planned, const
 }
 template void SplitProduct<Bf16x6>::launch(const Problem&, const Plan&, const Context&);
 template void SplitProduct<Fp16x3>::launch(const Problem&, const Plan&, const Context&);
-template void SplitProduct<Fp16x3, true>::launch(const Problem&, const Plan&, const Context&);
+template void SplitProduct<Fp16x3, Planes::kOfB>::launch(const Problem&, const Plan&, const Context&);
+template void SplitProduct<Fp16x3, Planes::kNone>::launch(const Problem&, const Plan&, const Context&);
 
 void pack_b(const ConstMatrix& b, void* planes, const Context& context) {
   const PackedLayout at = packed_layout(SplitProduct<Fp16x3>::shape(0), b.rows, b.cols);

@@ -24,14 +24,14 @@ struct TileScheduler {
         blocks(hopper::cluster_size()),
         first(hopper::block_index() >> blocks / 2),
         stride(gridDim.x >> blocks / 2),
-        step0(job.steps * rank >> blocks / 2),
-        step1(job.steps * (rank + 1) >> blocks / 2) {}
+        step0((job.groups * rank >> blocks / 2) * job.together),
+        step1((job.groups * (rank + 1) >> blocks / 2) * job.together) {}
 
   __device__ __forceinline__ WorkTile work_tile(const Job& job, int index) const {
     if (index < job.whole) return {index, step0, step1, -1};
     const int part = (index - job.whole) % job.parts;
-    return {job.whole + (index - job.whole) / job.parts, job.steps * part / job.parts,
-            job.steps * (part + 1) / job.parts, part};
+    return {job.whole + (index - job.whole) / job.parts, job.groups * part / job.parts * job.together,
+            job.groups * (part + 1) / job.parts * job.together, part};
   }
 };
 

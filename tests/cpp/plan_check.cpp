@@ -34,7 +34,8 @@ std::vector<Shape> all_shapes() {
   std::vector<Shape> shapes;
   add_shapes<SplitProduct<Fp16x3>>(shapes);
   add_shapes<SplitProduct<Bf16x6>>(shapes);
-  add_shapes<SplitProduct<Fp16x3, true>>(shapes);
+  add_shapes<SplitProduct<Fp16x3, Planes::kOfB>>(shapes);
+  add_shapes<SplitProduct<Fp16x3, Planes::kNone>>(shapes);
   return shapes;
 }
 
@@ -45,7 +46,7 @@ int64_t tiles_of(const Shape& shape, const Problem& piece, const SplitPlan& plan
 void check(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed) {
   const SplitPlan plan = split::plan(shape, p, device, limit, packed);
   REQUIRE(std::isfinite(plan.seconds) && plan.seconds > 0);
-  REQUIRE(plan.slice % kStep == 0 && plan.slice <= kMaxSlice && plan.slices >= 1);
+  REQUIRE(plan.slice % (shape.together() * kStep) == 0 && plan.slice <= kMaxSlice && plan.slices >= 1);
   REQUIRE(plan.m >= 1 || p.m == 0);
   REQUIRE(plan.n >= 1 || p.n == 0);
   REQUIRE(plan.batch >= 1 && plan.batch <= p.batch);
@@ -124,13 +125,14 @@ int main(int, char** argv) {
     other.batch = 1 + size(10);
     const auto check_both = [&](bool packed) {
       for (const Shape& shape : shapes)
-        if (!shape.fused && shape.pairs == 1) check_invariant(shape, p, other, device, limit, packed);
+        if (shape.planes == Planes::kOfBoth && shape.pairs == 1)
+          check_invariant(shape, p, other, device, limit, packed);
     };
     check_both(false);
     p.batch = other.batch = 1;
     p.a.batch = p.b.batch = other.a.batch = other.b.batch = 0;
     for (const Shape& shape : shapes)
-      if (p.k && !shape.fused && shape.pairs == 1) check(shape, p, device, limit, true);
+      if (p.k && shape.planes == Planes::kOfBoth && shape.pairs == 1) check(shape, p, device, limit, true);
     if (p.k) check_both(true);
   }
   std::puts("all plans hold");

@@ -1,0 +1,87 @@
+// Scales that blocks found apart, each in its part of k, for the sums of one tile.
+#pragma once
+#include "format.cuh"
+#include "tile_shape.cuh"
+
+namespace sgemm::split {
+
+// Binades by which a scale may become coarser in a block, and again for a cluster's other blocks. Sums are multiples of
+// 2^-59, the product of the planes' last bits: four times 20 binades leave them exact. Beyond, earlier sums are off by
+// a few 2^-149, or by 2^-83 at a change of more than 126 binades, which is nothing to a product that passes the test
+// for a small element: so the row counts one more.
+constexpr int kMostCoarser = 20;
+
+// Sums times their rows' and their columns' factors, which are powers of two.
+template <class Shape>
+__device__ __forceinline__ void multiply_sums(const float (&change)[2][kTile], bool of_a, bool of_b, int t,
+                                              float (&sum)[Shape::kSums]) {
+  const float upper = of_a ? change[0][Shape::row(t, 0)] : 1, lower = of_a ? change[0][Shape::row(t, 2)] : 1;
+#pragma unroll
+  for (int e = 0; e < Shape::kSums; e += 4) {
+    const float left = of_b ? change[1][Shape::col(t, e)] : 1, right = of_b ? change[1][Shape::col(t, e + 1)] : 1;
+    sum[e] *= upper * left;
+    sum[e + 1] *= upper * right;
+    sum[e + 2] *= lower * left;
+    sum[e + 3] *= lower * right;
+  }
+}
+
+// A row's word for the sums of `count` parts, in the coarsest of their scales, `word(i)` of them.
+template <class Word>
+__device__ __forceinline__ uint32_t word_of_parts(uint32_t count, const Word& word) {
+  int exponent = kNoScale;
+  for (uint32_t i = 0; i < count; ++i) exponent = max(exponent, word_exponent(word(i)));
+  float threshold = -INFINITY;  // of zeros alone
+  uint32_t coarsest = 0;        // of those that had small elements
+  bool inf = false, nan = false;
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint32_t own = word(i);
+    const float part = word_threshold(own);
+    if (part == -INFINITY) continue;
+    nan = nan || is_nan_row(own);
+    threshold = fmaxf(threshold, 0) + part;
+    inf = inf || is_inf_row(own);
+    if (part > 0 && (own & 0xff) >= (coarsest & 0xff)) coarsest = own;
+    if (exponent - word_exponent(own) > kMostCoarser) threshold += Fp16x3::kThreshold;
+  }
+  const uint32_t bits = nan ? kNanRow : inf ? kInfRow : __float_as_uint(threshold) & ~0xffu;
+  return with_step(bits | static_cast<uint32_t>(exponent + 128), word_step(coarsest));
+}
+
+struct ClusterWords {
+  uint64_t arrived;  // a barrier: the other blocks' words are there
+  alignas(16) uint32_t of_block[4][2][kTile];
+  alignas(16) uint32_t agreed[2][kTile];
+  alignas(16) float change[2][kTile];  // what sums are multiplied by
+
+  // By a warp.
+  __device__ __forceinline__ void init(uint32_t blocks) {
+    if (blocks == 1) return;
+    const bool first = threadIdx.x % 32 == 0;
+    if (first) hopper::init_barrier(&arrived, 1);
+    __syncwarp();
+    if (first) hopper::arrive_expecting(&arrived, (blocks - 1) * sizeof of_block[0]);
+    hopper::fence_barrier_init();
+  }
+
+  // By the consumers, each for the word of a row or column: to the coarsest scale of the blocks. `b_known`: those of B
+  // are the same in all of them.
+  __device__ __forceinline__ auto agree(const uint32_t (&words)[2][kTile], int t, uint32_t rank, uint32_t blocks,
+                                        bool b_known) -> const float (&)[2][kTile] {
+    const int operand = t / kTile, row = t % kTile;
+    const uint32_t own = words[operand][row];
+    of_block[rank][operand][row] = own;
+    if (t < blocks && t != rank)
+      hopper::copy_in_cluster(hopper::map_to_rank(hopper::shared_address(of_block[rank]), t), words, sizeof words,
+                              hopper::map_to_rank(hopper::shared_address(&arrived), t));
+    hopper::wait(&arrived, 0);
+    const bool known = b_known && operand == 1;
+    const uint32_t common = known ? own : word_of_parts(blocks, [&](uint32_t i) { return of_block[i][operand][row]; });
+    agreed[operand][row] = common;
+    change[operand][row] = power_of_two(max(word_exponent(own) - word_exponent(common), -126));
+    sync_consumers();
+    return change;
+  }
+};
+
+}  // namespace sgemm::split

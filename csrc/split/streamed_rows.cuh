@@ -1,0 +1,173 @@
+// Rows that are scaled and split in registers, each 64 of k by themselves.
+//
+// Idea:   a thread holds the same two rows of a wgmma's A and of its sums, so a row needs no scale of its own: 64 of k
+//         are scaled by their largest element, and what their products add up to is multiplied by a power of two on its
+//         way to the sum. Elements are small only beside their neighbours among these.
+// Range:  sums are relative to one exponent, the reference. A step's scale is at most kSpread binades finer, so that
+//         its products are whole multiples of what the sum holds, and where one is more than so many coarser it
+//         becomes the reference.
+#pragma once
+#include "format.cuh"
+
+namespace sgemm::split {
+
+constexpr int kSpread = 20;
+constexpr int kLeastScale = -126;   // of a step of zeros, and of elements below 2^-112
+constexpr int kMostReference = 93;  // so that Inf is always too coarse
+
+constexpr int kChunks = kStreamedSteps * kStep / 16;
+
+// A thread's elements of the steps that are scaled alike: [row of two, 8 apart][16 of k]; those of a quad in the order
+// of a fragment's pairs.
+using RawFragments = float4[2][kChunks];
+
+// Those of a step, as wgmma's A: [16 of k][register].
+struct Fragments {
+  uint32_t hi[2][4], lo[2][4];
+
+  // Keeps the compiler from changing them before a wait_products() that completes what reads them.
+  __device__ __forceinline__ void fence() {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      hopper::fence_registers(hi[i]);
+      hopper::fence_registers(lo[i]);
+    }
+  }
+};
+
+struct RowScales {
+  int exponent[2];
+};
+
+// A thread's two rows in a tile. The four lanes of a row agree on all but `small`.
+class StreamedRows {
+ public:
+  // Scales for the elements from this step of k on. Sums of rows whose reference changes follow.
+  template <int N>
+  __device__ __forceinline__ RowScales choose_scales(const RawFragments& v, int step, float (&sum)[N]) {
+    float most[2] = {};
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+#pragma unroll
+      for (int i = 0; i < kChunks; i += 2) most[r] = fmaxf(most[r], fmaxf(largest(v[r][i]), largest(v[r][i + 1])));
+#pragma unroll
+    for (int lanes = 1; lanes <= 2; lanes *= 2) {
+      const float other[2] = {__shfl_xor_sync(~0u, most[0], lanes), __shfl_xor_sync(~0u, most[1], lanes)};
+#pragma unroll
+      for (int r = 0; r < 2; ++r) most[r] = fmaxf(most[r], other[r]);
+    }
+    int wanted[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      // row_exponent(); NaN, which decides nothing, has the exponent of Inf
+      wanted[r] = max(static_cast<int>(__float_as_uint(most[r]) >> 23) - 127 - Fp16x3::kTopExponent, kLeastScale);
+    }
+    if (wanted[0] > reference_[0] + kSpread || wanted[1] > reference_[1] + kSpread) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        if (wanted[r] <= reference_[r] + kSpread) continue;
+        if (__float_as_uint(most[r]) == kInfinity) small_[r] |= kHoldsInf;
+        wanted[r] = min(wanted[r], kMostReference + kSpread);
+        const int reference = min(wanted[r], kMostReference);
+        if (nonzero_[r]) {
+          ++small_[r];  // for what the sums may lose
+          scale_sums(r, power_of_two(max(reference_[r] - reference, -126)), sum);
+        }
+        reference_[r] = reference;
+      }
+    }
+    RowScales scales;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      scales.exponent[r] = max(wanted[r], reference_[r] - kSpread);
+      if (wanted[r] > coarsest_[r]) step_[r] = step;
+      coarsest_[r] = max(coarsest_[r], wanted[r]);
+      nonzero_[r] |= __float_as_uint(most[r]);
+    }
+    return scales;
+  }
+
+  // A step, the first or the second one.
+  __device__ __forceinline__ void split(const RawFragments& v, int step, const RowScales& scales, Fragments& to) {
+    const float factor[2] = {power_of_two(-scales.exponent[0]), power_of_two(-scales.exponent[1])};
+    __half2 smallest = __float2half2_rn(Fp16x3::kLimit);
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float4& x = v[r][2 * step + i];
+        const float by = factor[r];
+        const QuadPlanes<Fp16x3> planes(make_float4(x.x * by, x.y * by, x.z * by, x.w * by));
+        to.hi[i][r] = planes.xy[0];
+        to.lo[i][r] = planes.xy[1];
+        to.hi[i][2 + r] = planes.zw[0];
+        to.lo[i][2 + r] = planes.zw[1];
+        smallest = __hmin2_nan(smallest, __habs2(*reinterpret_cast<const __half2*>(&planes.xy[0])));
+        smallest = __hmin2_nan(smallest, __habs2(*reinterpret_cast<const __half2*>(&planes.zw[0])));
+      }
+    if (!__hbge2(smallest, __float2half2_rn(Fp16x3::kSmall))) {  // or NaN
+      count_small(v[0], step, factor[0], small_[0]);
+      count_small(v[1], step, factor[1], small_[1]);
+    }
+  }
+
+  // What products with these scales count in the sums of row r.
+  __device__ __forceinline__ float factor(const RowScales& scales, int r) const {
+    return power_of_two(max(scales.exponent[r] - reference_[r], -126));
+  }
+
+  // To the scale that the rows' words tell.
+  template <int N>
+  __device__ __forceinline__ void finish(float (&sum)[N]) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      scale_sums(r, power_of_two(max(reference_[r] - coarsest_[r], -126)), sum);
+      constexpr uint32_t kFlags = kHoldsInf | kHoldsNan;
+      uint32_t flags = small_[r] & kFlags, count = small_[r] & ~kFlags;
+#pragma unroll
+      for (int lanes = 1; lanes <= 2; lanes *= 2) {
+        flags |= __shfl_xor_sync(~0u, flags, lanes);
+        count += __shfl_xor_sync(~0u, count, lanes);
+      }
+      small_[r] = count | flags;
+    }
+  }
+
+  __device__ __forceinline__ uint32_t word(int r) const {
+    if (small_[r] & kHoldsNan) return kNanRow | 128;
+    if (small_[r] & kHoldsInf) return row_word<Fp16x3>(kInfinity, 0, 0);
+    return with_step(row_word<Fp16x3>(nonzero_[r] != 0, coarsest_[r], small_[r]), step_[r]);
+  }
+
+ private:
+  __device__ __forceinline__ static float largest(const float4& v) {
+    return fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
+  }
+
+  template <int N>
+  __device__ __forceinline__ static void scale_sums(int r, float factor, float (&sum)[N]) {
+#pragma unroll
+    for (int e = 0; e < N; e += 4) {
+      sum[e + 2 * r] *= factor;
+      sum[e + 2 * r + 1] *= factor;
+    }
+  }
+
+  // And whether one is NaN.
+  __device__ __forceinline__ static void count_small(const float4 (&v)[kChunks], int step, float factor,
+                                                     uint32_t& small) {
+#pragma unroll
+    for (int i = 2 * step; i < 2 * step + 2; ++i) {
+      if (isnan(v[i].x) || isnan(v[i].y) || isnan(v[i].z) || isnan(v[i].w)) small |= kHoldsNan;
+      small += is_small<Fp16x3>(v[i].x, v[i].x * factor) + is_small<Fp16x3>(v[i].y, v[i].y * factor) +
+               is_small<Fp16x3>(v[i].z, v[i].z * factor) + is_small<Fp16x3>(v[i].w, v[i].w * factor);
+    }
+  }
+
+  int reference_[2] = {kLeastScale - kSpread, kLeastScale - kSpread};
+  int coarsest_[2] = {kLeastScale, kLeastScale}, step_[2] = {};
+  uint32_t nonzero_[2] = {};  // not 0 if an element isn't
+  uint32_t small_[2] = {};
+};
+
+}  // namespace sgemm::split
