@@ -263,8 +263,8 @@ struct SplitInRegisters {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const auto product = [&](float(&d)[N], const uint32_t(&x)[4], int plane, bool adds) {
-          const int stage = (at.stage * R::kStageBytes + step * R::kPlaneBytes) / 16;
-          hopper::multiply_registers<ViewB::kAlongMn>(d, x, b.plane(stage, plane, i), adds);
+          const int planes = at.stage * R::kStageBytes + step * R::kPlaneBytes;
+          hopper::multiply_registers<ViewB::kAlongMn>(d, x, b.plane(planes / 16, plane, i), adds);
         };
         product(main, x.hi[i], 0, i > 0);
         product(correction, x.hi[i], 1, step + i > 0);
@@ -277,36 +277,40 @@ struct SplitInRegisters {
       hopper::fence_registers(main);
       hopper::fence_registers(correction);
     };
-    const auto add = [&](const RowScales& scales, const auto& product) {
-      const float upper = rows.factor(scales, 0), lower = rows.factor(scales, 1);
-#pragma unroll
-      for (int e = 0; e < N; ++e) sum[e] = fmaf(product(e), e % 4 < 2 ? upper : lower, sum[e]);
-      hopper::fence_registers(main);
-      hopper::fence_registers(correction);
-    };
     read(at);
     RowScales scales = rows.choose_scales(raw, steps.first, sum);
     rows.split(raw, 0, scales, first);
+    const auto add = [&](bool corrections) {
+      const float upper = rows.factor(scales, 0), lower = rows.factor(scales, 1);
+#pragma unroll
+      for (int e = 0; e < N; ++e) {
+        const float product = corrections ? fmaf(correction[e], Fp16x3::kCorrection, main[e]) : main[e];
+        sum[e] = fmaf(product, e % 4 < 2 ? upper : lower, sum[e]);
+      }
+      hopper::fence_registers(main);
+      hopper::fence_registers(correction);
+    };
+    const auto multiply_step = [&](Fragments& x, int step, const auto& meanwhile) {
+      multiply(x, step);
+      meanwhile();
+      wait();
+      x.fence();
+      add(step > 0);
+    };
 #pragma unroll 1
     for (int step = kStreamedSteps;; step += kStreamedSteps) {
       const bool more = step < steps.count;
       PipelineState<R::kStages> following = at;
       following.advance();
-      multiply(first, 0);
-      rows.split(raw, 1, scales, second);
-      if (more) read(following);
-      wait();
-      first.fence();
-      add(scales, [&](int e) { return main[e]; });
-      multiply(second, 1);
+      multiply_step(first, 0, [&] {
+        rows.split(raw, 1, scales, second);
+        if (more) read(following);
+      });
       RowScales next = {};
-      if (more) {
-        next = rows.choose_scales(raw, steps.first + step, sum);
-        rows.split(raw, 0, next, first);
-      }
-      wait();
-      second.fence();
-      add(scales, [&](int e) { return fmaf(correction[e], Fp16x3::kCorrection, main[e]); });
+      multiply_step(second, 1, [&] {
+        if (more) next = rows.choose_scales(raw, steps.first + step, sum);
+        if (more) rows.split(raw, 0, next, first);
+      });
       __syncwarp();
       if (t % 32 == 0) hopper::arrive(&shared.empty[at.stage]);
       if (!more) break;
