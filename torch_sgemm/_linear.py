@@ -23,7 +23,7 @@ from torch_sgemm.inductor import register_lowerings
 from torch_sgemm.memory import out_of_memory
 from torch_sgemm.packed import PackedMatrix
 from torch_sgemm.past_dispatcher import is_plain, kernels_of, reaches_kernel
-from torch_sgemm.products import are_float32, product, rows_of
+from torch_sgemm.products import are_float32, product, rows_of, widened
 from torch_sgemm.vmap import batched
 
 _linear, _bmm = operators.linear.default, operators.bmm
@@ -43,7 +43,8 @@ def linear(
     """``activation(torch.nn.functional.linear(x, weight, bias))`` in one kernel.
 
     Args:
-        x: float32 of shape (..., in), any strides; (in,) as well.
+        x: float32 of shape (..., in), any strides; (in,) as well. It, ``weight`` and ``bias`` may
+            be bfloat16 or float16 where another is float32, as for :func:`torch_sgemm.matmul`.
         weight: float32 of shape (out, in), any strides. Or ``torch_sgemm.pack(weight.t())``.
         bias: float32 of shape (out,).
         activation: None, ``"relu"``, ``"gelu"``, ``"gelu_tanh"`` (the approximation by tanh) or
@@ -57,8 +58,8 @@ def linear(
 
     It has derivatives of every order, vmap and jvp. With gradients the result has the same bits as
     without; GELU and SiLU are then passes of their own, because what goes into them is kept for the
-    backward. Operands that are not float32, under autocast too, and shapes that don't fit go to
-    ``torch.nn.functional.linear``, which computes them or words the error.
+    backward. Other operands that are not float32, under autocast too, and shapes that don't fit go
+    to ``torch.nn.functional.linear``, which computes them or words the error.
 
     Raises:
         RuntimeError: ``activation`` or ``kernel`` is unknown, or ``kernel`` can't take the product
@@ -70,9 +71,13 @@ def linear(
         matrix = weight.matrix()
         if are_float32(x, matrix, bias) and _fit(x, matrix.t(), bias):
             return weight.linear(x, matrix, bias, activation, kernel)
+        if wide := widened(None, x, matrix, bias):
+            return linear(wide[0], weight, wide[2], activation, kernel=kernel)
         return ACTIVATIONS[activation](functional.linear(x, matrix.t(), bias))
     straight = reaches_kernel(x, weight) if bias is None else reaches_kernel(x, weight, bias)
     if not ((straight or are_float32(x, weight, bias)) and _fit(x, weight, bias)):
+        if wide := widened(None, x, weight, bias):
+            return linear(*wide, activation, kernel=kernel)
         return ACTIVATIONS[activation](functional.linear(x, weight, bias))
     if straight:
         function, keys = _KERNELS[x.is_cuda]

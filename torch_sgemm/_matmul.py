@@ -9,7 +9,15 @@ from torch_sgemm.autograd import is_wanted
 from torch_sgemm.batch_invariant import request
 from torch_sgemm.packed import PackedMatrix
 from torch_sgemm.past_dispatcher import reaches_kernel
-from torch_sgemm.products import are_float32, dispatched, rows_of, straight, with_shape
+from torch_sgemm.products import (
+    are_float32,
+    check_out_dtype,
+    dispatched,
+    rows_of,
+    straight,
+    widened,
+    with_shape,
+)
 
 
 def matmul(
@@ -18,6 +26,7 @@ def matmul(
     *,
     kernel: str = "auto",
     batch_invariant: bool = False,
+    out_dtype: torch.dtype | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
     """``torch.matmul(a, b)`` by a kernel of this package, with derivatives.
@@ -31,21 +40,29 @@ def matmul(
         batch_invariant: an element's bits depend on its row of ``a`` and its column of ``b`` alone,
             not on how many rows or matrices there are; its derivatives' as well. The same as
             ``kernel="batch_invariant"``.
+        out_dtype: ``torch.float32``: the float32 product of operands that are bfloat16 or float16
+            as well, also under autocast.
         out: where to write, as for ``torch.matmul``; without derivatives. One of another shape is
             resized, with PyTorch's warning unless it is empty.
 
-    Operands that are not float32, under autocast too, and shapes that don't fit go to
-    ``torch.matmul``, which computes them or words the error.
+    A bfloat16 or float16 operand beside a float32 one is converted, and the result is float32, as
+    if it had been so before; gradients have their tensors' dtypes. Other operands that are not
+    float32, under autocast too, and shapes that don't fit go to ``torch.matmul``, which computes
+    them or words the error.
 
     Raises:
         RuntimeError: ``kernel`` is unknown, can't take the product, or is named beside
-            ``batch_invariant``; ``out`` is of another dtype
-            or device, or a tensor requires grad where ``out`` is given.
+            ``batch_invariant``; ``out_dtype`` is another dtype, or given for operands of another;
+            ``out`` is of another dtype or device, or a tensor requires grad where ``out`` is given.
     """
     kernel = request("torch_sgemm.matmul", kernel, batch_invariant)
+    if out_dtype is not None:
+        return _in_float32(a, b, kernel, out_dtype, out)
     if isinstance(b, PackedMatrix):
         matrix = b.matrix()
         if not (are_float32(a, matrix) and _fit(a, matrix)):
+            if wide := widened(None, a, matrix):
+                return matmul(wide[0], b, kernel=kernel, out=out)
             return torch.matmul(a, matrix, out=out)
         if out is not None:
             _refuse_gradients(a, matrix, out)
@@ -53,6 +70,8 @@ def matmul(
         return result if out is None else _into(out, result)
     reaches = reaches_kernel(a, b)
     if not ((reaches or are_float32(a, b)) and _fit(a, b)):
+        if wide := widened(None, a, b):
+            return matmul(*wide, kernel=kernel, out=out)
         return torch.matmul(a, b, out=out)
     if out is not None:
         _refuse_gradients(a, b, out)
@@ -66,6 +85,16 @@ def matmul(
     if a.dim() == 1:
         return with_shape(result, result.shape[:-2] + result.shape[-1 if b.dim() > 1 else 2 :])
     return with_shape(result, result.shape[:-1]) if b.dim() == 1 else result
+
+
+def _in_float32(
+    a: Tensor, b: Tensor | PackedMatrix, kernel: str, out_dtype: torch.dtype, out: Tensor | None
+) -> Tensor:
+    matrix = b.matrix() if isinstance(b, PackedMatrix) else b
+    check_out_dtype("torch_sgemm.matmul", out_dtype, a, matrix)
+    wide = widened(out_dtype, a, matrix) or (a, matrix)
+    with torch.autocast(a.device.type, enabled=False):
+        return matmul(wide[0], b if matrix is not b else wide[1], kernel=kernel, out=out)
 
 
 def _fit(a: Tensor, b: Tensor) -> bool:

@@ -59,6 +59,40 @@ def are_float32(a: Tensor, b: Tensor, c: Tensor | None = None) -> bool:
     )
 
 
+_SHORT = (torch.bfloat16, torch.float16)
+_WIDENED = (torch.float32, *_SHORT)
+
+
+def check_out_dtype(op: str, out_dtype: torch.dtype, a: Tensor, b: Tensor) -> None:
+    """Refuses another dtype than float32, and operands of which there is no such product."""
+    if out_dtype is torch.float32 and a.dtype in _WIDENED and b.dtype in _WIDENED:
+        return
+    raise RuntimeError(
+        f"{op}: argument 'out_dtype' is {out_dtype}, 'a' has dtype {a.dtype}, 'b' {b.dtype}; "
+        "accepted: None, or torch.float32 for operands of float32, bfloat16 and float16"
+    )
+
+
+def widened(
+    out_dtype: torch.dtype | None, *tensors: Tensor | None
+) -> tuple[Tensor | None, ...] | None:
+    """The operands as float32; None where nothing is to be done, or the product isn't float32's.
+
+    Of 16-bit operands it is if another is float32, or where that is asked for.
+    """
+    given = [t for t in tensors if t is not None]
+    if not all(isinstance(t, Tensor) and t.dtype in _WIDENED for t in given):
+        return None
+    asked = out_dtype is torch.float32
+    if not any(t.dtype in _SHORT for t in given):
+        return None
+    if not (asked or any(t.dtype is torch.float32 for t in given)):
+        return None
+    if not asked and not given[0].is_meta and torch.is_autocast_enabled(given[0].device.type):
+        return None
+    return tuple(t if t is None else t.to(torch.float32) for t in tensors)
+
+
 def rows_of(x: Tensor) -> Tensor:
     """(..., n) as (rows, n)."""
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
