@@ -194,12 +194,11 @@ def counted(case: Case) -> float:
     return next(row["seconds"] for row in answer["verdicts"] if row["name"] == ATEN)
 
 
-def chosen_speeds(found: list[Case]) -> list[float]:
+def chosen_speeds(found: list[Case], predictions: list[numpy.ndarray]) -> list[float]:
     """Of each problem, PyTorch's time by that of the measured plan that is chosen."""
     best: dict[int, tuple[float, float]] = {}
     torchs: dict[int, float] = {}
-    for case in found:
-        predicted = case.predicted()
+    for case, predicted in zip(found, predictions, strict=True):
         at = int(predicted.argmin())
         counts = float(predicted[at])
         if case.row == ATEN:
@@ -210,9 +209,15 @@ def chosen_speeds(found: list[Case]) -> list[float]:
     return [seconds / best[problem][1] for problem, seconds in torchs.items()]
 
 
+def chosen_now(found: list[Case]) -> list[float]:
+    """The same by what the library predicts now."""
+    return chosen_speeds(found, [case.predicted() for case in found])
+
+
 def cautions(library: Library, found: list[Case]) -> list[list[str]]:
     """What is chosen with more caution and with less: a line a value, one after the other."""
     lines = []
+    predictions = [case.predicted() for case in found]  # of which no caution is a part
     for name in ("caution", "caution_long_k"):
         (at,) = (
             i for i, q in enumerate(library.quantities) if (q.model, q.name) == ("Choice", name)
@@ -221,7 +226,7 @@ def cautions(library: Library, found: list[Case]) -> list[list[str]]:
         for value in CAUTIONS:
             library.values[at] = value
             library.use()
-            speeds = chosen_speeds(found)
+            speeds = chosen_speeds(found, predictions)
             slow = sum(speed < SLOW for speed in speeds)
             lines.append(
                 [name, f"{value:.2f}", f"{geomean(speeds):.3f}", str(slow), f"{min(speeds):.2f}"]
@@ -306,7 +311,7 @@ def run(args: argparse.Namespace) -> int:
         raise RuntimeError(f"there is no record; run python -m benchmarks {missing} first")
     library, all_cases = Library(), cases(records)
     groups = rows_of_models(library, all_cases)
-    before = geomean(chosen_speeds(all_cases))
+    before = geomean(chosen_now(all_cases))
     lines = []
     for rows, models in track(groups.items(), "fitting", console=tables.console, transient=True):
         of_rows = [case for case in all_cases if case.row in rows]
@@ -317,7 +322,7 @@ def run(args: argparse.Namespace) -> int:
         lines.append([*names, str(plans), f"{old:.3f}", f"{spread(of_rows):.3f}"])
     columns = ["models", "rows", "plans", "error before", "after"]
     tables.show("Models: root mean square of the log of predicted by measured", columns, lines)
-    after = geomean(chosen_speeds(all_cases))
+    after = geomean(chosen_now(all_cases))
     tables.say(
         f"The measured plans that are chosen: {before:.3f} times torch before, {after:.3f} now."
     )

@@ -44,7 +44,7 @@ static __global__ void __launch_bounds__(kMirrorTile* kMirrorRows) mirror_upper(
 
 inline void launch_mirror(const Problem& p, const Context& context) {
   const int64_t tiles = ceil_div(p.n, kMirrorTile);
-  launch(mirror_upper, tiles * (tiles + 1) / 2 * p.batch, kMirrorTile * kMirrorRows, 0, 0, true, context.stream, p);
+  launch(mirror_upper, upper_tiles(tiles) * p.batch, kMirrorTile * kMirrorRows, 0, 0, true, context.stream, p);
 }
 
 }  // namespace sgemm

@@ -198,6 +198,9 @@ struct Kernel {
 
 inline constexpr int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
 
+// How many tiles of `rows` rows of tiles, and as many columns, lie on the diagonal or above.
+inline constexpr int64_t upper_tiles(int64_t rows) { return rows * (rows + 1) / 2; }
+
 struct Table {
   const Kernel* rows;
   int size;

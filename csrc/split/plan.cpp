@@ -22,7 +22,7 @@ bool quads(const ConstMatrix& x) { return has_quads(x.col == 1 ? x : transposed(
 
 // `triangle`: those below the diagonal are left out.
 int64_t tiles_of(const Shape& shape, const Problem& p, bool triangle) {
-  if (triangle) return ceil_div(p.m, kTile) * (ceil_div(p.m, kTile) + 1) / 2 * p.batch;
+  if (triangle) return upper_tiles(ceil_div(p.m, kTile)) * p.batch;
   return ceil_div(p.m, shape.tile_m) * ceil_div(p.n, shape.tile_n) * p.batch;
 }
 
@@ -176,17 +176,17 @@ void visit_plans(const Shape& shape, const Problem& p, const Device& device, boo
       if (plan.parts > 1) predicted(plan);
     }
   };
-  const int64_t tiles = tiles_of(shape, p, false);
+  const int64_t all_tiles = tiles_of(shape, p, false);  // also those below the diagonal
   // A few more slices than needed may fill the last wave; many, a device that has few tiles.
   const int64_t most = p.batch > 1 || packed_b ? fewest : std::max(fewest, p.k / kShortestSlice);
   for (int64_t slices = fewest; slices <= std::min(most, fewest + kMoreSlices); ++slices) consider(slices);
   const auto consider_many = [&](int64_t slices) {
     if (slices > fewest + kMoreSlices && slices <= most) consider(slices);
   };
-  for (int64_t slices = 2 * fewest; slices <= most && tiles * slices <= 2 * device.sms; slices *= 2)
+  for (int64_t slices = 2 * fewest; slices <= most && all_tiles * slices <= 2 * device.sms; slices *= 2)
     consider_many(slices);
-  for (int cluster = 1; cluster <= 4 && tiles > 0; cluster *= 2)
-    consider_many(clusters_at_once(device.sms, cluster) / tiles);
+  for (int cluster = 1; cluster <= 4 && all_tiles > 0; cluster *= 2)
+    consider_many(clusters_at_once(device.sms, cluster) / all_tiles);
 }
 
 // About half as much of k in a piece, in whole slices first. False if there is no less.

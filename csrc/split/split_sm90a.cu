@@ -203,8 +203,7 @@ Job make_job(const Shape& shape, const Problem& p, const SplitPlan& plan, char* 
   job.plain_alpha = is_plain_alpha(q.alpha);
   job.scaled_only = q.activation == Activation::kNone && job.plain_alpha && q.k_before == 0;
   job.triangle = plan.triangle;
-  const int64_t of_matrix =
-      plan.triangle ? int64_t{job.a.tiles} * (job.a.tiles + 1) / 2 : int64_t{job.a.tiles} * job.b.tiles;
+  const int64_t of_matrix = plan.triangle ? upper_tiles(job.a.tiles) : int64_t{job.a.tiles} * job.b.tiles;
   job.tiles = static_cast<int>(q.batch * of_matrix);
   job.whole = job.tiles - plan.left;
   job.parts = plan.parts;

@@ -1,15 +1,15 @@
 // An operand that is streamed once past the planes of the other, and split in registers on its way to the tensor cores.
 //
 // Idea:   a large operand that few tiles share need not be written to memory as planes. Its raw panels come to shared
-//         memory as they lie in memory; each consumer warp reads 16 rows of a step as the fragments of a wgmma whose A
-//         is in registers, scales them by the step's largest element (streamed_rows.cuh) and splits them, while the
-//         tensor cores work on the step before. The other operand is small: a pass has split it.
-// Block:  as split_product's, of tiles of 128 rows. The streamed operand is A; a problem in which it is B is solved
-//         transposed.
+//         memory as they lie in memory; each consumer warp reads 16 rows of them as the fragments of a wgmma whose A is
+//         in registers, and scales (streamed_rows.cuh) and splits them while the tensor cores work on those before. The
+//         other operand is small: a pass has split it.
+// Block:  as split_product's, for tiles of 128 rows and 64 columns. The streamed operand is A; a problem in which it is
+//         B is solved transposed.
 // Start:  the first raw panels are on their way while the pass still runs, for it writes none of them.
 // Order:  the places of a fragment's elements along k are dealt out as they can be read best. Where A lies along k, a
 //         lane reads four neighbours at once, and the pass has written B's planes in that order (Operand::by_lanes).
-// Bound:  memory, and the threads that split: about 12 instructions an element.
+// Bound:  memory, and the consumers: about 14 instructions an element, of which each waits for the one before.
 #pragma once
 #include "../gpu/ptx/async_copy.cuh"
 #include "../gpu/tensor_map.cuh"
