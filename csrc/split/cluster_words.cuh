@@ -1,7 +1,6 @@
 // Scales that blocks found apart, each in its part of k, for the sums of one tile.
 #pragma once
-#include "format.cuh"
-#include "tile_shape.cuh"
+#include "ring.cuh"
 
 namespace sgemm::split {
 
@@ -81,6 +80,22 @@ struct ClusterWords {
     change[operand][row] = power_of_two(max(word_exponent(own) - word_exponent(common), -126));
     sync_consumers();
     return change;
+  }
+};
+
+// Of a kernel that finds scales on the way.
+struct FoundScales : ProductShared {
+  ClusterWords cluster_words;
+
+  template <class R>
+  __device__ __forceinline__ void init(int writers, int word_writers, uint32_t blocks) {
+    ProductShared::init<R>(writers, word_writers, blocks);
+    cluster_words.init(blocks);
+  }
+
+  // Of a tile's sums, when the cluster's blocks have agreed.
+  __device__ __forceinline__ auto words_of(int stage, uint32_t blocks) const -> const uint32_t (&)[2][kTile] {
+    return blocks > 1 ? cluster_words.agreed : words[stage];
   }
 };
 

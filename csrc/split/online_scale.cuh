@@ -61,18 +61,11 @@ __device__ __forceinline__ float rescale_row(OnlineRows& rows, int r, int step) 
 }
 
 template <int STAGES>
-struct OnlineShared : ProductShared {
+struct OnlineShared : FoundScales {
   OnlineRows rows[2];
   alignas(16) float largest[2][2][4];          // scaled magnitude: (tile's parity, operand, warp of converters)
   alignas(8) uint8_t changed[STAGES][2][4];    // with this stage, scales of rows of an operand's warp of converters
   alignas(16) float change[STAGES][2][kTile];  // factors of the sums of earlier stages; 1 where nothing changed
-  ClusterWords cluster_words;
-
-  template <class R>
-  __device__ __forceinline__ void init(int writers, int word_writers, uint32_t blocks) {
-    ProductShared::init<R>(writers, word_writers, blocks);
-    cluster_words.init(blocks);
-  }
 };
 
 constexpr float kHalfRounding = 1.001f;  // more than a magnitude may be above its float16
@@ -87,7 +80,7 @@ struct OnlineScales {
   // Before the sums of the ring's stage are added.
   __device__ __forceinline__ static void follow(const Shared& shared, int stage, int t, Sums& sum) {
     const uint2 changed = *reinterpret_cast<const uint2*>(shared.changed[stage]);
-    if (changed.x | changed.y) multiply(shared.change[stage], changed.x, changed.y, t, sum);
+    if (changed.x | changed.y) multiply_sums<Shape>(shared.change[stage], changed.x, changed.y, t, sum);
   }
 
   // Thresholds assume that small elements meet ones up to F::kLimit. The other operand's largest, with the headroom of
@@ -105,20 +98,14 @@ struct OnlineScales {
   __device__ __forceinline__ static void agree(Shared& shared, int stage, int t, uint32_t rank, uint32_t blocks,
                                                Sums& sum) {
     const auto& change = shared.cluster_words.agree(shared.words[stage], t, rank, blocks, false);
-    multiply(change, true, true, t, sum);
+    multiply_sums<Shape>(change, true, true, t, sum);
   }
 
   __device__ __forceinline__ static bool fix_up(const Job&, Shared&, int, const WorkTile&, Sums&, int) { return true; }
 
   __device__ __forceinline__ static auto words(const Shared& shared, int stage, uint32_t blocks) -> const
       uint32_t (&)[2][kTile] {
-    return blocks > 1 ? shared.cluster_words.agreed : shared.words[stage];
-  }
-
- private:
-  __device__ __forceinline__ static void multiply(const float (&change)[2][kTile], bool of_a, bool of_b, int t,
-                                                  Sums& sum) {
-    multiply_sums<Shape>(change, of_a, of_b, t, sum);
+    return shared.words_of(stage, blocks);
   }
 };
 

@@ -113,21 +113,26 @@ double seconds(const Shape& shape, const Problem& p, const Device& device, const
   return model.launch + passes + std::max(all.waves, all.stores) + all.last + all.sum;
 }
 
+// Of a kernel that splits so many bytes of raw operands itself.
+template <class Model>
+double splitting_seconds(const Model& model, const Shape& shape, const Problem& p, const Device& device,
+                         const SplitPlan& plan, double tile, double raw_bytes) {
+  const Product all = product(model, shape, p, device, plan, tile, plan.cluster > 1 ? model.cluster : 0);
+  const double read = raw_bytes / (model.bandwidth * device.bandwidth_gbs * 1e9);
+  return model.launch + std::max(all.waves, read + all.stores) + all.last + all.sum;
+}
+
 double fused_seconds(const Shape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
   const SplitFusedModel& model = models().split_fused;
   const double tile = model.tile * (shape.half() ? model.half_tile : 1);
-  const Product all = product(model, shape, p, device, plan, tile, plan.cluster > 1 ? model.cluster : 0);
-  const double read = operand_bytes(p) * unaligned(p, p.m, p.n) / (model.bandwidth * device.bandwidth_gbs * 1e9);
-  return model.launch + std::max(all.waves, read + all.stores) + all.last + all.sum;
+  return splitting_seconds(model, shape, p, device, plan, tile, operand_bytes(p) * unaligned(p, p.m, p.n));
 }
 
 double streamed_seconds(const Shape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
   const SplitStreamedModel& model = models().split_streamed;
-  const double bandwidth = device.bandwidth_gbs * 1e9;
-  const Product all = product(model, shape, p, device, plan, model.tile, plan.cluster > 1 ? model.cluster : 0);
-  const double pass = pass_seconds(model, shape, p, plan, p.b, p.n, runs_along_k(p.b.row, p.b.col), bandwidth);
-  const double read = 4.0 * p.m * p.k * matrices(p.a, p.batch) * unaligned(p) / (model.bandwidth * bandwidth);
-  return model.launch + pass + std::max(all.waves, read + all.stores) + all.last + all.sum;
+  const double raw_bytes = 4.0 * p.m * p.k * matrices(p.a, p.batch) * unaligned(p);
+  return pass_seconds(model, shape, p, plan, p.b, p.n, runs_along_k(p.b.row, p.b.col), device.bandwidth_gbs * 1e9) +
+         splitting_seconds(model, shape, p, device, plan, model.tile, raw_bytes);
 }
 
 double predicted_seconds(const Shape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {

@@ -165,21 +165,11 @@ struct StreamedProducer {
   }
 };
 
-struct StreamedShared : ProductShared {
-  ClusterWords cluster_words;
-
-  template <class R>
-  __device__ __forceinline__ void init(int writers, uint32_t blocks) {
-    ProductShared::init<R>(writers, 1, blocks);
-    cluster_words.init(blocks);
-  }
-};
-
 // What consume() asks of scales, those of A's rows found by SplitInRegisters.
 template <class R>
 struct StreamedScales {
   using Shape = typename R::Shape;
-  using Shared = StreamedShared;
+  using Shared = FoundScales;
   static constexpr bool kKnown = false;
   __device__ __forceinline__ static void tighten(Shared&, int, int) {
     hopper::wait_for_predecessor();
@@ -212,7 +202,7 @@ struct StreamedScales {
 
   __device__ __forceinline__ static auto words(const Shared& shared, int stage, uint32_t blocks) -> const
       uint32_t (&)[2][kTile] {
-    return blocks > 1 ? shared.cluster_words.agreed : shared.words[stage];
+    return shared.words_of(stage, blocks);
   }
 
  private:
@@ -231,10 +221,8 @@ struct StreamedScales {
   // By their scales, or their inverse.
   __device__ __forceinline__ static void scale_rows(const uint32_t (&words)[kTile], int sign, int t,
                                                     float (&sum)[Shape::kSums]) {
-    const auto factor = [&](int e) { return power_of_two(sign * word_exponent(words[Shape::row(t, e)])); };
-    const float upper = factor(0), lower = factor(2);
 #pragma unroll
-    for (int e = 0; e < Shape::kSums; ++e) sum[e] *= e % 4 < 2 ? upper : lower;
+    for (int r = 0; r < 2; ++r) scale_row(r, power_of_two(sign * word_exponent(words[Shape::row(t, 2 * r)])), sum);
   }
 };
 
@@ -243,7 +231,7 @@ struct StreamedScales {
 template <class R, bool A_ALONG_M>
 struct SplitInRegisters {
   template <class ViewA, class ViewB, int N, class OnFull>
-  __device__ __forceinline__ static void run(const Job&, StreamedShared& shared, const char* ring, const ViewA&,
+  __device__ __forceinline__ static void run(const Job&, FoundScales& shared, const char* ring, const ViewA&,
                                              const ViewB& b, PipelineState<R::kStages>& at, int t,
                                              const TileSteps& steps, float (&sum)[N], const OnFull&) {
     static_assert(kStreamedSteps == 2);
@@ -331,9 +319,9 @@ __global__ void __launch_bounds__(kProductThreads, 1)
     split_streamed(const __grid_constant__ Job job, const __grid_constant__ CUtensorMap map) {
   using R = StreamedRing<Shape>;
   extern __shared__ __align__(1024) char ring[];
-  __shared__ StreamedShared shared;
+  __shared__ FoundScales shared;
   const bool mapped = job.a.mapped;
-  if (threadIdx.x < 32) shared.init<R>(mapped ? 1 : 1 + kProducers, hopper::cluster_size());
+  if (threadIdx.x < 32) shared.init<R>(mapped ? 1 : 1 + kProducers, 1, hopper::cluster_size());
   if (threadIdx.x == 0 && mapped) hopper::prefetch_map(&map);
   __syncthreads();
   hopper::launch_dependents();

@@ -12,7 +12,6 @@
 namespace sgemm::split {
 
 constexpr int kSpread = 20;
-constexpr int kLeastScale = -126;   // of a step of zeros, and of elements below 2^-112
 constexpr int kMostReference = 93;  // so that Inf is always too coarse
 
 constexpr int kChunks = kStreamedSteps * kStep / 16;
@@ -34,6 +33,16 @@ struct Fragments {
     }
   }
 };
+
+// The sums of the r-th of a thread's two rows.
+template <int N>
+__device__ __forceinline__ void scale_row(int r, float factor, float (&sum)[N]) {
+#pragma unroll
+  for (int e = 0; e < N; e += 4) {
+    sum[e + 2 * r] *= factor;
+    sum[e + 2 * r + 1] *= factor;
+  }
+}
 
 struct RowScales {
   int exponent[2];
@@ -59,8 +68,8 @@ class StreamedRows {
     int wanted[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      // row_exponent(); NaN, which decides nothing, has the exponent of Inf
-      wanted[r] = max(static_cast<int>(__float_as_uint(most[r]) >> 23) - 127 - Fp16x3::kTopExponent, kLeastScale);
+      // row_exponent(), but for NaN, which decides nothing and has the exponent of Inf.
+      wanted[r] = max(static_cast<int>(__float_as_uint(most[r]) >> 23) - 127 - Fp16x3::kTopExponent, kNoScale);
     }
     if (wanted[0] > reference_[0] + kSpread || wanted[1] > reference_[1] + kSpread) {
 #pragma unroll
@@ -71,7 +80,7 @@ class StreamedRows {
         const int reference = min(wanted[r], kMostReference);
         if (nonzero_[r]) {
           ++small_[r];  // for what the sums may lose
-          scale_sums(r, power_of_two(max(reference_[r] - reference, -126)), sum);
+          scale_row(r, power_of_two(max(reference_[r] - reference, -126)), sum);
         }
         reference_[r] = reference;
       }
@@ -121,7 +130,7 @@ class StreamedRows {
   __device__ __forceinline__ void finish(float (&sum)[N]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      scale_sums(r, power_of_two(max(reference_[r] - coarsest_[r], -126)), sum);
+      scale_row(r, power_of_two(max(reference_[r] - coarsest_[r], -126)), sum);
       constexpr uint32_t kFlags = kHoldsInf | kHoldsNan;
       uint32_t flags = small_[r] & kFlags, count = small_[r] & ~kFlags;
 #pragma unroll
@@ -144,15 +153,6 @@ class StreamedRows {
     return fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
   }
 
-  template <int N>
-  __device__ __forceinline__ static void scale_sums(int r, float factor, float (&sum)[N]) {
-#pragma unroll
-    for (int e = 0; e < N; e += 4) {
-      sum[e + 2 * r] *= factor;
-      sum[e + 2 * r + 1] *= factor;
-    }
-  }
-
   // And whether one is NaN.
   __device__ __forceinline__ static void count_small(const float4 (&v)[kChunks], int step, float factor,
                                                      uint32_t& small) {
@@ -164,8 +164,8 @@ class StreamedRows {
     }
   }
 
-  int reference_[2] = {kLeastScale - kSpread, kLeastScale - kSpread};
-  int coarsest_[2] = {kLeastScale, kLeastScale}, step_[2] = {};
+  int reference_[2] = {kNoScale - kSpread, kNoScale - kSpread};
+  int coarsest_[2] = {kNoScale, kNoScale}, step_[2] = {};
   uint32_t nonzero_[2] = {};  // not 0 if an element isn't
   uint32_t small_[2] = {};
 };

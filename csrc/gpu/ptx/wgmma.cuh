@@ -84,19 +84,6 @@ __device__ __forceinline__ void fence_registers(uint32_t (&a)[N]) {
       : __VA_ARGS__                                                                                 \
       : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(static_cast<int>(A_ALONG_M)),               \
         "n"(static_cast<int>(B_ALONG_N)))
-// The same for A in registers.
-#define SGEMM_WGMMA_REGISTERS(COLUMNS, LIST, A, B, ADD, B_LAYOUT, ...)                                               \
-  asm volatile(                                                                                                      \
-      "{\n"                                                                                                          \
-      ".reg .pred add;\n"                                                                                            \
-      "setp.ne.b32 add, " ADD                                                                                        \
-      ", 0;\n"                                                                                                       \
-      "wgmma.mma_async.sync.aligned.m64n" COLUMNS "k16.f32.f16.f16 {" LIST "}, {" A "}, " B ", add, 1, 1, " B_LAYOUT \
-      ";\n"                                                                                                          \
-      "}\n"                                                                                                          \
-      : __VA_ARGS__                                                                                                  \
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)),                              \
-        "n"(static_cast<int>(B_ALONG_N)))
 #define SGEMM_WGMMA_128(TYPE)                                                                                     \
   SGEMM_WGMMA(TYPE, "128", SGEMM_LIST_64, "%64", "%65", "%66", "%67", "%68", SGEMM_SUMS_16(0), SGEMM_SUMS_16(16), \
               SGEMM_SUMS_16(32), SGEMM_SUMS_16(48))
@@ -118,16 +105,21 @@ __device__ __forceinline__ void multiply(float (&d)[N], uint64_t a, uint64_t b, 
     SGEMM_WGMMA_64("bf16");
 }
 
-// The same with A in registers, of float16. Thread t holds pairs of neighbours along k: in a[i] those of row
-// 16 (t / 32) + t % 32 / 4 + 8 (i % 2), from k = 2 (t % 4) + 8 (i / 2) on. They may change when the product is done.
-template <bool B_ALONG_N, int N>
-__device__ __forceinline__ void multiply_registers(float (&d)[N], const uint32_t (&a)[4], uint64_t b, bool add) {
-  if constexpr (N == 64)
-    SGEMM_WGMMA_REGISTERS("128", SGEMM_LIST_64, "%64, %65, %66, %67", "%68", "%69", "%70", SGEMM_SUMS_16(0),
-                          SGEMM_SUMS_16(16), SGEMM_SUMS_16(32), SGEMM_SUMS_16(48));
-  else
-    SGEMM_WGMMA_REGISTERS("64", SGEMM_LIST_32, "%32, %33, %34, %35", "%36", "%37", "%38", SGEMM_SUMS_16(0),
-                          SGEMM_SUMS_16(16));
+// The same of float16 with A in registers, 64 x 64 x 16. Thread t holds pairs of neighbours along k: in a[i] those of
+// row 16 (t / 32) + t % 32 / 4 + 8 (i % 2), from k = 2 (t % 4) + 8 (i / 2) on. They may change when the product is
+// done.
+template <bool B_ALONG_N>
+__device__ __forceinline__ void multiply_registers(float (&d)[32], const uint32_t (&a)[4], uint64_t b, bool add) {
+  asm volatile(
+      "{\n"
+      ".reg .pred add;\n"
+      "setp.ne.b32 add, %37, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" SGEMM_LIST_32
+      "}, {%32, %33, %34, %35}, %36, add, 1, 1, %38;\n"
+      "}\n"
+      : SGEMM_SUMS_16(0), SGEMM_SUMS_16(16)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)),
+        "n"(static_cast<int>(B_ALONG_N)));
 }
 
 // d += a b of float32 that the tensor cores read as TF32: they ignore the lower 13 bits. 64 x 128 x 8, both operands
@@ -139,7 +131,6 @@ __device__ __forceinline__ void multiply_tf32(float (&d)[64], uint64_t a, uint64
 }
 #undef SGEMM_WGMMA_64
 #undef SGEMM_WGMMA_128
-#undef SGEMM_WGMMA_REGISTERS
 #undef SGEMM_WGMMA
 #undef SGEMM_LIST_64
 #undef SGEMM_LIST_32
