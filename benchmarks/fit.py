@@ -194,13 +194,13 @@ def counted(case: Case) -> float:
     return next(row["seconds"] for row in answer["verdicts"] if row["name"] == ATEN)
 
 
-def chosen_speeds(found: list[Case], predictions: list[numpy.ndarray]) -> list[float]:
+def chosen_speeds(found: list[Case], predicted: list[numpy.ndarray]) -> list[float]:
     """Of each problem, PyTorch's time by that of the measured plan that is chosen."""
     best: dict[int, tuple[float, float]] = {}
     torchs: dict[int, float] = {}
-    for case, predicted in zip(found, predictions, strict=True):
-        at = int(predicted.argmin())
-        counts = float(predicted[at])
+    for case, seconds in zip(found, predicted, strict=True):
+        at = int(seconds.argmin())
+        counts = float(seconds[at])
         if case.row == ATEN:
             torchs[case.problem] = float(case.seconds[0])
             counts = counted(case)
@@ -217,7 +217,7 @@ def chosen_now(found: list[Case]) -> list[float]:
 def cautions(library: Library, found: list[Case]) -> list[list[str]]:
     """What is chosen with more caution and with less: a line a value, one after the other."""
     lines = []
-    predictions = [case.predicted() for case in found]  # of which no caution is a part
+    predicted = [case.predicted() for case in found]  # of which no caution is a part
     for name in ("caution", "caution_long_k"):
         (at,) = (
             i for i, q in enumerate(library.quantities) if (q.model, q.name) == ("Choice", name)
@@ -226,7 +226,7 @@ def cautions(library: Library, found: list[Case]) -> list[list[str]]:
         for value in CAUTIONS:
             library.values[at] = value
             library.use()
-            speeds = chosen_speeds(found, predictions)
+            speeds = chosen_speeds(found, predicted)
             slow = sum(speed < SLOW for speed in speeds)
             lines.append(
                 [name, f"{value:.2f}", f"{geomean(speeds):.3f}", str(slow), f"{min(speeds):.2f}"]
@@ -286,16 +286,18 @@ def recorded() -> tuple[str, list[dict]]:
     """The slug of the GPU to fit, and the records that tell of it."""
     of_all = record.all_of("plans")
     ladders = record.gpus(["ladder"])
-    newest = [r["machine"] for r in of_all if r["machine"]["slug"] in ladders or not ladders][-1:]
-    slug = newest[0]["slug"] if newest else ""
-    own = [r for r in of_all if r["machine"]["slug"] == slug]
-    known = {row["kernel"] for r in own for row in r["rows"]}
-    records = own
+    gpus = [r["machine"] for r in of_all]
+    gpus = [gpu for gpu in gpus if gpu["slug"] in ladders] or gpus
+    if not gpus:
+        return "", []
+    gpu = gpus[-1]
+    records = [r for r in of_all if r["machine"]["slug"] == gpu["slug"]]
+    known = {row["kernel"] for r in records for row in r["rows"]}
     for other in of_all:
         rows = [row for row in other["rows"] if row["kernel"] not in known]
-        if rows and other not in own and other["machine"]["arch"] == newest[0]["arch"]:
-            records = [*records, other | {"rows": rows}]
-    return slug, records
+        if rows and other["machine"]["arch"] == gpu["arch"]:
+            records.append(other | {"rows": rows})
+    return gpu["slug"], records
 
 
 def run(args: argparse.Namespace) -> int:

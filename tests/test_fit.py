@@ -149,6 +149,10 @@ def test_rows_that_one_gpu_lacks_come_from_another(
     slug, records = fit.recorded()
     assert slug == "big"
     assert [[row["kernel"] for row in r["rows"]] for r in records] == [["x", "y"], ["z"]]
+    (tmp_path / "ladder-big-1.json").unlink()
+    assert fit.recorded()[0] == "old"  # the newest, of which run() tells that a ladder is missing
+    save("ladder", "elsewhere", 90, "5")
+    assert fit.recorded()[0] == "old"
 
 
 @needs_cuda_build
