@@ -55,8 +55,12 @@ def are_float32(a: Tensor, b: Tensor, c: Tensor | None = None) -> bool:
         and not (a.is_nested or b.is_nested)
         and a.device == b.device
         and (c is None or are_float32(a, c))
-        and (a.is_meta or not torch.is_autocast_enabled("cuda" if a.is_cuda else a.device.type))
+        and not _is_autocast(a)
     )
+
+
+def _is_autocast(x: Tensor) -> bool:
+    return not x.is_meta and torch.is_autocast_enabled("cuda" if x.is_cuda else x.device.type)
 
 
 _SHORT = (torch.bfloat16, torch.float16)
@@ -78,17 +82,14 @@ def widened(
 ) -> tuple[Tensor | None, ...] | None:
     """The operands as float32; None where nothing is to be done, or the product isn't float32's.
 
-    Of 16-bit operands it is if another is float32, or where that is asked for.
+    Of 16-bit operands it is if another is float32, or where ``out_dtype`` is float32.
     """
     given = [t for t in tensors if t is not None]
     if not all(isinstance(t, Tensor) and t.dtype in _WIDENED for t in given):
         return None
-    asked = out_dtype is torch.float32
     if not any(t.dtype in _SHORT for t in given):
         return None
-    if not (asked or any(t.dtype is torch.float32 for t in given)):
-        return None
-    if not asked and not given[0].is_meta and torch.is_autocast_enabled(given[0].device.type):
+    if out_dtype is None and (_is_autocast(given[0]) or all(t.dtype in _SHORT for t in given)):
         return None
     return tuple(t if t is None else t.to(torch.float32) for t in tensors)
 
