@@ -2,7 +2,7 @@
 #pragma once
 #include "../epilogue/epilogue.cuh"
 #include "guard.cuh"
-#include "tile_shape.cuh"
+#include "staged_band.cuh"
 
 namespace sgemm::split {
 
@@ -18,19 +18,18 @@ __device__ __forceinline__ bool store_element(const Problem& p, const float* c, 
 // neighbours may decide nothing.
 constexpr uint32_t kFewOfBand = 64;
 
-constexpr int kStagedFloats = 16 * 32;  // of a warp: a band
-constexpr int kStagingBytes = kConsumers / 32 * kStagedFloats * static_cast<int>(sizeof(float));
-
 template <class Shape>
 static __device__ __noinline__ uint32_t store_staged(const Job& job, TileIndex tile, const uint32_t (&words)[2][kTile],
                                                      int first, int cols, int t, const float* staged, int band,
-                                                     int index);
+                                                     bool doubtful, int index);
 
 // A tile's sums on their way to D, through the guard; each warp has 16 rows of them.
 //
 // Most tiles are plain: they are scaled in the accumulators and go there in as few instructions as can be, for the
-// tensor cores wait, and a kernel of one tile a block waits for each of its instructions. All others go, a band of
-// columns at a time, through shared memory, so that lanes store neighbours, in short loops.
+// tensor cores wait, and a kernel of one tile a block waits for each of its instructions. Where rows have thresholds,
+// elements are first compared with them there. Only bands of columns with an element that fails, or with scales that
+// aren't plain, and all where D is more than a scaled sum, go through shared memory, so that lanes store neighbours, in
+// short loops.
 template <class Shape>
 class TileEpilogue {
  public:
@@ -51,7 +50,7 @@ class TileEpilogue {
         col0_(int64_t{tile.col} * Shape::kCols + Shape::warp_col(t)),
         rows_left_(static_cast<int>(min(job.p.m - row0_, int64_t{16}))),
         cols_left_(static_cast<int>(min(job.p.n - col0_, int64_t{Shape::kHalfSize ? first + cols : Shape::kWarpCols}))),
-        bands_{first / 32, min((first + cols + 31) / 32, (cols_left_ + 31) / 32)},
+        bands_(bits(first / 32, (max(first, min(first + cols, cols_left_)) + 31) / 32)),
         d_(job.p.d.matrix(tile.batch).at(row0_, col0_)),
         c_(job.p.beta == 0 ? nullptr : job.p.c.matrix(tile.batch).at(row0_, col0_)) {}
 
@@ -65,39 +64,41 @@ class TileEpilogue {
   template <bool CALLS>
   __device__ __forceinline__ uint32_t store(const Sums& sum, float* staging, int index) const {
     staging += t_ / 32 * kStagedFloats;
-    const uint4 words = *reinterpret_cast<const uint4*>(&cols_[t_ % (Shape::kWarpCols / 4) * 4]);
-    const bool plain = is_plain(rows_[t_ % 16]) & is_plain(words.x) & is_plain(words.y) & is_plain(words.z) &
-                       is_plain(words.w) & job_.scaled_only;
-    if (__builtin_expect(__all_sync(~0u, plain), true)) {
+    uint32_t doubtful = 0;
+    if (__builtin_expect(!all_of_words([](uint32_t word) { return is_plain(word); }), false))
+      doubtful = all_of_words([](uint32_t word) { return has_plain_scale(word); }) ? uncertain_bands(sum) : bands_;
+    const uint32_t staged = job_.scaled_only ? doubtful : bands_, direct = bands_ & ~staged;
+    if (__builtin_expect(direct != 0, true)) {
       if (job_.down)
-        store_down(sum);
+        store_down(sum, direct);
       else if (!job_.pairs)
-        store_singles(sum, staging);
+        store_singles(sum, direct, staging);
       else if (rows_left_ == 16 && (first_ | cols_left_) % 32 == 0)
-        store_pairs<true>(sum);
+        store_pairs<true>(sum, direct);
       else
-        store_pairs<false>(sum);
-      return 0;
+        store_pairs<false>(sum, direct);
     }
     uint32_t mark = 0;
 #pragma unroll 1
-    for (int band = bands_.first; band < bands_.last; ++band) {
-      stage(sum, band, staging, hopper::opaque(t_ % 32));
+    for (uint32_t bands = staged; bands; bands &= bands - 1) {
+      const int band = __ffs(bands) - 1;
+      const bool tested = doubtful >> band & 1;
+      stage_band<Shape>(sum, band, staging, hopper::opaque(t_ % 32));
       __syncwarp();
       if constexpr (CALLS)
-        mark += store_staged<Shape>(job_, tile_, words_, first_, share_, t_, staging, band, index);
+        mark += store_staged<Shape>(job_, tile_, words_, first_, share_, t_, staging, band, tested, index);
       else
-        mark += store_band(staging, band, index);
+        mark += store_band(staging, band, tested, index);
       __syncwarp();
     }
     return mark;
   }
 
-  // A band whose sums have been staged, with a test of each element where it needs one.
-  __device__ __forceinline__ uint32_t store_band(const float* staged, int band, int index) const {
+  // A band whose sums have been staged, with a test of each element if it is doubtful.
+  __device__ __forceinline__ uint32_t store_band(const float* staged, int band, bool doubtful, int index) const {
     const int lane = t_ % 32;
-    const bool plain = __all_sync(~0u, is_plain(rows_[lane % 16]) && is_plain(cols_[band * 32 + lane]));
-    if (!plain || !(job_.quads || job_.down) || !job_.plain_alpha) return store_certified(staged, band, lane, index);
+    if (doubtful || !job_.plain_alpha || job_.p.k_before > 0 || !(job_.quads || job_.down))
+      return store_certified(staged, band, lane, index);
     if (job_.quads)
       store_quads(staged, band, lane);
     else
@@ -106,6 +107,41 @@ class TileEpilogue {
   }
 
  private:
+  // Bits from `first` up to `last`.
+  __device__ __forceinline__ static uint32_t bits(int first, int last) { return (1u << last) - (1u << first); }
+
+  // Whether all words of the warp's rows and columns hold what is asked for.
+  template <class Holds>
+  __device__ __forceinline__ bool all_of_words(const Holds& holds) const {
+    const uint4 words = *reinterpret_cast<const uint4*>(&cols_[t_ % (Shape::kWarpCols / 4) * 4]);
+    return __all_sync(~0u,
+                      holds(rows_[t_ % 16]) & holds(words.x) & holds(words.y) & holds(words.z) & holds(words.w));
+  }
+
+  // The warp's bands with an element that its sum alone doesn't certify.
+  __device__ __forceinline__ uint32_t uncertain_bands(const Sums& sum) const {
+    const int lane = t_ % 32, r = lane / 4, j = lane % 4 * 2;
+    const auto of_row = [&](int r) { return r < rows_left_ ? word_threshold(rows_[r]) : -INFINITY; };
+    const auto of_col = [&](int col, uint32_t word) { return inside(col) ? word_threshold(word) : -INFINITY; };
+    const float upper = of_row(r), lower = of_row(r + 8);
+    uint32_t uncertain = 0;
+#pragma unroll
+    for (int band = 0; band < Shape::kBands; ++band) {
+      bool certain = true;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int col = band * 32 + i * 8 + j;
+        const uint2 words = *reinterpret_cast<const uint2*>(&cols_[col]);
+        const float left = of_col(col, words.x), right = of_col(col + 1, words.y);
+        const float* four = &sum[band * 16 + i * 4];
+        certain &= fabsf(four[0]) >= upper + left && fabsf(four[1]) >= upper + right;
+        certain &= fabsf(four[2]) >= lower + left && fabsf(four[3]) >= lower + right;
+      }
+      uncertain |= !certain << band;
+    }
+    return __reduce_or_sync(~0u, uncertain) & bands_;
+  }
+
   // Two neighbours of row r of a thread's accumulators, and of row r + 8, in a band's i-th eight columns.
   struct Scaled {
     float2 x, y;
@@ -119,7 +155,7 @@ class TileEpilogue {
   }
 
   template <bool WHOLE>
-  __device__ __forceinline__ void store_pairs(const Sums& sum) const {
+  __device__ __forceinline__ void store_pairs(const Sums& sum, uint32_t bands) const {
     const int lane = t_ % 32, r = lane / 4, j = lane % 4 * 2;
     const float upper = job_.p.alpha * word_scale(rows_[r]), lower = job_.p.alpha * word_scale(rows_[r + 8]);
     const float beta = job_.p.beta;
@@ -129,7 +165,7 @@ class TileEpilogue {
     const float* const from_below = from + 8 * job_.p.c.row;
 #pragma unroll
     for (int band = 0; band < Shape::kBands; ++band) {
-      if (band < bands_.first || band >= bands_.last) continue;
+      if (!(bands >> band & 1)) continue;
       Scaled s[4];  // D may be C: all is read before the first is written
       bool in_x[4], in_y[4];
 #pragma unroll
@@ -160,13 +196,13 @@ class TileEpilogue {
   }
 
   // Where a column's rows lie side by side: eight lanes have a sector.
-  __device__ __forceinline__ void store_down(const Sums& sum) const {
+  __device__ __forceinline__ void store_down(const Sums& sum, uint32_t bands) const {
     const int lane = t_ % 32, r = lane / 4, j = lane % 4 * 2;
     const float upper = job_.p.alpha * word_scale(rows_[r]), lower = job_.p.alpha * word_scale(rows_[r + 8]);
     const int64_t apart = job_.p.d.col;
 #pragma unroll
     for (int band = 0; band < Shape::kBands; ++band) {
-      if (band < bands_.first || band >= bands_.last) continue;
+      if (!(bands >> band & 1)) continue;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int col = band * 32 + i * 8 + j;
@@ -193,24 +229,24 @@ class TileEpilogue {
 #pragma unroll 1
     for (int col = band * 32 + lane / 16; col < band * 32 + 32; col += 2) {
       if (r >= rows_left_ || !inside(col)) continue;
-      const float x = staged[place(r, col % 32 / 4) + col % 4] * (scale * word_scale(cols_[col]));
+      const float x = staged[place_in_band(r, col % 32 / 4) + col % 4] * (scale * word_scale(cols_[col]));
       d_[r + col * job_.p.d.col] = finished(job_.p, x, c_ + r * job_.p.c.row + col * job_.p.c.col);
     }
   }
 
   // Where neighbours can't be stored at once: a column per lane, by way of shared memory.
-  __device__ __forceinline__ void store_singles(const Sums& sum, float* staging) const {
+  __device__ __forceinline__ void store_singles(const Sums& sum, uint32_t bands, float* staging) const {
     const int lane = t_ % 32, r = lane / 4, j = lane % 4 * 2;
     const float upper = job_.p.alpha * word_scale(rows_[r]), lower = job_.p.alpha * word_scale(rows_[r + 8]);
     const float beta = job_.p.beta;
     const float* const staged = staging + lane % 4;
 #pragma unroll
     for (int band = 0; band < Shape::kBands; ++band) {
-      if (band < bands_.first || band >= bands_.last) continue;
+      if (!(bands >> band & 1)) continue;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const Scaled s = scaled(sum, band, i, j, upper, lower);
-        stage(s.x, s.y, i, staging, lane);
+        stage_pairs(s.x, s.y, i, staging, lane);
       }
       __syncwarp();
       const int col = band * 32 + lane, rows = inside(col) ? rows_left_ : 0;
@@ -218,41 +254,14 @@ class TileEpilogue {
       if (beta == 0) {
 #pragma unroll
         for (int row = 0; row < 16; ++row, to += job_.p.d.row)
-          if (row < rows) *to = staged[place(row, lane / 4)];
+          if (row < rows) *to = staged[place_in_band(row, lane / 4)];
       } else {
         const float* from = c_ + col * job_.p.c.col;
 #pragma unroll 1
         for (int row = 0; row < rows; ++row, to += job_.p.d.row, from += job_.p.c.row)
-          *to = add_c(job_.p, staged[place(row, lane / 4)], from);
+          *to = add_c(job_.p, staged[place_in_band(row, lane / 4)], from);
       }
       __syncwarp();
-    }
-  }
-
-  // A staged band is 16 rows x 32 columns. Eight lanes' quads of neighbours, of whichever row, lie in different
-  // banks, and so do the accumulators' pairs. Quad q of row r begins here:
-  __device__ __forceinline__ static int place(int r, int q) { return r * 32 + ((q ^ (r % 4 * 2)) << 2); }
-
-  // A thread's neighbours in the i-th eight columns of a band, and those eight rows below.
-  __device__ __forceinline__ static void stage(float2 x, float2 below, int i, float* staging, int lane) {
-    const int r = lane / 4, q = i * 2 + lane % 4 / 2, half = lane % 2 * 2;
-    *reinterpret_cast<float2*>(staging + place(r, q) + half) = x;
-    *reinterpret_cast<float2*>(staging + place(r + 8, q) + half) = below;
-  }
-  template <int BAND>
-  __device__ __forceinline__ static void stage(const Sums& sum, float* staging, int lane) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float* four = &sum[BAND * 16 + i * 4];
-      stage({four[0], four[1]}, {four[2], four[3]}, i, staging, lane);
-    }
-  }
-  __device__ __forceinline__ static void stage(const Sums& sum, int band, float* staging, int lane) {
-    if (band == 0) return stage<0>(sum, staging, lane);
-    if (band == 1) return stage<1>(sum, staging, lane);
-    if constexpr (Shape::kBands == 4) {
-      if (band == 2) return stage<2>(sum, staging, lane);
-      stage<3>(sum, staging, lane);
     }
   }
 
@@ -263,7 +272,7 @@ class TileEpilogue {
     const uint4 words = *reinterpret_cast<const uint4*>(&cols_[col]);
 #pragma unroll 1
     for (int r = lane / 8; r < rows_left_; r += 4) {
-      const float4 sums = *reinterpret_cast<const float4*>(staged + place(r, q));
+      const float4 sums = *reinterpret_cast<const float4*>(staged + place_in_band(r, q));
       const float scale = job_.p.alpha * word_scale(rows_[r]), beta = job_.p.beta;
       float x[4] = {sums.x * (scale * word_scale(words.x)), sums.y * (scale * word_scale(words.y)),
                     sums.z * (scale * word_scale(words.z)), sums.w * (scale * word_scale(words.w))};
@@ -280,7 +289,7 @@ class TileEpilogue {
   __device__ __forceinline__ uint32_t store_certified(const float* staged, int band, int lane, int index) const {
     const int col = band * 32 + lane, rows = inside(col) ? rows_left_ : 0;
     const uint32_t right = cols_[col];
-    const auto sum = [&](int r) { return staged[place(r, lane / 4) + lane % 4]; };
+    const auto sum = [&](int r) { return staged[place_in_band(r, lane / 4) + lane % 4]; };
     uint32_t failed = 0;
 #pragma unroll 4
     for (int r = 0; r < rows; ++r)
@@ -366,7 +375,7 @@ class TileEpilogue {
   const TileIndex tile_;
   const int64_t row0_, col0_;  // of the warp
   const int rows_left_, cols_left_;
-  const struct { int first, last; } bands_;
+  const uint32_t bands_;  // that the block finishes, by bits
   float* d_;  // there
   const float* c_;
 };
@@ -376,8 +385,8 @@ class TileEpilogue {
 template <class Shape>
 static __device__ __noinline__ uint32_t store_staged(const Job& job, TileIndex tile, const uint32_t (&words)[2][kTile],
                                                      int first, int cols, int t, const float* staged, int band,
-                                                     int index) {
-  return TileEpilogue<Shape>(job, tile, words, first, cols, t).store_band(staged, band, index);
+                                                     bool doubtful, int index) {
+  return TileEpilogue<Shape>(job, tile, words, first, cols, t).store_band(staged, band, doubtful, index);
 }
 
 }  // namespace sgemm::split

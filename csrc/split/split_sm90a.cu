@@ -198,7 +198,7 @@ Job make_job(const Shape& shape, const Problem& p, const SplitPlan& plan, char* 
   job.streamed = shape.planes == Planes::kOfB;
   job.b.by_lanes = job.streamed && job.a.along_k;
   job.down = runs_down(q);
-  job.quads = ends_in_groups<4>(q) && q.k_before == 0;
+  job.quads = ends_in_groups<4>(q);
   job.pairs = ends_in_groups<2>(q);
   job.plain_alpha = is_plain_alpha(q.alpha);
   job.scaled_only = q.activation == Activation::kNone && job.plain_alpha && q.k_before == 0;
