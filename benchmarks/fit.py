@@ -34,7 +34,11 @@ SOFT = 0.1  # a residual beyond it counts by its size, no longer by its square
 PRIOR = 0.1  # residual of a quantity that is e times its order of magnitude
 AT_MOST = 100.0  # times its order of magnitude, and as small a fraction
 STEP = 1e-4  # of a quantity's logarithm, for derivatives
-CAUTIONS = (0.75, 0.82, 0.88, 0.95, 1.0)
+CAUTIONS = {
+    "caution": (0.75, 0.82, 0.88, 0.95, 1.0),
+    "caution_long_k": (0.75, 0.82, 0.88, 0.95, 1.0),
+    "caution_range": (1.0, 1.1, 1.2, 1.3, 1.5),
+}
 SLOW = 0.98  # of torch's speed: no choice shall be slower
 
 
@@ -187,11 +191,12 @@ def spread(found: list[Case]) -> float:
     return float(numpy.sqrt(numpy.mean(logs**2)))
 
 
-def counted(case: Case) -> float:
-    """What PyTorch's kernel counts in a choice: its predicted time by a caution, in seconds."""
+def caution(case: Case) -> float:
+    """What the row's predicted time counts in a choice, as a factor."""
     about = case.device._numbers(), case.device.name, "auto"
     answer = json.loads(torch.ops.sgemm._explain(case.numbers, 1.0, 0.0, *about))
-    return next(row["seconds"] for row in answer["verdicts"] if row["name"] == ATEN)
+    counts = next(row["seconds"] for row in answer["verdicts"] if row["name"] == case.row)
+    return counts / predictions(case.row, case.numbers, case.device).min()
 
 
 def chosen_speeds(found: list[Case], predicted: list[numpy.ndarray]) -> list[float]:
@@ -200,10 +205,9 @@ def chosen_speeds(found: list[Case], predicted: list[numpy.ndarray]) -> list[flo
     torchs: dict[int, float] = {}
     for case, seconds in zip(found, predicted, strict=True):
         at = int(seconds.argmin())
-        counts = float(seconds[at])
+        counts = float(seconds[at]) * caution(case)
         if case.row == ATEN:
             torchs[case.problem] = float(case.seconds[0])
-            counts = counted(case)
         if case.problem not in best or counts < best[case.problem][0]:
             best[case.problem] = (counts, float(case.seconds[at]))
     return [seconds / best[problem][1] for problem, seconds in torchs.items()]
@@ -218,12 +222,12 @@ def cautions(library: Library, found: list[Case]) -> list[list[str]]:
     """What is chosen with more caution and with less: a line a value, one after the other."""
     lines = []
     predicted = [case.predicted() for case in found]  # of which no caution is a part
-    for name in ("caution", "caution_long_k"):
+    for name, values in CAUTIONS.items():
         (at,) = (
             i for i, q in enumerate(library.quantities) if (q.model, q.name) == ("Choice", name)
         )
         kept = library.values[at]
-        for value in CAUTIONS:
+        for value in values:
             library.values[at] = value
             library.use()
             speeds = chosen_speeds(found, predicted)

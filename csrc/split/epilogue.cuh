@@ -59,24 +59,43 @@ class TileEpilogue {
     for (int i = t_ % 32; i < 2 * kTile; i += 32) to[i] = words_[i / kTile][i % kTile];
   }
 
-  // An element that the guard doesn't certify is not stored and gets a mask. Returns the warp's mark. CALLS: what is
-  // seldom needed is in a function of its own.
+  // Whether the warp's sums need no test, are only scaled, and all neighbours are there, so that store_plain() does.
+  // DOWN: those of a column may be side by side.
+  template <bool DOWN>
+  __device__ __forceinline__ bool stores_plain() const {
+    const bool whole = rows_left_ == 16 && (first_ | cols_left_) % 32 == 0;
+    return is_plain() & job_.scaled_only & (job_.down ? DOWN : job_.pairs & whole);
+  }
+  template <bool DOWN>
+  __device__ __forceinline__ void store_plain(const Sums& sum) const {
+    if (DOWN && __builtin_expect(job_.down, false))
+      store_down(sum, bands_);
+    else
+      store_pairs<true>(sum, bands_);
+  }
+
+  // An element that the guard doesn't certify is not stored and gets a mask. Returns the warp's mark. `others`: sums
+  // whose magnitude times `weight` is no more than |A||B|. CALLS: what is seldom needed is in a function of its own.
   template <bool CALLS>
-  __device__ __forceinline__ uint32_t store(const Sums& sum, float* staging, int index) const {
+  __device__ __forceinline__ uint32_t store(const Sums& sum, const Sums& others, float weight, float* staging,
+                                            int index) const {
     staging += t_ / 32 * kStagedFloats;
     uint32_t doubtful = 0;
-    if (__builtin_expect(!all_of_words([](uint32_t word) { return is_plain(word); }), false))
-      doubtful = all_of_words([](uint32_t word) { return has_plain_scale(word); }) ? uncertain_bands(sum) : bands_;
+    if (!is_plain()) {
+      doubtful = bands_;
+      if (all_of_words([](uint32_t word) { return has_plain_scale(word); }))
+        doubtful = uncertain_bands([&](int e) { return fabsf(sum[e]); });
+      if (doubtful && weight > 0)
+        doubtful &= uncertain_bands([&](int e) { return fmaxf(fabsf(sum[e]), fabsf(others[e]) * weight); });
+    }
     const uint32_t staged = job_.scaled_only ? doubtful : bands_, direct = bands_ & ~staged;
-    if (__builtin_expect(direct != 0, true)) {
+    if (direct != 0) {
       if (job_.down)
         store_down(sum, direct);
-      else if (!job_.pairs)
-        store_singles(sum, direct, staging);
-      else if (rows_left_ == 16 && (first_ | cols_left_) % 32 == 0)
-        store_pairs<true>(sum, direct);
-      else
+      else if (job_.pairs)
         store_pairs<false>(sum, direct);
+      else
+        store_singles(sum, direct, staging);
     }
     uint32_t mark = 0;
 #pragma unroll 1
@@ -114,12 +133,16 @@ class TileEpilogue {
   template <class Holds>
   __device__ __forceinline__ bool all_of_words(const Holds& holds) const {
     const uint4 words = *reinterpret_cast<const uint4*>(&cols_[t_ % (Shape::kWarpCols / 4) * 4]);
-    return __all_sync(~0u,
-                      holds(rows_[t_ % 16]) & holds(words.x) & holds(words.y) & holds(words.z) & holds(words.w));
+    return __all_sync(~0u, holds(rows_[t_ % 16]) & holds(words.x) & holds(words.y) & holds(words.z) & holds(words.w));
   }
 
-  // The warp's bands with an element that its sum alone doesn't certify.
-  __device__ __forceinline__ uint32_t uncertain_bands(const Sums& sum) const {
+  __device__ __forceinline__ bool is_plain() const {
+    return all_of_words([](uint32_t word) { return split::is_plain(word); });
+  }
+
+  // The warp's bands with an element whose magnitude, magnitude(e) of the thread's e-th, is below its threshold.
+  template <class Magnitude>
+  __device__ __forceinline__ uint32_t uncertain_bands(const Magnitude& magnitude) const {
     const int lane = t_ % 32, r = lane / 4, j = lane % 4 * 2;
     const auto of_row = [&](int r) { return r < rows_left_ ? word_threshold(rows_[r]) : -INFINITY; };
     const auto of_col = [&](int col, uint32_t word) { return inside(col) ? word_threshold(word) : -INFINITY; };
@@ -130,12 +153,11 @@ class TileEpilogue {
       bool certain = true;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int col = band * 32 + i * 8 + j;
+        const int col = band * 32 + i * 8 + j, e = band * 16 + i * 4;
         const uint2 words = *reinterpret_cast<const uint2*>(&cols_[col]);
         const float left = of_col(col, words.x), right = of_col(col + 1, words.y);
-        const float* four = &sum[band * 16 + i * 4];
-        certain &= fabsf(four[0]) >= upper + left && fabsf(four[1]) >= upper + right;
-        certain &= fabsf(four[2]) >= lower + left && fabsf(four[3]) >= lower + right;
+        certain &= (magnitude(e) >= upper + left) & (magnitude(e + 1) >= upper + right);
+        certain &= (magnitude(e + 2) >= lower + left) & (magnitude(e + 3) >= lower + right);
       }
       uncertain |= !certain << band;
     }
@@ -376,7 +398,7 @@ class TileEpilogue {
   const int64_t row0_, col0_;  // of the warp
   const int rows_left_, cols_left_;
   const uint32_t bands_;  // that the block finishes, by bits
-  float* d_;  // there
+  float* d_;              // there
   const float* c_;
 };
 

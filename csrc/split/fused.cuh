@@ -287,10 +287,12 @@ __device__ void convert_operand(const Job& job, int operand, char* ring, float* 
 template <class R>
 struct AddStages {
   using F = Fp16x3;
+  static constexpr bool kTellsMore = false;  // registers are short
   template <class ViewA, class ViewB, int N, class OnFull>
   __device__ __forceinline__ static void run(const Job&, OnlineShared<R::kStages>& shared, const char*, const ViewA& a,
                                              const ViewB& b, PipelineState<R::kStages>& at, int t,
-                                             const TileSteps& steps, float (&sum)[N], const OnFull& on_full) {
+                                             const TileSteps& steps, float (&sum)[N], float (&)[N],
+                                             const OnFull& on_full) {
     float fresh[N];
 #pragma unroll
     for (int e = 0; e < N; ++e) sum[e] = 0;

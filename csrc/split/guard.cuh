@@ -56,6 +56,14 @@ __device__ __forceinline__ float least_certain(const GuardedRow& a, const Guarde
          (b.threshold > 0 ? fminf(b.threshold, a.of_others) : 0);
 }
 
+// Sums that a main loop leaves beside C tell of |A||B| as well, and are small by cancellation where C is not.
+//
+// The corrections of Fp16x3, hi lo' + lo' hi with lo' = 2^11 lo: lo' is at most the element in magnitude, and of a
+// small one 2^-14, times up to 2^15. So they are at most 2 |A||B|, but for a 2^-10 of it, and 2 (na + nb), which is
+// half of the threshold. Those of Bf16x6 are smaller. And hi * hi of some of k, which is |A||B| at most, but for as
+// little.
+constexpr float kOfMagnitudes = 1.0f / 3;
+
 constexpr float kProductRounding = 0.999f;  // less than a rounded product, or the sum of two, may be too large by
 
 // A lower bound of (|A||B|)_ij, scaled.

@@ -75,17 +75,18 @@ struct TileSteps {
   int first;         // counted from the tile's
 };
 
-// hi * hi is added to the sum while the tensor cores work on the corrections, which stay there for all of k. The result
-// takes the place of the corrections: the accumulators' registers are used for nothing else. There are three loops over
-// stages: with the lower planes of both operands, of one, and of none.
+// hi * hi is added to the sum while the tensor cores work on the corrections, which stay there for all of k. There are
+// three loops over stages: with the lower planes of both operands, of one, and of none.
 template <class F, class R>
 struct KeepCorrections {
+  static constexpr bool kTellsMore = true;
   template <class ViewA, class ViewB, int N, class OnFull>
   __device__ __forceinline__ static void run(const Job& job, ProductShared& shared, const char*, const ViewA& a,
                                              const ViewB& b, PipelineState<R::kStages>& at, int t,
-                                             const TileSteps& steps, float (&correction)[N], const OnFull& on_full) {
+                                             const TileSteps& steps, float (&sum)[N], float (&correction)[N],
+                                             const OnFull& on_full) {
     const bool leader = t % 32 == 0;
-    float fresh[N], sum[N];
+    float fresh[N];
 #pragma unroll
     for (int e = 0; e < N; ++e) sum[e] = correction[e] = 0;
     hopper::fence_registers(correction);
@@ -180,7 +181,7 @@ struct KeepCorrections {
       }
     }
 #pragma unroll
-    for (int e = 0; e < N; ++e) correction[e] = fmaf(correction[e], F::kCorrection, sum[e]);
+    for (int e = 0; e < N; ++e) sum[e] = fmaf(correction[e], F::kCorrection, sum[e]);
   }
 };
 

@@ -64,7 +64,8 @@ static __device__ __noinline__ void redo_marked(const Job& job, uint32_t last, c
   }
 }
 
-// `on_full` is called for each stage that is full.
+// `on_full` is called for each stage that is full. The main loop leaves a tile's sums, and if it kTellsMore the
+// `others` (kOfMagnitudes).
 template <class F, class R, class Scales, class Mainloop, bool A_ALONG_M, bool B_ALONG_N, class OnFull>
 __device__ void consume(const Job& job, char* ring, float* staging, typename Scales::Shared& shared, int t,
                         const TileScheduler& scheduler, const OnFull& on_full) {
@@ -76,7 +77,7 @@ __device__ void consume(const Job& job, char* ring, float* staging, typename Sca
   constexpr bool kHigh = Shape::kRows == kTile;  // the warpgroups share its rows, else its columns
   const PanelView<A_ALONG_M, R::kInterleaved, Shape::kRows> a(base, kHigh ? warpgroup : 0);
   const PanelView<B_ALONG_N, R::kInterleaved, Shape::kCols> b(base + R::kBytesA, kHigh ? 0 : warpgroup);
-  float sum[Shape::kSums];
+  float sum[Shape::kSums], others[Shape::kSums];
   PipelineState<R::kStages> at;
   PipelineState<2> words;
   for (int index = scheduler.first; index < job.work_tiles; index += scheduler.stride) {
@@ -85,19 +86,39 @@ __device__ void consume(const Job& job, char* ring, float* staging, typename Sca
     const bool early = !uses_mailboxes<R>(steps, blocks);
     if (blocks > 1 && early) announce_mailboxes(shared.cluster, t, rank, blocks);
     const TileSteps all = {steps, steps_ahead<R>(scheduler, index, steps), words.stage, work.step0};
-    Mainloop::run(job, shared, ring, a, b, at, t, all, sum, on_full);
-    if (blocks > 1 && !early) announce_mailboxes(shared.cluster, t, rank, blocks);
+    Mainloop::run(job, shared, ring, a, b, at, t, all, sum, others, on_full);
     hopper::wait(&shared.words_full[words.stage], words.parity);
     Scales::tighten(shared, words.stage, t);
-    if (blocks > 1) Scales::agree(shared, words.stage, t, rank, blocks, sum);
-    if (blocks == 2) reduce_cluster<R, 2>(shared.cluster, sum, ring, t, rank);
-    if (blocks == 4) reduce_cluster<R, 4>(shared.cluster, sum, ring, t, rank);
-    if (work.part >= 0 && !Scales::fix_up(job, shared, words.stage, work, sum, t)) break;
-    const int cols = Shape::kWarpCols >> blocks / 2, first = static_cast<int>(rank) * cols;
-    const TileEpilogue<Shape> output(job, shared.tiles[words.stage], Scales::words(shared, words.stage, blocks), first,
-                                     cols, hopper::opaque(t));
-    const uint32_t mark = output.template store<Scales::kKnown>(sum, staging, work.tile);
-    if (__builtin_expect(mark != 0, false)) output.leave_words(&job.words[int64_t{work.tile} * 2 * kTile]);
+    const auto epilogue = [&](const uint32_t(&of_tile)[2][kTile], int first, int cols) {
+      return TileEpilogue<Shape>(job, shared.tiles[words.stage], of_tile, first, cols, hopper::opaque(t));
+    };
+    // What most tiles need follows the main loop, with nothing in between: where instructions are in no cache yet, each
+    // jump takes a good part of a microsecond.
+    uint32_t mark = 0;
+    const bool shares = blocks > 1 || work.part >= 0;
+    constexpr bool kDown = !Scales::kKnown;
+    const auto plain = epilogue(shared.words[words.stage], 0, Shape::kWarpCols);
+    if (__builtin_expect(!shares && plain.template stores_plain<kDown>(), true)) {
+      plain.template store_plain<kDown>(sum);
+    } else {
+      if (blocks > 1) {
+        if (!early) announce_mailboxes(shared.cluster, t, rank, blocks);
+        Scales::agree(shared, words.stage, t, rank, blocks, sum);
+        if (blocks == 2)
+          reduce_cluster<R, 2>(shared.cluster, sum, ring, t, rank);
+        else
+          reduce_cluster<R, 4>(shared.cluster, sum, ring, t, rank);
+      }
+      if (work.part >= 0 && !Scales::fix_up(job, shared, words.stage, work, sum, t)) break;
+      const int cols = Shape::kWarpCols >> blocks / 2;
+      const auto output = epilogue(Scales::words(shared, words.stage, blocks), static_cast<int>(rank) * cols, cols);
+      // `others` of parts of k are not in a common scale. And it may not depend on a band's other elements which sum
+      // certifies one.
+      const float weight =
+          !Mainloop::kTellsMore || (shares && !Scales::kKnown) || job.batch_invariant ? 0 : kOfMagnitudes;
+      mark = output.template store<Scales::kKnown>(sum, others, weight, staging, work.tile);
+      if (mark) output.leave_words(&job.words[int64_t{work.tile} * 2 * kTile]);
+    }
     __syncwarp();  // all lanes have read the words
     if (leader) {
       job.marks[(int64_t{work.tile} * 4 + rank) * 8 + t / 32] = mark;

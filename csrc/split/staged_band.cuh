@@ -7,8 +7,8 @@ namespace sgemm::split {
 constexpr int kStagedFloats = 16 * 32;  // of a warp: a band
 constexpr int kStagingBytes = kConsumers / 32 * kStagedFloats * static_cast<int>(sizeof(float));
 
-// Quad q of row r begins here. Eight lanes' quads of neighbours, of whichever row, lie in different banks, and so do the
-// accumulators' pairs.
+// Quad q of row r begins here. Eight lanes' quads of neighbours, of whichever row, lie in different banks, and so do
+// the accumulators' pairs.
 __device__ __forceinline__ int place_in_band(int r, int q) { return r * 32 + ((q ^ (r % 4 * 2)) << 2); }
 
 // A thread's neighbours in the i-th eight columns of a band, and those eight rows below.

@@ -230,16 +230,17 @@ struct StreamedScales {
 // corrections with each stage.
 template <class R, bool A_ALONG_M>
 struct SplitInRegisters {
+  static constexpr bool kTellsMore = true;
   template <class ViewA, class ViewB, int N, class OnFull>
   __device__ __forceinline__ static void run(const Job&, FoundScales& shared, const char* ring, const ViewA&,
                                              const ViewB& b, PipelineState<R::kStages>& at, int t,
-                                             const TileSteps& steps, float (&sum)[N], const OnFull&) {
+                                             const TileSteps& steps, float (&sum)[N], float (&main)[N], const OnFull&) {
     static_assert(kStreamedSteps == 2);
     const FragmentReader<A_ALONG_M> reader(t);
     StreamedRows rows;
     RawFragments raw;
     Fragments first, second;
-    float main[N], correction[N];
+    float correction[N];
 #pragma unroll
     for (int e = 0; e < N; ++e) sum[e] = 0;
     const auto read = [&](const PipelineState<R::kStages>& from) {
@@ -306,7 +307,7 @@ struct SplitInRegisters {
       scales = next;
     }
     at.advance();
-    rows.finish(sum);
+    rows.finish(scales, sum, main);
     if (t % 4 == 0) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) shared.words[steps.parity][0][R::Shape::row(t, 2 * r)] = rows.word(r);

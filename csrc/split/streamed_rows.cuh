@@ -125,12 +125,13 @@ class StreamedRows {
     return power_of_two(max(scales.exponent[r] - reference_[r], -126));
   }
 
-  // To the scale that the rows' words tell.
+  // To the scale that the rows' words tell; `last`: sums in the scales of the last step.
   template <int N>
-  __device__ __forceinline__ void finish(float (&sum)[N]) {
+  __device__ __forceinline__ void finish(const RowScales& scales, float (&sum)[N], float (&last)[N]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       scale_row(r, power_of_two(max(reference_[r] - coarsest_[r], -126)), sum);
+      scale_row(r, power_of_two(max(scales.exponent[r] - coarsest_[r], -126)), last);
       constexpr uint32_t kFlags = kHoldsInf | kHoldsNan;
       uint32_t flags = small_[r] & kFlags, count = small_[r] & ~kFlags;
 #pragma unroll

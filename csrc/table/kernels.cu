@@ -85,6 +85,11 @@ constexpr Kernel in_auto(Kernel kernel) {
   return kernel;
 }
 
+constexpr Kernel slow_on_range(Kernel kernel) {
+  kernel.slow_on_range = true;
+  return kernel;
+}
+
 constexpr Kernel batch_invariant(Kernel kernel, Plan (*plan)(const Problem&, const Device&) = nullptr) {
   kernel.batch_invariant = true;
   kernel.invariant_plan = plan;
@@ -208,8 +213,8 @@ const Kernel kTable[] = {
                     SplitProduct<Fp16x3>::invariant_plan),
     product_row<SplitProduct<Fp16x3, Planes::kOfB>>("split_fp16x3_streamed",
                                                     "the larger operand streamed once, split in registers"),
-    product_row<SplitProduct<Fp16x3, Planes::kNone>>("split_fp16x3_fused",
-                                                     "in one kernel: split on the way to the tensor cores"),
+    slow_on_range(product_row<SplitProduct<Fp16x3, Planes::kNone>>(
+        "split_fp16x3_fused", "in one kernel: split on the way to the tensor cores")),
     split_row<TallProduct>("split_fp16x3_tall", "rows streamed past a split B, and split in registers"),
 };
 
