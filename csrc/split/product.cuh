@@ -31,7 +31,7 @@ __device__ __forceinline__ bool fix_up(const Job& job, const WorkTile& work, flo
 // The planes were scaled beforehand; online_scale.cuh has the other way.
 struct FixedScales {
   using Shared = ProductShared;
-  static constexpr bool kKnown = true;
+  static constexpr bool kKnown = true, kDown = false;
   __device__ __forceinline__ static void tighten(Shared&, int, int) {}
   template <class Sums>
   __device__ __forceinline__ static void agree(Shared&, int, int, uint32_t, uint32_t, Sums&) {}
@@ -96,10 +96,9 @@ __device__ void consume(const Job& job, char* ring, float* staging, typename Sca
     // jump takes a good part of a microsecond.
     uint32_t mark = 0;
     const bool shares = blocks > 1 || work.part >= 0;
-    constexpr bool kDown = !Scales::kKnown;
     const auto plain = epilogue(shared.words[words.stage], 0, Shape::kWarpCols);
-    if (__builtin_expect(!shares && plain.template stores_plain<kDown>(), true)) {
-      plain.template store_plain<kDown>(sum);
+    if (__builtin_expect(!shares && plain.template stores_plain<Scales::kDown>(), true)) {
+      plain.template store_plain<Scales::kDown>(sum);
     } else {
       if (blocks > 1) {
         if (!early) announce_mailboxes(shared.cluster, t, rank, blocks);
@@ -112,12 +111,16 @@ __device__ void consume(const Job& job, char* ring, float* staging, typename Sca
       if (work.part >= 0 && !Scales::fix_up(job, shared, words.stage, work, sum, t)) break;
       const int cols = Shape::kWarpCols >> blocks / 2;
       const auto output = epilogue(Scales::words(shared, words.stage, blocks), static_cast<int>(rank) * cols, cols);
-      // `others` of parts of k are not in a common scale. And it may not depend on a band's other elements which sum
-      // certifies one.
-      const float weight =
-          !Mainloop::kTellsMore || (shares && !Scales::kKnown) || job.batch_invariant ? 0 : kOfMagnitudes;
-      mark = output.template store<Scales::kKnown>(sum, others, weight, staging, work.tile);
-      if (mark) output.leave_words(&job.words[int64_t{work.tile} * 2 * kTile]);
+      if (shares && output.template stores_plain<Scales::kDown>()) {
+        output.template store_plain<Scales::kDown>(sum);
+      } else {
+        // `others` of parts of k are not in a common scale. And it may not depend on a band's other elements which sum
+        // certifies one.
+        const bool tells = Mainloop::kTellsMore && (Scales::kKnown || !shares) && !job.batch_invariant;
+        const float weight = tells ? kOfMagnitudes : 0;
+        mark = output.template store<Scales::kKnown>(sum, others, weight, staging, work.tile);
+        if (mark) output.leave_words(&job.words[int64_t{work.tile} * 2 * kTile]);
+      }
     }
     __syncwarp();  // all lanes have read the words
     if (leader) {
