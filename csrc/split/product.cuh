@@ -87,6 +87,7 @@ __device__ void consume(const Job& job, char* ring, float* staging, typename Sca
     if (blocks > 1 && early) announce_mailboxes(shared.cluster, t, rank, blocks);
     const TileSteps all = {steps, steps_ahead<R>(scheduler, index, steps), words.stage, work.step0};
     Mainloop::run(job, shared, ring, a, b, at, t, all, sum, others, on_full);
+    if (blocks > 1 && !early) announce_mailboxes(shared.cluster, t, rank, blocks);
     hopper::wait(&shared.words_full[words.stage], words.parity);
     Scales::tighten(shared, words.stage, t);
     const auto epilogue = [&](const uint32_t(&of_tile)[2][kTile], int first, int cols) {
@@ -101,7 +102,6 @@ __device__ void consume(const Job& job, char* ring, float* staging, typename Sca
       plain.template store_plain<Scales::kDown>(sum);
     } else {
       if (blocks > 1) {
-        if (!early) announce_mailboxes(shared.cluster, t, rank, blocks);
         Scales::agree(shared, words.stage, t, rank, blocks, sum);
         if (blocks == 2)
           reduce_cluster<R, 2>(shared.cluster, sum, ring, t, rank);
