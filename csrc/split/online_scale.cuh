@@ -75,7 +75,7 @@ struct OnlineScales {
   using Shape = typename R::Shape;
   using Sums = float[Shape::kSums];
   using Shared = OnlineShared<R::kStages>;
-  static constexpr bool kKnown = false, kDown = false;
+  static constexpr bool kKnown = false, kDown = false, kPlainFirst = true;
 
   // Before the sums of the ring's stage are added.
   __device__ __forceinline__ static void follow(const Shared& shared, int stage, int t, Sums& sum) {

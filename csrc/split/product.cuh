@@ -31,7 +31,7 @@ __device__ __forceinline__ bool fix_up(const Job& job, const WorkTile& work, flo
 // The planes were scaled beforehand; online_scale.cuh has the other way.
 struct FixedScales {
   using Shared = ProductShared;
-  static constexpr bool kKnown = true, kDown = false;
+  static constexpr bool kKnown = true, kDown = false, kPlainFirst = true;
   __device__ __forceinline__ static void tighten(Shared&, int, int) {}
   template <class Sums>
   __device__ __forceinline__ static void agree(Shared&, int, int, uint32_t, uint32_t, Sums&) {}
@@ -93,12 +93,12 @@ __device__ void consume(const Job& job, char* ring, float* staging, typename Sca
     const auto epilogue = [&](const uint32_t(&of_tile)[2][kTile], int first, int cols) {
       return TileEpilogue<Shape>(job, shared.tiles[words.stage], of_tile, first, cols, hopper::opaque(t));
     };
-    // What most tiles need follows the main loop, with nothing in between: where instructions are in no cache yet, each
-    // jump takes a good part of a microsecond.
+    // What most tiles need follows the main loop: where instructions are in no cache yet, each jump takes a good part
+    // of a microsecond. Those of streamed products are mostly shared.
     uint32_t mark = 0;
     const bool shares = blocks > 1 || work.part >= 0;
     const auto plain = epilogue(shared.words[words.stage], 0, Shape::kWarpCols);
-    if (__builtin_expect(!shares && plain.template stores_plain<Scales::kDown>(), true)) {
+    if (Scales::kPlainFirst && __builtin_expect(!shares && plain.template stores_plain<Scales::kDown>(), true)) {
       plain.template store_plain<Scales::kDown>(sum);
     } else {
       if (blocks > 1) {
@@ -111,7 +111,7 @@ __device__ void consume(const Job& job, char* ring, float* staging, typename Sca
       if (work.part >= 0 && !Scales::fix_up(job, shared, words.stage, work, sum, t)) break;
       const int cols = Shape::kWarpCols >> blocks / 2;
       const auto output = epilogue(Scales::words(shared, words.stage, blocks), static_cast<int>(rank) * cols, cols);
-      if (shares && output.template stores_plain<Scales::kDown>()) {
+      if ((shares || !Scales::kPlainFirst) && output.template stores_plain<Scales::kDown>()) {
         output.template store_plain<Scales::kDown>(sum);
       } else {
         // `others` of parts of k are not in a common scale. And it may not depend on a band's other elements which sum

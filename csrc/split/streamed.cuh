@@ -170,7 +170,7 @@ template <class R>
 struct StreamedScales {
   using Shape = typename R::Shape;
   using Shared = FoundScales;
-  static constexpr bool kKnown = false, kDown = true;
+  static constexpr bool kKnown = false, kDown = true, kPlainFirst = false;
   __device__ __forceinline__ static void tighten(Shared&, int, int) {
     hopper::wait_for_predecessor();
     hopper::fence_async_proxy();  // a cluster's blocks copy the words
