@@ -54,15 +54,20 @@ def test_symmetric_and_within_the_bound(row: Kernel, m: int) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("k", [700, 8300])  # the second in slices, always
 @pytest.mark.parametrize("m", SIZES)
-def test_every_plan(m: int) -> None:
-    """Those with all tiles, with those of a triangle, and with tiles that blocks share."""
-    a = integers((m, 700), m, "cuda")
+def test_every_plan(m: int, k: int) -> None:
+    """Those with all tiles, with those of a triangle, and with tiles that blocks share.
+
+    Sums of slices lie in memory that held NaN before.
+    """
+    a = integers((m, k), m, "cuda")
     expected = a @ a.mT
     for row in (row.name for row in SPLIT if row in runnable("cuda")):
         d = torch.empty(m, m, device="cuda")
         for plan in range(len(SGEMM._plans(d, a, a.mT, row))):
             d.fill_(torch.nan)
+            torch.full((32 << 20,), torch.nan, device="cuda")
             SGEMM._run_plan(d, a, a.mT, row, plan)
             assert torch.equal(d, expected), (row, plan)
 
@@ -76,18 +81,20 @@ def test_redone_elements_are_mirrored(name: str) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("k", [300, 9000])
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
-def test_inf_and_nan(bad: float) -> None:
-    a = integers((400, 300), 1, "cuda")
+def test_inf_and_nan(bad: float, k: int) -> None:
+    a = integers((400, k), 1, "cuda")
     a[7, 11] = a[311, 2] = bad
     d = torch_sgemm.matmul(a, a.mT, kernel=ROW)
     torch.testing.assert_close(d, a @ a.mT, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("k", [200, 9000])
 @pytest.mark.parametrize("out_layout", ["N", "T", "strided"])
-def test_result_of_any_strides(out_layout: str) -> None:
-    a = integers((900, 200), 1, "cuda")
+def test_result_of_any_strides(out_layout: str, k: int) -> None:
+    a = integers((900, k), 1, "cuda")
     whole = torch.full((900, 2000), torch.nan, device="cuda")
     out = {"N": whole[:, :900], "T": whole[:, :900].mT, "strided": whole[:, 1:1801:2]}[out_layout]
     if out_layout == "T":
@@ -137,12 +144,13 @@ def test_recognized_by_memory(device: str) -> None:
     assert [are_grams(run) for run in others] == [[False]] * len(others)
 
 
-def test_predicted_to_take_little_more_than_half() -> None:
-    a = torch.empty(4096, 4096)
+@pytest.mark.parametrize("k", [4096, 65536])
+def test_predicted_to_take_little_more_than_half(k: int) -> None:
+    a, other = torch.empty(4096, k), torch.empty(4096, k)
     gram, plain = (
         next(
             v.seconds for v in torch_sgemm.explain(a, b, device=Device()).verdicts if v.name == ROW
         )
-        for b in (a.mT, torch.empty(4096, 4096).mT)
+        for b in (a.mT, other.mT)
     )
     assert 0.5 < gram / plain < 0.7

@@ -10,6 +10,9 @@ namespace sgemm {
 
 constexpr int kSumThreads = 256;
 
+// Which of D's elements slices have been computed of. The diagonal belongs to both triangles.
+enum class Part { kAll, kUpper, kLower };
+
 // The element whose slices, `count` apart, come to no finite sum; the same with C where C is the sum of what lies
 // before them.
 static __device__ __noinline__ float sum_again(const float* slice, int64_t slices, int64_t count, const Problem& p,
@@ -52,13 +55,15 @@ __device__ __forceinline__ float infinity_of(const float* slice, int64_t slices,
 // its products with Inf and NaN come to, if there are any. Then an infinity needs no sum in order of k where A's row
 // holds one.
 static __global__ void __launch_bounds__(kSumThreads)
-    reduce_slices(const float* partials, int64_t slices, int groups, bool exact, const __grid_constant__ Problem p) {
+    reduce_slices(const float* partials, int64_t slices, int groups, bool exact, Part of_d,
+                  const __grid_constant__ Problem p) {
   __shared__ float sums[kSumThreads];
   const int elements = kSumThreads / groups, group = threadIdx.x / elements, element = threadIdx.x - group * elements;
   const int64_t count = p.m * p.n, x = int64_t{blockIdx.x} * elements + element, part = ceil_div(slices, groups);
   const int64_t i = count >> 32 ? x / p.n : static_cast<uint32_t>(x) / static_cast<uint32_t>(p.n), j = x - i * p.n;
   const int64_t begin = min(slices, group * part);
-  int64_t left = x < count ? min(slices - begin, part) : 0;
+  const bool wanted = x < count && (of_d == Part::kAll || (of_d == Part::kUpper ? i <= j : i >= j));
+  int64_t left = wanted ? min(slices - begin, part) : 0;
   const float* from = partials + begin * count + x;
   wait_for_predecessor();
   float sum = 0;
@@ -75,7 +80,7 @@ static __global__ void __launch_bounds__(kSumThreads)
     if (group == 0)
       for (int g = 1; g < groups; ++g) sum += sums[g * elements + element];
   }
-  const bool stores = group == 0 && x < count;
+  const bool stores = group == 0 && wanted;
   float add = stores && p.beta != 0 ? *p.c.at(i, j) : 0.0f;
   bool again = stores && !is_finite(p.k_before > 0 ? sum + add : sum);
   if (exact && __syncthreads_or(again)) {
@@ -106,10 +111,11 @@ inline Problem product_of_slices(Problem p, float* partials) {
   return p;
 }
 
-inline void launch_sum(const float* partials, int64_t slices, bool exact, const Problem& p, const Context& context) {
+inline void launch_sum(const float* partials, int64_t slices, bool exact, const Problem& p, const Context& context,
+                       Part of_d = Part::kAll) {
   const int groups = sum_groups(slices);
   launch(reduce_slices, ceil_div(p.m * p.n, kSumThreads / groups), kSumThreads, 0, 1, true, context.stream, partials,
-         slices, groups, exact, p);
+         slices, groups, exact, of_d, p);
 }
 
 // Calls `run` for all pieces. Slices that are added up in the workspace come to lie in `sums`, one behind the other.

@@ -16,7 +16,7 @@ constexpr Models kFitted = {
     {
         0.82,  // caution
         0.95,  // caution_long_k
-        1.2,  // caution_range
+        1.3,  // caution_range
         3e-06,  // launch
         0.88,  // reachable
         2,  // scattered

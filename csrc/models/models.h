@@ -10,7 +10,7 @@ namespace sgemm {
 struct ChoiceModel {
   double caution;         // 0.82: PyTorch's time counts so much; no other row shall be preferred on a guess
   double caution_long_k;  // 0.95: the same where k is long and the output is no vector and no few rows
-  double caution_range;   // 1.2: so much does the time of a row count that data of a wide range slow down
+  double caution_range;   // 1.3: so much does the time of a row count that data of a wide range slow down
   double launch;          // 3e-6: of a kernel that packs an operand, computes f, or is a rung
   double reachable;       // 0.88: share of a memory's nominal bandwidth that a copy reaches
   double scattered;       // 2: factor of a rung that reads element by element, along the wrong dimension

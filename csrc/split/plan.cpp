@@ -92,7 +92,8 @@ Product product(const Model& model, const Shape& shape, const Problem& p, const 
   const double bandwidth = device.bandwidth_gbs * 1e9;
   const double result = double(p.m) * p.n * p.batch * 4 / bandwidth;
   const double cut = p.n % kSectorFloats == 0 ? 1 : 2;          // sectors of rows that begin within one
-  all.stores = result * (plan.slices > 1 ? plan.slices : cut);  // sums of slices lie without gaps
+  const double computed = plan.triangle ? result / 2 : result;
+  all.stores = computed * (plan.slices > 1 ? plan.slices : cut);  // sums of slices lie without gaps
   all.last = std::min(all.stores, 4.0 * shape.tile_m * shape.tile_n * device.sms / bandwidth * cut);
   if (plan.slices > 1) all.sum = model.sum + model.sum_moves * all.stores;
   if (is_gram(p) && !plan.batch_invariant) all.sum += models().split.sum + result;  // the mirror
@@ -167,13 +168,12 @@ void visit_plans(const Shape& shape, const Problem& p, const Device& device, boo
   const auto consider = [&](int64_t wanted) {
     const int64_t slice = even_piece(p.k, wanted, shape.together() * kStep),
                   slices = std::max<int64_t>(1, ceil_div(p.k, slice));
-    const bool triangle = gram && slices == 1;
-    const int64_t tiles = tiles_of(shape, p, triangle);
+    const int64_t tiles = tiles_of(shape, p, gram);
     for (int cluster = 1; cluster <= 4; cluster *= 2) {
       const bool fits = std::max<int64_t>(1, tiles * slices) <= clusters_at_once(device.sms, cluster);
       if (cluster > 1 && (!fits || shape.steps(slice) < 2 * cluster * shape.together())) continue;
       SplitPlan plan = {p.m, p.n, p.batch, slice, slices, cluster, 0, packed_b};
-      plan.triangle = triangle;
+      plan.triangle = gram;
       predicted(plan);
       if (cluster > 1 || shape.planes == Planes::kNone) continue;
       plan.left = static_cast<int>(tiles * slices % device.sms);
