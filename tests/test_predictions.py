@@ -9,6 +9,7 @@ import math
 from statistics import median
 
 from support.layouts import meta
+from support.table import COUNTS
 
 import torch_sgemm
 from benchmarks import choice, record
@@ -34,7 +35,8 @@ def predicted_to_measured(kernel: str) -> dict[str, list[tuple[float, str]]]:
             continue
         seconds = {verdict.name: verdict.seconds for verdict in explain(r).verdicts}
         for name, us in {r["chosen"]: r["kernel_us"], "aten": r["torch_us"]}.items():
-            found.setdefault(name, []).append((seconds[name] * 1e6 / us, r["label"]))
+            predicted = seconds[name] / COUNTS.get(name, 1.0)
+            found.setdefault(name, []).append((predicted * 1e6 / us, r["label"]))
     return found
 
 

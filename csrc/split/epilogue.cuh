@@ -141,28 +141,10 @@ class TileEpilogue {
     return all_of_words([](uint32_t word) { return split::is_plain(word); });
   }
 
-  // The warp's bands with an element whose magnitude, magnitude(e) of the thread's e-th, is below its threshold.
   template <class Magnitude>
   __device__ __forceinline__ uint32_t uncertain_bands(const Magnitude& magnitude) const {
-    const int lane = t_ % 32, r = lane / 4, j = lane % 4 * 2;
-    const auto of_row = [&](int r) { return r < rows_left_ ? word_threshold(rows_[r]) : -INFINITY; };
-    const auto of_col = [&](int col, uint32_t word) { return inside(col) ? word_threshold(word) : -INFINITY; };
-    const float upper = of_row(r), lower = of_row(r + 8);
-    uint32_t uncertain = 0;
-#pragma unroll
-    for (int band = 0; band < Shape::kBands; ++band) {
-      bool certain = true;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int col = band * 32 + i * 8 + j, e = band * 16 + i * 4;
-        const uint2 words = *reinterpret_cast<const uint2*>(&cols_[col]);
-        const float left = of_col(col, words.x), right = of_col(col + 1, words.y);
-        certain &= (magnitude(e) >= upper + left) & (magnitude(e + 1) >= upper + right);
-        certain &= (magnitude(e + 2) >= lower + left) & (magnitude(e + 3) >= lower + right);
-      }
-      uncertain |= !certain << band;
-    }
-    return __reduce_or_sync(~0u, uncertain) & bands_;
+    const auto inside_cols = [&](int col) { return inside(col); };
+    return bands_ & split::uncertain_bands<Shape::kBands>(rows_, cols_, rows_left_, inside_cols, t_ % 32, magnitude);
   }
 
   // Two neighbours of row r of a thread's accumulators, and of row r + 8, in a band's i-th eight columns.

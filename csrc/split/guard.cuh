@@ -1,4 +1,4 @@
-// The guard's second look, at elements whose sum alone doesn't pass its test.
+// The guard: its test of sums, and its second look at elements whose sum alone doesn't pass that.
 //
 // The test compares |C_ij| with the threshold of row i plus that of column j, which assume that each small element
 // meets the largest one of the other operand. Both sides can be had tighter. What a row's small elements lose in all is
@@ -63,6 +63,32 @@ __device__ __forceinline__ float least_certain(const GuardedRow& a, const Guarde
 // half of the threshold. Those of Bf16x6 are smaller. And hi * hi of some of k, which is |A||B| at most, but for as
 // little.
 constexpr float kOfMagnitudes = 1.0f / 3;
+
+// The first comparison, in a warp's accumulators of 16 rows: bands of columns, by bits, with an element inside whose
+// magnitude, magnitude(e) of the thread's e-th, is below its threshold. `rows` and `cols`: the words of the warp's.
+template <int BANDS, class Inside, class Magnitude>
+__device__ __forceinline__ uint32_t uncertain_bands(const uint32_t* rows, const uint32_t* cols, int rows_left,
+                                                    const Inside& inside, int lane, const Magnitude& magnitude) {
+  const int r = lane / 4, j = lane % 4 * 2;
+  const auto of_row = [&](int r) { return r < rows_left ? word_threshold(rows[r]) : -INFINITY; };
+  const auto of_col = [&](int col, uint32_t word) { return inside(col) ? word_threshold(word) : -INFINITY; };
+  const float upper = of_row(r), lower = of_row(r + 8);
+  uint32_t uncertain = 0;
+#pragma unroll
+  for (int band = 0; band < BANDS; ++band) {
+    bool certain = true;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int col = band * 32 + i * 8 + j, e = band * 16 + i * 4;
+      const uint2 words = *reinterpret_cast<const uint2*>(&cols[col]);
+      const float left = of_col(col, words.x), right = of_col(col + 1, words.y);
+      certain &= (magnitude(e) >= upper + left) & (magnitude(e + 1) >= upper + right);
+      certain &= (magnitude(e + 2) >= lower + left) & (magnitude(e + 3) >= lower + right);
+    }
+    uncertain |= !certain << band;
+  }
+  return __reduce_or_sync(~0u, uncertain);
+}
 
 constexpr float kProductRounding = 0.999f;  // less than a rounded product, or the sum of two, may be too large by
 

@@ -91,7 +91,7 @@ Product product(const Model& model, const Shape& shape, const Problem& p, const 
 
   const double bandwidth = device.bandwidth_gbs * 1e9;
   const double result = double(p.m) * p.n * p.batch * 4 / bandwidth;
-  const double cut = p.n % kSectorFloats == 0 ? 1 : 2;          // sectors of rows that begin within one
+  const double cut = p.n % kSectorFloats == 0 ? 1 : 2;  // sectors of rows that begin within one
   const double computed = plan.triangle ? result / 2 : result;
   all.stores = computed * (plan.slices > 1 ? plan.slices : cut);  // sums of slices lie without gaps
   all.last = std::min(all.stores, 4.0 * shape.tile_m * shape.tile_n * device.sms / bandwidth * cut);
