@@ -34,7 +34,7 @@ struct FixedScales {
   static constexpr bool kKnown = true, kDown = false, kPlainFirst = true;
   __device__ __forceinline__ static void tighten(Shared&, int, int) {}
   template <class Sums>
-  __device__ __forceinline__ static void agree(Shared&, int, int, uint32_t, uint32_t, Sums&) {}
+  __device__ __forceinline__ static void agree(Shared&, int, int, uint32_t, uint32_t, Sums&, Sums&) {}
   template <class Sums>
   __device__ __forceinline__ static bool fix_up(const Job& job, Shared& shared, int, const WorkTile& work, Sums& sum,
                                                 int t) {
@@ -102,7 +102,7 @@ __device__ void consume(const Job& job, char* ring, float* staging, typename Sca
       plain.template store_plain<Scales::kDown>(sum);
     } else {
       if (blocks > 1) {
-        Scales::agree(shared, words.stage, t, rank, blocks, sum);
+        Scales::agree(shared, words.stage, t, rank, blocks, sum, others);
         if (blocks == 2)
           reduce_cluster<R, 2>(shared.cluster, sum, ring, t, rank);
         else
@@ -114,9 +114,9 @@ __device__ void consume(const Job& job, char* ring, float* staging, typename Sca
       if ((shares || !Scales::kPlainFirst) && output.template stores_plain<Scales::kDown>()) {
         output.template store_plain<Scales::kDown>(sum);
       } else {
-        // `others` of parts of k are not in a common scale. And it may not depend on a band's other elements which sum
-        // certifies one.
-        const bool tells = Mainloop::kTellsMore && (Scales::kKnown || !shares) && !job.batch_invariant;
+        // `others` are of the block's own part of k, and in the scale of that. And it may not depend on a band's other
+        // elements which sum certifies one.
+        const bool tells = Mainloop::kTellsMore && (Scales::kKnown || work.part < 0) && !job.batch_invariant;
         const float weight = tells ? kOfMagnitudes : 0;
         mark = output.template store<Scales::kKnown>(sum, others, weight, staging, work.tile);
         if (mark) output.leave_words(&job.words[int64_t{work.tile} * 2 * kTile]);
