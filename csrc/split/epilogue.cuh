@@ -344,23 +344,26 @@ class TileEpilogue {
       if (fabsf(sum(r)) >= least(r) || is_nan_of_operands(sum(r), rows_[r], right)) failed ^= bits & -bits;
     }
     if (!job_.batch_invariant && __reduce_add_sync(~0u, __popc(failed)) > kFewOfBand) return failed;
-
     const ConstMatrix a = job_.p.a.matrix(tile_.batch), b = job_.p.b.matrix(tile_.batch);
     const int64_t depth = job_.depth(tile_.batch);
-    const uint32_t place_b = failed == 0     ? kNoPlace
-                             : job_.b.guards ? of_col.place
-                                             : place_in_step_by_thread(b.at(0, col0_ + col), b.row, depth, right);
-    __syncwarp();
+    Largest of_own_col, of_own_row;  // two lanes look after a row
+    if (failed && job_.b.guards)
+      of_own_col.place = of_col.place;
+    else if (failed && word_threshold(right) > 0)
+      of_own_col.take(b.at(0, col0_ + col), b.row, depth, word_step(right));
+    const int own = t_ % 32 / 2, half = t_ % 2;
+    const bool asked = __reduce_or_sync(~0u, failed) >> own & 1;
+    if (asked && job_.a.guards)
+      of_own_row.place = of_row(own).place;
+    else if (asked && half < job_.together && word_threshold(rows_[own]) > 0)
+      of_own_row.take(a.at(row0_ + own, 0), a.col, depth, word_step(rows_[own]) + half);
+    of_own_row.take(__shfl_xor_sync(~0u, of_own_row.magnitude, 1), __shfl_xor_sync(~0u, of_own_row.place, 1));
 #pragma unroll 1
-    for (int r = 0; r < rows_left_; ++r) {
-      const bool looks = failed >> r & 1;
-      if (!__any_sync(~0u, looks)) continue;
-      const uint32_t left = rows_[r],
-                     place_a = job_.a.guards ? of_row(r).place
-                                             : place_in_step(a.at(row0_ + r, 0), a.col, depth, left, job_.together);
-      if (looks && least_magnitude(a, b, row0_ + r, col0_ + col, place_a, place_b, left, right) >= least(r))
+    for (uint32_t left = failed; __any_sync(~0u, left); left &= left - 1) {
+      const int r = left ? __ffs(left) - 1 : 0;
+      const uint32_t place_a = __shfl_sync(~0u, of_own_row.place, 2 * r);
+      if (left && least_magnitude(a, b, row0_ + r, col0_ + col, place_a, of_own_col.place, rows_[r], right) >= least(r))
         failed ^= 1u << r;
-      __syncwarp();
     }
     return failed;
   }

@@ -103,40 +103,26 @@ __device__ __forceinline__ float least_magnitude(const ConstMatrix& a, const Con
   return kProductRounding * (place_a == place_b ? first : first + second);
 }
 
-// The place of a row's largest element in the step of k that its word tells, or in so many from there on: by a warp.
-__device__ __forceinline__ uint32_t place_in_step(const float* row, int64_t k_stride, int64_t depth, uint32_t word,
-                                                  int steps) {
-  if (!(word_threshold(word) > 0)) return kNoPlace;
-  uint32_t place = word_step(word) * kStep + threadIdx.x % 32, largest = 0;
-  const uint32_t end = min(place + steps * kStep, static_cast<uint32_t>(depth));
-  for (uint32_t q = place; q < end; q += kStep) {
-    const uint32_t x = magnitude(row[q * k_stride]);
-    place = x > largest ? q : place;
-    largest = max(x, largest);
-  }
-  const uint32_t holds = __ballot_sync(~0u, largest == __reduce_max_sync(~0u, largest));
-  return __shfl_sync(~0u, place, __ffs(holds) - 1);
-}
+// The largest element of a row in a step of k, and its place: by one thread.
+struct Largest {
+  uint32_t magnitude = 0, place = kNoPlace;
 
-// The same by one thread.
-__device__ __forceinline__ uint32_t place_in_step_by_thread(const float* row, int64_t k_stride, int64_t depth,
-                                                            uint32_t word) {
-  if (!(word_threshold(word) > 0)) return kNoPlace;
-  constexpr int kAtOnce = 8;
-  const uint32_t first = word_step(word) * kStep, last = min(first + kStep, static_cast<uint32_t>(depth));
-  uint32_t place = first, largest = 0;
+  __device__ __forceinline__ void take(const float* row, int64_t k_stride, int64_t depth, uint32_t step) {
+    constexpr int kAtOnce = 8;
+    const uint32_t first = step * kStep, last = min(first + kStep, static_cast<uint32_t>(depth));
 #pragma unroll 1
-  for (uint32_t q = first; q < last; q += kAtOnce) {
-    uint32_t x[kAtOnce];
+    for (uint32_t q = first; q < last; q += kAtOnce) {
+      uint32_t x[kAtOnce];
 #pragma unroll
-    for (uint32_t i = 0; i < kAtOnce; ++i) x[i] = q + i < last ? magnitude(row[(q + i) * k_stride]) : 0;
+      for (uint32_t i = 0; i < kAtOnce; ++i) x[i] = q + i < last ? split::magnitude(row[(q + i) * k_stride]) : 0;
 #pragma unroll
-    for (uint32_t i = 0; i < kAtOnce; ++i) {
-      place = x[i] > largest ? q + i : place;
-      largest = max(largest, x[i]);
+      for (uint32_t i = 0; i < kAtOnce; ++i) take(x[i], q + i);
     }
   }
-  return place;
-}
+  __device__ __forceinline__ void take(uint32_t other, uint32_t at) {
+    place = other > magnitude ? at : place;
+    magnitude = max(magnitude, other);
+  }
+};
 
 }  // namespace sgemm::split
