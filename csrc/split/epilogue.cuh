@@ -83,11 +83,8 @@ class TileEpilogue {
     uint32_t doubtful = 0;
     if (!is_plain()) {
       doubtful = bands_;
-      if (all_of_words([](uint32_t word) { return has_plain_scale(word); })) {
-        doubtful = uncertain_bands([&](int e) { return fabsf(sum[e]); });
-        if (doubtful && weight > 0)
-          doubtful = uncertain_bands([&](int e) { return fmaxf(fabsf(sum[e]), fabsf(others[e]) * weight); });
-      }
+      if (all_of_words([](uint32_t word) { return has_plain_scale(word); }))
+        doubtful = uncertain_bands([&](int e) { return fmaxf(fabsf(sum[e]), fabsf(others[e]) * weight); });
     }
     const uint32_t staged = job_.scaled_only ? doubtful : bands_, direct = bands_ & ~staged;
     if (direct != 0) {
