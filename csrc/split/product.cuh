@@ -118,7 +118,8 @@ __device__ void consume(const Job& job, char* ring, float* staging, typename Sca
         // elements which sum certifies one.
         const bool tells = Mainloop::kTellsMore && (Scales::kKnown || work.part < 0) && !job.batch_invariant;
         const float weight = tells ? kOfMagnitudes : 0;
-        mark = output.template store<Scales::kKnown>(sum, others, weight, staging, work.tile);
+        const float(&told)[Shape::kSums] = Mainloop::kTellsMore ? others : sum;
+        mark = output.template store<Scales::kKnown>(sum, told, weight, staging, work.tile);
         if (mark) output.leave_words(&job.words[int64_t{work.tile} * 2 * kTile]);
       }
     }
