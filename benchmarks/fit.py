@@ -191,21 +191,24 @@ def spread(found: list[Case]) -> float:
     return float(numpy.sqrt(numpy.mean(logs**2)))
 
 
-def caution(case: Case) -> float:
-    """What the row's predicted time counts in a choice, as a factor."""
+def counted(case: Case) -> dict[str, float]:
+    """What the best plan of each row counts in the choice for a problem, by name, in seconds."""
     about = case.device._numbers(), case.device.name, "auto"
     answer = json.loads(torch.ops.sgemm._explain(case.numbers, 1.0, 0.0, *about))
-    counts = next(row["seconds"] for row in answer["verdicts"] if row["name"] == case.row)
-    return counts / predictions(case.row, case.numbers, case.device).min()
+    return {row["name"]: row["seconds"] for row in answer["verdicts"]}
 
 
 def chosen_speeds(found: list[Case], predicted: list[numpy.ndarray]) -> list[float]:
     """Of each problem, PyTorch's time by that of the measured plan that is chosen."""
     best: dict[int, tuple[float, float]] = {}
     torchs: dict[int, float] = {}
+    rows: dict[int, dict[str, float]] = {}
     for case, seconds in zip(found, predicted, strict=True):
+        if case.problem not in rows:
+            rows[case.problem] = counted(case)
         at = int(seconds.argmin())
-        counts = float(seconds[at]) * caution(case)
+        least = predictions(case.row, case.numbers, case.device).min()
+        counts = float(seconds[at] * rows[case.problem][case.row] / least)
         if case.row == ATEN:
             torchs[case.problem] = float(case.seconds[0])
         if case.problem not in best or counts < best[case.problem][0]:
