@@ -11,7 +11,7 @@ namespace sgemm {
 constexpr int kSumThreads = 256;
 
 // Which of D's elements slices have been computed of. The diagonal belongs to both triangles.
-enum class Part { kAll, kUpper, kLower };
+enum class Triangle { kBoth, kUpper, kLower };
 
 // The element whose slices, `count` apart, come to no finite sum; the same with C where C is the sum of what lies
 // before them.
@@ -55,14 +55,14 @@ __device__ __forceinline__ float infinity_of(const float* slice, int64_t slices,
 // its products with Inf and NaN come to, if there are any. Then an infinity needs no sum in order of k where A's row
 // holds one.
 static __global__ void __launch_bounds__(kSumThreads)
-    reduce_slices(const float* partials, int64_t slices, int groups, bool exact, Part of_d,
+    reduce_slices(const float* partials, int64_t slices, int groups, bool exact, Triangle of_d,
                   const __grid_constant__ Problem p) {
   __shared__ float sums[kSumThreads];
   const int elements = kSumThreads / groups, group = threadIdx.x / elements, element = threadIdx.x - group * elements;
   const int64_t count = p.m * p.n, x = int64_t{blockIdx.x} * elements + element, part = ceil_div(slices, groups);
   const int64_t i = count >> 32 ? x / p.n : static_cast<uint32_t>(x) / static_cast<uint32_t>(p.n), j = x - i * p.n;
   const int64_t begin = min(slices, group * part);
-  const bool wanted = x < count && (of_d == Part::kAll || (of_d == Part::kUpper ? i <= j : i >= j));
+  const bool wanted = x < count && (of_d == Triangle::kBoth || (of_d == Triangle::kUpper ? i <= j : i >= j));
   int64_t left = wanted ? min(slices - begin, part) : 0;
   const float* from = partials + begin * count + x;
   wait_for_predecessor();
@@ -112,7 +112,7 @@ inline Problem product_of_slices(Problem p, float* partials) {
 }
 
 inline void launch_sum(const float* partials, int64_t slices, bool exact, const Problem& p, const Context& context,
-                       Part of_d = Part::kAll) {
+                       Triangle of_d = Triangle::kBoth) {
   const int groups = sum_groups(slices);
   launch(reduce_slices, ceil_div(p.m * p.n, kSumThreads / groups), kSumThreads, 0, 1, true, context.stream, partials,
          slices, groups, exact, of_d, p);

@@ -343,7 +343,8 @@ class TileEpilogue {
     if (!job_.batch_invariant && __reduce_add_sync(~0u, __popc(failed)) > kFewOfBand) return failed;
     const ConstMatrix a = job_.p.a.matrix(tile_.batch), b = job_.p.b.matrix(tile_.batch);
     const int64_t depth = job_.depth(tile_.batch);
-    Largest of_own_col, of_own_row;  // two lanes look after a row
+    static_assert(kStreamedSteps <= 2);  // Job::together of them, a lane's each: two lanes look after a row
+    Largest of_own_col, of_own_row;
     if (failed && job_.b.guards)
       of_own_col.place = of_col.place;
     else if (failed && word_threshold(right) > 0)

@@ -242,7 +242,9 @@ void launch_piece(const Problem& p, const SplitPlan& plan, const Context& contex
         launch_product<F, Tile, a_along_m, b_along_n>(job, sms, cluster, context.stream);
     });
   });
-  const Part computed = !plan.triangle ? Part::kAll : job.down ? Part::kLower : Part::kUpper;  // of what is summed
+  const Triangle computed = !plan.triangle ? Triangle::kBoth
+                            : job.down     ? Triangle::kLower
+                                           : Triangle::kUpper;  // of what is summed
   if (plan.slices > 1) launch_sum(job.p.d.data, job.p.batch, true, job.down ? transposed(p) : p, context, computed);
 }
 
