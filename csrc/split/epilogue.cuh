@@ -34,6 +34,7 @@ template <class Shape>
 class TileEpilogue {
  public:
   using Sums = float[Shape::kSums];
+  using Certainty = Certain<Shape::kSums>;
 
   // `words` of the tile's rows and columns. Of each warp's columns the block finishes `cols` from `first` on.
   __device__ __forceinline__ TileEpilogue(const Job& job, const TileIndex& tile, const uint32_t (&words)[2][kTile],
@@ -59,6 +60,11 @@ class TileEpilogue {
     for (int i = t_ % 32; i < 2 * kTile; i += 32) to[i] = words_[i / kTile][i % kTile];
   }
 
+  // Whether its rows and columns have plain scales and no thresholds.
+  __device__ __forceinline__ bool is_plain() const {
+    return all_of_words([](uint32_t word) { return split::is_plain(word); });
+  }
+
   // Whether the warp's sums need no test, are only scaled, and all neighbours are there, so that store_plain() does.
   // DOWN: those of a column may be side by side.
   template <bool DOWN>
@@ -74,17 +80,22 @@ class TileEpilogue {
       store_pairs<true>(sum, bands_);
   }
 
-  // An element that the guard doesn't certify is not stored and gets a mask. Returns the warp's mark. `others`: sums
-  // whose magnitude times `weight` is no more than |A||B|. CALLS: what is seldom needed is in a function of its own.
+  // Of sums whose magnitude times `factor` is no more than |A||B|.
+  __device__ __forceinline__ Certainty certain(const Sums& x, float factor) const {
+    return certain_elements(
+        x, factor, rows_, cols_, rows_left_, [&](int col) { return inside(col); }, t_ % 32);
+  }
+
+  // An element that the guard doesn't certify is not stored and gets a mask. Returns the warp's mark. `known`: what is
+  // certain whatever the sums are. CALLS: what is seldom needed is in a function of its own.
   template <bool CALLS>
-  __device__ __forceinline__ uint32_t store(const Sums& sum, const Sums& others, float weight, float* staging,
-                                            int index) const {
+  __device__ __forceinline__ uint32_t store(const Sums& sum, const Certainty& known, float* staging, int index) const {
     staging += t_ / 32 * kStagedFloats;
     uint32_t doubtful = 0;
     if (!is_plain()) {
       doubtful = bands_;
       if (all_of_words([](uint32_t word) { return has_plain_scale(word); }))
-        doubtful = uncertain_bands([&](int e) { return fmaxf(fabsf(sum[e]), fabsf(others[e]) * weight); });
+        doubtful &= (certain(sum, 1) | known).uncertain_bands();
     }
     const uint32_t staged = job_.scaled_only ? doubtful : bands_, direct = bands_ & ~staged;
     if (direct != 0) {
@@ -132,16 +143,6 @@ class TileEpilogue {
   __device__ __forceinline__ bool all_of_words(const Holds& holds) const {
     const uint4 words = *reinterpret_cast<const uint4*>(&cols_[t_ % (Shape::kWarpCols / 4) * 4]);
     return __all_sync(~0u, holds(rows_[t_ % 16]) & holds(words.x) & holds(words.y) & holds(words.z) & holds(words.w));
-  }
-
-  __device__ __forceinline__ bool is_plain() const {
-    return all_of_words([](uint32_t word) { return split::is_plain(word); });
-  }
-
-  template <class Magnitude>
-  __device__ __forceinline__ uint32_t uncertain_bands(const Magnitude& magnitude) const {
-    const auto inside_cols = [&](int col) { return inside(col); };
-    return bands_ & split::uncertain_bands<Shape::kBands>(rows_, cols_, rows_left_, inside_cols, t_ % 32, magnitude);
   }
 
   // Two neighbours of row r of a thread's accumulators, and of row r + 8, in a band's i-th eight columns.

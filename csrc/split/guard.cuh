@@ -64,30 +64,53 @@ __device__ __forceinline__ float least_certain(const GuardedRow& a, const Guarde
 // little.
 constexpr float kOfMagnitudes = 1.0f / 3;
 
-// The first comparison, in a warp's accumulators of 16 rows: bands of columns, by bits, with an element inside whose
-// magnitude, magnitude(e) of the thread's e-th, is below its threshold. `rows` and `cols`: the words of the warp's.
-template <int BANDS, class Inside, class Magnitude>
-__device__ __forceinline__ uint32_t uncertain_bands(const uint32_t* rows, const uint32_t* cols, int rows_left,
-                                                    const Inside& inside, int lane, const Magnitude& magnitude) {
+// Which of a thread's N accumulators, of a warp's 16 rows, are certain, by bits.
+template <int N>
+struct Certain {
+  uint32_t bits[N / 32] = {};
+
+  __device__ __forceinline__ Certain operator|(const Certain& other) const {
+    Certain both;
+#pragma unroll
+    for (int i = 0; i < N / 32; ++i) both.bits[i] = bits[i] | other.bits[i];
+    return both;
+  }
+
+  // Bands of 32 columns, by bits, in which not all of the warp's are.
+  __device__ __forceinline__ uint32_t uncertain_bands() const {
+    uint32_t uncertain = 0;
+#pragma unroll
+    for (int band = 0; band < N / 16; ++band)
+      uncertain |= static_cast<uint32_t>((bits[band / 2] >> band % 2 * 16 & 0xffff) != 0xffff) << band;
+    return __reduce_or_sync(~0u, uncertain);
+  }
+};
+
+// The comparison: those whose magnitude, factor |x[e]| of the thread's e-th, is not below the threshold, and those
+// outside. `rows` and `cols`: the words of the warp's.
+template <int N, class Inside>
+__device__ __forceinline__ Certain<N> certain_elements(const float (&x)[N], float factor, const uint32_t* rows,
+                                                       const uint32_t* cols, int rows_left, const Inside& inside,
+                                                       int lane) {
   const int r = lane / 4, j = lane % 4 * 2;
   const auto of_row = [&](int r) { return r < rows_left ? word_threshold(rows[r]) : -INFINITY; };
   const auto of_col = [&](int col, uint32_t word) { return inside(col) ? word_threshold(word) : -INFINITY; };
   const float upper = of_row(r), lower = of_row(r + 8);
-  uint32_t uncertain = 0;
+  Certain<N> certain;
 #pragma unroll
-  for (int band = 0; band < BANDS; ++band) {
-    bool certain = true;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int col = band * 32 + i * 8 + j, e = band * 16 + i * 4;
-      const uint2 words = *reinterpret_cast<const uint2*>(&cols[col]);
-      const float left = of_col(col, words.x), right = of_col(col + 1, words.y);
-      certain &= (magnitude(e) >= upper + left) & (magnitude(e + 1) >= upper + right);
-      certain &= (magnitude(e + 2) >= lower + left) & (magnitude(e + 3) >= lower + right);
-    }
-    uncertain |= !certain << band;
+  for (int e = 0; e < N; e += 4) {
+    const int col = e * 2 + j;
+    const uint2 words = *reinterpret_cast<const uint2*>(&cols[col]);
+    const float left = of_col(col, words.x), right = of_col(col + 1, words.y);
+    const auto compare = [&](int e, float threshold) {
+      if (factor * fabsf(x[e]) >= threshold) certain.bits[e / 32] |= 1u << e % 32;
+    };
+    compare(e, upper + left);
+    compare(e + 1, upper + right);
+    compare(e + 2, lower + left);
+    compare(e + 3, lower + right);
   }
-  return __reduce_or_sync(~0u, uncertain);
+  return certain;
 }
 
 constexpr float kProductRounding = 0.999f;  // less than a rounded product, or the sum of two, may be too large by

@@ -96,7 +96,7 @@ struct OnlineScales {
   }
 
   __device__ __forceinline__ static void agree(Shared& shared, int stage, int t, uint32_t rank, uint32_t blocks,
-                                               Sums& sum, Sums&) {
+                                               Sums& sum) {
     const auto& change = shared.cluster_words.agree(shared.words[stage], t, rank, blocks, false);
     multiply_sums<Shape>(change, true, true, t, sum);
   }

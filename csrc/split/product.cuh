@@ -34,7 +34,7 @@ struct FixedScales {
   static constexpr bool kKnown = true, kDown = false, kPlainFirst = true;
   __device__ __forceinline__ static void tighten(Shared&, int, int) {}
   template <class Sums>
-  __device__ __forceinline__ static void agree(Shared&, int, int, uint32_t, uint32_t, Sums&, Sums&) {}
+  __device__ __forceinline__ static void agree(Shared&, int, int, uint32_t, uint32_t, Sums&) {}
   template <class Sums>
   __device__ __forceinline__ static bool fix_up(const Job& job, Shared& shared, int, const WorkTile& work, Sums& sum,
                                                 int t) {
@@ -90,36 +90,35 @@ __device__ void consume(const Job& job, char* ring, float* staging, typename Sca
     if (blocks > 1 && !early) announce_mailboxes(shared.cluster, t, rank, blocks);
     hopper::wait(&shared.words_full[words.stage], words.parity);
     Scales::tighten(shared, words.stage, t);
-    const auto epilogue = [&](const uint32_t(&of_tile)[2][kTile], int first, int cols) {
-      return TileEpilogue<Shape>(job, shared.tiles[words.stage], of_tile, first, cols, hopper::opaque(t));
-    };
+    const int cols = Shape::kWarpCols >> blocks / 2;
+    const TileEpilogue<Shape> output(job, shared.tiles[words.stage], Scales::words(shared, words.stage, blocks),
+                                     static_cast<int>(rank) * cols, cols, hopper::opaque(t));
     // What most tiles need follows the main loop: where instructions are in no cache yet, each jump takes a good part
     // of a microsecond. Those of streamed products are mostly shared.
     uint32_t mark = 0;
     const bool shares = blocks > 1 || work.part >= 0;
-    const auto plain = epilogue(shared.words[words.stage], 0, Shape::kWarpCols);
-    if (Scales::kPlainFirst && __builtin_expect(!shares && plain.template stores_plain<Scales::kDown>(), true)) {
-      plain.template store_plain<Scales::kDown>(sum);
+    if (Scales::kPlainFirst && __builtin_expect(!shares && output.template stores_plain<Scales::kDown>(), true)) {
+      output.template store_plain<Scales::kDown>(sum);
     } else {
+      // `others` are in the scale of the block's own part of k. And it may not depend on a band's other elements which
+      // sum certifies one.
+      Certain<Shape::kSums> known;
+      if constexpr (Mainloop::kTellsMore) {
+        if ((Scales::kKnown || !shares) && !job.batch_invariant && !output.is_plain())
+          known = output.certain(others, kOfMagnitudes);
+      }
       if (blocks > 1) {
-        Scales::agree(shared, words.stage, t, rank, blocks, sum, others);
+        Scales::agree(shared, words.stage, t, rank, blocks, sum);
         if (blocks == 2)
           reduce_cluster<R, 2>(shared.cluster, sum, ring, t, rank);
         else
           reduce_cluster<R, 4>(shared.cluster, sum, ring, t, rank);
       }
       if (work.part >= 0 && !Scales::fix_up(job, shared, words.stage, work, sum, t)) break;
-      const int cols = Shape::kWarpCols >> blocks / 2;
-      const auto output = epilogue(Scales::words(shared, words.stage, blocks), static_cast<int>(rank) * cols, cols);
       if ((shares || !Scales::kPlainFirst) && output.template stores_plain<Scales::kDown>()) {
         output.template store_plain<Scales::kDown>(sum);
       } else {
-        // `others` are of the block's own part of k, and in the scale of that. And it may not depend on a band's other
-        // elements which sum certifies one.
-        const bool tells = Mainloop::kTellsMore && (Scales::kKnown || work.part < 0) && !job.batch_invariant;
-        const float weight = tells ? kOfMagnitudes : 0;
-        const float(&told)[Shape::kSums] = Mainloop::kTellsMore ? others : sum;
-        mark = output.template store<Scales::kKnown>(sum, told, weight, staging, work.tile);
+        mark = output.template store<Scales::kKnown>(sum, known, staging, work.tile);
         if (mark) output.leave_words(&job.words[int64_t{work.tile} * 2 * kTile]);
       }
     }

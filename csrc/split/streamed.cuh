@@ -177,10 +177,9 @@ struct StreamedScales {
     sync_consumers();
   }
   __device__ __forceinline__ static void agree(Shared& shared, int stage, int t, uint32_t rank, uint32_t blocks,
-                                               float (&sum)[Shape::kSums], float (&others)[Shape::kSums]) {
+                                               float (&sum)[Shape::kSums]) {
     const auto& change = shared.cluster_words.agree(shared.words[stage], t, rank, blocks, true);
     multiply_sums<Shape>(change, true, false, t, sum);
-    multiply_sums<Shape>(change, true, false, t, others);
   }
 
   // Parts are added up as if their rows had no scales. Beyond what a float32 sum then holds, a row's elements are
