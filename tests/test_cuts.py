@@ -9,6 +9,7 @@ import pytest
 import torch
 from support.data import integers
 from support.layouts import PAIRS, Guarded
+from support.plans import plans_of
 from support.sizes import Shape
 from support.table import KERNELS, Kernel, fit, row_params
 from torch import Tensor
@@ -62,13 +63,6 @@ def sms_of(device: str) -> int:
     """On the CPU, plans are those of the GPU that is described by default."""
     described = torch_sgemm.Device()
     return (described if device == "cpu" else torch_sgemm.Device.of(torch.device(device))).sms
-
-
-def plans_of(row: Kernel, c: Tensor, a: Tensor, b: Tensor, **factors: float) -> range:
-    """The row's plans for c = alpha a b + beta c, by their numbers."""
-    seconds = torch.ops.sgemm._plans(c, a, b, row.name, **factors)
-    assert seconds and all(math.isfinite(x) and x > 0 for x in seconds)
-    return range(len(seconds))
 
 
 def check_plans(

@@ -256,9 +256,9 @@ __device__ __forceinline__ bool is_inf_row(uint32_t word) { return (word & 0xfff
 __device__ __forceinline__ bool is_nan_row(uint32_t word) { return (word & 0xffffff00u) == kNanRow; }
 __device__ __forceinline__ bool is_finite_row(uint32_t word) { return !is_inf_row(word) && !is_nan_row(word); }
 
-// Whether a sum is NaN for a NaN in its row or column: without an Inf there, sums are finite or that.
+// Whether a sum is NaN for a NaN in its row or column: where these don't fail every sum, one is finite or that.
 __device__ __forceinline__ bool is_nan_of_operands(float sum, uint32_t left, uint32_t right) {
-  return isnan(sum) && !is_inf_row(left) && !is_inf_row(right);
+  return isnan(sum) && !isnan(word_threshold(left) + word_threshold(right));
 }
 
 // Whether the product of two such scales and of a plain alpha is a normal float, so that it has all of alpha's bits,

@@ -1,0 +1,27 @@
+"""Each plan of a row, and what comes of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+import torch_sgemm
+
+
+def plans_of(row: torch_sgemm.Kernel, c: Tensor, a: Tensor, b: Tensor, **factors: float) -> range:
+    """The row's plans for c = alpha a b + beta c, by their numbers."""
+    seconds = torch.ops.sgemm._plans(c, a, b, row.name, **factors)
+    assert seconds and all(math.isfinite(x) and x > 0 for x in seconds)
+    return range(len(seconds))
+
+
+def by_each_plan(row: torch_sgemm.Kernel, a: Tensor, b: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """Plans and their products of ``a`` and ``b``, written over NaN."""
+    c = torch.empty(*a.shape[:-1], b.size(-1), device=a.device)
+    for plan in plans_of(row, c, a, b):
+        c.fill_(math.nan)
+        torch.ops.sgemm._run_plan(c, a, b, row.name, plan)
+        yield plan, c

@@ -1,0 +1,103 @@
+"""Each plan of a row keeps what the row promises: errors, Inf and NaN.
+
+The other tests of these promises run what a row takes, which for most sizes is one plan of several.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from support.bounds import Reference, proven_units, roundings
+from support.crafted import CASES, crafted, everything
+from support.layouts import PAIRS, laid_out
+from support.plans import by_each_plan
+from support.table import Kernel, fit, row_params
+from torch import Tensor
+
+each_planned_on_a_gpu = pytest.mark.parametrize(
+    "row, device", row_params(("cuda",), lambda row: row.family in ("ieee", "split"))
+)
+
+
+def check_bound(row: Kernel, a: Tensor, b: Tensor) -> None:
+    """Every plan's errors are below the row's bound."""
+    reference, k = Reference.of(a, b), a.size(-1)
+    for plan, result in by_each_plan(row, a, b):
+        units = reference.units_each(result, roundings(k))
+        assert float(units.max()) <= proven_units(row, k), plan
+
+
+@pytest.mark.parametrize("case", CASES)
+@each_planned_on_a_gpu
+def test_no_plan_breaks_the_bound(row: Kernel, device: str, case: str) -> None:
+    for k in dict.fromkeys(fit(row, 2, 33, 65, 300, 2050, 8193)):
+        a, b = crafted(case, k, device)
+        m, n = fit(row, len(a), b.size(1))
+        check_bound(row, a[:m], b[:, :n])
+
+
+@pytest.mark.parametrize("layouts", PAIRS)
+@each_planned_on_a_gpu
+def test_nor_in_any_layout(row: Kernel, device: str, layouts: str) -> None:
+    a, b = everything(fit(row, 130)[0], device)
+    m, n = fit(row, len(a), b.size(1))
+    check_bound(row, laid_out(a[:m], layouts[0]), laid_out(b[:, :n], layouts[1]))
+
+
+@pytest.mark.parametrize("factor", [2.0**-90, 2.0**-30, 8.0, 2.0**9, 2.0**25, 2.0**70, 2.0**110])
+@pytest.mark.parametrize("begin", [1, 63, 64, 290])
+@each_planned_on_a_gpu
+def test_rows_and_columns_that_grow_along_k(
+    row: Kernel, device: str, begin: int, factor: float
+) -> None:
+    """Scales that are found on the way follow what comes, in one operand, and in both."""
+    (k,) = fit(row, 600)
+    m, n = fit(row, 140, 150)
+    a, b = torch.randn(m, k, device=device), torch.randn(k, n, device=device)
+    grown_a, grown_b = a.clone(), b.clone()
+    grown_a[3:90:7, begin:] *= factor
+    grown_b[begin:, 3:90:7] *= factor
+    grown_b[: k - 1, 5] = 0
+    grown_a[6, 1:] = 0
+    for left, right in ((grown_a, b), (a, grown_b), (grown_a, grown_b)):
+        for layouts in ("NN", "TT"):
+            x, y = laid_out(left, layouts[0]), laid_out(right, layouts[1])
+            if bool((left.double() @ right.double()).float().isfinite().all()):
+                check_bound(row, x, y)
+
+
+@pytest.mark.parametrize("k", [40, 700])
+@each_planned_on_a_gpu
+def test_rows_and_columns_of_any_magnitude(row: Kernel, device: str, k: int) -> None:
+    """From subnormal numbers to 2^110, and zeros alone."""
+    (k,) = fit(row, k)
+    m, n = fit(row, 200, 260)
+    exponents = torch.linspace(-148, 110, n, device=device).double().exp2()
+    b = (torch.rand(k, n, device=device).double() * exponents).float()
+    b[: k // 2, ::3] *= 2.0**-12
+    b[:, ::17] = 0
+    a = torch.randn(m, k, device=device) * 2.0**-20
+    a[5] = 0
+    for layouts in PAIRS:
+        check_bound(row, laid_out(a, layouts[0]), laid_out(b, layouts[1]))
+        check_bound(row, laid_out(b.t(), layouts[0]), laid_out(a.t(), layouts[1]))
+
+
+@pytest.mark.parametrize("layouts", PAIRS)
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+@each_planned_on_a_gpu
+def test_inf_and_nan_are_where_they_belong(
+    row: Kernel, device: str, value: float, layouts: str
+) -> None:
+    (k,) = fit(row, 300)
+    m, n = fit(row, 140, 150)
+    a, b = torch.randn(m, k, device=device), torch.randn(k, n, device=device)
+    a[2], b[:, 1] = 0, 0
+    b[k - 1, n - 1] = b[k // 2, 3] = a[7, 0] = a[m - 1, k - 1] = value
+    expected = (a.double() @ b.double()).float()
+    for plan, result in by_each_plan(row, laid_out(a, layouts[0]), laid_out(b, layouts[1])):
+        assert torch.equal(result.isnan(), expected.isnan()), plan
+        assert torch.equal(result.isinf(), expected.isinf()), plan
+        assert torch.equal(result[expected.isinf()], expected[expected.isinf()]), plan
