@@ -116,9 +116,6 @@ MISSED_BY_FP16 = ("wide_phi_3", "wide_phi_4", "lognormal_4", "squared_gradients"
 MISSED = {("ieee_tall", "gaussian_kernel_3")}
 MISSED_LONG = {
     ("split_fp16x3:128x128", 512),
-    ("split_fp16x3_fused:128x128", 2048),
-    ("split_fp16x3_fused:128x64", 8192),
-    ("split_fp16x3_fused:64x128", 8192),
     ("split_fp16x3_tall", 512),
 }
 NOT_FINITE = ("one_nan", "nan_rows", "inf_row")

@@ -253,8 +253,7 @@ def test_tiles_that_were_rows_are_named() -> None:
     a = torch.ones(40, 40)
     for old, new in (
         ("split_fp16x3_narrow", "split_fp16x3:128x64"),
-        ("split_fp16x3_fused_narrow", "split_fp16x3_fused:128x64"),
-        ("split_fp16x3_fused_flat", "split_fp16x3_fused:64x128"),
+        ("split_fp16x3_fused", "split_fp16x3_streamed:128x64"),
     ):
         row = new.split(":")[0]
         with pytest.raises(

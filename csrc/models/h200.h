@@ -4,7 +4,8 @@
 // 2026-11-25 00:31 UTC, NVIDIA H200, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 1625d35c8597
 // 2026-11-25 00:42 UTC, NVIDIA H200, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 9a4e3e932833
 // 2026-11-25 03:17 UTC, NVIDIA H200, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 4879dbd4977d
-// 2026-11-25 17:17 UTC, NVIDIA H100 80GB HBM3, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 1ddff2ce4592
+// 2026-11-25 22:24 UTC, NVIDIA H100 80GB HBM3, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc fb86ee5e1946
+// 2026-11-25 23:14 UTC, NVIDIA H100 80GB HBM3, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc c6d4e5b2f66b
 // 2026-11-25 03:44 UTC, NVIDIA H200, driver 580.159.04, SM clock 1928 to 1980 of 1980 MHz, limit 700 W, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 6735277353df
 #pragma once
 #include "models.h"
@@ -16,7 +17,6 @@ constexpr Models kFitted = {
     {
         0.82,  // caution
         0.95,  // caution_long_k
-        1.3,  // caution_range
         3e-06,  // launch
         0.88,  // reachable
         2,  // scattered
@@ -131,61 +131,48 @@ constexpr Models kFitted = {
     },
     // Split
     {
-        2.249e-06,  // launch
-        1.369e-07,  // step
-        2.412e-06,  // tile
-        0.6325,  // half_step
-        5.938e-07,  // cluster
-        1.908e-06,  // share
-        6.171e-07,  // part
-        2.101e-06,  // sum
-        4.089,  // sum_moves
-        0.71,  // pass
-        1.252,  // pass_across
-        1.27,  // pass_unaligned
-    },
-    // SplitFused
-    {
-        1.68e-06,  // launch
-        1.167e-06,  // step
-        2.577e-06,  // tile
-        0.8285,  // half_step
-        0.9089,  // half_tile
-        1.453e-06,  // cluster
-        3.887e-06,  // sum
-        4.28,  // sum_moves
-        2.623,  // unaligned
-        0.8,  // bandwidth
+        2.399e-06,  // launch
+        1.361e-07,  // step
+        2.262e-06,  // tile
+        0.6369,  // half_step
+        5.943e-07,  // cluster
+        1.905e-06,  // share
+        6.188e-07,  // part
+        2.102e-06,  // sum
+        4.082,  // sum_moves
+        0.7087,  // pass
+        1.253,  // pass_across
+        1.268,  // pass_unaligned
     },
     // SplitStreamed
     {
-        4.91e-06,  // launch
-        6.924e-07,  // step
-        2.373e-06,  // tile
-        1.828e-06,  // cluster
-        3.39e-06,  // share
-        4.898e-07,  // part
-        3.433e-06,  // sum
-        4.158,  // sum_moves
-        0.7067,  // pass
-        1.065,  // pass_across
-        4.605,  // unaligned
-        0.9249,  // bandwidth
+        2.411e-06,  // launch
+        2.513e-06,  // other_launch
+        7.074e-07,  // step
+        1.563,  // split_b
+        2.408e-06,  // tile
+        2.614e-06,  // cluster
+        3.534e-06,  // share
+        4.577e-07,  // part
+        4.242,  // sum_moves
+        0.6499,  // pass
+        5.28,  // unaligned
+        0.8529,  // bandwidth
     },
     // SplitTall
     {
-        9.579e-07,  // fixed
-        1.169e-06,  // fill
-        2.449e-07,  // fill_step
-        2.175e-08,  // tile
-        2.719e-09,  // step
-        4.326e-09,  // group
-        3.395e-09,  // group_step
-        1.634e-07,  // last_group
-        1.358e-08,  // unaligned
-        1.933e-07,  // added
-        1.652e-08,  // stored
-        0.7019,  // bandwidth
+        9.109e-07,  // fixed
+        1.109e-06,  // fill
+        2.884e-07,  // fill_step
+        1.899e-08,  // tile
+        8.579e-10,  // step
+        7.548e-09,  // group
+        1.769e-09,  // group_step
+        2.095e-07,  // last_group
+        1.522e-08,  // unaligned
+        1.892e-07,  // added
+        2.012e-08,  // stored
+        0.8038,  // bandwidth
     },
 };
 

@@ -10,7 +10,6 @@ namespace sgemm {
 struct ChoiceModel {
   double caution;         // 0.82: PyTorch's time counts so much; no other row shall be preferred on a guess
   double caution_long_k;  // 0.95: the same where k is long and the output is no vector and no few rows
-  double caution_range;   // 1.3: so much does the time of a row count that data of a wide range slow down
   double launch;          // 3e-6: of a kernel that packs an operand, computes f, or is a rung
   double reachable;       // 0.88: share of a memory's nominal bandwidth that a copy reaches
   double scattered;       // 2: factor of a rung that reads element by element, along the wrong dimension
@@ -142,30 +141,17 @@ struct SplitModel {       // of tiles of 128 x 128
   double pass_unaligned;  // 1: factor of the pass, of elements that are read one by one
 };
 
-struct SplitFusedModel {  // of tiles of 128 x 128
-  double launch;          // 2e-6
-  double step;            // 1e-6
-  double tile;            // 2e-6
-  double half_step;       // 0.5: factor of tiles of half the size
-  double half_tile;       // 0.5: the same, of their begin and end
-  double cluster;         // 2e-6: to add up the parts of a cluster
-  double sum;             // 3e-6
-  double sum_moves;       // 2
-  double unaligned;       // 2: factor of steps, of elements that are read one by one
-  double bandwidth;       // 0.8: share
-};
-
 struct SplitStreamedModel {  // of tiles of 128 x 64
-  double launch;             // 3e-6: of pass and product
+  double launch;             // 2e-6
+  double other_launch;       // 2e-6: of the pass that splits B, or of what adds up slices
   double step;               // 5e-7
+  double split_b;            // 1.5: factor of steps, where the kernel splits B
   double tile;               // 2e-6
   double cluster;            // 2e-6: to add up the parts of a cluster
   double share;              // 3e-6: to share tiles that are left over
   double part;               // 5e-7: each block that shares one
-  double sum;                // 3e-6
-  double sum_moves;          // 2
+  double sum_moves;          // 2: how often a slice's sums are moved
   double pass;               // 0.5: share of the bandwidth that the pass of B reaches
-  double pass_across;        // 1: factor of the pass, for what doesn't lie along k
   double unaligned;          // 2: factor of steps, of elements that are read one by one
   double bandwidth;          // 0.8: share
 };
@@ -202,7 +188,6 @@ struct Models {
   TinyModel tiny;
   LargeModel large;
   SplitModel split;
-  SplitFusedModel split_fused;
   SplitStreamedModel split_streamed;
   SplitTallModel split_tall;
 };

@@ -188,8 +188,7 @@ struct Kernel {
   // 2^-24 |alpha| (|A||B|)_ij; null for rows that promise none.
   double (*error_bound)(int64_t k) = nullptr;
 
-  bool in_auto = false;        // "auto" may take it
-  bool slow_on_range = false;  // data of a wide range slow it down more than other rows
+  bool in_auto = false;  // "auto" may take it
 
   // An element of D has the same bits whatever m, the batch and the other rows' data are, by `invariant_plan`, or by
   // whatever plan where that is null: "batch_invariant" may take it.

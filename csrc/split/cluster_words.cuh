@@ -4,11 +4,12 @@
 
 namespace sgemm::split {
 
-// Binades by which a scale may become coarser in a block, and again for a cluster's other blocks. Sums are multiples of
-// 2^-59, the product of the planes' last bits: four times 20 binades leave them exact. Beyond, earlier sums are off by
-// a few 2^-149, or by 2^-83 at a change of more than 126 binades, which is nothing to a product that passes the test
-// for a small element: so the row counts one more.
-constexpr int kMostCoarser = 20;
+// Binades by which a column's reference may become coarser in a block, and a row's or column's scale for a cluster's
+// other blocks. Sums are multiples of 2^-59, the product of the planes' last bits, times 2^-kSpread for the row and for
+// the column: three times 15 binades leave them exact. Beyond, earlier sums are off by a few 2^-149, or by 2^-83 at a
+// change of more than 126 binades, which is nothing to a product that passes the test for a small element: so the row
+// counts one more.
+constexpr int kMostCoarser = 15;
 
 // Sums times their rows' and their columns' factors, which are powers of two.
 template <class Shape>
@@ -38,7 +39,7 @@ __device__ __forceinline__ uint32_t word_of_parts(uint32_t count, const Word& wo
     const float part = word_threshold(own);
     if (part == -INFINITY) continue;
     nan = nan || is_nan_row(own);
-    threshold = fmaxf(threshold, 0) + part;
+    threshold = fmaxf(threshold, 0) + part * power_of_two(max(word_exponent(own) - exponent, -126));
     inf = inf || is_inf_row(own);
     if (part > 0 && (own & 0xff) >= (coarsest & 0xff)) coarsest = own;
     if (exponent - word_exponent(own) > kMostCoarser) threshold += Fp16x3::kThreshold;

@@ -42,15 +42,15 @@ class TileEpilogue {
       : job_(job),
         words_(words),
         rows_(&words[0][Shape::warp_row(t)]),
-        cols_(&words[1][Shape::warp_col(t)]),
+        cols_(words[1]),
         first_(first),
         share_(cols),
         t_(t),
         tile_(tile),
         row0_(int64_t{tile.row} * Shape::kRows + Shape::warp_row(t)),
-        col0_(int64_t{tile.col} * Shape::kCols + Shape::warp_col(t)),
+        col0_(int64_t{tile.col} * Shape::kCols),
         rows_left_(static_cast<int>(min(job.p.m - row0_, int64_t{16}))),
-        cols_left_(static_cast<int>(min(job.p.n - col0_, int64_t{Shape::kHalfSize ? first + cols : Shape::kWarpCols}))),
+        cols_left_(static_cast<int>(min(job.p.n - col0_, int64_t{Shape::kHalfSize ? first + cols : Shape::kCols}))),
         bands_(bits(first / 32, (max(first, min(first + cols, cols_left_)) + 31) / 32)),
         d_(job.p.d.matrix(tile.batch).at(row0_, col0_)),
         c_(job.p.beta == 0 ? nullptr : job.p.c.matrix(tile.batch).at(row0_, col0_)) {}
@@ -141,7 +141,7 @@ class TileEpilogue {
   // Whether all words of the warp's rows and columns hold what is asked for.
   template <class Holds>
   __device__ __forceinline__ bool all_of_words(const Holds& holds) const {
-    const uint4 words = *reinterpret_cast<const uint4*>(&cols_[t_ % (Shape::kWarpCols / 4) * 4]);
+    const uint4 words = *reinterpret_cast<const uint4*>(&cols_[t_ % (Shape::kCols / 4) * 4]);
     return __all_sync(~0u, holds(rows_[t_ % 16]) & holds(words.x) & holds(words.y) & holds(words.z) & holds(words.w));
   }
 
@@ -349,7 +349,7 @@ class TileEpilogue {
     if (failed && job_.b.guards)
       of_own_col.place = of_col.place;
     else if (failed && word_threshold(right) > 0)
-      of_own_col.take(b.at(0, col0_ + col), b.row, depth, word_step(right));
+      for (int i = 0; i < job_.together; ++i) of_own_col.take(b.at(0, col0_ + col), b.row, depth, word_step(right) + i);
     const int own = t_ % 32 / 2, half = t_ % 2;
     const bool asked = __reduce_or_sync(~0u, failed) >> own & 1;
     if (asked && job_.a.guards)
@@ -388,7 +388,8 @@ class TileEpilogue {
 };
 
 // TileEpilogue::store_band(), a function of its own: the more code lies between what ordinary tiles run through, the
-// longer a short kernel waits for its instructions. Where registers are short, as in a fused kernel, a call costs more.
+// longer a short kernel waits for its instructions. Where registers are short, as in a streamed kernel, a call costs
+// more.
 template <class Shape>
 static __device__ __noinline__ uint32_t store_staged(const Job& job, TileIndex tile, const uint32_t (&words)[2][kTile],
                                                      int first, int cols, int t, const float* staged, int band,

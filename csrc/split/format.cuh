@@ -82,10 +82,8 @@ constexpr uint32_t kInfRow = 0x7fd00000;       // the threshold of a row that ho
 constexpr uint32_t kUncertified = 0x7fe00000;  // the same of one without Inf, whose elements no sum certifies
 constexpr uint32_t kNanRow = 0x80000000;       // -0: a row with NaN, which asks for nothing
 
-// Where scales are found while the product runs: that of a row of zeros, whose factor is the largest there is, and
-// flags in a row's count of small elements.
+// Where scales are found while the product runs: that of a row of zeros, whose factor is the largest there is.
 constexpr int kNoScale = -126;
-constexpr uint32_t kHoldsInf = 1u << 30, kHoldsNan = 1u << 31;
 
 __device__ __forceinline__ uint32_t magnitude(float x) { return __float_as_uint(x) & kMagnitude; }
 
@@ -98,13 +96,6 @@ __device__ __forceinline__ uint32_t largest_magnitude(const float4& v) {
 template <class F>
 __device__ __forceinline__ uint32_t is_small(float x, float scaled) {
   return x != 0 && fabsf(scaled) < F::kSmall;
-}
-
-__device__ __forceinline__ void take_largest(uint32_t (&largest)[4], const float4& v) {
-  largest[0] = max(largest[0], magnitude(v.x));
-  largest[1] = max(largest[1], magnitude(v.y));
-  largest[2] = max(largest[2], magnitude(v.z));
-  largest[3] = max(largest[3], magnitude(v.w));
 }
 
 // Magnitudes of a thread's elements of a row. `smallest` is of those that aren't zero, less one.
@@ -245,12 +236,15 @@ __device__ __forceinline__ uint32_t with_step(uint32_t word, uint32_t step) {
   if (!(word_threshold(word) > 0)) return word;
   return ((word + 0x1ff00u) & 0xfffe0000u) | step << 9 | (word & 0xff);
 }
-__device__ __forceinline__ uint32_t word_step(uint32_t word) { return word >> 9 & 0xff; }
-__device__ __forceinline__ uint32_t with_smaller_threshold(uint32_t word, float factor) {
-  const float threshold = word_threshold(word);
-  if (!(threshold > 0)) return word;
-  return with_step(((__float_as_uint(threshold * factor) + 0xffu) & 0xffffff00u) | (word & 0xff), word_step(word));
+// Its word: `small` counts small elements, each as much as its step's scale is of the coarsest, which `step` set. It is
+// infinite for a row with Inf, and NaN for one with NaN.
+__device__ __forceinline__ uint32_t found_word(bool nonzero, int exponent, float small, int step) {
+  if (isnan(small)) return kNanRow | 128;
+  if (isinf(small)) return row_word<Fp16x3>(kInfinity, 0, 0);
+  const uint32_t word = row_word<Fp16x3>(nonzero, exponent, 0);
+  return nonzero ? with_step(with_threshold(word, Fp16x3::kThreshold * small), step) : word;
 }
+__device__ __forceinline__ uint32_t word_step(uint32_t word) { return word >> 9 & 0xff; }
 
 __device__ __forceinline__ bool is_inf_row(uint32_t word) { return (word & 0xffffff00u) == kInfRow; }
 __device__ __forceinline__ bool is_nan_row(uint32_t word) { return (word & 0xffffff00u) == kNanRow; }

@@ -5,13 +5,13 @@
 namespace sgemm::split {
 
 // An operand's panels of ROWS in shared memory as wgmma's descriptors see them; distances in units of 16 bytes.
-template <bool ALONG_MN, bool INTERLEAVED, int ROWS>
+template <bool ALONG_MN, int ROWS>
 struct PanelView {
   uint64_t first;  // the first plane, the warpgroup's rows
-  static constexpr bool kAlongMn = ALONG_MN, kPairRows = !ALONG_MN && INTERLEAVED;
-  static constexpr int kRowsApart = kPairRows ? 128 : 64;  // bytes
-  static constexpr int kHalf = ALONG_MN ? 128 : 2;         // to the second 16 of k
-  static constexpr int kSecondPlane = kPairRows ? 4 : ROWS * 4;
+  static constexpr bool kAlongMn = ALONG_MN;
+  static constexpr int kRowsApart = 64;             // bytes
+  static constexpr int kHalf = ALONG_MN ? 128 : 2;  // to the second 16 of k
+  static constexpr int kSecondPlane = ROWS * 4;
   static constexpr int kSecondPair = ROWS * kRowBytes / 16;
   // `block`: 64 rows of the panel.
   __device__ __forceinline__ PanelView(uint32_t address, int block)
@@ -79,12 +79,10 @@ struct TileSteps {
 // three loops over stages: with the lower planes of both operands, of one, and of none.
 template <class F, class R>
 struct KeepCorrections {
-  static constexpr bool kTellsMore = true;
-  template <class ViewA, class ViewB, int N, class OnFull>
+  template <class ViewA, class ViewB, int N>
   __device__ __forceinline__ static void run(const Job& job, ProductShared& shared, const char*, const ViewA& a,
                                              const ViewB& b, PipelineState<R::kStages>& at, int t,
-                                             const TileSteps& steps, float (&sum)[N], float (&correction)[N],
-                                             const OnFull& on_full) {
+                                             const TileSteps& steps, float (&sum)[N], float (&correction)[N]) {
     const bool leader = t % 32 == 0;
     float fresh[N];
 #pragma unroll
@@ -111,7 +109,6 @@ struct KeepCorrections {
       for (; step < end; ++step) {
         const auto stage = stage_products();
         hopper::wait(&shared.full[at.stage], at.parity);
-        on_full();
         hopper::fence_products();
         stage.main(fresh, (step & job.promotion) != 0);
         hopper::commit_products();

@@ -26,19 +26,20 @@ int64_t tiles_of(const Shape& shape, const Problem& p, bool triangle) {
   return ceil_div(p.m, shape.tile_m) * ceil_div(p.n, shape.tile_n) * p.batch;
 }
 
-// How much longer a kernel that splits takes for elements that are read one by one: the share of each operand, of both.
-double unaligned(const Problem& p, double of_a, double of_b) {
-  const auto factor = [](const ConstMatrix& x) { return quads(x) ? 1 : models().split_fused.unaligned; };
-  return (of_a * factor(p.a) + of_b * factor(p.b)) / (of_a + of_b);
+// How much longer a kernel that splits takes for elements that are read one by one: of A, or the share of each operand
+// where it splits B as well.
+double unaligned(const Problem& p, const SplitPlan& plan, double of_a, double of_b) {
+  const auto factor = [](const ConstMatrix& x) { return quads(x) ? 1 : models().split_streamed.unaligned; };
+  return plan.splits_b ? (of_a * factor(p.a) + of_b * factor(p.b)) / (of_a + of_b) : factor(p.a);
 }
-double unaligned(const Problem& p) { return quads(p.a) ? 1 : models().split_streamed.unaligned; }  // A alone
 
 // The time of a step of k of a tile.
-double step_seconds(const Shape& shape, const Problem& p) {
-  const auto in_tile = [&](const auto& model) { return model.step * (shape.half() ? model.half_step : 1); };
-  if (shape.planes == Planes::kNone) return in_tile(models().split_fused) * unaligned(p, shape.tile_m, shape.tile_n);
-  if (shape.planes == Planes::kOfB) return models().split_streamed.step * unaligned(p);
-  return shape.products * in_tile(models().split);
+double step_seconds(const Shape& shape, const Problem& p, const SplitPlan& plan) {
+  const SplitModel& model = models().split;
+  const SplitStreamedModel& streamed = models().split_streamed;
+  if (shape.streams)
+    return streamed.step * (plan.splits_b ? streamed.split_b : 1) * unaligned(p, plan, shape.tile_m, shape.tile_n);
+  return shape.products * model.step * (shape.half() ? model.half_step : 1);
 }
 
 // How many blocks share each of the tiles that are left over: fewer steps of k each, but more parts to add up. A part
@@ -56,12 +57,9 @@ double planes(const Shape& shape, const SplitPlan& plan, int64_t size) {
   return ceil_div(size, kTile) * kTile * 4.0 * plan.slices * shape.steps(plan.slice) * kStep * shape.pairs;
 }
 
-// It reads an operand of so many rows, or columns, and writes its planes.
-template <class Model>
-double pass_seconds(const Model& model, const Shape& shape, const Problem& p, const SplitPlan& plan,
-                    const ConstMatrix& x, int64_t size, bool along_k, double bandwidth) {
-  const double bytes = matrices(x, p.batch) * (4.0 * size * p.k + planes(shape, plan, size));
-  return bytes / (model.pass * bandwidth) * (along_k ? 1 : model.pass_across);
+// A pass reads an operand of so many rows, or columns, and writes its planes.
+double pass_bytes(const Shape& shape, const Problem& p, const SplitPlan& plan, const ConstMatrix& x, int64_t size) {
+  return matrices(x, p.batch) * (4.0 * size * p.k + planes(shape, plan, size));
 }
 
 // Seconds of waves of tiles, of D's or its slices' way to memory, of the last part of that, which no product hides, and
@@ -70,24 +68,17 @@ struct Product {
   double waves, stores, last, sum;
 };
 
-// To share a tile among so many blocks, by way of device memory.
-template <class Model>
-double sharing(const Model& model, int parts) {
-  return model.share + parts * model.part;
-}
-double sharing(const SplitFusedModel&, int) { return 0; }  // none does
-
-// `tile`: to begin and to end one; `adding`: the parts of a cluster.
+// `tile`: to begin and to end one; `adding`: the parts of a cluster; `summing`: to launch the slices' sum.
 template <class Model>
 Product product(const Model& model, const Shape& shape, const Problem& p, const Device& device, const SplitPlan& plan,
-                double tile, double adding) {
+                double tile, double adding, double summing) {
   const int64_t tiles = tiles_of(shape, p, plan.triangle) * plan.slices;
-  const double step = step_seconds(shape, p);
+  const double step = step_seconds(shape, p, plan);
   // The time of a wave of tiles, each shared by `blocks`.
   const auto wave = [&](int64_t blocks) { return ceil_div(shape.steps(plan.slice), blocks) * step + tile; };
   Product all = {};
   all.waves = ceil_div(tiles - plan.left, clusters_at_once(device.sms, plan.cluster)) * (wave(plan.cluster) + adding);
-  if (plan.left) all.waves += wave(plan.parts) + sharing(model, plan.parts);
+  if (plan.left) all.waves += wave(plan.parts) + model.share + plan.parts * model.part;
 
   const double bandwidth = device.bandwidth_gbs * 1e9;
   const double result = double(p.m) * p.n * p.batch * 4 / bandwidth;
@@ -95,7 +86,7 @@ Product product(const Model& model, const Shape& shape, const Problem& p, const 
   const double computed = plan.triangle ? result / 2 : result;
   all.stores = computed * (plan.slices > 1 ? plan.slices : cut);  // sums of slices lie without gaps
   all.last = std::min(all.stores, 4.0 * shape.tile_m * shape.tile_n * device.sms / bandwidth * cut);
-  if (plan.slices > 1) all.sum = model.sum + model.sum_moves * all.stores;
+  if (plan.slices > 1) all.sum = summing + model.sum_moves * all.stores;
   if (is_gram(p) && !plan.batch_invariant) all.sum += models().split.sum + result;  // the mirror
   return all;
 }
@@ -104,42 +95,31 @@ double seconds(const Shape& shape, const Problem& p, const Device& device, const
   const SplitModel& model = models().split;
   const double bandwidth = device.bandwidth_gbs * 1e9;
   const auto pass = [&](const ConstMatrix& x, int64_t size, bool along_k) {
-    return pass_seconds(model, shape, p, plan, x, size, along_k, bandwidth) * (quads(x) ? 1 : model.pass_unaligned);
+    return pass_bytes(shape, p, plan, x, size) / (model.pass * bandwidth) * (along_k ? 1 : model.pass_across) *
+           (quads(x) ? 1 : model.pass_unaligned);
   };
   double passes = pass(p.a, p.m, runs_along_k(p.a.col, p.a.row));
   if (!plan.packed_b && !plan.triangle) passes += pass(p.b, p.n, runs_along_k(p.b.row, p.b.col));
-  Product all = product(model, shape, p, device, plan, model.tile, (plan.cluster - 1) * model.cluster);
+  Product all = product(model, shape, p, device, plan, model.tile, (plan.cluster - 1) * model.cluster, model.sum);
   // Those that a pass has just written are in the cache.
   if (plan.packed_b) all.waves = std::hypot(all.waves, planes(shape, plan, p.n) / (model.pass * bandwidth));
-  return model.launch + passes + std::max(all.waves, all.stores) + all.last + all.sum;
-}
-
-// Of a kernel that splits so many bytes of raw operands itself.
-template <class Model>
-double splitting_seconds(const Model& model, const Shape& shape, const Problem& p, const Device& device,
-                         const SplitPlan& plan, double tile, double raw_bytes) {
-  const Product all = product(model, shape, p, device, plan, tile, plan.cluster > 1 ? model.cluster : 0);
-  const double read = raw_bytes / (model.bandwidth * device.bandwidth_gbs * 1e9);
-  return model.launch + std::max(all.waves, read + all.stores) + all.last + all.sum;
-}
-
-double fused_seconds(const Shape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
-  const SplitFusedModel& model = models().split_fused;
-  const double tile = model.tile * (shape.half() ? model.half_tile : 1);
-  return splitting_seconds(model, shape, p, device, plan, tile, operand_bytes(p) * unaligned(p, p.m, p.n));
+  return model.launch + passes + std::hypot(all.waves, all.stores) + all.last + all.sum;
 }
 
 double streamed_seconds(const Shape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
   const SplitStreamedModel& model = models().split_streamed;
-  const double raw_bytes = 4.0 * p.m * p.k * matrices(p.a, p.batch) * unaligned(p);
-  return pass_seconds(model, shape, p, plan, p.b, p.n, runs_along_k(p.b.row, p.b.col), device.bandwidth_gbs * 1e9) +
-         splitting_seconds(model, shape, p, device, plan, model.tile, raw_bytes);
+  const double bandwidth = device.bandwidth_gbs * 1e9;
+  const Product all =
+      product(model, shape, p, device, plan, model.tile, plan.cluster > 1 ? model.cluster : 0, model.other_launch);
+  const double raw = plan.splits_b ? operand_bytes(p) : 4.0 * p.m * p.k * matrices(p.a, p.batch);
+  const double read = raw * unaligned(p, plan, p.m, p.n) / (model.bandwidth * bandwidth);
+  const double pass =
+      plan.splits_b ? 0 : model.other_launch + pass_bytes(shape, p, plan, p.b, p.n) / (model.pass * bandwidth);
+  return model.launch + pass + std::max(all.waves, read + all.stores) + all.last + all.sum;
 }
 
 double predicted_seconds(const Shape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
-  if (shape.planes == Planes::kNone) return fused_seconds(shape, p, device, plan);
-  if (shape.planes == Planes::kOfB) return streamed_seconds(shape, p, device, plan);
-  return seconds(shape, p, device, plan);
+  return shape.streams ? streamed_seconds(shape, p, device, plan) : seconds(shape, p, device, plan);
 }
 
 // About half of a batch: whole groups, or part of one.
@@ -159,7 +139,7 @@ size_t piece_bytes(const Shape& shape, const Problem& p, const SplitPlan& plan) 
 // Calls `visit` with every plan, in one piece. Of a batch whose slices take its place, those of one matrix.
 template <class Visit>
 void visit_plans(const Shape& shape, const Problem& p, const Device& device, bool packed_b, const Visit& visit) {
-  const bool gram = is_gram(p) && shape.planes == Planes::kOfBoth && !shape.half() && !packed_b;
+  const bool gram = is_gram(p) && !shape.streams && !shape.half() && !packed_b;
   const int64_t fewest = std::max<int64_t>(1, ceil_div(p.k, kMaxSlice));
   const auto predicted = [&](SplitPlan plan) {
     plan.seconds = predicted_seconds(shape, p, device, plan);
@@ -175,7 +155,12 @@ void visit_plans(const Shape& shape, const Problem& p, const Device& device, boo
       SplitPlan plan = {p.m, p.n, p.batch, slice, slices, cluster, 0, packed_b};
       plan.triangle = gram;
       predicted(plan);
-      if (cluster > 1 || shape.planes == Planes::kNone) continue;
+      if (shape.streams) {
+        SplitPlan other = plan;
+        other.splits_b = true;
+        predicted(other);
+      }
+      if (cluster > 1) continue;
       plan.left = static_cast<int>(tiles * slices % device.sms);
       plan.parts = parts(shape, plan, device);
       if (plan.parts > 1) predicted(plan);
@@ -283,8 +268,8 @@ Layout layout(const Shape& shape, const Problem& piece, const SplitPlan& plan) {
   const auto count = [&](const ConstMatrix& x) { return split_matrices(x, batch, plan); };
   Layout l = {};
   Buffers buffers;
-  const bool has_b = shape.planes != Planes::kNone && !plan.packed_b && !plan.triangle;
-  const int64_t panels_a = shape.planes == Planes::kOfBoth ? count(piece.a) * ceil_div(piece.m, kTile) : 0;
+  const bool has_b = !plan.splits_b && !plan.packed_b && !plan.triangle;
+  const int64_t panels_a = !shape.streams ? count(piece.a) * ceil_div(piece.m, kTile) : 0;
   const int64_t panels_b = has_b ? count(piece.b) * ceil_div(piece.n, kTile) : 0;
   l.planes_a = buffers.take(panels_a * panel);
   l.planes_b = buffers.take(panels_b * panel);
@@ -298,7 +283,7 @@ Layout layout(const Shape& shape, const Problem& piece, const SplitPlan& plan) {
   l.masks = buffers.take(tiles * 4 * 256 * 2);
   l.tile_words = buffers.take(tiles * 2 * kTile * 4);
   l.part_sums = buffers.take(int64_t{plan.left} * plan.parts * shape.tile_m * shape.tile_n * 4);
-  l.part_words = buffers.take(shape.planes == Planes::kOfB ? int64_t{plan.left} * plan.parts * kTile * 4 : 0);
+  l.part_words = buffers.take(shape.streams ? int64_t{plan.left} * plan.parts * kTile * 4 : 0);
   l.arrived = buffers.take(plan.left * 4);
   l.partials = buffers.take(plan.slices > 1 ? piece.m * piece.n * plan.slices * 4 : 0);
   l.total = buffers.total;

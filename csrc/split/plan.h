@@ -25,19 +25,16 @@ inline constexpr int kPairs = 1;  // of 16-bit planes per operand
 template <>
 inline constexpr int kPairs<Bf16x6> = 2;
 
-// The operands that a pass writes to memory as planes. The kernel of the product splits the others itself.
-enum class Planes { kOfBoth, kOfB, kNone };
-
 // The properties in which the family's rows differ.
 struct Shape {
-  int pairs;     // of 16-bit planes per operand
-  int products;  // 16-bit products for one of float32
-  Planes planes;
+  int pairs;           // of 16-bit planes per operand
+  int products;        // 16-bit products for one of float32
+  bool streams;        // A is split by the product's kernel, not by a pass
   int tile_m, tile_n;  // of a block's tile of C: 128 x 128, 128 x 64 or 64 x 128
 
   constexpr bool half() const { return tile_m < kTile || tile_n < kTile; }
   // So many steps of k are multiplied together: slices and parts are whole multiples.
-  constexpr int together() const { return planes == Planes::kOfB ? kStreamedSteps : 1; }
+  constexpr int together() const { return streams ? kStreamedSteps : 1; }
   constexpr int64_t steps(int64_t k) const {
     const int64_t groups = ceil_div(k, together() * kStep);
     return (groups > 0 ? groups : 1) * together();
@@ -57,6 +54,7 @@ struct SplitPlan {
   // none is shared.
   int left = 0, parts = 1;
 
+  bool splits_b = false;         // where A is streamed: the product's kernel splits B as well
   bool triangle = false;         // of A A^T: A alone is split, and D's tiles below the diagonal are copies
   bool batch_invariant = false;  // nothing that decides an element's bits depends on m, the batch or other rows' data
 

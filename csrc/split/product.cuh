@@ -28,7 +28,7 @@ __device__ __forceinline__ bool fix_up(const Job& job, const WorkTile& work, flo
   return sgemm::fix_up<QuadSums, kConsumers>(parts, work.part, job.parts, &job.arrived[shared], sum, last, t);
 }
 
-// The planes were scaled beforehand; online_scale.cuh has the other way.
+// The planes were scaled beforehand; streamed.cuh has the other way.
 struct FixedScales {
   using Shared = ProductShared;
   static constexpr bool kKnown = true, kDown = false, kPlainFirst = true;
@@ -64,19 +64,17 @@ static __device__ __noinline__ void redo_marked(const Job& job, uint32_t last, c
   }
 }
 
-// `on_full` is called for each stage that is full. The main loop leaves a tile's sums, and if it kTellsMore the
-// `others` (kOfMagnitudes).
-template <class F, class R, class Scales, class Mainloop, bool A_ALONG_M, bool B_ALONG_N, class OnFull>
+// The main loop leaves a tile's sums, and `others` (kOfMagnitudes).
+template <class F, class R, class Scales, class Mainloop, bool A_ALONG_M, bool B_ALONG_N>
 __device__ void consume(const Job& job, char* ring, float* staging, typename Scales::Shared& shared, int t,
-                        const TileScheduler& scheduler, const OnFull& on_full) {
+                        const TileScheduler& scheduler) {
   const uint32_t rank = scheduler.rank, blocks = scheduler.blocks;
   const int warpgroup = t / 128;
   const bool leader = t % 32 == 0;
   const uint32_t base = hopper::shared_address(ring);
   using Shape = typename R::Shape;
-  constexpr bool kHigh = Shape::kRows == kTile;  // the warpgroups share its rows, else its columns
-  const PanelView<A_ALONG_M, R::kInterleaved, Shape::kRows> a(base, kHigh ? warpgroup : 0);
-  const PanelView<B_ALONG_N, R::kInterleaved, Shape::kCols> b(base + R::kBytesA, kHigh ? 0 : warpgroup);
+  const PanelView<A_ALONG_M, Shape::kRows> a(base, warpgroup);
+  const PanelView<B_ALONG_N, Shape::kCols> b(base + R::kBytesA, 0);
   float sum[Shape::kSums], others[Shape::kSums];
   PipelineState<R::kStages> at;
   PipelineState<2> words;
@@ -86,11 +84,11 @@ __device__ void consume(const Job& job, char* ring, float* staging, typename Sca
     const bool early = !uses_mailboxes<R>(steps, blocks);
     if (blocks > 1 && early) announce_mailboxes(shared.cluster, t, rank, blocks);
     const TileSteps all = {steps, steps_ahead<R>(scheduler, index, steps), words.stage, work.step0};
-    Mainloop::run(job, shared, ring, a, b, at, t, all, sum, others, on_full);
+    Mainloop::run(job, shared, ring, a, b, at, t, all, sum, others);
     if (blocks > 1 && !early) announce_mailboxes(shared.cluster, t, rank, blocks);
     hopper::wait(&shared.words_full[words.stage], words.parity);
     Scales::tighten(shared, words.stage, t);
-    const int cols = Shape::kWarpCols >> blocks / 2;
+    const int cols = Shape::kCols >> blocks / 2;
     const TileEpilogue<Shape> output(job, shared.tiles[words.stage], Scales::words(shared, words.stage, blocks),
                                      static_cast<int>(rank) * cols, cols, hopper::opaque(t));
     // What most tiles need follows the main loop: where instructions are in no cache yet, each jump takes a good part
@@ -103,10 +101,8 @@ __device__ void consume(const Job& job, char* ring, float* staging, typename Sca
       // `others` are in the scale of the block's own part of k. And it may not depend on a band's other elements which
       // sum certifies one.
       Certain<Shape::kSums> known;
-      if constexpr (Mainloop::kTellsMore) {
-        if ((Scales::kKnown || !shares) && !job.batch_invariant && !output.is_plain())
-          known = output.certain(others, kOfMagnitudes);
-      }
+      if ((Scales::kKnown || !shares) && !job.batch_invariant && !output.is_plain())
+        known = output.certain(others, kOfMagnitudes);
       if (blocks > 1) {
         Scales::agree(shared, words.stage, t, rank, blocks, sum);
         if (blocks == 2)
@@ -151,8 +147,8 @@ __global__ void __launch_bounds__(kProductThreads, 1) split_product(const __grid
     hopper::acquire_registers<232>();
     hopper::wait_for_predecessor();
     float* staging = reinterpret_cast<float*>(ring + R::kBytes);
-    consume<F, R, FixedScales, KeepCorrections<F, R>, A_ALONG_M, B_ALONG_N>(
-        job, ring, staging, shared, threadIdx.x - 128, TileScheduler(job), [] {});
+    consume<F, R, FixedScales, KeepCorrections<F, R>, A_ALONG_M, B_ALONG_N>(job, ring, staging, shared,
+                                                                            threadIdx.x - 128, TileScheduler(job));
   }
 }
 

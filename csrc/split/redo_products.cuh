@@ -50,20 +50,17 @@ __device__ __forceinline__ void store_whole(const Job& job, int batch, int64_t i
     store_redone(job, batch, i, j, sum, 0);
 }
 
-// The part of a tile that a block redoes: all rows, and the columns that block `rank` finished. These are COLS if the
-// warps share the tile's rows (HIGH), else COLS for each half of the warps.
-template <bool HIGH, int COLS>
+// The part of a tile that a block redoes: all rows, and the COLS columns that block `rank` finished.
+template <int COLS>
 struct RedoShape {
-  static constexpr int kRows = HIGH ? 128 : 64, kCols = HIGH ? COLS : 2 * COLS;
+  static constexpr int kRows = kTile, kCols = COLS;
   static constexpr int kSums = COLS / 2;  // of a thread
   static constexpr int kBytesA = kRows * kRowBytes * kPairs<Bf16x6>, kBytesB = kCols * kRowBytes * kPairs<Bf16x6>;
   static constexpr int kStageBytes = kBytesA + kBytesB;
   static constexpr int kPitch = kCols + 1;  // of sums on their way out
 
   // The tile's column, of this shape's j-th.
-  __device__ __forceinline__ static int column(int j, uint32_t rank) {
-    return HIGH ? static_cast<int>(rank) * COLS + j : j / COLS * 64 + static_cast<int>(rank) * COLS + j % COLS;
-  }
+  __device__ __forceinline__ static int column(int j, uint32_t rank) { return static_cast<int>(rank) * COLS + j; }
 };
 
 // Two stages of panels, float32s of the step behind, and what is known of rows, of A first and then of B.
@@ -164,7 +161,7 @@ class RedoQuads {
 
 // A warp's 16 rows of a stage's panels times COLS columns, added to `sum`: the corrections first, then hi * hi.
 template <class R, int COLS>
-__device__ __forceinline__ void multiply_stage(uint32_t stage, int first_row, int first_col, float (&sum)[COLS / 2]) {
+__device__ __forceinline__ void multiply_stage(uint32_t stage, int first_row, float (&sum)[COLS / 2]) {
   const int lane = threadIdx.x % 32;
   const auto address = [](uint32_t panels, int rows, int row, int plane, int chunk) {
     return panels + plane / 2 * rows * kRowBytes + row * kRowBytes + (((plane % 2 * 4 + chunk) ^ row % 8) << 4);
@@ -184,8 +181,7 @@ __device__ __forceinline__ void multiply_stage(uint32_t stage, int first_row, in
     for (int j = 0; j < 2; ++j)
 #pragma unroll
       for (int plane = 0; plane < 3; ++plane)
-        load_matrices(b[j][plane],
-                      address(stage + R::kBytesA, R::kCols, first_col + n + j * 8 + lane % 8, plane, lane / 8));
+        load_matrices(b[j][plane], address(stage + R::kBytesA, R::kCols, n + j * 8 + lane % 8, plane, lane / 8));
 #pragma unroll
     for (int order = 2; order >= 0; --order)
 #pragma unroll
@@ -204,10 +200,10 @@ __device__ __forceinline__ void multiply_stage(uint32_t stage, int first_row, in
   }
 }
 
-template <bool HIGH, int COLS>
+template <int COLS>
 static __device__ __noinline__ void redo_products(const Job& job, const Corner& tile, uint32_t rank, int t,
                                                   Marks& marks, char* rest) {
-  using R = RedoShape<HIGH, COLS>;
+  using R = RedoShape<COLS>;
   RedoMemory<R>& memory = *reinterpret_cast<RedoMemory<R>*>(rest);
   const int64_t depth = job.depth(tile.batch);
   const int steps = static_cast<int>((depth + kStep - 1) / kStep);
@@ -228,7 +224,7 @@ static __device__ __noinline__ void redo_products(const Job& job, const Corner& 
   sync_consumers();
   extreme = marks.extreme;
 
-  const int row0 = (HIGH ? t / 32 : t / 32 % 4) * 16, col0 = HIGH ? 0 : t / 128 * COLS;  // of the warp
+  const int row0 = t / 32 * 16;  // of the warp
   float sum[R::kSums];
 #pragma unroll
   for (int e = 0; e < R::kSums; ++e) sum[e] = 0;
@@ -247,7 +243,7 @@ static __device__ __noinline__ void redo_products(const Job& job, const Corner& 
       quads_b.copy(memory.raw[1] + t);
     }
     __syncwarp();
-    if (step >= 0) multiply_stage<R, COLS>(hopper::shared_address(memory.stages[step % 2]), row0, col0, sum);
+    if (step >= 0) multiply_stage<R, COLS>(hopper::shared_address(memory.stages[step % 2]), row0, sum);
     sync_consumers();
   }
 
@@ -255,7 +251,7 @@ static __device__ __noinline__ void redo_products(const Job& job, const Corner& 
   static_assert(R::kRows * R::kPitch * sizeof(float) <= sizeof memory.stages);
 #pragma unroll
   for (int e = 0; e < R::kSums; ++e) {
-    const int row = row0 + t % 32 / 4 + e / 2 % 2 * 8, col = col0 + e / 4 * 8 + t % 4 * 2 + e % 2;
+    const int row = row0 + t % 32 / 4 + e / 2 % 2 * 8, col = e / 4 * 8 + t % 4 * 2 + e % 2;
     sums[row * R::kPitch + col] = sum[e];
   }
   sync_consumers();
@@ -275,12 +271,11 @@ static __device__ __noinline__ void redo_products(const Job& job, const Corner& 
 template <class Shape>
 __device__ __forceinline__ void redo_products(const Job& job, const Corner& tile, uint32_t rank, uint32_t blocks, int t,
                                               Marks& marks, char* rest) {
-  constexpr bool kHigh = Shape::kRows == kTile;
-  if constexpr (kHigh && Shape::kCols == kTile)
-    if (blocks == 1) return redo_products<kHigh, 128>(job, tile, rank, t, marks, rest);
-  if (blocks == (Shape::kHalfSize ? 1 : 2)) return redo_products<kHigh, 64>(job, tile, rank, t, marks, rest);
-  if (blocks == (Shape::kHalfSize ? 2 : 4)) return redo_products<kHigh, 32>(job, tile, rank, t, marks, rest);
-  if constexpr (Shape::kHalfSize) redo_products<kHigh, 16>(job, tile, rank, t, marks, rest);
+  if constexpr (!Shape::kHalfSize)
+    if (blocks == 1) return redo_products<128>(job, tile, rank, t, marks, rest);
+  if (blocks == (Shape::kHalfSize ? 1 : 2)) return redo_products<64>(job, tile, rank, t, marks, rest);
+  if (blocks == (Shape::kHalfSize ? 2 : 4)) return redo_products<32>(job, tile, rank, t, marks, rest);
+  if constexpr (Shape::kHalfSize) redo_products<16>(job, tile, rank, t, marks, rest);
 }
 
 }  // namespace sgemm::split

@@ -9,10 +9,9 @@
 namespace sgemm::split {
 
 // Stages of both operands' panels, one behind the other.
-template <class F, class SHAPE, int STAGES, bool INTERLEAVED>
+template <class F, class SHAPE, int STAGES>
 struct Ring {
   using Shape = SHAPE;
-  static constexpr bool kInterleaved = INTERLEAVED;  // the planes of a pair, where they run along k
   static constexpr int kStages = STAGES;
   static constexpr int kBytesA = kPairs<F> * Shape::kRows * kRowBytes;
   static constexpr int kBytesB = kPairs<F> * Shape::kCols * kRowBytes;
@@ -22,7 +21,7 @@ struct Ring {
 
 constexpr int kMaxStages = 8;
 template <class F, class Shape>
-using ProductRing = Ring<F, Shape, (Shape::kHalfSize ? kMaxStages : 6) / kPairs<F>, false>;
+using ProductRing = Ring<F, Shape, (Shape::kHalfSize ? kMaxStages : 6) / kPairs<F>>;
 
 struct ProductShared {
   uint64_t full[kMaxStages], empty[kMaxStages];  // of the ring's stages

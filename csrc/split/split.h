@@ -12,24 +12,20 @@
 namespace sgemm::split {
 
 // The tiles of a row. Half the columns: twice as many tiles for a problem that doesn't fill the GPU, and half as much
-// for the blocks of a cluster to add up. Where pass and product are one kernel, for few columns, or few rows.
-template <class F, Planes PLANES>
+// for the blocks of a cluster to add up.
+template <class F, bool STREAMS>
 inline constexpr std::array kTilesOf = {TileSize{kTile, kTile}};
 template <>
-inline constexpr std::array kTilesOf<Fp16x3, Planes::kOfBoth> = {TileSize{kTile, kTile},
-                                                                 TileSize{kTile, kTile / 2, "split_fp16x3_narrow"}};
+inline constexpr std::array kTilesOf<Fp16x3, false> = {TileSize{kTile, kTile},
+                                                       TileSize{kTile, kTile / 2, "split_fp16x3_narrow"}};
 template <>
-inline constexpr std::array kTilesOf<Fp16x3, Planes::kOfB> = {TileSize{kTile, kTile / 2}};
-template <>
-inline constexpr std::array kTilesOf<Fp16x3, Planes::kNone> = {TileSize{kTile, kTile},
-                                                               TileSize{kTile, kTile / 2, "split_fp16x3_fused_narrow"},
-                                                               TileSize{kTile / 2, kTile, "split_fp16x3_fused_flat"}};
+inline constexpr std::array kTilesOf<Fp16x3, true> = {TileSize{kTile, kTile / 2, "split_fp16x3_fused"}};
 
-template <class F, Planes PLANES = Planes::kOfBoth>
+template <class F, bool STREAMS = false>
 struct SplitProduct {
   using Format = F;
-  static constexpr Planes kPlanes = PLANES;
-  static constexpr const auto& kTiles = kTilesOf<F, PLANES>;
+  static constexpr bool kStreams = STREAMS;
+  static constexpr const auto& kTiles = kTilesOf<F, STREAMS>;
   static constexpr int kTileCount = kTiles.size();
   static constexpr const char* kSource = "split/split_sm90a.cu";
   static constexpr int BM = kTiles[0].bm, BN = kTiles[0].bn, BK = kStep, TM = 2, TN = BM * BN / 256 / TM;
@@ -38,10 +34,10 @@ struct SplitProduct {
   static constexpr Reads kReads = Reads::kAnyStrides;
   static constexpr int kArch = 90;  // wgmma is sm_90a's alone
 
-  static constexpr bool kTakesPlanes = PLANES == Planes::kOfBoth && kPairs<F> == 1;
+  static constexpr bool kTakesPlanes = !STREAMS && kPairs<F> == 1;
 
   static constexpr Shape shape(int tile) {
-    return {kPairs<F>, kPairs<F> == 1 ? 3 : 6, PLANES, kTiles[tile].bm, kTiles[tile].bn};
+    return {kPairs<F>, kPairs<F> == 1 ? 3 : 6, STREAMS, kTiles[tile].bm, kTiles[tile].bn};
   }
 
   static Plan plan(const Problem& p, const Device& device) { return in_best_tile(split::plan, p, device); }
@@ -53,21 +49,20 @@ struct SplitProduct {
 
   // A kernel that splits adds the corrections of each step to the sum: one rounding more a step.
   static double error_bound(int64_t k) {
-    constexpr bool kSplits = PLANES != Planes::kOfBoth;
-    const int window = kSplits || k <= kLongWindow ? kWindow : kLongWindow;
-    return Bound<F>::of(k, window) + (kSplits ? static_cast<double>((k + kStep - 1) / kStep) : 0);
+    const int window = STREAMS || k <= kLongWindow ? kWindow : kLongWindow;
+    return Bound<F>::of(k, window) + (STREAMS ? static_cast<double>((k + kStep - 1) / kStep) : 0);
   }
 
-  // What is solved: where one operand alone has planes, the larger one is streamed, as A.
-  static Problem solved(const Problem& p) { return PLANES == Planes::kOfB && p.m < p.n ? transposed(p) : p; }
+  // What is solved: the larger operand is streamed, as A.
+  static Problem solved(const Problem& p) { return STREAMS && p.m < p.n ? transposed(p) : p; }
 
  private:
   using MakePlan = SplitPlan (*)(const Shape&, const Problem&, const Device&, size_t limit, bool packed_b);
   static Plan in_best_tile(MakePlan make, const Problem& p, const Device& device);
 };
 
-template <class F, Planes PLANES>
-Plan SplitProduct<F, PLANES>::in_best_tile(MakePlan make, const Problem& asked, const Device& device) {
+template <class F, bool STREAMS>
+Plan SplitProduct<F, STREAMS>::in_best_tile(MakePlan make, const Problem& asked, const Device& device) {
   const Problem p = solved(asked);
   return fastest<Plan>([&](const auto& visit) {
     for (int tile = 0; tile < kTileCount; ++tile) {
@@ -77,8 +72,8 @@ Plan SplitProduct<F, PLANES>::in_best_tile(MakePlan make, const Problem& asked, 
   });
 }
 
-template <class F, Planes PLANES>
-void SplitProduct<F, PLANES>::each_plan(const Problem& asked, const Device& device, const PlanVisitor& visit) {
+template <class F, bool STREAMS>
+void SplitProduct<F, STREAMS>::each_plan(const Problem& asked, const Device& device, const PlanVisitor& visit) {
   const Problem p = solved(asked);
   for (int tile = 0; tile < kTileCount; ++tile)
     split::each_plan(shape(tile), p, device, workspace_limit(), kTakesPlanes && p.b_planes, [&](const SplitPlan& plan) {

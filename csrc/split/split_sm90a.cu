@@ -2,12 +2,10 @@
 #include "split.h"
 
 #include <algorithm>
-#include <tuple>
 
 #include "../gpu/launch_cluster.cuh"
 #include "../epilogue/mirror.cuh"
 #include "../epilogue/split_k_reduction.cuh"
-#include "fused.cuh"
 #include "pass.cuh"
 #include "product.cuh"
 #include "streamed.cuh"
@@ -123,29 +121,16 @@ void launch_product(const Job& job, int sms, int cluster, Stream stream) {
                                                                    cluster, stream, job);
 }
 
-template <class Shape, bool A_ALONG_M, bool B_ALONG_N>
-void launch_fused(Job job, int sms, int cluster, Stream stream) {
-  RawMaps maps = {};
-  for (auto [x, map, rows] : {std::tuple{&job.a, &maps.a, Shape::kRows}, std::tuple{&job.b, &maps.b, Shape::kCols}}) {
-    const ConstMatrix lines = x->lines(job.k_all);
-    x->mapped = can_be_mapped(lines, x->count);
-    if (x->mapped) *map = hopper::tensor_map(lines, x->count, x->along_k ? kStep : rows, x->along_k ? rows : kStep);
-  }
-  constexpr int kBytes = FusedRing<Shape>::kBytes + RawRing<Shape>::kBytes;
-  launch_persistent<split_fused<Shape, A_ALONG_M, B_ALONG_N>>(kFusedThreads, kBytes, sms, cluster, stream, job, maps);
-}
-
-template <class Shape, bool A_ALONG_M, bool B_ALONG_N>
+template <class Shape, bool A_ALONG_M, bool B_ALONG_N, bool SPLITS_B>
 void launch_streamed(Job job, int sms, int cluster, Stream stream) {
-  using Panel = RawPanel<A_ALONG_M>;
-  const ConstMatrix lines = job.a.lines(job.k_all);
-  CUtensorMap map = {};
-  job.a.mapped = can_be_mapped(lines, job.a.count);
-  if (job.a.mapped)
-    map = hopper::tensor_map(lines, job.a.count, A_ALONG_M ? Panel::kBoxRows : Panel::kBoxDepth,
-                             A_ALONG_M ? Panel::kBoxDepth : Panel::kBoxRows, A_ALONG_M);
-  launch_persistent<split_streamed<Shape, A_ALONG_M, B_ALONG_N>>(kProductThreads, StreamedRing<Shape>::kBytes, sms,
-                                                                 cluster, stream, job, map);
+  RawMaps maps = {};
+  const ConstMatrix lines_a = job.a.lines(job.k_all), lines_b = job.b.lines(job.k_all);
+  job.a.mapped = can_be_mapped(lines_a, job.a.count);
+  if (job.a.mapped) maps.a = RawPanel<A_ALONG_M, kTile>::map(lines_a, job.a.count);
+  job.b.mapped = SPLITS_B && can_be_mapped(lines_b, job.b.count);
+  if (job.b.mapped) maps.b = RawPanel<B_ALONG_N, Shape::kCols>::map(lines_b, job.b.count);
+  launch_persistent<split_streamed<Shape, A_ALONG_M, B_ALONG_N, SPLITS_B>>(kProductThreads, StreamedRing<Shape>::kBytes,
+                                                                           sms, cluster, stream, job, maps);
 }
 
 // Whether D's neighbours in memory are those of a column.
@@ -181,8 +166,8 @@ Job make_job(const Shape& shape, const Problem& p, const SplitPlan& plan, char* 
     x.guards = reinterpret_cast<uint32_t*>(from + guards);
     x.lower = reinterpret_cast<bool*>(from + lower);
   };
-  if (shape.planes == Planes::kOfBoth) place(job.a, workspace, at.planes_a, at.words_a, at.guards_a, at.lower_a);
-  if (shape.planes != Planes::kNone) {
+  if (!shape.streams) place(job.a, workspace, at.planes_a, at.words_a, at.guards_a, at.lower_a);
+  if (!plan.splits_b) {
     const bool shared = plan.triangle;  // A's
     place(job.b, workspace, shared ? at.planes_a : at.planes_b, shared ? at.words_a : at.words_b,
           shared ? at.guards_a : at.guards_b, shared ? at.lower_a : at.lower_b);
@@ -195,7 +180,7 @@ Job make_job(const Shape& shape, const Problem& p, const SplitPlan& plan, char* 
   job.together = shape.together();
   job.groups = job.steps / job.together;
   job.group = kGroup;
-  job.streamed = shape.planes == Planes::kOfB;
+  job.streamed = shape.streams;
   job.b.by_lanes = job.streamed && job.a.along_k;
   job.down = runs_down(q);
   job.quads = ends_in_groups<4>(q);
@@ -229,17 +214,17 @@ void launch_piece(const Problem& p, const SplitPlan& plan, const Context& contex
   const int sms = context.device->sms;
   int cluster = plan.cluster;
   while (cluster > job.groups) cluster /= 2;  // the last piece of k may be short
-  if constexpr (Row::kPlanes != Planes::kNone)
-    launch_pass<F>(job, Row::kPlanes == Planes::kOfBoth, !plan.packed_b && !plan.triangle,
-                   int64_t{job.work_tiles} * cluster, sms, context.stream);
+  if (!plan.splits_b)
+    launch_pass<F>(job, !Row::kStreams, !plan.packed_b && !plan.triangle, int64_t{job.work_tiles} * cluster, sms,
+                   context.stream);
   with_constant(!job.a.along_k, [&](auto a_along_m) {
     with_constant(!job.b.along_k, [&](auto b_along_n) {
-      if constexpr (Row::kPlanes == Planes::kNone)
-        launch_fused<Tile, a_along_m, b_along_n>(job, sms, cluster, context.stream);
-      else if constexpr (Row::kPlanes == Planes::kOfB)
-        launch_streamed<Tile, a_along_m, b_along_n>(job, sms, cluster, context.stream);
-      else
+      if constexpr (!Row::kStreams)
         launch_product<F, Tile, a_along_m, b_along_n>(job, sms, cluster, context.stream);
+      else if (plan.splits_b)
+        launch_streamed<Tile, a_along_m, b_along_n, true>(job, sms, cluster, context.stream);
+      else
+        launch_streamed<Tile, a_along_m, b_along_n, false>(job, sms, cluster, context.stream);
     });
   });
   const Triangle computed = !plan.triangle ? Triangle::kBoth
@@ -250,8 +235,8 @@ void launch_piece(const Problem& p, const SplitPlan& plan, const Context& contex
 
 }  // namespace
 
-template <class F, Planes PLANES>
-void SplitProduct<F, PLANES>::launch(const Problem& asked, const Plan& planned, const Context& context) {
+template <class F, bool STREAMS>
+void SplitProduct<F, STREAMS>::launch(const Problem& asked, const Plan& planned, const Context& context) {
   const Problem p = solved(asked);
   const auto plan = planned.own<SplitPlan>();
   const Pieces cut = plan.pieces(p);
@@ -264,8 +249,7 @@ void SplitProduct<F, PLANES>::launch(const Problem& asked, const Plan& planned, 
 }
 template void SplitProduct<Bf16x6>::launch(const Problem&, const Plan&, const Context&);
 template void SplitProduct<Fp16x3>::launch(const Problem&, const Plan&, const Context&);
-template void SplitProduct<Fp16x3, Planes::kOfB>::launch(const Problem&, const Plan&, const Context&);
-template void SplitProduct<Fp16x3, Planes::kNone>::launch(const Problem&, const Plan&, const Context&);
+template void SplitProduct<Fp16x3, true>::launch(const Problem&, const Plan&, const Context&);
 
 void pack_b(const ConstMatrix& b, void* planes, const Context& context) {
   const PackedLayout at = packed_layout(SplitProduct<Fp16x3>::shape(0), b.rows, b.cols);

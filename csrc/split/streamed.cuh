@@ -11,49 +11,16 @@
 //         lane reads four neighbours at once, and the pass has written B's planes in that order (Operand::by_lanes).
 // Bound:  memory, and the consumers: about 14 instructions an element, of which each waits for the one before.
 #pragma once
-#include "../gpu/ptx/async_copy.cuh"
-#include "../gpu/tensor_map.cuh"
-#include "cluster_words.cuh"
 #include "product.cuh"
-#include "streamed_rows.cuh"
+#include "streamed_producer.cuh"
 
 namespace sgemm::split {
-
-constexpr int kProducers = 128;  // threads; one of them, where there is a tensor map
-
-// Stages of kStreamedSteps steps, raw panels of A and planes of B, one behind the other.
-template <class SHAPE>
-struct StreamedRing {
-  using Shape = SHAPE;
-  static constexpr bool kInterleaved = false;
-  static constexpr int kStages = 4;
-  static constexpr int kRawBytes = kTile * kStep * static_cast<int>(sizeof(float)),
-                       kPlaneBytes = Shape::kCols * kRowBytes;
-  static constexpr int kBytesA = kStreamedSteps * kRawBytes, kBytesB = kStreamedSteps * kPlaneBytes;
-  static constexpr int kStageBytes = kBytesA + kBytesB;
-  static constexpr int kBytes = kStages * kStageBytes;
-};
-
-// The raw panels of a stage, 128 rows and 64 of k. Along k: boxes of 16 of k, in which a row holds 64 bytes. Else boxes
-// of 32 rows, in which each of k holds 128 bytes, swizzled.
-template <bool ALONG_M>
-struct RawPanel {
-  static constexpr int kDepth = kStreamedSteps * kStep;
-  static constexpr int kBoxes = 4, kBoxRows = ALONG_M ? 32 : kTile, kBoxDepth = ALONG_M ? kDepth : 16;
-  static constexpr int kBoxBytes = kBoxRows * kBoxDepth * static_cast<int>(sizeof(float));
-  static_assert(kBoxes * kBoxBytes == kTile * kDepth * sizeof(float));
-
-  __device__ __forceinline__ static int place(int row, int k) {
-    if (ALONG_M) return row / 32 * kBoxBytes + k * 128 + ((row % 32 / 4 ^ k % 8) << 4) + row % 4 * 4;
-    return k / 16 * kBoxBytes + row * 64 + k % 16 * 4;
-  }
-};
 
 // Where a consumer thread finds its elements of a stage.
 template <bool ALONG_M>
 class FragmentReader {
  public:
-  using Panel = RawPanel<ALONG_M>;
+  using Panel = RawPanel<ALONG_M, kTile>;
   __device__ __forceinline__ explicit FragmentReader(int t) {
     const int row = t / 32 * 16 + t % 32 / 4, c = t % 4;
     first_ = Panel::place(row, ALONG_M ? 2 * c : 4 * c);
@@ -86,90 +53,12 @@ class FragmentReader {
   int first_;
 };
 
-// By one thread with a tensor map, else by all producers, element by element.
-template <class R, bool A_ALONG_M>
-struct StreamedProducer {
-  using Panel = RawPanel<A_ALONG_M>;
-  using Shape = typename R::Shape;
-  const Job& job;
-  const CUtensorMap& map;
-  char* const ring;
-  ProductShared& shared;
-  const bool mapped, leader;
-
-  __device__ __forceinline__ void run(const TileScheduler& scheduler) const {
-    PipelineState<R::kStages> at;
-    PipelineState<2> words;
-    for (int index = scheduler.first; index < job.work_tiles; index += scheduler.stride) {
-      const WorkTile work = scheduler.work_tile(job, index);
-      const TileIndex tile = tile_at(job, work.tile);
-      PanelSource<Fp16x3, Shape::kCols> b(job, job.b, tile.batch, tile.col, work.step0);
-      uint64_t* const words_full = &shared.words_full[words.stage];
-      constexpr int kWordsB = Shape::kCols * sizeof(uint32_t);
-      if (leader) {
-        hopper::wait(&shared.words_empty[words.stage], words.parity ^ 1);
-        shared.tiles[words.stage] = tile;
-        hopper::arrive_expecting(words_full, kWordsB);
-      }
-      const int stages = (work.step1 - work.step0) / kStreamedSteps;
-      const int ahead = index == scheduler.first ? min(R::kStages, stages) : 0;  // of the pass
-      const auto copy_b = [&](int stage) {
-#pragma unroll
-        for (int i = 0; i < kStreamedSteps; ++i)
-          b.copy_next(true, ring + stage * R::kStageBytes + R::kBytesA + i * R::kPlaneBytes, &shared.full[stage]);
-      };
-      for (int i = 0; i < stages; ++i) {
-        hopper::wait(&shared.empty[at.stage], at.parity ^ 1);
-        if (leader) hopper::arrive_expecting(&shared.full[at.stage], (mapped ? R::kBytesA : 0) + R::kBytesB);
-        copy_a(tile, work.step0 + i * kStreamedSteps, ring + at.stage * R::kStageBytes, &shared.full[at.stage]);
-        if (leader && i >= ahead) copy_b(at.stage);
-        if (leader && i + 1 == max(ahead, 1)) {
-          hopper::wait_for_predecessor();
-          for (int i = 0; i < ahead; ++i) copy_b(i);
-          hopper::copy_bulk(shared.words[words.stage][1], b.words, kWordsB, words_full);
-        }
-        at.advance();
-      }
-      words.advance();
-    }
-  }
-
- private:
-  __device__ __forceinline__ void copy_a(const TileIndex& tile, int step, char* panel, uint64_t* full) const {
-    const Operand& x = job.a;
-    if (mapped) {
-      const hopper::MapPlace place = hopper::place_in_map(x.batch, x.count, job.k_slice ? 0 : tile.batch);
-      const int row = tile.row * Shape::kRows, k = static_cast<int>(tile.batch * job.k_slice) + step * kStep;
-#pragma unroll
-      for (int i = 0; i < Panel::kBoxes; ++i)
-        hopper::copy_tensor(panel + i * Panel::kBoxBytes, &map, A_ALONG_M ? row + i * Panel::kBoxRows : k + i * 16,
-                            A_ALONG_M ? k : row, place.matrix, place.group, full);
-      return;
-    }
-    const float* const from = x.data + x.batch.offset(tile.batch);
-    const int64_t row0 = int64_t{tile.row} * Shape::kRows, k0 = int64_t{step} * kStep, depth = job.depth(tile.batch);
-#pragma unroll 4
-    for (int i = threadIdx.x; i < kTile * Panel::kDepth; i += kProducers) {
-      const int row = A_ALONG_M ? i % kTile : i / Panel::kDepth, k = A_ALONG_M ? i / kTile : i % Panel::kDepth;
-      const bool inside = row0 + row < x.size && k0 + k < depth;
-      copy_async<4>(reinterpret_cast<float*>(panel + Panel::place(row, k)),
-                    inside ? from + (row0 + row) * x.stride + (k0 + k) * x.k_stride : x.data, inside ? 4 : 0);
-    }
-    arrive_with_copies(full);
-  }
-
-  // Arrives when the thread's copies have.
-  __device__ __forceinline__ static void arrive_with_copies(uint64_t* barrier) {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(hopper::shared_address(barrier))
-                 : "memory");
-  }
-};
-
-// What consume() asks of scales, those of A's rows found by SplitInRegisters.
-template <class R>
+// What consume() asks of scales, those of A's rows found by SplitInRegisters, and those of B's columns by the producers
+// if they split it.
+template <class R, bool SPLITS_B>
 struct StreamedScales {
   using Shape = typename R::Shape;
-  using Shared = FoundScales;
+  using Shared = std::conditional_t<SPLITS_B, SplittingShared<R>, FoundScales>;
   static constexpr bool kKnown = false, kDown = true, kPlainFirst = false;
   __device__ __forceinline__ static void tighten(Shared&, int, int) {
     hopper::wait_for_predecessor();
@@ -178,8 +67,8 @@ struct StreamedScales {
   }
   __device__ __forceinline__ static void agree(Shared& shared, int stage, int t, uint32_t rank, uint32_t blocks,
                                                float (&sum)[Shape::kSums]) {
-    const auto& change = shared.cluster_words.agree(shared.words[stage], t, rank, blocks, true);
-    multiply_sums<Shape>(change, true, false, t, sum);
+    const auto& change = shared.cluster_words.agree(shared.words[stage], t, rank, blocks, !SPLITS_B);
+    multiply_sums<Shape>(change, true, SPLITS_B, t, sum);
   }
 
   // Parts are added up as if their rows had no scales. Beyond what a float32 sum then holds, a row's elements are
@@ -228,13 +117,14 @@ struct StreamedScales {
 
 // While the tensor cores work on a step, the next one is split. Sums of hi * hi begin anew with each step, those of the
 // corrections with each stage.
-template <class R, bool A_ALONG_M>
+template <class R, bool A_ALONG_M, bool SPLITS_B>
 struct SplitInRegisters {
-  static constexpr bool kTellsMore = true;
-  template <class ViewA, class ViewB, int N, class OnFull>
-  __device__ __forceinline__ static void run(const Job&, FoundScales& shared, const char* ring, const ViewA&,
-                                             const ViewB& b, PipelineState<R::kStages>& at, int t,
-                                             const TileSteps& steps, float (&sum)[N], float (&main)[N], const OnFull&) {
+  using Shape = typename R::Shape;
+  using Shared = typename StreamedScales<R, SPLITS_B>::Shared;
+  template <class ViewA, class ViewB, int N>
+  __device__ __forceinline__ static void run(const Job&, Shared& shared, const char* ring, const ViewA&, const ViewB& b,
+                                             PipelineState<R::kStages>& at, int t, const TileSteps& steps,
+                                             float (&sum)[N], float (&main)[N]) {
     static_assert(kStreamedSteps == 2);
     const FragmentReader<A_ALONG_M> reader(t);
     StreamedRows rows;
@@ -273,7 +163,8 @@ struct SplitInRegisters {
       const float upper = rows.factor(scales, 0), lower = rows.factor(scales, 1);
 #pragma unroll
       for (int e = 0; e < N; ++e) {
-        const float product = corrections ? fmaf(correction[e], Fp16x3::kCorrection, main[e]) : main[e];
+        float product = corrections ? fmaf(correction[e], Fp16x3::kCorrection, main[e]) : main[e];
+        if constexpr (SPLITS_B) main[e] = product *= shared.columns.factor[at.stage][Shape::col(t, e)];
         sum[e] = fmaf(product, e % 4 < 2 ? upper : lower, sum[e]);
       }
       hopper::fence_registers(main);
@@ -291,6 +182,10 @@ struct SplitInRegisters {
       const bool more = step < steps.count;
       PipelineState<R::kStages> following = at;
       following.advance();
+      if constexpr (SPLITS_B) {
+        hopper::wait(&shared.columns.ready[at.stage], at.parity);
+        follow(shared, at.stage, t, sum);
+      }
       multiply_step(first, 0, [&] {
         rows.split(raw, 1, scales, second);
         if (more) read(following);
@@ -308,35 +203,62 @@ struct SplitInRegisters {
     }
     at.advance();
     rows.finish(scales, sum, main);
+    if constexpr (SPLITS_B) {
+#pragma unroll
+      for (int e = 0; e < N; ++e) {
+        const float factor = shared.columns.last[steps.parity][Shape::col(t, e)];
+        sum[e] *= factor;
+        main[e] *= factor;
+      }
+    }
     if (t % 4 == 0) {
 #pragma unroll
-      for (int r = 0; r < 2; ++r) shared.words[steps.parity][0][R::Shape::row(t, 2 * r)] = rows.word(r);
+      for (int r = 0; r < 2; ++r) shared.words[steps.parity][0][Shape::row(t, 2 * r)] = rows.word(r);
     }
+  }
+
+ private:
+  // Columns whose reference changes with this stage.
+  template <int N>
+  __device__ __forceinline__ static void follow(const Shared& shared, int stage, int t, float (&sum)[N]) {
+    const uint32_t changed = *reinterpret_cast<const uint32_t*>(shared.columns.changed[stage]);
+    if (changed == 0) return;
+#pragma unroll
+    for (int e = 0; e < N; ++e) sum[e] *= shared.columns.change[stage][Shape::col(t, e)];
   }
 };
 
-template <class Shape, bool A_ALONG_M, bool B_ALONG_N>
+template <class Shape, bool A_ALONG_M, bool B_ALONG_N, bool SPLITS_B>
 __global__ void __launch_bounds__(kProductThreads, 1)
-    split_streamed(const __grid_constant__ Job job, const __grid_constant__ CUtensorMap map) {
+    split_streamed(const __grid_constant__ Job job, const __grid_constant__ RawMaps maps) {
   using R = StreamedRing<Shape>;
+  using Scales = StreamedScales<R, SPLITS_B>;
   extern __shared__ __align__(1024) char ring[];
-  __shared__ FoundScales shared;
-  const bool mapped = job.a.mapped;
-  if (threadIdx.x < 32) shared.init<R>(mapped ? 1 : 1 + kProducers, 1, hopper::cluster_size());
-  if (threadIdx.x == 0 && mapped) hopper::prefetch_map(&map);
+  __shared__ typename Scales::Shared shared;
+  if (threadIdx.x < 32) {
+    if constexpr (SPLITS_B)
+      SplittingProducer<R, A_ALONG_M, B_ALONG_N>::init(job, shared, hopper::cluster_size());
+    else
+      shared.template init<R>(job.a.mapped ? 1 : 1 + kProducers, 1, hopper::cluster_size());
+  }
+  if (threadIdx.x == 0 && job.a.mapped) hopper::prefetch_map(&maps.a);
+  if (threadIdx.x == 0 && job.b.mapped) hopper::prefetch_map(&maps.b);
   __syncthreads();
   hopper::launch_dependents();
   enter_cluster(hopper::cluster_size());
+  if constexpr (SPLITS_B) hopper::wait_for_predecessor();
 
   if (threadIdx.x < kProducers) {
     hopper::release_registers<88>();
-    if (threadIdx.x == 0 || !mapped)
-      StreamedProducer<R, A_ALONG_M>{job, map, ring, shared, mapped, threadIdx.x == 0}.run(TileScheduler(job));
+    if constexpr (SPLITS_B)
+      SplittingProducer<R, A_ALONG_M, B_ALONG_N>{job, maps, ring, shared}.run(TileScheduler(job));
+    else
+      StreamedProducer<R, A_ALONG_M>{job, maps, ring, shared}.run(TileScheduler(job));
   } else {
     hopper::acquire_registers<208>();
     float* staging = reinterpret_cast<float*>(ring + R::kBytes);
-    consume<Fp16x3, R, StreamedScales<R>, SplitInRegisters<R, A_ALONG_M>, false, B_ALONG_N>(
-        job, ring, staging, shared, threadIdx.x - kProducers, TileScheduler(job), [] {});
+    consume<Fp16x3, R, Scales, SplitInRegisters<R, A_ALONG_M, SPLITS_B>, false, B_ALONG_N>(
+        job, ring, staging, shared, threadIdx.x - kProducers, TileScheduler(job));
   }
 }
 

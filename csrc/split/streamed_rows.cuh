@@ -16,6 +16,24 @@ constexpr int kMostReference = 93;  // so that Inf is always too coarse
 
 constexpr int kChunks = kStreamedSteps * kStep / 16;
 
+// Which of a row's elements are small, of a step that is divided by 2^exponent: in two instructions each, for where
+// scales are found on the way they are counted on the way.
+struct SmallElements {
+  uint32_t limit;
+
+  __device__ __forceinline__ explicit SmallElements(int exponent) {
+    limit = 2 * max(__float_as_uint(Fp16x3::kSmall * power_of_two(exponent)), 1u) - 1;
+  }
+
+  // What `limit` is compared with: twice the magnitude's bits, less one; zero is large.
+  __device__ __forceinline__ static uint32_t key(float x) { return 2 * __float_as_uint(x) - 1; }
+  __device__ __forceinline__ uint32_t holds(float x) const { return key(x) < limit; }
+  // How many there may be among four: all, if there is one.
+  __device__ __forceinline__ uint32_t most_of(const float4& v) const {
+    return min(min(key(v.x), key(v.y)), min(key(v.z), key(v.w))) < limit ? 4 : 0;
+  }
+};
+
 // A thread's elements of the steps that are scaled alike: [row of two, 8 apart][16 of k]; those of a quad in the order
 // of a fragment's pairs.
 using RawFragments = float4[2][kChunks];
@@ -75,12 +93,13 @@ class StreamedRows {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         if (wanted[r] <= reference_[r] + kSpread) continue;
-        if (__float_as_uint(most[r]) == kInfinity) small_[r] |= kHoldsInf;
+        if (__float_as_uint(most[r]) == kInfinity) small_[r] += INFINITY;
         wanted[r] = min(wanted[r], kMostReference + kSpread);
         const int reference = min(wanted[r], kMostReference);
         if (nonzero_[r]) {
-          ++small_[r];  // for what the sums may lose
-          scale_row(r, power_of_two(max(reference_[r] - reference, -126)), sum);
+          const float change = power_of_two(max(reference_[r] - reference, -126));
+          small_[r] = __fmaf_ru(small_[r], change, 1);  // one more for what the sums may lose
+          scale_row(r, change, sum);
         }
         reference_[r] = reference;
       }
@@ -115,8 +134,14 @@ class StreamedRows {
         smallest = __hmin2_nan(smallest, __habs2(*reinterpret_cast<const __half2*>(&planes.zw[0])));
       }
     if (!__hbge2(smallest, __float2half2_rn(Fp16x3::kSmall))) {  // or NaN
-      count_small(v[0], step, factor[0], small_[0]);
-      count_small(v[1], step, factor[1], small_[1]);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float4 &x = v[r][2 * step], &y = v[r][2 * step + 1];
+        const SmallElements small(scales.exponent[r]);
+        const uint32_t most = small.most_of(x) + small.most_of(y);
+        small_[r] = __fmaf_ru(static_cast<float>(most), this->factor(scales, r), small_[r]);
+        if (holds_nan(smallest) && (holds_nan(x) || holds_nan(y))) small_[r] = NAN;
+      }
     }
   }
 
@@ -130,23 +155,18 @@ class StreamedRows {
   __device__ __forceinline__ void finish(const RowScales& scales, float (&sum)[N], float (&last)[N]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      scale_row(r, power_of_two(max(reference_[r] - coarsest_[r], -126)), sum);
+      const float to_coarsest = power_of_two(max(reference_[r] - coarsest_[r], -126));
+      scale_row(r, to_coarsest, sum);
       scale_row(r, power_of_two(max(scales.exponent[r] - coarsest_[r], -126)), last);
-      constexpr uint32_t kFlags = kHoldsInf | kHoldsNan;
-      uint32_t flags = small_[r] & kFlags, count = small_[r] & ~kFlags;
+      small_[r] = __fmul_ru(small_[r], to_coarsest);
 #pragma unroll
-      for (int lanes = 1; lanes <= 2; lanes *= 2) {
-        flags |= __shfl_xor_sync(~0u, flags, lanes);
-        count += __shfl_xor_sync(~0u, count, lanes);
-      }
-      small_[r] = count | flags;
+      for (int lanes = 1; lanes <= 2; lanes *= 2)
+        small_[r] = __fadd_ru(small_[r], __shfl_xor_sync(~0u, small_[r], lanes));
     }
   }
 
   __device__ __forceinline__ uint32_t word(int r) const {
-    if (small_[r] & kHoldsNan) return kNanRow | 128;
-    if (small_[r] & kHoldsInf) return row_word<Fp16x3>(kInfinity, 0, 0);
-    return with_step(row_word<Fp16x3>(nonzero_[r] != 0, coarsest_[r], small_[r]), step_[r]);
+    return found_word(nonzero_[r] != 0, coarsest_[r], small_[r], step_[r]);
   }
 
  private:
@@ -154,21 +174,15 @@ class StreamedRows {
     return fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
   }
 
-  // And whether one is NaN.
-  __device__ __forceinline__ static void count_small(const float4 (&v)[kChunks], int step, float factor,
-                                                     uint32_t& small) {
-#pragma unroll
-    for (int i = 2 * step; i < 2 * step + 2; ++i) {
-      if (isnan(v[i].x) || isnan(v[i].y) || isnan(v[i].z) || isnan(v[i].w)) small |= kHoldsNan;
-      small += is_small<Fp16x3>(v[i].x, v[i].x * factor) + is_small<Fp16x3>(v[i].y, v[i].y * factor) +
-               is_small<Fp16x3>(v[i].z, v[i].z * factor) + is_small<Fp16x3>(v[i].w, v[i].w * factor);
-    }
+  __device__ __forceinline__ static bool holds_nan(__half2 v) { return __hisnan(v.x) || __hisnan(v.y); }
+  __device__ __forceinline__ static bool holds_nan(const float4& v) {
+    return isnan(v.x) || isnan(v.y) || isnan(v.z) || isnan(v.w);
   }
 
   int reference_[2] = {kNoScale - kSpread, kNoScale - kSpread};
   int coarsest_[2] = {kNoScale, kNoScale}, step_[2] = {};
   uint32_t nonzero_[2] = {};  // not 0 if an element isn't
-  uint32_t small_[2] = {};
+  float small_[2] = {};       // found_word(), in this lane's part of the rows, relative to the reference
 };
 
 }  // namespace sgemm::split

@@ -19,20 +19,19 @@ __device__ __forceinline__ TileIndex tile_at(const Job& job, int t) {
   return sgemm::tile_at(t, job.a.tiles, job.b.tiles, job.group);
 }
 
-// How the consumers share a tile of M x N: each warp has 16 rows of it, and of a tile 64 high half of the columns.
+// How the consumers share a tile of M x N: each warp has 16 rows of it.
 template <int M, int N>
 struct TileShape {
+  static_assert(M == kConsumers / 32 * 16);
   static constexpr int kRows = M, kCols = N;
   static constexpr int kSums = M * N / kConsumers;  // of a thread
-  static constexpr int kWarpCols = 2 * kSums;
-  static constexpr int kBands = kWarpCols / 32;  // a warp's columns, 32 at a time
+  static constexpr int kBands = N / 32;             // columns, 32 at a time
 
   // `t` counts the consumers' threads.
-  __device__ __forceinline__ static int warp_row(int t) { return (M == kTile ? t / 32 : t / 32 % (M / 16)) * 16; }
-  __device__ __forceinline__ static int warp_col(int t) { return M == kTile ? 0 : t / 32 / (M / 16) * kWarpCols; }
+  __device__ __forceinline__ static int warp_row(int t) { return t / 32 * 16; }
   // Where the thread's element `e` lies in the tile.
   __device__ __forceinline__ static int row(int t, int e) { return warp_row(t) + t % 32 / 4 + e / 2 % 2 * 8; }
-  __device__ __forceinline__ static int col(int t, int e) { return warp_col(t) + e / 4 * 8 + t % 4 * 2 + e % 2; }
+  __device__ __forceinline__ static int col(int t, int e) { return e / 4 * 8 + t % 4 * 2 + e % 2; }
 
   static constexpr bool kHalfSize = M * N < kTile * kTile;
   // Then blocks of a cluster may finish half a band each. What they mark lies in the slot of its own half.
@@ -47,7 +46,7 @@ __device__ __forceinline__ int marked_row(int t, int e) {
 }
 template <class Shape>
 __device__ __forceinline__ int marked_col(int t, int slot) {
-  return Shape::warp_col(t) + Shape::band_of_slot(slot) * 32 + t % 32;
+  return Shape::band_of_slot(slot) * 32 + t % 32;
 }
 
 }  // namespace sgemm::split

@@ -117,16 +117,10 @@ const char* unusable(const Kernel& kernel, const Problem& p, const Device& devic
   return nullptr;
 }
 
-// What a row's predicted time counts in a choice, as a factor.
-double caution(const Kernel& kernel, const Problem& p) {
-  if (is_aten(kernel)) return aten_caution(p);
-  return kernel.slow_on_range ? models().choice.caution_range : 1;
-}
-
 // A row's time by a plan, with what comes before and after it.
 double seconds_with(const Kernel& kernel, const Problem& p, const Device& device, const Plan& plan) {
   const Device& model = model_of(device);
-  const double product = plan.seconds * caution(kernel, p);
+  const double product = plan.seconds * (is_aten(kernel) ? aten_caution(p) : 1);
   return product + copying_seconds(kernel, p, model) + activation_seconds(kernel, p, model);
 }
 

@@ -39,7 +39,7 @@ namespace sgemm::SGEMM_BACKEND {
 namespace {
 
 using ieee::Large, ieee::Skinny, ieee::Small, ieee::Tall;
-using split::Bf16x6, split::Fp16x3, split::Planes, split::SplitProduct, split::TallProduct;
+using split::Bf16x6, split::Fp16x3, split::SplitProduct, split::TallProduct;
 
 // PyTorch's own kernel, which the binding calls. It belongs to no family: no family falls back to it.
 constexpr Kernel kAten = {
@@ -82,11 +82,6 @@ constexpr Kernel planned_row(const char* name, const char* family, const char* i
 
 constexpr Kernel in_auto(Kernel kernel) {
   kernel.in_auto = true;
-  return kernel;
-}
-
-constexpr Kernel slow_on_range(Kernel kernel) {
-  kernel.slow_on_range = true;
   return kernel;
 }
 
@@ -211,10 +206,8 @@ const Kernel kTable[] = {
     batch_invariant(product_row<SplitProduct<Fp16x3>>("split_fp16x3",
                                                       "two float16 per element, three products, each result certified"),
                     SplitProduct<Fp16x3>::invariant_plan),
-    product_row<SplitProduct<Fp16x3, Planes::kOfB>>("split_fp16x3_streamed",
-                                                    "the larger operand streamed once, split in registers"),
-    slow_on_range(product_row<SplitProduct<Fp16x3, Planes::kNone>>(
-        "split_fp16x3_fused", "in one kernel: split on the way to the tensor cores")),
+    product_row<SplitProduct<Fp16x3, true>>("split_fp16x3_streamed",
+                                            "the larger operand streamed once, split in registers"),
     split_row<TallProduct>("split_fp16x3_tall", "rows streamed past a split B, and split in registers"),
 };
 

@@ -16,8 +16,6 @@ from torch_sgemm import Kernel
 
 KERNELS = tuple(torch_sgemm.kernels())
 TILED = tuple(tile for row in KERNELS for tile in row.by_tile())
-# What a row's predicted time counts in a choice: caution_range of csrc/models/models.h.
-COUNTS = {"split_fp16x3_fused": 1.3}
 DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
 
 # Families whose products and sums are rounded as float32, so that the FFMA bound holds.

@@ -1,0 +1,281 @@
+// The other operand of a streamed one, split by the producers where a pass of its own would cost more.
+//
+// Idea:   its raw panels come to where its planes will be. The producers read a stage's, agree on the largest element
+//         of each column, and write the planes over it.
+// Scales: as of a streamed row (streamed_rows.cuh), each 64 of k have a scale of their own, and what their products add
+//         up to is multiplied by a power of two on its way to the sum. A column's sums are relative to its reference,
+//         which is some binades coarser than its largest element, so that it seldom has to follow a larger one.
+#pragma once
+#include "cluster_words.cuh"
+#include "raw_panel.cuh"
+#include "streamed_rows.cuh"
+
+namespace sgemm::split {
+
+constexpr int kHeadroom = 4;  // binades
+
+// What producers tell consumers of a stage's columns, and of a tile's.
+template <int STAGES, int COLS>
+struct SplitColumns {
+  uint64_t raw_full[STAGES], ready[STAGES];             // barriers
+  alignas(4) uint8_t changed[STAGES][kProducers / 32];  // with this stage, references of a producers' warp's columns
+  alignas(16) float change[STAGES][COLS];               // what sums of earlier stages are multiplied by for that
+  alignas(16) float factor[STAGES][COLS];               // what this stage's products count, at most 1
+  alignas(16) float last[2][COLS];                      // (tile's parity): from the reference to the word's scale
+  // Among the producers, of this stage and of the next: the largest magnitudes that warps have found, and references.
+  alignas(16) uint32_t largest[2][kProducers / 32][COLS];
+  alignas(16) int reference[2][COLS];
+  uint32_t small[2][COLS];  // how many small elements, of this stage and of the one before
+
+  // By a warp. `writers` of a raw panel.
+  __device__ __forceinline__ void init(int writers) {
+    const int i = threadIdx.x % 32;
+    if (i < STAGES) {
+      hopper::init_barrier(&raw_full[i], writers);
+      hopper::init_barrier(&ready[i], kProducers / 32);
+    }
+    hopper::fence_barrier_init();
+  }
+};
+
+// The exponent of what 64 of a column's k with this largest magnitude need; kNoScale for zeros, and for Inf and NaN,
+// for no sum of theirs is used.
+__device__ __forceinline__ int wanted_exponent(uint32_t largest) {
+  return largest == 0 || largest >= kInfinity ? kNoScale : row_exponent<Fp16x3>(largest);
+}
+// The one that they have.
+__device__ __forceinline__ int step_exponent(int wanted, int reference) {
+  return max(max(wanted, reference - kSpread), kNoScale);
+}
+
+// A column's scales in a tile, kept by one thread, or by two alike.
+struct ColumnScales {
+  int reference = kNoScale, first = kNoScale, coarsest = kNoScale;
+  int step = -1;    // that of the coarsest; of zeros alone, none
+  float small = 0;  // found_word(), relative to the reference
+
+  // For 64 of k with this largest magnitude, from this step on. Returns what sums of earlier ones are multiplied by.
+  __device__ __forceinline__ float take(uint32_t largest, int at) {
+    const int wanted = wanted_exponent(largest);
+    float change = 1;
+    if (largest >= kInfinity) small += __uint_as_float(largest);
+    if (wanted > reference) {
+      const int to = wanted + kHeadroom;
+      if (step < 0)
+        first = to;
+      else
+        change = power_of_two(max(reference - to, -126));
+      small = __fmaf_ru(small, change, to - first > kMostCoarser);
+      reference = to;
+    }
+    if (largest != 0 && (step < 0 || wanted > coarsest)) {
+      coarsest = wanted;
+      step = at;
+    }
+    return change;
+  }
+  // What products of a step count in the sums.
+  __device__ __forceinline__ float factor(int exponent) const { return power_of_two(max(exponent - reference, -126)); }
+  __device__ __forceinline__ void count_small(uint32_t count, int exponent) {
+    small = __fmaf_ru(static_cast<float>(count), factor(exponent), small);
+  }
+  __device__ __forceinline__ float to_coarsest() const { return power_of_two(reference - coarsest); }
+  __device__ __forceinline__ uint32_t word() const {
+    return found_word(step >= 0, coarsest, __fmul_ru(small, to_coarsest()), step);
+  }
+};
+
+// By the producers' threads.
+template <bool ALONG_N, bool BY_LANES, int STAGES, int COLS>
+class ColumnSplitter {
+ public:
+  using Shared = SplitColumns<STAGES, COLS>;
+  using Raw = RawPanel<ALONG_N, COLS>;
+
+  __device__ __forceinline__ explicit ColumnSplitter(Shared& shared) : shared_(shared) {}
+
+  __device__ __forceinline__ void start_tile() {
+    scales_ = {};
+    if (!is_owner()) return;
+    const int col = own_column();
+    shared_.small[0][col] = shared_.small[1][col] = 0;  // seen behind the first stage's barrier
+    shared_.reference[turn_][col] = kNoScale;
+  }
+
+  // The stage's panel, from this step of k on.
+  __device__ __forceinline__ void split(char* panel, int stage, int step) {
+    const Place at(hopper::opaque(threadIdx.x) & (kProducers - 1));  // found each time, for registers are few
+    float4 v[kQuads];
+#pragma unroll
+    for (int j = 0; j < kQuads; ++j) v[j] = *reinterpret_cast<const float4*>(panel + Raw::place(at.col, at.k(j)));
+    float most[kColumns] = {}, least = INFINITY;
+#pragma unroll
+    for (int j = 0; j < kQuads; ++j) {
+      const float x = fabsf(v[j].x), y = fabsf(v[j].y), z = fabsf(v[j].z), w = fabsf(v[j].w);
+      if constexpr (ALONG_N) {
+        most[0] = larger_or_nan(most[0], x);
+        most[1] = larger_or_nan(most[1], y);
+        most[2] = larger_or_nan(most[2], z);
+        most[3] = larger_or_nan(most[3], w);
+      } else {
+        most[0] = larger_or_nan(most[0], larger_or_nan(larger_or_nan(x, y), larger_or_nan(z, w)));
+      }
+      least = fminf(least, fminf(fminf(x, y), fminf(z, w)));
+    }
+    uint32_t largest[kColumns];
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) {
+      largest[i] = __float_as_uint(most[i]);
+      largest[i] = max(largest[i], __shfl_xor_sync(~0u, largest[i], ALONG_N ? COLS / 4 : 1));
+    }
+    int exponent[kColumns];
+    if constexpr (ALONG_N) {
+      if (at.t % 32 < COLS / 4)
+        *reinterpret_cast<uint4*>(&shared_.largest[turn_][at.t / 32][at.col]) =
+            make_uint4(largest[0], largest[1], largest[2], largest[3]);
+      sync();  // which all know, and all of the panel has been read
+      const int4 reference = *reinterpret_cast<const int4*>(&shared_.reference[turn_][at.col]);
+      const int references[4] = {reference.x, reference.y, reference.z, reference.w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) exponent[i] = step_exponent(wanted_exponent(largest_of(at.col + i)), references[i]);
+    } else {
+      exponent[0] = step_exponent(wanted_exponent(largest[0]), scales_.reference);
+      sync();
+    }
+    if (least < Fp16x3::kSmall * power_of_two(coarsest(exponent))) count_small(v, exponent, at.col);
+    write_planes(v, exponent, panel, at);
+    tell(ALONG_N && is_owner() ? largest_of(own_column()) : largest[0], stage, step);
+    turn_ ^= 1;
+  }
+
+  // When all of a tile's stages have been split.
+  __device__ __forceinline__ void finish_tile(uint32_t (&words)[kTile], int parity) {
+    sync();  // all small elements have been counted
+    if (!is_owner()) return;
+    const int col = own_column();
+    take_count(col);
+    words[col] = scales_.word();
+    shared_.last[parity][col] = scales_.to_coarsest();
+  }
+
+ private:
+  static constexpr int kQuads = Raw::kBytes / 16 / kProducers, kColumns = ALONG_N ? 4 : 1;  // of a thread
+  static_assert(kQuads == 8);
+
+  __device__ __forceinline__ static void sync() {
+    __syncwarp();
+    hopper::sync_some(2, kProducers);
+  }
+
+  // Who looks after a column, and which one.
+  __device__ __forceinline__ static bool is_owner() { return ALONG_N ? threadIdx.x < COLS : threadIdx.x % 2 == 0; }
+  __device__ __forceinline__ static int own_column() { return ALONG_N ? threadIdx.x : threadIdx.x / 2; }
+
+  // A thread's quads. Along k it has half of a column, and eight lanes that read at once, different banks.
+  struct Place {
+    uint32_t t, col;
+
+    __device__ __forceinline__ explicit Place(uint32_t t) : t(t), col(ALONG_N ? t % (COLS / 4) * 4 : t / 2) {}
+    __device__ __forceinline__ uint32_t k(uint32_t j) const {
+      if (ALONG_N) return t / (COLS / 4) + j * (4 * kProducers / COLS);
+      return t % 2 * 32 + j / 4 * 16 + (j + t / 4 + t % 2 * 2) % 4 * 4;
+    }
+  };
+
+  // The column of a quad's i-th element, of the thread's.
+  __device__ __forceinline__ static constexpr int of(int i) { return ALONG_N ? i : 0; }
+
+  __device__ __forceinline__ static float larger_or_nan(float x, float y) {
+    float larger;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(x), "f"(y));
+    return larger;
+  }
+
+  __device__ __forceinline__ uint32_t largest_of(int col) const {
+    uint32_t largest = shared_.largest[turn_][0][col];
+#pragma unroll
+    for (int i = 1; i < kProducers / 32; ++i) largest = max(largest, shared_.largest[turn_][i][col]);
+    return largest;
+  }
+
+  __device__ __forceinline__ static int coarsest(const int (&exponent)[kColumns]) {
+    int coarsest = exponent[0];
+#pragma unroll
+    for (int i = 1; i < kColumns; ++i) coarsest = max(coarsest, exponent[i]);
+    return coarsest;
+  }
+
+  __device__ __forceinline__ void count_small(const float4 (&v)[kQuads], const int (&exponent)[kColumns],
+                                              int col) const {
+    uint32_t count[kColumns] = {};
+    if constexpr (ALONG_N) {
+      const SmallElements small[4] = {SmallElements(exponent[0]), SmallElements(exponent[1]),
+                                      SmallElements(exponent[2]), SmallElements(exponent[3])};
+#pragma unroll
+      for (int j = 0; j < kQuads; ++j) {
+        count[0] += small[0].holds(v[j].x);
+        count[1] += small[1].holds(v[j].y);
+        count[2] += small[2].holds(v[j].z);
+        count[3] += small[3].holds(v[j].w);
+      }
+    } else {
+      const SmallElements small(exponent[0]);
+#pragma unroll
+      for (int j = 0; j < kQuads; ++j) count[0] += small.most_of(v[j]);
+    }
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i)
+      if (count[i]) atomicAdd(&shared_.small[turn_][col + i], count[i]);
+  }
+
+  __device__ __forceinline__ static void write_planes(const float4 (&v)[kQuads], const int (&exponent)[kColumns],
+                                                      char* panel, const Place& at) {
+    float by[kColumns];
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) by[i] = power_of_two(-exponent[i]);
+#pragma unroll
+    for (int j = 0; j < kQuads; ++j) {
+      const uint32_t k = at.k(j), in_step = k % kStep;
+      const PanelPlace place = place_in_panel<ALONG_N, false, COLS>(at.col, BY_LANES ? lane_place(in_step) : in_step);
+      char* const first = panel + k / kStep * (COLS * kRowBytes) + place.first;
+      char* const second = panel + k / kStep * (COLS * kRowBytes) + place.second;
+      const QuadPlanes<Fp16x3> planes(
+          make_float4(v[j].x * by[0], v[j].y * by[of(1)], v[j].z * by[of(2)], v[j].w * by[of(3)]));
+      if (!ALONG_N && BY_LANES)  // the second pair lies in the next chunk, with which the swizzle may have swapped it
+        planes.store_pairs(first, second, (place.first ^ 16) - place.first);
+      else
+        planes.store(first, second);
+    }
+  }
+
+  // An owner's column: small elements of the stage before, which all threads have counted by now.
+  __device__ __forceinline__ void take_count(int col) {
+    const uint32_t count = shared_.small[turn_ ^ 1][col];
+    if (count == 0) return;
+    scales_.count_small(count, exponent_);
+    shared_.small[turn_ ^ 1][col] = 0;
+  }
+
+  // Tells the consumers of an owner's column, of which this is the stage's largest magnitude.
+  __device__ __forceinline__ void tell(uint32_t largest, int stage, int step) {
+    const bool owner = is_owner();
+    if (owner) take_count(own_column());
+    exponent_ = step_exponent(wanted_exponent(largest), scales_.reference);
+    const float change = scales_.take(largest, step);
+    if (owner) {
+      const int col = own_column();
+      shared_.factor[stage][col] = scales_.factor(exponent_);
+      shared_.change[stage][col] = change;
+      if (ALONG_N) shared_.reference[turn_ ^ 1][col] = scales_.reference;
+    }
+    const bool some = __any_sync(~0u, owner && change != 1);
+    if (threadIdx.x % 32 == 0) shared_.changed[stage][threadIdx.x / 32] = some;
+  }
+
+  Shared& shared_;
+  ColumnScales scales_;  // of an owner's column
+  int exponent_ = 0;     // of its last stage
+  int turn_ = 0;
+};
+
+}  // namespace sgemm::split
