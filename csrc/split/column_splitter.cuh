@@ -221,7 +221,7 @@ class ColumnSplitter {
     } else {
       const SmallElements small(exponent[0]);
 #pragma unroll
-      for (int j = 0; j < kQuads; ++j) count[0] += small.most_of(v[j]);
+      for (int j = 0; j < kQuads; ++j) count[0] += small.count(v[j]);
     }
 #pragma unroll
     for (int i = 0; i < kColumns; ++i)
