@@ -129,7 +129,7 @@ def test_a_fit_without_a_record_is_refused(
     assert "there is no record; run python -m benchmarks plans first" in capsys.readouterr().out
 
 
-def test_rows_that_one_gpu_lacks_come_from_another(
+def test_records_are_of_all_gpus_of_an_architecture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def save(name: str, slug: str, arch: int, date: str, *kernels: str) -> None:

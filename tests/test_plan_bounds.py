@@ -21,6 +21,12 @@ each_planned_on_a_gpu = pytest.mark.parametrize(
 )
 
 
+def drawn(row: Kernel, device: str, m: int, n: int, k: int) -> tuple[Tensor, Tensor]:
+    """A and B of normal numbers, of these sizes or others that the row takes."""
+    m, n, k = fit(row, m, n, k)
+    return torch.randn(m, k, device=device), torch.randn(k, n, device=device)
+
+
 def check_bound(row: Kernel, a: Tensor, b: Tensor) -> None:
     """Every plan's errors are below the row's bound."""
     reference, k = Reference.of(a, b), a.size(-1)
@@ -53,13 +59,11 @@ def test_rows_and_columns_that_grow_along_k(
     row: Kernel, device: str, begin: int, factor: float
 ) -> None:
     """Scales that are found on the way follow what comes, in one operand, and in both."""
-    (k,) = fit(row, 600)
-    m, n = fit(row, 140, 150)
-    a, b = torch.randn(m, k, device=device), torch.randn(k, n, device=device)
+    a, b = drawn(row, device, 140, 150, 600)
     grown_a, grown_b = a.clone(), b.clone()
     grown_a[3:90:7, begin:] *= factor
     grown_b[begin:, 3:90:7] *= factor
-    grown_b[: k - 1, 5] = 0
+    grown_b[:-1, 5] = 0
     grown_a[6, 1:] = 0
     for left, right in ((grown_a, b), (a, grown_b), (grown_a, grown_b)):
         for layouts in ("NN", "TT"):
@@ -91,11 +95,9 @@ def test_rows_and_columns_of_any_magnitude(row: Kernel, device: str, k: int) -> 
 def test_inf_and_nan_are_where_they_belong(
     row: Kernel, device: str, value: float, layouts: str
 ) -> None:
-    (k,) = fit(row, 300)
-    m, n = fit(row, 140, 150)
-    a, b = torch.randn(m, k, device=device), torch.randn(k, n, device=device)
+    a, b = drawn(row, device, 140, 150, 300)
     a[2], b[:, 1] = 0, 0
-    b[k - 1, n - 1] = b[k // 2, 3] = a[7, 0] = a[m - 1, k - 1] = value
+    b[-1, -1] = b[len(b) // 2, 3] = a[7, 0] = a[-1, -1] = value
     expected = (a.double() @ b.double()).float()
     for plan, result in by_each_plan(row, laid_out(a, layouts[0]), laid_out(b, layouts[1])):
         assert torch.equal(result.isnan(), expected.isnan()), plan

@@ -11,11 +11,11 @@ namespace sgemm::split {
 // counts one more.
 constexpr int kMostCoarser = 15;
 
-// Sums times their rows' and their columns' factors, which are powers of two.
+// Sums times their rows' and, `of_b`, their columns' factors, which are powers of two.
 template <class Shape>
-__device__ __forceinline__ void multiply_sums(const float (&change)[2][kTile], bool of_a, bool of_b, int t,
+__device__ __forceinline__ void multiply_sums(const float (&change)[2][kTile], bool of_b, int t,
                                               float (&sum)[Shape::kSums]) {
-  const float upper = of_a ? change[0][Shape::row(t, 0)] : 1, lower = of_a ? change[0][Shape::row(t, 2)] : 1;
+  const float upper = change[0][Shape::row(t, 0)], lower = change[0][Shape::row(t, 2)];
 #pragma unroll
   for (int e = 0; e < Shape::kSums; e += 4) {
     const float left = of_b ? change[1][Shape::col(t, e)] : 1, right = of_b ? change[1][Shape::col(t, e + 1)] : 1;

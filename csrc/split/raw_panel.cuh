@@ -6,7 +6,7 @@
 
 namespace sgemm::split {
 
-constexpr int kProducers = 128;  // threads; one of them copies what there is a tensor map of
+constexpr int kProducers = 128;  // threads; what there is a tensor map of is copied by one, or by one of each warp
 
 // Both operands' tensor maps. A CUtensorMap's address has to be a multiple of 64.
 struct RawMaps {
