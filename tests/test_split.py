@@ -307,8 +307,36 @@ def test_few_and_many_marked_elements(name: str, m: int, columns: int) -> None:
     assert reference.units(out) <= contract_units(torch_units)
     assert after.elements - before.elements == m * columns
     assert torch_sgemm.stats().redone[f"cuda:{torch.cuda.current_device()}"] == after
-    # Whatever the tiles, some block has more than 64 elements if there are so many.
-    assert (after.tiles > before.tiles) == (m * columns > 64)
+    # Whatever the tiles, some block has more than 64 elements if there are so many; but a warp's 16
+    # rows come at once if all of k they have is 4096.
+    assert (after.tiles > before.tiles) == (m * columns > 64 and 16 * columns * k > 4096)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("k", [40, 1024, 4100])
+@pytest.mark.parametrize("down", [False, True], ids=["rows", "columns"])
+@pytest.mark.parametrize("beta", [0, 0.5])
+@pytest.mark.parametrize("name", ["split_fp16x3:128x128", "split_fp16x3:128x64"])
+def test_elements_of_a_row_are_redone(name: str, beta: float, down: bool, k: int) -> None:
+    """A warp's few, at once where k is short; and all others are what they are."""
+    row = next(row for row in SPLIT if row.name == name)
+    here(row)
+    m, n = 130, 200
+    a, b = torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda")
+    columns = torch.tensor([0, 37, 150], device="cuda")
+    a[77, 0] = 2.0**20
+    a[77, 1:] *= 2.0**-30
+    b[0, columns] = 0  # these meet small elements of row 77 alone
+    c = torch.randn(n, m, device="cuda").mT if down else torch.randn(m, n, device="cuda")
+    torch.cuda.synchronize()
+    before = torch_sgemm.redone()
+    out = c.clone(memory_format=torch.preserve_format)
+    torch.ops.sgemm.gemm_(out, a, b, alpha=0.75, beta=beta, kernel=row.name)
+    torch.cuda.synchronize()
+    reference = Reference.of(a, b, c, 0.75, beta)
+    torch_units = reference.units(torch.addmm(c, a, b, alpha=0.75, beta=beta))
+    assert reference.units(out) <= contract_units(torch_units)
+    assert torch_sgemm.redone().elements - before.elements == len(columns)
 
 
 @pytest.mark.gpu

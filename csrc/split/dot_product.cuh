@@ -12,30 +12,67 @@ struct DotSums {
   float sum, of_specials;  // the latter is finite, and 0, unless there are some
 };
 
-// Of k from `begin` to `end`, by a warp; the same in all lanes.
+// A lane's quads, 128 of k apart, of which `left` lie ahead of the warp's first.
+template <int QUADS>
+__device__ __forceinline__ void read_quads(float4 (&x)[QUADS], const float* from, int64_t step, int64_t left,
+                                           bool vector) {
+  const int warps = static_cast<int>(min(left, int64_t{128 * QUADS})), own = warps - threadIdx.x % 32 * 4;
+#pragma unroll
+  for (int i = 0; i < QUADS; ++i) x[i] = {};
+  if (vector) {
+#pragma unroll
+    for (int i = 0; i < QUADS; ++i)
+      if (i * 128 < own) x[i] = *reinterpret_cast<const float4*>(from + i * 128);
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < QUADS; ++i) {
+    if (i * 128 >= warps) return;
+    if (i * 128 < own) x[i].x = from[0];
+    if (i * 128 + 1 < own) x[i].y = from[step];
+    if (i * 128 + 2 < own) x[i].z = from[2 * step];
+    if (i * 128 + 3 < own) x[i].w = from[3 * step];
+    from += 128 * step;
+  }
+}
+
+// Whether an operand's k from `begin` to `end` can be read by quads.
+__device__ __forceinline__ bool reads_quads(const float* from, int64_t step, int64_t begin, int64_t end) {
+  return step == 1 && (end - begin) % 4 == 0 && reinterpret_cast<uintptr_t>(from + begin) % 16 == 0;
+}
+
+// Of k from `begin` to `end`, by a warp; the same in all lanes. QUADS of both operands are read at once, for one after
+// the other, each would wait for memory; more of them are more instructions, which are in no cache either.
+template <int QUADS>
 static __device__ __noinline__ DotSums add_products(const float* a, int64_t a_step, const float* b, int64_t b_step,
                                                     int64_t begin, int64_t end) {
-  const int lane = threadIdx.x % 32;
+  const bool vector_a = reads_quads(a, a_step, begin, end), vector_b = reads_quads(b, b_step, begin, end);
   const auto add_up = [](float x) {
     for (int o = 16; o; o /= 2) x += __shfl_xor_sync(~0u, x, o);
     return x;
   };
-  constexpr int kAtOnce = 8;  // reads: one after the other, each would wait for memory
   DotSums of_lane = {0, 0};
 #pragma unroll 1
-  for (int64_t q0 = begin; q0 < end; q0 += 32 * kAtOnce) {
-    const int64_t q = q0 + lane;
-    float x[kAtOnce], y[kAtOnce];
+  for (int64_t q0 = begin; q0 < end; q0 += 128 * QUADS) {
+    const int64_t q = q0 + threadIdx.x % 32 * 4;
+    float4 x[QUADS], y[QUADS];
+    read_quads(x, a + q * a_step, a_step, end - q0, vector_a);
+    read_quads(y, b + q * b_step, b_step, end - q0, vector_b);
+    float sum = 0;
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const bool inside = q + 32 * i < end;
-      x[i] = inside ? a[(q + 32 * i) * a_step] : 0.0f;
-      y[i] = inside ? b[(q + 32 * i) * b_step] : 0.0f;
-    }
+    for (int i = 0; i < QUADS; ++i)
+      sum = fmaf(x[i].w, y[i].w, fmaf(x[i].z, y[i].z, fmaf(x[i].y, y[i].y, fmaf(x[i].x, y[i].x, sum))));
+    of_lane.sum += sum;
+    if (!__any_sync(~0u, !isfinite(sum))) continue;
+    const auto add_special = [&](float x, float y) {
+      if (!isfinite(x) || !isfinite(y)) of_lane.of_specials += x * y;
+    };
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      of_lane.sum = fmaf(x[i], y[i], of_lane.sum);
-      if (!isfinite(x[i]) || !isfinite(y[i])) of_lane.of_specials += x[i] * y[i];
+    for (int i = 0; i < QUADS; ++i) {
+      add_special(x[i].x, y[i].x);
+      add_special(x[i].y, y[i].y);
+      add_special(x[i].z, y[i].z);
+      add_special(x[i].w, y[i].w);
     }
     // No product changes a NaN: of a row of Inf, its first products most often decide.
     if (__any_sync(~0u, isnan(of_lane.of_specials))) return {NAN, NAN};
@@ -64,10 +101,12 @@ __device__ __forceinline__ float whole_product(const float* a, int64_t a_step, c
   return isfinite(sums.sum) ? sums.sum : add_in_order(a, a_step, b, b_step, depth);
 }
 
+constexpr int kQuads = 4;
+
 // Both, by one warp.
 __device__ __forceinline__ float dot_product(const float* a, int64_t a_step, const float* b, int64_t b_step,
                                              int64_t depth) {
-  return whole_product(a, a_step, b, b_step, depth, add_products(a, a_step, b, b_step, 0, depth));
+  return whole_product(a, a_step, b, b_step, depth, add_products<kQuads>(a, a_step, b, b_step, 0, depth));
 }
 
 }  // namespace sgemm::split

@@ -1,27 +1,14 @@
 // The epilogue: a tile's sums become D, through the guard.
 #pragma once
 #include "../epilogue/epilogue.cuh"
-#include "guard.cuh"
-#include "staged_band.cuh"
+#include "second_look.cuh"
 
 namespace sgemm::split {
-
-// D = f(x + beta C). Not where C is the sum of earlier pieces of k and its sum with x may be finite after all.
-__device__ __forceinline__ bool store_element(const Problem& p, const float* c, float* d, float x) {
-  const float sum = add_c(p, x, c);
-  if (p.k_before > 0 && may_be_finite(sum, x, *c)) return false;
-  *d = activated(p.activation, sum);
-  return true;
-}
-
-// If no more than these of a warp's 512 elements of a band fail, elements of A and B are looked at; always where
-// neighbours may decide nothing.
-constexpr uint32_t kFewOfBand = 64;
 
 template <class Shape>
 static __device__ __noinline__ uint32_t store_staged(const Job& job, TileIndex tile, const uint32_t (&words)[2][kTile],
                                                      int first, int cols, int t, const float* staged, int band,
-                                                     bool doubtful, int index);
+                                                     bool carefully, int index);
 
 // A tile's sums on their way to D, through the guard; each warp has 16 rows of them.
 //
@@ -87,17 +74,25 @@ class TileEpilogue {
   }
 
   // An element that the guard doesn't certify is not stored and gets a mask. Returns the warp's mark. `known`: what is
-  // certain whatever the sums are. CALLS: what is seldom needed is in a function of its own.
-  template <bool CALLS>
-  __device__ __forceinline__ uint32_t store(const Sums& sum, const Certainty& known, float* staging, int index) const {
+  // certain whatever the sums are. RECORDED: a pass has split both operands; then what is seldom needed is in a
+  // function of its own.
+  template <bool RECORDED>
+  __device__ __forceinline__ uint32_t store(Sums& sum, const Certainty& known, float* staging, int index) const {
     staging += t_ / 32 * kStagedFloats;
-    uint32_t doubtful = 0;
+    uint32_t careful = 0;
     if (!is_plain()) {
-      doubtful = bands_;
-      if (all_of_words([](uint32_t word) { return has_plain_scale(word); }))
-        doubtful &= (certain(sum, 1) | known).uncertain_bands();
+      if (!all_of_words([](uint32_t word) { return has_plain_scale(word); })) careful = bands_;
+      Certainty sure = certain(sum, 1) | known;
+      if (bands_ & sure.uncertain_bands()) {
+        sure.add_outside(
+            rows_left_, [&](int col) { return inside(col); }, t_ % 32);
+        const uint32_t doubtful = bands_ & sure.uncertain_bands();
+        uint32_t* const list = reinterpret_cast<uint32_t*>(staging);
+        look_again<Shape, RECORDED>(job_, tile_, words_, sum, doubtful, t_, list, sure);
+        careful |= doubtful & sure.uncertain_bands();
+      }
     }
-    const uint32_t staged = job_.scaled_only ? doubtful : bands_, direct = bands_ & ~staged;
+    const uint32_t staged = job_.scaled_only ? careful : bands_, direct = bands_ & ~staged;
     if (direct != 0) {
       if (job_.down)
         store_down(sum, direct);
@@ -110,22 +105,22 @@ class TileEpilogue {
 #pragma unroll 1
     for (uint32_t bands = staged; bands; bands &= bands - 1) {
       const int band = __ffs(bands) - 1;
-      const bool tested = doubtful >> band & 1;
+      const bool carefully = careful >> band & 1;
       stage_band<Shape>(sum, band, staging, hopper::opaque(t_ % 32));
       __syncwarp();
-      if constexpr (CALLS)
-        mark += store_staged<Shape>(job_, tile_, words_, first_, share_, t_, staging, band, tested, index);
+      if constexpr (RECORDED)
+        mark += store_staged<Shape>(job_, tile_, words_, first_, share_, t_, staging, band, carefully, index);
       else
-        mark += store_band(staging, band, tested, index);
+        mark += store_band(staging, band, carefully, index);
       __syncwarp();
     }
     return mark;
   }
 
-  // A band whose sums have been staged, with a test of each element if it is doubtful.
-  __device__ __forceinline__ uint32_t store_band(const float* staged, int band, bool doubtful, int index) const {
+  // A band whose sums have been staged, element by element if some have failed or by other scales than plain ones.
+  __device__ __forceinline__ uint32_t store_band(const float* staged, int band, bool carefully, int index) const {
     const int lane = t_ % 32;
-    if (doubtful || !job_.plain_alpha || job_.p.k_before > 0 || !(job_.quads || job_.down))
+    if (carefully || !job_.plain_alpha || job_.p.k_before > 0 || !(job_.quads || job_.down))
       return store_certified(staged, band, lane, index);
     if (job_.quads)
       store_quads(staged, band, lane);
@@ -288,16 +283,17 @@ class TileEpilogue {
     }
   }
 
-  // A column per lane, with a test of each element, and whatever the scales.
+  // A column per lane, but for what has failed, and whatever the scales.
   __device__ __forceinline__ uint32_t store_certified(const float* staged, int band, int lane, int index) const {
     const int col = band * 32 + lane, rows = inside(col) ? rows_left_ : 0;
     const uint32_t right = cols_[col];
     const auto sum = [&](int r) { return staged[place_in_band(r, lane / 4) + lane % 4]; };
     uint32_t failed = 0;
 #pragma unroll 4
-    for (int r = 0; r < rows; ++r)
-      if (!(fabsf(sum(r)) >= word_threshold(rows_[r]) + word_threshold(right))) failed |= 1u << r;
-    if (__any_sync(~0u, failed)) failed = uncertain(failed, sum, col);
+    for (int r = 0; r < rows; ++r) {
+      const float x = sum(r);
+      if (isnan(x) && (__float_as_uint(x) == kGivenUp || !is_nan_of_operands(x, rows_[r], right))) failed |= 1u << r;
+    }
     // In a short loop, for its instructions are not in the caches. An element with plain scales is multiplied as in a
     // plain tile, whatever the scales of the others here, for the same bits.
     const bool plain = job_.plain_alpha && has_plain_scale(right);
@@ -319,52 +315,6 @@ class TileEpilogue {
     const int slot = Shape::kHalfSize ? band * 2 + first_ / 16 % 2 : band;
     job_.masks[(int64_t{index} * Shape::kSlots + slot) * kConsumers + t_] = static_cast<uint16_t>(failed);
     return (__reduce_add_sync(~0u, __popc(failed)) << 8) | 1u << slot;
-  }
-
-  // Those of a lane's failed elements that a closer look doesn't certify either: first with the rows' records and then,
-  // if few are left, with elements of A and B.
-  template <class Sum>
-  __device__ __forceinline__ uint32_t uncertain(uint32_t failed, const Sum& sum, int col) const {
-    const uint32_t right = cols_[col];
-    const auto record = [&](const Operand& x, int64_t row) {
-      return x.guards ? x.guards + job_.first_row(x, tile_.batch) + row : nullptr;
-    };
-    const auto of_row = [&](int r) { return GuardedRow(rows_[r], record(job_.a, row0_ + r)); };
-    const GuardedRow of_col(right, record(job_.b, col0_ + col));
-    // NaN for a row that no magnitude certifies.
-    const auto least = [&](int r) {
-      const float of_words = word_threshold(rows_[r]) + word_threshold(right);
-      return isnan(of_words) ? of_words : least_certain(of_row(r), of_col);
-    };
-#pragma unroll 1
-    for (uint32_t bits = failed; bits; bits &= bits - 1) {
-      const int r = __ffs(bits) - 1;
-      if (fabsf(sum(r)) >= least(r) || is_nan_of_operands(sum(r), rows_[r], right)) failed ^= bits & -bits;
-    }
-    if (!job_.batch_invariant && __reduce_add_sync(~0u, __popc(failed)) > kFewOfBand) return failed;
-    const ConstMatrix a = job_.p.a.matrix(tile_.batch), b = job_.p.b.matrix(tile_.batch);
-    const int64_t depth = job_.depth(tile_.batch);
-    static_assert(kStreamedSteps <= 2);  // Job::together of them, a lane's each: two lanes look after a row
-    Largest of_own_col, of_own_row;
-    if (failed && job_.b.guards)
-      of_own_col.place = of_col.place;
-    else if (failed && word_threshold(right) > 0)
-      for (int i = 0; i < job_.together; ++i) of_own_col.take(b.at(0, col0_ + col), b.row, depth, word_step(right) + i);
-    const int own = t_ % 32 / 2, half = t_ % 2;
-    const bool asked = __reduce_or_sync(~0u, failed) >> own & 1;
-    if (asked && job_.a.guards)
-      of_own_row.place = of_row(own).place;
-    else if (asked && half < job_.together && word_threshold(rows_[own]) > 0)
-      of_own_row.take(a.at(row0_ + own, 0), a.col, depth, word_step(rows_[own]) + half);
-    of_own_row.take(__shfl_xor_sync(~0u, of_own_row.magnitude, 1), __shfl_xor_sync(~0u, of_own_row.place, 1));
-#pragma unroll 1
-    for (uint32_t left = failed; __any_sync(~0u, left); left &= left - 1) {
-      const int r = left ? __ffs(left) - 1 : 0;
-      const uint32_t place_a = __shfl_sync(~0u, of_own_row.place, 2 * r);
-      if (left && least_magnitude(a, b, row0_ + r, col0_ + col, place_a, of_own_col.place, rows_[r], right) >= least(r))
-        failed ^= 1u << r;
-    }
-    return failed;
   }
 
   __device__ __forceinline__ bool inside(int col) const {
@@ -393,8 +343,8 @@ class TileEpilogue {
 template <class Shape>
 static __device__ __noinline__ uint32_t store_staged(const Job& job, TileIndex tile, const uint32_t (&words)[2][kTile],
                                                      int first, int cols, int t, const float* staged, int band,
-                                                     bool doubtful, int index) {
-  return TileEpilogue<Shape>(job, tile, words, first, cols, t).store_band(staged, band, doubtful, index);
+                                                     bool carefully, int index) {
+  return TileEpilogue<Shape>(job, tile, words, first, cols, t).store_band(staged, band, carefully, index);
 }
 
 }  // namespace sgemm::split

@@ -76,6 +76,23 @@ struct Certain {
     return both;
   }
 
+  // What lies outside, whatever it is: 0 times Inf is NaN there too.
+  template <class Inside>
+  __device__ __forceinline__ void add_outside(int rows_left, const Inside& inside, int lane) {
+    const int r = lane / 4, j = lane % 4 * 2;
+    const uint32_t rows = (r < rows_left ? 0 : 0x33333333u) | (r + 8 < rows_left ? 0 : 0xccccccccu);
+#pragma unroll
+    for (int e = 0; e < N; e += 4) {
+      const uint32_t cols = (inside(e * 2 + j) ? 0 : 5u) | (inside(e * 2 + j + 1) ? 0 : 10u);
+      bits[e / 32] |= (cols | rows & 15) << e % 32;
+    }
+  }
+
+  // Those of `bands` that are not, of the thread's accumulators from the 32 i-th on.
+  __device__ __forceinline__ uint32_t uncertain(int i, uint32_t bands) const {
+    return ~bits[i] & ((bands >> 2 * i & 1) * 0xffffu | (bands >> 2 * i & 2) * 0x7fff8000u);
+  }
+
   // Bands of 32 columns, by bits, in which not all of the warp's are.
   __device__ __forceinline__ uint32_t uncertain_bands() const {
     uint32_t uncertain = 0;
@@ -131,7 +148,7 @@ struct Largest {
   uint32_t magnitude = 0, place = kNoPlace;
 
   __device__ __forceinline__ void take(const float* row, int64_t k_stride, int64_t depth, uint32_t step) {
-    constexpr int kAtOnce = 8;
+    constexpr int kAtOnce = 16;
     const uint32_t first = step * kStep, last = min(first + kStep, static_cast<uint32_t>(depth));
 #pragma unroll 1
     for (uint32_t q = first; q < last; q += kAtOnce) {

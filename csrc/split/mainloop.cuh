@@ -84,9 +84,9 @@ struct KeepCorrections {
                                              const ViewB& b, PipelineState<R::kStages>& at, int t,
                                              const TileSteps& steps, float (&sum)[N], float (&correction)[N]) {
     const bool leader = t % 32 == 0;
-    float fresh[N];
+    float fresh[N];  // set too: else its registers would be taken for what the tile before left in them
 #pragma unroll
-    for (int e = 0; e < N; ++e) sum[e] = correction[e] = 0;
+    for (int e = 0; e < N; ++e) sum[e] = correction[e] = fresh[e] = 0;
     hopper::fence_registers(correction);
     const auto add_fresh = [&] {
 #pragma unroll

@@ -16,6 +16,7 @@
 namespace sgemm::split {
 
 constexpr uint32_t kFew = 64;          // dot products take as long as the whole tile at about this many elements
+constexpr uint32_t kFewAlongK = 192;   // the same where both operands lie along k
 constexpr uint32_t kFewInParts = 128;  // the same where the whole tile is computed in float32
 constexpr uint32_t kVeryFew = 4;       // all warps share each: they would wait for the few's reads
 constexpr int kRedoStep = 8;           // of k
@@ -34,7 +35,10 @@ __device__ __forceinline__ bool read_marks(const Job& job, int index, uint32_t r
   if (!__any_sync(~0u, of_warps[t % 8])) return false;
   sync_consumers();  // the tile before is done
   for (int i = t; i < kTile * kTile / 32; i += kConsumers) marks.bits[0][i] = 0;
-  for (int i = t; i < 2 * kTile; i += kConsumers) marks.words[0][i] = job.words[int64_t{index} * 2 * kTile + i];
+  static_assert(kConsumers == 2 * kTile);
+  const uint32_t word = job.words[int64_t{index} * 2 * kTile + t], infs = __ballot_sync(~0u, is_inf_row(word));
+  marks.words[0][t] = word;
+  if (t % 32 == 0) marks.inf_lines[0][t / 32] = infs;
   sync_consumers();
   const uint32_t mine = of_warps[t / 32];
 #pragma unroll 1
@@ -61,11 +65,10 @@ __device__ __forceinline__ MarkCounts count_marks(Marks& marks, int t) {
   for (int i = t; i < kTile * kTile / 32; i += kConsumers) {
     const uint32_t bits = marks.bits[0][i];
     if (bits == 0) continue;
-    uint32_t finite = 0;
-    for (uint32_t left = is_inf_row(marks.words[0][i / (kTile / 32)]) ? 0 : bits; left; left &= left - 1)
-      finite += !is_inf_row(marks.words[1][i % (kTile / 32) * 32 + __ffs(left) - 1]);
+    const int row = i / (kTile / 32);
     atomicAdd(&marks.counts[0], __popc(bits));
-    atomicAdd(&marks.counts[1], finite);
+    if (!(marks.inf_lines[0][row / 32] >> row % 32 & 1))
+      atomicAdd(&marks.counts[1], __popc(bits & ~marks.inf_lines[1][i % (kTile / 32)]));
   }
   sync_consumers();
   return {marks.counts[0], marks.counts[1]};
@@ -125,7 +128,7 @@ __device__ __forceinline__ void redo_elements(const Job& job, const Corner& tile
         if (job.batch_invariant && redo_in_parts(job, tile.batch, row, col)) continue;
         const float *const from_a = a.at(row, -before), *const from_b = b.at(-before, col);
         const int64_t begin = very_few ? warp * part : 0;
-        DotSums sums = add_products(from_a, a.col, from_b, b.row, begin, min(begin + part, depth));
+        DotSums sums = add_products<kQuads>(from_a, a.col, from_b, b.row, begin, min(begin + part, depth));
         if (very_few) {
           of_warps[warp] = sums;
           sync_consumers();
@@ -204,7 +207,7 @@ __device__ __forceinline__ void redo(const Job& job, int index, uint32_t rank, u
   const TileIndex at = tile_at(job, index);
   const Corner tile = {at.batch, int64_t{at.row} * Shape::kRows, int64_t{at.col} * Shape::kCols};
   count_redone(redone_elements, t == 0 ? count.all : 0);
-  const uint32_t few = job.batch_invariant ? kFewInParts : kFew;
+  const uint32_t few = job.batch_invariant ? kFewInParts : job.a.along_k && job.b.along_k ? kFewAlongK : kFew;
   count_redone(redone_tiles, t == 0 && count.finite > few);
   if (kPairs<F> == 1 && count.finite > few && !job.batch_invariant) {
     redo_products<Shape>(job, tile, rank, blocks, t, marks, rest);

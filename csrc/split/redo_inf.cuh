@@ -74,27 +74,30 @@ static __device__ __noinline__ void redo_inf(const Job& job, const Corner& tile,
                                              InfMemory& memory) {
   const ConstMatrix a = job.p.a.matrix(tile.batch), b = job.p.b.matrix(tile.batch);
   const int64_t before = job.p.k_before, depth = before + job.depth(tile.batch);
-#pragma unroll 1
-  for (int i = 0; i < 2 * kTile; ++i) {
-    const bool of_b = i >= kTile;
-    const int own = i % kTile;
-    if (!is_inf_row(marks.words[of_b][own])) continue;
+  const auto redo_line = [&](bool of_b, int own) {
     const auto is_wanted = [&](int other) {
       const uint32_t word = marks.words[!of_b][other];
       return marks.is_marked(of_b ? other : own, of_b ? own : other) && is_finite_row(word);
     };
     bool some = false;
     for (int other = t % 32; other < kTile; other += 32) some = some || is_wanted(other);
-    if (!__any_sync(~0u, some)) continue;
+    if (!__any_sync(~0u, some)) return;
     const bool wanted = is_wanted(t % kTile);
     const int64_t row = tile.row + (of_b ? 0 : own), col = tile.col + (of_b ? own : 0);
     const float *const from_a = a.at(row, -before), *const from_b = b.at(-before, col);
     const float sum = inf_product(of_b ? InfLine{from_b, from_a, b.row, a.col, a.row, depth}
                                        : InfLine{from_a, from_b, a.col, b.row, b.col, depth},
                                   t, wanted, memory);
-    if (t >= kTile || !wanted) continue;
+    if (t >= kTile || !wanted) return;
     store_whole(job, tile.batch, row + (of_b ? t : 0), col + (of_b ? 0 : t), sum);
     marks.clear(of_b ? t : own, of_b ? own : t);
+  };
+#pragma unroll 1
+  for (int first = 0; first < 2 * kTile; first += 32) {
+    const uint32_t word = marks.words[first / kTile][first % kTile + t % 32];
+#pragma unroll 1
+    for (uint32_t lines = __ballot_sync(~0u, is_inf_row(word)); lines; lines &= lines - 1)
+      redo_line(first >= kTile, first % kTile + __ffs(lines) - 1);
   }
   sync_consumers();
 }

@@ -8,7 +8,6 @@
 //         would not do: ptxas would have its products in the caller wait for each other.
 // Bound:  the tensor cores, six products per step; in parts, the threads that split.
 #pragma once
-#include "../epilogue/activation.h"
 #include "../gpu/ptx/async_copy.cuh"
 #include "epilogue.cuh"
 #include "warp_product.cuh"
@@ -23,8 +22,9 @@ struct Corner {
 
 // The marked elements of a tile, in shared memory.
 struct Marks {
-  uint32_t bits[kTile][kTile / 32];  // one per element
-  uint32_t words[2][kTile];          // of the tile's rows and columns
+  uint32_t bits[kTile][kTile / 32];   // one per element
+  uint32_t words[2][kTile];           // of the tile's rows and columns
+  uint32_t inf_lines[2][kTile / 32];  // those that hold Inf, by bits
   uint32_t counts[2], extreme;
 
   __device__ __forceinline__ bool is_marked(int row, int col) const { return bits[row][col / 32] >> col % 32 & 1; }
@@ -32,23 +32,6 @@ struct Marks {
 };
 constexpr int kMarksBytes = 4096;
 static_assert(sizeof(Marks) <= kMarksBytes);
-
-// D's element from its sum times 2^exponent; not where D adds up pieces of k and overflows.
-__device__ __forceinline__ bool store_redone(const Job& job, int batch, int64_t i, int64_t j, float sum, int exponent) {
-  int of_alpha;
-  const float alpha = frexpf(job.p.alpha, &of_alpha);
-  return store_element(job.p, job.p.c.matrix(batch).at(i, j), job.p.d.matrix(batch).at(i, j),
-                       unscaled(alpha * sum, exponent + of_alpha));
-}
-
-// The same from a sum over all of k, also where D adds up pieces of it: there the sum may be finite that the pieces'
-// sums are not.
-__device__ __forceinline__ void store_whole(const Job& job, int batch, int64_t i, int64_t j, float sum) {
-  if (job.p.k_before > 0)
-    *job.p.d.matrix(batch).at(i, j) = activated(job.p.activation, sum);
-  else
-    store_redone(job, batch, i, j, sum, 0);
-}
 
 // The part of a tile that a block redoes: all rows, and the COLS columns that block `rank` finished.
 template <int COLS>
@@ -228,22 +211,30 @@ static __device__ __noinline__ void redo_products(const Job& job, const Corner& 
   float sum[R::kSums];
 #pragma unroll
   for (int e = 0; e < R::kSums; ++e) sum[e] = 0;
-    // A step is copied two turns before its products, and split in between.
+  // A step is copied two turns before its products, and split in between. Half of the warps split while the others
+  // multiply: of the two on a scheduler, one each.
+  const bool splits_first = t < kConsumers / 2;
 #pragma unroll 1
   for (int step = -2; step < steps; ++step) {
-    if (step >= -1 && step + 1 < steps) {
-      wait_copies<0>();
-      char* const stage = memory.stages[(step + 1) % 2];
-      quads_a.split(memory.raw[0] + t, stage, memory.first, memory.second, extreme, memory.small);
-      quads_b.split(memory.raw[1] + t, stage + R::kBytesA, memory.first + R::kRows, memory.second + R::kRows, extreme,
-                    memory.small + R::kRows);
+#pragma unroll 1
+    for (int half = 0; half < 2; ++half) {
+      if ((half == 0) != splits_first) {
+        if (step >= 0) multiply_stage<R, COLS>(hopper::shared_address(memory.stages[step % 2]), row0, sum);
+        continue;
+      }
+      if (step >= -1 && step + 1 < steps) {
+        wait_copies<0>();
+        char* const stage = memory.stages[(step + 1) % 2];
+        quads_a.split(memory.raw[0] + t, stage, memory.first, memory.second, extreme, memory.small);
+        quads_b.split(memory.raw[1] + t, stage + R::kBytesA, memory.first + R::kRows, memory.second + R::kRows, extreme,
+                      memory.small + R::kRows);
+      }
+      if (step + 2 < steps) {
+        quads_a.copy(memory.raw[0] + t);
+        quads_b.copy(memory.raw[1] + t);
+      }
+      __syncwarp();
     }
-    if (step + 2 < steps) {
-      quads_a.copy(memory.raw[0] + t);
-      quads_b.copy(memory.raw[1] + t);
-    }
-    __syncwarp();
-    if (step >= 0) multiply_stage<R, COLS>(hopper::shared_address(memory.stages[step % 2]), row0, sum);
     sync_consumers();
   }
 
