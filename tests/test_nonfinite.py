@@ -64,6 +64,21 @@ def test_nonfinite_inputs(row: Kernel, device: str, values: tuple[float, ...], s
             assert_same_class(torch.ops.sgemm.mm(a_in, b_in, kernel=row.name), a, b)
 
 
+@pytest.mark.parametrize("layout", ["N", "T"])
+@each_float32_row
+def test_nothing_outside_is_written(row: Kernel, device: str, layout: str) -> None:
+    """Where a tile goes on beyond the last row and column, zeros meet Inf as well."""
+    m, n, k = fit(row, 35, 37, 33)
+    a, b = torch.randn(m, k, device=device), torch.randn(k, n, device=device)
+    a[m // 2, k // 2], b[k // 3, n // 2] = INF, -INF
+    a_in, b_in = Guarded((m, k), "N", device, a), Guarded((k, n), "N", device, b)
+    out = Guarded((m, n), layout, device)
+    zeros = torch.zeros(m, n, device=device)
+    torch.ops.sgemm.addmm_out(zeros, a_in.view, b_in.view, beta=0, kernel=row.name, out=out.view)
+    assert_same_class(out.view, a, b)
+    assert out.guards_unchanged() and a_in.unchanged() and b_in.unchanged()
+
+
 @each_float32_row
 def test_nan_reaches_exactly_its_row_and_column(row: Kernel, device: str) -> None:
     m, n, k = fit(row, 66, 65, 34)
