@@ -26,7 +26,7 @@ endif
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help build test test-fast bench test-gpu test-kernel bench-kernel sanitize delays compare profile sass info \
+.PHONY: help build test test-fast bench test-gpu test-kernel bench-kernel sanitize delays compare profile stalls sass info \
         format lint wheel check-wheel hub release clean distclean need-kernel
 
 help:  ## this list
@@ -94,6 +94,9 @@ compare: build  ## the same bits as another checkout's build? OTHER=../before (G
 
 profile: need-kernel build  ## Nsight Compute on one kernel: K=shared_tile_32 (GPU)
 	@$(PY) tools/profile_kernel.py '$(K)' $(ARGS)
+
+stalls: need-kernel build  ## where one kernel's warps wait, by data too: K=split_fp16x3 (GPU)
+	@$(PY) tools/stalls.py '$(K)' $(ARGS)
 
 sass: need-kernel build  ## instruction mix of one kernel's inner loop: K=shared_tile_32
 	@$(PY) tools/sass.py '$(K)' $(ARGS)

@@ -1,0 +1,44 @@
+"""tools/stalls.py: what it makes of Nsight Compute's table, without a GPU."""
+
+from __future__ import annotations
+
+import pytest
+from stalls import Instruction, main, read_source, report
+
+# As ncu 2025.3 prints it: a line each for the kernel, the columns and each instruction.
+OUTPUT = """==PROF== Connected to process 1
+"Kernel Name","void f<(int)1>(float *)",
+"Address","Source","# Samples","Instructions Executed","stall_wait","stall_no_inst","stall_wait (Not Issued)","stall_wait"
+"0x00","      LDC R1, c[0x0][0x28]","3","8","1","2","1","9"
+"0x10","@!P0  BRA 0x40","0","8","0","0","0","9"
+"0x20","      FFMA.FTZ R2, R2, R3, R4","97","4096","97","0","50","9"
+"Kernel Name","void g(float *)",
+"Address","Source","# Samples","Instructions Executed","stall_wait","stall_no_inst","stall_wait (Not Issued)","stall_wait"
+"0x00","      EXIT","0","8","0","0","0","9"
+"""  # noqa: E501
+
+
+def test_instructions_are_read() -> None:
+    kernels = read_source(OUTPUT)
+    assert list(kernels) == ["void f<(int)1>(float *)", "void g(float *)"]
+    first, branch, product = kernels["void f<(int)1>(float *)"]
+    assert first == Instruction("LDC", 3, 8, {"wait": 1, "no_inst": 2})  # not the second stall_wait
+    assert branch == Instruction("BRA", 0, 8, {})
+    assert product == Instruction("FFMA", 97, 4096, {"wait": 97})
+
+
+def test_a_line_is_a_block_of_instructions_with_samples() -> None:
+    f, g = read_source(OUTPUT).values()
+    assert report("f", f, 2)[:2] == ["f", "  100 samples: wait 98, no_inst 2"]
+    blocks = [line.split() for line in report("f", f, 2)[2:]]
+    assert [line[:3] for line in blocks] == [["0", "3.0%", "8"], ["2", "97.0%", "4096"]]
+    assert report("g", g, 2) == ["g", "  0 samples: "]
+
+
+def test_what_is_not_known_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["stalls.py"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "kernel" in capsys.readouterr().err
