@@ -30,6 +30,7 @@ from torch_sgemm import choice
 
 MODELS = Path(__file__).resolve().parent.parent / "csrc" / "models"
 RUNGS_AT = 4096  # m, n and k
+RUNGS = ("ladder", "tf32")  # families
 SOFT = 0.1  # a residual beyond it counts by its size, no longer by its square
 PRIOR = 0.1  # residual of a quantity that is e times its order of magnitude
 AT_MOST = 100.0  # times its order of magnitude, and as small a fraction
@@ -244,10 +245,14 @@ def cautions(library: Library, found: list[Case]) -> list[list[str]]:
 
 
 def rungs(found: dict) -> dict[str, float]:
-    """The share of the FFMA peak that each rung reached in a record of ``ladder``."""
+    """The share of the FFMA peak that each rung reached in a record of ``ladder``.
+
+    Of the rows without a model of their own: what they are predicted by.
+    """
+    names = {row.name for row in torch_sgemm.kernels() if row.family in RUNGS}
     device = torch_sgemm.Device()
     peak = device.sms * 128 * 2 * device.clock_ghz * 1e-3  # TFLOP/s
-    large = [r for r in found["rows"] if r["m"] == RUNGS_AT and r["kernel"] != ATEN]
+    large = [r for r in found["rows"] if r["m"] == RUNGS_AT and r["kernel"] in names]
     return {r["kernel"]: r["kernel_tflops"] / peak for r in large}
 
 

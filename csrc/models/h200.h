@@ -216,14 +216,6 @@ constexpr RungShare kRungs[] = {
     {"persistent_stream_k", 0.777},
     {"wgmma_tf32", 2.724},
     {"wgmma_tf32x3", 0.998},
-    {"ieee_large", 0.837},
-    {"ieee_skinny", 0.225},
-    {"ieee_small", 0.399},
-    {"ieee_tall", 0.295},
-    {"split_bf16x6", 1.817},
-    {"split_fp16x3", 3.219},
-    {"split_fp16x3_fused", 1.765},
-    {"split_fp16x3_tall", 0.390},
 };
 
 }  // namespace sgemm

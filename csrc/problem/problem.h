@@ -80,10 +80,10 @@ struct Problem {
   void* b_planes = nullptr;
 };
 
-// A block's tile of D, of a row that has several. A request may name it, as in "split_fp16x3_fused:128x64".
+// A block's tile of D, of a row that has several. A request may name it, as in "split_fp16x3:128x64".
 struct TileSize {
   int bm, bn;
-  const char* formerly = "";  // the name of the row that the tile was, which a request may still have
+  const char* formerly = "";  // a row whose problems it has now, which a request may still name
 };
 
 // How a row cuts a problem up: made once, and kept with the choice. launch() finds all in it that is decided.

@@ -104,7 +104,7 @@ struct Certain {
 };
 
 // The comparison: those whose magnitude, factor |x[e]| of the thread's e-th, is not below the threshold, and those
-// outside. `rows` and `cols`: the words of the warp's.
+// outside unless they are NaN. `rows` and `cols`: the words of the warp's.
 template <int N, class Inside>
 __device__ __forceinline__ Certain<N> certain_elements(const float (&x)[N], float factor, const uint32_t* rows,
                                                        const uint32_t* cols, int rows_left, const Inside& inside,

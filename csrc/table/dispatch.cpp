@@ -187,8 +187,8 @@ std::string reasons(const Table& table, const Problem& p, const Device& device, 
     for (int tile = 0; tile < kernel.tile_count; ++tile) {
       names.push_back(tile_name(kernel, tile));
       if (request == kernel.tiles[tile].formerly)
-        throw std::invalid_argument("kernel \"" + request + "\" is a tile of the row \"" + kernel.name +
-                                    "\"; accepted: \"" + names.back() + "\"");
+        throw std::invalid_argument("kernel \"" + request + "\" is no row any more, \"" + kernel.name +
+                                    "\" has its problems; accepted: \"" + names.back() + "\"");
     }
   }
   // A name that was cut short is as near as one with a letter wrong.

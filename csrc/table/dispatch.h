@@ -22,7 +22,7 @@ struct Verdict {
 };
 
 // `request` is "auto", "batch_invariant", a family, or a row's name, which may name one of its tiles as well:
-// "split_fp16x3_fused:128x64".
+// "split_fp16x3:128x64".
 Verdict judge(const Kernel& kernel, const Problem& problem, const Device& device, const std::string& request);
 
 // The row that is predicted to be fastest among those that `request` allows, the earlier row on a tie; of "auto" the
