@@ -16,8 +16,11 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
+Found = TypeVar("Found")
 ROOT = Path(__file__).resolve().parent.parent
 SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_"
 REQUESTS = "l1tex__t_requests_pipe_lsu_mem_global_op_"
@@ -56,6 +59,28 @@ def find_ncu() -> str:
                      "toolkit, or as the package nsight-compute")  # fmt: skip
 
 
+def run_ncu(
+    arguments: Sequence[str], symbol: str, program: Sequence[str], read: Callable[[str], Found]
+) -> Found:
+    """What ``read`` finds in ncu's CSV of a Python program, a source and its arguments.
+
+    Of what lies between the profiler's start and stop, and of kernels whose demangled name the
+    expression ``symbol`` finds, if it is not empty.
+    """
+    command = [find_ncu(), "--profile-from-start", "off", "--csv", *arguments]
+    if symbol:
+        command += ["--kernel-name-base", "demangled", "--kernel-name", f"regex:{symbol}"]
+    done = subprocess.run([*command, sys.executable, "-c", *program], cwd=ROOT,
+                          capture_output=True, text=True)  # fmt: skip
+    found = read(done.stdout)
+    if done.returncode or not found:
+        if "ERR_NVGPUCTRPERM" in done.stdout + done.stderr:
+            raise SystemExit("this user may not read the GPU's counters: run as root, or load the "
+                             "driver with NVreg_RestrictProfilingToAdminUsers=0")  # fmt: skip
+        raise SystemExit(f"ncu gave no figures:\n{done.stdout}{done.stderr}")
+    return found
+
+
 def read_csv(output: str) -> dict[tuple[str, str], dict[str, tuple[float, str]]]:
     """ncu's CSV: (launch, kernel) to metric to (value, unit)."""
     lines = [line for line in output.splitlines() if line.startswith('"')]
@@ -80,19 +105,9 @@ def main() -> int:
 
     sizes = {name: getattr(options, name) or options.size for name in "mnk"}
     extra = [metric for metric in options.metrics.split(",") if metric]
-    command = [find_ncu(), "--profile-from-start", "off", "--csv", "--print-units", "base",
-               "--metrics", ",".join([*METRICS, *extra])]  # fmt: skip
-    if options.symbol:
-        command += ["--kernel-name-base", "demangled", "--kernel-name", f"regex:{options.symbol}"]
+    arguments = ["--print-units", "base", "--metrics", ",".join([*METRICS, *extra])]
     program = PROGRAM.format(kernel=options.kernel, **sizes)
-    done = subprocess.run([*command, sys.executable, "-c", program], cwd=ROOT,
-                          capture_output=True, text=True)  # fmt: skip
-    launches = read_csv(done.stdout)
-    if done.returncode or not launches:
-        if "ERR_NVGPUCTRPERM" in done.stdout + done.stderr:
-            raise SystemExit("this user may not read the GPU's counters: run as root, or load the "
-                             "driver with NVreg_RestrictProfilingToAdminUsers=0")  # fmt: skip
-        raise SystemExit(f"ncu gave no figures:\n{done.stdout}{done.stderr}")
+    launches = run_ncu(arguments, options.symbol, [program], read_csv)
     print(f"{options.kernel}: m, n, k = {sizes['m']}, {sizes['n']}, {sizes['k']}")
     for (_, name), metrics in launches.items():
         print(name)

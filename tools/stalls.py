@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import csv
 import io
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -25,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
-from profile_kernel import find_ncu  # noqa: E402
+from profile_kernel import run_ncu  # noqa: E402
 
 STALL = "stall_"
 NOT_ISSUED = "(Not Issued)"  # columns with a part of the samples of those without
@@ -114,15 +113,9 @@ def main() -> int:
     parser.add_argument("--symbol", default="", metavar="REGEX", help="only kernels of this name")
     parser.add_argument("--block", type=int, default=96, help="instructions per line")
     options = parser.parse_args()
-    command = [find_ncu(), "--profile-from-start", "off", "--section", "SourceCounters",
-               "--page", "source", "--csv", "--import-source", "no"]  # fmt: skip
-    if options.symbol:
-        command += ["--kernel-name-base", "demangled", "--kernel-name", f"regex:{options.symbol}"]
-    program = [sys.executable, "-c", PROGRAM, options.kernel, options.shape, options.data]
-    done = subprocess.run([*command, *program], cwd=ROOT, capture_output=True, text=True)
-    kernels = read_source(done.stdout)
-    if done.returncode or not kernels:
-        raise SystemExit(f"ncu gave no samples:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    arguments = ["--section", "SourceCounters", "--page", "source", "--import-source", "no"]
+    program = [PROGRAM, options.kernel, options.shape, options.data]
+    kernels = run_ncu(arguments, options.symbol, program, read_source)
     for name, kernel in kernels.items():
         print("\n".join(report(name, kernel, options.block)))
     return 0

@@ -12,21 +12,24 @@ struct DotSums {
   float sum, of_specials;  // the latter is finite, and 0, unless there are some
 };
 
+// Quads that a lane reads of either operand at once, for one after the other, each would wait for memory; more of them
+// are more instructions, which are in no cache either.
+constexpr int kQuads = 4;
+
 // A lane's quads, 128 of k apart, of which `left` lie ahead of the warp's first.
-template <int QUADS>
-__device__ __forceinline__ void read_quads(float4 (&x)[QUADS], const float* from, int64_t step, int64_t left,
+__device__ __forceinline__ void read_quads(float4 (&x)[kQuads], const float* from, int64_t step, int64_t left,
                                            bool vector) {
-  const int warps = static_cast<int>(min(left, int64_t{128 * QUADS})), own = warps - threadIdx.x % 32 * 4;
+  const int warps = static_cast<int>(min(left, int64_t{128 * kQuads})), own = warps - threadIdx.x % 32 * 4;
 #pragma unroll
-  for (int i = 0; i < QUADS; ++i) x[i] = {};
+  for (int i = 0; i < kQuads; ++i) x[i] = {};
   if (vector) {
 #pragma unroll
-    for (int i = 0; i < QUADS; ++i)
+    for (int i = 0; i < kQuads; ++i)
       if (i * 128 < own) x[i] = *reinterpret_cast<const float4*>(from + i * 128);
     return;
   }
 #pragma unroll
-  for (int i = 0; i < QUADS; ++i) {
+  for (int i = 0; i < kQuads; ++i) {
     if (i * 128 >= warps) return;
     if (i * 128 < own) x[i].x = from[0];
     if (i * 128 + 1 < own) x[i].y = from[step];
@@ -41,9 +44,7 @@ __device__ __forceinline__ bool reads_quads(const float* from, int64_t step, int
   return step == 1 && (end - begin) % 4 == 0 && reinterpret_cast<uintptr_t>(from + begin) % 16 == 0;
 }
 
-// Of k from `begin` to `end`, by a warp; the same in all lanes. QUADS of both operands are read at once, for one after
-// the other, each would wait for memory; more of them are more instructions, which are in no cache either.
-template <int QUADS>
+// Of k from `begin` to `end`, by a warp; the same in all lanes.
 static __device__ __noinline__ DotSums add_products(const float* a, int64_t a_step, const float* b, int64_t b_step,
                                                     int64_t begin, int64_t end) {
   const bool vector_a = reads_quads(a, a_step, begin, end), vector_b = reads_quads(b, b_step, begin, end);
@@ -53,14 +54,14 @@ static __device__ __noinline__ DotSums add_products(const float* a, int64_t a_st
   };
   DotSums of_lane = {0, 0};
 #pragma unroll 1
-  for (int64_t q0 = begin; q0 < end; q0 += 128 * QUADS) {
+  for (int64_t q0 = begin; q0 < end; q0 += 128 * kQuads) {
     const int64_t q = q0 + threadIdx.x % 32 * 4;
-    float4 x[QUADS], y[QUADS];
+    float4 x[kQuads], y[kQuads];
     read_quads(x, a + q * a_step, a_step, end - q0, vector_a);
     read_quads(y, b + q * b_step, b_step, end - q0, vector_b);
     float sum = 0;
 #pragma unroll
-    for (int i = 0; i < QUADS; ++i)
+    for (int i = 0; i < kQuads; ++i)
       sum = fmaf(x[i].w, y[i].w, fmaf(x[i].z, y[i].z, fmaf(x[i].y, y[i].y, fmaf(x[i].x, y[i].x, sum))));
     of_lane.sum += sum;
     if (!__any_sync(~0u, !isfinite(sum))) continue;
@@ -68,7 +69,7 @@ static __device__ __noinline__ DotSums add_products(const float* a, int64_t a_st
       if (!isfinite(x) || !isfinite(y)) of_lane.of_specials += x * y;
     };
 #pragma unroll
-    for (int i = 0; i < QUADS; ++i) {
+    for (int i = 0; i < kQuads; ++i) {
       add_special(x[i].x, y[i].x);
       add_special(x[i].y, y[i].y);
       add_special(x[i].z, y[i].z);
@@ -101,12 +102,10 @@ __device__ __forceinline__ float whole_product(const float* a, int64_t a_step, c
   return isfinite(sums.sum) ? sums.sum : add_in_order(a, a_step, b, b_step, depth);
 }
 
-constexpr int kQuads = 4;
-
 // Both, by one warp.
 __device__ __forceinline__ float dot_product(const float* a, int64_t a_step, const float* b, int64_t b_step,
                                              int64_t depth) {
-  return whole_product(a, a_step, b, b_step, depth, add_products<kQuads>(a, a_step, b, b_step, 0, depth));
+  return whole_product(a, a_step, b, b_step, depth, add_products(a, a_step, b, b_step, 0, depth));
 }
 
 }  // namespace sgemm::split

@@ -5,6 +5,14 @@
 
 namespace sgemm::split {
 
+// D = f(x + beta C). Not where C is the sum of earlier pieces of k and its sum with x may be finite after all.
+__device__ __forceinline__ bool store_element(const Problem& p, const float* c, float* d, float x) {
+  const float sum = add_c(p, x, c);
+  if (p.k_before > 0 && may_be_finite(sum, x, *c)) return false;
+  *d = activated(p.activation, sum);
+  return true;
+}
+
 template <class Shape>
 static __device__ __noinline__ uint32_t store_staged(const Job& job, TileIndex tile, const uint32_t (&words)[2][kTile],
                                                      int first, int cols, int t, const float* staged, int band,

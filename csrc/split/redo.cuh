@@ -128,7 +128,7 @@ __device__ __forceinline__ void redo_elements(const Job& job, const Corner& tile
         if (job.batch_invariant && redo_in_parts(job, tile.batch, row, col)) continue;
         const float *const from_a = a.at(row, -before), *const from_b = b.at(-before, col);
         const int64_t begin = very_few ? warp * part : 0;
-        DotSums sums = add_products<kQuads>(from_a, a.col, from_b, b.row, begin, min(begin + part, depth));
+        DotSums sums = add_products(from_a, a.col, from_b, b.row, begin, min(begin + part, depth));
         if (very_few) {
           of_warps[warp] = sums;
           sync_consumers();

@@ -8,6 +8,7 @@
 //         would not do: ptxas would have its products in the caller wait for each other.
 // Bound:  the tensor cores, six products per step; in parts, the threads that split.
 #pragma once
+#include "../epilogue/activation.h"
 #include "../gpu/ptx/async_copy.cuh"
 #include "epilogue.cuh"
 #include "warp_product.cuh"
@@ -32,6 +33,23 @@ struct Marks {
 };
 constexpr int kMarksBytes = 4096;
 static_assert(sizeof(Marks) <= kMarksBytes);
+
+// D's element from its sum times 2^exponent; not where D adds up pieces of k and overflows.
+__device__ __forceinline__ bool store_redone(const Job& job, int batch, int64_t i, int64_t j, float sum, int exponent) {
+  int of_alpha;
+  const float alpha = frexpf(job.p.alpha, &of_alpha);
+  return store_element(job.p, job.p.c.matrix(batch).at(i, j), job.p.d.matrix(batch).at(i, j),
+                       unscaled(alpha * sum, exponent + of_alpha));
+}
+
+// The same from a sum over all of k, also where D adds up pieces of it: there the sum may be finite that the pieces'
+// sums are not.
+__device__ __forceinline__ void store_whole(const Job& job, int batch, int64_t i, int64_t j, float sum) {
+  if (job.p.k_before > 0)
+    *job.p.d.matrix(batch).at(i, j) = activated(job.p.activation, sum);
+  else
+    store_redone(job, batch, i, j, sum, 0);
+}
 
 // The part of a tile that a block redoes: all rows, and the COLS columns that block `rank` finished.
 template <int COLS>

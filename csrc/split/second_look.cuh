@@ -9,7 +9,6 @@
 #include "guard.cuh"
 #include "redone.cuh"
 #include "staged_band.cuh"
-#include "store_element.cuh"
 
 namespace sgemm::split {
 
