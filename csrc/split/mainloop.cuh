@@ -37,9 +37,10 @@ struct StageProducts {
                                                                             b.plane(offset, j, half), add);
   }
 
-  __device__ __forceinline__ void main(Sums& d, bool add) const {
-    product(d, 0, 0, 0, add);
-    product(d, 0, 0, 1, true);
+  // Of hi, or where that is all there is, of the second step's hi in the place of lo.
+  __device__ __forceinline__ void main(Sums& d, bool add, int plane = 0) const {
+    product(d, plane, plane, 0, add);
+    product(d, plane, plane, 1, true);
   }
 
   __device__ __forceinline__ void corrections(Sums& d, bool add) const {
@@ -143,38 +144,68 @@ struct KeepCorrections {
         multiply([&](const auto& stage) { stage.corrections_of(lower == kLowerA, correction); });
         drain();
       }
-      // hi alone, in windows of two stages and of one. What corrections there were before are zeros. The tensor cores
-      // work for the other warpgroup while this one adds.
-      if (job.promotion)
+      // hi alone, of two steps a stage. The corrections are zeros, and make place for the sums of every second window:
+      // the tensor cores work on one while another is added.
+      const uint32_t left = __reduce_max_sync(~0u, steps.count - step);
+      PipelineState<R::kStages> done = at;
+      const auto issue = [&](float(&d)[N], auto planes, int plane, bool last) {  // of a stage, whose last they may be
+        const auto stage = stage_products();
+        if (plane == 0) hopper::wait(&shared.full[at.stage], at.parity);
+        hopper::fence_products();
+        stage.main(d, false, plane);
+        if (planes == 2) stage.main(d, true, 1);
+        hopper::commit_products();
+        if (last) at.advance();
+      };
+      const auto add = [&](float(&d)[N], bool last) {
+        hopper::fence_registers(d);
+        if (last) {
+          release(done.stage);
+          done.advance();
+        }
+#pragma unroll
+        for (int e = 0; e < N; ++e) sum[e] += d[e];
+        hopper::fence_registers(sum);
+      };
+      const auto add_windows = [&](auto planes) {
+        constexpr bool kWhole = planes == 2;
+        constexpr int kSecond = kWhole ? 0 : 1;
+        uint32_t windows = left / 2 * (kWhole ? 1 : 2);
 #pragma unroll 1
-        for (; step + 1 < steps.count; step += 2) {
-          const auto first = stage_products();
-          const int previous = at.stage;
-          hopper::wait(&shared.full[at.stage], at.parity);
-          at.advance();
-          hopper::wait(&shared.full[at.stage], at.parity);
-          hopper::fence_products();
-          first.main(fresh, false);
-          stage_products().main(fresh, true);
-          hopper::commit_products();
+        for (; windows >= 4; windows -= 4) {
+          issue(fresh, planes, 0, kWhole);
+          issue(correction, planes, kSecond, true);
+          hopper::wait_products<1>();
+          add(fresh, kWhole);
+          issue(fresh, planes, 0, kWhole);
+          hopper::wait_products<1>();
+          add(correction, true);
+          issue(correction, planes, kSecond, true);
+          hopper::wait_products<1>();
+          add(fresh, kWhole);
           hopper::wait_products<0>();
-          hopper::fence_registers(fresh);
-          release(previous);
-          release(at.stage);
-          add_fresh();
-          at.advance();
+          add(correction, true);
         }
 #pragma unroll 1
-      for (; step < steps.count; ++step) {
-        hopper::wait(&shared.full[at.stage], at.parity);
-        hopper::fence_products();
-        stage_products().main(fresh, false);
-        hopper::commit_products();
+        for (uint32_t i = 0; i < windows; ++i) {
+          const bool last = kWhole || i % 2 == 1;
+          issue(fresh, planes, kWhole ? 0 : i % 2, last);
+          hopper::wait_products<0>();
+          add(fresh, last);
+        }
+      };
+      if (job.promotion)
+        add_windows(std::integral_constant<int, 2>());
+      else
+        add_windows(std::integral_constant<int, 1>());
+      if (left % 2) {
+        issue(fresh, std::integral_constant<int, 1>(), 0, true);
         hopper::wait_products<0>();
-        hopper::fence_registers(fresh);
-        release(at.stage);
-        add_fresh();
-        at.advance();
+        add(fresh, true);
+      }
+      if (lower == 0) {
+#pragma unroll
+        for (int e = 0; e < N; ++e) correction[e] = 0;
       }
     }
 #pragma unroll

@@ -54,19 +54,26 @@ __device__ void produce(const Job& job, char* ring, ProductShared& shared, const
     if (index == scheduler.first) hopper::wait_for_predecessor();  // as late as can be
     const int steps = work.step1 - work.step0, ahead = steps_ahead<R>(scheduler, index, steps);
     bool lower_a = true, lower_b = true;
-    for (int step = 0; step < steps; ++step) {
+    for (int step = 0; step < steps;) {
       if (step == ahead) {
         lower_a = has_lower_planes(job.a, a.index);
         lower_b = has_lower_planes(job.b, b.index);
         shared.lower[words.stage] = (lower_a ? kLowerA : 0) | (lower_b ? kLowerB : 0);
       }
       char* const stage = ring + at.stage * R::kStageBytes;
+      // Where hi is all there is, that of the next step takes the place of lo.
+      const bool begins = step == 0, two = !lower_a && !lower_b && step + 1 < steps;
       hopper::wait(&shared.empty[at.stage], at.parity ^ 1);
-      hopper::arrive_expecting(&shared.full[at.stage], a.bytes(lower_a) + b.bytes(lower_b));
+      hopper::arrive_expecting(&shared.full[at.stage], (a.bytes(lower_a) + b.bytes(lower_b)) << two);
       a.copy_next(lower_a, stage, &shared.full[at.stage]);
       b.copy_next(lower_b, stage + R::kBytesA, &shared.full[at.stage]);
+      if (two) {
+        a.copy_next(false, stage + a.kBytes, &shared.full[at.stage]);
+        b.copy_next(false, stage + R::kBytesA + b.kBytes, &shared.full[at.stage]);
+      }
       at.advance();
-      if (step > 0) continue;
+      step += 1 + two;
+      if (!begins) continue;
       hopper::copy_bulk(to[0], a.words, kWordsA, words_full);
       hopper::copy_bulk(to[1], b.words, kWordsB, words_full);
     }

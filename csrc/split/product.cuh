@@ -66,8 +66,8 @@ static __device__ __noinline__ void redo_marked(const Job& job, uint32_t last, c
 
 // The main loop leaves a tile's sums, and `others` (kOfMagnitudes).
 template <class F, class R, class Scales, class Mainloop, bool A_ALONG_M, bool B_ALONG_N>
-__device__ void consume(const Job& job, char* ring, float* staging, typename Scales::Shared& shared, int t,
-                        const TileScheduler& scheduler) {
+__device__ __forceinline__ void consume(const Job& job, char* ring, float* staging, typename Scales::Shared& shared,
+                                        int t, const TileScheduler& scheduler) {
   const uint32_t rank = scheduler.rank, blocks = scheduler.blocks;
   const int warpgroup = t / 128;
   const bool leader = t % 32 == 0;

@@ -64,15 +64,16 @@ struct TallPlan {
 };
 
 // A tile of which something has to be redone: groups of its columns, a bit each, and whether none of their elements was
-// certain; and single elements of other groups.
+// certain; single elements of other groups; and rows with Inf, a bit each, but for columns that hold Inf or NaN.
 struct TallEntry {
   static constexpr uint32_t kMostElements = 4, kElementBits = 14, kColumnBits = 10;
 
   uint64_t groups;
   uint64_t elements;  // row and column in the tile of each, the last one lowest
   uint32_t tile;
-  uint16_t count;  // of elements
-  uint16_t all;
+  uint16_t inf_rows;
+  uint8_t count;  // of elements
+  bool all;
 };
 
 // The kernels' parameters.

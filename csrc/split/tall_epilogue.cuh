@@ -115,14 +115,21 @@ class TallEpilogue {
     }
   }
 
-  // Notes what failed in a group of columns, `is_first` of its tile. Returns whether these are elements, few enough to
-  // be listed one by one: then the group can be stored.
-  __device__ __forceinline__ bool note_uncertain(uint32_t tile, int first, uint32_t failed, bool is_first) const {
-    TallEntry entry = {0, 0, tile, 0, true};
+  // Notes what failed in a group of columns, `is_first` of its tile. Returns whether these are rows with Inf and
+  // elements, few enough to be listed one by one: then the group can be stored. `words` are the lane's columns'.
+  __device__ __forceinline__ bool note_uncertain(const TallRows& at, uint32_t tile, int first, const uint32_t* words,
+                                                 uint32_t failed, bool is_first) const {
+    TallEntry entry = {0, 0, tile, 0, 0, true};
     __syncwarp();
     if (!is_first) entry = shared_.uncertain;
-    const bool few = !job_.more && !is_staged(job_.stores) &&
-                     entry.count + __reduce_add_sync(~0u, __popc(failed)) <= TallEntry::kMostElements;
+    const bool stores_now = !job_.more && !is_staged(job_.stores);
+    if (stores_now) {
+      const uint32_t of_inf = failed & of_inf_rows(at.words, words);
+      failed &= ~of_inf;
+      const uint32_t rows = (of_inf & 0xf ? 1u : 0) | (of_inf >> 4 ? 2u : 0);
+      entry.inf_rows |= static_cast<uint16_t>(__reduce_or_sync(~0u, rows << in_tile()));
+    }
+    const bool few = stores_now && entry.count + __reduce_add_sync(~0u, __popc(failed)) <= TallEntry::kMostElements;
     if (!few) {
       entry.groups |= uint64_t{1} << first / TallTile::kCols;
       entry.all = entry.all && __all_sync(~0u, failed == 0xff);
@@ -150,6 +157,36 @@ class TallEpilogue {
       entry.groups = ~uint64_t{0};
     }
     to = entry;
+  }
+
+  // Rows with Inf that were listed, behind all else of the tile. `words` are the panel's.
+  __device__ __forceinline__ void redo_inf_rows(const TallEntry& entry, const uint32_t* words) const {
+    const ConstMatrix a = job_.p.a.matrix(entry_), b = job_.p.b.matrix(entry_);
+    const int lane = threadIdx.x % 32, t = lane % TallTile::kCols / 4, e = lane % 4;
+    constexpr int kAtOnce = 4;  // columns of a lane
+    const int64_t first = col0_ - lane_col() + lane / TallTile::kCols * TallTile::kCols + place_of(job_.stores, t, e);
+#pragma unroll 1
+    for (uint32_t rows = entry.inf_rows; rows; rows &= rows - 1) {
+      const int64_t row = int64_t{entry.tile} * TallTile::kRows + __ffs(rows) - 1;
+#pragma unroll 1
+      for (int from = 0; from < job_.cols; from += kAtOnce * 32) {
+        bool wanted[kAtOnce];
+#pragma unroll
+        for (int j = 0; j < kAtOnce; ++j) {
+          const int at = from + j * 32;
+          wanted[j] = at + lane < job_.cols && first + at < job_.p.n && is_finite_row(words[at + lane]);
+        }
+        float sums[kAtOnce] = {};
+        each_special(a, row, [&](int64_t q, float special) {
+#pragma unroll
+          for (int j = 0; j < kAtOnce; ++j)
+            if (wanted[j]) sums[j] += special * *b.at(q, first + from + j * 32);
+        });
+#pragma unroll
+        for (int j = 0; j < kAtOnce; ++j)
+          if (wanted[j]) *job_.p.d.matrix(entry_).at(row, first + from + j * 32) = job_.p.alpha * sums[j];
+      }
+    }
   }
 
   // Elements that were listed.
@@ -243,6 +280,30 @@ class TallEpilogue {
   __device__ __forceinline__ static int in_tile() { return static_cast<int>(threadIdx.x) % 32 / 4 * 2; }
   __device__ __forceinline__ bool inside(const TallRows& at, int first, int i) const {
     return i / 4 < at.rows && first + i % 4 * apart_ < inside_;
+  }
+
+  // A bit for each of the lane's elements that its row's Inf decides: those of columns with Inf or NaN are left out.
+  __device__ __forceinline__ static uint32_t of_inf_rows(const uint32_t (&rows)[2], const uint32_t* cols) {
+    uint32_t bits = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      if (is_inf_row(rows[i / 4]) && is_finite_row(cols[i % 4])) bits |= 1u << i;
+    return bits;
+  }
+
+  // Calls use(q, x) by the warp for the Inf and NaN of a row of A, in the order of k.
+  template <class Use>
+  __device__ __forceinline__ void each_special(const ConstMatrix& a, int64_t row, const Use& use) const {
+    const int lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (int64_t q0 = 0; q0 < job_.p.k; q0 += 32) {
+      const float of_row = q0 + lane < job_.p.k ? *a.at(row, q0 + lane) : 0.0f;
+#pragma unroll 1
+      for (uint32_t left = __ballot_sync(~0u, !isfinite(of_row)); left; left &= left - 1) {
+        const int q = __ffs(left) - 1;
+        use(q0 + q, __shfl_sync(~0u, of_row, q));
+      }
+    }
   }
 
   // A bit for each of the lane's elements that is inside and that its own row's and column's sums don't certify either.

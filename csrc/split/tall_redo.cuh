@@ -167,11 +167,7 @@ class TallRedo {
   // Elements that failed for an Inf in their row, and none in their column, become alpha times the row's products with
   // its Inf and NaN, which alone decide. Returns the others. `words` are the lane's columns'.
   __device__ __forceinline__ uint32_t redo_inf(int first, uint32_t failed, const uint32_t* words, float (&x)[8]) const {
-    uint32_t wanted = 0;
-#pragma unroll
-    for (int i = 0; i < 8; ++i)
-      if (is_inf_row(words_[i / 4]) && is_finite_row(words[i % 4])) wanted |= 1u << i;
-    wanted &= failed;
+    const uint32_t wanted = failed & TallEpilogue::of_inf_rows(words_, words);
     if (!__any_sync(~0u, wanted)) return failed;
     const Problem& p = output_.job_.p;
     const ConstMatrix a = p.a.matrix(output_.entry_), b = p.b.matrix(output_.entry_);
@@ -182,20 +178,12 @@ class TallRedo {
       for (int quad = 0; quad < 8; ++quad) {
         const uint32_t mine = lane / 4 == quad ? wanted >> h * 4 & 0xf : 0;
         if (!__any_sync(~0u, mine)) continue;
-        const float* const row = a.at(at_.row - output_.in_tile() + quad * 2 + h, 0);
         float sums[4] = {};
-#pragma unroll 1
-        for (int64_t q0 = 0; q0 < p.k; q0 += 32) {
-          const float of_row = q0 + lane < p.k ? row[(q0 + lane) * a.col] : 0.0f;
-#pragma unroll 1
-          for (uint32_t left = __ballot_sync(~0u, !isfinite(of_row)); left; left &= left - 1) {
-            const int q = __ffs(left) - 1;
-            const float special = __shfl_sync(~0u, of_row, q);
+        output_.each_special(a, at_.row - output_.in_tile() + quad * 2 + h, [&](int64_t q, float special) {
 #pragma unroll
-            for (int j = 0; j < 4; ++j)
-              if (mine >> j & 1) sums[j] += special * *b.at(q0 + q, output_.col0_ + first + j * output_.apart_);
-          }
-        }
+          for (int j = 0; j < 4; ++j)
+            if (mine >> j & 1) sums[j] += special * *b.at(q, output_.col0_ + first + j * output_.apart_);
+        });
 #pragma unroll
         for (int j = 0; j < 4; ++j)
           if (mine >> j & 1) x[h * 4 + j] = p.alpha * sums[j];
@@ -249,18 +237,22 @@ static __device__ __noinline__ void redo_tiles(const TallJob& job, uint32_t entr
   uint32_t redone = 0;  // by the lane: the counter is in memory, and all warps have but the one
 #pragma unroll 1
   for (uint32_t i = 0; i < listed; ++i) {
-    output.redo_elements(list[i]);
-    if (threadIdx.x % 32 == 0) redone += list[i].count;
-    if (list[i].groups == 0) continue;
-    const TallRows at = output.begin_tile(int64_t{list[i].tile} * TallTile::kRows, {});
-    const TallRedo<READS> redo(output, at, steps);
+    const TallEntry& entry = list[i];
+    output.redo_elements(entry);
+    if (threadIdx.x % 32 == 0) redone += entry.count + __popc(entry.inf_rows) * cols;
+    if (entry.groups != 0) {
+      const TallRows at = output.begin_tile(int64_t{entry.tile} * TallTile::kRows, {});
+      const TallRedo<READS> redo(output, at, steps);
 #pragma unroll 1
-    for (int first = 0; first < cols; first += TallTile::kCols) {
-      if (!(list[i].groups >> first / TallTile::kCols & 1)) continue;
-      redone += list[i].all ? redo.template group<true>(first, panel, plain_cols)
+      for (int first = 0; first < cols; first += TallTile::kCols) {
+        if (!(entry.groups >> first / TallTile::kCols & 1)) continue;
+        redone += entry.all ? redo.template group<true>(first, panel, plain_cols)
                             : redo.template group<false>(first, panel, plain_cols);
+      }
+      output.end_tile(at);
+      __syncwarp();
     }
-    output.end_tile(at);
+    output.redo_inf_rows(entry, panel.words);
   }
   redone = __reduce_add_sync(~0u, redone);
   count_redone(redone_elements, threadIdx.x % 32 == 0 ? redone : 0);
