@@ -24,6 +24,8 @@ import torch_sgemm
 SPLIT = [row for row in TILED if row.family == "split"]
 FORMAT = (ROOT / "csrc" / "split" / "format.cuh").read_text(encoding="utf-8")
 each_split = pytest.mark.parametrize("row", SPLIT, ids=lambda row: row.name)
+TALL = (ROOT / "csrc" / "split" / "tall.h").read_text(encoding="utf-8")
+LISTED = int(re.search(r"kMostElements = (\d+)", TALL)[1])  # elements of a tall tile
 TILE = 128
 
 
@@ -337,6 +339,32 @@ def test_elements_of_a_row_are_redone(name: str, beta: float, down: bool, k: int
     torch_units = reference.units(torch.addmm(c, a, b, alpha=0.75, beta=beta))
     assert reference.units(out) <= contract_units(torch_units)
     assert torch_sgemm.redone().elements - before.elements == len(columns)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layouts", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("count", [1, 3, 4, 5, LISTED, LISTED + 1, 90])
+@pytest.mark.parametrize("k", [20, 100])
+def test_elements_of_a_tall_tile_are_redone(k: int, count: int, layouts: str) -> None:
+    """One by one or in groups of columns, beside a row with Inf."""
+    row = next(row for row in SPLIT if row.name == "split_fp16x3_tall")
+    here(row)
+    a, b = torch.randn(1000, k, device="cuda"), torch.randn(k, 100, device="cuda")
+    a[77, 0] = 2.0**20
+    a[77, 1:] *= 2.0**-30
+    b[0, torch.randperm(100)[:count]] = 0  # these meet small elements of row 77 alone
+    a[70, k // 2] = -math.inf
+    expected = a[70].double() @ b.double()
+    torch.cuda.synchronize()
+    before = torch_sgemm.redone()
+    out = torch.ops.sgemm.mm(laid_out(a, layouts[0]), laid_out(b, layouts[1]), kernel=row.name)
+    torch.cuda.synchronize()
+    assert torch.equal(out[70].double(), expected)
+    a[70], out[70] = 0, 0
+    assert Reference.of(a, b).units(out) <= contract_units(Reference.of(a, b).units(a @ b))
+    redone = torch_sgemm.redone().elements - before.elements
+    assert redone >= count + 100
+    assert redone == count + 100 or count > LISTED
 
 
 @pytest.mark.gpu

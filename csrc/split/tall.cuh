@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(32 * kTallTiles[TILE].warps, 1) split_tall(con
       if (__builtin_expect(plain && !job.more, true) || !__any_sync(~0u, failed)) {
         output.store(rows, first, sums);
       } else {
-        if (output.note_uncertain(rows, tile - stride, first, &panel.words[at], failed, !uncertain))
+        if (output.note(rows, tile - stride, first, &panel.words[at], failed, !uncertain))
           output.store(rows, first, sums);
         uncertain = true;
       }

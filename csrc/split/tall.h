@@ -65,16 +65,17 @@ struct TallPlan {
 
 // A tile of which something has to be redone: groups of its columns, a bit each, and whether none of their elements was
 // certain; single elements of other groups; and rows with Inf, a bit each, but for columns that hold Inf or NaN.
-struct TallEntry {
-  static constexpr uint32_t kMostElements = 4, kElementBits = 14, kColumnBits = 10;
+struct alignas(16) TallEntry {
+  static constexpr uint32_t kMostElements = 24, kColumnBits = 10;
 
   uint64_t groups;
-  uint64_t elements;  // row and column in the tile of each, the last one lowest
   uint32_t tile;
   uint16_t inf_rows;
   uint8_t count;  // of elements
   bool all;
+  uint16_t elements[kMostElements];  // row in the tile and the place of its column's word, of each
 };
+static_assert(sizeof(TallEntry) == 64);
 
 // The kernels' parameters.
 struct TallJob {

@@ -22,6 +22,39 @@ struct TallWarp {
   TallEntry uncertain;                               // if something is
 };
 
+// Notes what failed in a group of columns, from `first` on, by a bit for each of the lane's elements; `of_inf`: those
+// that their row's Inf decides. Returns whether these are few enough to be listed, if they may be: then the group can
+// be stored. A function of its own, for in the kernel's loop its code would cost registers.
+static __device__ __noinline__ bool note_uncertain(TallEntry& entry, int first, uint32_t failed, uint32_t of_inf,
+                                                   bool may_list) {
+  const int lane = threadIdx.x % 32, row = lane / 4 * 2;
+  __syncwarp();
+  uint32_t count = entry.count;
+  const bool few = may_list && count + __reduce_add_sync(~0u, __popc(failed)) <= TallEntry::kMostElements;
+  const bool all = __all_sync(~0u, failed == 0xff);
+  const uint32_t inf_rows = __reduce_or_sync(~0u, ((of_inf & 0xf ? 1u : 0) | (of_inf >> 4 ? 2u : 0)) << row);
+  if (!few) failed = 0;
+#pragma unroll 1
+  for (uint32_t lanes; (lanes = __ballot_sync(~0u, failed)) != 0; ++count) {
+    if (lane != __ffs(lanes) - 1) continue;
+    const int i = __ffs(failed) - 1;
+    entry.elements[count] =
+        static_cast<uint16_t>((row + i / 4) << TallEntry::kColumnBits | (first + lane % 4 * 4 + i % 4));
+    failed &= failed - 1;
+  }
+  __syncwarp();
+  if (lane == 0) {
+    entry.inf_rows |= static_cast<uint16_t>(inf_rows);
+    if (few) {
+      entry.count = static_cast<uint8_t>(count);
+    } else {
+      entry.groups |= uint64_t{1} << first / TallTile::kCols;
+      entry.all = entry.all && all;
+    }
+  }
+  return few;
+}
+
 // A lane's sums on their way to D, through the guard.
 class TallEpilogue {
  public:
@@ -115,37 +148,15 @@ class TallEpilogue {
     }
   }
 
-  // Notes what failed in a group of columns, `is_first` of its tile. Returns whether these are rows with Inf and
-  // elements, few enough to be listed one by one: then the group can be stored. `words` are the lane's columns'.
-  __device__ __forceinline__ bool note_uncertain(const TallRows& at, uint32_t tile, int first, const uint32_t* words,
-                                                 uint32_t failed, bool is_first) const {
-    TallEntry entry = {0, 0, tile, 0, 0, true};
-    __syncwarp();
-    if (!is_first) entry = shared_.uncertain;
+  // note_uncertain(), of the tile's columns from `first` on. `words` are the lane's columns'.
+  __device__ __forceinline__ bool note(const TallRows& at, uint32_t tile, int first, const uint32_t* words,
+                                       uint32_t failed, bool is_first) const {
     const bool stores_now = !job_.more && !is_staged(job_.stores);
-    if (stores_now) {
-      const uint32_t of_inf = failed & of_inf_rows(at.words, words);
-      failed &= ~of_inf;
-      const uint32_t rows = (of_inf & 0xf ? 1u : 0) | (of_inf >> 4 ? 2u : 0);
-      entry.inf_rows |= static_cast<uint16_t>(__reduce_or_sync(~0u, rows << in_tile()));
-    }
-    const bool few = stores_now && entry.count + __reduce_add_sync(~0u, __popc(failed)) <= TallEntry::kMostElements;
-    if (!few) {
-      entry.groups |= uint64_t{1} << first / TallTile::kCols;
-      entry.all = entry.all && __all_sync(~0u, failed == 0xff);
-      failed = 0;
-    }
-#pragma unroll 1
-    for (uint32_t lanes; (lanes = __ballot_sync(~0u, failed)) != 0;) {
-      const int owner = __ffs(lanes) - 1, i = __ffs(failed) - 1;
-      const uint32_t element = (in_tile() + i / 4) << TallEntry::kColumnBits | (lane_col() + first + i % 4 * apart_);
-      entry.elements = entry.elements << TallEntry::kElementBits | __shfl_sync(~0u, element, owner);
-      ++entry.count;
-      if (static_cast<int>(threadIdx.x) % 32 == owner) failed &= failed - 1;
-    }
+    uint32_t of_inf = 0;
+    if (stores_now) of_inf = failed & of_inf_rows(at.words, words);
     __syncwarp();
-    shared_.uncertain = entry;
-    return few;
+    if (is_first && threadIdx.x % 32 == 0) shared_.uncertain = {0, tile, 0, 0, true, {}};
+    return note_uncertain(shared_.uncertain, first, failed & ~of_inf, of_inf, stores_now);
   }
 
   // A tile of which something was noted goes to a list. A staged one is redone as a whole.
@@ -156,15 +167,15 @@ class TallEpilogue {
       entry.all = entry.all && __popcll(entry.groups) == (cols + TallTile::kCols - 1) / TallTile::kCols;
       entry.groups = ~uint64_t{0};
     }
-    to = entry;
+    if (threadIdx.x % 32 == 0) to = entry;
   }
 
   // Rows with Inf that were listed, behind all else of the tile. `words` are the panel's.
   __device__ __forceinline__ void redo_inf_rows(const TallEntry& entry, const uint32_t* words) const {
     const ConstMatrix a = job_.p.a.matrix(entry_), b = job_.p.b.matrix(entry_);
-    const int lane = threadIdx.x % 32, t = lane % TallTile::kCols / 4, e = lane % 4;
+    const int lane = threadIdx.x % 32;
     constexpr int kAtOnce = 4;  // columns of a lane
-    const int64_t first = col0_ - lane_col() + lane / TallTile::kCols * TallTile::kCols + place_of(job_.stores, t, e);
+    const int64_t first = column(lane);
 #pragma unroll 1
     for (uint32_t rows = entry.inf_rows; rows; rows &= rows - 1) {
       const int64_t row = int64_t{entry.tile} * TallTile::kRows + __ffs(rows) - 1;
@@ -189,16 +200,37 @@ class TallEpilogue {
     }
   }
 
-  // Elements that were listed.
+  // Elements that were listed, four at a time: eight lanes have one, and a quad of each 32 of its k.
   __device__ __forceinline__ void redo_elements(const TallEntry& entry) const {
     const ConstMatrix a = job_.p.a.matrix(entry_), b = job_.p.b.matrix(entry_);
+    const int lane = threadIdx.x % 32, depth = static_cast<int>(job_.p.k);
 #pragma unroll 1
-    for (uint32_t i = 0; i < entry.count; ++i) {
-      const auto element = static_cast<uint32_t>(entry.elements >> i * TallEntry::kElementBits);
-      const int64_t row = int64_t{entry.tile} * TallTile::kRows + (element >> TallEntry::kColumnBits) % TallTile::kRows;
-      const int64_t col = col0_ - lane_col() + element % (1u << TallEntry::kColumnBits);
-      const float sum = dot_product(a.at(row, 0), a.col, b.at(0, col), b.row, job_.p.k);
-      if (threadIdx.x % 32 == 0) *job_.p.d.matrix(entry_).at(row, col) = job_.p.alpha * sum;
+    for (uint32_t first = 0; first < entry.count; first += 4) {
+      const uint32_t index = first + lane / 8;
+      const bool active = index < entry.count;
+      const uint32_t element = active ? entry.elements[index] : 0;
+      const int64_t row = int64_t{entry.tile} * TallTile::kRows + (element >> TallEntry::kColumnBits);
+      const int64_t col = column(element % (1u << TallEntry::kColumnBits));
+      const float *const from_a = a.at(row, 0), *const from_b = b.at(0, col);
+      float sum = 0;
+#pragma unroll 4
+      for (int q0 = lane % 8 * 4; q0 < depth; q0 += 32) {
+        float products = 0;
+#pragma unroll
+        for (int q = q0; q < q0 + 4; ++q)
+          if (active && q < depth) products = fmaf(from_a[q * a.col], from_b[q * b.row], products);
+        sum += products;
+      }
+      sum = sum_of_quad(sum);
+      sum += __shfl_xor_sync(~0u, sum, 4);
+      // What overflows, or has Inf, alone.
+      for (uint32_t left = __ballot_sync(~0u, active && lane % 8 == 0 && !isfinite(sum)); left; left &= left - 1) {
+        const int of = __ffs(left) - 1;
+        const int64_t i = __shfl_sync(~0u, row, of), j = __shfl_sync(~0u, col, of);
+        const float whole = dot_product(a.at(i, 0), a.col, b.at(0, j), b.row, depth);
+        if (lane == of) sum = whole;
+      }
+      if (active && lane % 8 == 0) *job_.p.d.matrix(entry_).at(row, col) = job_.p.alpha * sum;
     }
   }
 
@@ -275,6 +307,11 @@ class TallEpilogue {
   template <TallReads READS>
   friend class TallRedo;
 
+  // The panel's column of which the `at`-th word tells.
+  __device__ __forceinline__ int64_t column(int at) const {
+    return col0_ - lane_col() + at / TallTile::kCols * TallTile::kCols +
+           place_of(job_.stores, at % TallTile::kCols / 4, at % 4);
+  }
   // The first of the lane's columns of a panel, and of its rows of a tile.
   __device__ __forceinline__ int lane_col() const { return place_of(job_.stores, threadIdx.x % 4, 0); }
   __device__ __forceinline__ static int in_tile() { return static_cast<int>(threadIdx.x) % 32 / 4 * 2; }
