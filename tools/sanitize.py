@@ -154,6 +154,7 @@ def run_tool(
 ) -> tuple[int | None, str]:
     """Errors that ``tool`` counts and the whole output; None if it did not get to the end."""
     command = [program, "--tool", tool, "--kernel-regex", f"kns={OURS}", "--print-limit", "20"]
+    command += ["--show-backtrace", "device"]
     command += options
     if tool == "racecheck":
         command += ["--racecheck-report", "all"]
