@@ -32,7 +32,7 @@ struct SplitColumns {
     const int i = threadIdx.x % 32;
     if (i < STAGES) {
       hopper::init_barrier(&raw_full[i], writers);
-      hopper::init_barrier(&ready[i], kProducers / 32);
+      hopper::init_barrier(&ready[i], kProducers);
     }
     hopper::fence_barrier_init();
   }

@@ -98,7 +98,7 @@ struct SplittingProducer {
   SplittingShared<R>& shared;
 
   __device__ __forceinline__ static void init(const Job& job, SplittingShared<R>& shared, uint32_t blocks) {
-    shared.template init<R>(job.a.mapped ? PanelA::kBoxes : kProducers, kWarps, blocks);
+    shared.template init<R>(job.a.mapped ? PanelA::kBoxes : kProducers, kProducers, blocks);
     shared.columns.init(job.b.mapped ? PanelB::kBoxes : kProducers);
   }
 
@@ -128,12 +128,13 @@ struct SplittingProducer {
         hopper::wait(&shared.columns.raw_full[at.stage], at.parity);
         splitter.split(ring + at.stage * R::kStageBytes + R::kBytesA, at.stage, step);
         if (step + kStreamedSteps >= scheduler.step1) splitter.finish_tile(shared.words[words.stage][1], words.stage);
+        // All that have written arrive, for racecheck takes an arrival for its own thread's writes alone.
         hopper::fence_async_proxy();
         __syncwarp();
-        if (threadIdx.x % 32 == 0) hopper::arrive(&shared.columns.ready[at.stage]);
+        hopper::arrive(&shared.columns.ready[at.stage]);
         at.advance();
       }
-      if (threadIdx.x % 32 == 0) hopper::arrive(&shared.words_full[words.stage]);
+      hopper::arrive(&shared.words_full[words.stage]);
       words.advance();
     }
   }
