@@ -220,8 +220,12 @@ def report(program: str, tools: list[str], kernels: list[str]) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tool", action="append", choices=TOOLS, help="default: all four")
-    parser.add_argument("--kernel", action="append", default=[], help="a row; default: all")
+    parser.add_argument(
+        "--tool", action="extend", nargs="+", choices=TOOLS, help="default: all four"
+    )
+    parser.add_argument(
+        "--kernel", action="extend", nargs="+", default=[], help="rows; default: all"
+    )
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--plant", default="", choices=PLANTABLE, help=argparse.SUPPRESS)
     options = parser.parse_args()
