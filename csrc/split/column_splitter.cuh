@@ -107,8 +107,10 @@ class ColumnSplitter {
     const Place at(hopper::opaque(threadIdx.x) & (kProducers - 1));  // found each time, for registers are few
     float4 v[kQuads];
 #pragma unroll
-    for (int j = 0; j < kQuads; ++j) v[j] = *reinterpret_cast<const float4*>(panel + Raw::place(at.col, at.k(j)));
-    float most[kColumns] = {}, least = INFINITY;
+    for (int j = 0; j < kQuads; ++j) v[j] = *reinterpret_cast<const float4*>(panel + at.raw_of(j));
+    float most[kColumns] = {}, least[kColumns];
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) least[i] = INFINITY;
 #pragma unroll
     for (int j = 0; j < kQuads; ++j) {
       const float x = fabsf(v[j].x), y = fabsf(v[j].y), z = fabsf(v[j].z), w = fabsf(v[j].w);
@@ -117,10 +119,14 @@ class ColumnSplitter {
         most[1] = larger_or_nan(most[1], y);
         most[2] = larger_or_nan(most[2], z);
         most[3] = larger_or_nan(most[3], w);
+        least[0] = fminf(least[0], x);
+        least[1] = fminf(least[1], y);
+        least[2] = fminf(least[2], z);
+        least[3] = fminf(least[3], w);
       } else {
         most[0] = larger_or_nan(most[0], larger_or_nan(larger_or_nan(x, y), larger_or_nan(z, w)));
+        least[0] = fminf(least[0], fminf(fminf(x, y), fminf(z, w)));
       }
-      least = fminf(least, fminf(fminf(x, y), fminf(z, w)));
     }
     uint32_t largest[kColumns];
 #pragma unroll
@@ -140,10 +146,16 @@ class ColumnSplitter {
       for (int i = 0; i < 4; ++i) exponent[i] = step_exponent(wanted_exponent(largest_of(at.col + i)), references[i]);
     } else {
       exponent[0] = step_exponent(wanted_exponent(largest[0]), scales_.reference);
-      sync();
+      __syncwarp();  // a column's planes take the places of its own elements
     }
-    if (least < Fp16x3::kSmall * power_of_two(coarsest(exponent))) count_small(v, exponent, at.col);
-    write_planes(v, exponent, panel, at);
+    bool some_small = false, nonzero = false;
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) {
+      some_small |= least[i] < Fp16x3::kSmall * power_of_two(exponent[i]) && largest[i] != 0;
+      nonzero |= largest[i] != 0;
+    }
+    if (some_small) count_small(v, exponent, at.col);
+    if (ALONG_N || nonzero) write_planes(v, exponent, panel, at);  // zeros are zeros in either format
     tell(ALONG_N && is_owner() ? largest_of(own_column()) : largest[0], stage, step);
     turn_ ^= 1;
   }
@@ -160,6 +172,7 @@ class ColumnSplitter {
 
  private:
   static constexpr int kQuads = Raw::kBytes / 16 / kProducers, kColumns = ALONG_N ? 4 : 1;  // of a thread
+  static constexpr uint32_t kPlaneBytes = COLS * kRowBytes / 2;
   static_assert(kQuads == 8);
 
   __device__ __forceinline__ static void sync() {
@@ -171,14 +184,29 @@ class ColumnSplitter {
   __device__ __forceinline__ static bool is_owner() { return ALONG_N ? threadIdx.x < COLS : threadIdx.x % 2 == 0; }
   __device__ __forceinline__ static int own_column() { return ALONG_N ? threadIdx.x : threadIdx.x / 2; }
 
-  // A thread's quads. Along k it has half of a column, and eight lanes that read at once, different banks.
+  // Where a thread's quads lie: bytes in the raw panel, and in the planes of which a step's first holds kPlaneBytes.
+  // Along k a thread has half of a column, and threads that read or write at once, different banks: their quads change
+  // places within 16 of k. Then what is added to k is an exclusive or of its place.
   struct Place {
-    uint32_t t, col;
+    static constexpr uint32_t kApart = 4 * kProducers / COLS;  // of k
+    static_assert(!ALONG_N || kApart == 8);
+    uint32_t t, col, raw, plane;
 
-    __device__ __forceinline__ explicit Place(uint32_t t) : t(t), col(ALONG_N ? t % (COLS / 4) * 4 : t / 2) {}
-    __device__ __forceinline__ uint32_t k(uint32_t j) const {
-      if (ALONG_N) return t / (COLS / 4) + j * (4 * kProducers / COLS);
-      return t % 2 * 32 + j / 4 * 16 + (j + t / 4 + t % 2 * 2) % 4 * 4;
+    __device__ __forceinline__ explicit Place(uint32_t t) : t(t), col(ALONG_N ? t % (COLS / 4) * 4 : t / 2) {
+      const uint32_t quad = (t / 4 ^ t % 2 * 2 ^ t / 16) % 4;
+      const uint32_t in_step = ALONG_N ? t / (COLS / 4) : quad * 4, step = ALONG_N ? 0 : t % 2;
+      raw = Raw::place(col, step * kStep + in_step);
+      plane = step * 2 * kPlaneBytes +
+              place_in_panel<ALONG_N, false, COLS>(col, BY_LANES ? lane_place(in_step) : in_step).first;
+    }
+    __device__ __forceinline__ uint32_t raw_of(int j) const {
+      return ALONG_N ? raw + j * kApart * 128 : (raw ^ j % 4 * 16) + j / 4 * Raw::kBoxBytes;
+    }
+    __device__ __forceinline__ uint32_t plane_of(int j) const {
+      if (!ALONG_N) return plane ^ j / 4 * 32 ^ j % 4 * (BY_LANES ? 4 : 8);
+      const uint32_t k = j * kApart % kStep, step = j * kApart / kStep;
+      // Lanes' places of each second 8 of k are 4 on, and the swizzle is by the last 3 bits.
+      return (BY_LANES ? (plane ^ j % 2 * 64) + lane_place(k) * 128 : plane + k * 128) + step * 2 * kPlaneBytes;
     }
   };
 
@@ -196,13 +224,6 @@ class ColumnSplitter {
 #pragma unroll
     for (int i = 1; i < kProducers / 32; ++i) largest = max(largest, shared_.largest[turn_][i][col]);
     return largest;
-  }
-
-  __device__ __forceinline__ static int coarsest(const int (&exponent)[kColumns]) {
-    int coarsest = exponent[0];
-#pragma unroll
-    for (int i = 1; i < kColumns; ++i) coarsest = max(coarsest, exponent[i]);
-    return coarsest;
   }
 
   __device__ __forceinline__ void count_small(const float4 (&v)[kQuads], const int (&exponent)[kColumns],
@@ -235,16 +256,13 @@ class ColumnSplitter {
     for (int i = 0; i < kColumns; ++i) by[i] = power_of_two(-exponent[i]);
 #pragma unroll
     for (int j = 0; j < kQuads; ++j) {
-      const uint32_t k = at.k(j), in_step = k % kStep;
-      const PanelPlace place = place_in_panel<ALONG_N, false, COLS>(at.col, BY_LANES ? lane_place(in_step) : in_step);
-      char* const first = panel + k / kStep * (COLS * kRowBytes) + place.first;
-      char* const second = panel + k / kStep * (COLS * kRowBytes) + place.second;
+      char* const first = panel + at.plane_of(j);
       const QuadPlanes<Fp16x3> planes(
           make_float4(v[j].x * by[0], v[j].y * by[of(1)], v[j].z * by[of(2)], v[j].w * by[of(3)]));
       if (!ALONG_N && BY_LANES)  // the second pair lies in the next chunk, with which the swizzle may have swapped it
-        planes.store_pairs(first, second, (place.first ^ 16) - place.first);
+        planes.store_pairs(first, first + kPlaneBytes, (at.plane_of(j) ^ 16) - at.plane_of(j));
       else
-        planes.store(first, second);
+        planes.store(first, first + kPlaneBytes);
     }
   }
 
