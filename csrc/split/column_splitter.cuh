@@ -2,9 +2,10 @@
 //
 // Idea:   its raw panels come to where its planes will be. The producers read a stage's, agree on the largest element
 //         of each column, and write the planes over it.
-// Scales: as of a streamed row (streamed_rows.cuh), each 64 of k have a scale of their own, and what their products add
-//         up to is multiplied by a power of two on its way to the sum. A column's sums are relative to its reference,
-//         which is some binades coarser than its largest element, so that it seldom has to follow a larger one.
+// Scales: as of a streamed row (streamed_rows.cuh), each 64 of k may have a scale of their own, and what their products
+//         add up to is multiplied by a power of two on its way to the sum. A column's sums are relative to its
+//         reference, which is a little coarser than its largest element, so that it seldom has to follow a larger one.
+//         What needs a scale that is nearly as coarse has the reference itself: so most stages need no such factor.
 #pragma once
 #include "cluster_words.cuh"
 #include "raw_panel.cuh"
@@ -12,16 +13,19 @@
 
 namespace sgemm::split {
 
-constexpr int kHeadroom = 4;  // binades
+constexpr int kHeadroom = 1, kNear = 3;  // binades
+
+// Whether some changes, or factors, are other than 1.
+enum News : uint32_t { kChanges = 1, kFactors = 2 };
 
 // What producers tell consumers of a stage's columns, and of a tile's.
 template <int STAGES, int COLS>
 struct SplitColumns {
-  uint64_t raw_full[STAGES], ready[STAGES];             // barriers
-  alignas(4) uint8_t changed[STAGES][kProducers / 32];  // with this stage, references of a producers' warp's columns
-  alignas(16) float change[STAGES][COLS];               // what sums of earlier stages are multiplied by for that
-  alignas(16) float factor[STAGES][COLS];               // what this stage's products count, at most 1
-  alignas(16) float last[2][COLS];                      // (tile's parity): from the reference to the word's scale
+  uint64_t raw_full[STAGES], ready[STAGES];          // barriers
+  alignas(4) uint8_t news[STAGES][kProducers / 32];  // of a producers' warp's columns, with this stage: News
+  alignas(16) float change[STAGES][COLS];            // what sums of earlier stages are multiplied by
+  alignas(16) float factor[STAGES][COLS];            // what this stage's products count, at most 1
+  alignas(16) float last[2][COLS];                   // (tile's parity): from the reference to the word's scale
   // Among the producers, of this stage and of the next: the largest magnitudes that warps have found, and references.
   alignas(16) uint32_t largest[2][kProducers / 32][COLS];
   alignas(16) int reference[2][COLS];
@@ -43,9 +47,14 @@ struct SplitColumns {
 __device__ __forceinline__ int wanted_exponent(uint32_t largest) {
   return largest == 0 || largest >= kInfinity ? kNoScale : row_exponent<Fp16x3>(largest);
 }
-// The one that they have.
+__device__ __forceinline__ int next_reference(int wanted, int reference) {
+  return wanted > reference ? wanted + kHeadroom : reference;
+}
+// The one that they have, `reference` being that of before. Of what needs none, no factor shall tell.
 __device__ __forceinline__ int step_exponent(int wanted, int reference) {
-  return max(max(wanted, reference - kSpread), kNoScale);
+  const int next = next_reference(wanted, reference);
+  if (wanted >= next - kNear || wanted == kNoScale) return next;
+  return max(wanted, next - kSpread);
 }
 
 // A column's scales in a tile, kept by one thread, or by two alike.
@@ -60,7 +69,7 @@ struct ColumnScales {
     float change = 1;
     if (largest >= kInfinity) small += __uint_as_float(largest);
     if (wanted > reference) {
-      const int to = wanted + kHeadroom;
+      const int to = next_reference(wanted, reference);
       if (step < 0)
         first = to;
       else
@@ -280,14 +289,16 @@ class ColumnSplitter {
     if (owner) take_count(own_column());
     exponent_ = step_exponent(wanted_exponent(largest), scales_.reference);
     const float change = scales_.take(largest, step);
+    const float factor = scales_.factor(exponent_);
     if (owner) {
       const int col = own_column();
-      shared_.factor[stage][col] = scales_.factor(exponent_);
+      shared_.factor[stage][col] = factor;
       shared_.change[stage][col] = change;
       if (ALONG_N) shared_.reference[turn_ ^ 1][col] = scales_.reference;
     }
-    const bool some = __any_sync(~0u, owner && change != 1);
-    if (threadIdx.x % 32 == 0) shared_.changed[stage][threadIdx.x / 32] = some;
+    const bool changes = __any_sync(~0u, owner && change != 1), factors = __any_sync(~0u, owner && factor != 1);
+    if (threadIdx.x % 32 == 0)
+      shared_.news[stage][threadIdx.x / 32] = (changes ? kChanges : 0) | (factors ? kFactors : 0);
   }
 
   Shared& shared_;

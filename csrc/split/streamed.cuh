@@ -159,13 +159,24 @@ struct SplitInRegisters {
     read(at);
     RowScales scales = rows.choose_scales(raw, steps.first, sum);
     rows.split(raw, 0, scales, first);
+    bool factors = false;  // of columns
     const auto add = [&](bool corrections) {
       const float upper = rows.factor(scales, 0), lower = rows.factor(scales, 1);
+      const auto product = [&](int e) {
+        return corrections ? fmaf(correction[e], Fp16x3::kCorrection, main[e]) : main[e];
+      };
+      const auto add_to_sum = [&](float x, int e) { sum[e] = fmaf(x, e % 4 < 2 ? upper : lower, sum[e]); };
+      if (SPLITS_B && __builtin_expect(factors, false)) {
+        if constexpr (SPLITS_B) {
 #pragma unroll
-      for (int e = 0; e < N; ++e) {
-        float product = corrections ? fmaf(correction[e], Fp16x3::kCorrection, main[e]) : main[e];
-        if constexpr (SPLITS_B) main[e] = product *= shared.columns.factor[at.stage][Shape::col(t, e)];
-        sum[e] = fmaf(product, e % 4 < 2 ? upper : lower, sum[e]);
+          for (int e = 0; e < N; ++e) {
+            main[e] = product(e) * shared.columns.factor[at.stage][Shape::col(t, e)];
+            add_to_sum(main[e], e);
+          }
+        }
+      } else {
+#pragma unroll
+        for (int e = 0; e < N; ++e) add_to_sum(product(e), e);
       }
       hopper::fence_registers(main);
       hopper::fence_registers(correction);
@@ -184,7 +195,7 @@ struct SplitInRegisters {
       following.advance();
       if constexpr (SPLITS_B) {
         hopper::wait(&shared.columns.ready[at.stage], at.parity);
-        follow(shared, at.stage, t, sum);
+        factors = follow(shared, at.stage, t, sum);
       }
       multiply_step(first, 0, [&] {
         rows.split(raw, 1, scales, second);
@@ -218,13 +229,15 @@ struct SplitInRegisters {
   }
 
  private:
-  // Columns whose reference changes with this stage.
+  // Columns whose reference changes with this stage. Returns whether the stage's products have factors.
   template <int N>
-  __device__ __forceinline__ static void follow(const Shared& shared, int stage, int t, float (&sum)[N]) {
-    const uint32_t changed = *reinterpret_cast<const uint32_t*>(shared.columns.changed[stage]);
-    if (changed == 0) return;
+  __device__ __forceinline__ static bool follow(const Shared& shared, int stage, int t, float (&sum)[N]) {
+    const uint32_t news = *reinterpret_cast<const uint32_t*>(shared.columns.news[stage]);
+    if (news & 0x01010101 * kChanges) {
 #pragma unroll
-    for (int e = 0; e < N; ++e) sum[e] *= shared.columns.change[stage][Shape::col(t, e)];
+      for (int e = 0; e < N; ++e) sum[e] *= shared.columns.change[stage][Shape::col(t, e)];
+    }
+    return news & 0x01010101 * kFactors;
   }
 };
 
