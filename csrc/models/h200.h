@@ -5,7 +5,7 @@
 // 2026-11-25 00:42 UTC, NVIDIA H200, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 9a4e3e932833
 // 2026-11-25 03:17 UTC, NVIDIA H200, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 4879dbd4977d
 // 2026-11-25 22:24 UTC, NVIDIA H100 80GB HBM3, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc fb86ee5e1946
-// 2026-11-25 23:14 UTC, NVIDIA H100 80GB HBM3, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc c6d4e5b2f66b
+// 2026-11-26 14:26 UTC, NVIDIA H100 80GB HBM3, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc e7f7ff281819
 // 2026-11-25 03:44 UTC, NVIDIA H200, driver 580.159.04, SM clock 1928 to 1980 of 1980 MHz, limit 700 W, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 6735277353df
 #pragma once
 #include "models.h"
@@ -146,18 +146,18 @@ constexpr Models kFitted = {
     },
     // SplitStreamed
     {
-        2.411e-06,  // launch
-        2.513e-06,  // other_launch
-        7.074e-07,  // step
-        1.563,  // split_b
-        2.408e-06,  // tile
-        2.614e-06,  // cluster
-        3.534e-06,  // share
-        4.577e-07,  // part
-        4.242,  // sum_moves
-        0.6499,  // pass
-        5.28,  // unaligned
-        0.8529,  // bandwidth
+        2.714e-06,  // launch
+        2.607e-06,  // other_launch
+        6.639e-07,  // step
+        1.513,  // split_b
+        2.231e-06,  // tile
+        2.283e-06,  // cluster
+        3.475e-06,  // share
+        4.967e-07,  // part
+        4.587,  // sum_moves
+        0.6201,  // pass
+        5.563,  // unaligned
+        0.898,  // bandwidth
     },
     // SplitTall
     {
