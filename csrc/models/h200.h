@@ -146,18 +146,18 @@ constexpr Models kFitted = {
     },
     // SplitStreamed
     {
-        2.714e-06,  // launch
-        2.607e-06,  // other_launch
-        6.639e-07,  // step
-        1.513,  // split_b
-        2.231e-06,  // tile
-        2.283e-06,  // cluster
-        3.475e-06,  // share
-        4.967e-07,  // part
-        4.587,  // sum_moves
-        0.6201,  // pass
-        5.563,  // unaligned
-        0.898,  // bandwidth
+        2.733e-06,  // launch
+        2.614e-06,  // other_launch
+        6.513e-07,  // step
+        1.537,  // split_b
+        2.233e-06,  // tile
+        2.268e-06,  // cluster
+        3.311e-06,  // share
+        5.033e-07,  // part
+        4.475,  // sum_moves
+        0.6088,  // pass
+        5.577,  // unaligned
+        0.8642,  // bandwidth
     },
     // SplitTall
     {

@@ -62,10 +62,10 @@ double pass_bytes(const Shape& shape, const Problem& p, const SplitPlan& plan, c
   return matrices(x, p.batch) * (4.0 * size * p.k + planes(shape, plan, size));
 }
 
-// Seconds of waves of tiles, of D's or its slices' way to memory, of the last part of that, which no product hides, and
-// of the slices' sum.
+// Seconds of waves of tiles; among them, of what a block does once, before its last tile and behind it; of D's or its
+// slices' way to memory, of the last part of that, which no product hides, and of the slices' sum.
 struct Product {
-  double waves, stores, last, sum;
+  double waves, ends, stores, last, sum;
 };
 
 // `tile`: to begin and to end one; `adding`: the parts of a cluster; `summing`: to launch the slices' sum.
@@ -78,7 +78,12 @@ Product product(const Model& model, const Shape& shape, const Problem& p, const 
   const auto wave = [&](int64_t blocks) { return ceil_div(shape.steps(plan.slice), blocks) * step + tile; };
   Product all = {};
   all.waves = ceil_div(tiles - plan.left, clusters_at_once(device.sms, plan.cluster)) * (wave(plan.cluster) + adding);
-  if (plan.left) all.waves += wave(plan.parts) + model.share + plan.parts * model.part;
+  all.ends = tile + adding;
+  if (plan.left) {
+    const double shared = model.share + plan.parts * model.part;
+    all.waves += wave(plan.parts) + shared;
+    all.ends = tile + shared;
+  }
 
   const double bandwidth = device.bandwidth_gbs * 1e9;
   const double result = double(p.m) * p.n * p.batch * 4 / bandwidth;
@@ -115,7 +120,7 @@ double streamed_seconds(const Shape& shape, const Problem& p, const Device& devi
   const double read = raw * unaligned(p, plan, p.m, p.n) / (model.bandwidth * bandwidth);
   const double pass =
       plan.splits_b ? 0 : model.other_launch + pass_bytes(shape, p, plan, p.b, p.n) / (model.pass * bandwidth);
-  return model.launch + pass + std::max(all.waves, read + all.stores) + all.last + all.sum;
+  return model.launch + pass + all.ends + std::max(all.waves - all.ends, read + all.stores) + all.last + all.sum;
 }
 
 double predicted_seconds(const Shape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
