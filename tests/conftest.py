@@ -59,3 +59,14 @@ def ieee_float32():
 def seeded():
     """Fixed seeds for whatever a test draws without a generator of its own."""
     torch.manual_seed(20240613)
+
+
+KEPT_BYTES = 2 << 30  # of device memory that a process may keep between tests: others run beside it
+
+
+@pytest.fixture(autouse=True)
+def device_memory():
+    """Gives memory back that a test no longer uses, for test processes share the GPU."""
+    yield
+    if torch.cuda.is_initialized() and torch.cuda.memory_reserved() > KEPT_BYTES:
+        torch.cuda.empty_cache()
