@@ -14,29 +14,27 @@ import torch_sgemm
 from benchmarks import choice, record
 
 
-def recorded(command: str) -> dict:
-    return record.load(record.RESULTS / f"{command}-nvidia-h200.json")
-
-
-def explain(r: dict) -> torch_sgemm.Explanation:
+def explain(r: dict, found: dict) -> torch_sgemm.Explanation:
     """The choice for a row of a record, on the device that it is of."""
     batch = (r["batch"],) if r["batch"] > 1 else ()
     a = meta(r["m"], r["k"], r["ops"][0], batch)
     b = meta(r["k"], r["n"], r["ops"][1], batch)
-    return torch_sgemm.explain(a, b, device=torch_sgemm.Device())
+    device = torch_sgemm.Device(**found["machine"].get("predicted_for", {}))
+    return torch_sgemm.explain(a, b, device=device)
 
 
 def predicted_to_measured(kernel: str) -> dict[str, list[tuple[float, str]]]:
     """By row: predicted time by measured time, and the problem, of all that the record has."""
-    found: dict[str, list[tuple[float, str]]] = {}
-    for r in recorded("suite")["rows"]:
+    ratios: dict[str, list[tuple[float, str]]] = {}
+    found = record.load(record.RESULTS / "suite-nvidia-h200.json")
+    for r in found["rows"]:
         if r["kernel"] != kernel or "failed" in r:
             continue
-        seconds = {verdict.name: verdict.seconds for verdict in explain(r).verdicts}
+        seconds = {verdict.name: verdict.seconds for verdict in explain(r, found).verdicts}
         for name, us in {r["chosen"]: r["kernel_us"], "aten": r["torch_us"]}.items():
             if name in seconds:  # the row is there still
-                found.setdefault(name, []).append((seconds[name] * 1e6 / us, r["label"]))
-    return found
+                ratios.setdefault(name, []).append((seconds[name] * 1e6 / us, r["label"]))
+    return ratios
 
 
 def test_pytorchs_kernel_is_hardly_ever_faster_than_predicted() -> None:
@@ -60,11 +58,14 @@ def test_rows_take_as_long_as_predicted() -> None:
 
 def test_what_is_chosen_is_hardly_ever_slower_than_torch() -> None:
     """On random problems, of which the record has the rows that are predicted to be fastest."""
-    found = choice.by_problem(recorded("choice"))
-    measured = {name for _, speeds in found for name in speeds}
-    problems = [(row, speeds, explain(row).chosen) for row, speeds in found]
-    known = [problem for problem in problems if problem[2] in measured]  # not newer than the record
-    ratios = sorted((speeds[name], row["label"]) for row, speeds, name in known if name in speeds)
-    assert len(ratios) > 0.9 * len(known) > 0.7 * len(problems) > 50
+    found = record.latest_gpu("choice")
+    assert found
+    problems = [
+        (row, speeds, explain(row, found).chosen) for row, speeds in choice.by_problem(found)
+    ]
+    ratios = sorted(
+        (speeds[name], row["label"]) for row, speeds, name in problems if name in speeds
+    )
+    assert len(ratios) > 0.9 * len(problems) > 50
     assert ratios[0][0] > 0.8, ratios[0]
     assert ratios[len(ratios) // 20][0] > 0.98, ratios[: len(ratios) // 20]
