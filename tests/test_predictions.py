@@ -26,7 +26,8 @@ def explain(r: dict, found: dict) -> torch_sgemm.Explanation:
 def predicted_to_measured(kernel: str) -> dict[str, list[tuple[float, str]]]:
     """By row: predicted time by measured time, and the problem, of all that the record has."""
     ratios: dict[str, list[tuple[float, str]]] = {}
-    found = record.load(record.RESULTS / "suite-nvidia-h200.json")
+    found = record.latest_gpu("suite")
+    assert found
     for r in found["rows"]:
         if r["kernel"] != kernel or "failed" in r:
             continue
