@@ -22,7 +22,7 @@ import torch
 from rich.progress import track
 
 import torch_sgemm
-from benchmarks import record, tables
+from benchmarks import machine, record, tables
 from benchmarks.measure import geomean
 from benchmarks.problems import Problem
 from benchmarks.worth import ATEN
@@ -123,7 +123,7 @@ def cases(records: list[dict]) -> list[Case]:
     times: dict[tuple[str, int], dict[int, float]] = {}
     for found in records:
         first = len(problems)
-        device = torch_sgemm.Device(**found["machine"].get("predicted_for", {}))
+        device = machine.predicted_for(found["machine"])
         for p in found["problems"]:
             problems.append((numbers(Problem(*(p[name] for name in sizes))), device))
         for r in found["rows"]:

@@ -125,6 +125,11 @@ def describe(device: torch.device) -> dict:
     return about
 
 
+def predicted_for(machine: dict) -> torch_sgemm.Device:
+    """What cost models knew of a record's machine; an H200, if the record is older than that."""
+    return torch_sgemm.Device(**machine.get("predicted_for", {}))
+
+
 def _cpu_name() -> str:
     info = Path("/proc/cpuinfo")
     text = info.read_text() if info.exists() else ""

@@ -11,7 +11,7 @@ from statistics import median
 from support.layouts import meta
 
 import torch_sgemm
-from benchmarks import choice, record
+from benchmarks import choice, machine, record
 
 
 def explain(r: dict, found: dict) -> torch_sgemm.Explanation:
@@ -19,8 +19,7 @@ def explain(r: dict, found: dict) -> torch_sgemm.Explanation:
     batch = (r["batch"],) if r["batch"] > 1 else ()
     a = meta(r["m"], r["k"], r["ops"][0], batch)
     b = meta(r["k"], r["n"], r["ops"][1], batch)
-    device = torch_sgemm.Device(**found["machine"].get("predicted_for", {}))
-    return torch_sgemm.explain(a, b, device=device)
+    return torch_sgemm.explain(a, b, device=machine.predicted_for(found["machine"]))
 
 
 def predicted_to_measured(kernel: str) -> dict[str, list[tuple[float, str]]]:
