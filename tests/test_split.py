@@ -315,6 +315,34 @@ def test_few_and_many_marked_elements(name: str, m: int, columns: int) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("layouts", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize(
+    "size",
+    [(TILE, TILE, 40), (200, 180, 1000), (131, 129, 4100), (300, 72, 2000), (1100, 900, 600)],
+    ids=str,
+)
+@each_split
+def test_whole_tiles_are_redone(row: Kernel, size: tuple[int, int, int], layouts: str) -> None:
+    """Data of which the guard certifies nothing, with a row of NaN and an Inf among them."""
+    here(row)
+    m, n, k = size
+    a, b = (x.cuda() for x in operands("inner_scaled_20", m, n, k, seed=3))
+    a[m // 3] = math.nan
+    a[m // 2, k // 2] = math.inf
+    a, b = laid_out(a, layouts[0]), laid_out(b, layouts[1])
+    torch.cuda.synchronize()
+    before = torch_sgemm.redone()
+    result = torch.ops.sgemm.mm(a, b, kernel=row.name)
+    torch.cuda.synchronize()
+    others = [i for i in range(m) if i not in (m // 3, m // 2)]
+    assert within_contract(a[others], b, result[others])
+    assert result[m // 3].isnan().all()
+    assert torch.equal(result[m // 2], b[k // 2] * math.inf)
+    if row.name.startswith(("split_fp16x3:", "split_fp16x3_streamed")):
+        assert torch_sgemm.redone().tiles > before.tiles
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("k", [40, 1024, 4100])
 @pytest.mark.parametrize("down", [False, True], ids=["rows", "columns"])
 @pytest.mark.parametrize("beta", [0, 0.5])

@@ -1,7 +1,7 @@
 // The epilogue: a tile's sums become D, through the guard.
 #pragma once
-#include "../epilogue/epilogue.cuh"
 #include "second_look.cuh"
+#include "warp_rows.cuh"
 
 namespace sgemm::split {
 
@@ -26,29 +26,12 @@ static __device__ __noinline__ uint32_t store_staged(const Job& job, TileIndex t
 // aren't plain, and all where D is more than a scaled sum, go through shared memory, so that lanes store neighbours, in
 // short loops.
 template <class Shape>
-class TileEpilogue {
+class TileEpilogue : public WarpRows<Shape> {
  public:
-  using Sums = float[Shape::kSums];
+  using Base = WarpRows<Shape>;
+  using typename Base::Sums;
   using Certainty = Certain<Shape::kSums>;
-
-  // `words` of the tile's rows and columns. Of each warp's columns the block finishes `cols` from `first` on.
-  __device__ __forceinline__ TileEpilogue(const Job& job, const TileIndex& tile, const uint32_t (&words)[2][kTile],
-                                          int first, int cols, int t)
-      : job_(job),
-        words_(words),
-        rows_(&words[0][Shape::warp_row(t)]),
-        cols_(words[1]),
-        first_(first),
-        share_(cols),
-        t_(t),
-        tile_(tile),
-        row0_(int64_t{tile.row} * Shape::kRows + Shape::warp_row(t)),
-        col0_(int64_t{tile.col} * Shape::kCols),
-        rows_left_(static_cast<int>(min(job.p.m - row0_, int64_t{16}))),
-        cols_left_(static_cast<int>(min(job.p.n - col0_, int64_t{Shape::kHalfSize ? first + cols : Shape::kCols}))),
-        bands_(bits(first / 32, (max(first, min(first + cols, cols_left_)) + 31) / 32)),
-        d_(job.p.d.matrix(tile.batch).at(row0_, col0_)),
-        c_(job.p.beta == 0 ? nullptr : job.p.c.matrix(tile.batch).at(row0_, col0_)) {}
+  using Base::Base;
 
   // Copies the words to memory, for those who redo what was marked.
   __device__ __forceinline__ void leave_words(uint32_t* to) const {
@@ -71,8 +54,10 @@ class TileEpilogue {
   __device__ __forceinline__ void store_plain(const Sums& sum) const {
     if (DOWN && __builtin_expect(job_.down, false))
       store_down(sum, bands_);
+    else if (__builtin_expect(job_.cut_quads, false))
+      store_quads(sum);
     else
-      store_pairs<true>(sum, bands_);
+      this->template store_pairs<true>(sum, bands_);
   }
 
   // Of sums whose magnitude times `factor` is no more than |A||B|.
@@ -87,7 +72,7 @@ class TileEpilogue {
   template <bool RECORDED>
   __device__ __forceinline__ uint32_t store(Sums& sum, const Certainty& known, float* staging, int index) const {
     staging += t_ / 32 * kStagedFloats;
-    uint32_t careful = 0;
+    uint32_t careful = 0, given_up = 0;
     if (!is_plain()) {
       if (!all_of_words([](uint32_t word) { return has_plain_scale(word); })) careful = bands_;
       Certainty sure = certain(sum, 1) | known;
@@ -95,21 +80,24 @@ class TileEpilogue {
         sure.add_outside(
             rows_left_, [&](int col) { return inside(col); }, t_ % 32);
         const uint32_t doubtful = bands_ & sure.uncertain_bands();
-        uint32_t* const list = reinterpret_cast<uint32_t*>(staging);
-        look_again<Shape, RECORDED>(job_, tile_, words_, sum, doubtful, t_, list, sure);
-        careful |= doubtful & sure.uncertain_bands();
+        if (gives_up(sure, doubtful)) {
+          given_up = doubtful;
+        } else {
+          uint32_t* const list = reinterpret_cast<uint32_t*>(staging);
+          look_again<Shape, RECORDED>(job_, tile_, words_, sum, doubtful, t_, list, sure);
+          careful |= doubtful & sure.uncertain_bands();
+        }
       }
     }
-    const uint32_t staged = job_.scaled_only ? careful : bands_, direct = bands_ & ~staged;
-    if (direct != 0) {
-      if (job_.down)
-        store_down(sum, direct);
-      else if (job_.pairs)
-        store_pairs<false>(sum, direct);
-      else
-        store_singles(sum, direct, staging);
-    }
+    const uint32_t staged = (job_.scaled_only ? careful : bands_) & ~given_up;
+    const uint32_t direct = bands_ & ~staged & ~given_up;
+    if (direct != 0) store_direct(sum, direct, staging);
     uint32_t mark = 0;
+#pragma unroll 1
+    for (uint32_t bands = given_up; bands; bands &= bands - 1) {
+      const int band = __ffs(bands) - 1;
+      mark += mark_failed((1u << rows_of(band * 32 + t_ % 32)) - 1, band, index);
+    }
 #pragma unroll 1
     for (uint32_t bands = staged; bands; bands &= bands - 1) {
       const int band = __ffs(bands) - 1;
@@ -131,101 +119,18 @@ class TileEpilogue {
     if (carefully || !job_.plain_alpha || job_.p.k_before > 0 || !(job_.quads || job_.down))
       return store_certified(staged, band, lane, index);
     if (job_.quads)
-      store_quads(staged, band, lane);
+      store_band_quads(staged, band, lane);
     else
       store_band_down(staged, band, lane);
     return 0;
   }
 
  private:
-  // Bits from `first` up to `last`.
-  __device__ __forceinline__ static uint32_t bits(int first, int last) { return (1u << last) - (1u << first); }
-
   // Whether all words of the warp's rows and columns hold what is asked for.
   template <class Holds>
   __device__ __forceinline__ bool all_of_words(const Holds& holds) const {
     const uint4 words = *reinterpret_cast<const uint4*>(&cols_[t_ % (Shape::kCols / 4) * 4]);
     return __all_sync(~0u, holds(rows_[t_ % 16]) & holds(words.x) & holds(words.y) & holds(words.z) & holds(words.w));
-  }
-
-  // Two neighbours of row r of a thread's accumulators, and of row r + 8, in a band's i-th eight columns.
-  struct Scaled {
-    float2 x, y;
-  };
-  __device__ __forceinline__ Scaled scaled(const Sums& sum, int band, int i, int j, float upper, float lower) const {
-    const uint2 words = *reinterpret_cast<const uint2*>(&cols_[band * 32 + i * 8 + j]);
-    const float left = word_scale(words.x), right = word_scale(words.y);
-    const float* four = &sum[band * 16 + i * 4];
-    return {{four[0] * (upper * left), four[1] * (upper * right)},
-            {four[2] * (lower * left), four[3] * (lower * right)}};
-  }
-
-  template <bool WHOLE>
-  __device__ __forceinline__ void store_pairs(const Sums& sum, uint32_t bands) const {
-    const int lane = t_ % 32, r = lane / 4, j = lane % 4 * 2;
-    const float upper = job_.p.alpha * word_scale(rows_[r]), lower = job_.p.alpha * word_scale(rows_[r + 8]);
-    const float beta = job_.p.beta;
-    float* const to = d_ + r * job_.p.d.row + j;
-    float* const below = to + 8 * job_.p.d.row;
-    const float* const from = c_ + r * job_.p.c.row + j;
-    const float* const from_below = from + 8 * job_.p.c.row;
-#pragma unroll
-    for (int band = 0; band < Shape::kBands; ++band) {
-      if (!(bands >> band & 1)) continue;
-      Scaled s[4];  // D may be C: all is read before the first is written
-      bool in_x[4], in_y[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int col = band * 32 + i * 8;
-        in_x[i] = WHOLE || (r < rows_left_ && inside(col + j));
-        in_y[i] = WHOLE || (r + 8 < rows_left_ && inside(col + j));
-        s[i] = scaled(sum, band, i, j, upper, lower);
-      }
-      if (beta != 0) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int col = band * 32 + i * 8;
-          float2 add = {}, add_below = {};
-          if (in_x[i]) add = *reinterpret_cast<const float2*>(from + col);
-          if (in_y[i]) add_below = *reinterpret_cast<const float2*>(from_below + col);
-          s[i].x = add_c(beta, add, s[i].x);
-          s[i].y = add_c(beta, add_below, s[i].y);
-        }
-      }
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int col = band * 32 + i * 8;
-        if (in_x[i]) hopper::store(to + col, s[i].x);
-        if (in_y[i]) hopper::store(below + col, s[i].y);
-      }
-    }
-  }
-
-  // Where a column's rows lie side by side: eight lanes have a sector.
-  __device__ __forceinline__ void store_down(const Sums& sum, uint32_t bands) const {
-    const int lane = t_ % 32, r = lane / 4, j = lane % 4 * 2;
-    const float upper = job_.p.alpha * word_scale(rows_[r]), lower = job_.p.alpha * word_scale(rows_[r + 8]);
-    const int64_t apart = job_.p.d.col;
-#pragma unroll
-    for (int band = 0; band < Shape::kBands; ++band) {
-      if (!(bands >> band & 1)) continue;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int col = band * 32 + i * 8 + j;
-        const Scaled s = scaled(sum, band, i, j, upper, lower);
-        float* const to = d_ + r + col * apart;
-        const float* const from = job_.p.beta == 0 ? nullptr : c_ + r * job_.p.c.row + col * job_.p.c.col;
-#pragma unroll
-        for (int x = 0; x < 2; ++x) {
-          const auto store = [&](int row, float sum) {
-            if (r + row < rows_left_ && inside(col + x))
-              to[row + x * apart] = add_c(job_.p, sum, from + row * job_.p.c.row + x * job_.p.c.col);
-          };
-          store(0, x == 0 ? s.x.x : s.x.y);
-          store(8, x == 0 ? s.y.x : s.y.y);
-        }
-      }
-    }
   }
 
   // The same of a staged band, with an f: half of the lanes have a column.
@@ -240,39 +145,8 @@ class TileEpilogue {
     }
   }
 
-  // Where neighbours can't be stored at once: a column per lane, by way of shared memory.
-  __device__ __forceinline__ void store_singles(const Sums& sum, uint32_t bands, float* staging) const {
-    const int lane = t_ % 32, r = lane / 4, j = lane % 4 * 2;
-    const float upper = job_.p.alpha * word_scale(rows_[r]), lower = job_.p.alpha * word_scale(rows_[r + 8]);
-    const float beta = job_.p.beta;
-    const float* const staged = staging + lane % 4;
-#pragma unroll
-    for (int band = 0; band < Shape::kBands; ++band) {
-      if (!(bands >> band & 1)) continue;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const Scaled s = scaled(sum, band, i, j, upper, lower);
-        stage_pairs(s.x, s.y, i, staging, lane);
-      }
-      __syncwarp();
-      const int col = band * 32 + lane, rows = inside(col) ? rows_left_ : 0;
-      float* to = d_ + col * job_.p.d.col;
-      if (beta == 0) {
-#pragma unroll
-        for (int row = 0; row < 16; ++row, to += job_.p.d.row)
-          if (row < rows) *to = staged[place_in_band(row, lane / 4)];
-      } else {
-        const float* from = c_ + col * job_.p.c.col;
-#pragma unroll 1
-        for (int row = 0; row < rows; ++row, to += job_.p.d.row, from += job_.p.c.row)
-          *to = add_c(job_.p, staged[place_in_band(row, lane / 4)], from);
-      }
-      __syncwarp();
-    }
-  }
-
   // A quad in row lane / 8 and in every fourth from there on.
-  __device__ __forceinline__ void store_quads(const float* staged, int band, int lane) const {
+  __device__ __forceinline__ void store_band_quads(const float* staged, int band, int lane) const {
     const int q = lane % 8, col = band * 32 + q * 4;
     if (!inside(col)) return;
     const uint4 words = *reinterpret_cast<const uint4*>(&cols_[col]);
@@ -293,7 +167,7 @@ class TileEpilogue {
 
   // A column per lane, but for what has failed, and whatever the scales.
   __device__ __forceinline__ uint32_t store_certified(const float* staged, int band, int lane, int index) const {
-    const int col = band * 32 + lane, rows = inside(col) ? rows_left_ : 0;
+    const int col = band * 32 + lane, rows = rows_of(col);
     const uint32_t right = cols_[col];
     const auto sum = [&](int r) { return staged[place_in_band(r, lane / 4) + lane % 4]; };
     uint32_t failed = 0;
@@ -319,30 +193,50 @@ class TileEpilogue {
       }
       if (!(failed >> r & 1) && !store(r, col, x)) failed |= 1u << r;
     }
-    if (!__any_sync(~0u, failed)) return 0;
+    return __any_sync(~0u, failed) ? mark_failed(failed, band, index) : 0;
+  }
+
+  // Rows of a lane's column, by bits. Returns what they add to the warp's mark.
+  __device__ __forceinline__ uint32_t mark_failed(uint32_t failed, int band, int index) const {
     const int slot = Shape::kHalfSize ? band * 2 + first_ / 16 % 2 : band;
     job_.masks[(int64_t{index} * Shape::kSlots + slot) * kConsumers + t_] = static_cast<uint16_t>(failed);
     return (__reduce_add_sync(~0u, __popc(failed)) << 8) | 1u << slot;
   }
 
-  __device__ __forceinline__ bool inside(int col) const {
-    return (!Shape::kHalfSize || col >= first_) && col < cols_left_;
+  // Whether most of the warp's elements are uncertain, so that all of these bands' are computed again; not where a NaN
+  // of the operands decides some.
+  __device__ __forceinline__ bool gives_up(const Certainty& sure, uint32_t bands) const {
+    int own = 0;
+#pragma unroll
+    for (int i = 0; i < Shape::kSums / 32; ++i) own += __popc(sure.uncertain(i, bands));
+    const int all = rows_left_ * (min(first_ + share_, cols_left_) - first_);
+    return !job_.batch_invariant && 2 * __reduce_add_sync(~0u, own) > all &&
+           all_of_words([](uint32_t word) { return !is_nan_row(word); });
   }
+
   __device__ __forceinline__ bool store(int r, int col, float x) const {
     return store_element(job_.p, c_ + r * job_.p.c.row + col * job_.p.c.col, d_ + r * job_.p.d.row + col * job_.p.d.col,
                          x);
   }
 
-  const Job& job_;
-  const uint32_t (&words_)[2][kTile];
-  const uint32_t *rows_, *cols_;  // words of the warp's
-  const int first_, share_, t_;
-  const TileIndex tile_;
-  const int64_t row0_, col0_;  // of the warp
-  const int rows_left_, cols_left_;
-  const uint32_t bands_;  // that the block finishes, by bits
-  float* d_;              // there
-  const float* c_;
+  using Base::bands_;
+  using Base::c_;
+  using Base::cols_;
+  using Base::cols_left_;
+  using Base::d_;
+  using Base::first_;
+  using Base::inside;
+  using Base::job_;
+  using Base::rows_;
+  using Base::rows_left_;
+  using Base::rows_of;
+  using Base::share_;
+  using Base::store_direct;
+  using Base::store_down;
+  using Base::store_quads;
+  using Base::t_;
+  using Base::tile_;
+  using Base::words_;
 };
 
 // TileEpilogue::store_band(), a function of its own: the more code lies between what ordinary tiles run through, the

@@ -50,6 +50,7 @@ struct Job {
   bool streamed;         // A is split by the product's kernel, which begins while the pass still runs
   bool down;             // neighbours of d lie in a column
   bool quads, pairs;     // four, or two, neighbours of d, and of c if it is read, can be read and written at once
+  bool cut_quads;        // quads, and rows of d begin within a sector of memory
   bool plain_alpha;      // of no extreme size
   bool batch_invariant;  // SplitPlan::batch_invariant
   bool

@@ -54,13 +54,13 @@ __device__ __forceinline__ void enter_cluster(uint32_t blocks) {
 }
 
 // Redoes what the block's tiles have marked.
-template <class F, class Shape>
+template <class Shape>
 static __device__ __noinline__ void redo_marked(const Job& job, uint32_t last, char* ring) {
   const TileScheduler scheduler(job);
   const int t = threadIdx.x - (blockDim.x - kConsumers);
   for (int index = scheduler.first; index < job.work_tiles; index += scheduler.stride) {
     const WorkTile work = scheduler.work_tile(job, index);
-    if (work.part < 0 || last) redo<F, Shape>(job, work.tile, scheduler.rank, scheduler.blocks, t, ring);
+    if (work.part < 0 || last) redo<Shape>(job, work.tile, scheduler.rank, scheduler.blocks, t, ring);
   }
 }
 
@@ -73,6 +73,7 @@ __device__ __forceinline__ void consume(const Job& job, char* ring, float* stagi
   const bool leader = t % 32 == 0;
   const uint32_t base = hopper::shared_address(ring);
   using Shape = typename R::Shape;
+  static_assert(kMarksBytes + sizeof(RedoMemory<RedoShape<Shape::kCols>>) <= R::kBytes);
   const PanelView<A_ALONG_M, Shape::kRows> a(base, warpgroup);
   const PanelView<B_ALONG_N, Shape::kCols> b(base + R::kBytesA, 0);
   float sum[Shape::kSums], others[Shape::kSums];
@@ -127,7 +128,7 @@ __device__ __forceinline__ void consume(const Job& job, char* ring, float* stagi
     words.advance();
   }
   sync_consumers();
-  if (__builtin_expect(shared.marked != 0, false)) redo_marked<F, Shape>(job, shared.last, ring);
+  if (__builtin_expect(shared.marked != 0, false)) redo_marked<Shape>(job, shared.last, ring);
 }
 
 template <class F, class Shape, bool A_ALONG_M, bool B_ALONG_N>

@@ -1,32 +1,23 @@
 // The redo: elements that the guard marked are computed again from the original operands.
 //
 // Idea:   a block's consumers do this behind all its tiles; nothing happens if none has a mark. A tile with many marked
-//         elements is computed as a whole: by bfloat16 on the tensor cores (redo_products.cuh), and what has too wide
-//         a range for these as well, in float32. A few elements are dot products, each of a warp.
-// Order:  where neighbours may decide nothing (Job::batch_invariant), an element alone and a whole tile are both
-//         computed in float32, and added up in the same order.
+//         elements is computed as a whole (redo_tile.cuh). A few elements are dot products, each of a warp.
+// Order:  where neighbours may decide nothing (Job::batch_invariant), an element alone is added up in the order of a
+//         whole tile's.
 // Inf:    a row that holds Inf has no scale; its elements come from its products with Inf (redo_inf.cuh). A dot product
 //         that overflows is added up in the order of k, for another order may overflow where that one doesn't.
 #pragma once
 #include "dot_product.cuh"
 #include "redo_inf.cuh"
-#include "redo_products.cuh"
+#include "redo_tile.cuh"
 #include "redone.cuh"
 
 namespace sgemm::split {
 
 constexpr uint32_t kFew = 64;          // dot products take as long as the whole tile at about this many elements
 constexpr uint32_t kFewAlongK = 192;   // the same where both operands lie along k
-constexpr uint32_t kFewInParts = 128;  // the same where the whole tile is computed in float32
+constexpr uint32_t kFewInParts = 128;  // the same where they are added up as the whole tile's
 constexpr uint32_t kVeryFew = 4;       // all warps share each: they would wait for the few's reads
-constexpr int kRedoStep = 8;           // of k
-constexpr int kRedoPart = 32;          // of k: its sum is added to those before, as the tensor cores' is
-
-// In float32: a part of k of a tile's operands, and each thread's own sums.
-struct RedoFloats {
-  float a[kRedoStep][kTile + 4], b[kRedoStep][kTile + 4];
-  float total[64][kConsumers];
-};
 
 // Each thread reads the masks that it wrote. Returns whether there are any: else the tile's words weren't written.
 template <class Shape>
@@ -44,10 +35,11 @@ __device__ __forceinline__ bool read_marks(const Job& job, int index, uint32_t r
 #pragma unroll 1
   for (int slot = 0; slot < Shape::kSlots; ++slot) {
     if (!(mine >> slot & 1)) continue;
-    uint32_t mask = job.masks[(int64_t{index} * Shape::kSlots + slot) * kConsumers + t];
-    for (; mask; mask &= mask - 1) {
-      const int row = marked_row<Shape>(t, __ffs(mask) - 1), col = marked_col<Shape>(t, slot);
-      atomicOr(&marks.bits[row][col / 32], 1u << col % 32);
+    const uint32_t mask = job.masks[(int64_t{index} * Shape::kSlots + slot) * kConsumers + t];
+#pragma unroll 4
+    for (int i = 0; i < 16; ++i) {
+      const uint32_t of_row = __ballot_sync(~0u, mask >> i & 1);
+      if (t % 32 == i) marks.bits[marked_row<Shape>(t, i)][marked_col<Shape>(t, slot) / 32] |= of_row;
     }
   }
   sync_consumers();
@@ -74,8 +66,8 @@ __device__ __forceinline__ MarkCounts count_marks(Marks& marks, int t) {
   return {marks.counts[0], marks.counts[1]};
 }
 
-// An element as redo_in_float32() computes it, by a warp, whose lanes have a part of k each. False, and nothing stored,
-// where that leaves it marked.
+// An element as redo_tile() computes it, by a warp, whose lanes have a part of k each. False, and nothing stored, where
+// that leaves it marked.
 static __device__ __noinline__ bool redo_in_parts(const Job& job, int batch, int64_t row, int64_t col) {
   const ConstMatrix a = job.p.a.matrix(batch), b = job.p.b.matrix(batch);
   const float *const from_a = a.at(row, 0), *const from_b = b.at(0, col);
@@ -84,11 +76,11 @@ static __device__ __noinline__ bool redo_in_parts(const Job& job, int batch, int
   constexpr int kAtOnce = 8;  // reads
   float total = 0;
 #pragma unroll 1
-  for (int64_t q0 = 0; q0 < depth; q0 += 32 * kRedoPart) {
+  for (int64_t q0 = 0; q0 < depth; q0 += 32 * kStep) {
     float part = 0;
 #pragma unroll 1
-    for (int i = 0; i < kRedoPart; i += kAtOnce) {
-      const int64_t q = q0 + lane * kRedoPart + i;
+    for (int i = 0; i < kStep; i += kAtOnce) {
+      const int64_t q = q0 + lane * kStep + i;
       float x[kAtOnce], y[kAtOnce];
 #pragma unroll
       for (int e = 0; e < kAtOnce; ++e) {
@@ -103,7 +95,7 @@ static __device__ __noinline__ bool redo_in_parts(const Job& job, int batch, int
     for (int i = 0; i < 32; ++i) total += __shfl_sync(~0u, part, i);
   }
   const bool stores = lane == 0 && isfinite(total);
-  return __any_sync(~0u, stores && store_redone(job, batch, row, col, total, 0));
+  return __any_sync(~0u, stores && store_redone(job, batch, row, col, total));
 }
 
 // The warps take elements in turn, or share each if there are `very_few`. Where C is the sum of earlier pieces of k,
@@ -145,60 +137,9 @@ __device__ __forceinline__ void redo_elements(const Job& job, const Corner& tile
   }
 }
 
-// All of 128 x 128 elements from the tile's first on: a smaller tile's neighbours are computed for nothing. Those that
-// overflow stay marked.
-__device__ __forceinline__ void redo_in_float32(const Job& job, const Corner& tile, int t, Marks& marks,
-                                                RedoFloats& shared) {
-  const ConstMatrix a = job.p.a.matrix(tile.batch), b = job.p.b.matrix(tile.batch);
-  const int64_t row0 = tile.row, col0 = tile.col, depth = job.depth(tile.batch);
-  const int row = t / 16 * 8, col = t % 16 * 8;
-  float acc[8][8] = {};
-#pragma unroll 1
-  for (int e = 0; e < 64; ++e) shared.total[e][t] = 0;
-#pragma unroll 1
-  for (int64_t q0 = 0; q0 < depth; q0 += kRedoStep) {
-#pragma unroll
-    for (int i = t; i < kRedoStep * kTile; i += kConsumers) {
-      // Neighbouring threads read neighbours in memory.
-      const int qa = a.col == 1 ? i % kRedoStep : i / kTile, ia = a.col == 1 ? i / kRedoStep : i % kTile;
-      const int qb = b.row == 1 ? i % kRedoStep : i / kTile, jb = b.row == 1 ? i / kRedoStep : i % kTile;
-      shared.a[qa][ia] = q0 + qa < depth && row0 + ia < a.rows ? *a.at(row0 + ia, q0 + qa) : 0.0f;
-      shared.b[qb][jb] = q0 + qb < depth && col0 + jb < b.cols ? *b.at(q0 + qb, col0 + jb) : 0.0f;
-    }
-    sync_consumers();
-    const int steps = depth - q0 < kRedoStep ? static_cast<int>(depth - q0) : kRedoStep;
-#pragma unroll 1
-    for (int q = 0; q < steps; ++q) {
-      float x[8], y[8];
-#pragma unroll
-      for (int i = 0; i < 8; ++i) x[i] = shared.a[q][row + i];
-#pragma unroll
-      for (int i = 0; i < 8; ++i) y[i] = shared.b[q][col + i];
-#pragma unroll
-      for (int i = 0; i < 8; ++i)
-#pragma unroll
-        for (int j = 0; j < 8; ++j) acc[i][j] = fmaf(x[i], y[j], acc[i][j]);
-    }
-    sync_consumers();
-    if ((q0 + kRedoStep) % kRedoPart != 0 && q0 + kRedoStep < depth) continue;
-#pragma unroll
-    for (int e = 0; e < 64; ++e) {
-      shared.total[e][t] += acc[e / 8][e % 8];
-      acc[e / 8][e % 8] = 0;
-    }
-  }
-#pragma unroll 1
-  for (int e = 0; e < 64; ++e) {
-    const int i = row + e / 8, j = col + e % 8;
-    const float sum = shared.total[e][t];
-    if (!marks.is_marked(i, j) || !isfinite(sum)) continue;
-    if (store_redone(job, tile.batch, row0 + i, col0 + j, sum, 0)) marks.clear(i, j);
-  }
-}
-
 // The marked elements of a tile that block `rank` of a cluster of `blocks` finished. `t` counts the consumers' threads;
 // `memory` is the ring, which has been used up.
-template <class F, class Shape>
+template <class Shape>
 __device__ __forceinline__ void redo(const Job& job, int index, uint32_t rank, uint32_t blocks, int t, char* memory) {
   Marks& marks = *reinterpret_cast<Marks*>(memory);
   char* const rest = memory + kMarksBytes;
@@ -209,12 +150,8 @@ __device__ __forceinline__ void redo(const Job& job, int index, uint32_t rank, u
   count_redone(redone_elements, t == 0 ? count.all : 0);
   const uint32_t few = job.batch_invariant ? kFewInParts : job.a.along_k && job.b.along_k ? kFewAlongK : kFew;
   count_redone(redone_tiles, t == 0 && count.finite > few);
-  if (kPairs<F> == 1 && count.finite > few && !job.batch_invariant) {
-    redo_products<Shape>(job, tile, rank, blocks, t, marks, rest);
-    count = count_marks(marks, t);
-  }
   if (count.finite > few) {
-    redo_in_float32(job, tile, t, marks, *reinterpret_cast<RedoFloats*>(rest));
+    redo_tile<Shape>(job, tile, rank, blocks, t, marks, rest);
     count = count_marks(marks, t);
   }
   if (count.all > count.finite) {

@@ -7,7 +7,7 @@
 #pragma once
 #include <cmath>
 
-#include "redo_products.cuh"
+#include "marks.cuh"
 
 namespace sgemm::split {
 

@@ -185,6 +185,7 @@ Job make_job(const Shape& shape, const Problem& p, const SplitPlan& plan, char* 
   job.down = runs_down(q);
   job.quads = ends_in_groups<4>(q);
   job.pairs = ends_in_groups<2>(q);
+  job.cut_quads = job.quads && !has_aligned_rows<kSectorFloats>(q.d);
   job.plain_alpha = is_plain_alpha(q.alpha);
   job.scaled_only = q.activation == Activation::kNone && job.plain_alpha && q.k_before == 0;
   job.triangle = plan.triangle;

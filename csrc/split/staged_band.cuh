@@ -9,13 +9,13 @@ constexpr int kStagingBytes = kConsumers / 32 * kStagedFloats * static_cast<int>
 
 // Quad q of row r begins here. Eight lanes' quads of neighbours, of whichever row, lie in different banks, and so do
 // the accumulators' pairs.
-__device__ __forceinline__ int place_in_band(int r, int q) { return r * 32 + ((q ^ (r % 4 * 2)) << 2); }
+__device__ __forceinline__ uint32_t place_in_band(uint32_t r, uint32_t q) { return r * 32 + ((q ^ (r % 4 * 2)) << 2); }
 
 // A thread's neighbours in the i-th eight columns of a band, and those eight rows below.
-__device__ __forceinline__ void stage_pairs(float2 x, float2 below, int i, float* staging, int lane) {
-  const int r = lane / 4, q = i * 2 + lane % 4 / 2, half = lane % 2 * 2;
-  *reinterpret_cast<float2*>(staging + place_in_band(r, q) + half) = x;
-  *reinterpret_cast<float2*>(staging + place_in_band(r + 8, q) + half) = below;
+__device__ __forceinline__ void stage_pairs(float2 x, float2 below, int i, float* staging, uint32_t lane) {
+  const uint32_t place = place_in_band(lane / 4, i * 2 + lane % 4 / 2) + lane % 2 * 2;
+  *reinterpret_cast<float2*>(staging + place) = x;
+  *reinterpret_cast<float2*>(staging + place + 8 * 32) = below;
 }
 
 template <int BAND, int N>

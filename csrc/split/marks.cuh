@@ -1,0 +1,49 @@
+// The elements of a tile that the guard marked, and how they are stored anew.
+#pragma once
+#include "../epilogue/activation.h"
+#include "epilogue.cuh"
+
+namespace sgemm::split {
+
+// A tile's first element.
+struct Corner {
+  int batch;
+  int64_t row, col;
+};
+
+// The marked elements of a tile, in shared memory.
+struct Marks {
+  uint32_t bits[kTile][kTile / 32];   // one per element
+  uint32_t words[2][kTile];           // of the tile's rows and columns
+  uint32_t inf_lines[2][kTile / 32];  // those that hold Inf, by bits
+  uint32_t counts[2];
+
+  __device__ __forceinline__ bool is_marked(int row, int col) const { return bits[row][col / 32] >> col % 32 & 1; }
+  __device__ __forceinline__ void clear(int row, int col) { atomicAnd(&bits[row][col / 32], ~(1u << col % 32)); }
+};
+constexpr int kMarksBytes = 4096;
+static_assert(sizeof(Marks) <= kMarksBytes);
+
+// D's element from its sum; not where D adds up pieces of k and overflows.
+__device__ __forceinline__ bool store_redone(const Job& job, int batch, int64_t i, int64_t j, float sum) {
+  const float* const c = job.p.c.matrix(batch).at(i, j);
+  float* const d = job.p.d.matrix(batch).at(i, j);
+  if (job.scaled_only) {
+    *d = add_c(job.p, job.p.alpha * sum, c);
+    return true;
+  }
+  int of_alpha;
+  const float alpha = frexpf(job.p.alpha, &of_alpha);
+  return store_element(job.p, c, d, unscaled(alpha * sum, of_alpha));
+}
+
+// The same from a sum over all of k, also where D adds up pieces of it: there the sum may be finite that the pieces'
+// sums are not.
+__device__ __forceinline__ void store_whole(const Job& job, int batch, int64_t i, int64_t j, float sum) {
+  if (job.p.k_before > 0)
+    *job.p.d.matrix(batch).at(i, j) = activated(job.p.activation, sum);
+  else
+    store_redone(job, batch, i, j, sum);
+}
+
+}  // namespace sgemm::split
