@@ -73,7 +73,7 @@ __device__ __forceinline__ void consume(const Job& job, char* ring, float* stagi
   const bool leader = t % 32 == 0;
   const uint32_t base = hopper::shared_address(ring);
   using Shape = typename R::Shape;
-  static_assert(kMarksBytes + sizeof(RedoMemory<RedoShape<Shape::kCols>>) <= R::kBytes);
+  static_assert(kMarksBytes + sizeof(RedoMemory<RedoShape<Shape::kCols>>) <= R::kBytes + kStagingBytes);
   const PanelView<A_ALONG_M, Shape::kRows> a(base, warpgroup);
   const PanelView<B_ALONG_N, Shape::kCols> b(base + R::kBytesA, 0);
   float sum[Shape::kSums], others[Shape::kSums];

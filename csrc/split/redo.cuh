@@ -91,8 +91,15 @@ static __device__ __noinline__ bool redo_in_parts(const Job& job, int batch, int
 #pragma unroll
       for (int e = 0; e < kAtOnce; ++e) part = fmaf(x[e], y[e], part);
     }
-#pragma unroll 8
-    for (int i = 0; i < 32; ++i) total += __shfl_sync(~0u, part, i);
+    const int parts = static_cast<int>(min(ceil_div(depth - q0, kStep), int64_t{32}));
+    float group = 0;
+#pragma unroll 1
+    for (int i = 0; i < parts; ++i) {
+      const float next = __shfl_sync(~0u, part, i);
+      group = i % kRedoGroup == 0 ? next : group + next;
+      if (i % kRedoGroup != kRedoGroup - 1 && i + 1 < parts) continue;
+      total = q0 == 0 && i < kRedoGroup ? group : total + group;
+    }
   }
   const bool stores = lane == 0 && isfinite(total);
   return __any_sync(~0u, stores && store_redone(job, batch, row, col, total));

@@ -1,9 +1,8 @@
 // A tile's marked elements computed again in float32, with all of their neighbours.
 //
-// Idea:   outer products on the CUDA cores, as in ieee_large: a step of k of both operands comes to shared memory,
-// copied
-//         ahead of its products, and each thread keeps a block of sums. Those of 32 of k are added to the ones before,
-//         as the tensor cores' are. No scales and no second test: float32's own range.
+// Idea:   outer products on the CUDA cores: a step of k of both operands comes to shared memory, copied ahead of its
+//         products, and each thread keeps a block of sums. No scales and no second test: float32's own range.
+// Order:  sums of 32 of k are added up by eight, and these to the ones before: each adds to what is little larger.
 // Block:  of a tile that a cluster's blocks finished in parts, each computes the columns of its own part, all of k.
 // Calls:  a function of its own, so that the kernels in which it may be needed are what they would be without it.
 // Bound:  the FFMA units.
@@ -14,7 +13,7 @@
 namespace sgemm::split {
 
 constexpr int kRedoPitch = 4;  // floats between the lines of k, beside a line's own
-constexpr int kRedoParts = 4;  // of a step: so many times copies are followed by products
+constexpr int kRedoGroup = 8;  // steps, whose sums are added up before they are added to the others'
 
 // ROWS rows of an operand, kStep of k at a time, on their way to shared memory: to[k][row]. Rows that lie side by side
 // are copied four at once, if they can be; others one by one, so that lanes read whole sectors, and write to different
@@ -44,41 +43,33 @@ class RedoCopies {
         depth_(depth),
         from_(x.data + x.batch.offset(batch) + (first + row_) * x.stride + k_ * x.k_stride) {}
 
-  // The next step's copies begin.
-  __device__ __forceinline__ void begin(float* to) {
-    to_ = to + k_ * kPitch + row_;
-    at_ = from_;
+  // The next step's.
+  __device__ __forceinline__ void copy(float* to) {
+    to += k_ * kPitch + row_;
+    const float* from = from_;
     const int k_left = static_cast<int>(min(depth_, int64_t{kStep})) - k_;
-    left_ = k_left <= 0 || rows_left_ <= 0 ? 0 : along_k_ ? rows_left_ : k_left;
+    int left = k_left <= 0 || rows_left_ <= 0 ? 0 : along_k_ ? rows_left_ : k_left;  // rows, or k, from here on
+    const auto advance = [&] {
+      from += apart_;
+      to += rows_apart_ + k_apart_ * kPitch;
+      left -= rows_apart_ + k_apart_;
+    };
+    if (quads_) {
+#pragma unroll
+      for (int i = 0; i < kQuads; ++i, advance())
+        if (k_ < kStep) copy_async<16>(to, from, left > 0 ? 16 : 0);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kCopies; ++i, advance()) copy_async<4>(to, from, left > 0 ? 4 : 0);
+    }
     from_ += step_;
     depth_ -= kStep;
-  }
-  // One of kRedoParts of them.
-  __device__ __forceinline__ void copy(int part) {
-    if (quads_) {
-      if (part % (kRedoParts / kQuads) != 0 || k_ >= kStep) return;
-      copy_async<16>(to_, at_, left_ > 0 ? 16 : 0);
-      return advance();
-    }
-    if (kCopies < kRedoParts && part >= kCopies) return;
-#pragma unroll
-    for (int i = 0; i < kCopies; i += kRedoParts) {
-      copy_async<4>(to_, at_, left_ > 0 ? 4 : 0);
-      advance();
-    }
   }
 
  private:
   static constexpr int kCopies = ROWS * kStep / kConsumers, kRowsApart = 8, kApart = kConsumers / ROWS;  // of k
   static constexpr int kQuads = kCopies > 4 ? kCopies / 4 : 1;
-  static_assert(kQuads <= kRedoParts);
   static_assert(kStep == 32 && kCopies * kRowsApart == ROWS);
-
-  __device__ __forceinline__ void advance() {
-    at_ += apart_;
-    to_ += rows_apart_ + k_apart_ * kPitch;
-    left_ -= rows_apart_ + k_apart_;
-  }
 
   const bool along_k_, quads_;
   const int row_, k_, rows_left_;
@@ -86,10 +77,6 @@ class RedoCopies {
   const int64_t apart_, step_;
   int64_t depth_;      // of k, from the next step on
   const float* from_;  // of the next step
-  // The next copy's, and how many rows, or k, are left from there on.
-  const float* at_;
-  float* to_;
-  int left_;
 };
 
 // How the threads share 128 rows x COLS columns: each has groups of up to four rows and columns.
@@ -110,10 +97,11 @@ struct RedoShape {
 
 template <class R>
 struct RedoMemory {
+  static constexpr bool kHeld = R::kSums <= 32;  // a group's sums are held in registers
   struct Stage {
     float a[kStep][RedoCopies<R::kRows>::kPitch], b[kStep][RedoCopies<R::kCols>::kPitch];
-  } stages[3];
-  float total[R::kSums][kConsumers];
+  } stages[2];
+  float total[R::kSums][kConsumers], group[kHeld ? 1 : R::kSums][kConsumers];
 };
 
 // COUNT neighbours, in groups of up to four that are APART.
@@ -140,63 +128,50 @@ static __device__ __noinline__ void redo_tile(const Job& job, const Corner& tile
   const int first_col = static_cast<int>(rank) * COLS;
   RedoCopies<R::kRows> copies_a(job.a, tile.batch, tile.row, depth, t);
   RedoCopies<R::kCols> copies_b(job.b, tile.batch, tile.col + first_col, depth, t);
-  const int steps = static_cast<int>((depth + kStep - 1) / kStep);
-  const auto begin = [&](int step) {
-    copies_a.begin(memory.stages[step % 3].a[0]);
-    copies_b.begin(memory.stages[step % 3].b[0]);
-  };
-  const auto copy = [&](int part) {
-    copies_a.copy(part);
-    copies_b.copy(part);
-  };
-#pragma unroll 1
-  for (int step = 0; step < 2; ++step) {
-    begin(step);
-#pragma unroll 1
-    for (int part = 0; part < kRedoParts; ++part) copy(part);
+  const auto copy = [&](int stage) {
+    copies_a.copy(memory.stages[stage].a[0]);
+    copies_b.copy(memory.stages[stage].b[0]);
     commit_copies();
-  }
-  constexpr bool kHeld = R::kSums <= 32;  // the sums before, in registers
-  float acc[R::kOwnRows][R::kOwnCols] = {}, held[kHeld ? R::kSums : 1] = {};
+  };
+  const int steps = static_cast<int>((depth + kStep - 1) / kStep);
+  float acc[R::kOwnRows][R::kOwnCols] = {}, held[RedoMemory<R>::kHeld ? R::kSums : 1] = {};
+  const auto group = [&](int e) -> float& {
+    if constexpr (RedoMemory<R>::kHeld)
+      return held[e];
+    else
+      return memory.group[e][t];
+  };
+  copy(0);
 #pragma unroll 1
   for (int step = 0; step < steps; ++step) {
-    wait_copies<1>();
+    wait_copies<0>();
     sync_consumers();  // and the step before has been read
-    begin(step + 2);
-    const auto& stage = memory.stages[step % 3];
+    if (step + 1 < steps) copy((step + 1) % 2);
+    const auto& stage = memory.stages[step % 2];
     const float *a = &stage.a[0][R::row(t, 0)], *b = &stage.b[0][R::col(t, 0)];
-#pragma unroll 1
-    for (int part = 0; part < kRedoParts; ++part) {
-      copy(part);
+#pragma unroll 4
+    for (int q = 0; q < kStep; ++q, a += RedoCopies<R::kRows>::kPitch, b += RedoCopies<R::kCols>::kPitch) {
+      float x[R::kOwnRows], y[R::kOwnCols];
+      read_groups<R::kOwnRows, 4, kConsumers / R::kAcross * 4>(x, a);
+      read_groups<R::kOwnCols, R::kGroup, R::kAcross * R::kGroup>(y, b);
 #pragma unroll
-      for (int q = 0; q < kStep / kRedoParts; ++q) {
-        float x[R::kOwnRows], y[R::kOwnCols];
-        read_groups<R::kOwnRows, 4, kConsumers / R::kAcross * 4>(x, a + q * RedoCopies<R::kRows>::kPitch);
-        read_groups<R::kOwnCols, R::kGroup, R::kAcross * R::kGroup>(y, b + q * RedoCopies<R::kCols>::kPitch);
+      for (int i = 0; i < R::kOwnRows; ++i)
 #pragma unroll
-        for (int i = 0; i < R::kOwnRows; ++i)
-#pragma unroll
-          for (int j = 0; j < R::kOwnCols; ++j) acc[i][j] = fmaf(x[i], y[j], acc[i][j]);
-      }
-      a += kStep / kRedoParts * RedoCopies<R::kRows>::kPitch;
-      b += kStep / kRedoParts * RedoCopies<R::kCols>::kPitch;
+        for (int j = 0; j < R::kOwnCols; ++j) acc[i][j] = fmaf(x[i], y[j], acc[i][j]);
     }
-    commit_copies();
+    const bool first = step % kRedoGroup == 0, ends = step % kRedoGroup == kRedoGroup - 1 || step + 1 == steps;
 #pragma unroll
     for (int e = 0; e < R::kSums; ++e) {
       float& own = acc[e / R::kOwnCols][e % R::kOwnCols];
-      if constexpr (kHeld)
-        held[e] += own;
-      else
-        memory.total[e][t] = step == 0 ? own : memory.total[e][t] + own;
+      group(e) = first ? own : group(e) + own;
       own = 0;
     }
-  }
-  if constexpr (kHeld) {
+    if (!ends) continue;
 #pragma unroll
-    for (int e = 0; e < R::kSums; ++e) memory.total[e][t] = held[e];
+    for (int e = 0; e < R::kSums; ++e) {
+      memory.total[e][t] = step < kRedoGroup ? group(e) : memory.total[e][t] + group(e);
+    }
   }
-  wait_copies<0>();  // of nothing, but to memory that others use next
 #pragma unroll 1
   for (int e = 0; e < R::kSums; e += R::kGroup) {
     const int i = R::row(t, e / R::kOwnCols), j = first_col + R::col(t, e % R::kOwnCols);
