@@ -1,4 +1,4 @@
-"""The split family: what its guard certifies, what it has redone, and how it is cut into pieces.
+"""The split family: what its guard certifies, and how it is cut into pieces.
 
 The guard's arithmetic is tried on the CPU with the constants of csrc/split/format.cuh; its kernels
 on a GPU, with bad rows, columns, tiles and elements planted anywhere.
@@ -12,21 +12,16 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from support.bounds import Reference, contract_units
 from support.data import DISTRIBUTIONS, integers, operands
 from support.layouts import laid_out
 from support.process import ROOT
-from support.table import TILED, Kernel, runnable
+from support.split import TILE, each_split, here, within_contract
+from support.table import Kernel
 from torch import Tensor
 
 import torch_sgemm
 
-SPLIT = [row for row in TILED if row.family == "split"]
 FORMAT = (ROOT / "csrc" / "split" / "format.cuh").read_text(encoding="utf-8")
-each_split = pytest.mark.parametrize("row", SPLIT, ids=lambda row: row.name)
-TALL = (ROOT / "csrc" / "split" / "tall.h").read_text(encoding="utf-8")
-LISTED = int(re.search(r"kMostElements = (\d+)", TALL)[1])  # elements of a tall tile
-TILE = 128
 
 
 # --- the scheme, on the CPU -----------------------------------------------------------------
@@ -116,16 +111,6 @@ def test_thresholds_fit_their_word() -> None:
 
 
 # --- the kernels, on a GPU ------------------------------------------------------------------
-
-
-def within_contract(a: Tensor, b: Tensor, result: Tensor) -> bool:
-    reference = Reference.of(a, b)
-    return reference.units(result) <= contract_units(reference.units(torch.mm(a, b)))
-
-
-def here(row: Kernel) -> None:
-    if row not in runnable("cuda"):
-        pytest.skip(f"{row.name} needs sm_{row.min_arch}")
 
 
 PLANTS = {
@@ -284,130 +269,6 @@ def test_every_way_of_sums_to_memory(row: Kernel, shape, exponent, alpha, beta) 
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("columns", [1, 30, TILE])
-@pytest.mark.parametrize("m", [40, TILE])
-@pytest.mark.parametrize("name", ["split_fp16x3:128x128", "split_fp16x3:128x64"])
-def test_few_and_many_marked_elements(name: str, m: int, columns: int) -> None:
-    """Results made of small elements alone: by dot products, or the tile as a whole."""
-    row = next(row for row in SPLIT if row.name == name)
-    here(row)
-    n, k = TILE, 256
-    a, b = torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda")
-    a[:, 0] = 2.0**20
-    a[:, 1:] *= 2.0**-30
-    b[0] = 1
-    b[0, torch.randperm(n)[:columns]] = 0  # these columns meet no large element of A
-    torch.cuda.synchronize()
-    before = torch_sgemm.redone()
-    c = torch.randn(m, n, device="cuda")
-    out = c.clone()
-    torch.ops.sgemm.gemm_(out, a, b, alpha=2.0**29, beta=0.5, kernel=row.name)
-    torch.cuda.synchronize()
-    after = torch_sgemm.redone()
-    reference = Reference.of(a, b, c, 2.0**29, 0.5)
-    torch_units = reference.units(torch.addmm(c, a, b, alpha=2.0**29, beta=0.5))
-    assert reference.units(out) <= contract_units(torch_units)
-    assert after.elements - before.elements == m * columns
-    assert torch_sgemm.stats().redone[f"cuda:{torch.cuda.current_device()}"] == after
-    # Whatever the tiles, some block has more than 64 elements if there are so many; but a warp's 16
-    # rows come at once if all of k they have is 4096.
-    assert (after.tiles > before.tiles) == (m * columns > 64 and 16 * columns * k > 4096)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("layouts", ["NN", "NT", "TN", "TT"])
-@pytest.mark.parametrize(
-    "size",
-    [(TILE, TILE, 40), (200, 180, 1000), (131, 129, 4100), (300, 72, 2000), (1100, 900, 600)],
-    ids=str,
-)
-@each_split
-def test_whole_tiles_are_redone(row: Kernel, size: tuple[int, int, int], layouts: str) -> None:
-    """Data of which the guard certifies nothing, with a row of NaN and an Inf among them."""
-    here(row)
-    m, n, k = size
-    a, b = (x.cuda() for x in operands("inner_scaled_20", m, n, k, seed=3))
-    a[m // 3] = math.nan
-    a[m // 2, k // 2] = math.inf
-    a, b = laid_out(a, layouts[0]), laid_out(b, layouts[1])
-    torch.cuda.synchronize()
-    before = torch_sgemm.redone()
-    result = torch.ops.sgemm.mm(a, b, kernel=row.name)
-    torch.cuda.synchronize()
-    others = [i for i in range(m) if i not in (m // 3, m // 2)]
-    assert within_contract(a[others], b, result[others])
-    assert result[m // 3].isnan().all()
-    assert torch.equal(result[m // 2], b[k // 2] * math.inf)
-    if row.name.startswith(("split_fp16x3:", "split_fp16x3_streamed")):
-        assert torch_sgemm.redone().tiles > before.tiles
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("k", [40, 1024, 4100])
-@pytest.mark.parametrize("down", [False, True], ids=["rows", "columns"])
-@pytest.mark.parametrize("beta", [0, 0.5])
-@pytest.mark.parametrize("name", ["split_fp16x3:128x128", "split_fp16x3:128x64"])
-def test_elements_of_a_row_are_redone(name: str, beta: float, down: bool, k: int) -> None:
-    """A warp's few, at once where k is short; and all others are what they are."""
-    row = next(row for row in SPLIT if row.name == name)
-    here(row)
-    m, n = 130, 200
-    a, b = torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda")
-    columns = torch.tensor([0, 37, 150], device="cuda")
-    a[77, 0] = 2.0**20
-    a[77, 1:] *= 2.0**-30
-    b[0, columns] = 0  # these meet small elements of row 77 alone
-    c = torch.randn(n, m, device="cuda").mT if down else torch.randn(m, n, device="cuda")
-    torch.cuda.synchronize()
-    before = torch_sgemm.redone()
-    out = c.clone(memory_format=torch.preserve_format)
-    torch.ops.sgemm.gemm_(out, a, b, alpha=0.75, beta=beta, kernel=row.name)
-    torch.cuda.synchronize()
-    reference = Reference.of(a, b, c, 0.75, beta)
-    torch_units = reference.units(torch.addmm(c, a, b, alpha=0.75, beta=beta))
-    assert reference.units(out) <= contract_units(torch_units)
-    assert torch_sgemm.redone().elements - before.elements == len(columns)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("layouts", ["NN", "NT", "TN", "TT"])
-@pytest.mark.parametrize("count", [1, 3, 4, 5, LISTED, LISTED + 1, 90])
-@pytest.mark.parametrize("k", [20, 100])
-def test_elements_of_a_tall_tile_are_redone(k: int, count: int, layouts: str) -> None:
-    """One by one or in groups of columns, beside a row with Inf."""
-    row = next(row for row in SPLIT if row.name == "split_fp16x3_tall")
-    here(row)
-    a, b = torch.randn(1000, k, device="cuda"), torch.randn(k, 100, device="cuda")
-    a[77, 0] = 2.0**20
-    a[77, 1:] *= 2.0**-30
-    b[0, torch.randperm(100)[:count]] = 0  # these meet small elements of row 77 alone
-    a[70, k // 2] = -math.inf
-    expected = a[70].double() @ b.double()
-    torch.cuda.synchronize()
-    before = torch_sgemm.redone()
-    out = torch.ops.sgemm.mm(laid_out(a, layouts[0]), laid_out(b, layouts[1]), kernel=row.name)
-    torch.cuda.synchronize()
-    assert torch.equal(out[70].double(), expected)
-    a[70], out[70] = 0, 0
-    assert Reference.of(a, b).units(out) <= contract_units(Reference.of(a, b).units(a @ b))
-    redone = torch_sgemm.redone().elements - before.elements
-    assert redone >= count + 100
-    assert redone == count + 100 or count > LISTED
-
-
-@pytest.mark.gpu
-def test_ordinary_data_is_not_redone() -> None:
-    here(SPLIT[-1])
-    torch.cuda.synchronize()
-    before = torch_sgemm.redone()
-    for name in ("uniform_0_1", "normal", "one_sided", "small_integers", "identity"):
-        a, b = operands(name, 300, 300, 1000, "cuda")
-        torch.ops.sgemm.mm(a, b, kernel="split_fp16x3")
-    torch.cuda.synchronize()
-    assert torch_sgemm.redone() == before
-
-
-@pytest.mark.gpu
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 @each_split
 def test_batches_and_slices_keep_the_contract(row: Kernel, name: str) -> None:
@@ -509,10 +370,3 @@ def test_workspace_limit(row: Kernel, mib: int, monkeypatch: pytest.MonkeyPatch)
         assert torch.equal(out.double(), expected), (m, n, k, batch)
         assert taken <= (mib << 20) + 2**20  # what the allocator rounds up
         assert taken > 0
-
-
-@pytest.mark.gpu
-def test_redone_wants_a_gpu() -> None:
-    with pytest.raises(RuntimeError, match="accepted: a CUDA device"):
-        torch_sgemm.redone("cpu")
-    assert math.isfinite(torch_sgemm.redone(0).elements)
