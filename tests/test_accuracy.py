@@ -9,6 +9,7 @@ import torch
 from support.bounds import Reference, allowed_units, contract_units, ffma_units
 from support.data import DISTRIBUTIONS, generator, operands
 from support.layouts import Guarded
+from support.split import SPLIT, within_contract
 from support.table import DEVICES, TILED, Kernel, each_row, fit, row_params, selectors
 
 from benchmarks.data import FEATURE_UNITS, KINDS
@@ -98,10 +99,7 @@ AUTO_SHAPES = (
 @pytest.mark.parametrize(("m", "n", "k"), AUTO_SHAPES)
 def test_auto_keeps_the_accuracy_contract(m: int, n: int, k: int, name: str) -> None:
     a, b = operands(name, m, n, k, "cuda", seed=1)
-    reference = Reference.of(a, b)
-    torch_units = reference.units(torch.mm(a, b))
-    units = reference.units(torch.ops.sgemm.mm(a, b))
-    assert units <= contract_units(torch_units)
+    assert within_contract(a, b, torch.ops.sgemm.mm(a, b))
 
 
 # --- what is promised of any row that auto may take -----------------------------------------
@@ -152,7 +150,7 @@ def test_typical_errors(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("k", [k for k in PROMISED if k >= LONG])
-@pytest.mark.parametrize("kernel", ["auto", *(row.name for row in TILED if row.family == "split")])
+@pytest.mark.parametrize("kernel", ["auto", *(row.name for row in SPLIT)])
 def test_errors_of_long_sums_are_seldom_above_torch_s(
     kernel: str, k: int, request: pytest.FixtureRequest
 ) -> None:

@@ -9,15 +9,14 @@ import torch
 from support.bounds import Reference
 from support.data import integers, operands
 from support.noted import noted
-from support.table import DEVICES, TILED, Kernel, runnable
+from support.split import SPLIT, TILE, each_split, here
+from support.table import DEVICES, Kernel, runnable
 from torch import Tensor
 
 import torch_sgemm
 from torch_sgemm import Device, error_bound
 
 SGEMM = torch.ops.sgemm
-SPLIT = [row for row in TILED if row.family == "split"]
-TILE = 128
 ROW = "split_fp16x3"
 # Less than a tile, an odd and an even number of them, tiles that the last row and column cut.
 SIZES = (1, 5, TILE, TILE + 1, 2 * TILE + 3, 3 * TILE, 5 * TILE - 1, 8 * TILE + 60, 2200)
@@ -41,10 +40,9 @@ def check(d: Tensor, x: Tensor, row: str, alpha: float = 1.0) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("m", SIZES)
-@pytest.mark.parametrize("row", SPLIT, ids=lambda row: row.name)
+@each_split
 def test_symmetric_and_within_the_bound(row: Kernel, m: int) -> None:
-    if row not in runnable("cuda"):
-        pytest.skip(f"needs sm_{row.min_arch}")
+    here(row)
     for k in DEPTHS:
         a, _ = operands("normal", m, 1, k, seed=m + k)
         for x in layouts(a.cuda()):

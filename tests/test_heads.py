@@ -9,7 +9,8 @@ from __future__ import annotations
 import pytest
 import torch
 from support.data import integers
-from support.table import TILED, Kernel, each_device, each_gpu_row, each_row, fit
+from support.split import SPLIT
+from support.table import Kernel, each_device, each_gpu_row, each_row, fit
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.flop_counter import FlopCounterMode
@@ -290,7 +291,7 @@ def test_other_operands_pass_by(device: str) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("mib", [1, 3])
-@pytest.mark.parametrize("name", [row.name for row in TILED if row.family == "split"])
+@pytest.mark.parametrize("name", [row.name for row in SPLIT])
 def test_pieces_end_with_a_group(name: str, mib: int, monkeypatch: pytest.MonkeyPatch) -> None:
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip(f"{name} needs sm_90")

@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from support import split
 from support.bounds import UNIT, contract_units
 from support.data import integers
-from support.table import TILED, Kernel, each_device, each_float32_row, each_row, fit
+from support.table import Kernel, each_device, each_float32_row, each_row, fit
 from torch import Tensor
 from torch.nn import functional
 
@@ -68,7 +69,7 @@ def test_every_row(row: Kernel, device: str, activation: str | None, biased: boo
         assert_accurate(result, activation, *operands)
 
 
-SPLIT = tuple(row.name for row in TILED if row.family == "split")
+SPLIT = tuple(row.name for row in split.SPLIT)
 
 
 @pytest.mark.parametrize("kernel", (*SPLIT, "ieee_skinny", "auto"))

@@ -10,27 +10,24 @@ import itertools
 
 import pytest
 import torch
-from support.table import TILED, Kernel, runnable
+from support.split import SPLIT, each_split, here
+from support.table import Kernel
 from torch import Tensor
 
 import torch_sgemm
 
-SPLIT = [row for row in TILED if row.family == "split"]
 PANEL, STEP = 128, 32  # rows of a panel, k of a step
 M, N = PANEL + 37, 2 * PANEL + 5
 DEPTHS = (STEP, 2 * STEP + 5, 31 * STEP, 32 * STEP, 2048 + STEP, 9000)
 NEEDS_LOW = 1 + 2.0**-11  # no float16 and no bfloat16
 
 pytestmark = pytest.mark.gpu
-each_split = pytest.mark.parametrize("row", SPLIT, ids=lambda row: row.name)
 each_layout = pytest.mark.parametrize("layout", ["N", "T"])
 
 
 @pytest.fixture(autouse=True)
-def here(request: pytest.FixtureRequest) -> None:
-    row = request.node.callspec.params.get("row", SPLIT[0])
-    if row not in runnable("cuda"):
-        pytest.skip(f"needs sm_{row.min_arch}")
+def only_here(request: pytest.FixtureRequest) -> None:
+    here(request.node.callspec.params.get("row", SPLIT[0]))
 
 
 def edges(size: int, block: int) -> list[int]:
