@@ -104,37 +104,38 @@ class Library:
         torch.ops.sgemm._set_models(self.values.tolist())
 
 
-def numbers(p: Problem) -> list[int]:
+def numbers(p: Problem, dtype: torch.dtype = torch.float32) -> list[int]:
     """A problem of aligned operands, as the library's private operators take it."""
     lead = (p.batch,) if p.batch > 1 else ()
     sides = []
     for rows, cols, op in ((p.m, p.k, p.ops[0]), (p.k, p.n, p.ops[1])):
         stored = (rows, cols) if op == "N" else (cols, rows)
-        x = torch.empty(*lead, *stored, device="meta")
+        x = torch.empty(*lead, *stored, device="meta", dtype=dtype)
         sides.append(x if op == "N" else x.mT)
     return choice._problem(*sides)
 
 
 def cases(records: list[dict]) -> list[Case]:
     """The measured plans of records, by problem and row; but for rows that are there no longer."""
-    known = {row.name for row in torch_sgemm.kernels()}
+    known = {row.name: row for row in torch_sgemm.kernels()}
     sizes = ("m", "n", "k", "ops", "batch")
-    problems: list[tuple[list[int], torch_sgemm.Device]] = []
+    problems: list[tuple[Problem, torch_sgemm.Device]] = []
     times: dict[tuple[str, int], dict[int, float]] = {}
     for found in records:
         first = len(problems)
         device = machine.predicted_for(found["machine"])
         for p in found["problems"]:
-            problems.append((numbers(Problem(*(p[name] for name in sizes))), device))
+            problems.append((Problem(*(p[name] for name in sizes)), device))
         for r in found["rows"]:
             if "failed" not in r and r["kernel"] in known:
                 plans = times.setdefault((r["kernel"], first + r["problem"]), {})
                 plans[r["plan"]] = 1e-6 * r["plan_us"]
+    dtypes = {True: torch.float32, False: torch.bfloat16}
     return [
         Case(
             row,
             i,
-            problems[i][0],
+            numbers(problems[i][0], dtypes[known[row].takes_float32]),
             numpy.array(list(plans)),
             numpy.array(list(plans.values())),
             problems[i][1],
@@ -200,11 +201,14 @@ def counted(case: Case) -> dict[str, float]:
 
 
 def chosen_speeds(found: list[Case], predicted: list[numpy.ndarray]) -> list[float]:
-    """Of each problem, PyTorch's time by that of the measured plan that is chosen."""
+    """Of each float32 problem, PyTorch's time by that of the measured plan that is chosen."""
+    short = {row.name for row in torch_sgemm.kernels() if not row.takes_float32}
     best: dict[int, tuple[float, float]] = {}
     torchs: dict[int, float] = {}
     rows: dict[int, dict[str, float]] = {}
     for case, seconds in zip(found, predicted, strict=True):
+        if case.row in short:
+            continue
         if case.problem not in rows:
             rows[case.problem] = counted(case)
         at = int(seconds.argmin())

@@ -110,9 +110,13 @@ class Measurement:
         }
 
 
-def runnable(device: torch.device) -> list[torch_sgemm.Kernel]:
-    """The rows of the table that this build runs on ``device``."""
+def runnable(device: torch.device, of_16_bits: bool = False) -> list[torch_sgemm.Kernel]:
+    """The rows of the table that this build runs on ``device``, with float32 operands.
+
+    ``of_16_bits``: those as well that only take operands of 16 bits.
+    """
     rows = [row for row in torch_sgemm.kernels() if device.type in row.devices]
+    rows = [row for row in rows if row.takes_float32 or of_16_bits]
     if device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
         rows = [row for row in rows if row.runs_on(10 * major + minor)]

@@ -104,6 +104,19 @@ class Pool:
     cold: bool
 
 
+def in_16_bits(x: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    """x in 16 bits, in the same layout; rows, or columns, begin at multiples of 16 bytes.
+
+    What lies between them is NaN.
+    """
+    if x.stride(-1) != 1 and x.stride(-2) == 1:
+        return in_16_bits(x.mT, dtype).mT
+    cols = x.shape[-1]
+    room = x.new_full((*x.shape[:-1], -cols % 8 + cols), math.nan, dtype=dtype)
+    room[..., :cols] = x
+    return room[..., :cols]
+
+
 def cold_pool(problem: Problem, device: torch.device, seed: int) -> Pool:
     """Sets of operands that displace each other from the device's L2 cache."""
     l2 = torch.cuda.get_device_properties(device).L2_cache_size if device.type == "cuda" else 0

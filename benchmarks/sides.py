@@ -12,11 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 import torch_sgemm
 from benchmarks.problems import Operands, Pool, Problem
 
-TORCH, TF32, BF16 = "torch", "tf32", "bf16"
+TORCH, TF32, BF16, OWN_BF16 = "torch", "tf32", "bf16", "own_bf16"
 
 
 @dataclass(frozen=True)
@@ -63,10 +64,7 @@ def bf16_side(pool: Pool) -> Side:
 
     The result is in float32 on a GPU; torch has no such product on the CPU.
     """
-    rounded = {}
-    for s in pool.sets:
-        a = s.a.bfloat16()
-        rounded[s.a.data_ptr()] = a, a.mT if s.b.data_ptr() == s.a.data_ptr() else s.b.bfloat16()
+    rounded = _rounded(pool)
 
     def run(s: Operands) -> None:
         a, b = rounded[s.a.data_ptr()]
@@ -76,6 +74,26 @@ def bf16_side(pool: Pool) -> Side:
             s.c.copy_(torch.mm(a, b))
 
     return Side(BF16, run)
+
+
+def own_bf16_side(pool: Pool) -> Side:
+    """torch.ops.sgemm.mm_out of the same, by "auto"."""
+    rounded = _rounded(pool)
+
+    def run(s: Operands) -> None:
+        a, b = rounded[s.a.data_ptr()]
+        torch.ops.sgemm.mm_out(a, b, out=s.c)
+
+    return Side(OWN_BF16, run)
+
+
+def _rounded(pool: Pool) -> dict[int, tuple[Tensor, Tensor]]:
+    """A and B of each set in bfloat16, by A's address."""
+    rounded = {}
+    for s in pool.sets:
+        a = s.a.bfloat16()
+        rounded[s.a.data_ptr()] = a, a.mT if s.b.data_ptr() == s.a.data_ptr() else s.b.bfloat16()
+    return rounded
 
 
 def packed_side(name: str, pool: Pool) -> Side:

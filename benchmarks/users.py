@@ -1,7 +1,8 @@
 """``users``: the products of programs that multiply in float32 on purpose, with the data they have.
 
 Kernel times beside torch in float32 by turns, as in ``suite``; and for information torch in TF32
-and with bfloat16 operands, with errors, to show what float32 costs and what it is for.
+and with bfloat16 operands, with errors, to show what float32 costs and what it is for, and this
+package with bfloat16 operands.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from benchmarks.data import matrices
 from benchmarks.measure import Measurement
 from benchmarks.problems import Problem
 from benchmarks.session import Session, check_names
-from benchmarks.sides import BF16, TF32, bf16_side, tf32_side
+from benchmarks.sides import BF16, OWN_BF16, TF32, bf16_side, own_bf16_side, tf32_side
 from benchmarks.timing import Options
 
 LEGEND = (
@@ -24,7 +25,8 @@ LEGEND = (
     "and then B are stored: N row-major, T transposed. 2.00 is twice as fast as torch in float32. "
     "Errors of 64 rows against float64 in units of 2⁻²⁴·(|A||B|), the largest. TF32 and bf16 are "
     "torch's with such operands, timed by themselves: speed relative to torch in float32, and the "
-    "largest error in brackets; operands that are bf16 values already lose nothing there. Groups: "
+    "largest error in brackets; operands that are bf16 values already lose nothing there. Own "
+    "bf16: by this package where operands are bfloat16 in memory. Groups: "
     "square, for comparison; lm_head, an output layer in reinforcement learning; router, of "
     "mixtures of experts; gram, G Gᵀ and XᵀX of second-order optimizers and quantization; graph, "
     "one-hot rows and an adjacency matrix; attention, causal weights times values; neighbours, "
@@ -159,7 +161,7 @@ def measure(session: Session, product: Product, kernel: str) -> dict:
     if device.type == "cuda":  # a CPU has no TF32
         row |= at.alone(tf32_side(problem))
     if problem.batch == 1:
-        row |= at.alone(bf16_side(at.pool))
+        row |= at.alone(bf16_side(at.pool)) | at.alone(own_bf16_side(at.pool))
     return row
 
 
@@ -175,14 +177,14 @@ def cells(found: dict) -> tuple[list[str], list[list[str]]]:
     for r in found["rows"]:
         line = [r["group"], Problem(**{key: r[key] for key in SIZES}).label, r["data"]]
         if "failed" in r:
-            lines.append([*line, "failed", *[tables.NONE] * 6])
+            lines.append([*line, "failed", *[tables.NONE] * 7])
             continue
         line += [r["chosen"], tables.time(r["torch_us"]), tables.time(r["kernel_us"])]
         line += [tables.verdict(r) or f"{r['percent_of_torch'] / 100:.2f}"]
         line += [f"{tables.digits(r['error_max'])} / {tables.digits(r['torch_error_max'])}"]
-        lines.append([*line, _information(r, TF32), _information(r, BF16)])
+        lines.append([*line, *(_information(r, side) for side in (TF32, BF16, OWN_BF16))])
     columns = ["group", "product", "data", "row", "torch", "time", "speed", "error / torch's"]
-    return [*columns, "TF32", "bf16"], lines
+    return [*columns, "TF32", "bf16", "own bf16"], lines
 
 
 SIZES = ("m", "n", "k", "ops", "batch")

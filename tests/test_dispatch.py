@@ -49,9 +49,20 @@ def device(name: str) -> torch_sgemm.Device:
 
 
 @cache
-def choice(name: str, shape, layouts: str = "NN", pad: int = 0, kernel: str = "auto"):
+def dtype_of(row: Kernel) -> torch.dtype:
+    return torch.float32 if row.takes_float32 else torch.bfloat16
+
+
+def choice(
+    name: str,
+    shape,
+    layouts: str = "NN",
+    pad: int = 0,
+    kernel: str = "auto",
+    dtype: torch.dtype = torch.float32,
+):
     m, n, k = shape
-    a, b = meta(m, k, layouts[0], pad=pad), meta(k, n, layouts[1], pad=pad)
+    a, b = meta(m, k, layouts[0], pad=pad).to(dtype), meta(k, n, layouts[1], pad=pad).to(dtype)
     return torch_sgemm.explain(a, b, kernel=kernel, device=device(name))
 
 
@@ -160,8 +171,8 @@ def test_more_work_never_takes_less_time(name: str) -> None:
 def test_named_row_is_taken(name: str) -> None:
     for row in KERNELS:
         if row.runs_on(DEVICES[name][0]):
-            shape = fit(row, 100, 100, 100)
-            assert choice(name, shape, kernel=row.name).chosen == row.name
+            shape = fit(row, 104, 104, 104)
+            assert choice(name, shape, kernel=row.name, dtype=dtype_of(row)).chosen == row.name
 
 
 LIMITED = [row for row in KERNELS if row.max_size is not None]
@@ -236,16 +247,18 @@ def test_rows_are_chosen_where_they_are_the_fastest(
 def test_named_tile_is_taken(row: Kernel) -> None:
     """A row takes the tile that is predicted to be fastest, or the one that its name says."""
     assert (row.bm, row.bn) == row.tiles[0]
-    for shape in ((100, 100, 100), (1000, 40, 4000), (40, 1000, 4000), (3000, 3000, 3000)):
+    dtype = dtype_of(row)
+    for shape in ((104, 104, 104), (1000, 40, 4000), (40, 1000, 4000), (3000, 3000, 3000)):
         seconds = {}
         for named, tile in zip(row.by_tile(), row.tiles, strict=True):
-            found = choice("H200", shape, kernel=named.name)
+            found = choice("H200", shape, kernel=named.name, dtype=dtype)
             assert found.chosen == row.name
             verdict = next(v for v in found.verdicts if v.name == row.name)
             assert verdict.tile == tile and verdict.reason == ""
             seconds[tile] = verdict.seconds
             assert "tiles of {} x {}".format(*tile) in str(found)
-        own = next(v for v in choice("H200", shape).verdicts if v.name == row.name)
+        verdicts = choice("H200", shape, dtype=dtype).verdicts
+        own = next(v for v in verdicts if v.name == row.name)
         assert own.seconds == seconds[own.tile] == min(seconds.values())
 
 
@@ -296,8 +309,9 @@ def test_batches_and_c() -> None:
 @pytest.mark.parametrize(
     ("changed", "accepted"),
     [
-        ({"b": torch.ones(4, 5).double()}, "strided tensors of float32"),
-        ({"b": torch.ones(4, 5).to_sparse()}, "strided tensors of float32"),
+        ({"b": torch.ones(4, 5).double()}, "'a' and 'b' of float32, bfloat16 or float16"),
+        ({"c": torch.ones(5).bfloat16()}, "a 'c' of float32"),
+        ({"b": torch.ones(4, 5).to_sparse()}, "strided tensors"),
         ({"b": torch.empty(4, 5, device="meta")}, "tensors on one device"),
         ({"c": torch.empty(3, 5, device="meta")}, "tensors on one device"),
         ({"b": torch.ones(1, 4, 5)}, "both of 2 or both of 3 dimensions"),

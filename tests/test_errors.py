@@ -68,6 +68,8 @@ each_argument = pytest.mark.parametrize(("variant", "name"), argument_params())
 @each_device
 def test_dtype(device: str, variant: tuple[str, bool], name: str, dtype: torch.dtype) -> None:
     call = good(*variant, device)
+    if name in ("a", "b") and dtype in (torch.float16, torch.bfloat16):
+        return  # accepted: tests/test_16_bits.py
     call.tensors[name] = call.tensors[name].to(dtype)
     refused(call, "float32", *described(name, call.tensors[name]))
 

@@ -46,6 +46,9 @@ def products(library: str, rounds: int, output: str, kernels: list[str]) -> None
     """Every product by every row, or by these, saved; later rounds must repeat the first."""
     import torch
 
+    sys.path.insert(0, str(ROOT))
+    from benchmarks.problems import in_16_bits
+
     torch.ops.load_library(library)
     rows = json.loads(torch.ops.sgemm._kernels())
     waiting = [row for row in rows if row["family"] in FAMILIES or row["min_arch"] >= 90]
@@ -54,20 +57,22 @@ def products(library: str, rounds: int, output: str, kernels: list[str]) -> None
         known = ", ".join(row["name"] for row in waiting)
         raise SystemExit(f"delays: --kernel {', '.join(sorted(unknown))}; accepted: {known}")
     waiting = [row for row in waiting if not kernels or row["name"] in kernels]
-    names = [name for row in waiting for name in row["tile_names"]]
+    names = [(name, row["reads"]) for row in waiting for name in row["tile_names"]]
     results = {}
     for m, n, k in SHAPES:
         for layouts in LAYOUTS:
             a, b = operand(m, k, layouts[0], 1), operand(k, n, layouts[1], 2)
-            for name in names:
+            short = in_16_bits(a), in_16_bits(b)
+            for name, reads in names:
+                x, y = short if reads == "16_bits" else (a, b)
                 try:
-                    first = torch.ops.sgemm.mm(a, b, name)
+                    first = torch.ops.sgemm.mm(x, y, name)
                 except RuntimeError as refusal:
                     if "can't take this problem" in str(refusal):
                         continue
                     raise
                 for _ in range(rounds - 1):
-                    if not torch.equal(torch.ops.sgemm.mm(a, b, name), first):
+                    if not torch.equal(torch.ops.sgemm.mm(x, y, name), first):
                         raise SystemExit(f"{name} {m} x {n} x {k} {layouts}: rounds differ")
                 results[f"{name} {m} x {n} x {k} {layouts}"] = first.cpu()
     torch.save(results, output)

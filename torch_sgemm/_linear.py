@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from torch_sgemm._library import operators, qualified
+from torch_sgemm._library import OPERAND_DTYPES, operators, qualified
 from torch_sgemm.activations import ACTIVATIONS, check_activation, followed, through_relu
 from torch_sgemm.autograd import Derivative, below, implement, with_primals
 from torch_sgemm.batch_invariant import request
@@ -23,7 +23,7 @@ from torch_sgemm.inductor import register_lowerings
 from torch_sgemm.memory import out_of_memory
 from torch_sgemm.packed import PackedMatrix
 from torch_sgemm.past_dispatcher import is_plain, kernels_of, reaches_kernel
-from torch_sgemm.products import are_float32, product, rows_of, widened
+from torch_sgemm.products import are_16_bits, are_float32, of_gradients, product, rows_of, widened
 from torch_sgemm.vmap import batched
 
 _linear, _bmm = operators.linear.default, operators.bmm
@@ -77,6 +77,8 @@ def linear(
     straight = reaches_kernel(x, weight) if bias is None else reaches_kernel(x, weight, bias)
     if not ((straight or are_float32(x, weight, bias)) and _fit(x, weight, bias)):
         if wide := widened(None, x, weight, bias):
+            if are_16_bits(x, weight) and _fit(x, weight, bias):
+                return _linear(x, weight, wide[2], activation, kernel)
             return linear(*wide, activation, kernel=kernel)
         return ACTIVATIONS[activation](functional.linear(x, weight, bias))
     if straight:
@@ -119,17 +121,19 @@ def _(x, weight, bias=None, activation=None, kernel="auto"):
                     f"'{name}' has shape {list(t.shape)}, dtype {t.dtype}, device {t.device}"
                     for name, t in zip(("x", "weight", "bias"), tensors, strict=False)
                 ),
-                "accepted: float32 of shapes (..., in), (out, in), (out,), on one device",
+                "accepted: float32, bfloat16 or float16 of shapes (..., in), (out, in), and a "
+                "float32 bias of (out,), on one device",
             ]
         )
 
-    torch._check(all(t.dtype == torch.float32 for t in tensors), text)
+    torch._check(x.dtype in OPERAND_DTYPES and weight.dtype in OPERAND_DTYPES, text)
+    torch._check(bias is None or bias.dtype == torch.float32, text)
     torch._check(all(t.device == x.device for t in tensors), text)
     torch._check(x.dim() >= 1 and weight.dim() == 2, text)
     torch._check(x.shape[-1] == weight.shape[1], text)
     torch._check(bias is None or bias.dim() == 1, text)
     torch._check(bias is None or bias.shape[0] == weight.shape[0], text)
-    return x.new_empty([*x.shape[:-1], weight.shape[0]])
+    return x.new_empty([*x.shape[:-1], weight.shape[0]], dtype=torch.float32)
 
 
 class SgemmLinear(Derivative):
@@ -147,7 +151,7 @@ class SgemmLinear(Derivative):
         _, needs_x, needs_weight, *_ = ctx.needs_input_grad
         ctx.save_for_backward(x if needs_weight else None, weight if needs_x else None, of_relu)
         ctx.save_for_forward(x, weight, of_relu)
-        ctx.kernel, ctx.shape = kernel, x.shape
+        ctx.kernel, ctx.shape, ctx.dtypes = kernel, x.shape, (x.dtype, weight.dtype)
         return output
 
     @staticmethod
@@ -157,20 +161,21 @@ class SgemmLinear(Derivative):
         grad = _through(grad, output)
         if has_split_rows(grad) or (needs_weight and has_split_rows(x)):
             return SgemmLinear._backward_of_parts(ctx, x, weight, grad)
-        rows = rows_of(grad)
-        grad_x = product(rows, weight, ctx.kernel).reshape(ctx.shape) if needs_x else None
-        grad_weight = product(rows.mT, rows_of(x), ctx.kernel) if needs_weight else None
+        rows, kernel, (of_x, of_weight) = rows_of(grad), of_gradients(ctx.kernel), ctx.dtypes
+        grad_x = product(rows, weight, kernel).reshape(ctx.shape).to(of_x) if needs_x else None
+        grad_weight = product(rows.mT, rows_of(x), kernel).to(of_weight) if needs_weight else None
         return None, grad_x, grad_weight, rows.sum(0) if needs_bias else None, None, None
 
     @staticmethod
     def _backward_of_parts(ctx, x: Tensor, weight: Tensor, grad: Tensor):
         """The same without flattening; the gradients of the weight are a batch, added up."""
         _, needs_x, needs_weight, needs_bias, *_ = ctx.needs_input_grad
-        grad_x = _linear(grad, weight.mT, None, None, ctx.kernel) if needs_x else None
+        kernel, (of_x, of_weight) = of_gradients(ctx.kernel), ctx.dtypes
+        grad_x = _linear(grad, weight.mT, None, None, kernel).to(of_x) if needs_x else None
         grad_weight = grad_bias = None
         if needs_weight:
-            by_matrix = product(grad.flatten(0, -3).mT, x.flatten(0, -3), ctx.kernel)
-            grad_weight = by_matrix.sum(0)
+            by_matrix = product(grad.flatten(0, -3).mT, x.flatten(0, -3), kernel)
+            grad_weight = by_matrix.sum(0).to(of_weight)
         if needs_bias:
             grad_bias = grad.sum(tuple(range(grad.dim() - 1)))
         return None, grad_x, grad_weight, grad_bias, None, None

@@ -10,6 +10,7 @@ from torch_sgemm.batch_invariant import request
 from torch_sgemm.packed import PackedMatrix
 from torch_sgemm.past_dispatcher import reaches_kernel
 from torch_sgemm.products import (
+    are_16_bits,
     are_float32,
     check_out_dtype,
     dispatched,
@@ -46,7 +47,8 @@ def matmul(
             resized, with PyTorch's warning unless it is empty.
 
     A bfloat16 or float16 operand beside a float32 one is converted, and the result is float32, as
-    if it had been so before; gradients have their tensors' dtypes. Other operands that are not
+    if it had been so before; two of one such dtype need not be, see :mod:`torch_sgemm.ops`.
+    Gradients have their tensors' dtypes. Other operands that are not
     float32, under autocast too, and shapes that don't fit go to ``torch.matmul``, which computes
     them or words the error.
 
@@ -76,7 +78,10 @@ def matmul(
     if out is not None:
         _refuse_gradients(a, b, out)
         return _into(out, matmul(a, b, kernel=kernel))
-    product = straight if reaches else dispatched
+    return _of_any_dims(a, b, kernel, straight if reaches else dispatched)
+
+
+def _of_any_dims(a: Tensor, b: Tensor, kernel: str, product: Callable[..., Tensor]) -> Tensor:
     if a.dim() == b.dim() == 2:
         return product(a, b, kernel)
     rows = a if a.dim() > 1 else a.unsqueeze(0)
@@ -92,8 +97,13 @@ def _in_float32(
 ) -> Tensor:
     matrix = b.matrix() if isinstance(b, PackedMatrix) else b
     check_out_dtype("torch_sgemm.matmul", out_dtype, a, matrix)
-    wide = widened(out_dtype, a, matrix) or (a, matrix)
     with torch.autocast(a.device.type, enabled=False):
+        if are_16_bits(a, b) and _fit(a, b):
+            if out is not None:
+                _refuse_gradients(a, b, out)
+            result = _of_any_dims(a, b, kernel, dispatched)
+            return result if out is None else _into(out, result)
+        wide = widened(out_dtype, a, matrix) or (a, matrix)
         return matmul(wide[0], b if matrix is not b else wide[1], kernel=kernel, out=out)
 
 

@@ -7,7 +7,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from torch_sgemm._library import operators
+from torch_sgemm._library import OPERAND_DTYPES, operators
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Explanation:
 
 def _layout(x: Tensor, place: int) -> list[int]:
     """Row, column and batch stride, and an address that is aligned as the tensor's is."""
-    address = x.storage_offset() * 4 if x.device.type == "meta" else x.data_ptr()
+    address = x.storage_offset() * x.element_size() if x.device.type == "meta" else x.data_ptr()
     return [x.stride(-2), x.stride(-1), x.stride(0) if x.dim() == 3 else 0, place + address % 16]
 
 
@@ -128,7 +128,8 @@ def _problem(a: Tensor, b: Tensor) -> list[int]:
     batch = a.shape[0] if a.dim() == 3 else 1
     is_one = a.device.type != "meta" and a.data_ptr() == b.data_ptr()
     layouts = *_layout(a, 256), *_layout(b, 256 if is_one else 512)
-    return [a.shape[-2], b.shape[-1], a.shape[-1], batch, *layouts]
+    elements = (OPERAND_DTYPES.index(x.dtype) for x in (a, b))
+    return [a.shape[-2], b.shape[-1], a.shape[-1], batch, *layouts, *elements]
 
 
 def _check_operands(a: Tensor, b: Tensor, c: Tensor | None) -> None:
@@ -142,8 +143,12 @@ def _check_operands(a: Tensor, b: Tensor, c: Tensor | None) -> None:
         )
         raise RuntimeError(f"torch_sgemm.explain: {found}; accepted: {accepted}")
 
-    if any(x.dtype != torch.float32 or x.layout != torch.strided for x in tensors):
-        fail("strided tensors of float32")
+    if any(x.layout != torch.strided for x in tensors):
+        fail("strided tensors")
+    if not (a.dtype in OPERAND_DTYPES and b.dtype in OPERAND_DTYPES):
+        fail("'a' and 'b' of float32, bfloat16 or float16")
+    if c is not None and c.dtype != torch.float32:
+        fail("a 'c' of float32")
     if len({x.device for x in tensors}) > 1:
         fail("tensors on one device")
     if a.dim() not in (2, 3) or a.dim() != b.dim():
@@ -173,8 +178,8 @@ def explain(
     Nothing runs.
 
     Args:
-        a: float32 of shape (m, k) or (batch, m, k), any strides.
-        b: float32 of shape (k, n) or (batch, k, n), any strides.
+        a: float32, bfloat16 or float16 of shape (m, k) or (batch, m, k), any strides.
+        b: float32, bfloat16 or float16 of shape (k, n) or (batch, k, n), any strides.
         c: the addend, if there is one; broadcasts to the product's shape.
         alpha: factor of the product.
         beta: factor of c; 1 with c and 0 without, unless given.
@@ -184,8 +189,8 @@ def explain(
             tensors.
 
     Raises:
-        RuntimeError: the operands don't form a product, are not strided float32 tensors on one
-            device, or ``kernel`` is unknown or can't take it.
+        RuntimeError: the operands don't form a product, are not strided tensors of these dtypes
+            on one device, or ``kernel`` is unknown or can't take it.
     """
     _check_operands(a, b, c)
     if device is not None and not isinstance(device, Device):

@@ -18,21 +18,23 @@ from torch import Tensor
 from torch_sgemm._library import operators, qualified
 from torch_sgemm.autograd import Derivative, below, implement, with_primals
 from torch_sgemm.ops import WRITERS
-from torch_sgemm.products import product
+from torch_sgemm.products import of_gradients, product
 
 
 def save_factors(ctx, a: Tensor, b: Tensor, needs_a: bool, needs_b: bool) -> None:
     """Of a product, only what :func:`of_factors` will need."""
     ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
+    ctx.dtypes = a.dtype, b.dtype
 
 
 def of_factors(
     ctx, grad: Tensor, needs_a: bool, needs_b: bool, kernel: str
 ) -> tuple[Tensor | None, Tensor | None]:
-    """The gradients of a product's factors."""
+    """The gradients of a product's factors, in their dtypes."""
     a, b = ctx.saved_tensors
-    grad_a = product(grad, b.mT, kernel) if needs_a else None
-    grad_b = product(a.mT, grad, kernel) if needs_b else None
+    kernel, (of_a, of_b) = of_gradients(kernel), ctx.dtypes
+    grad_a = product(grad, b.mT, kernel).to(of_a) if needs_a else None
+    grad_b = product(a.mT, grad, kernel).to(of_b) if needs_b else None
     return grad_a, grad_b
 
 

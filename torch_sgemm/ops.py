@@ -1,7 +1,10 @@
 """The operators of ``torch.ops.sgemm`` and what they compute on fake tensors.
 
-All take float32 tensors on one device, CPU or CUDA, of any strides: row-major, column-major,
-leading dimensions larger than the row, expanded (stride 0) and sliced views, any 4-byte alignment.
+All take tensors on one device, CPU or CUDA, of any strides: row-major, column-major, leading
+dimensions larger than the row, expanded (stride 0) and sliced views, any alignment. a, b, x and
+weight are float32, bfloat16 or float16, each by itself, c and bias float32; the result is float32,
+as if operands had been converted before. Where both are bfloat16, or both float16, and their rows
+begin at multiples of 16 bytes, Hopper's tensor cores read them as they lie (row ``unsplit``).
 ``mm``, ``bmm``, ``addmm`` and ``baddbmm`` have derivatives (:mod:`torch_sgemm.derivatives`).
 
 ``mm(a, b, kernel="auto")``
@@ -36,7 +39,7 @@ result (:mod:`torch_sgemm.derivatives`). ``out`` may be ``c`` itself.
 import torch
 from torch import Tensor
 
-from torch_sgemm._library import NAMESPACE, operators, qualified
+from torch_sgemm._library import NAMESPACE, OPERAND_DTYPES, operators, qualified
 from torch_sgemm.distributed import register_if_loaded
 from torch_sgemm.inductor import register_lowerings
 
@@ -52,11 +55,12 @@ def product_shape(op: str, a: Tensor, b: Tensor, dims: int) -> list[int | torch.
 
     def text() -> str:
         return (
-            f"{qualified(op)}: 'a' has {_about(a)}; 'b' has {_about(b)}; accepted: float32 of "
-            f"{dims} dimensions on one device, as many rows of 'b' as columns of 'a', equal batches"
+            f"{qualified(op)}: 'a' has {_about(a)}; 'b' has {_about(b)}; accepted: float32, "
+            f"bfloat16 or float16 of {dims} dimensions on one device, as many rows of 'b' as "
+            "columns of 'a', equal batches"
         )
 
-    torch._check(a.dtype == torch.float32 and b.dtype == torch.float32, text)
+    torch._check(a.dtype in OPERAND_DTYPES and b.dtype in OPERAND_DTYPES, text)
     torch._check(a.dim() == dims and b.dim() == dims and a.device == b.device, text)
     torch._check(a.shape[-1] == b.shape[-2], text)
     torch._check(a.shape[:-2] == b.shape[:-2], text)
@@ -104,7 +108,7 @@ def _register_fakes(op: str) -> None:
         def _(c, a, b, kernel="auto", *, beta=1.0, alpha=1.0):
             shape = product_shape(op, a, b, dims)
             check_addend(op, c, a, shape)
-            return a.new_empty(shape)
+            return a.new_empty(shape, dtype=torch.float32)
 
         @torch.library.register_fake(qualified(f"{op}_out"))
         def _(c, a, b, kernel="auto", *, beta=1.0, alpha=1.0, out):
@@ -116,7 +120,7 @@ def _register_fakes(op: str) -> None:
 
         @torch.library.register_fake(qualified(op))
         def _(a, b, kernel="auto"):
-            return a.new_empty(product_shape(op, a, b, dims))
+            return a.new_empty(product_shape(op, a, b, dims), dtype=torch.float32)
 
         @torch.library.register_fake(qualified(f"{op}_out"))
         def _(a, b, kernel="auto", *, out):
@@ -130,7 +134,7 @@ for _op in _DIMS:
 
 @torch.library.register_fake(qualified("_matmul"))
 def _(a, b, kernel="auto"):
-    return a.new_empty(product_shape("_matmul", a, b, 4))
+    return a.new_empty(product_shape("_matmul", a, b, 4), dtype=torch.float32)
 
 
 @torch.library.register_fake(qualified("gemm_"))

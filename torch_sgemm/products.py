@@ -6,14 +6,16 @@ of them may copy it.
 
 import math
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 from torch import Tensor
 
 from torch_sgemm import private
-from torch_sgemm._library import operators
+from torch_sgemm._library import OPERAND_DTYPES, operators
 from torch_sgemm.memory import out_of_memory
 from torch_sgemm.past_dispatcher import kernels_of, reaches_kernel
+from torch_sgemm.table import kernels
 
 # By dimensions.
 _NAMES = {2: "mm", 3: "bmm", 4: "_matmul"}
@@ -63,13 +65,9 @@ def _is_autocast(x: Tensor) -> bool:
     return not x.is_meta and torch.is_autocast_enabled("cuda" if x.is_cuda else x.device.type)
 
 
-_SHORT = (torch.bfloat16, torch.float16)
-_WIDENED = (torch.float32, *_SHORT)
-
-
 def check_out_dtype(op: str, out_dtype: torch.dtype, a: Tensor, b: Tensor) -> None:
     """Refuses another dtype than float32, and operands of which there is no such product."""
-    if out_dtype is torch.float32 and a.dtype in _WIDENED and b.dtype in _WIDENED:
+    if out_dtype is torch.float32 and a.dtype in OPERAND_DTYPES and b.dtype in OPERAND_DTYPES:
         return
     raise RuntimeError(
         f"{op}: argument 'out_dtype' is {out_dtype}, 'a' has dtype {a.dtype}, 'b' {b.dtype}; "
@@ -85,13 +83,34 @@ def widened(
     Of 16-bit operands it is if another is float32, or where ``out_dtype`` is float32.
     """
     given = [t for t in tensors if t is not None]
-    if not all(isinstance(t, Tensor) and t.dtype in _WIDENED for t in given):
+    if not all(isinstance(t, Tensor) and t.dtype in OPERAND_DTYPES for t in given):
         return None
-    if not any(t.dtype in _SHORT for t in given):
-        return None
-    if out_dtype is None and (_is_autocast(given[0]) or all(t.dtype in _SHORT for t in given)):
+    short = [t.dtype is not torch.float32 for t in given]
+    if not any(short) or (out_dtype is None and (_is_autocast(given[0]) or all(short))):
         return None
     return tuple(t if t is None else t.to(torch.float32) for t in tensors)
+
+
+def are_16_bits(a: Tensor, b: Tensor) -> bool:
+    """Strided tensors on one device, both bfloat16 or both float16: no need to convert them."""
+    return (
+        isinstance(a, Tensor)
+        and isinstance(b, Tensor)
+        and a.dtype is b.dtype
+        and a.dtype in OPERAND_DTYPES[1:]
+        and a.layout is b.layout is torch.strided
+        and not (a.is_nested or b.is_nested)
+        and a.device == b.device
+    )
+
+
+@cache
+def of_gradients(kernel: str) -> str:
+    """What is asked for a gradient's product: of a row for 16-bit operands alone, its family."""
+    for row in kernels():
+        if not row.takes_float32 and kernel in (row.name, *row.tile_names):
+            return row.family
+    return kernel
 
 
 def rows_of(x: Tensor) -> Tensor:

@@ -42,7 +42,9 @@ class Kernel:
     reads: str
     """``"any"``: all strides directly; ``"rows16"``: unit column stride and 16-byte aligned rows of
     a multiple of 4 elements; ``"maps"``: rows that a tensor map can describe; ``"maps_along_k"``:
-    the same of A and of B's transpose. What a row doesn't read is packed first."""
+    the same of A and of B's transpose. What a row doesn't read is packed first. ``"16_bits"``:
+    operands that are both bfloat16 or both float16, whose rows or columns begin at multiples of 16
+    bytes, and no others."""
     bits: int
     """Of an element's significand that are multiplied: 24, as float32 has; fewer in family tf32."""
     in_auto: bool
@@ -56,6 +58,11 @@ class Kernel:
             replace(self, name=name, bm=bm, bn=bn, tiles=((bm, bn),), tile_names=(name,))
             for name, (bm, bn) in zip(self.tile_names, self.tiles, strict=True)
         )
+
+    @property
+    def takes_float32(self) -> bool:
+        """Whether operands may be float32; those of 16 bits are packed then."""
+        return self.reads != "16_bits"
 
     def takes(self, m: int, n: int, k: int) -> bool:
         """Whether the row takes a product of these sizes."""
@@ -93,7 +100,7 @@ def error_bound(k: int, kernel: str = "auto") -> float:
     in float32 may be off by k. It holds where |A||B| stays below 2^127. Beside it:
 
     - half of float32's smallest subnormal, 2^-150, for each term that rounds where results are
-      that small, |alpha| times that where |alpha| > 1;
+      that small, |alpha| times that where |alpha| > 1; all of it, 2^-149, in row ``unsplit``;
     - one unit more if ``alpha`` isn't a power of two, and one if there is a C.
 
     What a product is typically off by is far less: see ``python -m benchmarks accuracy``.

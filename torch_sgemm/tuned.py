@@ -28,6 +28,10 @@ FLAGS = {
     "D may add up pieces": 8,
     "B is packed": 16,
     "B is A transposed": 32,
+    "A is bfloat16": 64,
+    "A is float16": 128,
+    "B is bfloat16": 256,
+    "B is float16": 512,
 }
 
 

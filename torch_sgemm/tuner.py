@@ -305,7 +305,14 @@ def _set(problem: Problem, device: torch.device) -> _Operands:
     flags, batch = problem.flags, problem.batch
     group = max(x.group for x in (problem.a, problem.b, problem.d))
 
-    def tensor(rows: int, columns: int, strides: Strides, aligned_to: int) -> Tensor:
+    def dtype(name: str) -> torch.dtype:
+        if f"{name} is bfloat16" in flags:
+            return torch.bfloat16
+        return torch.float16 if f"{name} is float16" in flags else torch.float32
+
+    def tensor(
+        rows: int, columns: int, strides: Strides, aligned_to: int, dtype: torch.dtype
+    ) -> Tensor:
         sizes, steps = [rows, columns], [strides.row, strides.column]
         if group:
             sizes = [batch // group, group, *sizes]
@@ -313,15 +320,15 @@ def _set(problem: Problem, device: torch.device) -> _Operands:
             steps = [far, strides.batch, *steps]
         elif batch > 1:
             sizes, steps = [batch, *sizes], [strides.batch, *steps]
-        first = aligned_to // 4
+        first = aligned_to // dtype.itemsize
         last = first + sum((size - 1) * step for size, step in zip(sizes, steps, strict=True))
-        return torch.randn(last + 1, device=device).as_strided(sizes, steps, first)
+        return torch.randn(last + 1, device=device, dtype=dtype).as_strided(sizes, steps, first)
 
     at_a, at_b, at_d = problem.alignment
-    a = tensor(problem.m, problem.k, problem.a, at_a)
+    a = tensor(problem.m, problem.k, problem.a, at_a, dtype("A"))
     is_gram = "B is A transposed" in flags
-    b = a.mT if is_gram else tensor(problem.k, problem.n, problem.b, at_b)
-    d = tensor(problem.m, problem.n, problem.d, at_d)
+    b = a.mT if is_gram else tensor(problem.k, problem.n, problem.b, at_b, dtype("B"))
+    d = tensor(problem.m, problem.n, problem.d, at_d, torch.float32)
     c = None
     if "adds C" in flags:
         c = torch.randn_like(d) if "C has rows" in flags else torch.randn(problem.n, device=device)

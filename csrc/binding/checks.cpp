@@ -2,8 +2,10 @@
 
 #include <torch/headeronly/core/ScalarType.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <initializer_list>
 #include <numeric>
 #include <sstream>
 #include <stdexcept>
@@ -99,16 +101,30 @@ std::array<Axis, kMostDims> axes(const Tensor& tensor, int& count) {
 }
 
 // First element and the one behind the last.
-std::pair<const float*, const float*> extent(const Tensor& tensor) {
-  const float* first = static_cast<const float*>(tensor.const_data_ptr());
-  const float* last = first;
+std::pair<const char*, const char*> extent(const Tensor& tensor) {
+  const char* first = static_cast<const char*>(tensor.const_data_ptr());
+  int64_t last = 0;
   for (int64_t i = 0; i < tensor.dim(); ++i) last += (tensor.size(i) - 1) * tensor.stride(i);
-  return {first, last + 1};
+  return {first, first + (last + 1) * static_cast<int64_t>(tensor.element_size())};
 }
 
-// Both lie in columns of one matrix, whose rows are a multiple of all longer strides apart, and the columns are
-// different ones.
+// An argument's dtype, dimensions and device; `dtypes`: those that are accepted.
+bool is_accepted(const Tensor& tensor, const Tensor& like, int dims, std::initializer_list<ScalarType> dtypes) {
+  return std::find(dtypes.begin(), dtypes.end(), tensor.scalar_type()) != dtypes.end() && tensor.dim() == dims &&
+         same_device(tensor, like);
+}
+
+std::string accepted(const char* dtypes, const Tensor& like, int dims) {
+  constexpr const char* kAxes[] = {"", "(elements)", "(rows, columns)", "(batch, rows, columns)"};
+  const std::string shape = dims < 4 ? kAxes[dims] : "(..., rows, columns)";
+  return std::string("dtype ") + dtypes + ", device " + device_name(like) + ", " + std::to_string(dims) +
+         " dimensions " + shape;
+}
+
+// Both are float32 and lie in columns of one matrix, whose rows are a multiple of all longer strides apart, and the
+// columns are different ones.
 bool in_disjoint_columns(const Tensor& x, const Tensor& y) {
+  if (x.scalar_type() != y.scalar_type()) return false;
   int64_t pitch = 0;
   const auto columns = [&pitch](const Tensor& tensor) {
     int count;
@@ -137,11 +153,23 @@ std::string describe(const Tensor& tensor) {
 }
 
 void check_tensor(const char* op, const char* name, const Tensor& tensor, const Tensor& like, int dims) {
-  constexpr const char* kAxes[] = {"", "(elements)", "(rows, columns)", "(batch, rows, columns)"};
-  const std::string shape = dims < 4 ? kAxes[dims] : "(..., rows, columns)";
-  if (tensor.scalar_type() != ScalarType::Float || tensor.dim() != dims || !same_device(tensor, like))
-    reject(op, name, tensor,
-           "dtype float32, device " + device_name(like) + ", " + std::to_string(dims) + " dimensions " + shape);
+  if (!is_accepted(tensor, like, dims, {ScalarType::Float})) reject(op, name, tensor, accepted("float32", like, dims));
+}
+
+void check_operand(const char* op, const char* name, const Tensor& tensor, const Tensor& like, int dims) {
+  if (!is_accepted(tensor, like, dims, {ScalarType::Float, ScalarType::BFloat16, ScalarType::Half}))
+    reject(op, name, tensor, accepted("float32, bfloat16 or float16", like, dims));
+}
+
+ElementType elements(const Tensor& operand) {
+  switch (operand.scalar_type()) {
+    case ScalarType::BFloat16:
+      return ElementType::kBFloat16;
+    case ScalarType::Half:
+      return ElementType::kFloat16;
+    default:
+      return ElementType::kFloat32;
+  }
 }
 
 void check_product(const char* op, const Tensor& a, const Tensor& b) {
@@ -154,8 +182,8 @@ void check_product(const char* op, const Tensor& a, const Tensor& b) {
 }
 
 void check_inputs(const char* op, const Tensor& a, const Tensor& b, int dims) {
-  check_tensor(op, "a", a, a, dims);
-  check_tensor(op, "b", b, a, dims);
+  check_operand(op, "a", a, a, dims);
+  check_operand(op, "b", b, a, dims);
   check_product(op, a, b);
 }
 

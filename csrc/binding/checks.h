@@ -10,6 +10,12 @@ namespace sgemm {
 // float32, on the device of `like`, of `dims` dimensions.
 void check_tensor(const char* op, const char* name, const Tensor& tensor, const Tensor& like, int dims);
 
+// The same of an operand, which may be bfloat16 or float16 as well.
+void check_operand(const char* op, const char* name, const Tensor& tensor, const Tensor& like, int dims);
+
+// What an operand's elements are.
+ElementType elements(const Tensor& operand);
+
 // b's batch and inner size fit a's.
 void check_product(const char* op, const Tensor& a, const Tensor& b);
 

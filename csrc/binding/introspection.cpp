@@ -88,9 +88,10 @@ std::vector<int64_t> redone(int64_t index) {
   return {static_cast<int64_t>(counts.elements), static_cast<int64_t>(counts.tiles)};
 }
 
-// problem: {m, n, k, batch, then for a and for b: row, column and batch stride and the address modulo 16}; D is new
+// problem: {m, n, k, batch, then for a and for b: row, column and batch stride and the address modulo 16, then their
+// ElementType}; D is new
 Problem problem_of(const char* op, const std::vector<int64_t>& numbers, double alpha, double beta) {
-  if (numbers.size() != 12) fail(op, "12 numbers of the problem are accepted");
+  if (numbers.size() != 14) fail(op, "14 numbers of the problem are accepted");
   Problem p;
   p.m = numbers[0];
   p.n = numbers[1];
@@ -102,6 +103,8 @@ Problem problem_of(const char* op, const std::vector<int64_t>& numbers, double a
   p.a = {reinterpret_cast<const float*>(numbers[7]), p.m, p.k, numbers[4], numbers[5], batch(numbers[6])};
   p.b = {reinterpret_cast<const float*>(numbers[11]), p.k, p.n, numbers[8], numbers[9], batch(numbers[10])};
   p.d = {nullptr, p.m, p.n, p.n, 1, batch(p.m * p.n)};
+  p.elements_a = static_cast<ElementType>(numbers[12]);
+  p.elements_b = static_cast<ElementType>(numbers[13]);
   return p;
 }
 

@@ -24,8 +24,8 @@ void check_arguments(const Tensor& x, const Tensor& weight, const std::optional<
     fail("linear", std::string("argument '") + name + "' has " + describe(tensor) + "; accepted: " + accepted);
   };
   if (x.dim() < 1) reject("x", x, "1 dimension (features) or more");
-  check_tensor("linear", "x", x, x, static_cast<int>(x.dim()));
-  check_tensor("linear", "weight", weight, x, 2);
+  check_operand("linear", "x", x, x, static_cast<int>(x.dim()));
+  check_operand("linear", "weight", weight, x, 2);
   if (weight.size(1) != x.size(x.dim() - 1))
     reject("weight", weight, std::to_string(x.size(x.dim() - 1)) + " columns, the features of 'x' with " + describe(x));
   if (!bias) return;

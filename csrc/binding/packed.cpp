@@ -77,6 +77,7 @@ std::pair<Tensor, std::optional<Tensor>> packed_product(const Tensor& a, const T
                                                         double alpha, bool with_inner) {
   constexpr const char* op = "packed_mm";
   check_inputs(op, a, b, 2);
+  check_tensor(op, "b", b, a, 2);
   if (planes) {
     check_tensor(op, "planes", *planes, b, 1);
     if (planes->numel() != static_cast<int64_t>(backend(DeviceType::kCuda).plane_bytes(b.size(0), b.size(1)) / 4))

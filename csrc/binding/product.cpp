@@ -1,5 +1,6 @@
 // From checked arguments to a launch: the problem, its choice, workspace, stream.
 #include <torch/csrc/stable/accelerator.h>
+#include <torch/csrc/stable/ops.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -91,6 +92,9 @@ Matrix writable_view(const Tensor& x) {
   return {static_cast<float*>(x.mutable_data_ptr()), d.rows, d.cols, d.row, d.col, d.batch};
 }
 
+// The tensor itself, or a copy of one of 16 bits.
+Tensor in_float32(const Tensor& x) { return torch::stable::to(x, torch::headeronly::ScalarType::Float); }
+
 std::optional<Tensor> workspace_of(size_t bytes, const Tensor& like) {
   if (bytes == 0) return std::nullopt;
   return empty({static_cast<int64_t>(ceil_div(bytes, sizeof(float)))}, like);
@@ -117,6 +121,8 @@ Problem problem(const char* op, const Tensor& out, const Tensor* c, const Tensor
   p.b = view(b);
   p.m = p.a.rows;
   p.k = p.a.cols;
+  p.elements_a = elements(a);
+  p.elements_b = elements(b);
   p.n = p.b.cols;
   p.batch = 1;
   for (int64_t i = 0; i + 2 < a.dim(); ++i) p.batch *= a.size(i);
@@ -180,7 +186,7 @@ void product(const char* op, const Tensor& out, const Tensor* c, const Tensor& a
   if (out.numel() == 0) return;
   const ProfiledRange range(choice.label.c_str());
   if (is_aten(kernel)) {
-    aten_product(sum, c, a, b, alpha, beta);
+    aten_product(sum, c, in_float32(a), in_float32(b), alpha, beta);
     return aten_activation(out, sum, activation);
   }
 

@@ -1,9 +1,10 @@
-// Copies an operand that a kernel can't read directly to a row-major one whose rows are whole float4s, filled with
-// zeros.
+// Copies an operand that a kernel can't read directly to a row-major one of float32 whose rows are whole float4s,
+// filled with zeros.
 //
 // A 32 x 32 tile goes through shared memory, so that both sides are coalesced whichever way the source runs; the
-// padding column keeps the transposed reads free of bank conflicts. Bound by memory: 8 bytes per element.
+// padding column keeps the transposed reads free of bank conflicts. Bound by memory: 8 bytes per element, or 6.
 #pragma once
+#include "../problem/elements.h"
 #include "dependent_launch.cuh"
 #include "launch.h"
 
@@ -12,12 +13,12 @@ namespace sgemm::SGEMM_BACKEND {
 constexpr int kPackTile = 32, kPackRows = 8;  // tile, and rows of it that the threads copy at a time
 
 // TRANSPOSED: the source's neighbours in memory lie along its columns.
-template <bool TRANSPOSED>
-__global__ void __launch_bounds__(kPackTile* kPackRows) pack_rows(ConstMatrix source, Matrix target) {
+template <bool TRANSPOSED, class T>
+__global__ void __launch_bounds__(kPackTile* kPackRows) pack_rows(MatrixView<T> source, Matrix target) {
   __shared__ float buffer[kPackTile][kPackTile + 1];  // (rows,cols)
   launch_dependents();
   const Tile tile = block_tile(target, kPackTile, kPackTile);
-  const ConstMatrix from = source.matrix(tile.batch);
+  const MatrixView<T> from = source.matrix(tile.batch);
   const Matrix to = target.matrix(tile.batch);
   constexpr int kEach = kPackTile / kPackRows;
   const int x = threadIdx.x;
@@ -38,10 +39,16 @@ __global__ void __launch_bounds__(kPackTile* kPackRows) pack_rows(ConstMatrix so
     if (to.contains(tile.row + y, tile.col + x)) *to.at(tile.row + y, tile.col + x) = buffer[y][x];
 }
 
-inline void pack(const ConstMatrix& source, const Matrix& target, int64_t batch, const Context& context) {
+template <class T>
+void pack_elements(const MatrixView<T>& source, const Matrix& target, int64_t batch, const Context& context) {
   const int64_t blocks = ceil_div(target.rows, kPackTile) * ceil_div(target.cols, kPackTile) * batch;
-  const auto kernel = source.row < source.col ? pack_rows<true> : pack_rows<false>;
+  const auto kernel = source.row < source.col ? pack_rows<true, T> : pack_rows<false, T>;
   launch_overlapping(kernel, blocks, dim3(kPackTile, kPackRows), context, source, target);
+}
+
+inline void pack(const ConstMatrix& source, ElementType elements, const Matrix& target, int64_t batch,
+                 const Context& context) {
+  with_elements(source, elements, [&](const auto& typed) { pack_elements(typed, target, batch, context); });
 }
 
 }  // namespace sgemm::SGEMM_BACKEND

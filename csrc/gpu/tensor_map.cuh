@@ -1,4 +1,4 @@
-// Tensor maps of float32 matrices, for bulk copies of boxes with zeros for what is outside.
+// Tensor maps of matrices of float32 or 16-bit elements, for bulk copies of boxes with zeros for what is outside.
 #pragma once
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -30,17 +30,20 @@ inline decltype(&cuTensorMapEncodeTiled) encode_tensor_map() {
 // (columns, rows, matrices of a group, groups), of `count` matrices in memory that can_be_mapped(). Copies are of boxes
 // of `cols` and `rows`; `swizzled`: `cols` are 128 bytes, in the order of wgmma's descriptors. Throws
 // std::runtime_error if the driver refuses.
-inline CUtensorMap tensor_map(const ConstMatrix& x, int64_t count, int cols, int rows, bool swizzled = false) {
+template <class T>
+CUtensorMap tensor_map(const MatrixView<T>& x, int64_t count, int cols, int rows, bool swizzled = false) {
+  constexpr CUtensorMapDataType kType =
+      sizeof(T) == 2 ? CU_TENSOR_MAP_DATA_TYPE_UINT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
   const uint64_t matrices = count, group = x.batch.group && x.batch.group < matrices ? x.batch.group : matrices;
-  const auto bytes = [](int64_t stride, uint64_t count) { return count > 1 ? 4 * uint64_t(stride) : 16; };
+  const auto bytes = [](int64_t stride, uint64_t count) { return count > 1 ? sizeof(T) * uint64_t(stride) : 16; };
   const uint64_t extents[] = {uint64_t(x.cols), uint64_t(x.rows), group, matrices / group};
-  const uint64_t bytes_apart[] = {4 * uint64_t(x.row), bytes(x.batch.stride, group),
+  const uint64_t bytes_apart[] = {sizeof(T) * uint64_t(x.row), bytes(x.batch.stride, group),
                                   bytes(x.batch.group_stride, matrices / group)};
   const uint32_t box[] = {uint32_t(cols), uint32_t(rows), 1, 1};
   const uint32_t every[] = {1, 1, 1, 1};
   CUtensorMap map;
-  const CUresult result = encode_tensor_map()(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4, const_cast<float*>(x.data),
-                                              extents, bytes_apart, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
+  const CUresult result = encode_tensor_map()(&map, kType, 4, const_cast<std::remove_const_t<T>*>(x.data), extents,
+                                              bytes_apart, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
                                               swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
                                               CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS)

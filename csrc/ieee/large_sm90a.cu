@@ -11,7 +11,7 @@ namespace {
 
 ConstMatrix copied(const ConstMatrix& x, int64_t count, void* memory, const Context& context) {
   const Matrix copy = packed_copy(x, count, memory);
-  cuda_backend::pack(x, copy, count, context);
+  cuda_backend::pack(x, ElementType::kFloat32, copy, count, context);
   return {copy.data, x.rows, x.cols, copy.row, 1, copy.batch};
 }
 

@@ -59,6 +59,10 @@ struct MatrixView {
 using Matrix = MatrixView<float>;
 using ConstMatrix = MatrixView<const float>;
 
+// What an operand's elements are in memory. `data` of one of 16 bits is their address all the same, and strides count
+// them: only views.h's in_16_bits() may be read.
+enum class ElementType : int { kFloat32, kBFloat16, kFloat16 };
+
 // f: epilogue/activation.h. Where there is one, D is not C. kIdentity: D is what goes into another one, with the bits
 // that it has there, for a kernel ends in other instructions with an f than without.
 enum class Activation : int { kNone, kRelu, kGelu, kGeluTanh, kSilu, kIdentity };
@@ -75,6 +79,8 @@ struct Problem {
   // So much of k lies in memory before A's and B's first, and C is its sum: D adds up pieces of k, and alpha and beta
   // are 1. A kernel that has to compute an element again does so from there (epilogue/in_order.cuh).
   int64_t k_before = 0;
+
+  ElementType elements_a = ElementType::kFloat32, elements_b = ElementType::kFloat32;
 
   // B as Backend::pack_b has split it, for this product and others; null if it hasn't. Then there is no batch.
   void* b_planes = nullptr;
@@ -116,10 +122,11 @@ using PlanVisitor = std::function<void(const Plan&)>;
 
 // The layouts that a kernel reads directly; operands of others are packed first.
 enum class Reads {
-  kAnyStrides,   // one element at a time
-  kAlignedRows,  // float4 along a row: unit column stride, 16-byte aligned rows of whole float4s
-  kMappedRows,   // rows that a tensor map can describe (can_be_mapped())
-  kMappedAlongK  // the same of A and of B's transpose: both lie along k
+  kAnyStrides,    // one element at a time
+  kAlignedRows,   // float4 along a row: unit column stride, 16-byte aligned rows of whole float4s
+  kMappedRows,    // rows that a tensor map can describe (can_be_mapped())
+  kMappedAlongK,  // the same of A and of B's transpose: both lie along k
+  kMapped16Bits   // operands that are both bfloat16 or both float16, along k or across: others are none of its problems
 };
 
 enum class DeviceType { kCpu, kCuda };

@@ -24,13 +24,15 @@ inline Problem transposed(const Problem& p) {
           transposed(p.c),
           transposed(p.d),
           p.activation,
-          p.k_before};
+          p.k_before,
+          p.elements_b,
+          p.elements_a};
 }
 
 // Whether D = f(alpha A A^T): B is A in memory, transposed, and D is symmetric.
 inline bool is_gram(const Problem& p) {
   return p.a.data && p.a.data == p.b.data && p.m == p.n && p.a.row == p.b.col && p.a.col == p.b.row &&
-         p.a.batch == p.b.batch && p.beta == 0 && p.k_before == 0 && !p.b_planes;
+         p.a.batch == p.b.batch && p.elements_a == p.elements_b && p.beta == 0 && p.k_before == 0 && !p.b_planes;
 }
 
 // Whether matrices are whole groups of COUNT elements apart.
@@ -68,12 +70,20 @@ int64_t matrices(const MatrixView<T>& x, int64_t batch) {
   return x.batch.none() ? 1 : batch;
 }
 
+// An operand whose elements are of 16 bits.
+using Matrix16 = MatrixView<const uint16_t>;
+inline Matrix16 in_16_bits(const ConstMatrix& x) {
+  return {reinterpret_cast<const uint16_t*>(x.data), x.rows, x.cols, x.row, x.col, x.batch};
+}
+
 // Whether a tensor map can describe `count` such matrices in memory.
-inline bool can_be_mapped(const ConstMatrix& x, int64_t count) {
+template <class T>
+bool can_be_mapped(const MatrixView<T>& x, int64_t count) {
   constexpr int64_t kMaxExtent = int64_t{1} << 31, kMaxBytes = int64_t{1} << 40;
-  const auto fits = [](int64_t stride) { return stride > 0 && 4 * stride < kMaxBytes; };
+  constexpr int64_t kBytes = sizeof(T);
+  const auto fits = [](int64_t stride) { return stride > 0 && kBytes * stride < kMaxBytes; };
   const auto inside = [](int64_t extent) { return extent > 0 && extent < kMaxExtent; };
-  return has_aligned_rows<4>(x) && fits(x.row) && (count == 1 || fits(x.batch.stride)) &&
+  return has_aligned_rows<16 / kBytes>(x) && fits(x.row) && (count == 1 || fits(x.batch.stride)) &&
          (x.batch.group == 0 || fits(x.batch.group_stride)) && inside(x.rows) && inside(x.cols);
 }
 

@@ -12,7 +12,8 @@ struct Redone {
 struct Backend {
   Table table;
   // Copies `source` to `target`, which has unit column stride and as many rows; its further columns become zero.
-  void (*pack)(const ConstMatrix& source, const Matrix& target, int64_t batch, const Context& context);
+  void (*pack)(const ConstMatrix& source, ElementType elements, const Matrix& target, int64_t batch,
+               const Context& context);
   // D = f(C), for a row that leaves f out, and for who wants what goes into f as well. D may be C.
   void (*activate)(const Problem& problem, const Context& context);
   // Splits a B for many products, into so many bytes of Problem::b_planes. `pack_b` is null where no row takes them.

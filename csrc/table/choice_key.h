@@ -11,16 +11,27 @@ namespace sgemm {
 // Sizes, strides, alignment, the workspace that may be used, and the Flags. torch_sgemm/tuned.py has their names.
 using ChoiceKey = std::array<int64_t, 22>;
 
-// How C is read, whether f is computed, whether D may add up pieces of k, whether B's planes are there, and whether B
-// is A transposed.
-enum Flags : int64_t { kReadsC = 1, kComputesF = 2, kReadsRowsOfC = 4, kAddsUpInD = 8, kHasPlanes = 16, kIsGram = 32 };
+// How C is read, whether f is computed, whether D may add up pieces of k, whether B's planes are there, whether B is A
+// transposed; and the numbers of A's and B's ElementType.
+enum Flags : int64_t {
+  kReadsC = 1,
+  kComputesF = 2,
+  kReadsRowsOfC = 4,
+  kAddsUpInD = 8,
+  kHasPlanes = 16,
+  kIsGram = 32,
+  kElementsA = 64,
+  kElementsB = 256
+};
 
 inline ChoiceKey choice_key(const Problem& p) {
   const auto offset = [](const float* data) { return static_cast<int64_t>(reinterpret_cast<uintptr_t>(data) % 16); };
   const int64_t alignment = offset(p.a.data) * 256 + offset(p.b.data) * 16 + offset(p.d.data);
   const int64_t flags = kReadsC * (p.beta != 0) + kComputesF * (p.activation != Activation::kNone) +
                         kReadsRowsOfC * (p.beta != 0 && p.c.row != 0) + kAddsUpInD * adds_up_in_d(p) +
-                        kHasPlanes * (p.b_planes != nullptr) + kIsGram * is_gram(p);
+                        kHasPlanes * (p.b_planes != nullptr) + kIsGram * is_gram(p) +
+                        kElementsA * static_cast<int64_t>(p.elements_a) +
+                        kElementsB * static_cast<int64_t>(p.elements_b);
   return {p.m,
           p.n,
           p.k,
@@ -63,6 +74,8 @@ inline Problem problem_like(const ChoiceKey& key) {
   p.beta = flags & kReadsC ? 1.0f : 0.0f;
   p.alpha = flags & (kReadsC | kAddsUpInD) ? 1.0f : 0.5f;
   p.activation = flags & kComputesF ? Activation::kRelu : Activation::kNone;
+  p.elements_a = static_cast<ElementType>(flags / kElementsA % 4);
+  p.elements_b = static_cast<ElementType>(flags / kElementsB % 4);
   p.b_planes = flags & kHasPlanes ? &p.b_planes : nullptr;
   return p;
 }

@@ -85,9 +85,52 @@ Plan planned(const Kernel& kernel, const Problem& p, const Device& model, const 
   return fastest<Plan>([&](const auto& visit) { visit_plans(kernel, p, model, tile, visit); });
 }
 
-// B as its row reads it: by rows, or by columns.
-ConstMatrix rows_of_b(const Kernel& kernel, const Problem& p) {
-  return kernel.reads == Reads::kMappedAlongK ? transposed(p.b) : p.b;
+// An operand as its copy has it.
+ConstMatrix turned(const ConstMatrix& x, bool turn) { return turn ? transposed(x) : x; }
+
+// What a row reads of an operand whose copy is at `memory`. Rows of float4s end with zeros.
+ConstMatrix copied(const Kernel& kernel, const ConstMatrix& x, bool turn, int64_t batch, float* memory) {
+  const ConstMatrix source = turned(x, turn);
+  const Matrix copy = packed_copy(source, matrices(source, batch), memory);
+  const int64_t cols = kernel.reads == Reads::kAnyStrides ? source.cols : copy.cols;
+  return turned({copy.data, copy.rows, cols, copy.row, 1, copy.batch}, turn);
+}
+
+// The problem as a row reads it, with copies from `memory` on.
+Problem with_copies(const Kernel& kernel, const Problem& p, const Packing& copies, float* memory) {
+  Problem read = p;
+  if (copies.a) {
+    read.a = copied(kernel, p.a, copies.turn_a, p.batch, memory);
+    read.elements_a = ElementType::kFloat32;
+  }
+  if (copies.b) {
+    read.b = copies.shared ? transposed(read.a) : copied(kernel, p.b, copies.turn_b, p.batch, memory + copies.floats_a);
+    read.elements_b = ElementType::kFloat32;
+  }
+  return read;
+}
+
+bool has_16_bits(const Problem& p) {
+  return p.elements_a != ElementType::kFloat32 || p.elements_b != ElementType::kFloat32;
+}
+
+// By which a row is planned: operands of 16 bits are float32 by the time that most rows read them. Nobody reads from
+// this address.
+Problem planned_problem(const Kernel& kernel, const Problem& p) {
+  if (!has_16_bits(p)) return p;
+  return with_copies(kernel, p, packing(kernel, p), reinterpret_cast<float*>(uintptr_t{1024}));
+}
+
+// Why operands are none that a row reads as 16 bits.
+const char* unlike_16_bits(const Problem& p) {
+  if (p.elements_a == ElementType::kFloat32 || p.elements_a != p.elements_b)
+    return "takes operands that are both bfloat16 or both float16";
+  const auto mapped = [&](const ConstMatrix& operand) {
+    const Matrix16 x = in_16_bits(operand);
+    return can_be_mapped(x, matrices(x, p.batch)) || can_be_mapped(transposed(x), matrices(x, p.batch));
+  };
+  if (p.k > 0 && !(mapped(p.a) && mapped(p.b))) return "rows of 16-bit operands don't begin at multiples of 16 bytes";
+  return nullptr;
 }
 
 const char* cannot_run(const Kernel& kernel, const Device& device) {
@@ -114,6 +157,7 @@ const char* unusable(const Kernel& kernel, const Problem& p, const Device& devic
   if (const char* reason = cannot_run(kernel, device)) return reason;
   if (kernel.max_size && std::max({p.m, p.n, p.k}) > kernel.max_size) return "m, n or k is larger than it takes";
   if (tiles(kernel, p) > std::numeric_limits<int32_t>::max()) return "more than 2^31 - 1 tiles";
+  if (kernel.reads == Reads::kMapped16Bits) return unlike_16_bits(p);
   return nullptr;
 }
 
@@ -219,7 +263,7 @@ std::string tile_name(const Kernel& kernel, int tile) {
 bool runs_on(const Kernel& kernel, const Device& device) { return !cannot_run(kernel, device); }
 
 Verdict judge(const Kernel& kernel, const Problem& p, const Device& device, const std::string& request) {
-  const Plan plan = planned(kernel, p, model_of(device), request);
+  const Plan plan = planned(kernel, planned_problem(kernel, p), model_of(device), request);
   return {&kernel, plan, seconds_with(kernel, p, device, plan), unusable(kernel, p, device, request)};
 }
 
@@ -246,8 +290,9 @@ Verdict choose(const Table& table, const Problem& p, const Device& device, const
   return best;
 }
 
-std::vector<Plan> plans(const Kernel& kernel, const Problem& p, const Device& device, const std::string& request) {
+std::vector<Plan> plans(const Kernel& kernel, const Problem& asked, const Device& device, const std::string& request) {
   const Device& model = model_of(device);
+  const Problem p = planned_problem(kernel, asked);
   if (!kernel.each_plan) return {planned(kernel, p, model, request)};
   std::vector<Plan> all;
   visit_plans(kernel, p, model, named_tile(kernel, request), [&](const Plan& plan) { all.push_back(plan); });
@@ -265,9 +310,9 @@ Problem simplified(Problem p) {
 
 Packing packing(const Kernel& kernel, const Problem& p) {
   Packing copies = {};
-  if (is_aten(kernel) || p.k == 0) return copies;
-  const auto packed = [&](const ConstMatrix& x) {
-    if (kernel.only_one_stride && x.batch.group) return true;
+  if (p.k == 0 || kernel.reads == Reads::kMapped16Bits) return copies;
+  const auto packed = [&](const ConstMatrix& x, ElementType elements) {
+    if (elements != ElementType::kFloat32 || (kernel.only_one_stride && x.batch.group)) return true;
     switch (kernel.reads) {
       case Reads::kAnyStrides:
         return false;
@@ -277,11 +322,19 @@ Packing packing(const Kernel& kernel, const Problem& p) {
         return !can_be_mapped(x, matrices(x, p.batch));
     }
   };
-  const ConstMatrix a = p.a, b = rows_of_b(kernel, p);
-  copies.a = packed(a);
-  copies.b = packed(b);
-  if (copies.a) copies.floats_a = matrices(a, p.batch) * a.rows * packed_cols(a);
-  if (copies.b) copies.floats_b = matrices(b, p.batch) * b.rows * packed_cols(b);
+  // Of a row that reads any strides, neighbours in memory stay neighbours.
+  const auto turns = [&](const ConstMatrix& x) {
+    return kernel.reads == Reads::kAnyStrides && x.row == 1 && x.col != 1;
+  };
+  copies.turn_a = turns(p.a);
+  copies.turn_b = kernel.reads == Reads::kMappedAlongK || turns(p.b);
+  const ConstMatrix a = turned(p.a, copies.turn_a), b = turned(p.b, copies.turn_b);
+  copies.a = packed(a, p.elements_a);
+  copies.b = packed(b, p.elements_b);
+  copies.shared = copies.a && copies.b && is_gram(p) && kernel.reads == Reads::kAnyStrides;
+  const auto floats = [&](const ConstMatrix& x) { return matrices(x, p.batch) * x.rows * packed_cols(x); };
+  if (copies.a) copies.floats_a = floats(a);
+  if (copies.b && !copies.shared) copies.floats_b = floats(b);
   return copies;
 }
 
@@ -291,20 +344,16 @@ size_t workspace_bytes(const Kernel& kernel, const Problem& p, const Plan& plan)
 
 void run(const Backend& backend, const Kernel& kernel, Problem p, const Plan& plan, Context context,
          const Matrix* activated) {
-  const Packing copied = packing(kernel, p);
-  const auto pack = [&](const ConstMatrix& x, float* copy) -> ConstMatrix {
+  const Packing copies = packing(kernel, p);
+  float* const memory = static_cast<float*>(context.workspace);
+  const auto pack = [&](const ConstMatrix& x, ElementType elements, float* copy) {
     const int64_t count = matrices(x, p.batch);
-    const Matrix target = packed_copy(x, count, copy);
-    backend.pack(x, target, count, context);
-    return {copy, target.rows, target.cols, target.row, 1, target.batch};
+    backend.pack(x, elements, packed_copy(x, count, copy), count, context);
   };
-  float* copies = static_cast<float*>(context.workspace);
-  if (copied.a) p.a = pack(p.a, copies);
-  if (copied.b) {
-    const ConstMatrix b = pack(rows_of_b(kernel, p), copies + copied.floats_a);
-    p.b = kernel.reads == Reads::kMappedAlongK ? transposed(b) : b;
-  }
-  if (context.workspace) context.workspace = static_cast<char*>(context.workspace) + aligned(bytes_of_copies(copied));
+  if (copies.a) pack(turned(p.a, copies.turn_a), p.elements_a, memory);
+  if (copies.b && !copies.shared) pack(turned(p.b, copies.turn_b), p.elements_b, memory + copies.floats_a);
+  p = with_copies(kernel, p, copies, memory);
+  if (context.workspace) context.workspace = static_cast<char*>(context.workspace) + aligned(bytes_of_copies(copies));
   if (p.activation == Activation::kNone || (kernel.activates && !activated)) return kernel.launch(p, plan, context);
   Problem inner = p;
   inner.activation = kernel.activates ? Activation::kIdentity : Activation::kNone;

@@ -49,9 +49,12 @@ Problem simplified(Problem problem);
 // All plans of a row, or those with the tile that the request names; that of judge() is one of them.
 std::vector<Plan> plans(const Kernel& kernel, const Problem& problem, const Device& device, const std::string& request);
 
-// Which operands a row can't read directly, and the size of their copies.
+// Which operands a row can't read directly, whether they are copied transposed, and the size of their copies: none of
+// a B that is A transposed and whose copy A's is.
 struct Packing {
   bool a, b;
+  bool turn_a, turn_b;
+  bool shared;
   int64_t floats_a, floats_b;
 };
 Packing packing(const Kernel& kernel, const Problem& problem);

@@ -66,6 +66,12 @@ __device__ __forceinline__ void sync_some(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
+// As sync_some() for the others, without waiting for them.
+__device__ __forceinline__ void arrive_some(int barrier, int threads) {
+  dawdle();
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
 // For one thread, when its block has written: whether the block is the last of `count`, so that it sees what all wrote.
 __device__ __forceinline__ bool arrives_last(uint32_t* arrived, uint32_t count) {
   dawdle();

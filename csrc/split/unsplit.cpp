@@ -1,0 +1,69 @@
+#include "unsplit.h"
+
+#include <algorithm>
+
+#include "../gpu/clusters.h"
+#include "../models/models.h"
+#include "../problem/buffers.h"
+#include "../table/fastest.h"
+
+namespace sgemm::split {
+namespace {
+
+// From so many steps of 128 x 128 x 64 on power is the limit, and promotions take it.
+constexpr int64_t kManySteps = 5000;
+
+double seconds(const Problem& p, const Device& device, const TileSize& tile, const UnsplitPlan& plan) {
+  const UnsplitModel& model = models().unsplit;
+  const StreamK& deal = plan.deal;
+  const bool half = tile.bm == kTile;
+  const double step = model.step * (half ? model.half_step : 1) * (plan.long_windows ? model.long_windows : 1);
+  const double ends = model.tile * (half ? model.half_tile : 1);
+  double waves = ceil_div(int64_t{deal.whole} * plan.cluster, device.sms) *
+                 (ceil_div(deal.steps, plan.cluster) * step + ends + (plan.cluster - 1) * model.cluster);
+  if (deal.sharing)
+    waves += ceil_div(int64_t{deal.left()} * deal.steps, deal.sharing) * step + ends + model.share +
+             ceil_div(deal.sharing, deal.left()) * model.part;
+  const double bandwidth = device.bandwidth_gbs * 1e9, result = 4.0 * p.m * p.n * p.batch;
+  const double moved = operand_bytes(p) / 2 + result * (p.beta != 0 ? 2 : 1);
+  const double mirror = is_gram(p) ? models().choice.launch + 2 * result / bandwidth : 0;
+  return model.launch + std::max(waves, moved / (model.bandwidth * bandwidth)) + mirror;
+}
+
+}  // namespace
+
+UnsplitLayout unsplit_layout(const TileSize& tile, const StreamK& deal) {
+  UnsplitLayout l = {};
+  Buffers buffers;
+  l.arrived = buffers.take(sizeof(uint32_t) * (deal.sharing ? deal.left() : 0));
+  l.parts = buffers.take(int64_t{4} * deal.parts() * tile.bm * tile.bn);
+  l.total = buffers.total;
+  return l;
+}
+
+void Unsplit::each_plan(const Problem& asked, const Device& device, const PlanVisitor& visit) {
+  const Problem p = solved(asked);
+  for (int tile = 0; tile < static_cast<int>(kTiles.size()); ++tile) {
+    const TileSize& size = kTiles[tile];
+    const int64_t tiles = ceil_div(p.m, size.bm) * ceil_div(p.n, size.bn) * p.batch;
+    const StreamK shared = stream_k(tiles, ceil_div(p.k, BK), device.sms);
+    const StreamK whole = {shared.tiles, shared.steps, shared.tiles, 0};
+    const auto visit_deal = [&](const StreamK& deal, int cluster) {
+      const int blocks = cluster > 1 ? deal.tiles * cluster : std::min(device.sms, std::max(deal.whole, deal.sharing));
+      const bool many = int64_t{deal.tiles} * deal.steps * (size.bm / kTile) >= kManySteps;
+      const UnsplitPlan plan = {deal, blocks, cluster, p.k > kLongWindow && many};
+      visit({seconds(p, device, size, plan), unsplit_layout(size, deal).total, plan, tile});
+    };
+    visit_deal(whole, 1);
+    if (shared.sharing) visit_deal(shared, 1);
+    for (const int cluster : {2, 4})
+      if (size.bm == kTile && tiles <= clusters_at_once(device.sms, cluster) && whole.steps >= cluster)
+        visit_deal(whole, cluster);
+  }
+}
+
+Plan Unsplit::plan(const Problem& p, const Device& device) {
+  return fastest<Plan>([&](const auto& visit) { each_plan(p, device, visit); });
+}
+
+}  // namespace sgemm::split

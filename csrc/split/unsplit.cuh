@@ -1,0 +1,218 @@
+// D = alpha A B + beta C for operands of bfloat16 or float16, by one product on the tensor cores.
+//
+// Idea:   what a pass would write as hi is there already, so there is no pass, no scale and no guard: tensor maps bring
+//         panels from where they lie, along k or across, to shared memory in wgmma's order. A warpgroup has two blocks
+//         of 64 x 128 of a tile of 256 x 128, and adds up one while the tensor cores work for the other warpgroup.
+//         16-bit products are exact; sums leave the tensor cores each 32 or 64 of k, as split products' do.
+// Bound:  the L2 cache, at 48 bytes a cycle and SM; the tensor cores where power allows it.
+// Reads:  16-bit elements that a tensor map can describe. Hopper only.
+#pragma once
+#include "../gpu/fixup.cuh"
+#include "../gpu/pipeline_state.cuh"
+#include "../gpu/stream_k.cuh"
+#include "../gpu/tensor_map.cuh"
+#include "cluster_reduction.cuh"
+#include "unsplit_epilogue.cuh"
+
+namespace sgemm::split {
+
+struct UnsplitMaps {
+  CUtensorMap a, b;
+};
+
+// The panel of ROWS from row `row` and k on. Along k one copy brings it, across one for each block.
+template <bool ACROSS, int ROWS>
+__device__ __forceinline__ void copy_panel(char* to, const CUtensorMap& map, int row, int k,
+                                           const hopper::MapPlace& place, uint64_t* barrier) {
+  if constexpr (ACROSS) {
+#pragma unroll
+    for (int block = 0; block < ROWS / 64; ++block)
+      hopper::copy_tensor(to + block * kBlockBytes, &map, row + block * 64, k, place.matrix, place.group, barrier);
+  } else {
+    hopper::copy_tensor(to, &map, k, row, place.matrix, place.group, barrier);
+  }
+}
+
+// What falls to a block: its tiles and parts of tiles; or, of the only tile of its cluster, its rank's part of k.
+class UnsplitScheduler {
+ public:
+  const uint32_t rank = hopper::cluster_rank(), blocks = hopper::cluster_size();
+
+  __device__ __forceinline__ explicit UnsplitScheduler(const StreamK& deal) : deal_(deal), of_block_(deal) {}
+
+  __device__ __forceinline__ bool next(WorkTile& work) {
+    if (blocks == 1) return of_block_.next(work);
+    if (done_) return false;
+    done_ = true;
+    const int steps = deal_.steps, first = rank * steps / blocks;
+    work = {
+        static_cast<int>(blockIdx.x / blocks), first, static_cast<int>((rank + 1) * steps / blocks) - first, 0, 1, 0};
+    return true;
+  }
+
+ private:
+  const StreamK& deal_;
+  StreamKScheduler of_block_;
+  bool done_ = false;
+};
+
+// A panel as wgmma's descriptors see it; distances in units of 16 bytes.
+template <bool ACROSS>
+struct UnsplitView {
+  static constexpr int kBlock = kBlockBytes / 16, kNext16 = ACROSS ? 128 : 2;
+  uint64_t first;
+  __device__ __forceinline__ explicit UnsplitView(uint32_t address)
+      : first(hopper::matrix_descriptor(address, ACROSS ? kBlockBytes : 16, 1024)) {}
+};
+
+// What wgmma calls T.
+template <class T>
+using WgmmaElement = std::conditional_t<std::is_same_v<T, BFloat16>, __nv_bfloat16, __half>;
+
+// The warpgroups' turns to multiply. Without them both would share the tensor cores for a window each, and leave them
+// alone while both add.
+struct Turns {
+  static constexpr int kFirstBarrier = 2;  // of a pair, a barrier for each warpgroup's turn
+  const int mine, other;
+  __device__ __forceinline__ explicit Turns(int warpgroup)
+      : mine(kFirstBarrier + warpgroup), other(kFirstBarrier + 1 - warpgroup) {
+    if (warpgroup == 1) end();
+  }
+  __device__ __forceinline__ void begin() const { hopper::sync_some(mine, Unsplit::kThreads); }
+  __device__ __forceinline__ void end() const { hopper::arrive_some(other, Unsplit::kThreads); }
+};
+
+// The products of panels in the ring, for a warpgroup.
+template <class T, class Ring, bool A_ALONG_M, bool B_ALONG_N>
+struct UnsplitProducts {
+  UnsplitView<A_ALONG_M> a;
+  UnsplitView<B_ALONG_N> b;
+
+  // d = those of `count` times 16 of k, from the `first` on, for 64 rows.
+  __device__ __forceinline__ void issue(float (&d)[64], int stage, int block, int first, int count) const {
+    const int at = stage * (Ring::kStageBytes / 16);
+    hopper::fence_products();
+#pragma unroll
+    for (int q = first; q < first + count; ++q)
+      hopper::multiply<WgmmaElement<T>, A_ALONG_M, B_ALONG_N>(d, a.first + at + block * a.kBlock + q * a.kNext16,
+                                                              b.first + at + q * b.kNext16, q > first);
+    hopper::commit_products();
+  }
+};
+
+__device__ __forceinline__ void add_window(float (&sum)[64], float (&window)[64]) {
+  hopper::fence_registers(window);
+#pragma unroll
+  for (int e = 0; e < 64; ++e) sum[e] += window[e];
+}
+
+// Adds a tile's products, WINDOW of k at a time. A second window under way would take the registers of a block's sums.
+template <int WINDOW, class Ring, class Products, int BLOCKS>
+__device__ __forceinline__ void add_in_turns(const Products& products, PipelineState<Ring::kStages>& at, uint64_t* full,
+                                             uint64_t* empty, int steps, const Turns& turns, int t,
+                                             UnsplitSums<BLOCKS>& sum, float (&window)[64]) {
+  constexpr int kCount = WINDOW / 16;
+#pragma unroll 1
+  for (int step = 0; step < steps; ++step, at.advance()) {
+    hopper::wait(&full[at.stage], at.parity);
+#pragma unroll
+    for (int block = 0; block < BLOCKS; ++block)
+#pragma unroll
+      for (int first = 0; first < Unsplit::BK / 16; first += kCount) {
+        turns.begin();
+        products.issue(window, at.stage, block, first, kCount);
+        turns.end();
+        hopper::wait_products<0>();
+        add_window(sum[block], window);
+      }
+    if (t % 32 == 0) hopper::arrive(&empty[at.stage]);
+  }
+}
+
+template <class T, int BLOCKS, bool A_ALONG_M, bool B_ALONG_N>
+__global__ void __launch_bounds__(kUnsplitThreads, 1)
+    unsplit(const __grid_constant__ UnsplitJob job, const __grid_constant__ UnsplitMaps maps) {
+  using Ring = UnsplitRing<BLOCKS>;
+  constexpr bool kClusters = BLOCKS == 1;  // may share a tile
+  extern __shared__ __align__(1024) char ring[];
+  __shared__ uint64_t full[Ring::kStages], empty[Ring::kStages];
+  __shared__ bool last;
+  __shared__ ClusterBarriers cluster;
+  UnsplitScheduler scheduler(job.deal);
+  WorkTile work;
+  PipelineState<Ring::kStages> at;
+  if (threadIdx.x < Ring::kStages) {
+    hopper::init_barrier(&full[threadIdx.x], 1);
+    hopper::init_barrier(&empty[threadIdx.x], Unsplit::kThreads / 32);
+    hopper::fence_barrier_init();
+  }
+  if (kClusters && threadIdx.x / 32 == 1 && scheduler.blocks > 1) {
+    cluster.init(threadIdx.x % 32, scheduler.blocks, 64);
+    hopper::fence_barrier_init();
+  }
+  __syncthreads();
+  hopper::launch_dependents();
+  if (scheduler.blocks > 1) {
+    hopper::arrive_cluster_relaxed();
+    hopper::wait_cluster();
+  }
+  hopper::wait_for_predecessor();
+
+  if (threadIdx.x >= Unsplit::kThreads) {
+    hopper::release_registers<40>();
+    while (threadIdx.x == Unsplit::kThreads && scheduler.next(work)) {
+      const TileIndex tile = sgemm::tile_at(work.tile, job.tiles_m, job.tiles_n, kTilesTogether);
+      const hopper::MapPlace place_a = hopper::place_in_map(job.p.a.batch, job.count_a, tile.batch);
+      const hopper::MapPlace place_b = hopper::place_in_map(job.p.b.batch, job.count_b, tile.batch);
+      for (int step = work.first; step < work.first + work.steps; ++step, at.advance()) {
+        char* const stage = ring + at.stage * Ring::kStageBytes;
+        hopper::wait(&empty[at.stage], at.parity ^ 1);
+        hopper::arrive_expecting(&full[at.stage], Ring::kStageBytes);
+        copy_panel<A_ALONG_M, Ring::kRows>(stage, maps.a, tile.row * Ring::kRows, step * Unsplit::BK, place_a,
+                                           &full[at.stage]);
+        copy_panel<B_ALONG_N, Ring::kCols>(stage + Ring::kBytesA, maps.b, tile.col * Ring::kCols, step * Unsplit::BK,
+                                           place_b, &full[at.stage]);
+      }
+    }
+    return;
+  }
+  hopper::acquire_registers<232>();
+  const int t = threadIdx.x;
+  const UnsplitProducts<T, Ring, A_ALONG_M, B_ALONG_N> products = {
+      UnsplitView<A_ALONG_M>(hopper::shared_address(ring) + t / 128 * BLOCKS * kBlockBytes),
+      UnsplitView<B_ALONG_N>(hopper::shared_address(ring) + Ring::kBytesA)};
+  const Turns turns(t / 128);
+  UnsplitSums<BLOCKS> sum;
+  while (scheduler.next(work)) {
+    const bool shares = kClusters && scheduler.blocks > 1;
+    const bool early = !uses_mailboxes<Ring>(work.steps, scheduler.blocks);
+    if (shares && early) announce_mailboxes(cluster, t, scheduler.rank, scheduler.blocks);
+    float window[64];
+#pragma unroll
+    for (int e = 0; e < 64; ++e) window[e] = 0;
+#pragma unroll
+    for (int e = 0; e < 64 * BLOCKS; ++e) sum[e / 64][e % 64] = 0;
+    if (job.long_windows)
+      add_in_turns<kLongWindow, Ring>(products, at, full, empty, work.steps, turns, t, sum, window);
+    else
+      add_in_turns<kWindow, Ring>(products, at, full, empty, work.steps, turns, t, sum, window);
+    if (shares && !early) announce_mailboxes(cluster, t, scheduler.rank, scheduler.blocks);
+    if constexpr (kClusters) {
+      if (scheduler.blocks == 2)
+        reduce_cluster<Ring, 2>(cluster, sum[0], ring, t, scheduler.rank);
+      else if (scheduler.blocks == 4)
+        reduce_cluster<Ring, 4>(cluster, sum[0], ring, t, scheduler.rank);
+    }
+    if (work.count > 1) {
+      constexpr int kSums = 64 * BLOCKS;
+      float* const parts = job.parts + int64_t{work.place} * kSums * Unsplit::kThreads;
+      if (!fix_up<QuadSums, Unsplit::kThreads>(parts, work.index, work.count, &job.arrived[work.tile - job.deal.whole],
+                                               reinterpret_cast<float(&)[kSums]>(sum), last, t))
+        continue;
+    }
+    store_tile<T, BLOCKS>(job, work.tile, sum, t, scheduler.rank, scheduler.blocks);
+  }
+  if (t < 128) turns.begin();  // no barrier is left with arrivals
+}
+
+}  // namespace sgemm::split

@@ -1,0 +1,49 @@
+// The family's row for operands that are bfloat16 or float16 in memory: how they are cut up. Pure host code.
+#pragma once
+#include <array>
+
+#include "../gpu/stream_k.h"
+#include "bound.h"
+
+namespace sgemm::split {
+
+struct Unsplit {
+  static constexpr const char* kIdea = "16-bit operands as they lie in memory, one tensor-core product";
+  static constexpr const char* kSource = "split/unsplit_sm90a.cu";
+  static constexpr std::array kTiles = {TileSize{256, 128}, TileSize{128, 128}};
+  static constexpr int BM = kTiles[0].bm, BN = kTiles[0].bn, BK = 64, TM = BM / 64, TN = 32;
+  static constexpr int kThreads = 256;  // that hold sums
+  static constexpr bool kActivates = false, kTakesPlanes = false;
+  static constexpr Reads kReads = Reads::kMapped16Bits;
+  static constexpr int kArch = 90;  // wgmma is sm_90a's alone
+  static_assert(BK * sizeof(uint16_t) == 128, "a row of a panel is one of the swizzle's");
+
+  static Plan plan(const Problem& p, const Device& device);
+  static void each_plan(const Problem& p, const Device& device, const PlanVisitor& visit);
+  static void launch(const Problem& p, const Plan& plan, const Context& context);  // only where SGEMM_SM90A is defined
+
+  // Operands are not rounded, and products are exact: sums alone are.
+  static double error_bound(int64_t k) { return sum_bound(k, kLongWindow); }
+
+  // What is solved: D's rows lie along n.
+  static Problem solved(const Problem& p) { return p.d.col != 1 && p.d.row == 1 ? transposed(p) : p; }
+};
+
+// The plan's own: how tiles are dealt out to persistent blocks. Or each cluster has one tile, of 128 x 128, and its
+// blocks a part of k each.
+struct UnsplitPlan {
+  StreamK deal;
+  int blocks;         // of the grid
+  int cluster;        // blocks that share a tile
+  bool long_windows;  // of kLongWindow
+};
+
+// Where things lie in the workspace.
+struct UnsplitLayout {
+  size_t arrived;  // (tiles left over) uint32
+  size_t parts;    // (deal.parts(), tile's m, n) float
+  size_t total;
+};
+UnsplitLayout unsplit_layout(const TileSize& tile, const StreamK& deal);
+
+}  // namespace sgemm::split

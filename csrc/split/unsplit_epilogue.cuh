@@ -1,0 +1,189 @@
+// The ends of tiles of 16-bit operands: alpha, C and the store; and sums that are not finite.
+#pragma once
+#include "../epilogue/epilogue.cuh"
+#include "../epilogue/in_order.cuh"
+#include "../gpu/hopper.cuh"
+#include "../gpu/rasterization.cuh"
+#include "../problem/elements.h"
+#include "unsplit.h"
+
+namespace sgemm::split {
+
+// How D's rows are written, and C's read: two neighbours at once; one by one, side by side; by any strides.
+enum class UnsplitStores { kPairs, kSingles, kAny };
+
+struct UnsplitJob {
+  Problem p;
+  int64_t count_a, count_b;  // matrices in memory: 1 if the batch shares one
+  StreamK deal;
+  int tiles_m, tiles_n;
+  bool long_windows;  // kLongWindow
+  UnsplitStores stores;
+  float* parts;       // (deal.parts(), sums of a thread / 4, threads, 4)
+  uint32_t* arrived;  // parts of a tile left over that are there
+};
+
+// A panel of 64 of k in shared memory: in blocks of 64 rows, or columns, of 128 bytes for each of them or each of k.
+constexpr int kBlockBytes = 64 * Unsplit::BK * 2;
+constexpr int kUnsplitThreads = Unsplit::kThreads + 128;
+
+template <int BLOCKS>  // of 64 x 128, that a warpgroup has
+struct UnsplitRing {
+  static constexpr int kRows = 2 * BLOCKS * 64, kCols = Unsplit::BN;
+  static constexpr int kBytesA = kRows / 64 * kBlockBytes, kBytesB = kCols / 64 * kBlockBytes;
+  static constexpr int kStageBytes = kBytesA + kBytesB, kStages = 192 * 1024 / kStageBytes;
+  static constexpr int kBytes = kStages * kStageBytes;
+};
+
+// The sums of a thread of a warpgroup, as hopper::multiply() leaves them.
+template <int BLOCKS>
+using UnsplitSums = float[BLOCKS][64];
+
+// A line of k elements, a row of A or a column of B.
+template <class T>
+struct Line {
+  const T* data;
+  int64_t stride;
+  __device__ __forceinline__ Line(const float* at, int64_t stride)
+      : data(reinterpret_cast<const T*>(at)), stride(stride) {}
+  // From operands that hold 16-bit elements, to which strides apply.
+  static __device__ __forceinline__ Line row(const Problem& p, int64_t entry, int64_t i) {
+    return Line(p.a.data, p.a.col).on(p.a.batch.offset(entry) + i * p.a.row);
+  }
+  static __device__ __forceinline__ Line column(const Problem& p, int64_t entry, int64_t j) {
+    return Line(p.b.data, p.b.row).on(p.b.batch.offset(entry) + j * p.b.col);
+  }
+  __device__ __forceinline__ Line on(int64_t elements) const {
+    Line line = *this;
+    line.data += elements;
+    return line;
+  }
+  __device__ __forceinline__ float operator[](int64_t q) const { return data[q * stride]; }
+};
+
+template <class T>
+static __device__ __noinline__ bool all_finite(Line<T> line, int64_t k) {
+  bool finite = true;
+#pragma unroll 8
+  for (int64_t q = 0; q < k; ++q) finite = finite && is_finite(line[q]);
+  return finite;
+}
+
+// The sum in order of k. `found`: what another order came to; an infinity is kept as soon as this one reaches it.
+template <class T>
+static __device__ __noinline__ float sum_in_order(Line<T> a, Line<T> b, int64_t k, float found) {
+  constexpr int kAtOnce = 8;  // reads: one after the other, each would wait for memory
+  float sum = 0;
+#pragma unroll 1
+  for (int64_t first = 0; first < k && sum == sum && sum != found; first += kAtOnce) {
+    float x[kAtOnce], y[kAtOnce];
+#pragma unroll
+    for (int q = 0; q < kAtOnce; ++q) {
+      x[q] = first + q < k ? a[first + q] : 0.0f;
+      y[q] = first + q < k ? b[first + q] : 0.0f;
+    }
+#pragma unroll
+    for (int q = 0; q < kAtOnce; ++q) sum = fmaf(x[q], y[q], sum);
+  }
+  return sum;
+}
+
+// A thread's first sum within D; others are 8 rows, or 64, and 8 columns on. Those that are stored lie in columns
+// [from, to) behind it.
+struct UnsplitPlace {
+  int64_t entry, row, col;
+  int from, to;
+  __device__ __forceinline__ static constexpr int row_on(int r) { return r / 2 * 64 + r % 2 * 8; }
+  __device__ __forceinline__ static constexpr int sum_at(int r, int c) {
+    return r / 2 * 64 + r % 2 * 2 + c / 2 * 4 + c % 2;
+  }
+};
+
+// Stores rows whose elements lie side by side, and so do those of C if it is read. PAIRS: two at once.
+template <bool PAIRS, bool READS_C, int BLOCKS>
+__device__ __forceinline__ void store_rows(const Problem& p, const UnsplitPlace& at, const UnsplitSums<BLOCKS>& sum) {
+  float* const d = p.d.data + p.d.batch.offset(at.entry) + at.row * p.d.row + at.col;
+  const float* const c = READS_C ? p.c.data + p.c.batch.offset(at.entry) + at.row * p.c.row + at.col : nullptr;
+#pragma unroll
+  for (int r = 0; r < 2 * BLOCKS; ++r) {
+    const int on = UnsplitPlace::row_on(r);
+    if (at.row + on >= p.d.rows) return;
+    float* const to = d + on * p.d.row;
+    const float* const add = READS_C ? c + on * p.c.row : nullptr;
+#pragma unroll
+    for (int j = 0; j < 32; j += 2) {
+      const int col = j * 4, e = UnsplitPlace::sum_at(r, j);
+      float2 x = {p.alpha * sum[e / 64][e % 64], p.alpha * sum[e / 64][e % 64 + 1]};
+      if constexpr (PAIRS) {
+        if (col < at.from || col >= at.to) continue;
+        if (READS_C) x = add_c(p.beta, *reinterpret_cast<const float2*>(add + col), x);
+        hopper::store(to + col, x);
+      } else {
+        if (col < at.from || col >= at.to) continue;
+        to[col] = READS_C ? fmaf(p.beta, add[col], x.x) : x.x;
+        if (col + 1 < at.to) to[col + 1] = READS_C ? fmaf(p.beta, add[col + 1], x.y) : x.y;
+      }
+    }
+  }
+}
+
+// Stores a tile one by one: a D of any strides, or one of which a sum is not finite. Where operands hold Inf or NaN,
+// the tensor cores have made of it what IEEE arithmetic does; where they don't, the sum in order of k may be finite.
+template <class T, int BLOCKS>
+__device__ __noinline__ void store_each(const Problem& p, const UnsplitPlace& at, const float* sums) {
+#pragma unroll 1
+  for (int r = 0; r < 2 * BLOCKS; ++r) {
+    const int64_t i = at.row + UnsplitPlace::row_on(r);
+    bool looked = false, finite = false;
+#pragma unroll 1
+    for (int c = 0; c < 32; ++c) {
+      const int on = c / 2 * 8 + c % 2;
+      const int64_t j = at.col + on;
+      if (i >= p.d.rows || on < at.from || on >= at.to) continue;
+      float x = sums[UnsplitPlace::sum_at(r, c)];
+      if (!is_finite(x)) {
+        const auto a = Line<T>::row(p, at.entry, i), b = Line<T>::column(p, at.entry, j);
+        if (!looked) finite = all_finite(a, p.k);
+        looked = true;
+        if (finite && all_finite(b, p.k)) x = sum_in_order(a, b, p.k, x);
+      }
+      const float* const add = p.beta == 0 ? nullptr : p.c.matrix(at.entry).at(i, j);
+      *p.d.matrix(at.entry).at(i, j) = add_c(p, p.alpha * x, add);
+    }
+  }
+}
+
+template <class T, int BLOCKS>
+__device__ __forceinline__ void store_tile(const UnsplitJob& job, int index, const UnsplitSums<BLOCKS>& sum, int t,
+                                           uint32_t rank, uint32_t blocks) {
+  const TileIndex tile = sgemm::tile_at(index, job.tiles_m, job.tiles_n, kTilesTogether);
+  using Ring = UnsplitRing<BLOCKS>;
+  const int64_t first = int64_t{tile.row} * Ring::kRows + t / 128 * BLOCKS * 64 + t % 128 / 32 * 16 + t % 32 / 4;
+  const Problem& p = job.p;
+  const int64_t col = int64_t{tile.col} * Ring::kCols + t % 4 * 2, left = p.d.cols - col;
+  // Of a tile that a cluster shares, a block has the columns of its rank.
+  const int of_block = Ring::kCols >> blocks / 2, from = static_cast<int>(rank) * of_block;
+  const UnsplitPlace at = {tile.batch, first, col, from,
+                           static_cast<int>(left < from + of_block ? left : from + of_block)};
+  float zero = 0;
+#pragma unroll
+  for (int block = 0; block < BLOCKS; ++block) zero = zero_if_finite(sum[block], zero);
+  if (__builtin_expect(zero != 0 || job.stores == UnsplitStores::kAny, false)) {
+    float copy[64 * BLOCKS];
+#pragma unroll
+    for (int e = 0; e < 64 * BLOCKS; ++e) copy[e] = sum[e / 64][e % 64];
+    return store_each<T, BLOCKS>(p, at, copy);
+  }
+  const auto store = [&](auto reads_c) {
+    if (job.stores == UnsplitStores::kPairs)
+      store_rows<true, reads_c>(p, at, sum);
+    else
+      store_rows<false, reads_c>(p, at, sum);
+  };
+  if (p.beta == 0)
+    store(std::false_type());
+  else
+    store(std::true_type());
+}
+
+}  // namespace sgemm::split

@@ -1,0 +1,309 @@
+"""Operators on bfloat16 and float16 operands, and rows that read these as they lie."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+from support.bounds import UNIT, Reference, roundings
+from support.data import integers
+from support.layouts import PAIRS
+from support.plans import by_each_plan
+from support.sizes import around
+from support.table import KERNELS, arch, each_device
+from torch import Tensor
+
+import torch_sgemm
+from benchmarks.problems import in_16_bits
+from torch_sgemm import Kernel, error_bound
+
+SGEMM = torch.ops.sgemm
+SHORT = (torch.bfloat16, torch.float16)
+MIXES = [(x, y) for x in (torch.float32, *SHORT) for y in (torch.float32, *SHORT)][1:]
+ROWS = [tile for row in KERNELS if not row.takes_float32 for tile in row.by_tile()]
+
+each_short = pytest.mark.parametrize("short", SHORT, ids=str)
+each_mix = pytest.mark.parametrize("dtypes", MIXES, ids=lambda mix: f"{mix[0]}-{mix[1]}")
+each_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+
+
+def here(row: Kernel) -> None:
+    if not row.runs_on(arch()):
+        pytest.skip(f"{row.name} needs sm_{row.min_arch}")
+
+
+def aligned(x: Tensor, layout: str = "N") -> Tensor:
+    """The same values in rows, or columns, that begin at multiples of 16 bytes."""
+    return in_16_bits(x if layout == "N" else x.mT.contiguous().mT, x.dtype)
+
+
+def drawn(*shape: int, dtype: torch.dtype, device: str = "cuda", seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed + sum(shape))
+    return torch.randn(*shape, generator=generator).to(device, dtype)
+
+
+def sizes(row: Kernel) -> Iterator[tuple[int, int, int]]:
+    """Around tiles' and steps' edges, and products that blocks share."""
+    edges = zip(around(row.bm), around(row.bn)[::-1], around(row.bk), strict=False)
+    yield from edges
+    yield from ((1, 1, 1), (3, 2 * row.bn + 5, 7), (1, 300, 4096), (2 * row.bm + 3, 2, 1000))
+    yield (300, 260, 5000)
+
+
+# --- the operators, on every device -----------------------------------------------------------
+
+
+@each_mix
+@each_device
+def test_results_are_those_of_converted_operands(
+    device: str, dtypes: tuple[torch.dtype, torch.dtype]
+) -> None:
+    for m, n, k in ((5, 3, 7), (64, 40, 128), (130, 129, 65)):
+        a = drawn(m, k, dtype=dtypes[0], device=device)
+        b = drawn(k, n, dtype=dtypes[1], device=device, seed=1)
+        c = drawn(m, n, dtype=torch.float32, device=device, seed=2)
+        for layout in PAIRS:
+            x = a if layout[0] == "N" else a.mT.contiguous().mT
+            y = b if layout[1] == "N" else b.mT.contiguous().mT
+            reference = Reference.of(a, b)
+            result = SGEMM.mm(x, y)
+            assert result.dtype == torch.float32
+            assert reference.units(result) <= 8
+            out = torch.empty_like(result)
+            SGEMM.mm_out(x, y, out=out)
+            assert torch.equal(out, result)
+            summed = SGEMM.addmm(c, x, y, beta=2, alpha=-0.5)
+            assert Reference.of(a, b, c, -0.5, 2).units(summed) <= 8
+            in_place = c.clone()
+            SGEMM.gemm_(in_place, x, y, alpha=-0.5, beta=2)
+            assert torch.equal(in_place, summed)
+        batch = SGEMM.bmm(a.expand(3, m, k), b.expand(3, k, n))
+        assert reference.units(batch[2]) <= 8
+        layer = SGEMM.linear(a, b.mT, c[0], "relu")
+        assert reference.units(SGEMM.linear(a, b.mT)) <= 8
+        assert torch.equal(layer, SGEMM.addmm(c[0], a, b).relu())
+
+
+@each_mix
+def test_by_name_they_are_converted(dtypes: tuple[torch.dtype, torch.dtype]) -> None:
+    a, b = (
+        integers(shape, i).to(dtype)
+        for i, (shape, dtype) in enumerate(zip(((33, 40), (40, 35)), dtypes, strict=True))
+    )
+    for row in KERNELS:
+        if row.family and row.takes_float32 and "cpu" in row.devices:
+            expected = SGEMM.mm(a.float(), b.float(), kernel=row.name)
+            assert torch.equal(SGEMM.mm(a, b, kernel=row.name), expected), row.name
+
+
+@pytest.mark.gpu
+@each_mix
+def test_by_name_they_are_converted_on_a_gpu(dtypes: tuple[torch.dtype, torch.dtype]) -> None:
+    for layout in PAIRS:
+        a, b = integers((133, 40), 1, "cuda"), integers((40, 35), 2, "cuda")
+        a = a.to(dtypes[0]) if layout[0] == "N" else a.to(dtypes[0]).mT.contiguous().mT
+        b = b.to(dtypes[1]) if layout[1] == "N" else b.to(dtypes[1]).mT.contiguous().mT
+        for row in KERNELS:
+            if row.family and row.takes_float32 and row.runs_on(arch()) and row.takes(133, 35, 40):
+                result = SGEMM.mm(a, b, kernel=row.name)
+                assert torch.equal(result, a.float() @ b.float()), (row.name, layout)
+
+
+@each_short
+@each_device
+def test_gradients(device: str, short: torch.dtype) -> None:
+    a, b = (drawn(16, 16, dtype=short, device=device, seed=i).requires_grad_() for i in (0, 1))
+    grad = drawn(16, 16, dtype=torch.float32, device=device, seed=2)
+    SGEMM.mm(a, b).backward(grad)
+    assert a.grad.dtype == b.grad.dtype == short
+    assert torch.allclose(a.grad.float(), grad @ b.detach().float().mT, rtol=0.02, atol=0.02)
+    assert torch.allclose(b.grad.float(), a.detach().float().mT @ grad, rtol=0.02, atol=0.02)
+    x, weight = a.detach().clone().requires_grad_(), b.detach().clone().requires_grad_()
+    SGEMM.linear(x, weight.mT).backward(grad)
+    assert torch.equal(x.grad, a.grad) and torch.equal(weight.grad, b.grad)
+
+
+@each_short
+@each_device
+def test_transforms(device: str, short: torch.dtype) -> None:
+    a, b = (drawn(3, 16, 16, dtype=short, device=device, seed=i) for i in (0, 1))
+    expected = SGEMM.bmm(a, b)
+    assert torch.allclose(torch.vmap(SGEMM.mm)(a, b), expected, atol=1e-5)
+    value, tangent = torch.func.jvp(lambda x: SGEMM.mm(x, b[0]), (a[0],), (a[0],))
+    assert value.dtype == tangent.dtype == torch.float32 and torch.equal(value, tangent)
+    compiled = torch.compile(SGEMM.mm, backend="aot_eager", fullgraph=True)
+    assert torch.equal(compiled(a[0], b[0]), SGEMM.mm(a[0], b[0]))
+
+
+def test_others_are_refused() -> None:
+    a = torch.zeros(4, 4)
+    for x, y in ((a.double(), a), (a.bfloat16(), a.int())):
+        with pytest.raises(RuntimeError, match="accepted: dtype float32, bfloat16 or float16"):
+            SGEMM.mm(x, y)
+    with pytest.raises(RuntimeError, match="'out'.*bfloat16.*accepted: dtype float32, device"):
+        SGEMM.mm_out(a, a, out=a.bfloat16())
+    with pytest.raises(RuntimeError, match="'c'.*float16.*accepted: dtype float32, device"):
+        SGEMM.addmm(a.half(), a, a)
+
+
+# --- rows that read 16 bits -------------------------------------------------------------------
+
+
+def test_explain_tells_who_takes_them() -> None:
+    device = torch_sgemm.Device()
+    wide = torch.empty(4096, 4096, device="meta")
+    for short in SHORT:
+        x = torch.empty(4096, 4096, device="meta", dtype=short)
+        if any(row.runs_on(90) for row in ROWS):
+            assert torch_sgemm.explain(x, x, device=device).chosen in {r.name[:7] for r in ROWS}
+        reasons = {v.name: v.reason for v in torch_sgemm.explain(x, wide, device=device).verdicts}
+        assert all("16" in reasons[row.name.split(":")[0]] or not row.devices for row in ROWS)
+
+
+@pytest.mark.gpu
+@each_short
+@each_row
+def test_within_the_bound(row: Kernel, short: torch.dtype) -> None:
+    here(row)
+    for number, (m, n, k) in enumerate(sizes(row)):
+        a, b = (drawn(*shape, dtype=short, seed=number) for shape in ((m, k), (k, n)))
+        c = drawn(m, n, dtype=torch.float32, seed=number + 1)
+        reference = Reference.of(a, b)
+        for layout in PAIRS:
+            x, y = aligned(a, layout[0]), aligned(b, layout[1])
+            for plan, d in by_each_plan(row, x, y):
+                assert reference.units(d) <= error_bound(k, row.name), (m, n, k, layout, plan)
+            d = c.mT.clone().mT  # written along columns
+            SGEMM.gemm_(d, x, y, row.name, alpha=-0.25, beta=2)
+            bound = error_bound(k, row.name) + 1
+            assert Reference.of(a, b, c, -0.25, 2).units(d) <= bound, (m, n, k, layout)
+
+
+@pytest.mark.gpu
+@each_short
+@each_row
+def test_batches(row: Kernel, short: torch.dtype) -> None:
+    here(row)
+    a, b = drawn(2, 3, 70, 96, dtype=short), drawn(2, 3, 96, 50, dtype=short)
+    expected = Reference.of(a, b)
+    for x, y in ((a, b), (a.transpose(1, 2).contiguous().transpose(1, 2), b)):
+        for layout in PAIRS:
+            result = SGEMM._matmul(aligned(x, layout[0]), aligned(y, layout[1]), row.name)
+            assert expected.units(result) <= error_bound(96, row.name)
+    shared = SGEMM.bmm(aligned(a[0]), aligned(b[0, :1]).expand(3, 96, 50), row.name)
+    assert Reference.of(a[0], b[0, 0]).units(shared) <= error_bound(96, row.name)
+
+
+@pytest.mark.gpu
+@each_short
+@each_row
+def test_a_matrix_times_its_transpose_is_symmetric(row: Kernel, short: torch.dtype) -> None:
+    here(row)
+    for m, k in ((40, 64), (300, 1000), (520, 5000)):
+        for x in (drawn(m, k, dtype=short), drawn(k, m, dtype=short).mT):
+            x = aligned(x, "N" if x.stride(-1) == 1 else "T")
+            for _, d in by_each_plan(row, x, x.mT):
+                assert torch.equal(d, d.mT)
+                assert Reference.of(x, x.mT).units(d) <= error_bound(k, row.name)
+
+
+@pytest.mark.gpu
+@each_short
+@each_row
+def test_nothing_is_multiplied(row: Kernel, short: torch.dtype) -> None:
+    here(row)
+    nan = torch.full((40, 16), math.nan, dtype=short, device="cuda")
+    c = torch.randn(40, 40, device="cuda")
+    assert torch.equal(SGEMM.addmm(c, nan, nan.mT, row.name, beta=3, alpha=0), 3 * c)
+    empty = nan[:, :0]
+    assert torch.equal(SGEMM.addmm(c, empty, empty.mT, row.name), c)
+
+
+@pytest.mark.gpu
+@each_short
+@each_row
+def test_inf_and_nan(row: Kernel, short: torch.dtype) -> None:
+    """At the places that IEEE arithmetic says, in every plan."""
+    here(row)
+    for m, n, k in ((40, 48, 64), (300, 136, 2000)):
+        for values in ((math.inf,), (-math.inf,), (math.nan,), (math.inf, -math.inf)):
+            a, b = drawn(m, k, dtype=short), drawn(k, n, dtype=short, seed=1)
+            a[2], b[:, 1] = 0, 0
+            for i, value in enumerate(values):
+                a[7, 5 * i], b[k // 2 + i, 9] = value, value
+            expected = a.double() @ b.double()
+            for layout in PAIRS:
+                for plan, d in by_each_plan(row, aligned(a, layout[0]), aligned(b, layout[1])):
+                    where = (m, values, layout, plan)
+                    assert torch.equal(d.isnan(), expected.isnan()), where
+                    infinite = expected.isinf()
+                    assert torch.equal(d[infinite].double(), expected[infinite]), where
+                    assert bool(d[~infinite & ~expected.isnan()].isfinite().all()), where
+
+
+@pytest.mark.gpu
+@each_row
+def test_sums_that_overflow_in_parts(row: Kernel) -> None:
+    """In order of k they stay finite, or are infinite where that is."""
+    here(row)
+    k = 2048
+    for period in (1, 40, 700):
+        sign = 1 - 2 * (torch.arange(k) // period % 2)
+        line = (3e38 / period) * sign
+        a = torch.ones(64, k).bfloat16()
+        a[3:9] = line.bfloat16()
+        a[20] = 1e38
+        b = torch.ones(k, 72).bfloat16()
+        b[:, 5] = 0.5
+        expected = torch.zeros(64, 72)
+        for q in range(k):
+            expected += a[:, q, None].float() * b[q].float()
+        for plan, d in by_each_plan(row, a.cuda(), b.cuda()):
+            assert torch.equal(d[3:21].cpu(), expected[3:21]), (period, plan)
+            assert bool(d.isfinite()[:20].all()), (period, plan)
+
+
+@pytest.mark.gpu
+@each_row
+def test_tiny_products(row: Kernel) -> None:
+    """Products below float32's normal range lose no more than the smallest subnormal each."""
+    here(row)
+    for exponent in (-126, -140, -149):
+        a = aligned((drawn(40, 200, dtype=torch.float32) * 2.0**-60).bfloat16())
+        b = aligned((drawn(200, 48, dtype=torch.float32) * 2.0 ** (exponent + 60)).bfloat16())
+        reference = Reference.of(a, b)
+        for _, d in by_each_plan(row, a, b):
+            lost = 2 * roundings(200) * 2.0**-150
+            error = (d.double() - reference.value).abs()
+            bound = error_bound(200, row.name) * UNIT * reference.scale + lost
+            assert bool((error <= bound).all())
+
+
+@pytest.mark.gpu
+@each_row
+def test_a_line_of_one_large_product_among_small_ones(row: Kernel) -> None:
+    """What a tensor core cuts off beside a large product, at each place of a window."""
+    here(row)
+    for at in (0, 15, 16, 31, 32, 63, 64, 127):
+        small = 2.0**-24 * (2 - 2.0**-6)
+        a = torch.full((8, 128), small).bfloat16().cuda()
+        b = torch.ones(128, 8).bfloat16().cuda()
+        a[:, at] = 1.0
+        for _, d in by_each_plan(row, a, b):
+            assert Reference.of(a, b).units(d) <= error_bound(128, row.name)
+
+
+@pytest.mark.gpu
+@each_row
+def test_wrong_operands_are_refused(row: Kernel) -> None:
+    here(row)
+    x = torch.zeros(16, 16, device="cuda")
+    for a, b in ((x, x), (x.bfloat16(), x), (x.bfloat16(), x.half())):
+        with pytest.raises(RuntimeError, match="both bfloat16 or both float16"):
+            SGEMM.mm(a, b, row.name)
+    odd = torch.zeros(16, 17, device="cuda").bfloat16()[:, 1:]
+    with pytest.raises(RuntimeError, match="begin at multiples of 16 bytes"):
+        SGEMM.mm(odd, odd, row.name)
+    assert SGEMM.mm(odd, odd).dtype == torch.float32
