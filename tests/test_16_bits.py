@@ -296,6 +296,18 @@ def test_a_line_of_one_large_product_among_small_ones(row: Kernel) -> None:
 
 
 @pytest.mark.gpu
+@each_short
+@each_row
+def test_gradients_are_products_of_the_family(row: Kernel, short: torch.dtype) -> None:
+    here(row)
+    a, b = (drawn(64, 64, dtype=short, seed=i).requires_grad_() for i in (0, 1))
+    SGEMM.mm(a, b, row.name).sum().backward()
+    ones = torch.ones(64, 64, device="cuda")
+    assert torch.equal(a.grad, SGEMM.mm(ones, b.detach().mT, row.family).to(short))
+    assert torch.equal(b.grad, SGEMM.mm(a.detach().mT, ones, row.family).to(short))
+
+
+@pytest.mark.gpu
 @each_row
 def test_wrong_operands_are_refused(row: Kernel) -> None:
     here(row)

@@ -43,6 +43,8 @@ def out_of_stride(device: str) -> Tensor:
 CALLS: dict[str, Callable[[Tensor, Tensor, str], object]] = {
     "mm": lambda a, b, d: SGEMM.mm(a, b),
     "mm of a transposed matrix": lambda a, b, d: SGEMM.mm(a, torch.randn(30, 20, device=d).t()),
+    "mm of a bfloat16 matrix": lambda a, b, d: SGEMM.mm(a.bfloat16(), b),
+    "mm of float16 matrices": lambda a, b, d: SGEMM.mm(a.half(), b.half()),
     "mm of columns that begin at 4 bytes": lambda a, b, d: SGEMM.mm(a[:, 1:], b[1:]),
     "mm of expanded rows": lambda a, b, d: SGEMM.mm(a[:1].expand(12, 20), b),
     "mm of a matrix and its transpose": lambda a, b, d: SGEMM.mm(a, a.mT),

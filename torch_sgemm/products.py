@@ -6,7 +6,6 @@ of them may copy it.
 
 import math
 from collections.abc import Sequence
-from functools import cache
 
 import torch
 from torch import Tensor
@@ -104,13 +103,17 @@ def are_16_bits(a: Tensor, b: Tensor) -> bool:
     )
 
 
-@cache
+_FAMILIES_OF_16_BITS = {
+    name: row.family
+    for row in kernels()
+    if not row.takes_float32
+    for name in (row.name, *row.tile_names)
+}
+
+
 def of_gradients(kernel: str) -> str:
     """What is asked for a gradient's product: of a row for 16-bit operands alone, its family."""
-    for row in kernels():
-        if not row.takes_float32 and kernel in (row.name, *row.tile_names):
-            return row.family
-    return kernel
+    return _FAMILIES_OF_16_BITS.get(kernel, kernel)
 
 
 def rows_of(x: Tensor) -> Tensor:

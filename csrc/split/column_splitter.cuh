@@ -205,8 +205,8 @@ class ColumnSplitter {
       const uint32_t quad = (t / 4 ^ t % 2 * 2 ^ t / 16) % 4;
       const uint32_t in_step = ALONG_N ? t / (COLS / 4) : quad * 4, step = ALONG_N ? 0 : t % 2;
       raw = Raw::place(col, step * kStep + in_step);
-      plane = step * 2 * kPlaneBytes +
-              place_in_panel<ALONG_N, false, COLS>(col, BY_LANES ? lane_place(in_step) : in_step).first;
+      plane =
+          step * 2 * kPlaneBytes + place_in_panel<ALONG_N, COLS>(col, BY_LANES ? lane_place(in_step) : in_step).first;
     }
     __device__ __forceinline__ uint32_t raw_of(int j) const {
       return ALONG_N ? raw + j * kApart * 128 : (raw ^ j % 4 * 16) + j / 4 * Raw::kBoxBytes;

@@ -178,19 +178,14 @@ struct Extremes {
 
 // Where four neighbours in a panel of ROWS lie, from row `row` and `k` on: bytes from the beginning of their step, in
 // the first plane of a pair and in the second. Panels are swizzled as wgmma wants them. K-major: row r holds 64 bytes
-// of a plane, 32 of k; its 16-byte chunk c lies at chunk c ^ (r / 2 % 4). Or, for pairs in one row (INTERLEAVED), 128
-// bytes, of the first plane and then of the second, and chunk c lies at c ^ (r % 8). MN-major: for each plane one or
-// two blocks of 64 rows, in which each of k holds 64 rows in 128 bytes, chunks swizzled by k % 8.
+// of a plane, 32 of k; its 16-byte chunk c lies at chunk c ^ (r / 2 % 4). MN-major: for each plane one or two blocks of
+// 64 rows, in which each of k holds 64 rows in 128 bytes, chunks swizzled by k % 8.
 struct PanelPlace {
   int first, second;
 };
 
-template <bool ALONG_MN, bool INTERLEAVED, int ROWS = kTile>
+template <bool ALONG_MN, int ROWS = kTile>
 __device__ __forceinline__ PanelPlace place_in_panel(int row, int k) {
-  if (!ALONG_MN && INTERLEAVED) {
-    const int first = row * 128 + ((k / 8 ^ row % 8) << 4) + k / 4 % 2 * 8;
-    return {first, first ^ 64};
-  }
   if (!ALONG_MN) {
     const int first = row * 64 + ((k / 8 ^ row / 2 % 4) << 4) + k % 8 * 2;
     return {first, first + ROWS * kRowBytes / 2};

@@ -1,6 +1,7 @@
 // A tile's sums from the panels in the ring: by a warpgroup, on the tensor cores.
 #pragma once
 #include "ring.cuh"
+#include "turns.cuh"
 
 namespace sgemm::split {
 
@@ -144,69 +145,39 @@ struct KeepCorrections {
         multiply([&](const auto& stage) { stage.corrections_of(lower == kLowerA, correction); });
         drain();
       }
-      // hi alone, of two steps a stage. The corrections are zeros, and make place for the sums of every second window:
-      // the tensor cores work on one while another is added.
+      // hi alone, of two steps a stage. Only steps that were multiplied before it was known have corrections: zeros.
       const uint32_t left = __reduce_max_sync(~0u, steps.count - step);
-      PipelineState<R::kStages> done = at;
-      const auto issue = [&](float(&d)[N], auto planes, int plane, bool last) {  // of a stage, whose last they may be
+      const Turns turns(t / 128);
+      const auto add_window = [&](auto planes, int plane, bool last) {  // of a stage, whose last it may be
         const auto stage = stage_products();
         if (plane == 0) hopper::wait(&shared.full[at.stage], at.parity);
+        turns.begin();
         hopper::fence_products();
-        stage.main(d, false, plane);
-        if (planes == 2) stage.main(d, true, 1);
+        stage.main(fresh, false, plane);
+        if (planes == 2) stage.main(fresh, true, 1);
         hopper::commit_products();
-        if (last) at.advance();
-      };
-      const auto add = [&](float(&d)[N], bool last) {
-        hopper::fence_registers(d);
-        if (last) {
-          release(done.stage);
-          done.advance();
-        }
-#pragma unroll
-        for (int e = 0; e < N; ++e) sum[e] += d[e];
-        hopper::fence_registers(sum);
-      };
-      const auto add_windows = [&](auto planes) {
-        constexpr bool kWhole = planes == 2;
-        constexpr int kSecond = kWhole ? 0 : 1;
-        uint32_t windows = left / 2 * (kWhole ? 1 : 2);
-#pragma unroll 1
-        for (; windows >= 4; windows -= 4) {
-          issue(fresh, planes, 0, kWhole);
-          issue(correction, planes, kSecond, true);
-          hopper::wait_products<1>();
-          add(fresh, kWhole);
-          issue(fresh, planes, 0, kWhole);
-          hopper::wait_products<1>();
-          add(correction, true);
-          issue(correction, planes, kSecond, true);
-          hopper::wait_products<1>();
-          add(fresh, kWhole);
-          hopper::wait_products<0>();
-          add(correction, true);
-        }
-#pragma unroll 1
-        for (uint32_t i = 0; i < windows; ++i) {
-          const bool last = kWhole || i % 2 == 1;
-          issue(fresh, planes, kWhole ? 0 : i % 2, last);
-          hopper::wait_products<0>();
-          add(fresh, last);
-        }
-      };
-      if (job.promotion)
-        add_windows(std::integral_constant<int, 2>());
-      else
-        add_windows(std::integral_constant<int, 1>());
-      if (left % 2) {
-        issue(fresh, std::integral_constant<int, 1>(), 0, true);
+        turns.end();
         hopper::wait_products<0>();
-        add(fresh, true);
+        hopper::fence_registers(fresh);
+        if (last) {
+          release(at.stage);
+          at.advance();
+        }
+        add_fresh();
+      };
+      constexpr std::integral_constant<int, 1> kOne;
+      constexpr std::integral_constant<int, 2> kBoth;
+#pragma unroll 1
+      for (uint32_t i = 0; i < left / 2; ++i) {
+        if (job.promotion) {
+          add_window(kBoth, 0, true);
+        } else {
+          add_window(kOne, 0, false);
+          add_window(kOne, 1, true);
+        }
       }
-      if (lower == 0) {
-#pragma unroll
-        for (int e = 0; e < N; ++e) correction[e] = 0;
-      }
+      if (left % 2) add_window(kOne, 0, true);
+      turns.finish();
     }
 #pragma unroll
     for (int e = 0; e < N; ++e) sum[e] = fmaf(correction[e], F::kCorrection, sum[e]);

@@ -97,7 +97,7 @@ __device__ __forceinline__ void split_rows(const Job& job, const Operand& x, con
   const float factor = power_of_two(-exponent);
 
   const int step_q = at.q % kStep;
-  const PanelPlace place = place_in_panel<false, false>(at.r, x.by_lanes ? lane_place(step_q) : step_q);
+  const PanelPlace place = place_in_panel<false>(at.r, x.by_lanes ? lane_place(step_q) : step_q);
   const int pairs_apart = x.by_lanes ? (place.first ^ 16) - place.first : 4;  // a quad's
   char* const panel = job.panel<F>(x, at.panel, at.q / kStep);
   char *const first = panel + place.first, *const second = panel + place.second;
@@ -235,7 +235,7 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
   // quad.
   const auto offset = [](uint32_t q) { return q / kStep * (kPairs<F> * kPanelBytes) + q % kStep * 128; };
   const int first_q = x.by_lanes ? lane_place(at.q) : at.q;
-  const PanelPlace place = place_in_panel<true, false>(at.r, first_q % kStep);
+  const PanelPlace place = place_in_panel<true>(at.r, first_q % kStep);
   char* const panel = job.panel<F>(x, at.panel, 0) - offset(first_q % kStep);
   char *const first = panel + place.first, *const second = panel + place.second;
   uint32_t lower = 0;

@@ -133,7 +133,7 @@ static __device__ __noinline__ void redo_tile(const Job& job, const Corner& tile
     copies_b.copy(memory.stages[stage].b[0]);
     commit_copies();
   };
-  const int steps = static_cast<int>((depth + kStep - 1) / kStep);
+  const int steps = static_cast<int>(ceil_div(depth, kStep));
   float acc[R::kOwnRows][R::kOwnCols] = {}, held[RedoMemory<R>::kHeld ? R::kSums : 1] = {};
   const auto group = [&](int e) -> float& {
     if constexpr (RedoMemory<R>::kHeld)

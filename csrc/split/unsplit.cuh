@@ -11,7 +11,7 @@
 #include "../gpu/pipeline_state.cuh"
 #include "../gpu/stream_k.cuh"
 #include "../gpu/tensor_map.cuh"
-#include "cluster_reduction.cuh"
+#include "turns.cuh"
 #include "unsplit_epilogue.cuh"
 
 namespace sgemm::split {
@@ -68,19 +68,6 @@ struct UnsplitView {
 // What wgmma calls T.
 template <class T>
 using WgmmaElement = std::conditional_t<std::is_same_v<T, BFloat16>, __nv_bfloat16, __half>;
-
-// The warpgroups' turns to multiply. Without them both would share the tensor cores for a window each, and leave them
-// alone while both add.
-struct Turns {
-  static constexpr int kFirstBarrier = 2;  // of a pair, a barrier for each warpgroup's turn
-  const int mine, other;
-  __device__ __forceinline__ explicit Turns(int warpgroup)
-      : mine(kFirstBarrier + warpgroup), other(kFirstBarrier + 1 - warpgroup) {
-    if (warpgroup == 1) end();
-  }
-  __device__ __forceinline__ void begin() const { hopper::sync_some(mine, Unsplit::kThreads); }
-  __device__ __forceinline__ void end() const { hopper::arrive_some(other, Unsplit::kThreads); }
-};
 
 // The products of panels in the ring, for a warpgroup.
 template <class T, class Ring, bool A_ALONG_M, bool B_ALONG_N>
@@ -212,7 +199,7 @@ __global__ void __launch_bounds__(kUnsplitThreads, 1)
     }
     store_tile<T, BLOCKS>(job, work.tile, sum, t, scheduler.rank, scheduler.blocks);
   }
-  if (t < 128) turns.begin();  // no barrier is left with arrivals
+  turns.finish();
 }
 
 }  // namespace sgemm::split

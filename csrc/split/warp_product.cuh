@@ -26,12 +26,4 @@ __device__ __forceinline__ void multiply(float (&d)[4], uint32_t a0, uint32_t a1
 #undef SGEMM_MMA
 }
 
-// Four matrices of 8 x 8 from shared memory; lane i has the address of row i % 8 of matrix i / 8.
-__device__ __forceinline__ void load_matrices(uint32_t (&x)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-               : "r"(address)
-               : "memory");
-}
-
 }  // namespace sgemm::split
