@@ -57,11 +57,18 @@ def _longest(rng: random.Random) -> tuple[int, int, int]:
     )
 
 
+def _large(rng: random.Random) -> tuple[int, int, int]:
+    """Where tensor cores, caches and power are the limit."""
+    m, n, k = (int(2 ** rng.uniform(10.5, 13)) for _ in range(3))
+    return m, n, k
+
+
 KINDS: dict[str, tuple[Sizes, int]] = {
     **choice.KINDS,
     "vectors": (_vector, 0),
     "round batches": (_round, 16),
     "longest k": (_longest, 0),
+    "large matrices": (_large, 0),
 }
 
 

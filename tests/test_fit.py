@@ -161,4 +161,7 @@ def test_each_record_s_plans_are_predicted_for_its_gpu(library: fit.Library) -> 
     at_once, apart = found[: len(found) // 2], found[len(found) // 2 :]
     assert {case.device for case in at_once} == {torch_sgemm.Device()}
     assert {case.device for case in apart} == {torch_sgemm.Device(**slower)}
-    assert all((y.predicted() > x.predicted()).all() for x, y in zip(at_once, apart, strict=True))
+    fastest = [
+        (x.predicted().min(), y.predicted().min()) for x, y in zip(at_once, apart, strict=True)
+    ]
+    assert all(here < there for here, there in fastest)

@@ -6,7 +6,8 @@
 // 2026-11-25 03:17 UTC, NVIDIA H200, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 4879dbd4977d
 // 2026-11-25 22:24 UTC, NVIDIA H100 80GB HBM3, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc fb86ee5e1946
 // 2026-11-26 14:26 UTC, NVIDIA H100 80GB HBM3, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc e7f7ff281819
-// 2026-11-26 20:22 UTC, NVIDIA H100 80GB HBM3, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc aadeb5ba884c
+// 2026-11-26 21:02 UTC, NVIDIA H100 80GB HBM3, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 9c24d901a150
+// 2026-11-26 21:02 UTC, NVIDIA H100 80GB HBM3, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 9c24d901a150
 // 2026-11-25 03:44 UTC, NVIDIA H200, driver 580.159.04, SM clock 1928 to 1980 of 1980 MHz, limit 700 W, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 6735277353df
 #pragma once
 #include "models.h"
@@ -177,16 +178,17 @@ constexpr Models kFitted = {
     },
     // Unsplit
     {
-        2.154e-06,  // launch
-        1.378e-06,  // step
-        1.579e-06,  // tile
-        0.4144,  // half_step
-        0.9087,  // half_tile
-        7.927e-07,  // cluster
-        9.529e-06,  // share
-        5.631e-07,  // part
-        0.96,  // long_windows
-        0.4613,  // bandwidth
+        2.189e-06,  // launch
+        1.429e-06,  // step
+        1.634e-06,  // tile
+        0.3977,  // half_step
+        0.9995,  // half_tile
+        1.146e-06,  // long_step
+        0.5365,  // half_long
+        7.059e-07,  // cluster
+        1.159e-05,  // share
+        6.775e-07,  // part
+        0.5457,  // bandwidth
     },
 };
 

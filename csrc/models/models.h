@@ -171,17 +171,18 @@ struct SplitTallModel {
   double bandwidth;   // 0.5: share
 };
 
-struct UnsplitModel {   // of tiles of 256 x 128
-  double launch;        // 2e-6
-  double step;          // 8e-7: 64 of k of a tile
-  double tile;          // 2e-6: to fill the pipeline, and to store
-  double half_step;     // 0.6: factor of steps of tiles of half the size
-  double half_tile;     // 0.6: and of what is done once
-  double cluster;       // 1e-6: to add up the parts of a cluster, for each block but one
-  double share;         // 5e-6: to share tiles that are left over
-  double part;          // 5e-7: each block that shares one
-  double long_windows;  // 0.8: factor of steps, where power is the limit and sums stay longer in the tensor cores
-  double bandwidth;     // 0.7: share
+struct UnsplitModel {  // of tiles of 256 x 128
+  double launch;       // 2e-6
+  double step;         // 8e-7: 64 of k of a tile
+  double tile;         // 2e-6: to fill the pipeline, and to store
+  double half_step;    // 0.6: factor of steps of tiles of half the size
+  double half_tile;    // 0.6: and of what is done once
+  double long_step;    // 8e-7: of a tile whose sums stay in the tensor cores for longer windows
+  double half_long;    // 0.6: factor of these, of tiles of half the size
+  double cluster;      // 1e-6: to add up the parts of a cluster, for each block but one
+  double share;        // 5e-6: to share tiles that are left over
+  double part;         // 5e-7: each block that shares one
+  double bandwidth;    // 0.7: share
 };
 
 // The share of the FFMA peak that a rung of the ladder reaches on large products.

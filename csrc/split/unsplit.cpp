@@ -17,7 +17,8 @@ double seconds(const Problem& p, const Device& device, const TileSize& tile, con
   const UnsplitModel& model = models().unsplit;
   const StreamK& deal = plan.deal;
   const bool half = tile.bm == kTile;
-  const double step = model.step * (half ? model.half_step : 1) * (plan.long_windows ? model.long_windows : 1);
+  const double step =
+      plan.long_windows ? model.long_step * (half ? model.half_long : 1) : model.step * (half ? model.half_step : 1);
   const double ends = model.tile * (half ? model.half_tile : 1);
   double waves = ceil_div(int64_t{deal.whole} * plan.cluster, device.sms) *
                  (ceil_div(deal.steps, plan.cluster) * step + ends + (plan.cluster - 1) * model.cluster);

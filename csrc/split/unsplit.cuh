@@ -169,6 +169,7 @@ __global__ void __launch_bounds__(kUnsplitThreads, 1)
       UnsplitView<A_ALONG_M>(hopper::shared_address(ring) + t / 128 * BLOCKS * kBlockBytes),
       UnsplitView<B_ALONG_N>(hopper::shared_address(ring) + Ring::kBytesA)};
   const Turns turns(t / 128);
+  float* const staging = reinterpret_cast<float*>(ring + Ring::kBytes) + t / 32 * kStagedFloats;
   UnsplitSums<BLOCKS> sum;
   while (scheduler.next(work)) {
     const bool shares = kClusters && scheduler.blocks > 1;
@@ -197,7 +198,7 @@ __global__ void __launch_bounds__(kUnsplitThreads, 1)
                                                reinterpret_cast<float(&)[kSums]>(sum), last, t))
         continue;
     }
-    store_tile<T, BLOCKS>(job, work.tile, sum, t, scheduler.rank, scheduler.blocks);
+    store_tile<T, BLOCKS>(job, work.tile, sum, t, scheduler.rank, scheduler.blocks, staging);
   }
   turns.finish();
 }

@@ -5,12 +5,10 @@
 #include "../gpu/hopper.cuh"
 #include "../gpu/rasterization.cuh"
 #include "../problem/elements.h"
+#include "staged_band.cuh"
 #include "unsplit.h"
 
 namespace sgemm::split {
-
-// How D's rows are written, and C's read: two neighbours at once; one by one, side by side; by any strides.
-enum class UnsplitStores { kPairs, kSingles, kAny };
 
 struct UnsplitJob {
   Problem p;
@@ -18,7 +16,7 @@ struct UnsplitJob {
   StreamK deal;
   int tiles_m, tiles_n;
   bool long_windows;  // kLongWindow
-  UnsplitStores stores;
+  bool pairs;         // two neighbours of D's rows can be written at once, and those of C read
   float* parts;       // (deal.parts(), sums of a thread / 4, threads, 4)
   uint32_t* arrived;  // parts of a tile left over that are there
 };
@@ -88,20 +86,21 @@ static __device__ __noinline__ float sum_in_order(Line<T> a, Line<T> b, int64_t 
   return sum;
 }
 
-// A thread's first sum within D; others are 8 rows, or 64, and 8 columns on. Those that are stored lie in columns
-// [from, to) behind it.
+// A thread's first sum within D; others are 8 rows, or 64, and 8 columns on. Of the tile, in whose column `pair` it
+// lies, columns from `from` up to `to` are stored.
 struct UnsplitPlace {
   int64_t entry, row, col;
-  int from, to;
+  int pair, from, to;
+  __device__ __forceinline__ bool stores(int in_tile) const { return in_tile >= from && in_tile < to; }
   __device__ __forceinline__ static constexpr int row_on(int r) { return r / 2 * 64 + r % 2 * 8; }
   __device__ __forceinline__ static constexpr int sum_at(int r, int c) {
     return r / 2 * 64 + r % 2 * 2 + c / 2 * 4 + c % 2;
   }
 };
 
-// Stores rows whose elements lie side by side, and so do those of C if it is read. PAIRS: two at once.
-template <bool PAIRS, bool READS_C, int BLOCKS>
-__device__ __forceinline__ void store_rows(const Problem& p, const UnsplitPlace& at, const UnsplitSums<BLOCKS>& sum) {
+// Stores two neighbours at once.
+template <bool READS_C, int BLOCKS>
+__device__ __forceinline__ void store_pairs(const Problem& p, const UnsplitPlace& at, const UnsplitSums<BLOCKS>& sum) {
   float* const d = p.d.data + p.d.batch.offset(at.entry) + at.row * p.d.row + at.col;
   const float* const c = READS_C ? p.c.data + p.c.batch.offset(at.entry) + at.row * p.c.row + at.col : nullptr;
 #pragma unroll
@@ -113,22 +112,48 @@ __device__ __forceinline__ void store_rows(const Problem& p, const UnsplitPlace&
 #pragma unroll
     for (int j = 0; j < 32; j += 2) {
       const int col = j * 4, e = UnsplitPlace::sum_at(r, j);
+      if (!at.stores(col + at.pair)) continue;
       float2 x = {p.alpha * sum[e / 64][e % 64], p.alpha * sum[e / 64][e % 64 + 1]};
-      if constexpr (PAIRS) {
-        if (col < at.from || col >= at.to) continue;
-        if (READS_C) x = add_c(p.beta, *reinterpret_cast<const float2*>(add + col), x);
-        hopper::store(to + col, x);
-      } else {
-        if (col < at.from || col >= at.to) continue;
-        to[col] = READS_C ? fmaf(p.beta, add[col], x.x) : x.x;
-        if (col + 1 < at.to) to[col + 1] = READS_C ? fmaf(p.beta, add[col + 1], x.y) : x.y;
-      }
+      if (READS_C) x = add_c(p.beta, *reinterpret_cast<const float2*>(add + col), x);
+      hopper::store(to + col, x);
     }
   }
 }
 
-// Stores a tile one by one: a D of any strides, or one of which a sum is not finite. Where operands hold Inf or NaN,
-// the tensor cores have made of it what IEEE arithmetic does; where they don't, the sum in order of k may be finite.
+// Stores a D, or reads a C, of any strides: a column per lane, by way of shared memory.
+template <int BLOCKS>
+__device__ __forceinline__ void store_staged(const Problem& p, const UnsplitPlace& at, const UnsplitSums<BLOCKS>& sum,
+                                             float* staging) {
+  const int lane = threadIdx.x % 32;
+  const int64_t col0 = at.col - at.pair;
+  const ConstMatrix c = p.c.matrix(at.entry);
+  const Matrix d = p.d.matrix(at.entry);
+#pragma unroll
+  for (int block = 0; block < BLOCKS; ++block) {
+    const int64_t row0 = at.row - lane / 4 + block * 64;
+    const int rows = static_cast<int>(min(p.d.rows - row0, int64_t{16}));
+#pragma unroll
+    for (int band = 0; band < 4; ++band) {
+      __syncwarp();
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float* const four = &sum[block][band * 16 + i * 4];
+        stage_pairs({four[0], four[1]}, {four[2], four[3]}, i, staging, lane);
+      }
+      __syncwarp();
+      const int col = band * 32 + lane;
+      if (!at.stores(col)) continue;
+      float* const to = d.at(row0, col0 + col);
+      const float* const from = p.beta == 0 ? nullptr : c.at(row0, col0 + col);
+#pragma unroll 4
+      for (int row = 0; row < rows; ++row)
+        to[row * d.row] = add_c(p, p.alpha * staging[place_in_band(row, lane / 4) + lane % 4], from + row * c.row);
+    }
+  }
+}
+
+// Stores a tile of which a sum is not finite, one by one. Where operands hold Inf or NaN, the tensor cores have made of
+// it what IEEE arithmetic does; where they don't, the sum in order of k may be finite.
 template <class T, int BLOCKS>
 __device__ __noinline__ void store_each(const Problem& p, const UnsplitPlace& at, const float* sums) {
 #pragma unroll 1
@@ -139,7 +164,7 @@ __device__ __noinline__ void store_each(const Problem& p, const UnsplitPlace& at
     for (int c = 0; c < 32; ++c) {
       const int on = c / 2 * 8 + c % 2;
       const int64_t j = at.col + on;
-      if (i >= p.d.rows || on < at.from || on >= at.to) continue;
+      if (i >= p.d.rows || !at.stores(on + at.pair)) continue;
       float x = sums[UnsplitPlace::sum_at(r, c)];
       if (!is_finite(x)) {
         const auto a = Line<T>::row(p, at.entry, i), b = Line<T>::column(p, at.entry, j);
@@ -155,35 +180,31 @@ __device__ __noinline__ void store_each(const Problem& p, const UnsplitPlace& at
 
 template <class T, int BLOCKS>
 __device__ __forceinline__ void store_tile(const UnsplitJob& job, int index, const UnsplitSums<BLOCKS>& sum, int t,
-                                           uint32_t rank, uint32_t blocks) {
+                                           uint32_t rank, uint32_t blocks, float* staging) {
   const TileIndex tile = sgemm::tile_at(index, job.tiles_m, job.tiles_n, kTilesTogether);
   using Ring = UnsplitRing<BLOCKS>;
   const int64_t first = int64_t{tile.row} * Ring::kRows + t / 128 * BLOCKS * 64 + t % 128 / 32 * 16 + t % 32 / 4;
   const Problem& p = job.p;
-  const int64_t col = int64_t{tile.col} * Ring::kCols + t % 4 * 2, left = p.d.cols - col;
+  const int64_t col0 = int64_t{tile.col} * Ring::kCols, left = p.d.cols - col0;
   // Of a tile that a cluster shares, a block has the columns of its rank.
-  const int of_block = Ring::kCols >> blocks / 2, from = static_cast<int>(rank) * of_block;
-  const UnsplitPlace at = {tile.batch, first, col, from,
-                           static_cast<int>(left < from + of_block ? left : from + of_block)};
+  const int of_block = Ring::kCols >> blocks / 2, from = static_cast<int>(rank) * of_block, pair = t % 4 * 2;
+  const int to = static_cast<int>(min(left, int64_t{from + of_block}));
+  const UnsplitPlace at = {tile.batch, first, col0 + pair, pair, from, to};
   float zero = 0;
 #pragma unroll
   for (int block = 0; block < BLOCKS; ++block) zero = zero_if_finite(sum[block], zero);
-  if (__builtin_expect(zero != 0 || job.stores == UnsplitStores::kAny, false)) {
+  // By all lanes, which share what is staged.
+  if (__builtin_expect(__any_sync(~0u, zero != 0), false)) {
     float copy[64 * BLOCKS];
 #pragma unroll
     for (int e = 0; e < 64 * BLOCKS; ++e) copy[e] = sum[e / 64][e % 64];
     return store_each<T, BLOCKS>(p, at, copy);
   }
-  const auto store = [&](auto reads_c) {
-    if (job.stores == UnsplitStores::kPairs)
-      store_rows<true, reads_c>(p, at, sum);
-    else
-      store_rows<false, reads_c>(p, at, sum);
-  };
+  if (!job.pairs) return store_staged(p, at, sum, staging);
   if (p.beta == 0)
-    store(std::false_type());
+    store_pairs<false>(p, at, sum);
   else
-    store(std::true_type());
+    store_pairs<true>(p, at, sum);
 }
 
 }  // namespace sgemm::split

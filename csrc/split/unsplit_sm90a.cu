@@ -6,12 +6,6 @@
 namespace sgemm::split {
 namespace {
 
-UnsplitStores stores_of(const Problem& p) {
-  if (ends_in_groups<2>(p)) return UnsplitStores::kPairs;
-  const bool side_by_side = p.d.col == 1 && (p.beta == 0 || p.c.col == 1);
-  return side_by_side ? UnsplitStores::kSingles : UnsplitStores::kAny;
-}
-
 // Rows of `rows` and 64 of k at a time, or across: 64 of both.
 CUtensorMap panel_map(const Matrix16& x, int64_t count, bool across, int rows) {
   return hopper::tensor_map(across ? transposed(x) : x, count, 64, across ? 64 : rows, true);
@@ -20,6 +14,7 @@ CUtensorMap panel_map(const Matrix16& x, int64_t count, bool across, int rows) {
 template <class T, int BLOCKS>
 void launch_tiles(const Problem& p, const UnsplitPlan& plan, const Context& context) {
   using Ring = UnsplitRing<BLOCKS>;
+  constexpr int kBytes = Ring::kBytes + kStagingBytes;
   const UnsplitLayout at = unsplit_layout({Ring::kRows, Ring::kCols}, plan.deal);
   char* const workspace = static_cast<char*>(context.workspace);
   const int64_t count_a = matrices(p.a, p.batch), count_b = matrices(p.b, p.batch);
@@ -30,7 +25,7 @@ void launch_tiles(const Problem& p, const UnsplitPlan& plan, const Context& cont
                           static_cast<int>(ceil_div(p.m, Ring::kRows)),
                           static_cast<int>(ceil_div(p.n, Ring::kCols)),
                           plan.long_windows,
-                          stores_of(p),
+                          ends_in_groups<2>(p),
                           reinterpret_cast<float*>(workspace + at.parts),
                           reinterpret_cast<uint32_t*>(workspace + at.arrived)};
   if (plan.deal.sharing)
@@ -43,8 +38,8 @@ void launch_tiles(const Problem& p, const UnsplitPlan& plan, const Context& cont
   if (p.k > 0) maps = {panel_map(a, count_a, across_a, Ring::kRows), panel_map(b, count_b, across_b, Ring::kCols)};
   with_constant(across_a, [&](auto a_along_m) {
     with_constant(across_b, [&](auto b_along_n) {
-      launch_with_memory<unsplit<T, BLOCKS, a_along_m, b_along_n>>(
-          plan.blocks, kUnsplitThreads, Ring::kBytes, Ring::kBytes, plan.cluster, context.stream, job, maps);
+      launch_with_memory<unsplit<T, BLOCKS, a_along_m, b_along_n>>(plan.blocks, kUnsplitThreads, kBytes, kBytes,
+                                                                   plan.cluster, context.stream, job, maps);
     });
   });
 }
