@@ -137,6 +137,17 @@ def test_transforms(device: str, short: torch.dtype) -> None:
     assert torch.equal(compiled(a[0], b[0]), SGEMM.mm(a[0], b[0]))
 
 
+@each_short
+@each_device
+def test_operators_are_sound(device: str, short: torch.dtype) -> None:
+    """Schema, autograd, fakes and traces, by PyTorch's own check."""
+    a, b = (drawn(16, 16, dtype=short, device=device, seed=i).requires_grad_() for i in (0, 1))
+    c = drawn(16, dtype=torch.float32, device=device)
+    torch.library.opcheck(SGEMM.mm.default, (a, b))
+    torch.library.opcheck(SGEMM.addmm.default, (c, a, b))
+    torch.library.opcheck(SGEMM.linear.default, (a, b, c, "relu"))
+
+
 def test_others_are_refused() -> None:
     a = torch.zeros(4, 4)
     for x, y in ((a.double(), a), (a.bfloat16(), a.int())):
