@@ -23,7 +23,7 @@ from rich.progress import track
 
 import torch_sgemm
 from benchmarks import machine, record, tables
-from benchmarks.measure import geomean
+from benchmarks.measure import geomean, operand_dtype
 from benchmarks.problems import Problem
 from benchmarks.worth import ATEN
 from torch_sgemm import choice
@@ -130,12 +130,11 @@ def cases(records: list[dict]) -> list[Case]:
             if "failed" not in r and r["kernel"] in known:
                 plans = times.setdefault((r["kernel"], first + r["problem"]), {})
                 plans[r["plan"]] = 1e-6 * r["plan_us"]
-    dtypes = {True: torch.float32, False: torch.bfloat16}
     return [
         Case(
             row,
             i,
-            numbers(problems[i][0], dtypes[known[row].takes_float32]),
+            numbers(problems[i][0], operand_dtype(known[row])),
             numpy.array(list(plans)),
             numpy.array(list(plans.values())),
             problems[i][1],

@@ -123,6 +123,11 @@ def runnable(device: torch.device, of_16_bits: bool = False) -> list[torch_sgemm
     return rows
 
 
+def operand_dtype(row: torch_sgemm.Kernel) -> torch.dtype:
+    """What the row is measured with."""
+    return torch.float32 if row.takes_float32 else torch.bfloat16
+
+
 def families(device: torch.device) -> list[str]:
     """Families that take any float32 product on ``device``, in table order, but the reference."""
     names = (row.family for row in runnable(device) if row.max_size is None and row.bits == 24)

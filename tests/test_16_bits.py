@@ -8,10 +8,11 @@ from collections.abc import Iterator
 import pytest
 import torch
 from support.bounds import UNIT, Reference, roundings
-from support.data import integers
-from support.layouts import PAIRS
+from support.data import drawn, integers
+from support.layouts import PAIRS, laid_out
 from support.plans import by_each_plan
 from support.sizes import around
+from support.split import here
 from support.table import KERNELS, arch, each_device
 from torch import Tensor
 
@@ -29,19 +30,9 @@ each_mix = pytest.mark.parametrize("dtypes", MIXES, ids=lambda mix: f"{mix[0]}-{
 each_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 
 
-def here(row: Kernel) -> None:
-    if not row.runs_on(arch()):
-        pytest.skip(f"{row.name} needs sm_{row.min_arch}")
-
-
 def aligned(x: Tensor, layout: str = "N") -> Tensor:
     """The same values in rows, or columns, that begin at multiples of 16 bytes."""
-    return in_16_bits(x if layout == "N" else x.mT.contiguous().mT, x.dtype)
-
-
-def drawn(*shape: int, dtype: torch.dtype, device: str = "cuda", seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed + sum(shape))
-    return torch.randn(*shape, generator=generator).to(device, dtype)
+    return in_16_bits(laid_out(x, layout), x.dtype)
 
 
 def sizes(row: Kernel) -> Iterator[tuple[int, int, int]]:
@@ -61,12 +52,11 @@ def test_results_are_those_of_converted_operands(
     device: str, dtypes: tuple[torch.dtype, torch.dtype]
 ) -> None:
     for m, n, k in ((5, 3, 7), (64, 40, 128), (130, 129, 65)):
-        a = drawn(m, k, dtype=dtypes[0], device=device)
-        b = drawn(k, n, dtype=dtypes[1], device=device, seed=1)
-        c = drawn(m, n, dtype=torch.float32, device=device, seed=2)
+        a = drawn(device, m, k, dtype=dtypes[0])
+        b = drawn(device, k, n, dtype=dtypes[1], seed=1)
+        c = drawn(device, m, n, seed=2)
         for layout in PAIRS:
-            x = a if layout[0] == "N" else a.mT.contiguous().mT
-            y = b if layout[1] == "N" else b.mT.contiguous().mT
+            x, y = laid_out(a, layout[0]), laid_out(b, layout[1])
             reference = Reference.of(a, b)
             result = SGEMM.mm(x, y)
             assert result.dtype == torch.float32
@@ -102,9 +92,8 @@ def test_by_name_they_are_converted(dtypes: tuple[torch.dtype, torch.dtype]) -> 
 @each_mix
 def test_by_name_they_are_converted_on_a_gpu(dtypes: tuple[torch.dtype, torch.dtype]) -> None:
     for layout in PAIRS:
-        a, b = integers((133, 40), 1, "cuda"), integers((40, 35), 2, "cuda")
-        a = a.to(dtypes[0]) if layout[0] == "N" else a.to(dtypes[0]).mT.contiguous().mT
-        b = b.to(dtypes[1]) if layout[1] == "N" else b.to(dtypes[1]).mT.contiguous().mT
+        a = laid_out(integers((133, 40), 1, "cuda").to(dtypes[0]), layout[0])
+        b = laid_out(integers((40, 35), 2, "cuda").to(dtypes[1]), layout[1])
         for row in KERNELS:
             if row.family and row.takes_float32 and row.runs_on(arch()) and row.takes(133, 35, 40):
                 result = SGEMM.mm(a, b, kernel=row.name)
@@ -114,8 +103,8 @@ def test_by_name_they_are_converted_on_a_gpu(dtypes: tuple[torch.dtype, torch.dt
 @each_short
 @each_device
 def test_gradients(device: str, short: torch.dtype) -> None:
-    a, b = (drawn(16, 16, dtype=short, device=device, seed=i).requires_grad_() for i in (0, 1))
-    grad = drawn(16, 16, dtype=torch.float32, device=device, seed=2)
+    a, b = (drawn(device, 16, 16, dtype=short, seed=i).requires_grad_() for i in (0, 1))
+    grad = drawn(device, 16, 16, seed=2)
     SGEMM.mm(a, b).backward(grad)
     assert a.grad.dtype == b.grad.dtype == short
     assert torch.allclose(a.grad.float(), grad @ b.detach().float().mT, rtol=0.02, atol=0.02)
@@ -128,7 +117,7 @@ def test_gradients(device: str, short: torch.dtype) -> None:
 @each_short
 @each_device
 def test_transforms(device: str, short: torch.dtype) -> None:
-    a, b = (drawn(3, 16, 16, dtype=short, device=device, seed=i) for i in (0, 1))
+    a, b = (drawn(device, 3, 16, 16, dtype=short, seed=i) for i in (0, 1))
     expected = SGEMM.bmm(a, b)
     assert torch.allclose(torch.vmap(SGEMM.mm)(a, b), expected, atol=1e-5)
     value, tangent = torch.func.jvp(lambda x: SGEMM.mm(x, b[0]), (a[0],), (a[0],))
@@ -141,8 +130,8 @@ def test_transforms(device: str, short: torch.dtype) -> None:
 @each_device
 def test_operators_are_sound(device: str, short: torch.dtype) -> None:
     """Schema, autograd, fakes and traces, by PyTorch's own check."""
-    a, b = (drawn(16, 16, dtype=short, device=device, seed=i).requires_grad_() for i in (0, 1))
-    c = drawn(16, dtype=torch.float32, device=device)
+    a, b = (drawn(device, 16, 16, dtype=short, seed=i).requires_grad_() for i in (0, 1))
+    c = drawn(device, 16)
     torch.library.opcheck(SGEMM.mm.default, (a, b))
     torch.library.opcheck(SGEMM.addmm.default, (c, a, b))
     torch.library.opcheck(SGEMM.linear.default, (a, b, c, "relu"))
@@ -179,8 +168,8 @@ def test_explain_tells_who_takes_them() -> None:
 def test_within_the_bound(row: Kernel, short: torch.dtype) -> None:
     here(row)
     for number, (m, n, k) in enumerate(sizes(row)):
-        a, b = (drawn(*shape, dtype=short, seed=number) for shape in ((m, k), (k, n)))
-        c = drawn(m, n, dtype=torch.float32, seed=number + 1)
+        a, b = (drawn("cuda", *shape, dtype=short, seed=number) for shape in ((m, k), (k, n)))
+        c = drawn("cuda", m, n, seed=number + 1)
         reference = Reference.of(a, b)
         for layout in PAIRS:
             x, y = aligned(a, layout[0]), aligned(b, layout[1])
@@ -197,7 +186,7 @@ def test_within_the_bound(row: Kernel, short: torch.dtype) -> None:
 @each_row
 def test_batches(row: Kernel, short: torch.dtype) -> None:
     here(row)
-    a, b = drawn(2, 3, 70, 96, dtype=short), drawn(2, 3, 96, 50, dtype=short)
+    a, b = drawn("cuda", 2, 3, 70, 96, dtype=short), drawn("cuda", 2, 3, 96, 50, dtype=short)
     expected = Reference.of(a, b)
     for x, y in ((a, b), (a.transpose(1, 2).contiguous().transpose(1, 2), b)):
         for layout in PAIRS:
@@ -213,7 +202,7 @@ def test_batches(row: Kernel, short: torch.dtype) -> None:
 def test_a_matrix_times_its_transpose_is_symmetric(row: Kernel, short: torch.dtype) -> None:
     here(row)
     for m, k in ((40, 64), (300, 1000), (520, 5000)):
-        for x in (drawn(m, k, dtype=short), drawn(k, m, dtype=short).mT):
+        for x in (drawn("cuda", m, k, dtype=short), drawn("cuda", k, m, dtype=short).mT):
             x = aligned(x, "N" if x.stride(-1) == 1 else "T")
             for _, d in by_each_plan(row, x, x.mT):
                 assert torch.equal(d, d.mT)
@@ -240,7 +229,7 @@ def test_inf_and_nan(row: Kernel, short: torch.dtype) -> None:
     here(row)
     for m, n, k in ((40, 48, 64), (300, 136, 2000)):
         for values in ((math.inf,), (-math.inf,), (math.nan,), (math.inf, -math.inf)):
-            a, b = drawn(m, k, dtype=short), drawn(k, n, dtype=short, seed=1)
+            a, b = drawn("cuda", m, k, dtype=short), drawn("cuda", k, n, dtype=short, seed=1)
             a[2], b[:, 1] = 0, 0
             for i, value in enumerate(values):
                 a[7, 5 * i], b[k // 2 + i, 9] = value, value
@@ -282,8 +271,8 @@ def test_tiny_products(row: Kernel) -> None:
     """Products below float32's normal range lose no more than the smallest subnormal each."""
     here(row)
     for exponent in (-126, -140, -149):
-        a = aligned((drawn(40, 200, dtype=torch.float32) * 2.0**-60).bfloat16())
-        b = aligned((drawn(200, 48, dtype=torch.float32) * 2.0 ** (exponent + 60)).bfloat16())
+        a = aligned((drawn("cuda", 40, 200) * 2.0**-60).bfloat16())
+        b = aligned((drawn("cuda", 200, 48) * 2.0 ** (exponent + 60)).bfloat16())
         reference = Reference.of(a, b)
         for _, d in by_each_plan(row, a, b):
             lost = 2 * roundings(200) * 2.0**-150
@@ -311,7 +300,7 @@ def test_a_line_of_one_large_product_among_small_ones(row: Kernel) -> None:
 @each_row
 def test_gradients_are_products_of_the_family(row: Kernel, short: torch.dtype) -> None:
     here(row)
-    a, b = (drawn(64, 64, dtype=short, seed=i).requires_grad_() for i in (0, 1))
+    a, b = (drawn("cuda", 64, 64, dtype=short, seed=i).requires_grad_() for i in (0, 1))
     SGEMM.mm(a, b, row.name).sum().backward()
     ones = torch.ones(64, 64, device="cuda")
     assert torch.equal(a.grad, SGEMM.mm(ones, b.detach().mT, row.family).to(short))

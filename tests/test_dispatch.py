@@ -12,6 +12,7 @@ from support.process import python
 from support.table import KERNELS, Kernel, families, fit, needs_cuda_build
 
 import torch_sgemm
+from benchmarks.measure import operand_dtype
 
 ROWS = {row.name: row for row in KERNELS}
 # arch, SMs, GHz, GB/s, MB of L2
@@ -49,10 +50,6 @@ def device(name: str) -> torch_sgemm.Device:
 
 
 @cache
-def dtype_of(row: Kernel) -> torch.dtype:
-    return torch.float32 if row.takes_float32 else torch.bfloat16
-
-
 def choice(
     name: str,
     shape,
@@ -172,7 +169,7 @@ def test_named_row_is_taken(name: str) -> None:
     for row in KERNELS:
         if row.runs_on(DEVICES[name][0]):
             shape = fit(row, 104, 104, 104)
-            assert choice(name, shape, kernel=row.name, dtype=dtype_of(row)).chosen == row.name
+            assert choice(name, shape, kernel=row.name, dtype=operand_dtype(row)).chosen == row.name
 
 
 LIMITED = [row for row in KERNELS if row.max_size is not None]
@@ -247,7 +244,7 @@ def test_rows_are_chosen_where_they_are_the_fastest(
 def test_named_tile_is_taken(row: Kernel) -> None:
     """A row takes the tile that is predicted to be fastest, or the one that its name says."""
     assert (row.bm, row.bn) == row.tiles[0]
-    dtype = dtype_of(row)
+    dtype = operand_dtype(row)
     for shape in ((104, 104, 104), (1000, 40, 4000), (40, 1000, 4000), (3000, 3000, 3000)):
         seconds = {}
         for named, tile in zip(row.by_tile(), row.tiles, strict=True):

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.data import drawn
 from support.table import each_device
-from torch import Tensor
 
 import torch_sgemm
 
 SHORT = [torch.bfloat16, torch.float16]
 each_short = pytest.mark.parametrize("short", SHORT, ids=str)
-
-
-def drawn(device: str, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    generator = torch.Generator().manual_seed(sum(shape))
-    return torch.randn(*shape, generator=generator).to(device, dtype)
 
 
 @each_short

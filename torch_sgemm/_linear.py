@@ -78,7 +78,7 @@ def linear(
     if not ((straight or are_float32(x, weight, bias)) and _fit(x, weight, bias)):
         if wide := widened(None, x, weight, bias):
             if are_16_bits(x, weight) and _fit(x, weight, bias):
-                return _linear(x, weight, wide[2], activation, kernel)
+                return _dispatched(x, weight, wide[2], activation, kernel)
             return linear(*wide, activation, kernel=kernel)
         return ACTIVATIONS[activation](functional.linear(x, weight, bias))
     if straight:
@@ -87,6 +87,12 @@ def linear(
             return function(keys, x, weight, bias, activation, kernel)
         except RuntimeError as failure:
             raise out_of_memory(failure, x.is_cuda) from None
+    return _dispatched(x, weight, bias, activation, kernel)
+
+
+def _dispatched(
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, kernel: str
+) -> Tensor:
     if torch.compiler.is_compiling():
         return _linear(x, weight, bias, activation, kernel)
     try:

@@ -52,11 +52,17 @@ def are_float32(a: Tensor, b: Tensor, c: Tensor | None = None) -> bool:
         isinstance(a, Tensor)
         and isinstance(b, Tensor)
         and a.dtype is b.dtype is torch.float32
-        and a.layout is b.layout is torch.strided
-        and not (a.is_nested or b.is_nested)
-        and a.device == b.device
+        and _are_strided_together(a, b)
         and (c is None or are_float32(a, c))
         and not _is_autocast(a)
+    )
+
+
+def _are_strided_together(a: Tensor, b: Tensor) -> bool:
+    return (
+        a.layout is b.layout is torch.strided
+        and not (a.is_nested or b.is_nested)
+        and a.device == b.device
     )
 
 
@@ -97,9 +103,7 @@ def are_16_bits(a: Tensor, b: Tensor) -> bool:
         and isinstance(b, Tensor)
         and a.dtype is b.dtype
         and a.dtype in OPERAND_DTYPES[1:]
-        and a.layout is b.layout is torch.strided
-        and not (a.is_nested or b.is_nested)
-        and a.device == b.device
+        and _are_strided_together(a, b)
     )
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from benchmarks.distributions import DISTRIBUTIONS, generator, operands
 
-__all__ = ["DISTRIBUTIONS", "exact_limit", "generator", "integers", "operands"]
+__all__ = ["DISTRIBUTIONS", "drawn", "exact_limit", "generator", "integers", "operands"]
 
 
 def integers(shape: tuple[int, ...], seed: int, device: str = "cpu", largest: int = 4) -> Tensor:
@@ -19,6 +19,12 @@ def integers(shape: tuple[int, ...], seed: int, device: str = "cpu", largest: in
         -largest, largest + 1, shape, generator=generator(seed, device), device=device
     )
     return values.float()
+
+
+def drawn(device: str, *shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
+    """Normal numbers, the same on every device."""
+    generator = torch.Generator().manual_seed(seed + sum(shape))
+    return torch.randn(*shape, generator=generator).to(device, dtype)
 
 
 def exact_limit(largest: int = 4) -> int:

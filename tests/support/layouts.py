@@ -40,7 +40,7 @@ def strides_of(layout: str, rows: int, cols: int) -> tuple[int, int]:
 
 def laid_out(x: Tensor, layout: str) -> Tensor:
     """A row-major matrix as it is (N), or copied to column-major (T)."""
-    return x if layout == "N" else x.t().contiguous().t()
+    return x if layout == "N" else x.mT.contiguous().mT
 
 
 def meta(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from support.bounds import Reference, contract_units
-from support.table import TILED, Kernel, runnable
+from support.table import TILED, Kernel, arch
 
 SPLIT = [row for row in TILED if row.family == "split"]
 each_split = pytest.mark.parametrize("row", SPLIT, ids=lambda row: row.name)
@@ -20,5 +20,5 @@ def within_contract(a: Tensor, b: Tensor, result: Tensor) -> bool:
 
 
 def here(row: Kernel) -> None:
-    if row not in runnable("cuda"):
+    if not row.runs_on(arch()):
         pytest.skip(f"{row.name} needs sm_{row.min_arch}")
