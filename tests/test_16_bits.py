@@ -24,6 +24,7 @@ SGEMM = torch.ops.sgemm
 SHORT = (torch.bfloat16, torch.float16)
 MIXES = [(x, y) for x in (torch.float32, *SHORT) for y in (torch.float32, *SHORT)][1:]
 ROWS = [tile for row in KERNELS if not row.takes_float32 for tile in row.by_tile()]
+BOTH = [row for row in KERNELS if row.streams_16_bits]
 
 each_short = pytest.mark.parametrize("short", SHORT, ids=str)
 each_mix = pytest.mark.parametrize("dtypes", MIXES, ids=lambda mix: f"{mix[0]}-{mix[1]}")
@@ -148,7 +149,38 @@ def test_others_are_refused() -> None:
         SGEMM.addmm(a.half(), a, a)
 
 
-# --- rows that read 16 bits -------------------------------------------------------------------
+# --- rows that read 16 bits beside float32 ----------------------------------------------------
+
+
+@pytest.mark.gpu
+@each_mix
+@pytest.mark.parametrize("row", BOTH, ids=lambda row: row.name)
+def test_the_bits_are_those_of_float32(
+    row: Kernel, dtypes: tuple[torch.dtype, torch.dtype]
+) -> None:
+    """In every plan, from rows that can be read four elements at a time and from others."""
+    here(row)
+    shapes = [
+        (m, n, k)
+        for m, n, k in zip(around(row.bm), around(row.bn)[::-1], around(row.bk), strict=False)
+    ]
+    shapes += [(1, 1, 1), (1, 128, 2048), (300, 2, 5000), (7, 70, 1002), (33, 16, 515)]
+    for number, (m, n, k) in enumerate(shapes):
+        a = drawn("cuda", m, k, dtype=dtypes[0], seed=number)
+        b = drawn("cuda", k, n, dtype=dtypes[1], seed=number + 1)
+        if number % 4 == 3:  # sums that overflow in parts, and NaN
+            a[0, : k // 2], b[:, -1], a[-1, 0] = 1e38, 1, math.nan
+            a[0, k // 2 :] = -a[0, : k - k // 2]
+        for layout in PAIRS:
+            x, y = laid_out(a, layout[0]), laid_out(b, layout[1])
+            wide = laid_out(a.float(), layout[0]), laid_out(b.float(), layout[1])
+            expected = dict(by_each_plan(row, *wide))
+            for plan, d in by_each_plan(row, x, y):
+                same = torch.equal(d.nan_to_num(7), expected[plan].nan_to_num(7))
+                assert same, (m, n, k, layout, plan)
+
+
+# --- rows that read 16 bits alone -------------------------------------------------------------
 
 
 def test_explain_tells_who_takes_them() -> None:

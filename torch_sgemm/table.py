@@ -45,6 +45,8 @@ class Kernel:
     the same of A and of B's transpose. What a row doesn't read is packed first. ``"16_bits"``:
     operands that are both bfloat16 or both float16, whose rows or columns begin at multiples of 16
     bytes, and no others."""
+    streams_16_bits: bool
+    """Whether the larger operand is read as it lies where it has 16 bits. Others are packed."""
     bits: int
     """Of an element's significand that are multiplied: 24, as float32 has; fewer in family tf32."""
     in_auto: bool

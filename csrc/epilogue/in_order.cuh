@@ -7,7 +7,7 @@
 #pragma once
 #include <cfloat>
 
-#include "../problem/problem.h"
+#include "../problem/elements.h"
 
 namespace sgemm {
 
@@ -56,16 +56,16 @@ __device__ __forceinline__ float as_slice(float sum) { return is_conflict(sum) ?
 static __device__ __noinline__ float in_order(const Problem& p, int64_t entry, int64_t i, int64_t j, float parts) {
   if (is_nan_of_operands(parts)) return parts;
   constexpr int kAtOnce = 8;  // reads: one after the other, each would wait for memory
-  const float* a = p.a.matrix(entry).at(i, 0) - p.k_before * p.a.col;
-  const float* b = p.b.matrix(entry).at(0, j) - p.k_before * p.b.row;
+  int64_t a = p.a.batch.offset(entry) + i * p.a.row - p.k_before * p.a.col;
+  int64_t b = p.b.batch.offset(entry) + j * p.b.col - p.k_before * p.b.row;
   float sum = 0;
 #pragma unroll 1
   for (int64_t left = p.k_before + p.k; left > 0; left -= kAtOnce) {
     float x[kAtOnce], y[kAtOnce];
 #pragma unroll
     for (int q = 0; q < kAtOnce; ++q) {
-      x[q] = q < left ? a[q * p.a.col] : 0.0f;
-      y[q] = q < left ? b[q * p.b.row] : 0.0f;
+      x[q] = q < left ? element_at(p.a.data, a + q * p.a.col, p.elements_a) : 0.0f;
+      y[q] = q < left ? element_at(p.b.data, b + q * p.b.row, p.elements_b) : 0.0f;
     }
 #pragma unroll
     for (int q = 0; q < kAtOnce; ++q) sum = fmaf(x[q], y[q], sum);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "../problem/elements.h"
 #include "../problem/views.h"
 #include "../models/models.h"
 #include "bound.h"
@@ -45,8 +46,10 @@ SkinnyPlan skinny_plan(const Problem& problem, const Device& device) {
   const SkinnyModel& model = models().skinny;
   const double share = plan.along_k ? model.read_along_k : plan.width <= 8 ? model.read_along_m : model.read_along_m_16;
   const double part_k = plan.slice / double(plan.cluster), part = plan.rows * plan.width * part_k;
-  const double alone = plan.rows * part_k * 4 / model.block_bandwidth;
-  const double read = std::max(alone, (double(p.m) * tiles_n + p.n) * p.k * p.batch * 4 / (share * bandwidth));
+  const int bytes_a = element_bytes(p.elements_a);
+  const double alone = plan.rows * part_k * bytes_a / model.block_bandwidth;
+  const double moved = (double(p.m) * tiles_n * bytes_a + p.n * 4.0) * p.k * p.batch;
+  const double read = std::max(alone, moved / (share * bandwidth));
   const double across_b = tiles_n > 1 ? model.ffma_across_wide_b : model.ffma_across_b;
   const double ffma = !plan.along_k ? model.ffma_along_m : p.b.row == 1 ? model.ffma_along_k : across_b;
   const double compute = waves * kResident * part * 2 * device.sms / (ffma * peak);

@@ -1,9 +1,10 @@
 // Products with few columns (or few rows, transposed): bound by reading A once.
 //
-// Idea:   A goes straight from memory to registers, 16 bytes per thread, and each element meets all of B's columns
+// Idea:   A goes straight from memory to registers, four elements per thread, and each element meets all of B's columns
 //         there; B, which is small, waits in shared memory. Where A runs along k, a warp owns rows and its lanes parts
 //         of k, which are added up by shuffles; where A runs along m, a lane owns four rows and the warps take turns
 //         in k.
+// 16 bits: an A of bfloat16 or float16 is read as it lies.
 // Long k: sums along m end after a while, and wait in shared memory for those to come.
 // Small problems: the blocks of a cluster share a tile, each with a part of k; beyond that, slices of k are products of
 //         their own.
@@ -12,6 +13,7 @@
 #include "../gpu/ptx/async_copy.cuh"
 #include "../gpu/cluster.cuh"
 #include "../gpu/dependent_launch.cuh"
+#include "../problem/elements.h"
 #include "skinny.h"
 #include "store_tile.cuh"
 
@@ -24,15 +26,41 @@ struct SkinnyJob {
   int64_t slice;  // of k
   int slices;
   int tiles_m, tiles_n;
-  bool vector;    // A can be read 16 bytes at a time
+  bool vector;    // A can be read four elements at a time
   bool b_vector;  // so can B, along k
 };
 
+// Four neighbours of A.
+template <class T>
+struct alignas(4 * sizeof(T)) Four {
+  T x[4];
+  __device__ __forceinline__ explicit operator float4() const { return make_float4(x[0], x[1], x[2], x[3]); }
+};
+
+// They are read once: together, or where they don't lie so, those that are `inside`, one by one.
+template <class T>
+__device__ __forceinline__ Four<T> read_four(const T* from, int64_t stride, int64_t inside, bool vector) {
+  Four<T> four = {};
+  if (vector && inside >= 4) {
+    using Bits = std::conditional_t<sizeof(T) == 4, uint4, uint2>;
+    const Bits bits = __ldcs(reinterpret_cast<const Bits*>(from));
+    static_assert(sizeof bits == sizeof four);
+    memcpy(&four, &bits, sizeof four);
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (i < inside) four.x[i] = from[i * stride];
+  }
+  return four;
+}
+
 // The part of the product that a block computes.
+template <class T>
 struct SkinnyPart {
   int64_t m0, n0, k0, k1;
   int64_t entry;  // of d's batch
-  ConstMatrix a, b;
+  MatrixView<const T> a;
+  ConstMatrix b;
 
   __device__ __forceinline__ SkinnyPart(const SkinnyJob& job, int rows, int width, uint32_t rank, uint32_t blocks) {
     const int64_t tile = blockIdx.x / blocks;
@@ -40,7 +68,7 @@ struct SkinnyPart {
     m0 = tile / job.tiles_n % job.tiles_m * rows;
     entry = tile / job.tiles_n / job.tiles_m;
     const int64_t slice = entry % job.slices, batch = entry / job.slices;
-    a = job.p.a.matrix(batch);
+    a = in_elements<T>(job.p.a).matrix(batch);
     b = job.p.b.matrix(batch);
     const int64_t first = slice * job.slice, end = min(job.p.k, first + job.slice);
     const int64_t each = ((end - first + blocks - 1) / blocks + 3) / 4 * 4;  // quads are not cut
@@ -50,8 +78,8 @@ struct SkinnyPart {
 };
 
 // Starts to copy B's rows k ... k + DEPTH of the block's columns, zeros outside, to [col * COL_PITCH + q * K_PITCH].
-template <int WIDTH, int DEPTH, int COL_PITCH, int K_PITCH>
-__device__ __forceinline__ void load_b(float* to, const SkinnyJob& job, const SkinnyPart& part, int64_t k) {
+template <int WIDTH, int DEPTH, int COL_PITCH, int K_PITCH, class T>
+__device__ __forceinline__ void load_b(float* to, const SkinnyJob& job, const SkinnyPart<T>& part, int64_t k) {
   const int depth = static_cast<int>(max(int64_t{0}, min(int64_t{DEPTH}, part.k1 - k)));
   const int cols = static_cast<int>(min(int64_t{WIDTH}, part.b.cols - part.n0));
   const float* from = part.b.at(part.k0, part.n0);
@@ -125,79 +153,76 @@ __device__ __forceinline__ int add_up_lanes(float (&v)[N], int lane) {
 }
 
 // The cluster's parts of the tile, (WIDTH, ROWS) each.
-template <int WIDTH, int ROWS>
-__device__ __forceinline__ void store_part(const SkinnyJob& job, const SkinnyPart& part, const float* sums,
+template <int WIDTH, int ROWS, class T>
+__device__ __forceinline__ void store_part(const SkinnyJob& job, const SkinnyPart<T>& part, const float* sums,
                                            uint32_t rank, uint32_t blocks) {
   store_cluster_tile<ROWS, WIDTH, kThreads>(job.p, job.slices > 1, part.entry, part.m0, part.n0, rank, blocks,
                                             [&](int row, int col) { return sums + col * ROWS + row; });
 }
 
-template <int WIDTH>
+template <int WIDTH, class T>
 struct AlongK {
   static constexpr int kRowsOfWarp = 4;
+  // Fours of each row, in registers. With 16 columns it is FFMAs that take the time, and sums that take the registers.
+  static constexpr int kAhead = WIDTH == 16 ? 1 : sizeof(float) / sizeof(T);
   static constexpr int kRows = kRowsOfWarp * kWarps;
   static constexpr int kDepth = WIDTH == 16 ? 256 : 512;  // of k, that B waits with
   static constexpr int kPitch = kDepth + 4;               // columns start in different banks
+  static_assert(kDepth % (kAhead * 128) == 0);
 };
 
-template <int WIDTH>
+template <int WIDTH, class T>
 __global__ void __launch_bounds__(kThreads, 2) skinny_along_k(const __grid_constant__ SkinnyJob job) {
-  using T = AlongK<WIDTH>;
-  __shared__ alignas(16) float bs[2][WIDTH][T::kPitch];
-  __shared__ float sums[WIDTH][T::kRows];
+  using S = AlongK<WIDTH, T>;
+  __shared__ alignas(16) float bs[2][WIDTH][S::kPitch];
+  __shared__ float sums[WIDTH][S::kRows];
   launch_dependents();
   const uint32_t rank = cluster::rank(), blocks = cluster::size();
-  const SkinnyPart part(job, T::kRows, WIDTH, rank, blocks);
+  const SkinnyPart<T> part(job, S::kRows, WIDTH, rank, blocks);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 
-  const int64_t first_row = part.m0 + warp * T::kRowsOfWarp;
-  const int rows = static_cast<int>(min(int64_t{T::kRowsOfWarp}, part.a.rows - first_row));  // inside
-  const float* const from = part.a.at(rows > 0 ? first_row : 0, part.k0);
+  const int64_t first_row = part.m0 + warp * S::kRowsOfWarp;
+  const int rows = static_cast<int>(min(int64_t{S::kRowsOfWarp}, part.a.rows - first_row));  // inside
+  const T* const from = part.a.at(rows > 0 ? first_row : 0, part.k0);
   const int64_t depth = part.k1 - part.k0;
-  float4 next[T::kRowsOfWarp];
-  const auto fetch = [&](int64_t q) {
-    const int64_t left = depth - q;
+  Four<T> next[S::kAhead][S::kRowsOfWarp];
+  const auto fetch = [&](int turn, int64_t q) {
 #pragma unroll
-    for (int r = 0; r < T::kRowsOfWarp; ++r) {
-      const float* at = from + r * part.a.row + q * part.a.col;
-      next[r] = make_float4(0, 0, 0, 0);
-      if (r >= rows || left <= 0) continue;
-      if (job.vector && left >= 4) {
-        next[r] = __ldcs(reinterpret_cast<const float4*>(at));
-      } else {
-        next[r].x = at[0];
-        if (left > 1) next[r].y = at[part.a.col];
-        if (left > 2) next[r].z = at[2 * part.a.col];
-        if (left > 3) next[r].w = at[3 * part.a.col];
-      }
-    }
+    for (int r = 0; r < S::kRowsOfWarp; ++r)
+      next[turn][r] =
+          read_four(from + r * part.a.row + q * part.a.col, part.a.col, r < rows ? depth - q : 0, job.vector);
   };
 
-  float acc[WIDTH * T::kRowsOfWarp] = {};  // (col, row)
+  float acc[WIDTH * S::kRowsOfWarp] = {};  // (col, row)
   wait_for_predecessor();
-  fetch(4 * lane);
-  load_b<WIDTH, T::kDepth, T::kPitch, 1>(&bs[0][0][0], job, part, part.k0);
+#pragma unroll
+  for (int turn = 0; turn < S::kAhead; ++turn) fetch(turn, 4 * lane + turn * 128);
+  load_b<WIDTH, S::kDepth, S::kPitch, 1>(&bs[0][0][0], job, part, part.k0);
   int buffer = 0;
-  for (int64_t begin = 0; begin < depth; begin += T::kDepth, buffer ^= 1) {
+  for (int64_t begin = 0; begin < depth; begin += S::kDepth, buffer ^= 1) {
     wait_copies<0>();
     __syncthreads();  // B is here, and the other buffer is free
-    load_b<WIDTH, T::kDepth, T::kPitch, 1>(&bs[buffer ^ 1][0][0], job, part, part.k0 + begin + T::kDepth);
+    load_b<WIDTH, S::kDepth, S::kPitch, 1>(&bs[buffer ^ 1][0][0], job, part, part.k0 + begin + S::kDepth);
 #pragma unroll 1
-    for (int q = 4 * lane; q < T::kDepth; q += 128) {
-      float4 a[T::kRowsOfWarp];
+    for (int q0 = 4 * lane; q0 < S::kDepth; q0 += S::kAhead * 128) {
 #pragma unroll
-      for (int r = 0; r < T::kRowsOfWarp; ++r) a[r] = next[r];
-      fetch(begin + q + 128);
+      for (int turn = 0; turn < S::kAhead; ++turn) {
+        const int q = q0 + turn * 128;
+        float4 a[S::kRowsOfWarp];
 #pragma unroll
-      for (int col = 0; col < WIDTH; ++col) {
-        const float4 b = *reinterpret_cast<const float4*>(&bs[buffer][col][q]);
+        for (int r = 0; r < S::kRowsOfWarp; ++r) a[r] = float4(next[turn][r]);
+        fetch(turn, begin + q + S::kAhead * 128);
 #pragma unroll
-        for (int r = 0; r < T::kRowsOfWarp; ++r) {
-          float& sum = acc[col * T::kRowsOfWarp + r];
-          sum = fmaf(a[r].x, b.x, sum);
-          sum = fmaf(a[r].y, b.y, sum);
-          sum = fmaf(a[r].z, b.z, sum);
-          sum = fmaf(a[r].w, b.w, sum);
+        for (int col = 0; col < WIDTH; ++col) {
+          const float4 b = *reinterpret_cast<const float4*>(&bs[buffer][col][q]);
+#pragma unroll
+          for (int r = 0; r < S::kRowsOfWarp; ++r) {
+            float& sum = acc[col * S::kRowsOfWarp + r];
+            sum = fmaf(a[r].x, b.x, sum);
+            sum = fmaf(a[r].y, b.y, sum);
+            sum = fmaf(a[r].z, b.z, sum);
+            sum = fmaf(a[r].w, b.w, sum);
+          }
         }
       }
     }
@@ -205,11 +230,11 @@ __global__ void __launch_bounds__(kThreads, 2) skinny_along_k(const __grid_const
   wait_copies<0>();
   const int first = add_up_lanes(acc, lane);
 #pragma unroll
-  for (int i = 0; i < (WIDTH * T::kRowsOfWarp + 31) / 32; ++i) {
+  for (int i = 0; i < (WIDTH * S::kRowsOfWarp + 31) / 32; ++i) {
     const int e = first + i;
-    sums[e / T::kRowsOfWarp][warp * T::kRowsOfWarp + e % T::kRowsOfWarp] = acc[i];
+    sums[e / S::kRowsOfWarp][warp * S::kRowsOfWarp + e % S::kRowsOfWarp] = acc[i];
   }
-  store_part<WIDTH, T::kRows>(job, part, &sums[0][0], rank, blocks);
+  store_part<WIDTH, S::kRows>(job, part, &sums[0][0], rank, blocks);
 }
 
 template <int WIDTH>
@@ -253,71 +278,62 @@ __device__ __noinline__ void add_up_infinite_warps(const float4 (&part)[WIDTH], 
   add_up_warps(part, sums, warp, lane, AddParts());
 }
 
-template <int WIDTH>
+template <int WIDTH, class T>
 __global__ void __launch_bounds__(kThreads, 2) skinny_along_m(const __grid_constant__ SkinnyJob job) {
-  using T = AlongM<WIDTH>;
-  __shared__ alignas(16) float bs[2][T::kDepth][T::kPitch];
-  __shared__ alignas(16) float sums[WIDTH][T::kRows];
+  using S = AlongM<WIDTH>;
+  __shared__ alignas(16) float bs[2][S::kDepth][S::kPitch];
+  __shared__ alignas(16) float sums[WIDTH][S::kRows];
   extern __shared__ float4 chains[];  // (WIDTH, threads), of a long k
   launch_dependents();
   const uint32_t rank = cluster::rank(), blocks = cluster::size();
-  const SkinnyPart part(job, T::kRows, WIDTH, rank, blocks);
+  const SkinnyPart<T> part(job, S::kRows, WIDTH, rank, blocks);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 
-  const int64_t m = part.m0 + lane * T::kRowsOfLane;
-  const int rows = static_cast<int>(max(int64_t{0}, min(int64_t{T::kRowsOfLane}, part.a.rows - m)));  // inside
-  const float* const from = part.a.at(rows ? m : 0, part.k0);
+  const int64_t m = part.m0 + lane * S::kRowsOfLane;
+  const int rows = static_cast<int>(max(int64_t{0}, min(int64_t{S::kRowsOfLane}, part.a.rows - m)));  // inside
+  const T* const from = part.a.at(rows ? m : 0, part.k0);
   const int64_t depth = part.k1 - part.k0;
-  float4 next[T::kAhead];
+  Four<T> next[S::kAhead];
   const auto fetch = [&](int64_t q) {
 #pragma unroll
-    for (int i = 0; i < T::kAhead; ++i) {
-      const float* at = from + (q + i * kWarps) * part.a.col;
-      next[i] = make_float4(0, 0, 0, 0);
-      if (q + i * kWarps >= depth) continue;
-      if (job.vector && rows == T::kRowsOfLane) {
-        next[i] = __ldcs(reinterpret_cast<const float4*>(at));
-      } else {
-        if (rows > 0) next[i].x = at[0];
-        if (rows > 1) next[i].y = at[part.a.row];
-        if (rows > 2) next[i].z = at[2 * part.a.row];
-        if (rows > 3) next[i].w = at[3 * part.a.row];
-      }
-    }
+    for (int i = 0; i < S::kAhead; ++i)
+      next[i] =
+          read_four(from + (q + i * kWarps) * part.a.col, part.a.row, q + i * kWarps < depth ? rows : 0, job.vector);
   };
 
   float4 acc[WIDTH] = {};
   wait_for_predecessor();
   fetch(warp);
-  load_b<WIDTH, T::kDepth, 1, T::kPitch>(&bs[0][0][0], job, part, part.k0);
+  load_b<WIDTH, S::kDepth, 1, S::kPitch>(&bs[0][0][0], job, part, part.k0);
   int buffer = 0;
-  for (int64_t begin = 0; begin < depth; begin += T::kDepth, buffer ^= 1) {
+  for (int64_t begin = 0; begin < depth; begin += S::kDepth, buffer ^= 1) {
     wait_copies<0>();
     __syncthreads();  // B is here, and the other buffer is free
-    load_b<WIDTH, T::kDepth, 1, T::kPitch>(&bs[buffer ^ 1][0][0], job, part, part.k0 + begin + T::kDepth);
+    load_b<WIDTH, S::kDepth, 1, S::kPitch>(&bs[buffer ^ 1][0][0], job, part, part.k0 + begin + S::kDepth);
 #pragma unroll 1
-    for (int q = warp; q < T::kDepth; q += kWarps * T::kAhead) {
-      float4 a[T::kAhead];
+    for (int q = warp; q < S::kDepth; q += kWarps * S::kAhead) {
+      Four<T> fours[S::kAhead];
 #pragma unroll
-      for (int i = 0; i < T::kAhead; ++i) a[i] = next[i];
-      fetch(begin + q + kWarps * T::kAhead);
+      for (int i = 0; i < S::kAhead; ++i) fours[i] = next[i];
+      fetch(begin + q + kWarps * S::kAhead);
 #pragma unroll
-      for (int i = 0; i < T::kAhead; ++i) {
-        float columns[T::kPitch];
+      for (int i = 0; i < S::kAhead; ++i) {
+        const float4 a(fours[i]);
+        float columns[S::kPitch];
 #pragma unroll
         for (int col = 0; col < WIDTH; col += 4)
           *reinterpret_cast<float4*>(&columns[col]) =
               *reinterpret_cast<const float4*>(&bs[buffer][q + i * kWarps][col]);
 #pragma unroll
         for (int col = 0; col < WIDTH; ++col) {
-          acc[col].x = fmaf(a[i].x, columns[col], acc[col].x);
-          acc[col].y = fmaf(a[i].y, columns[col], acc[col].y);
-          acc[col].z = fmaf(a[i].z, columns[col], acc[col].z);
-          acc[col].w = fmaf(a[i].w, columns[col], acc[col].w);
+          acc[col].x = fmaf(a.x, columns[col], acc[col].x);
+          acc[col].y = fmaf(a.y, columns[col], acc[col].y);
+          acc[col].z = fmaf(a.z, columns[col], acc[col].z);
+          acc[col].w = fmaf(a.w, columns[col], acc[col].w);
         }
       }
     }
-    const int64_t end = begin + T::kDepth;
+    const int64_t end = begin + S::kDepth;
     if (end < depth && end % kSkinnyChain == 0) {
       int thread = threadIdx.x;
       asm volatile("" : "+r"(thread));  // no place in front of the loop, where it would cost a register
@@ -348,10 +364,10 @@ __global__ void __launch_bounds__(kThreads, 2) skinny_along_m(const __grid_const
     add_up_infinite_warps(copy, &sums[0][0], warp, lane);
   } else {
     add_up_warps(acc, &sums[0][0], warp, lane, Add());
-    for (int x = threadIdx.x; x < WIDTH * T::kRows; x += kThreads)
+    for (int x = threadIdx.x; x < WIDTH * S::kRows; x += kThreads)
       if (sums[0][x] != sums[0][x]) sums[0][x] = conflict();
   }
-  store_part<WIDTH, T::kRows>(job, part, &sums[0][0], rank, blocks);
+  store_part<WIDTH, S::kRows>(job, part, &sums[0][0], rank, blocks);
 }
 
 }  // namespace sgemm::ieee

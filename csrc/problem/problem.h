@@ -60,7 +60,7 @@ using Matrix = MatrixView<float>;
 using ConstMatrix = MatrixView<const float>;
 
 // What an operand's elements are in memory. `data` of one of 16 bits is their address all the same, and strides count
-// them: only views.h's in_16_bits() may be read.
+// them: only as views.h's in_16_bits() or elements.h has it, it may be read.
 enum class ElementType : int { kFloat32, kBFloat16, kFloat16 };
 
 // f: epilogue/activation.h. Where there is one, D is not C. kIdentity: D is what goes into another one, with the bits
@@ -187,7 +187,8 @@ struct Kernel {
 
   // Applies Problem::activation as it stores; for the others it is a pass of its own.
   bool activates = false;
-  bool takes_planes = false;  // Problem::b_planes, if there are any
+  bool takes_planes = false;     // Problem::b_planes, if there are any
+  bool streams_16_bits = false;  // reads the larger operand as it lies where that has 16 bits; others, float32 copies
 
   int bits = 24;  // of an element's significand that are multiplied; fewer are no float32 product
 

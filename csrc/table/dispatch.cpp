@@ -311,8 +311,9 @@ Problem simplified(Problem p) {
 Packing packing(const Kernel& kernel, const Problem& p) {
   Packing copies = {};
   if (p.k == 0 || kernel.reads == Reads::kMapped16Bits) return copies;
-  const auto packed = [&](const ConstMatrix& x, ElementType elements) {
-    if (elements != ElementType::kFloat32 || (kernel.only_one_stride && x.batch.group)) return true;
+  const auto packed = [&](const ConstMatrix& x, ElementType elements, bool larger) {
+    if (elements != ElementType::kFloat32 && !(kernel.streams_16_bits && larger)) return true;
+    if (kernel.only_one_stride && x.batch.group) return true;
     switch (kernel.reads) {
       case Reads::kAnyStrides:
         return false;
@@ -329,8 +330,8 @@ Packing packing(const Kernel& kernel, const Problem& p) {
   copies.turn_a = turns(p.a);
   copies.turn_b = kernel.reads == Reads::kMappedAlongK || turns(p.b);
   const ConstMatrix a = turned(p.a, copies.turn_a), b = turned(p.b, copies.turn_b);
-  copies.a = packed(a, p.elements_a);
-  copies.b = packed(b, p.elements_b);
+  copies.a = packed(a, p.elements_a, p.m >= p.n);
+  copies.b = packed(b, p.elements_b, p.m < p.n);
   copies.shared = copies.a && copies.b && is_gram(p) && kernel.reads == Reads::kAnyStrides;
   const auto floats = [&](const ConstMatrix& x) { return matrices(x, p.batch) * x.rows * packed_cols(x); };
   if (copies.a) copies.floats_a = floats(a);
@@ -352,7 +353,7 @@ void run(const Backend& backend, const Kernel& kernel, Problem p, const Plan& pl
   };
   if (copies.a) pack(turned(p.a, copies.turn_a), p.elements_a, memory);
   if (copies.b && !copies.shared) pack(turned(p.b, copies.turn_b), p.elements_b, memory + copies.floats_a);
-  p = with_copies(kernel, p, copies, memory);
+  if (copies.a || copies.b) p = with_copies(kernel, p, copies, memory);
   if (context.workspace) context.workspace = static_cast<char*>(context.workspace) + aligned(bytes_of_copies(copies));
   if (p.activation == Activation::kNone || (kernel.activates && !activated)) return kernel.launch(p, plan, context);
   Problem inner = p;

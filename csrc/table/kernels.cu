@@ -86,6 +86,11 @@ constexpr Kernel in_auto(Kernel kernel) {
   return kernel;
 }
 
+constexpr Kernel streams_16_bits(Kernel kernel) {
+  kernel.streams_16_bits = true;
+  return kernel;
+}
+
 constexpr Kernel batch_invariant(Kernel kernel, Plan (*plan)(const Problem&, const Device&) = nullptr) {
   kernel.batch_invariant = true;
   kernel.invariant_plan = plan;
@@ -199,7 +204,7 @@ const Kernel kTable[] = {
     tf32_row<WgmmaTf32>("wgmma_tf32"),
     tf32_row<WgmmaTf32x3>("wgmma_tf32x3"),
     planned_row<Large>("ieee_large", "ieee", Large::kIdea, Large::kArch, Large::kArch, SGEMM_ON_HOPPER(Large::launch)),
-    ieee_row<Skinny>("ieee_skinny"),
+    streams_16_bits(ieee_row<Skinny>("ieee_skinny")),
     ieee_row<Small>("ieee_small"),
     ieee_row<Tall>("ieee_tall"),
     limited_row<Tiny>("ieee_tiny", "ieee"),
