@@ -1,5 +1,5 @@
 // Hopper's asynchronous instructions under the names that the PTX ISA gives them, only for sm_90a: those of ptx/,
-// programmatic dependent launch, and stores of several words.
+// programmatic dependent launch, stores of several words, and how kernels begin.
 #pragma once
 #include "dependent_launch.cuh"
 #include "ptx/bulk_copy.cuh"
@@ -27,6 +27,23 @@ using sgemm::launch_dependents;
 __device__ __forceinline__ void wait_for_predecessor() {
   dawdle();
   sgemm::wait_for_predecessor();
+}
+
+// Initialises the barriers of a ring's stages, each by a thread: one thread fills a stage, and the warps of `consumers`
+// threads use it up.
+template <int STAGES>
+__device__ __forceinline__ void init_ring(uint64_t (&full)[STAGES], uint64_t (&empty)[STAGES], int consumers) {
+  if (threadIdx.x >= STAGES) return;
+  init_barrier(&full[threadIdx.x], 1);
+  init_barrier(&empty[threadIdx.x], consumers / 32);
+  fence_barrier_init();
+}
+
+// Until the cluster's other blocks have started.
+__device__ __forceinline__ void enter_cluster(uint32_t blocks) {
+  if (blocks == 1) return;
+  arrive_cluster_relaxed();
+  wait_cluster();
 }
 
 // 8 or 16 bytes at once: the compiler takes them apart where it knows of the elements.

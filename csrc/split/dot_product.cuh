@@ -16,26 +16,24 @@ struct DotSums {
 // are more instructions, which are in no cache either.
 constexpr int kQuads = 4;
 
-// A lane's quads, 128 of k apart, of which `left` lie ahead of the warp's first.
+// A lane's quads, 128 of k apart, of which `left` lie ahead of the warp's first. No branch parts one read from the
+// next: it would wait for what is under way.
 __device__ __forceinline__ void read_quads(float4 (&x)[kQuads], const float* from, int64_t step, int64_t left,
                                            bool vector) {
-  const int warps = static_cast<int>(min(left, int64_t{128 * kQuads})), own = warps - threadIdx.x % 32 * 4;
-#pragma unroll
-  for (int i = 0; i < kQuads; ++i) x[i] = {};
+  const int own = static_cast<int>(min(left, int64_t{128 * kQuads})) - threadIdx.x % 32 * 4;
   if (vector) {
 #pragma unroll
-    for (int i = 0; i < kQuads; ++i)
-      if (i * 128 < own) x[i] = *reinterpret_cast<const float4*>(from + i * 128);
+    for (int i = 0; i < kQuads; ++i) x[i] = i * 128 < own ? *reinterpret_cast<const float4*>(from + i * 128) : float4{};
     return;
   }
+  const float *const second = from + step, *const third = second + step, *const fourth = third + step;
 #pragma unroll
   for (int i = 0; i < kQuads; ++i) {
-    if (i * 128 >= warps) return;
-    if (i * 128 < own) x[i].x = from[0];
-    if (i * 128 + 1 < own) x[i].y = from[step];
-    if (i * 128 + 2 < own) x[i].z = from[2 * step];
-    if (i * 128 + 3 < own) x[i].w = from[3 * step];
-    from += 128 * step;
+    const int64_t on = 128 * i * step;
+    x[i].x = i * 128 < own ? from[on] : 0.0f;
+    x[i].y = i * 128 + 1 < own ? second[on] : 0.0f;
+    x[i].z = i * 128 + 2 < own ? third[on] : 0.0f;
+    x[i].w = i * 128 + 3 < own ? fourth[on] : 0.0f;
   }
 }
 

@@ -24,17 +24,40 @@ struct Marks {
 constexpr int kMarksBytes = 4096;
 static_assert(sizeof(Marks) <= kMarksBytes);
 
-// D's element from its sum; not where D adds up pieces of k and overflows.
-__device__ __forceinline__ bool store_redone(const Job& job, int batch, int64_t i, int64_t j, float sum) {
-  const float* const c = job.p.c.matrix(batch).at(i, j);
-  float* const d = job.p.d.matrix(batch).at(i, j);
-  if (job.scaled_only) {
-    *d = add_c(job.p, job.p.alpha * sum, c);
+// Stores elements of D from their sums. What most problems need is held in registers.
+class RedoneStore {
+ public:
+  __device__ __forceinline__ RedoneStore(const Job& job, int batch)
+      : p_(job.p),
+        c_(job.p.c.matrix(batch)),
+        d_(job.p.d.matrix(batch)),
+        alpha_(job.p.alpha),
+        beta_(job.p.beta),
+        scaled_only_(job.scaled_only) {}
+
+  // False, and nothing stored, where D adds up pieces of k and overflows.
+  __device__ __forceinline__ bool operator()(int64_t i, int64_t j, float sum) const {
+    const float* const c = c_.at(i, j);
+    float* const d = d_.at(i, j);
+    if (!scaled_only_) {
+      int of_alpha;
+      const float alpha = frexpf(alpha_, &of_alpha);
+      return store_element(p_, c, d, unscaled(alpha * sum, of_alpha));
+    }
+    *d = beta_ == 0 ? alpha_ * sum : fmaf(beta_, *c, alpha_ * sum);
     return true;
   }
-  int of_alpha;
-  const float alpha = frexpf(job.p.alpha, &of_alpha);
-  return store_element(job.p, c, d, unscaled(alpha * sum, of_alpha));
+
+ private:
+  const Problem& p_;
+  const ConstMatrix c_;
+  const Matrix d_;
+  const float alpha_, beta_;
+  const bool scaled_only_;
+};
+
+__device__ __forceinline__ bool store_redone(const Job& job, int batch, int64_t i, int64_t j, float sum) {
+  return RedoneStore(job, batch)(i, j, sum);
 }
 
 // The same from a sum over all of k, also where D adds up pieces of it: there the sum may be finite that the pieces'

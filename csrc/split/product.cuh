@@ -46,21 +46,15 @@ struct FixedScales {
   }
 };
 
-// Until the cluster's other blocks have started.
-__device__ __forceinline__ void enter_cluster(uint32_t blocks) {
-  if (blocks == 1) return;
-  hopper::arrive_cluster_relaxed();
-  hopper::wait_cluster();
-}
-
 // Redoes what the block's tiles have marked.
-template <class Shape>
+template <class Shape, bool A_ALONG_M, bool B_ALONG_N, int BYTES>
 static __device__ __noinline__ void redo_marked(const Job& job, uint32_t last, char* ring) {
   const TileScheduler scheduler(job);
   const int t = threadIdx.x - (blockDim.x - kConsumers);
   for (int index = scheduler.first; index < job.work_tiles; index += scheduler.stride) {
     const WorkTile work = scheduler.work_tile(job, index);
-    if (work.part < 0 || last) redo<Shape>(job, work.tile, scheduler.rank, scheduler.blocks, t, ring);
+    if (work.part < 0 || last)
+      redo<Shape, A_ALONG_M, B_ALONG_N, BYTES>(job, work.tile, scheduler.rank, scheduler.blocks, t, ring);
   }
 }
 
@@ -73,7 +67,6 @@ __device__ __forceinline__ void consume(const Job& job, char* ring, float* stagi
   const bool leader = t % 32 == 0;
   const uint32_t base = hopper::shared_address(ring);
   using Shape = typename R::Shape;
-  static_assert(kMarksBytes + sizeof(RedoMemory<RedoShape<Shape::kCols>>) <= R::kBytes + kStagingBytes);
   const PanelView<A_ALONG_M, Shape::kRows> a(base, warpgroup);
   const PanelView<B_ALONG_N, Shape::kCols> b(base + R::kBytesA, 0);
   float sum[Shape::kSums], others[Shape::kSums];
@@ -128,7 +121,8 @@ __device__ __forceinline__ void consume(const Job& job, char* ring, float* stagi
     words.advance();
   }
   sync_consumers();
-  if (__builtin_expect(shared.marked != 0, false)) redo_marked<Shape>(job, shared.last, ring);
+  if (__builtin_expect(shared.marked != 0, false))
+    redo_marked<Shape, A_ALONG_M, B_ALONG_N, R::kBytes + kStagingBytes>(job, shared.last, ring);
 }
 
 template <class F, class Shape, bool A_ALONG_M, bool B_ALONG_N>
@@ -139,7 +133,7 @@ __global__ void __launch_bounds__(kProductThreads, 1) split_product(const __grid
   if (threadIdx.x < 32) shared.init<R>(1, 1, hopper::cluster_size());
   __syncthreads();
   hopper::launch_dependents();
-  enter_cluster(hopper::cluster_size());
+  hopper::enter_cluster(hopper::cluster_size());
 
   if (threadIdx.x < 128) {
     hopper::release_registers<40>();

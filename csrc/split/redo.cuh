@@ -66,21 +66,26 @@ __device__ __forceinline__ MarkCounts count_marks(Marks& marks, int t) {
   return {marks.counts[0], marks.counts[1]};
 }
 
-// An element as redo_tile() computes it, by a warp, whose lanes have a part of k each. False, and nothing stored, where
-// that leaves it marked.
+// An element as redo_tile() computes it where neighbours may decide nothing, by a warp, whose lanes have a sum of
+// kStep products each: lane 2 i + g has group g's of the i-th 64 of k. False, and nothing stored, where that leaves it
+// marked.
 static __device__ __noinline__ bool redo_in_parts(const Job& job, int batch, int64_t row, int64_t col) {
   const ConstMatrix a = job.p.a.matrix(batch), b = job.p.b.matrix(batch);
   const float *const from_a = a.at(row, 0), *const from_b = b.at(0, col);
   const int64_t depth = job.depth(batch);
   const int lane = threadIdx.x % 32;
-  constexpr int kAtOnce = 8;  // reads
+  using R = RedoShape<kRedoCols>;
+  static_assert(R::kGroups == 2);
+  constexpr int kOfSum = R::kGroups * kStep, kSums = 32 / R::kGroups;  // of k; of a round
+  constexpr int kAtOnce = 8;                                           // reads
   float total = 0;
 #pragma unroll 1
-  for (int64_t q0 = 0; q0 < depth; q0 += 32 * kStep) {
+  for (int64_t q0 = 0; q0 < depth; q0 += kSums * kOfSum) {
     float part = 0;
 #pragma unroll 1
     for (int i = 0; i < kStep; i += kAtOnce) {
-      const int64_t q = q0 + lane * kStep + i;
+      const int in_sum = i / R::kDepth * kStep + lane % R::kGroups * R::kDepth + i % R::kDepth;
+      const int64_t q = q0 + lane / R::kGroups * kOfSum + in_sum;
       float x[kAtOnce], y[kAtOnce];
 #pragma unroll
       for (int e = 0; e < kAtOnce; ++e) {
@@ -91,16 +96,17 @@ static __device__ __noinline__ bool redo_in_parts(const Job& job, int batch, int
 #pragma unroll
       for (int e = 0; e < kAtOnce; ++e) part = fmaf(x[e], y[e], part);
     }
-    const int parts = static_cast<int>(min(ceil_div(depth - q0, kStep), int64_t{32}));
+    const int sums = static_cast<int>(min(ceil_div(depth - q0, kOfSum), int64_t{kSums}));
     float group = 0;
 #pragma unroll 1
-    for (int i = 0; i < parts; ++i) {
-      const float next = __shfl_sync(~0u, part, i);
-      group = i % kRedoGroup == 0 ? next : group + next;
-      if (i % kRedoGroup != kRedoGroup - 1 && i + 1 < parts) continue;
-      total = q0 == 0 && i < kRedoGroup ? group : total + group;
+    for (int i = 0; i < sums; ++i) {
+      const float next = __shfl_sync(~0u, part, i * R::kGroups + lane % R::kGroups);
+      group = i % kRedoChains == 0 ? next : group + next;
+      if (i % kRedoChains != kRedoChains - 1 && i + 1 < sums) continue;
+      total = q0 == 0 && i < kRedoChains ? group : total + group;
     }
   }
+  total += __shfl_xor_sync(~0u, total, 1);
   const bool stores = lane == 0 && isfinite(total);
   return __any_sync(~0u, stores && store_redone(job, batch, row, col, total));
 }
@@ -145,8 +151,8 @@ __device__ __forceinline__ void redo_elements(const Job& job, const Corner& tile
 }
 
 // The marked elements of a tile that block `rank` of a cluster of `blocks` finished. `t` counts the consumers' threads;
-// `memory` is the ring, which has been used up.
-template <class Shape>
+// `memory` is BYTES of the ring, which has been used up.
+template <class Shape, bool A_ALONG_M, bool B_ALONG_N, int BYTES>
 __device__ __forceinline__ void redo(const Job& job, int index, uint32_t rank, uint32_t blocks, int t, char* memory) {
   Marks& marks = *reinterpret_cast<Marks*>(memory);
   char* const rest = memory + kMarksBytes;
@@ -158,7 +164,7 @@ __device__ __forceinline__ void redo(const Job& job, int index, uint32_t rank, u
   const uint32_t few = job.batch_invariant ? kFewInParts : job.a.along_k && job.b.along_k ? kFewAlongK : kFew;
   count_redone(redone_tiles, t == 0 && count.finite > few);
   if (count.finite > few) {
-    redo_tile<Shape>(job, tile, rank, blocks, t, marks, rest);
+    redo_tile<Shape, A_ALONG_M, B_ALONG_N, BYTES>(job, tile, rank, blocks, t, marks, rest);
     count = count_marks(marks, t);
   }
   if (count.all > count.finite) {

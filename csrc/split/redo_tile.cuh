@@ -1,201 +1,156 @@
 // A tile's marked elements computed again in float32, with all of their neighbours.
 //
 // Idea:   outer products on the CUDA cores: a step of k of both operands comes to shared memory, copied ahead of its
-//         products, and each thread keeps a block of sums. No scales and no second test: float32's own range.
-// Order:  sums of 32 of k are added up by eight, and these to the ones before: each adds to what is little larger.
+//         products, and each thread keeps 8 x 8 sums. Where a block has fewer of a tile's columns, groups of its
+//         threads share each step's k. No scales and no second test: float32's own range.
+// Order:  a thread's sums of 32 of k are added up by eight, and these to the ones before: each adds to what is little
+//         larger. The groups' sums are added up last.
 // Block:  of a tile that a cluster's blocks finished in parts, each computes the columns of its own part, all of k.
 // Calls:  a function of its own, so that the kernels in which it may be needed are what they would be without it.
 // Bound:  the FFMA units.
 #pragma once
-#include "../gpu/ptx/async_copy.cuh"
 #include "marks.cuh"
+#include "redo_panel.cuh"
 
 namespace sgemm::split {
 
-constexpr int kRedoPitch = 4;  // floats between the lines of k, beside a line's own
-constexpr int kRedoGroup = 8;  // steps, whose sums are added up before they are added to the others'
+constexpr int kRedoCols = 64;   // at a time, where all tiles have to have one order of sums (Job::batch_invariant)
+constexpr int kRedoChains = 8;  // sums of kStep products, that are added up before they are added to the others
 
-// ROWS rows of an operand, kStep of k at a time, on their way to shared memory: to[k][row]. Rows that lie side by side
-// are copied four at once, if they can be; others one by one, so that lanes read whole sectors, and write to different
-// banks.
-template <int ROWS>
-class RedoCopies {
- public:
-  static constexpr int kPitch = ROWS + kRedoPitch;
-
-  // From row `first` of the operand on.
-  __device__ __forceinline__ RedoCopies(const Operand& x, int batch, int64_t first, int64_t depth, int t)
-      : along_k_(x.along_k),
-        quads_(!x.along_k && x.vector),
-        row_(along_k_ ? t % 32 / 8 + t / 128 * 4
-             : quads_ ? t % (ROWS / 4) * 4
-                      : t % ROWS),
-        k_(along_k_ ? t % 8 + t / 32 % 4 * 8
-           : quads_ ? t / (ROWS / 4)
-                    : t / ROWS),
-        rows_left_(static_cast<int>(min(x.size - first, int64_t{ROWS})) - row_),
-        rows_apart_(along_k_ ? kRowsApart : 0),
-        k_apart_(along_k_ ? 0
-                 : quads_ ? 4 * kApart
-                          : kApart),
-        apart_(rows_apart_ * x.stride + k_apart_ * x.k_stride),
-        step_(kStep * x.k_stride),
-        depth_(depth),
-        from_(x.data + x.batch.offset(batch) + (first + row_) * x.stride + k_ * x.k_stride) {}
-
-  // The next step's.
-  __device__ __forceinline__ void copy(float* to) {
-    to += k_ * kPitch + row_;
-    const float* from = from_;
-    const int k_left = static_cast<int>(min(depth_, int64_t{kStep})) - k_;
-    int left = k_left <= 0 || rows_left_ <= 0 ? 0 : along_k_ ? rows_left_ : k_left;  // rows, or k, from here on
-    const auto advance = [&] {
-      from += apart_;
-      to += rows_apart_ + k_apart_ * kPitch;
-      left -= rows_apart_ + k_apart_;
-    };
-    if (quads_) {
-#pragma unroll
-      for (int i = 0; i < kQuads; ++i, advance())
-        if (k_ < kStep) copy_async<16>(to, from, left > 0 ? 16 : 0);
-    } else {
-#pragma unroll
-      for (int i = 0; i < kCopies; ++i, advance()) copy_async<4>(to, from, left > 0 ? 4 : 0);
-    }
-    from_ += step_;
-    depth_ -= kStep;
-  }
-
- private:
-  static constexpr int kCopies = ROWS * kStep / kConsumers, kRowsApart = 8, kApart = kConsumers / ROWS;  // of k
-  static constexpr int kQuads = kCopies > 4 ? kCopies / 4 : 1;
-  static_assert(kStep == 32 && kCopies * kRowsApart == ROWS);
-
-  const bool along_k_, quads_;
-  const int row_, k_, rows_left_;
-  const int rows_apart_, k_apart_;  // of copies, of which nothing is read outside the operand
-  const int64_t apart_, step_;
-  int64_t depth_;      // of k, from the next step on
-  const float* from_;  // of the next step
-};
-
-// How the threads share 128 rows x COLS columns: each has groups of up to four rows and columns.
+// How the threads share 128 rows x COLS columns: a thread has 8 x 8 of them. Shared memory serves a 16-byte read to
+// half a warp at once where pairs of lanes want the same: lanes 2 i and 2 i + 1 share the side of which the warp reads
+// more.
 template <int COLS>
 struct RedoShape {
-  static constexpr int kRows = kTile, kCols = COLS;
-  static constexpr int kOwnRows = COLS >= 64 ? 8 : 4, kSums = kRows * COLS / kConsumers, kOwnCols = kSums / kOwnRows;
-  static constexpr int kAcross = COLS / kOwnCols;  // threads
-  static constexpr int kGroup = kOwnCols < 4 ? kOwnCols : 4;
+  static constexpr int kOwn = 8, kSums = kOwn * kOwn;
+  static constexpr int kThreads = kTile * COLS / kSums, kGroups = kConsumers / kThreads;   // that share k
+  static constexpr int kDepth = kStep / kGroups;                                           // of a step, a group's
+  static constexpr int kAcross = COLS / kOwn < 8 ? COLS / kOwn : 8, kDown = 32 / kAcross;  // lanes of a warp
+  static constexpr int kFewer = kAcross < kDown ? kAcross : kDown;
+  static constexpr int kWarpsAcross = COLS / kOwn / kAcross;
 
-  __device__ __forceinline__ static int row(int t, int i) {
-    return t / kAcross * 4 + i / 4 * (kConsumers / kAcross * 4) + i % 4;
-  }
-  __device__ __forceinline__ static int col(int t, int j) {
-    return t % kAcross * kGroup + j / kGroup * (kAcross * kGroup) + j % kGroup;
+  int group, row, col;  // of the thread; the warp's first row and column
+  int lane_down, lane_across;
+
+  __device__ __forceinline__ explicit RedoShape(int t)
+      : group(t / kThreads),
+        row(t % kThreads / 32 / kWarpsAcross * kDown * kOwn),
+        col(t / 32 % kWarpsAcross * kAcross * kOwn) {
+    const int lane = t % 32, more = lane / 2 % (32 / kFewer), fewer = lane % 2 + (kFewer > 2 ? lane / 16 * 2 : 0);
+    lane_down = kFewer == kDown ? fewer : more;
+    lane_across = kFewer == kDown ? more : fewer;
   }
 };
 
-template <class R>
+// Sums of all threads, of a part of k and in total, and as many stages of the operands as fit beside them in BYTES.
+template <class R, class A, class B, int BYTES>
 struct RedoMemory {
-  static constexpr bool kHeld = R::kSums <= 32;  // a group's sums are held in registers
-  struct Stage {
-    float a[kStep][RedoCopies<R::kRows>::kPitch], b[kStep][RedoCopies<R::kCols>::kPitch];
-  } stages[2];
-  float total[R::kSums][kConsumers], group[kHeld ? 1 : R::kSums][kConsumers];
+  using Sums = float[R::kSums][kConsumers];
+  struct alignas(16) Stage {
+    float a[A::kFloats], b[B::kFloats];
+  };
+  static constexpr int kFit = (BYTES - kMarksBytes - 2 * sizeof(Sums)) / sizeof(Stage), kStages = kFit < 4 ? kFit : 4;
+  static_assert(kStages >= 2);
+
+  Stage stages[kStages];
+  Sums part, total;
 };
 
-// COUNT neighbours, in groups of up to four that are APART.
-template <int COUNT, int GROUP, int APART>
-__device__ __forceinline__ void read_groups(float (&x)[COUNT], const float* from) {
-  struct alignas(4 * GROUP) Group {
-    float x[GROUP];
-  };
-#pragma unroll
-  for (int i = 0; i < COUNT; i += GROUP) {
-    const Group group = *reinterpret_cast<const Group*>(from + i / GROUP * APART);
-#pragma unroll
-    for (int e = 0; e < GROUP; ++e) x[i + e] = group.x[e];
-  }
-}
-
-// Elements that overflow stay marked.
-template <int COLS>
-static __device__ __noinline__ void redo_tile(const Job& job, const Corner& tile, uint32_t rank, int t, Marks& marks,
+// Columns from `first_col` of the tile on. Elements that overflow stay marked.
+template <int COLS, bool A_ALONG_M, bool B_ALONG_N, int BYTES>
+static __device__ __noinline__ void redo_cols(const Job& job, const Corner& tile, int first_col, int t, Marks& marks,
                                               char* rest) {
   using R = RedoShape<COLS>;
-  RedoMemory<R>& memory = *reinterpret_cast<RedoMemory<R>*>(rest);
+  using PanelA = RedoPanel<kTile, R::kDown, !A_ALONG_M>;
+  using PanelB = RedoPanel<COLS, R::kAcross, !B_ALONG_N>;
+  using Memory = RedoMemory<R, PanelA, PanelB, BYTES>;
+  Memory& memory = *reinterpret_cast<Memory*>(rest);
+  const R own(t);
   const int64_t depth = job.depth(tile.batch);
-  const int first_col = static_cast<int>(rank) * COLS;
-  RedoCopies<R::kRows> copies_a(job.a, tile.batch, tile.row, depth, t);
-  RedoCopies<R::kCols> copies_b(job.b, tile.batch, tile.col + first_col, depth, t);
-  const auto copy = [&](int stage) {
-    copies_a.copy(memory.stages[stage].a[0]);
-    copies_b.copy(memory.stages[stage].b[0]);
+  const int steps = static_cast<int>(ceil_div(depth, kStep));
+  PanelA a(job.a, tile.batch, tile.row, depth, t);
+  PanelB b(job.b, tile.batch, tile.col + first_col, depth, t);
+  const auto copy = [&](int step) {
+    if (step < steps) {
+      a.copy(memory.stages[step % Memory::kStages].a);
+      b.copy(memory.stages[step % Memory::kStages].b);
+    }
     commit_copies();
   };
-  const int steps = static_cast<int>(ceil_div(depth, kStep));
-  float acc[R::kOwnRows][R::kOwnCols] = {}, held[RedoMemory<R>::kHeld ? R::kSums : 1] = {};
-  const auto group = [&](int e) -> float& {
-    if constexpr (RedoMemory<R>::kHeld)
-      return held[e];
-    else
-      return memory.group[e][t];
-  };
-  copy(0);
+  sync_consumers();  // what was here before has been read
+  float acc[R::kOwn][R::kOwn] = {};
+  const int from_a = PanelA::place(own.row, own.lane_down, own.group * R::kDepth);
+  const int from_b = PanelB::place(own.col, own.lane_across, own.group * R::kDepth);
+#pragma unroll
+  for (int step = 0; step < Memory::kStages - 1; ++step) copy(step);
 #pragma unroll 1
   for (int step = 0; step < steps; ++step) {
-    wait_copies<0>();
+    wait_copies<Memory::kStages - 2>();
     sync_consumers();  // and the step before has been read
-    if (step + 1 < steps) copy((step + 1) % 2);
-    const auto& stage = memory.stages[step % 2];
-    const float *a = &stage.a[0][R::row(t, 0)], *b = &stage.b[0][R::col(t, 0)];
-#pragma unroll 4
-    for (int q = 0; q < kStep; ++q, a += RedoCopies<R::kRows>::kPitch, b += RedoCopies<R::kCols>::kPitch) {
-      float x[R::kOwnRows], y[R::kOwnCols];
-      read_groups<R::kOwnRows, 4, kConsumers / R::kAcross * 4>(x, a);
-      read_groups<R::kOwnCols, R::kGroup, R::kAcross * R::kGroup>(y, b);
+    copy(step + Memory::kStages - 1);
+    const auto& stage = memory.stages[step % Memory::kStages];
+#pragma unroll 1
+    for (int round = 0; round < R::kDepth / kRedoRound; ++round) {
+      float x[kRedoRound][R::kOwn], y[kRedoRound][R::kOwn];
+      PanelA::read(x, stage.a + from_a, round);
+      PanelB::read(y, stage.b + from_b, round);
 #pragma unroll
-      for (int i = 0; i < R::kOwnRows; ++i)
+      for (int k = 0; k < kRedoRound; ++k)
 #pragma unroll
-        for (int j = 0; j < R::kOwnCols; ++j) acc[i][j] = fmaf(x[i], y[j], acc[i][j]);
+        for (int i = 0; i < R::kOwn; ++i)
+#pragma unroll
+          for (int q = 0; q < R::kOwn; ++q) {
+            const int j = i % 2 ? R::kOwn - 1 - q : q;
+            acc[i][j] = fmaf(x[k][i], y[k][j], acc[i][j]);
+          }
     }
-    const bool first = step % kRedoGroup == 0, ends = step % kRedoGroup == kRedoGroup - 1 || step + 1 == steps;
+    const int sums = step / R::kGroups;
+    const bool last = step + 1 == steps;
+    if (step % R::kGroups != R::kGroups - 1 && !last) continue;
 #pragma unroll
     for (int e = 0; e < R::kSums; ++e) {
-      float& own = acc[e / R::kOwnCols][e % R::kOwnCols];
-      group(e) = first ? own : group(e) + own;
-      own = 0;
+      float& sum = acc[e / R::kOwn][e % R::kOwn];
+      if (sums % kRedoChains != 0) sum += memory.part[e][t];
+      memory.part[e][t] = sum;
+      sum = 0;
     }
-    if (!ends) continue;
-#pragma unroll
+    if (sums % kRedoChains != kRedoChains - 1 && !last) continue;
+#pragma unroll 8
     for (int e = 0; e < R::kSums; ++e) {
-      memory.total[e][t] = step < kRedoGroup ? group(e) : memory.total[e][t] + group(e);
+      const float part = memory.part[e][t];
+      memory.total[e][t] = sums < kRedoChains ? part : memory.total[e][t] + part;
     }
   }
+  if (R::kGroups > 1) sync_consumers();
+  const RedoneStore store(job, tile.batch);
+  constexpr int kStored = R::kSums / R::kGroups;  // of a thread's sums
 #pragma unroll 1
-  for (int e = 0; e < R::kSums; e += R::kGroup) {
-    const int i = R::row(t, e / R::kOwnCols), j = first_col + R::col(t, e % R::kOwnCols);
-    const uint32_t marked = marks.bits[i][j / 32] >> j % 32;
-    uint32_t stored = 0;
+  for (int e = own.group * kStored; e < (own.group + 1) * kStored; ++e) {
+    const int i = own.row + PanelA::row(own.lane_down, e / R::kOwn);
+    const int j = first_col + own.col + PanelB::row(own.lane_across, e % R::kOwn);
+    if (!marks.is_marked(i, j)) continue;
+    float sum = memory.total[e][t % R::kThreads];
 #pragma unroll
-    for (int x = 0; x < R::kGroup; ++x) {
-      const float sum = memory.total[e + x][t];
-      if ((marked >> x & 1) && isfinite(sum) && store_redone(job, tile.batch, tile.row + i, tile.col + j + x, sum))
-        stored |= 1u << x;
-    }
-    if (stored) atomicAnd(&marks.bits[i][j / 32], ~(stored << j % 32));
+    for (int other = 1; other < R::kGroups; ++other) sum += memory.total[e][t % R::kThreads + other * R::kThreads];
+    if (isfinite(sum) && store(tile.row + i, tile.col + j, sum)) marks.clear(i, j);
   }
 }
 
-// Of a tile that a cluster's `blocks` finished in parts, the part of block `rank`.
-template <class Shape>
+// Of a tile that a cluster's `blocks` finished in parts, the part of block `rank`. BYTES of memory begin with the
+// marks.
+template <class Shape, bool A_ALONG_M, bool B_ALONG_N, int BYTES>
 __device__ __forceinline__ void redo_tile(const Job& job, const Corner& tile, uint32_t rank, uint32_t blocks, int t,
                                           Marks& marks, char* rest) {
-  if constexpr (!Shape::kHalfSize)
-    if (blocks == 1) return redo_tile<128>(job, tile, rank, t, marks, rest);
-  if (blocks == (Shape::kHalfSize ? 1 : 2)) return redo_tile<64>(job, tile, rank, t, marks, rest);
-  if (blocks == (Shape::kHalfSize ? 2 : 4)) return redo_tile<32>(job, tile, rank, t, marks, rest);
-  if constexpr (Shape::kHalfSize) redo_tile<16>(job, tile, rank, t, marks, rest);
+  constexpr int kCols = Shape::kCols;
+  const auto redo = [&](auto cols) {
+    redo_cols<cols, A_ALONG_M, B_ALONG_N, BYTES>(job, tile, static_cast<int>(rank) * cols, t, marks, rest);
+  };
+  if (blocks == 4) return redo(std::integral_constant<int, kCols / 4>());
+  if (blocks == 2) return redo(std::integral_constant<int, kCols / 2>());
+  if (kCols > kRedoCols && !job.batch_invariant) return redo(std::integral_constant<int, kCols>());
+#pragma unroll 1
+  for (int first = 0; first < kCols; first += kRedoCols)
+    redo_cols<kRedoCols, A_ALONG_M, B_ALONG_N, BYTES>(job, tile, first, t, marks, rest);
 }
 
 }  // namespace sgemm::split

@@ -47,13 +47,29 @@ static __device__ __noinline__ uint32_t look_at_listed(const Job& job, TileIndex
   static_assert(kStreamedSteps <= 2);  // Job::together of them, a lane's each: two lanes look after a row
   const int together = job.together;
   Largest of_own_row;
+  uint32_t places_b[Shape::kBands];  // of the largest elements of the lane's column of each band
   if constexpr (!RECORDED) {
-    uint32_t asked = 0;
-    for (uint32_t i = lane; i < count; i += 32) asked |= 1u << ListedElement{list[i]}.row();
+    uint32_t asked = 0, asked_cols[Shape::kBands] = {};
+    for (uint32_t i = lane; i < count; i += 32) {
+      const ListedElement x = {list[i]};
+      asked |= 1u << x.row();
+#pragma unroll
+      for (int band = 0; band < Shape::kBands; ++band)
+        asked_cols[band] |= static_cast<uint32_t>(x.col() / 32 == band) << x.col() % 32;
+    }
     const int own = lane / 2, half = lane % 2;
     if (__reduce_or_sync(~0u, asked) >> own & 1 && half < together && word_threshold(rows[own]) > 0)
       of_own_row.take(a.at(row0 + own, 0), a.col, depth, word_step(rows[own]) + half);
     of_own_row.take(__shfl_xor_sync(~0u, of_own_row.magnitude, 1), __shfl_xor_sync(~0u, of_own_row.place, 1));
+#pragma unroll
+    for (int band = 0; band < Shape::kBands; ++band) {
+      Largest of_col;
+      const int col = band * 32 + lane;
+      if (!guards_b && __reduce_or_sync(~0u, asked_cols[band]) >> lane & 1 && word_threshold(cols[col]) > 0)
+#pragma unroll 1
+        for (int i = 0; i < together; ++i) of_col.take(b.at(0, col0 + col), b.row, depth, word_step(cols[col]) + i);
+      places_b[band] = of_col.place;
+    }
   }
   uint32_t left_over = 0;
 #pragma unroll 1
@@ -72,11 +88,11 @@ static __device__ __noinline__ uint32_t look_at_listed(const Job& job, TileIndex
       uint32_t place_a = of_row.place, place_b = of_col.place;
       if constexpr (!RECORDED) {
         place_a = __shfl_sync(~0u, of_own_row.place, 2 * x.row());
-        Largest of_own_col;
-        if (failed && !guards_b && word_threshold(right) > 0)
-          for (int i = 0; i < together; ++i)
-            of_own_col.take(b.at(0, col0 + x.col()), b.row, depth, word_step(right) + i);
-        if (!guards_b) place_b = of_own_col.place;
+#pragma unroll
+        for (int band = 0; band < Shape::kBands; ++band) {
+          const uint32_t place = __shfl_sync(~0u, places_b[band], x.col() % 32);
+          if (!guards_b && x.col() / 32 == band) place_b = place;
+        }
       }
       if (failed)
         certain = least_magnitude(a, b, row0 + x.row(), col0 + x.col(), place_a, place_b, left, right) >= least;

@@ -258,7 +258,7 @@ __global__ void __launch_bounds__(kProductThreads, 1)
   if (threadIdx.x == 0 && job.b.mapped) hopper::prefetch_map(&maps.b);
   __syncthreads();
   hopper::launch_dependents();
-  enter_cluster(hopper::cluster_size());
+  hopper::enter_cluster(hopper::cluster_size());
   if constexpr (SPLITS_B) hopper::wait_for_predecessor();
 
   if (threadIdx.x < kProducers) {
@@ -270,7 +270,7 @@ __global__ void __launch_bounds__(kProductThreads, 1)
   } else {
     hopper::acquire_registers<208>();
     float* staging = reinterpret_cast<float*>(ring + R::kBytes);
-    consume<Fp16x3, R, Scales, SplitInRegisters<R, A_ALONG_M, SPLITS_B>, false, B_ALONG_N>(
+    consume<Fp16x3, R, Scales, SplitInRegisters<R, A_ALONG_M, SPLITS_B>, A_ALONG_M, B_ALONG_N>(
         job, ring, staging, shared, threadIdx.x - kProducers, TileScheduler(job));
   }
 }
