@@ -7,6 +7,7 @@
 #pragma once
 #include <algorithm>
 
+#include "../problem/buffers.h"
 #include "../problem/problem.h"
 
 namespace sgemm {
@@ -32,6 +33,19 @@ inline StreamK stream_k(int64_t tiles, int64_t steps, int sms) {
   deal.whole -= static_cast<int>(left);
   deal.sharing = static_cast<int>(sharing);
   return deal;
+}
+
+// Where shared tiles lie in the workspace.
+struct StreamKLayout {
+  size_t arrived;  // (tiles left over) uint32: their parts that are there
+  size_t parts;    // (parts(), sums of a tile) float
+  size_t total;
+};
+inline StreamKLayout stream_k_layout(const StreamK& deal, int64_t sums) {
+  Buffers buffers;
+  const size_t arrived = buffers.take(int64_t{4} * deal.left());
+  const size_t parts = buffers.take(4 * deal.parts() * sums);
+  return {arrived, parts, buffers.total};
 }
 
 // A tile, or a part of one: steps [first, first + steps) of its k.

@@ -150,11 +150,7 @@ class LargeConsumer {
 };
 
 __device__ __forceinline__ void init(LargeShared& shared) {
-  if (threadIdx.x < kLargeStages) {
-    hopper::init_barrier(&shared.full[threadIdx.x], 1);
-    hopper::init_barrier(&shared.empty[threadIdx.x], Large::kThreads / 32);
-    hopper::fence_barrier_init();
-  }
+  hopper::init_ring(shared.full, shared.empty, Large::kThreads);
   if (threadIdx.x < 2) shared.redo[threadIdx.x].count = 0;
   __syncthreads();
   hopper::launch_dependents();

@@ -8,23 +8,12 @@
 namespace sgemm::cuda_backend {
 namespace {
 
-struct SharedLayout {
-  size_t arrived, parts, total;
-};
-
-template <class T>
-SharedLayout layout_of(const StreamK& deal) {
-  Buffers buffers;
-  const size_t arrived = buffers.take(sizeof(uint32_t) * deal.left());
-  const size_t parts = buffers.take(int64_t{4} * deal.parts() * T::BM * T::BN);
-  return {arrived, parts, buffers.total};
-}
-
 template <class T>
 size_t shared_bytes(const Problem& problem, const Device& device) {
   size_t most = 0;
-  for_each_mapped(problem,
-                  [&](const Problem& p) { most = std::max(most, layout_of<T>(deal_of<T>(p, device.sms)).total); });
+  for_each_mapped(problem, [&](const Problem& p) {
+    most = std::max(most, stream_k_layout(deal_of<T>(p, device.sms), T::BM * T::BN).total);
+  });
   return most;
 }
 
@@ -32,7 +21,7 @@ template <class T, auto KERNEL>
 void launch_persistent(const Problem& problem, const Context& context) {
   for_each_mapped(problem, [&](const Problem& p) {
     const StreamK deal = deal_of<T>(p, context.device->sms);
-    const SharedLayout at = layout_of<T>(deal);
+    const StreamKLayout at = stream_k_layout(deal, T::BM * T::BN);
     char* const workspace = static_cast<char*>(context.workspace);
     const SharedTiles shared = {deal, reinterpret_cast<float*>(workspace + at.parts),
                                 reinterpret_cast<uint32_t*>(workspace + at.arrived)};

@@ -22,12 +22,7 @@ constexpr int kStageBytes = (T::BM + T::BN) * T::BK * 4;
 // Full stages wait for the producer's bytes, empty ones for the consumer warps.
 template <int STAGES>
 __device__ __forceinline__ void init_barriers(uint64_t (&full)[STAGES], uint64_t (&empty)[STAGES], int consumers) {
-  const int i = threadIdx.x;
-  if (i < STAGES) {
-    hopper::init_barrier(&full[i], 1);
-    hopper::init_barrier(&empty[i], consumers / 32);
-    hopper::fence_barrier_init();
-  }
+  hopper::init_ring(full, empty, consumers);
   __syncthreads();
 }
 

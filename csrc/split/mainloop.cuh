@@ -148,13 +148,14 @@ struct KeepCorrections {
       // hi alone, of two steps a stage. Only steps that were multiplied before it was known have corrections: zeros.
       const uint32_t left = __reduce_max_sync(~0u, steps.count - step);
       const Turns turns(t / 128);
-      const auto add_window = [&](auto planes, int plane, bool last) {  // of a stage, whose last it may be
+      // A plane of a stage, or both; its last gives the stage back.
+      const auto add_window = [&](int plane, bool both, bool last) {
         const auto stage = stage_products();
         if (plane == 0) hopper::wait(&shared.full[at.stage], at.parity);
         turns.begin();
         hopper::fence_products();
         stage.main(fresh, false, plane);
-        if (planes == 2) stage.main(fresh, true, 1);
+        if (both) stage.main(fresh, true, 1);
         hopper::commit_products();
         turns.end();
         hopper::wait_products<0>();
@@ -165,18 +166,16 @@ struct KeepCorrections {
         }
         add_fresh();
       };
-      constexpr std::integral_constant<int, 1> kOne;
-      constexpr std::integral_constant<int, 2> kBoth;
 #pragma unroll 1
       for (uint32_t i = 0; i < left / 2; ++i) {
         if (job.promotion) {
-          add_window(kBoth, 0, true);
+          add_window(0, true, true);
         } else {
-          add_window(kOne, 0, false);
-          add_window(kOne, 1, true);
+          add_window(0, false, false);
+          add_window(1, false, true);
         }
       }
-      if (left % 2) add_window(kOne, 0, true);
+      if (left % 2) add_window(0, false, true);
       turns.finish();
     }
 #pragma unroll

@@ -11,6 +11,9 @@ inline constexpr int kStep = 32;   // of k per stage of the product
 // The promotion interval: so much of k is added up within the tensor cores. The longer one is for more than one of
 // them, where additions would cost time.
 inline constexpr int kWindow = 32, kLongWindow = 64;
+
+// Steps of 128 x 128 x kStep, beyond which the chip's power is the limit, so that each promotion costs time.
+inline constexpr int64_t kManySteps = 10000;
 inline constexpr int kStreamedSteps = 2;     // of a streamed operand, that are split and multiplied together
 inline constexpr int kMaxSlice = 8192;       // of k, that the splitting pass holds in shared memory
 inline constexpr int kRowBytes = kStep * 4;  // of a pair of planes: a row of a panel

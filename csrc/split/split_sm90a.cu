@@ -13,8 +13,6 @@
 namespace sgemm::split {
 namespace {
 
-// Stages of all tiles, beyond which the chip's power is the limit, so that each addition costs time.
-constexpr int64_t kManySteps = 10000;
 constexpr int kGroup = 8;  // rows of tiles walked together: 8 to 12 are fastest at 4096 and 8192
 
 int next_power_of_two(int64_t x) {

@@ -4,14 +4,10 @@
 
 #include "../gpu/clusters.h"
 #include "../models/models.h"
-#include "../problem/buffers.h"
 #include "../table/fastest.h"
 
 namespace sgemm::split {
 namespace {
-
-// From so many steps of 128 x 128 x 64 on power is the limit, and promotions take it.
-constexpr int64_t kManySteps = 5000;
 
 double seconds(const Problem& p, const Device& device, const TileSize& tile, const UnsplitPlan& plan) {
   const UnsplitModel& model = models().unsplit;
@@ -33,15 +29,6 @@ double seconds(const Problem& p, const Device& device, const TileSize& tile, con
 
 }  // namespace
 
-UnsplitLayout unsplit_layout(const TileSize& tile, const StreamK& deal) {
-  UnsplitLayout l = {};
-  Buffers buffers;
-  l.arrived = buffers.take(sizeof(uint32_t) * (deal.sharing ? deal.left() : 0));
-  l.parts = buffers.take(int64_t{4} * deal.parts() * tile.bm * tile.bn);
-  l.total = buffers.total;
-  return l;
-}
-
 void Unsplit::each_plan(const Problem& asked, const Device& device, const PlanVisitor& visit) {
   const Problem p = solved(asked);
   for (int tile = 0; tile < static_cast<int>(kTiles.size()); ++tile) {
@@ -51,9 +38,9 @@ void Unsplit::each_plan(const Problem& asked, const Device& device, const PlanVi
     const StreamK whole = {shared.tiles, shared.steps, shared.tiles, 0};
     const auto visit_deal = [&](const StreamK& deal, int cluster) {
       const int blocks = cluster > 1 ? deal.tiles * cluster : std::min(device.sms, std::max(deal.whole, deal.sharing));
-      const bool many = int64_t{deal.tiles} * deal.steps * (size.bm / kTile) >= kManySteps;
+      const bool many = int64_t{deal.tiles} * deal.steps * (size.bm / kTile) > kManySteps * kStep / BK;
       const UnsplitPlan plan = {deal, blocks, cluster, p.k > kLongWindow && many};
-      visit({seconds(p, device, size, plan), unsplit_layout(size, deal).total, plan, tile});
+      visit({seconds(p, device, size, plan), stream_k_layout(deal, int64_t{size.bm} * size.bn).total, plan, tile});
     };
     visit_deal(whole, 1);
     if (shared.sharing) visit_deal(shared, 1);

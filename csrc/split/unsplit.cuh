@@ -128,21 +128,14 @@ __global__ void __launch_bounds__(kUnsplitThreads, 1)
   UnsplitScheduler scheduler(job.deal);
   WorkTile work;
   PipelineState<Ring::kStages> at;
-  if (threadIdx.x < Ring::kStages) {
-    hopper::init_barrier(&full[threadIdx.x], 1);
-    hopper::init_barrier(&empty[threadIdx.x], Unsplit::kThreads / 32);
-    hopper::fence_barrier_init();
-  }
+  hopper::init_ring(full, empty, Unsplit::kThreads);
   if (kClusters && threadIdx.x / 32 == 1 && scheduler.blocks > 1) {
     cluster.init(threadIdx.x % 32, scheduler.blocks, 64);
     hopper::fence_barrier_init();
   }
   __syncthreads();
   hopper::launch_dependents();
-  if (scheduler.blocks > 1) {
-    hopper::arrive_cluster_relaxed();
-    hopper::wait_cluster();
-  }
+  hopper::enter_cluster(scheduler.blocks);
   hopper::wait_for_predecessor();
 
   if (threadIdx.x >= Unsplit::kThreads) {

@@ -38,12 +38,4 @@ struct UnsplitPlan {
   bool long_windows;  // of kLongWindow
 };
 
-// Where things lie in the workspace.
-struct UnsplitLayout {
-  size_t arrived;  // (tiles left over) uint32
-  size_t parts;    // (deal.parts(), tile's m, n) float
-  size_t total;
-};
-UnsplitLayout unsplit_layout(const TileSize& tile, const StreamK& deal);
-
 }  // namespace sgemm::split

@@ -37,53 +37,13 @@ struct UnsplitRing {
 template <int BLOCKS>
 using UnsplitSums = float[BLOCKS][64];
 
-// A line of k elements, a row of A or a column of B.
+// Of a row of A, or a column of B.
 template <class T>
-struct Line {
-  const T* data;
-  int64_t stride;
-  __device__ __forceinline__ Line(const float* at, int64_t stride)
-      : data(reinterpret_cast<const T*>(at)), stride(stride) {}
-  // From operands that hold 16-bit elements, to which strides apply.
-  static __device__ __forceinline__ Line row(const Problem& p, int64_t entry, int64_t i) {
-    return Line(p.a.data, p.a.col).on(p.a.batch.offset(entry) + i * p.a.row);
-  }
-  static __device__ __forceinline__ Line column(const Problem& p, int64_t entry, int64_t j) {
-    return Line(p.b.data, p.b.row).on(p.b.batch.offset(entry) + j * p.b.col);
-  }
-  __device__ __forceinline__ Line on(int64_t elements) const {
-    Line line = *this;
-    line.data += elements;
-    return line;
-  }
-  __device__ __forceinline__ float operator[](int64_t q) const { return data[q * stride]; }
-};
-
-template <class T>
-static __device__ __noinline__ bool all_finite(Line<T> line, int64_t k) {
+static __device__ __noinline__ bool all_finite(const T* line, int64_t stride, int64_t k) {
   bool finite = true;
 #pragma unroll 8
-  for (int64_t q = 0; q < k; ++q) finite = finite && is_finite(line[q]);
+  for (int64_t q = 0; q < k; ++q) finite = finite && is_finite(line[q * stride]);
   return finite;
-}
-
-// The sum in order of k. `found`: what another order came to; an infinity is kept as soon as this one reaches it.
-template <class T>
-static __device__ __noinline__ float sum_in_order(Line<T> a, Line<T> b, int64_t k, float found) {
-  constexpr int kAtOnce = 8;  // reads: one after the other, each would wait for memory
-  float sum = 0;
-#pragma unroll 1
-  for (int64_t first = 0; first < k && sum == sum && sum != found; first += kAtOnce) {
-    float x[kAtOnce], y[kAtOnce];
-#pragma unroll
-    for (int q = 0; q < kAtOnce; ++q) {
-      x[q] = first + q < k ? a[first + q] : 0.0f;
-      y[q] = first + q < k ? b[first + q] : 0.0f;
-    }
-#pragma unroll
-    for (int q = 0; q < kAtOnce; ++q) sum = fmaf(x[q], y[q], sum);
-  }
-  return sum;
 }
 
 // A thread's first sum within D; others are 8 rows, or 64, and 8 columns on. Of the tile, in whose column `pair` it
@@ -156,6 +116,7 @@ __device__ __forceinline__ void store_staged(const Problem& p, const UnsplitPlac
 // it what IEEE arithmetic does; where they don't, the sum in order of k may be finite.
 template <class T, int BLOCKS>
 __device__ __noinline__ void store_each(const Problem& p, const UnsplitPlace& at, const float* sums) {
+  const auto a = in_elements<T>(p.a).matrix(at.entry), b = in_elements<T>(p.b).matrix(at.entry);
 #pragma unroll 1
   for (int r = 0; r < 2 * BLOCKS; ++r) {
     const int64_t i = at.row + UnsplitPlace::row_on(r);
@@ -167,10 +128,9 @@ __device__ __noinline__ void store_each(const Problem& p, const UnsplitPlace& at
       if (i >= p.d.rows || !at.stores(on + at.pair)) continue;
       float x = sums[UnsplitPlace::sum_at(r, c)];
       if (!is_finite(x)) {
-        const auto a = Line<T>::row(p, at.entry, i), b = Line<T>::column(p, at.entry, j);
-        if (!looked) finite = all_finite(a, p.k);
+        if (!looked) finite = all_finite(a.at(i, 0), a.col, p.k);
         looked = true;
-        if (finite && all_finite(b, p.k)) x = sum_in_order(a, b, p.k, x);
+        if (finite && all_finite(b.at(0, j), b.row, p.k)) x = in_order(p, at.entry, i, j, x == x ? x : conflict());
       }
       const float* const add = p.beta == 0 ? nullptr : p.c.matrix(at.entry).at(i, j);
       *p.d.matrix(at.entry).at(i, j) = add_c(p, p.alpha * x, add);

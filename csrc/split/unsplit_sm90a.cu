@@ -15,7 +15,7 @@ template <class T, int BLOCKS>
 void launch_tiles(const Problem& p, const UnsplitPlan& plan, const Context& context) {
   using Ring = UnsplitRing<BLOCKS>;
   constexpr int kBytes = Ring::kBytes + kStagingBytes;
-  const UnsplitLayout at = unsplit_layout({Ring::kRows, Ring::kCols}, plan.deal);
+  const StreamKLayout at = stream_k_layout(plan.deal, Ring::kRows * Ring::kCols);
   char* const workspace = static_cast<char*>(context.workspace);
   const int64_t count_a = matrices(p.a, p.batch), count_b = matrices(p.b, p.batch);
   const UnsplitJob job = {p,
