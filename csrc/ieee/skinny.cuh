@@ -30,28 +30,44 @@ struct SkinnyJob {
   bool b_vector;  // so can B, along k
 };
 
-// Four neighbours of A.
+// Four neighbours of A, as they are in memory.
 template <class T>
-struct alignas(4 * sizeof(T)) Four {
-  T x[4];
-  __device__ __forceinline__ explicit operator float4() const { return make_float4(x[0], x[1], x[2], x[3]); }
-};
+using Four = std::conditional_t<sizeof(T) == sizeof(float), float4, uint2>;
 
-// They are read once: together, or where they don't lie so, those that are `inside`, one by one.
+__device__ __forceinline__ void read_singles(float4& to, const float* from, int64_t stride, int64_t inside) {
+  to.x = from[0];
+  if (inside > 1) to.y = from[stride];
+  if (inside > 2) to.z = from[2 * stride];
+  if (inside > 3) to.w = from[3 * stride];
+}
 template <class T>
-__device__ __forceinline__ Four<T> read_four(const T* from, int64_t stride, int64_t inside, bool vector) {
-  Four<T> four = {};
-  if (vector && inside >= 4) {
-    using Bits = std::conditional_t<sizeof(T) == 4, uint4, uint2>;
-    const Bits bits = __ldcs(reinterpret_cast<const Bits*>(from));
-    static_assert(sizeof bits == sizeof four);
-    memcpy(&four, &bits, sizeof four);
+__device__ __forceinline__ void read_singles(uint2& to, const T* from, int64_t stride, int64_t inside) {
+  to.x = from[0].bits;
+  if (inside > 1) to.x |= uint32_t{from[stride].bits} << 16;
+  if (inside > 2) to.y = from[2 * stride].bits;
+  if (inside > 3) to.y |= uint32_t{from[3 * stride].bits} << 16;
+}
+
+// They are read once: together, or where they don't lie so, those that are `inside`, one by one. As words, straight to
+// where they wait for their turn: whatever is done to them here would wait for memory.
+template <class T>
+__device__ __forceinline__ void read_four(Four<T>& to, const T* from, int64_t stride, int64_t inside, bool vector) {
+  to = {};
+  if (inside <= 0) return;
+  if (vector && inside >= 4)
+    to = __ldcs(reinterpret_cast<const Four<T>*>(from));
+  else
+    read_singles(to, from, stride, inside);
+}
+
+template <class T>
+__device__ __forceinline__ float4 as_floats(const Four<T>& four) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    return four;
   } else {
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      if (i < inside) four.x[i] = from[i * stride];
+    const auto element = [](uint32_t bits) { return T{static_cast<uint16_t>(bits)}; };
+    return make_float4(element(four.x), element(four.x >> 16), element(four.y), element(four.y >> 16));
   }
-  return four;
 }
 
 // The part of the product that a block computes.
@@ -189,8 +205,8 @@ __global__ void __launch_bounds__(kThreads, 2) skinny_along_k(const __grid_const
   const auto fetch = [&](int turn, int64_t q) {
 #pragma unroll
     for (int r = 0; r < S::kRowsOfWarp; ++r)
-      next[turn][r] =
-          read_four(from + r * part.a.row + q * part.a.col, part.a.col, r < rows ? depth - q : 0, job.vector);
+      read_four<T>(next[turn][r], from + r * part.a.row + q * part.a.col, part.a.col, r < rows ? depth - q : 0,
+                   job.vector);
   };
 
   float acc[WIDTH * S::kRowsOfWarp] = {};  // (col, row)
@@ -210,7 +226,7 @@ __global__ void __launch_bounds__(kThreads, 2) skinny_along_k(const __grid_const
         const int q = q0 + turn * 128;
         float4 a[S::kRowsOfWarp];
 #pragma unroll
-        for (int r = 0; r < S::kRowsOfWarp; ++r) a[r] = float4(next[turn][r]);
+        for (int r = 0; r < S::kRowsOfWarp; ++r) a[r] = as_floats<T>(next[turn][r]);
         fetch(turn, begin + q + S::kAhead * 128);
 #pragma unroll
         for (int col = 0; col < WIDTH; ++col) {
@@ -297,8 +313,8 @@ __global__ void __launch_bounds__(kThreads, 2) skinny_along_m(const __grid_const
   const auto fetch = [&](int64_t q) {
 #pragma unroll
     for (int i = 0; i < S::kAhead; ++i)
-      next[i] =
-          read_four(from + (q + i * kWarps) * part.a.col, part.a.row, q + i * kWarps < depth ? rows : 0, job.vector);
+      read_four<T>(next[i], from + (q + i * kWarps) * part.a.col, part.a.row, q + i * kWarps < depth ? rows : 0,
+                   job.vector);
   };
 
   float4 acc[WIDTH] = {};
@@ -318,7 +334,7 @@ __global__ void __launch_bounds__(kThreads, 2) skinny_along_m(const __grid_const
       fetch(begin + q + kWarps * S::kAhead);
 #pragma unroll
       for (int i = 0; i < S::kAhead; ++i) {
-        const float4 a(fours[i]);
+        const float4 a = as_floats<T>(fours[i]);
         float columns[S::kPitch];
 #pragma unroll
         for (int col = 0; col < WIDTH; col += 4)
