@@ -17,7 +17,8 @@ from torch import Tensor
 import torch_sgemm
 from benchmarks.problems import Operands, Pool, Problem
 
-TORCH, TF32, BF16, OWN_BF16 = "torch", "tf32", "bf16", "own_bf16"
+TORCH, TF32, BF16 = "torch", "tf32", "bf16"
+OWN_BF16, OWN_MIXED = "own_bf16", "own_mixed"
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,16 @@ def own_bf16_side(pool: Pool) -> Side:
         torch.ops.sgemm.mm_out(a, b, out=s.c)
 
     return Side(OWN_BF16, run)
+
+
+def own_mixed_side(pool: Pool) -> Side:
+    """The same where B alone was rounded, as a layer's weight is."""
+    rounded = _rounded(pool)
+
+    def run(s: Operands) -> None:
+        torch.ops.sgemm.mm_out(s.a, rounded[s.a.data_ptr()][1], out=s.c)
+
+    return Side(OWN_MIXED, run)
 
 
 def _rounded(pool: Pool) -> dict[int, tuple[Tensor, Tensor]]:

@@ -17,7 +17,16 @@ from benchmarks.data import matrices
 from benchmarks.measure import Measurement
 from benchmarks.problems import Problem
 from benchmarks.session import Session, check_names
-from benchmarks.sides import BF16, OWN_BF16, TF32, bf16_side, own_bf16_side, tf32_side
+from benchmarks.sides import (
+    BF16,
+    OWN_BF16,
+    OWN_MIXED,
+    TF32,
+    bf16_side,
+    own_bf16_side,
+    own_mixed_side,
+    tf32_side,
+)
 from benchmarks.timing import Options
 
 LEGEND = (
@@ -26,8 +35,9 @@ LEGEND = (
     "Errors of 64 rows against float64 in units of 2⁻²⁴·(|A||B|), the largest. TF32 and bf16 are "
     "torch's with such operands, timed by themselves: speed relative to torch in float32, and the "
     "largest error in brackets; operands that are bf16 values already lose nothing there. Own "
-    "bf16: by this package where operands are bfloat16 in memory. Groups: "
-    "square, for comparison; lm_head, an output layer in reinforcement learning; router, of "
+    "bf16: by this package where operands are bfloat16 in memory; own mixed: where B alone is. "
+    "Groups: square, for comparison; lm_head, an output layer in reinforcement learning; decoding, "
+    "a few tokens times a weight; router, of "
     "mixtures of experts; gram, G Gᵀ and XᵀX of second-order optimizers and quantization; graph, "
     "one-hot rows and an adjacency matrix; attention, causal weights times values; neighbours, "
     "distances between images; gaussian-process, a kernel matrix times vectors; potential, a layer "
@@ -64,6 +74,11 @@ PRODUCTS = (
     Product("square", "bf16_activations", Problem.square(8192)),
     *(Product("square", "normal", Problem.square(size)) for size in (4096, 8192)),
     Product("lm_head", "bf16_values", Problem(8192, 151936, 4096, "NT")),
+    *(
+        Product("decoding", "bf16_values", Problem(tokens, size, 4096, "NT"))
+        for size in (4096, 14336)
+        for tokens in (1, 4, 16)
+    ),
     *(
         Product("router", "bf16_activations", Problem(tokens, experts, hidden, "NT"))
         for experts, hidden in ROUTERS
@@ -161,7 +176,8 @@ def measure(session: Session, product: Product, kernel: str) -> dict:
     if device.type == "cuda":  # a CPU has no TF32
         row |= at.alone(tf32_side(problem))
     if problem.batch == 1:
-        row |= at.alone(bf16_side(at.pool)) | at.alone(own_bf16_side(at.pool))
+        for side in (bf16_side, own_bf16_side, own_mixed_side):
+            row |= at.alone(side(at.pool))
     return row
 
 
@@ -177,17 +193,18 @@ def cells(found: dict) -> tuple[list[str], list[list[str]]]:
     for r in found["rows"]:
         line = [r["group"], Problem(**{key: r[key] for key in SIZES}).label, r["data"]]
         if "failed" in r:
-            lines.append([*line, "failed", *[tables.NONE] * 7])
+            lines.append([*line, "failed", *[tables.NONE] * (4 + len(INFORMATION))])
             continue
         line += [r["chosen"], tables.time(r["torch_us"]), tables.time(r["kernel_us"])]
         line += [tables.verdict(r) or f"{r['percent_of_torch'] / 100:.2f}"]
         line += [f"{tables.digits(r['error_max'])} / {tables.digits(r['torch_error_max'])}"]
-        lines.append([*line, *(_information(r, side) for side in (TF32, BF16, OWN_BF16))])
+        lines.append([*line, *(_information(r, side) for side in INFORMATION)])
     columns = ["group", "product", "data", "row", "torch", "time", "speed", "error / torch's"]
-    return [*columns, "TF32", "bf16", "own bf16"], lines
+    return [*columns, *INFORMATION.values()], lines
 
 
 SIZES = ("m", "n", "k", "ops", "batch")
+INFORMATION = {TF32: "TF32", BF16: "bf16", OWN_BF16: "own bf16", OWN_MIXED: "own mixed"}
 
 
 def _information(row: dict, side: str) -> str:

@@ -131,6 +131,18 @@ def test_operands_are_rounded_to_bfloat16(problem: Problem) -> None:
         torch.testing.assert_close(s.c, expected, rtol=2.0**-7, atol=1e-2)
 
 
+@pytest.mark.parametrize("problem", [SMALL, *GRAMS], ids=lambda p: p.label)
+def test_own_sides_take_operands_of_16_bits(problem: Problem) -> None:
+    pool = problems.make_pool(problem, CPU, 1)
+    own, mixed = sides.own_bf16_side(pool), sides.own_mixed_side(pool)
+    for s in pool.sets:
+        a, b = s.a.bfloat16().float(), s.b.bfloat16().float()
+        own.run(s)
+        torch.testing.assert_close(s.c, a @ b)
+        mixed.run(s)
+        torch.testing.assert_close(s.c, s.a @ b)
+
+
 # --- runs ---
 
 
