@@ -60,42 +60,29 @@ def tf32_side(problem: Problem) -> Side:
     return Side(TF32, run)
 
 
-def bf16_side(pool: Pool) -> Side:
-    """torch.mm of operands that were rounded to bfloat16 before; matrices only, no batches.
+def bf16_sides(pool: Pool) -> tuple[Side, Side, Side]:
+    """Products of operands that were rounded to bfloat16 before; matrices only, no batches.
 
-    The result is in float32 on a GPU; torch has no such product on the CPU.
+    torch.mm's, in float32 on a GPU (torch has no such product on the CPU); torch.ops.sgemm's by
+    "auto"; and the latter's where B alone was rounded, as a layer's weight is.
     """
     rounded = _rounded(pool)
 
-    def run(s: Operands) -> None:
+    def theirs(s: Operands) -> None:
         a, b = rounded[s.a.data_ptr()]
         if s.c.is_cuda:
             torch.mm(a, b, out_dtype=torch.float32, out=s.c)
         else:
             s.c.copy_(torch.mm(a, b))
 
-    return Side(BF16, run)
-
-
-def own_bf16_side(pool: Pool) -> Side:
-    """torch.ops.sgemm.mm_out of the same, by "auto"."""
-    rounded = _rounded(pool)
-
-    def run(s: Operands) -> None:
+    def ours(s: Operands) -> None:
         a, b = rounded[s.a.data_ptr()]
         torch.ops.sgemm.mm_out(a, b, out=s.c)
 
-    return Side(OWN_BF16, run)
-
-
-def own_mixed_side(pool: Pool) -> Side:
-    """The same where B alone was rounded, as a layer's weight is."""
-    rounded = _rounded(pool)
-
-    def run(s: Operands) -> None:
+    def mixed(s: Operands) -> None:
         torch.ops.sgemm.mm_out(s.a, rounded[s.a.data_ptr()][1], out=s.c)
 
-    return Side(OWN_MIXED, run)
+    return Side(BF16, theirs), Side(OWN_BF16, ours), Side(OWN_MIXED, mixed)
 
 
 def _rounded(pool: Pool) -> dict[int, tuple[Tensor, Tensor]]:

@@ -17,16 +17,7 @@ from benchmarks.data import matrices
 from benchmarks.measure import Measurement
 from benchmarks.problems import Problem
 from benchmarks.session import Session, check_names
-from benchmarks.sides import (
-    BF16,
-    OWN_BF16,
-    OWN_MIXED,
-    TF32,
-    bf16_side,
-    own_bf16_side,
-    own_mixed_side,
-    tf32_side,
-)
+from benchmarks.sides import BF16, OWN_BF16, OWN_MIXED, TF32, bf16_sides, tf32_side
 from benchmarks.timing import Options
 
 LEGEND = (
@@ -176,8 +167,8 @@ def measure(session: Session, product: Product, kernel: str) -> dict:
     if device.type == "cuda":  # a CPU has no TF32
         row |= at.alone(tf32_side(problem))
     if problem.batch == 1:
-        for side in (bf16_side, own_bf16_side, own_mixed_side):
-            row |= at.alone(side(at.pool))
+        for side in bf16_sides(at.pool):
+            row |= at.alone(side)
     return row
 
 

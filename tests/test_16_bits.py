@@ -36,10 +36,14 @@ def aligned(x: Tensor, layout: str = "N") -> Tensor:
     return in_16_bits(laid_out(x, layout), x.dtype)
 
 
+def edges(row: Kernel) -> Iterator[tuple[int, int, int]]:
+    """Around tiles' and steps' edges."""
+    return zip(around(row.bm), around(row.bn)[::-1], around(row.bk), strict=False)
+
+
 def sizes(row: Kernel) -> Iterator[tuple[int, int, int]]:
-    """Around tiles' and steps' edges, and products that blocks share."""
-    edges = zip(around(row.bm), around(row.bn)[::-1], around(row.bk), strict=False)
-    yield from edges
+    """The same, and products that blocks share."""
+    yield from edges(row)
     yield from ((1, 1, 1), (3, 2 * row.bn + 5, 7), (1, 300, 4096), (2 * row.bm + 3, 2, 1000))
     yield (300, 260, 5000)
 
@@ -160,12 +164,8 @@ def test_the_bits_are_those_of_float32(
 ) -> None:
     """In every plan, from rows that can be read four elements at a time and from others."""
     here(row)
-    shapes = [
-        (m, n, k)
-        for m, n, k in zip(around(row.bm), around(row.bn)[::-1], around(row.bk), strict=False)
-    ]
-    shapes += [(1, 1, 1), (1, 128, 2048), (300, 2, 5000), (7, 70, 1002), (33, 16, 515)]
-    for number, (m, n, k) in enumerate(shapes):
+    others = ((1, 1, 1), (1, 128, 2048), (300, 2, 5000), (7, 70, 1002), (33, 16, 515))
+    for number, (m, n, k) in enumerate((*edges(row), *others)):
         a = drawn("cuda", m, k, dtype=dtypes[0], seed=number)
         b = drawn("cuda", k, n, dtype=dtypes[1], seed=number + 1)
         if number % 4 == 3:  # sums that overflow in parts, and NaN

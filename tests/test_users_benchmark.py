@@ -122,7 +122,7 @@ def test_tf32_is_on_for_a_call_and_no_longer(fails: bool, monkeypatch) -> None:
 @pytest.mark.parametrize("problem", [SMALL, Problem(9, 8, 40, "TT"), *GRAMS], ids=lambda p: p.label)
 def test_operands_are_rounded_to_bfloat16(problem: Problem) -> None:
     pool = problems.make_pool(problem, CPU, 1)
-    side = sides.bf16_side(pool)
+    side, _, _ = sides.bf16_sides(pool)
     found = errors.Reference(problem, pool.sets[0], 1).errors(side)
     assert 100 < found.max < 2.0**18  # of rounding two operands and the result to 8 bits
     for s in pool.sets:
@@ -134,7 +134,7 @@ def test_operands_are_rounded_to_bfloat16(problem: Problem) -> None:
 @pytest.mark.parametrize("problem", [SMALL, *GRAMS], ids=lambda p: p.label)
 def test_own_sides_take_operands_of_16_bits(problem: Problem) -> None:
     pool = problems.make_pool(problem, CPU, 1)
-    own, mixed = sides.own_bf16_side(pool), sides.own_mixed_side(pool)
+    _, own, mixed = sides.bf16_sides(pool)
     for s in pool.sets:
         a, b = s.a.bfloat16().float(), s.b.bfloat16().float()
         own.run(s)

@@ -10,6 +10,8 @@
 //         their own.
 // Bound:  memory, up to about 16 columns; then the FFMA pipe.
 #pragma once
+#include <type_traits>
+
 #include "../gpu/ptx/async_copy.cuh"
 #include "../gpu/cluster.cuh"
 #include "../gpu/dependent_launch.cuh"

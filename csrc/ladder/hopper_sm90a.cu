@@ -1,5 +1,4 @@
 // The launches of the rungs that only Hopper has the instructions for.
-#include "../problem/buffers.h"
 #include "14_tma_producer.cuh"
 #include "15_persistent.cuh"
 #include "16_wgmma_tf32.cuh"

@@ -24,36 +24,29 @@ struct Marks {
 constexpr int kMarksBytes = 4096;
 static_assert(sizeof(Marks) <= kMarksBytes);
 
-// Stores elements of D from their sums. What most problems need is held in registers.
+// Stores elements of D from their sums.
 class RedoneStore {
  public:
   __device__ __forceinline__ RedoneStore(const Job& job, int batch)
-      : p_(job.p),
-        c_(job.p.c.matrix(batch)),
-        d_(job.p.d.matrix(batch)),
-        alpha_(job.p.alpha),
-        beta_(job.p.beta),
-        scaled_only_(job.scaled_only) {}
+      : job_(job), c_(job.p.c.matrix(batch)), d_(job.p.d.matrix(batch)) {}
 
   // False, and nothing stored, where D adds up pieces of k and overflows.
   __device__ __forceinline__ bool operator()(int64_t i, int64_t j, float sum) const {
     const float* const c = c_.at(i, j);
     float* const d = d_.at(i, j);
-    if (!scaled_only_) {
-      int of_alpha;
-      const float alpha = frexpf(alpha_, &of_alpha);
-      return store_element(p_, c, d, unscaled(alpha * sum, of_alpha));
+    if (job_.scaled_only) {
+      *d = add_c(job_.p, job_.p.alpha * sum, c);
+      return true;
     }
-    *d = beta_ == 0 ? alpha_ * sum : fmaf(beta_, *c, alpha_ * sum);
-    return true;
+    int of_alpha;
+    const float alpha = frexpf(job_.p.alpha, &of_alpha);
+    return store_element(job_.p, c, d, unscaled(alpha * sum, of_alpha));
   }
 
  private:
-  const Problem& p_;
+  const Job& job_;
   const ConstMatrix c_;
   const Matrix d_;
-  const float alpha_, beta_;
-  const bool scaled_only_;
 };
 
 __device__ __forceinline__ bool store_redone(const Job& job, int batch, int64_t i, int64_t j, float sum) {
