@@ -45,6 +45,8 @@ class Kernel:
     the same of A and of B's transpose. What a row doesn't read is packed first. ``"16_bits"``:
     operands that are both bfloat16 or both float16, whose rows or columns begin at multiples of 16
     bytes, and no others."""
+    reads_16_bits: bool
+    """Whether operands of 16 bits are read as they lie, beside those of float32."""
     streams_16_bits: bool
     """Whether the larger operand is read as it lies where it has 16 bits. Others are packed."""
     bits: int

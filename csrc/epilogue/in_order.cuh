@@ -56,22 +56,21 @@ __device__ __forceinline__ float as_slice(float sum) { return is_conflict(sum) ?
 static __device__ __noinline__ float in_order(const Problem& p, int64_t entry, int64_t i, int64_t j, float parts) {
   if (is_nan_of_operands(parts)) return parts;
   constexpr int kAtOnce = 8;  // reads: one after the other, each would wait for memory
-  int64_t a = p.a.batch.offset(entry) + i * p.a.row - p.k_before * p.a.col;
-  int64_t b = p.b.batch.offset(entry) + j * p.b.col - p.k_before * p.b.row;
+  ElementPointer a = matrix_of_a(p, entry).at(i, -p.k_before), b = matrix_of_b(p, entry).at(-p.k_before, j);
   float sum = 0;
 #pragma unroll 1
   for (int64_t left = p.k_before + p.k; left > 0; left -= kAtOnce) {
     float x[kAtOnce], y[kAtOnce];
-#pragma unroll
-    for (int q = 0; q < kAtOnce; ++q) {
-      x[q] = q < left ? element_at(p.a.data, a + q * p.a.col, p.elements_a) : 0.0f;
-      y[q] = q < left ? element_at(p.b.data, b + q * p.b.row, p.elements_b) : 0.0f;
-    }
+    const auto inside = [&](int q) { return q < left; };
+    read_elements(
+        x, a, [&](int q) { return q * p.a.col; }, inside);
+    read_elements(
+        y, b, [&](int q) { return q * p.b.row; }, inside);
 #pragma unroll
     for (int q = 0; q < kAtOnce; ++q) sum = fmaf(x[q], y[q], sum);
     if (sum != sum || sum == parts) break;
-    a += kAtOnce * p.a.col;
-    b += kAtOnce * p.b.row;
+    a = a + kAtOnce * p.a.col;
+    b = b + kAtOnce * p.b.row;
   }
   return sum;
 }

@@ -27,16 +27,17 @@ static __device__ __noinline__ float sum_again(const float* slice, int64_t slice
 }
 
 // Whether a row holds Inf: by the block.
-static __device__ __noinline__ bool holds_inf(const float* row, int64_t stride, int64_t k) {
+static __device__ __noinline__ bool holds_inf(ElementPointer row, int64_t stride, int64_t k) {
   constexpr int kAtOnce = 8;
   bool found = false;
 #pragma unroll 1
-  for (int64_t q0 = threadIdx.x; q0 < k; q0 += kAtOnce * kSumThreads) {
+  for (int64_t first = threadIdx.x; first < k; first += kAtOnce * kSumThreads) {
+    float x[kAtOnce];
+    const auto place = [&](int i) { return first + i * kSumThreads; };
+    read_elements(
+        x, row, [&](int i) { return place(i) * stride; }, [&](int i) { return place(i) < k; });
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int64_t q = q0 + i * kSumThreads;
-      found |= q < k && isinf(row[q * stride]);
-    }
+    for (int i = 0; i < kAtOnce; ++i) found |= isinf(x[i]);
   }
   return __syncthreads_or(found);
 }
@@ -88,7 +89,7 @@ static __global__ void __launch_bounds__(kSumThreads)
     const int64_t first = int64_t{blockIdx.x} * elements;
     for (int64_t row = first / p.n; row <= (first + elements - 1) / p.n; ++row) {
       const bool asks = infinity != 0 && i == row;
-      if (!__syncthreads_or(asks) || !holds_inf(p.a.matrix(0).at(row, 0), p.a.col, p.k) || !asks) continue;
+      if (!__syncthreads_or(asks) || !holds_inf(matrix_of_a(p, 0).at(row, 0), p.a.col, p.k) || !asks) continue;
       sum = infinity;
       again = false;
     }

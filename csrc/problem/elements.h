@@ -62,6 +62,74 @@ SGEMM_HOST_DEVICE inline float element_at(const float* data, int64_t i, ElementT
   return data[i];
 }
 
-inline int element_bytes(ElementType elements) { return elements == ElementType::kFloat32 ? 4 : 2; }
+SGEMM_HOST_DEVICE inline int element_bytes(ElementType elements) { return elements == ElementType::kFloat32 ? 4 : 2; }
+
+// Where an operand's elements lie, whatever they are.
+struct ElementPointer {
+  const float* data;  // of 16-bit elements it is the address alone
+  ElementType elements = ElementType::kFloat32;
+
+  SGEMM_HOST_DEVICE ElementPointer operator+(int64_t count) const {
+    const char* const bytes = reinterpret_cast<const char*>(data) + count * element_bytes(elements);
+    return {reinterpret_cast<const float*>(bytes), elements};
+  }
+  SGEMM_HOST_DEVICE float operator[](int64_t i) const { return element_at(data, i, elements); }
+};
+
+// A matrix of them, entry `batch` of an operand.
+struct ElementMatrix {
+  ElementPointer data;
+  int64_t row, col;
+  SGEMM_HOST_DEVICE ElementMatrix(const ConstMatrix& x, ElementType elements, int64_t batch)
+      : data(ElementPointer{x.data, elements} + x.batch.offset(batch)), row(x.row), col(x.col) {}
+  SGEMM_HOST_DEVICE ElementPointer at(int64_t i, int64_t j) const { return data + (i * row + j * col); }
+};
+inline SGEMM_HOST_DEVICE ElementMatrix matrix_of_a(const Problem& p, int64_t batch) {
+  return {p.a, p.elements_a, batch};
+}
+inline SGEMM_HOST_DEVICE ElementMatrix matrix_of_b(const Problem& p, int64_t batch) {
+  return {p.b, p.elements_b, batch};
+}
+
+#if defined(__CUDACC__)
+// Of 16 bits, four neighbours at once: the i-th four is `apart` elements from the one before, or 0 where it isn't
+// inside(i).
+template <int N, class Inside>
+__device__ __forceinline__ void read_fours(float (&x)[N], const ElementPointer& from, int64_t apart,
+                                           const Inside& inside) {
+  const uint16_t* const data = reinterpret_cast<const uint16_t*>(from.data);
+  const bool is_bfloat16 = from.elements == ElementType::kBFloat16;
+  uint2 bits[N / 4];
+#pragma unroll
+  for (int i = 0; i < N / 4; ++i)
+    bits[i] = inside(i) ? *reinterpret_cast<const uint2*>(data + i * apart) : make_uint2(0, 0);
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    const uint32_t word = i % 4 < 2 ? bits[i / 4].x : bits[i / 4].y;
+    const uint16_t own = static_cast<uint16_t>(i % 2 ? word >> 16 : word);
+    x[i] = is_bfloat16 ? static_cast<float>(BFloat16{own}) : static_cast<float>(Float16{own});
+  }
+}
+
+// N elements at once: the i-th at at(i), or 0 where it isn't inside(i). No branch parts one read from the next, for it
+// would wait for what is under way.
+template <int N, class At, class Inside>
+__device__ __forceinline__ void read_elements(float (&x)[N], const ElementPointer& from, const At& at,
+                                              const Inside& inside) {
+  if (from.elements == ElementType::kFloat32) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) x[i] = inside(i) ? from.data[at(i)] : 0.0f;
+    return;
+  }
+  const uint16_t* const data = reinterpret_cast<const uint16_t*>(from.data);
+  const bool is_bfloat16 = from.elements == ElementType::kBFloat16;
+  uint16_t bits[N];
+#pragma unroll
+  for (int i = 0; i < N; ++i) bits[i] = inside(i) ? data[at(i)] : uint16_t{0};
+#pragma unroll
+  for (int i = 0; i < N; ++i)
+    x[i] = is_bfloat16 ? static_cast<float>(BFloat16{bits[i]}) : static_cast<float>(Float16{bits[i]});
+}
+#endif
 
 }  // namespace sgemm

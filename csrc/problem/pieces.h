@@ -82,8 +82,8 @@ void for_each_piece(const Problem& p, const Pieces& largest, const Run& run) {
           piece.n = std::min(largest.n, p.n - j);
           piece.k = std::min(largest.k, p.k - q);
           piece.batch = count;
-          piece.a = block(p.a, z, i, q, piece.m, piece.k);
-          piece.b = block(p.b, z, q, j, piece.k, piece.n);
+          piece.a = block(p.a, p.elements_a, z, i, q, piece.m, piece.k);
+          piece.b = block(p.b, p.elements_b, z, q, j, piece.k, piece.n);
           piece.c = block(p.c, z, i, j, piece.m, piece.n);
           piece.d = block(p.d, z, i, j, piece.m, piece.n);
           if (q > 0) {

@@ -188,6 +188,7 @@ struct Kernel {
   // Applies Problem::activation as it stores; for the others it is a pass of its own.
   bool activates = false;
   bool takes_planes = false;     // Problem::b_planes, if there are any
+  bool reads_16_bits = false;    // operands of 16 bits as they lie
   bool streams_16_bits = false;  // reads the larger operand as it lies where that has 16 bits; others, float32 copies
 
   int bits = 24;  // of an element's significand that are multiplied; fewer are no float32 product

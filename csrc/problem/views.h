@@ -100,6 +100,14 @@ MatrixView<T> block(const MatrixView<T>& x, int64_t batch, int64_t i, int64_t j,
   return {x.data + x.batch.offset(batch) + i * x.row + j * x.col, rows, cols, x.row, x.col, x.batch};
 }
 
+// The same of an operand.
+inline ConstMatrix block(const ConstMatrix& x, ElementType elements, int64_t batch, int64_t i, int64_t j, int64_t rows,
+                         int64_t cols) {
+  if (elements == ElementType::kFloat32) return block(x, batch, i, j, rows, cols);
+  const Matrix16 of_x = block(in_16_bits(x), batch, i, j, rows, cols);
+  return {reinterpret_cast<const float*>(of_x.data), rows, cols, x.row, x.col, x.batch};
+}
+
 // How slices of k are added up: so many are read at once, for one after the other each would wait for memory. More of
 // them are added up in groups first.
 inline constexpr int kReadAtOnce = 20, kSumGroups = 8;

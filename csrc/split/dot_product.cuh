@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "../problem/elements.h"
+
 namespace sgemm::split {
 
 // What a part of their products comes to. Those with Inf or NaN are apart, for they alone decide.
@@ -16,34 +18,33 @@ struct DotSums {
 // are more instructions, which are in no cache either.
 constexpr int kQuads = 4;
 
-// A lane's quads, 128 of k apart, of which `left` lie ahead of the warp's first. No branch parts one read from the
-// next: it would wait for what is under way.
-__device__ __forceinline__ void read_quads(float4 (&x)[kQuads], const float* from, int64_t step, int64_t left,
+// A lane's quads, 128 of k apart, of which `left` lie ahead of the warp's first.
+__device__ __forceinline__ void read_quads(float4 (&x)[kQuads], const ElementPointer& from, int64_t step, int64_t left,
                                            bool vector) {
   const int own = static_cast<int>(min(left, int64_t{128 * kQuads})) - threadIdx.x % 32 * 4;
   if (vector) {
 #pragma unroll
-    for (int i = 0; i < kQuads; ++i) x[i] = i * 128 < own ? *reinterpret_cast<const float4*>(from + i * 128) : float4{};
+    for (int i = 0; i < kQuads; ++i)
+      x[i] = i * 128 < own ? *reinterpret_cast<const float4*>(from.data + i * 128) : float4{};
     return;
   }
-  const float *const second = from + step, *const third = second + step, *const fourth = third + step;
+  float elements[4 * kQuads];
+  const auto place = [](int i) { return i / 4 * 128 + i % 4; };
+  read_elements(
+      elements, from, [&](int i) { return place(i) * step; }, [&](int i) { return place(i) < own; });
 #pragma unroll
-  for (int i = 0; i < kQuads; ++i) {
-    const int64_t on = 128 * i * step;
-    x[i].x = i * 128 < own ? from[on] : 0.0f;
-    x[i].y = i * 128 + 1 < own ? second[on] : 0.0f;
-    x[i].z = i * 128 + 2 < own ? third[on] : 0.0f;
-    x[i].w = i * 128 + 3 < own ? fourth[on] : 0.0f;
-  }
+  for (int i = 0; i < kQuads; ++i)
+    x[i] = make_float4(elements[4 * i], elements[4 * i + 1], elements[4 * i + 2], elements[4 * i + 3]);
 }
 
 // Whether an operand's k from `begin` to `end` can be read by quads.
-__device__ __forceinline__ bool reads_quads(const float* from, int64_t step, int64_t begin, int64_t end) {
-  return step == 1 && (end - begin) % 4 == 0 && reinterpret_cast<uintptr_t>(from + begin) % 16 == 0;
+__device__ __forceinline__ bool reads_quads(const ElementPointer& from, int64_t step, int64_t begin, int64_t end) {
+  return from.elements == ElementType::kFloat32 && step == 1 && (end - begin) % 4 == 0 &&
+         reinterpret_cast<uintptr_t>(from.data + begin) % 16 == 0;
 }
 
 // Of k from `begin` to `end`, by a warp; the same in all lanes.
-static __device__ __noinline__ DotSums add_products(const float* a, int64_t a_step, const float* b, int64_t b_step,
+static __device__ __noinline__ DotSums add_products(ElementPointer a, int64_t a_step, ElementPointer b, int64_t b_step,
                                                     int64_t begin, int64_t end) {
   const bool vector_a = reads_quads(a, a_step, begin, end), vector_b = reads_quads(b, b_step, begin, end);
   const auto add_up = [](float x) {
@@ -81,7 +82,7 @@ static __device__ __noinline__ DotSums add_products(const float* a, int64_t a_st
 
 // The element, by a warp, from the sums of all of k. One that overflows is added up in the order of k, for another
 // order may overflow where that one doesn't.
-static __device__ __noinline__ float add_in_order(const float* a, int64_t a_step, const float* b, int64_t b_step,
+static __device__ __noinline__ float add_in_order(ElementPointer a, int64_t a_step, ElementPointer b, int64_t b_step,
                                                   int64_t depth) {
   const int lane = threadIdx.x % 32;
   float sum = 0;
@@ -94,15 +95,15 @@ static __device__ __noinline__ float add_in_order(const float* a, int64_t a_step
   return sum;
 }
 
-__device__ __forceinline__ float whole_product(const float* a, int64_t a_step, const float* b, int64_t b_step,
-                                               int64_t depth, const DotSums& sums) {
+__device__ __forceinline__ float whole_product(const ElementPointer& a, int64_t a_step, const ElementPointer& b,
+                                               int64_t b_step, int64_t depth, const DotSums& sums) {
   if (!isfinite(sums.of_specials)) return sums.of_specials;
   return isfinite(sums.sum) ? sums.sum : add_in_order(a, a_step, b, b_step, depth);
 }
 
 // Both, by one warp.
-__device__ __forceinline__ float dot_product(const float* a, int64_t a_step, const float* b, int64_t b_step,
-                                             int64_t depth) {
+__device__ __forceinline__ float dot_product(const ElementPointer& a, int64_t a_step, const ElementPointer& b,
+                                             int64_t b_step, int64_t depth) {
   return whole_product(a, a_step, b, b_step, depth, add_products(a, a_step, b, b_step, 0, depth));
 }
 

@@ -133,11 +133,11 @@ __device__ __forceinline__ Certain<N> certain_elements(const float (&x)[N], floa
 constexpr float kProductRounding = 0.999f;  // less than a rounded product, or the sum of two, may be too large by
 
 // A lower bound of (|A||B|)_ij, scaled.
-__device__ __forceinline__ float least_magnitude(const ConstMatrix& a, const ConstMatrix& b, int64_t i, int64_t j,
+__device__ __forceinline__ float least_magnitude(const ElementMatrix& a, const ElementMatrix& b, int64_t i, int64_t j,
                                                  uint32_t place_a, uint32_t place_b, uint32_t left, uint32_t right) {
   const float scale_a = power_of_two(-word_exponent(left)), scale_b = power_of_two(-word_exponent(right));
   const auto product = [&](uint32_t q) {
-    return q == kNoPlace ? 0.0f : fabsf((*a.at(i, q) * scale_a) * (*b.at(q, j) * scale_b));
+    return q == kNoPlace ? 0.0f : fabsf((a.at(i, q)[0] * scale_a) * (b.at(q, j)[0] * scale_b));
   };
   const float first = product(place_a), second = product(place_b);
   return kProductRounding * (place_a == place_b ? first : first + second);
@@ -147,16 +147,16 @@ __device__ __forceinline__ float least_magnitude(const ConstMatrix& a, const Con
 struct Largest {
   uint32_t magnitude = 0, place = kNoPlace;
 
-  __device__ __forceinline__ void take(const float* row, int64_t k_stride, int64_t depth, uint32_t step) {
+  __device__ __forceinline__ void take(const ElementPointer& row, int64_t k_stride, int64_t depth, uint32_t step) {
     constexpr int kAtOnce = 16;
     const uint32_t first = step * kStep, last = min(first + kStep, static_cast<uint32_t>(depth));
 #pragma unroll 1
     for (uint32_t q = first; q < last; q += kAtOnce) {
-      uint32_t x[kAtOnce];
+      float x[kAtOnce];
+      read_elements(
+          x, row, [&](int i) { return (q + i) * k_stride; }, [&](int i) { return q + i < last; });
 #pragma unroll
-      for (uint32_t i = 0; i < kAtOnce; ++i) x[i] = q + i < last ? split::magnitude(row[(q + i) * k_stride]) : 0;
-#pragma unroll
-      for (uint32_t i = 0; i < kAtOnce; ++i) take(x[i], q + i);
+      for (uint32_t i = 0; i < kAtOnce; ++i) take(split::magnitude(x[i]), q + i);
     }
   }
   __device__ __forceinline__ void take(uint32_t other, uint32_t at) {

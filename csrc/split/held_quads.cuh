@@ -25,7 +25,8 @@ class Held {
       : count(min(kHeld, (end - q + k_apart - 1) / k_apart)),  // none, if q is beyond the end
         quads_(quads),
         data_(x.data),
-        from_(x.data + x.batch.offset(batch) + mn * x.stride + q * x.k_stride),
+        from_(x.at(batch, mn, q).data),
+        elements_(x.elements),
         apart_(k_apart * x.k_stride),
         neighbour_(x.neighbour()),
         rows_(x.size - mn),
@@ -35,7 +36,9 @@ class Held {
         vector_(x.vector) {}
 
   __device__ __forceinline__ void read() const {
-    if (vector_) {
+    if (__builtin_expect(elements_ != ElementType::kFloat32, false)) {
+      convert_elements();
+    } else if (vector_) {
       const float* from = from_;
       int k_left = k_left_;
 #pragma unroll 1
@@ -50,7 +53,7 @@ class Held {
   }
 
   __device__ __forceinline__ float4 operator[](int j) const { return quads_[j * THREADS]; }
-  __device__ __forceinline__ const float4* quads() const { return quads_; }
+  __device__ __forceinline__ float4* quads() const { return quads_; }
 
   const int count;
 
@@ -83,8 +86,31 @@ class Held {
     }
   }
 
+  // Elements of 16 bits, each thread its own, four quads at once.
+  __device__ __forceinline__ void convert_elements() const {
+    const ElementPointer from = {from_, elements_};
+    constexpr int kAtOnce = 4;
+#pragma unroll 1
+    for (int j = 0; j < count; j += kAtOnce) {
+      float x[4 * kAtOnce];
+      const auto inside = [&](int i) {
+        const int quad = j + i / 4, e = i % 4;
+        return quad < count && rows_ > (along_k_ ? 0 : e) && k_left_ - quad * k_apart_ > (along_k_ ? e : 0);
+      };
+      if (vector_)
+        read_fours(x, from + j * apart_, apart_, [&](int quad) { return inside(4 * quad); });
+      else
+        sgemm::read_elements(
+            x, from + j * apart_, [&](int i) { return i / 4 * apart_ + i % 4 * neighbour_; }, inside);
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i)
+        if (j + i < count) quads_[(j + i) * THREADS] = make_float4(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
+    }
+  }
+
   float4* const quads_;
   const float *const data_, *const from_;
+  const ElementType elements_;
   const int64_t apart_, neighbour_, rows_;
   const int k_left_, k_apart_;
   const bool along_k_, vector_;

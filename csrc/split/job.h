@@ -1,5 +1,6 @@
 // One piece of a split product, as its kernels see it.
 #pragma once
+#include "../problem/elements.h"
 #include "../problem/views.h"
 #include "plan.h"
 
@@ -8,6 +9,7 @@ namespace sgemm::split {
 // An operand seen as `size` rows along k, whichever operand it is: rows of A, columns of B.
 struct Operand {
   const float* data;
+  ElementType elements;
   int64_t size;  // m or n
   int64_t stride, k_stride;
   BatchStride batch;
@@ -16,13 +18,17 @@ struct Operand {
   int panels;     // of 128 rows
   bool along_k;   // planes are K-major, else MN-major
   bool by_lanes;  // each 16 of k of the planes in the order of lane_place()
-  bool vector;    // float4s can be read
+  bool vector;    // four neighbours can be read at once
   bool mapped;    // there is a tensor map
   char* planes;
   uint32_t* words;
   uint32_t* guards;  // records of rows that have small elements (guard.cuh)
   bool* lower;       // entries of panels (lower_planes.cuh)
 
+  // Row `row` of a matrix of the batch, from `k` on.
+  SGEMM_HOST_DEVICE ElementPointer at(int64_t entry, int64_t row, int64_t k) const {
+    return ElementPointer{data, elements} + (batch.offset(entry) + row * stride + k * k_stride);
+  }
   SGEMM_HOST_DEVICE int64_t neighbour() const { return along_k ? k_stride : stride; }  // distances in memory
   int64_t across() const { return along_k ? stride : k_stride; }
   // `depth` of k as lines of neighbours.
@@ -53,9 +59,14 @@ struct Job {
   bool cut_quads;        // quads, and rows of d begin within a sector of memory
   bool plain_alpha;      // of no extreme size
   bool batch_invariant;  // SplitPlan::batch_invariant
+  bool one_balance;      // all entries of the batch share its factors
   bool
       scaled_only;  // elements are scaled, by an alpha of no extreme size, and added to the caller's c, and that is all
   int promotion;    // sums leave the tensor cores every stage (0) or every second one (1)
+  // Factors of A's elements of each k, whose inverse B's have, and whether any of a chunk of k isn't 1; null if there
+  // are none.
+  float* balance;
+  uint32_t* balanced;
   // The guard's marks: for each tile, block of its cluster and warp, a bit for each slot that has masks, and from bit 8
   // on the number of elements; and the masks.
   uint32_t* marks;       // (tiles, 4, 8)
@@ -69,6 +80,8 @@ struct Job {
   SGEMM_HOST_DEVICE int64_t first_row(const Operand& x, int64_t batch) const {
     return x.count == 1 ? 0 : batch * x.panels * kTile;
   }
+
+  SGEMM_HOST_DEVICE int balance_chunks() const { return (steps * kStep + kBalanceChunk - 1) / kBalanceChunk; }
 
   // A step of a panel; panels of all matrices are counted.
   template <class F>

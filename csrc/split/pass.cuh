@@ -6,6 +6,7 @@
 //         runs, so that the product loads a panel with one plain bulk copy and nothing is ever transposed.
 // Bound:  memory: 4 bytes per element in, 4 (8 for three planes) out.
 #pragma once
+#include "balance.cuh"
 #include "guard.cuh"
 #include "held_quads.cuh"
 #include "lower_planes.cuh"
@@ -83,10 +84,17 @@ static __device__ __noinline__ uint32_t guard_row(const float4* quads, int count
   return small;
 }
 
+// A row's word. One whose elements may have been lost as they were balanced has no certain sums.
+template <class F>
+__device__ __forceinline__ uint32_t pass_word(uint32_t largest, int exponent, uint32_t small, bool balanced) {
+  const uint32_t word = row_word<F>(largest, exponent, small);
+  return balanced && !is_in_range(largest) ? kUncertified | (word & 0xff) : word;
+}
+
 // Rows along k, each held by `threads` neighbours.
 template <class F, int THREADS>
 __device__ __forceinline__ void split_rows(const Job& job, const Operand& x, const Place& at, const Held<THREADS>& held,
-                                           int threads, PassScratch& shared) {
+                                           int threads, bool balanced, PassScratch& shared) {
   uint32_t* const scratch = &shared.of_warp[0][0];
   const int t = threadIdx.x & (threads - 1);
   Magnitudes own;
@@ -118,7 +126,7 @@ __device__ __forceinline__ void split_rows(const Job& job, const Operand& x, con
   if (__syncthreads_or(own.some_small<F>(exponent)))
     small = guard_row<F, THREADS>(held.quads(), held.count, at.q, at.apart, factor, largest, threads, scratch,
                                   &x.guards[at.panel * kTile + at.r]);
-  if (t == 0) x.words[at.panel * kTile + at.r] = row_word<F>(largest, exponent, small);
+  if (t == 0) x.words[at.panel * kTile + at.r] = pass_word<F>(largest, exponent, small, balanced);
   const int rows = THREADS / threads;
   note_lower_planes<THREADS>(x, at.panel, at.r / rows, kTile / rows, kLowerEntries, shared.lower);
 }
@@ -178,7 +186,7 @@ static __device__ __noinline__ void guard_strip(const float4* quads, int count, 
 // k.
 template <class F, int THREADS>
 __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, const Place& at,
-                                            const Held<THREADS>& held, PassScratch& scratch) {
+                                            const Held<THREADS>& held, bool balanced, PassScratch& scratch) {
   const uint32_t rank = hopper::cluster_rank(), blocks = hopper::cluster_size();
   const int lane = threadIdx.x % 32, quad = threadIdx.x % kStripQuads;
   Magnitudes own[4];
@@ -280,7 +288,7 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
       if (word & 0xffff) place = b * kHeld * at.apart + (word & 0xffff) - 1;
     }
     const int64_t row = at.panel * kTile + at.r + i;
-    x.words[row] = row_word<F>(largest[i], row_exponent<F>(largest[i]), small);
+    x.words[row] = pass_word<F>(largest[i], row_exponent<F>(largest[i]), small, balanced);
     if (small) x.guards[row] = guard_record<F>(units, place);
   }
 }
@@ -326,12 +334,17 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
   held.read();
   if (blockIdx.x == 0)
     for (int i = threadIdx.x; i * job.parts < job.work_tiles - job.whole; i += THREADS) job.arrived[i] = 0;
+  const int64_t entry = job.one_balance ? 0 : batch;
+  const bool balanced = std::is_same_v<F, Fp16x3> && is_balanced(job, entry);
   wait_copies<0>();
   __syncwarp();  // lanes may have copied for each other
+  if (__builtin_expect(balanced, false))
+    balance_quads<THREADS>(held.quads(), held.count, job.balance + entry * job.steps * kStep + at.q, at.apart,
+                           x.along_k, is_b);
   if (x.along_k)
-    split_rows<F>(job, x, at, held, grid.row_threads, scratch);
+    split_rows<F>(job, x, at, held, grid.row_threads, balanced, scratch);
   else
-    split_strip<F>(job, x, at, held, scratch);
+    split_strip<F>(job, x, at, held, balanced, scratch);
 }
 
 }  // namespace sgemm::split

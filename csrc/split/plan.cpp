@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "../problem/elements.h"
 #include "../problem/buffers.h"
 #include "../gpu/clusters.h"
 #include "../table/fastest.h"
@@ -16,9 +17,13 @@ namespace {
 constexpr int64_t kLeastPart = 2;  // steps of k
 constexpr int64_t kShortestSlice = 256;
 constexpr int64_t kMoreSlices = 6;
+constexpr int kBalancedLaunches = 200;  // that a product takes as long as, of which one more is a hundredth
 
 // Whether neighbours can be read four at a time.
-bool quads(const ConstMatrix& x) { return has_quads(x.col == 1 ? x : transposed(x)); }
+bool quads(const ConstMatrix& x, ElementType elements = ElementType::kFloat32) {
+  const ConstMatrix lines = x.col == 1 ? x : transposed(x);
+  return elements == ElementType::kFloat32 ? has_quads(lines) : has_quads(in_16_bits(lines));
+}
 
 // `triangle`: those below the diagonal are left out.
 int64_t tiles_of(const Shape& shape, const Problem& p, bool triangle) {
@@ -33,13 +38,18 @@ double unaligned(const Problem& p, const SplitPlan& plan, double of_a, double of
   return plan.splits_b ? (of_a * factor(p.a) + of_b * factor(p.b)) / (of_a + of_b) : factor(p.a);
 }
 
+// How many products a step is: with an operand of 16 bits one less, for its lower plane is zero.
+int products(const Shape& shape, const Problem& p) {
+  return shape.products - (p.elements_a != ElementType::kFloat32) - (p.elements_b != ElementType::kFloat32);
+}
+
 // The time of a step of k of a tile.
 double step_seconds(const Shape& shape, const Problem& p, const SplitPlan& plan) {
   const SplitModel& model = models().split;
   const SplitStreamedModel& streamed = models().split_streamed;
   if (shape.streams)
     return streamed.step * (plan.splits_b ? streamed.split_b : 1) * unaligned(p, plan, shape.tile_m, shape.tile_n);
-  return shape.products * model.step * (shape.half() ? model.half_step : 1);
+  return products(shape, p) * model.step * (shape.half() ? model.half_step : 1);
 }
 
 // How many blocks share each of the tiles that are left over: fewer steps of k each, but more parts to add up. A part
@@ -58,8 +68,9 @@ double planes(const Shape& shape, const SplitPlan& plan, int64_t size) {
 }
 
 // A pass reads an operand of so many rows, or columns, and writes its planes.
-double pass_bytes(const Shape& shape, const Problem& p, const SplitPlan& plan, const ConstMatrix& x, int64_t size) {
-  return matrices(x, p.batch) * (4.0 * size * p.k + planes(shape, plan, size));
+double pass_bytes(const Shape& shape, const Problem& p, const SplitPlan& plan, const ConstMatrix& x, int64_t size,
+                  ElementType elements = ElementType::kFloat32) {
+  return matrices(x, p.batch) * (double(element_bytes(elements)) * size * p.k + planes(shape, plan, size));
 }
 
 // Seconds of waves of tiles; among them, of what a block does once, before its last tile and behind it; of D's or its
@@ -99,12 +110,12 @@ Product product(const Model& model, const Shape& shape, const Problem& p, const 
 double seconds(const Shape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
   const SplitModel& model = models().split;
   const double bandwidth = device.bandwidth_gbs * 1e9;
-  const auto pass = [&](const ConstMatrix& x, int64_t size, bool along_k) {
-    return pass_bytes(shape, p, plan, x, size) / (model.pass * bandwidth) * (along_k ? 1 : model.pass_across) *
-           (quads(x) ? 1 : model.pass_unaligned);
+  const auto pass = [&](const ConstMatrix& x, ElementType elements, int64_t size, bool along_k) {
+    return pass_bytes(shape, p, plan, x, size, elements) / (model.pass * bandwidth) *
+           (along_k ? 1 : model.pass_across) * (quads(x, elements) ? 1 : model.pass_unaligned);
   };
-  double passes = pass(p.a, p.m, runs_along_k(p.a.col, p.a.row));
-  if (!plan.packed_b && !plan.triangle) passes += pass(p.b, p.n, runs_along_k(p.b.row, p.b.col));
+  double passes = pass(p.a, p.elements_a, p.m, runs_along_k(p.a.col, p.a.row));
+  if (!plan.packed_b && !plan.triangle) passes += pass(p.b, p.elements_b, p.n, runs_along_k(p.b.row, p.b.col));
   Product all = product(model, shape, p, device, plan, model.tile, (plan.cluster - 1) * model.cluster, model.sum);
   // Those that a pass has just written are in the cache.
   if (plan.packed_b) all.waves = std::hypot(all.waves, planes(shape, plan, p.n) / (model.pass * bandwidth));
@@ -214,6 +225,11 @@ SplitPlan in_pieces(SplitPlan plan, const Shape& shape, const Problem& p, size_t
   }
 }
 
+// A packed B has been split already, and one that is A's transpose is like A.
+bool may_balance(const Shape& shape, const Problem& p, bool packed_b) {
+  return shape.pairs == 1 && !shape.streams && !packed_b && !is_gram(p);
+}
+
 // One matrix after the other, where its slices take the place of a batch.
 Problem at_once(const Problem& p) {
   Problem one = p;
@@ -233,14 +249,22 @@ SplitPlan whole(const SplitPlan& found, const Shape& shape, const Problem& one, 
 SplitPlan plan(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b) {
   const Problem one = at_once(p);
   const auto each = [&](const auto& visit) { visit_plans(shape, one, device, packed_b, visit); };
-  return whole(fastest<SplitPlan>(each), shape, one, p.batch, limit);
+  SplitPlan found = fastest<SplitPlan>(each);
+  found.balances = may_balance(shape, p, packed_b) && found.seconds >= kBalancedLaunches * models().split.launch;
+  return whole(found, shape, one, p.batch, limit);
 }
 
 void each_plan(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b,
                const std::function<void(const SplitPlan&)>& visit) {
   const Problem one = at_once(p);
-  visit_plans(shape, one, device, packed_b,
-              [&](const SplitPlan& found) { visit(whole(found, shape, one, p.batch, limit)); });
+  const auto found = [&](const SplitPlan& plan) { visit(whole(plan, shape, one, p.batch, limit)); };
+  visit_plans(shape, one, device, packed_b, found);
+  if (!may_balance(shape, p, packed_b)) return;
+  visit_plans(shape, one, device, packed_b, [&](SplitPlan plan) {
+    plan.balances = true;
+    plan.seconds += models().split.launch;
+    if (plan.cluster == 1 && plan.left == 0) found(plan);  // for these the pass is the same
+  });
 }
 
 SplitPlan invariant_plan(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b) {
@@ -284,6 +308,8 @@ Layout layout(const Shape& shape, const Problem& piece, const SplitPlan& plan) {
   l.guards_b = buffers.take(panels_b * kTile * 4);
   l.lower_a = buffers.take(panels_a * kLowerEntries);
   l.lower_b = buffers.take(panels_b * kLowerEntries);
+  l.balance = buffers.take(plan.balances ? batch * shape.steps(plan.slice) * kStep * 4 : 0);
+  l.balanced = buffers.take(plan.balances ? batch * ceil_div(shape.steps(plan.slice) * kStep, kBalanceChunk) * 4 : 0);
   l.marks = buffers.take(tiles * 4 * 8 * 4);
   l.masks = buffers.take(tiles * 4 * 256 * 2);
   l.tile_words = buffers.take(tiles * 2 * kTile * 4);

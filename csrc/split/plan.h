@@ -18,7 +18,8 @@ inline constexpr int kStreamedSteps = 2;     // of a streamed operand, that are 
 inline constexpr int kMaxSlice = 8192;       // of k, that the splitting pass holds in shared memory
 inline constexpr int kRowBytes = kStep * 4;  // of a pair of planes: a row of a panel
 inline constexpr int kPanelBytes = kTile * kRowBytes;
-inline constexpr int kLowerEntries = 64;  // of a panel: whether its lower planes hold anything
+inline constexpr int kBalanceChunk = 256;  // of k, whose factors a block finds
+inline constexpr int kLowerEntries = 64;   // of a panel: whether its lower planes hold anything
 
 // How an element is written; format.cuh has the rest.
 struct Fp16x3;
@@ -59,6 +60,7 @@ struct SplitPlan {
 
   bool splits_b = false;         // where A is streamed: the product's kernel splits B as well
   bool triangle = false;         // of A A^T: A alone is split, and D's tiles below the diagonal are copies
+  bool balances = false;         // factors of k between the operands are looked for (balance.cuh)
   bool batch_invariant = false;  // nothing that decides an element's bits depends on m, the batch or other rows' data
 
   int64_t k() const { return slice * slices; }  // of a piece
@@ -67,7 +69,7 @@ struct SplitPlan {
 
 // The fastest of the ways to cut `p` up, as predicted, within `limit` bytes. With a packed B it is cut along m alone.
 SplitPlan plan(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b = false);
-// All ways that are considered.
+// All ways that are considered, and behind them some with factors of k.
 void each_plan(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b,
                const std::function<void(const SplitPlan&)>& visit);
 
@@ -95,9 +97,11 @@ struct Layout {
   size_t words_a, words_b;    // a row's or column's scale and threshold: (batch or 1, rows of panels, 128) uint32
   size_t guards_a, guards_b;  // what else the guard knows of it, likewise
   size_t lower_a, lower_b;    // (batch or 1, rows of panels, kLowerEntries) bool
-  size_t marks;               // (tiles, 4, 8) uint32
-  size_t masks;               // (tiles, 4, 256) uint16
-  size_t tile_words;          // (tiles, 2, 128) uint32
+  size_t balance,
+      balanced;       // (batch, steps of k) float, and (batch, chunks of kBalanceChunk of k) uint32, if it balances
+  size_t marks;       // (tiles, 4, 8) uint32
+  size_t masks;       // (tiles, 4, 256) uint16
+  size_t tile_words;  // (tiles, 2, 128) uint32
   // Of tiles that are left over: (tiles, parts, tile's m, n) float, (tiles, parts, 128) uint32 where A has no planes,
   // and (tiles) uint32.
   size_t part_sums, part_words, arrived;

@@ -70,8 +70,8 @@ __device__ __forceinline__ MarkCounts count_marks(Marks& marks, int t) {
 // kStep products each: lane 2 i + g has group g's of the i-th 64 of k. False, and nothing stored, where that leaves it
 // marked.
 static __device__ __noinline__ bool redo_in_parts(const Job& job, int batch, int64_t row, int64_t col) {
-  const ConstMatrix a = job.p.a.matrix(batch), b = job.p.b.matrix(batch);
-  const float *const from_a = a.at(row, 0), *const from_b = b.at(0, col);
+  const ElementMatrix a = matrix_of_a(job.p, batch), b = matrix_of_b(job.p, batch);
+  const ElementPointer from_a = a.at(row, 0), from_b = b.at(0, col);
   const int64_t depth = job.depth(batch);
   const int lane = threadIdx.x % 32;
   using R = RedoShape<kRedoCols>;
@@ -87,12 +87,11 @@ static __device__ __noinline__ bool redo_in_parts(const Job& job, int batch, int
       const int in_sum = i / R::kDepth * kStep + lane % R::kGroups * R::kDepth + i % R::kDepth;
       const int64_t q = q0 + lane / R::kGroups * kOfSum + in_sum;
       float x[kAtOnce], y[kAtOnce];
-#pragma unroll
-      for (int e = 0; e < kAtOnce; ++e) {
-        const bool inside = q + e < depth;
-        x[e] = inside ? from_a[(q + e) * a.col] : 0.0f;
-        y[e] = inside ? from_b[(q + e) * b.row] : 0.0f;
-      }
+      const auto inside = [&](int e) { return q + e < depth; };
+      read_elements(
+          x, from_a, [&](int e) { return (q + e) * a.col; }, inside);
+      read_elements(
+          y, from_b, [&](int e) { return (q + e) * b.row; }, inside);
 #pragma unroll
       for (int e = 0; e < kAtOnce; ++e) part = fmaf(x[e], y[e], part);
     }
@@ -115,7 +114,7 @@ static __device__ __noinline__ bool redo_in_parts(const Job& job, int batch, int
 // they are computed from the first of these on.
 __device__ __forceinline__ void redo_elements(const Job& job, const Corner& tile, int t, const Marks& marks,
                                               bool very_few, DotSums (&of_warps)[kConsumers / 32]) {
-  const ConstMatrix a = job.p.a.matrix(tile.batch), b = job.p.b.matrix(tile.batch);
+  const ElementMatrix a = matrix_of_a(job.p, tile.batch), b = matrix_of_b(job.p, tile.batch);
   const int64_t before = job.p.k_before, depth = before + job.depth(tile.batch);
   const int warp = t / 32, lane = t % 32;
   const int64_t part = very_few ? ceil_div(depth, kConsumers) * 32 : depth;
@@ -131,7 +130,7 @@ __device__ __forceinline__ void redo_elements(const Job& job, const Corner& tile
         const int i = first + word;
         const int64_t row = tile.row + i * 32 / kTile, col = tile.col + i * 32 % kTile + __ffs(bits) - 1;
         if (job.batch_invariant && redo_in_parts(job, tile.batch, row, col)) continue;
-        const float *const from_a = a.at(row, -before), *const from_b = b.at(-before, col);
+        const ElementPointer from_a = a.at(row, -before), from_b = b.at(-before, col);
         const int64_t begin = very_few ? warp * part : 0;
         DotSums sums = add_products(from_a, a.col, from_b, b.row, begin, min(begin + part, depth));
         if (very_few) {

@@ -21,7 +21,7 @@ struct InfMemory {
 
 // A row of A or a column of B that holds Inf, and the operand that it is multiplied with.
 struct InfLine {
-  const float *x, *others;  // of the first k
+  ElementPointer x, others;  // of the first k
   int64_t x_step, others_step, apart, depth;
 };
 
@@ -29,7 +29,7 @@ struct InfLine {
 // of the threads take 32 of k in turn. Not for lines that are not `wanted`.
 __device__ __forceinline__ float inf_product(const InfLine& line, int t, bool wanted, InfMemory& memory) {
   constexpr int kAtOnce = 4;
-  const float* const other = line.others + t % kTile * line.apart;
+  const ElementPointer other = line.others + t % kTile * line.apart;
   float sum = 0;
 #pragma unroll 1
   for (int64_t q0 = 0; q0 < line.depth; q0 += kInfPart) {
@@ -72,7 +72,7 @@ __device__ __forceinline__ float inf_product(const InfLine& line, int t, bool wa
 // Elements whose row and column both hold Inf or NaN stay marked.
 static __device__ __noinline__ void redo_inf(const Job& job, const Corner& tile, int t, Marks& marks,
                                              InfMemory& memory) {
-  const ConstMatrix a = job.p.a.matrix(tile.batch), b = job.p.b.matrix(tile.batch);
+  const ElementMatrix a = matrix_of_a(job.p, tile.batch), b = matrix_of_b(job.p, tile.batch);
   const int64_t before = job.p.k_before, depth = before + job.depth(tile.batch);
   const auto redo_line = [&](bool of_b, int own) {
     const auto is_wanted = [&](int other) {
@@ -84,7 +84,7 @@ static __device__ __noinline__ void redo_inf(const Job& job, const Corner& tile,
     if (!__any_sync(~0u, some)) return;
     const bool wanted = is_wanted(t % kTile);
     const int64_t row = tile.row + (of_b ? 0 : own), col = tile.col + (of_b ? own : 0);
-    const float *const from_a = a.at(row, -before), *const from_b = b.at(-before, col);
+    const ElementPointer from_a = a.at(row, -before), from_b = b.at(-before, col);
     const float sum = inf_product(of_b ? InfLine{from_b, from_a, b.row, a.col, a.row, depth}
                                        : InfLine{from_a, from_b, a.col, b.row, b.col, depth},
                                   t, wanted, memory);

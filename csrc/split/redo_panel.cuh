@@ -19,15 +19,14 @@ class RedoPanel {
 
   // From row `first` of the operand on.
   __device__ __forceinline__ RedoPanel(const Operand& x, int batch, int64_t first, int64_t depth, int t)
-      : quads_(x.vector),
+      : quads_(x.vector && x.elements == ElementType::kFloat32),
         rows_(static_cast<int>(min(x.size - first, int64_t{ROWS}))),
         line_(t * (quads_ ? 4 : 1) / kLength),
         place_(t * (quads_ ? 4 : 1) % kLength),
         across_(ALONG_K ? x.stride : x.k_stride),
         step_(kStep * x.k_stride),
         depth_(depth),
-        from_(x.data + x.batch.offset(batch) + first * x.stride + line_ * across_ +
-              place_ * (ALONG_K ? x.k_stride : x.stride)) {}
+        from_(x.at(batch, first, 0) + (line_ * across_ + place_ * (ALONG_K ? x.k_stride : x.stride))) {}
 
   // Starts to copy the next step. Nothing is read outside the operand.
   __device__ __forceinline__ void copy(float* to) {
@@ -36,9 +35,11 @@ class RedoPanel {
     to += line_ * kPitch + place_;
     if (quads_)
       copy_lines<4>(to, lines, left);
-    else
+    else if (from_.elements == ElementType::kFloat32)
       copy_lines<1>(to, lines, left);
-    from_ += step_;
+    else
+      convert_lines(to, lines, left);
+    from_ = from_ + step_;
     depth_ -= kStep;
   }
 
@@ -81,17 +82,27 @@ class RedoPanel {
     constexpr int kApart = kConsumers * WIDTH / kLength, kCount = kApart < kLines ? kLines / kApart : 1;
     if (kApart > kLines && line_ >= kLines) return;
     const int bytes = 4 * max(0, min(left, WIDTH));
-    const float* from = from_;
+    const float* from = from_.data;
 #pragma unroll
     for (int i = 0; i < kCount; ++i, from += kApart * across_)
       copy_async<4 * WIDTH>(to + i * kApart * kPitch, from, i * kApart < lines ? bytes : 0);
   }
 
+  // The same of elements of 16 bits, which can't be copied.
+  __device__ __forceinline__ void convert_lines(float* to, int lines, int left) const {
+    constexpr int kApart = kConsumers / kLength, kCount = kLines / kApart;
+    float x[kCount];
+    read_elements(
+        x, from_, [&](int i) { return i * kApart * across_; }, [&](int i) { return i * kApart < lines && left > 0; });
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) to[i * kApart * kPitch] = x[i];
+  }
+
   const bool quads_;
   const int rows_, line_, place_;  // of the thread's first copy
   const int64_t across_, step_;
-  int64_t depth_;      // of k, from the next step on
-  const float* from_;  // of the next step
+  int64_t depth_;        // of k, from the next step on
+  ElementPointer from_;  // of the next step
 };
 
 }  // namespace sgemm::split

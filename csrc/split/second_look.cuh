@@ -38,7 +38,7 @@ static __device__ __noinline__ uint32_t look_at_listed(const Job& job, TileIndex
   const int lane = t % 32;
   const uint32_t *const rows = &words[0][Shape::warp_row(t)], *const cols = words[1];
   const int64_t row0 = int64_t{tile.row} * Shape::kRows + Shape::warp_row(t), col0 = int64_t{tile.col} * Shape::kCols;
-  const ConstMatrix a = job.p.a.matrix(tile.batch), b = job.p.b.matrix(tile.batch);
+  const ElementMatrix a = matrix_of_a(job.p, tile.batch), b = matrix_of_b(job.p, tile.batch);
   const int64_t depth = RECORDED ? 0 : job.depth(tile.batch);
   const auto records = [&](const Operand& x, int64_t first) {
     return RECORDED || x.guards ? x.guards + job.first_row(x, tile.batch) + first : nullptr;
@@ -109,7 +109,7 @@ template <class Shape>
 static __device__ __noinline__ void redo_listed(const Job& job, TileIndex tile, const uint32_t (&words)[2][kTile],
                                                 int t, uint32_t* list, uint32_t count, uint32_t left_over) {
   const int lane = t % 32;
-  const ConstMatrix a = job.p.a.matrix(tile.batch), b = job.p.b.matrix(tile.batch);
+  const ElementMatrix a = matrix_of_a(job.p, tile.batch), b = matrix_of_b(job.p, tile.batch);
   const int64_t row0 = int64_t{tile.row} * Shape::kRows + Shape::warp_row(t), col0 = int64_t{tile.col} * Shape::kCols;
   const int64_t depth = job.depth(tile.batch);
   // A sum of a piece of k is not the element's; and neighbours may not decide how one is computed.

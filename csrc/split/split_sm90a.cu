@@ -6,6 +6,7 @@
 #include "../gpu/launch_cluster.cuh"
 #include "../epilogue/mirror.cuh"
 #include "../epilogue/split_k_reduction.cuh"
+#include "balance.cuh"
 #include "pass.cuh"
 #include "product.cuh"
 #include "streamed.cuh"
@@ -22,10 +23,11 @@ int next_power_of_two(int64_t x) {
 }
 
 // `tile`: how many of its rows a block's tile has.
-Operand operand(const float* data, int64_t size, int64_t stride, int64_t k_stride, const BatchStride& strides,
-                int64_t count, int64_t depth, int tile) {
+Operand operand(const float* data, ElementType elements, int64_t size, int64_t stride, int64_t k_stride,
+                const BatchStride& strides, int64_t count, int64_t depth, int tile) {
   Operand x = {};
   x.data = data;
+  x.elements = elements;
   x.size = size;
   x.stride = stride;
   x.k_stride = k_stride;
@@ -34,7 +36,7 @@ Operand operand(const float* data, int64_t size, int64_t stride, int64_t k_strid
   x.tiles = static_cast<int>(ceil_div(size, tile));
   x.panels = static_cast<int>(ceil_div(size, kTile));
   x.along_k = runs_along_k(k_stride, stride);
-  x.vector = has_quads(x.lines(depth));
+  x.vector = elements == ElementType::kFloat32 ? has_quads(x.lines(depth)) : has_quads(in_16_bits(x.lines(depth)));
   return x;
 }
 
@@ -67,6 +69,11 @@ PassLaunch plan_pass(const Job& job, bool split_a, bool split_b, int threads) {
   grid.busy_a = split_a ? blocks(job.a) : 0;
   grid.blocks_b = ceil_div(grid.busy_b, cluster) * cluster;
   return {grid, cluster, grid.blocks_b + ceil_div(grid.busy_a, cluster) * cluster};
+}
+
+void launch_balance(const Job& job, Stream stream) {
+  const int64_t blocks = int64_t{job.balance_chunks()} * (job.one_balance ? 1 : job.p.batch);
+  launch(choose_balance, blocks, kBalanceChunk, 0, 1, true, stream, job);
 }
 
 template <class F, int THREADS>
@@ -156,8 +163,8 @@ Job make_job(const Shape& shape, const Problem& p, const SplitPlan& plan, char* 
   }
   const Problem& q = job.p;
   const auto count = [&](const ConstMatrix& x) { return split_matrices(x, q.batch, plan); };
-  job.a = operand(q.a.data, q.m, q.a.row, q.a.col, q.a.batch, count(q.a), p.k, shape.tile_m);
-  job.b = operand(q.b.data, q.n, q.b.col, q.b.row, q.b.batch, count(q.b), p.k, shape.tile_n);
+  job.a = operand(q.a.data, q.elements_a, q.m, q.a.row, q.a.col, q.a.batch, count(q.a), p.k, shape.tile_m);
+  job.b = operand(q.b.data, q.elements_b, q.n, q.b.col, q.b.row, q.b.batch, count(q.b), p.k, shape.tile_n);
   const auto place = [](Operand& x, char* from, size_t planes, size_t words, size_t guards, size_t lower) {
     x.planes = from + planes;
     x.words = reinterpret_cast<uint32_t*>(from + words);
@@ -195,6 +202,11 @@ Job make_job(const Shape& shape, const Problem& p, const SplitPlan& plan, char* 
   job.batch_invariant = plan.batch_invariant;
   const bool many = plan.batch_invariant || int64_t{job.tiles} * job.steps > kManySteps;
   job.promotion = job.steps > kLongWindow / kStep && many;
+  if (plan.balances) {
+    job.balance = reinterpret_cast<float*>(workspace + at.balance);
+    job.balanced = reinterpret_cast<uint32_t*>(workspace + at.balanced);
+    job.one_balance = job.a.count == 1 || job.b.count == 1;
+  }
   job.marks = reinterpret_cast<uint32_t*>(workspace + at.marks);
   job.masks = reinterpret_cast<uint16_t*>(workspace + at.masks);
   job.words = reinterpret_cast<uint32_t*>(workspace + at.tile_words);
@@ -213,6 +225,7 @@ void launch_piece(const Problem& p, const SplitPlan& plan, const Context& contex
   const int sms = context.device->sms;
   int cluster = plan.cluster;
   while (cluster > job.groups) cluster /= 2;  // the last piece of k may be short
+  if (plan.balances) launch_balance(job, context.stream);
   if (!plan.splits_b)
     launch_pass<F>(job, !Row::kStreams, !plan.packed_b && !plan.triangle, int64_t{job.work_tiles} * cluster, sms,
                    context.stream);

@@ -140,7 +140,7 @@ class TallEpilogue {
       const int owner = __ffs(lanes) - 1, i = __shfl_sync(~0u, __ffs(failed) - 1, owner);
       const int64_t row = __shfl_sync(~0u, at.row, owner) + i / 4;
       const int64_t col = __shfl_sync(~0u, col0_, owner) + first + i % 4 * apart_;
-      const float sum = dot_product(a.at(row, -before), a.col, b.at(-before, col), b.row, before + job_.p.k);
+      const float sum = dot_product({a.at(row, -before)}, a.col, {b.at(-before, col)}, b.row, before + job_.p.k);
 #pragma unroll
       for (int e = 0; e < 8; ++e)
         if (lane == owner && e == i) x[e] = job_.p.alpha * sum;
@@ -227,7 +227,7 @@ class TallEpilogue {
       for (uint32_t left = __ballot_sync(~0u, active && lane % 8 == 0 && !isfinite(sum)); left; left &= left - 1) {
         const int of = __ffs(left) - 1;
         const int64_t i = __shfl_sync(~0u, row, of), j = __shfl_sync(~0u, col, of);
-        const float whole = dot_product(a.at(i, 0), a.col, b.at(0, j), b.row, depth);
+        const float whole = dot_product({a.at(i, 0)}, a.col, {b.at(0, j)}, b.row, depth);
         if (lane == of) sum = whole;
       }
       if (active && lane % 8 == 0) *job_.p.d.matrix(entry_).at(row, col) = job_.p.alpha * sum;

@@ -71,6 +71,7 @@ std::string describe_table(const Table& cpu, const Table& cuda) {
     row.raw("tm", std::to_string(k.tm)).raw("tn", std::to_string(k.tn)).raw("threads", std::to_string(k.threads));
     row.raw("max_size", k.max_size ? std::to_string(k.max_size) : "null");
     row.text("reads", kReads[static_cast<int>(k.reads)]);
+    row.raw("reads_16_bits", k.reads_16_bits ? "true" : "false");
     row.raw("streams_16_bits", k.streams_16_bits ? "true" : "false").raw("bits", std::to_string(k.bits));
     row.raw("in_auto", is_aten(k) || k.in_auto ? "true" : "false");
     row.raw("batch_invariant", k.batch_invariant ? "true" : "false");

@@ -312,7 +312,8 @@ Packing packing(const Kernel& kernel, const Problem& p) {
   Packing copies = {};
   if (p.k == 0 || kernel.reads == Reads::kMapped16Bits) return copies;
   const auto packed = [&](const ConstMatrix& x, ElementType elements, bool larger) {
-    if (elements != ElementType::kFloat32 && !(kernel.streams_16_bits && larger)) return true;
+    const bool as_it_lies = kernel.reads_16_bits || (kernel.streams_16_bits && larger);
+    if (elements != ElementType::kFloat32 && !as_it_lies) return true;
     if (kernel.only_one_stride && x.batch.group) return true;
     switch (kernel.reads) {
       case Reads::kAnyStrides:

@@ -86,6 +86,11 @@ constexpr Kernel in_auto(Kernel kernel) {
   return kernel;
 }
 
+constexpr Kernel reads_16_bits(Kernel kernel) {
+  kernel.reads_16_bits = true;
+  return kernel;
+}
+
 constexpr Kernel streams_16_bits(Kernel kernel) {
   kernel.streams_16_bits = true;
   return kernel;
@@ -209,8 +214,8 @@ const Kernel kTable[] = {
     ieee_row<Tall>("ieee_tall"),
     limited_row<Tiny>("ieee_tiny", "ieee"),
     split_row<SplitProduct<Bf16x6>>("split_bf16x6", "three bfloat16 per element, six tensor-core products"),
-    batch_invariant(product_row<SplitProduct<Fp16x3>>("split_fp16x3",
-                                                      "two float16 per element, three products, each result certified"),
+    batch_invariant(reads_16_bits(product_row<SplitProduct<Fp16x3>>(
+                        "split_fp16x3", "two float16 per element, three products, each result certified")),
                     SplitProduct<Fp16x3>::invariant_plan),
     product_row<SplitProduct<Fp16x3, true>>("split_fp16x3_streamed",
                                             "the larger operand streamed once, split in registers"),

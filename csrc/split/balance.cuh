@@ -1,0 +1,94 @@
+// Powers of two along k that bring both operands to like magnitudes, where features are in units of their own: what the
+// splitting pass multiplies one of A's columns by, it divides B's row by, so that the product is the same.
+//
+// Idea:   row scales can't help where one k is large in A and small in B and another one the other way. How large each
+//         is shows in a few rows of either operand, which a short kernel reads ahead of the pass. Where no good part of
+//         a chunk of k differs by more than kLikeBits, all of it stays as it is: so do ordinary data, and those with
+//         range but none of their own for each k.
+// Bound:  one launch, about 5 us: for products that take a hundred times as long (SplitPlan::balances).
+#pragma once
+#include <cfloat>
+
+#include "format.cuh"
+#include "job.h"
+
+namespace sgemm::split {
+
+constexpr int kLikeBits = 8;  // by which magnitudes may differ: the samples' own noise, and little of float16's range
+constexpr int kMostBalanced = 40;  // bits of a factor
+constexpr int kApartShare = 4;     // of a chunk's k, one in so many is a good part
+constexpr int kSampledRows = 8;    // in two groups of neighbours, so that rows of their own size don't decide alone
+
+// The exponent of one of k in the sampled rows, as it lies in a float: the smaller of both groups' largest, or 0.
+__device__ __forceinline__ int sampled_exponent(const Operand& x, int entry, int64_t k, int64_t depth) {
+  constexpr int kGroup = kSampledRows / 2;
+  const int64_t second = x.size / 2 / kGroup * kGroup;
+  const auto row = [&](int i) { return i / kGroup * second + i % kGroup; };
+  float sampled[kSampledRows];
+  read_elements(
+      sampled, x.at(entry, 0, k), [&](int i) { return row(i) * x.stride; },
+      [&](int i) { return k < depth && row(i) < x.size; });
+  uint32_t largest[2] = {};
+#pragma unroll
+  for (int i = 0; i < kSampledRows; ++i) {
+    const uint32_t found = magnitude(sampled[i]);
+    if (found < kInfinity) largest[i / kGroup] = max(largest[i / kGroup], found);
+  }
+  const bool both = largest[0] && largest[1];
+  return (both ? min(largest[0], largest[1]) : max(largest[0], largest[1])) >> 23;
+}
+
+// A block a chunk of k of an entry of the batch, a thread one of k.
+__global__ void __launch_bounds__(kBalanceChunk) choose_balance(const __grid_constant__ Job job) {
+  launch_dependents();
+  const int entry = blockIdx.x / job.balance_chunks(), chunk = blockIdx.x % job.balance_chunks();
+  const int k = chunk * kBalanceChunk + threadIdx.x;
+  wait_for_predecessor();
+  const int64_t depth = job.depth(entry);
+  const int of_a = sampled_exponent(job.a, entry, k, depth), of_b = sampled_exponent(job.b, entry, k, depth);
+  const int apart = of_a && of_b ? of_b - of_a : 0;
+  const int found = min(max(0, abs(apart) - kLikeBits) / 2, kMostBalanced);
+  const bool many =
+      kApartShare * __syncthreads_count(found) >= min(depth - chunk * kBalanceChunk, int64_t{kBalanceChunk});
+  const int bits = many ? found : 0;
+  if (k < job.steps * kStep) job.balance[entry * job.steps * kStep + k] = power_of_two(apart < 0 ? -bits : bits);
+  if (threadIdx.x == 0) job.balanced[blockIdx.x] = many;
+}
+
+// Whether some of k has a factor: a warp's lanes each ask for a chunk.
+__device__ __forceinline__ bool is_balanced(const Job& job, int64_t entry) {
+  const int chunks = job.balance ? job.balance_chunks() : 0, lane = threadIdx.x % 32;
+  static_assert(kMaxSlice <= 32 * kBalanceChunk);
+  return __any_sync(~0u, lane < chunks && job.balanced[entry * chunks + lane]);
+}
+
+// What leaves float32's range stays within it, and is no zero: rows of which that may matter aren't certified.
+__device__ __forceinline__ float balanced(float x, float factor) {
+  const float product = x * factor;
+  if (isinf(product) && !isinf(x)) return copysignf(FLT_MAX, x);
+  return product == 0 && x != 0 ? copysignf(FLT_TRUE_MIN, x) : product;
+}
+__device__ __forceinline__ bool is_in_range(uint32_t largest) {
+  return largest == 0 || largest >= kInfinity ||
+         (largest >= __float_as_uint(0x1p-99f) && largest < __float_as_uint(0x1p120f));
+}
+
+// A thread's `count` quads, of which the first has the first of the factors, and each the one `apart` further.
+template <int THREADS>
+static __device__ __noinline__ void balance_quads(float4* quads, int count, const float* factors, int apart,
+                                                  bool along_k, bool of_b) {
+  const auto factor = [&](float of_a) { return of_b ? __uint_as_float(2 * 0x3f800000 - __float_as_uint(of_a)) : of_a; };
+#pragma unroll 1
+  for (int j = 0; j < count; ++j, factors += apart) {
+    float4 of_k;
+    if (along_k)
+      of_k = *reinterpret_cast<const float4*>(factors);
+    else
+      of_k = make_float4(*factors, *factors, *factors, *factors);
+    float4& x = quads[j * THREADS];
+    x = make_float4(balanced(x.x, factor(of_k.x)), balanced(x.y, factor(of_k.y)), balanced(x.z, factor(of_k.z)),
+                    balanced(x.w, factor(of_k.w)));
+  }
+}
+
+}  // namespace sgemm::split
