@@ -15,6 +15,7 @@ from support.sizes import around
 from support.split import here
 from support.table import KERNELS, arch, each_device
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import torch_sgemm
 from benchmarks.problems import in_16_bits
@@ -31,6 +32,18 @@ BOTH = [
 each_short = pytest.mark.parametrize("short", SHORT, ids=str)
 each_mix = pytest.mark.parametrize("dtypes", MIXES, ids=lambda mix: f"{mix[0]}-{mix[1]}")
 each_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+
+
+class SeenOperators(TorchDispatchMode):
+    """Names of the operators that run under it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(func.name())
+        return func(*args, **(kwargs or {}))
 
 
 def aligned(x: Tensor, layout: str = "N") -> Tensor:
@@ -119,6 +132,69 @@ def test_gradients(device: str, short: torch.dtype) -> None:
     x, weight = a.detach().clone().requires_grad_(), b.detach().clone().requires_grad_()
     SGEMM.linear(x, weight.mT).backward(grad)
     assert torch.equal(x.grad, a.grad) and torch.equal(weight.grad, b.grad)
+
+
+@each_mix
+@each_device
+def test_packed_matrices(device: str, dtypes: tuple[torch.dtype, torch.dtype]) -> None:
+    for m, n, k in ((5, 3, 7), (130, 129, 65)):
+        a = drawn(device, m, k, dtype=dtypes[0])
+        b = drawn(device, k, n, dtype=dtypes[1], seed=1)
+        c = drawn(device, m, n, seed=2)
+        for layout in PAIRS:
+            x, y = laid_out(a, layout[0]), laid_out(b, layout[1])
+            packed = torch_sgemm.pack(y)
+            result = packed.mm(x)
+            assert result.dtype == torch.float32
+            assert Reference.of(a, b).units(result) <= 8
+            assert Reference.of(a, b, c, -0.5, 2).units(packed.mm(x, c, beta=2, alpha=-0.5)) <= 8
+            in_float32 = torch_sgemm.matmul(x, packed, out_dtype=torch.float32)
+            assert Reference.of(a, b).units(in_float32) <= 8
+    weight, bias = drawn(device, 9, 7, dtype=dtypes[1]).requires_grad_(), drawn(device, 9)
+    x = drawn(device, 4, 7, dtype=dtypes[0], seed=1).requires_grad_()
+    expected = torch.nn.functional.linear(x.float(), weight.float(), bias)
+    packed = torch_sgemm.pack(weight.t())
+    if torch.float32 in dtypes:
+        for fused in (torch_sgemm.linear(x, packed, bias), torch_sgemm.linear(x, weight, bias)):
+            assert torch.allclose(fused, expected, atol=1e-5)
+            wanted = torch.autograd.grad(expected.sum(), (x, weight), retain_graph=True)
+            found = torch.autograd.grad(fused.sum(), (x, weight))
+            for got, want in zip(found, wanted, strict=True):
+                assert got.dtype == want.dtype and torch.allclose(got, want, rtol=0.02, atol=0.02)
+
+
+@each_short
+@each_device
+def test_packed_matrices_are_compiled(device: str, short: torch.dtype) -> None:
+    torch.compiler.reset()
+    packed = torch_sgemm.pack(drawn(device, 7, 9, dtype=short))
+    compiled = torch.compile(packed.mm, backend="aot_eager", fullgraph=True)
+    x = drawn(device, 4, 7)
+    assert torch.allclose(compiled(x), packed.mm(x), atol=1e-5)
+
+
+@pytest.mark.gpu
+@each_short
+def test_planes_are_those_of_float32(short: torch.dtype) -> None:
+    here(BOTH[0])
+    a, b = drawn("cuda", 300, 1000), drawn("cuda", 1000, 260, dtype=short, seed=1)
+    for layout in "NT":
+        of_short = torch_sgemm.pack(laid_out(b, layout)).mm(a, kernel="split_fp16x3")
+        assert torch.equal(of_short, torch_sgemm.pack(b.float()).mm(a, kernel="split_fp16x3"))
+
+
+@each_mix
+@each_device
+def test_functions_convert_nothing(device: str, dtypes: tuple[torch.dtype, torch.dtype]) -> None:
+    """Operands reach the operators as they are."""
+    a, b = drawn(device, 6, 8, dtype=dtypes[0]), drawn(device, 8, 4, dtype=dtypes[1])
+    with SeenOperators() as seen:
+        torch_sgemm.matmul(a, b, out_dtype=torch.float32)
+        if torch.float32 in dtypes:
+            torch_sgemm.matmul(a, b)
+            torch_sgemm.linear(a, b.mT)
+            torch_sgemm.linear(a, torch_sgemm.pack(b))
+    assert seen.names and "aten::_to_copy" not in seen.names
 
 
 @each_short

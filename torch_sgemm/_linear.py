@@ -23,7 +23,14 @@ from torch_sgemm.inductor import register_lowerings
 from torch_sgemm.memory import out_of_memory
 from torch_sgemm.packed import PackedMatrix
 from torch_sgemm.past_dispatcher import is_plain, kernels_of, reaches_kernel
-from torch_sgemm.products import are_16_bits, are_float32, of_gradients, product, rows_of, widened
+from torch_sgemm.products import (
+    are_operands,
+    is_float32_product,
+    of_gradients,
+    product,
+    rows_of,
+    widened,
+)
 from torch_sgemm.vmap import batched
 
 _linear, _bmm = operators.linear.default, operators.bmm
@@ -69,15 +76,18 @@ def linear(
     kernel = request("torch_sgemm.linear", kernel, batch_invariant)
     if isinstance(weight, PackedMatrix):
         matrix = weight.matrix()
-        if are_float32(x, matrix, bias) and _fit(x, matrix.t(), bias):
+        fit = _fit(x, matrix.t(), bias)
+        if fit and is_float32_product(x, matrix, bias):
             return weight.linear(x, matrix, bias, activation, kernel)
-        if wide := widened(None, x, matrix, bias):
-            return linear(wide[0], weight, wide[2], activation, kernel=kernel)
+        wide = widened(None, x, matrix, bias)
+        if fit and wide and are_operands(x, matrix):
+            return weight.linear(x, matrix, wide[2], activation, kernel)
+        x, matrix, bias = wide or (x, matrix, bias)
         return ACTIVATIONS[activation](functional.linear(x, matrix.t(), bias))
     straight = reaches_kernel(x, weight) if bias is None else reaches_kernel(x, weight, bias)
-    if not ((straight or are_float32(x, weight, bias)) and _fit(x, weight, bias)):
+    if not ((straight or is_float32_product(x, weight, bias)) and _fit(x, weight, bias)):
         if wide := widened(None, x, weight, bias):
-            if are_16_bits(x, weight) and _fit(x, weight, bias):
+            if are_operands(x, weight) and _fit(x, weight, bias):
                 return _dispatched(x, weight, wide[2], activation, kernel)
             return linear(*wide, activation, kernel=kernel)
         return ACTIVATIONS[activation](functional.linear(x, weight, bias))

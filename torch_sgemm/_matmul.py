@@ -10,10 +10,10 @@ from torch_sgemm.batch_invariant import request
 from torch_sgemm.packed import PackedMatrix
 from torch_sgemm.past_dispatcher import reaches_kernel
 from torch_sgemm.products import (
-    are_16_bits,
-    are_float32,
+    are_operands,
     check_out_dtype,
     dispatched,
+    is_float32_product,
     rows_of,
     straight,
     widened,
@@ -46,11 +46,10 @@ def matmul(
         out: where to write, as for ``torch.matmul``; without derivatives. One of another shape is
             resized, with PyTorch's warning unless it is empty.
 
-    A bfloat16 or float16 operand beside a float32 one is converted, and the result is float32, as
-    if it had been so before; two of one such dtype need not be, see :mod:`torch_sgemm.ops`.
-    Gradients have their tensors' dtypes. Other operands that are not
-    float32, under autocast too, and shapes that don't fit go to ``torch.matmul``, which computes
-    them or words the error.
+    With a bfloat16 or float16 operand beside a float32 one the result is float32, as if it had been
+    converted before; see :mod:`torch_sgemm.ops`. Gradients have their tensors' dtypes. Other
+    operands that are not float32, under autocast too, and shapes that don't fit go to
+    ``torch.matmul``, which computes them or words the error.
 
     Raises:
         RuntimeError: ``kernel`` is unknown, can't take the product, or is named beside
@@ -62,16 +61,14 @@ def matmul(
         return _in_float32(a, b, kernel, out_dtype, out)
     if isinstance(b, PackedMatrix):
         matrix = b.matrix()
-        if not (are_float32(a, matrix) and _fit(a, matrix)):
-            if wide := widened(None, a, matrix):
-                return matmul(wide[0], b, kernel=kernel, out=out)
-            return torch.matmul(a, matrix, out=out)
+        if not (is_float32_product(a, matrix) and _fit(a, matrix)):
+            return torch.matmul(*widened(None, a, matrix) or (a, matrix), out=out)
         if out is not None:
             _refuse_gradients(a, matrix, out)
         result = b.linear(a, matrix, None, None, kernel)
         return result if out is None else _into(out, result)
     reaches = reaches_kernel(a, b)
-    if not ((reaches or are_float32(a, b)) and _fit(a, b)):
+    if not ((reaches or is_float32_product(a, b)) and _fit(a, b)):
         if wide := widened(None, a, b):
             return matmul(*wide, kernel=kernel, out=out)
         return torch.matmul(a, b, out=out)
@@ -98,7 +95,7 @@ def _in_float32(
     matrix = b.matrix() if isinstance(b, PackedMatrix) else b
     check_out_dtype("torch_sgemm.matmul", out_dtype, a, matrix)
     with torch.autocast(a.device.type, enabled=False):
-        if are_16_bits(a, b) and _fit(a, b):
+        if are_operands(a, b) and _fit(a, b):
             if out is not None:
                 _refuse_gradients(a, b, out)
             result = _of_any_dims(a, b, kernel, dispatched)

@@ -55,9 +55,9 @@ class _Planes(NamedTuple):
 class PackedMatrix:
     """A matrix ``b`` beside its float16 planes, as :func:`pack` makes it.
 
-    The planes take 4 bytes per element. ``b`` itself is kept: what the guard of the split family
-    marks is computed again from it, and products that its planes don't make faster read it. A copy,
-    also a pickled one, is packed anew.
+    The planes take 4 bytes per element, whatever b's dtype is. ``b`` itself is kept: what the guard
+    of the split family marks is computed again from it, and products that its planes don't make
+    faster read it. A copy, also a pickled one, is packed anew.
     """
 
     def __init__(self, b: Tensor, frozen: bool = False) -> None:
@@ -106,7 +106,7 @@ class PackedMatrix:
         """``alpha a @ b``, with ``beta c`` added if there is a c.
 
         Args:
-            a: float32 of shape (m, k), any strides, on b's device.
+            a: float32, bfloat16 or float16 of shape (m, k), any strides, on b's device.
             c: float32, broadcasts to (m, n).
             beta, alpha: factors.
             kernel: ``"auto"`` and ``"split"`` use the planes where that is predicted to be faster
@@ -216,7 +216,8 @@ def pack(b: Tensor, *, frozen: bool = False) -> PackedMatrix:
     products.
 
     Args:
-        b: float32 of shape (k, n), any strides; for a ``torch.nn.Linear``, ``weight.t()``.
+        b: float32, bfloat16 or float16 of shape (k, n), any strides; for a ``torch.nn.Linear``,
+            ``weight.t()``.
         frozen: a promise that b won't be written, for what can't see it: products captured into a
             CUDA graph then use the planes, where without it they read b itself; and b may be an
             inference tensor, of which PyTorch counts no changes. A graph keeps the planes that it
@@ -363,7 +364,7 @@ def _(c, a, b, kernel, pack, *, beta=1.0, alpha=1.0, activation=None):
     shape = product_shape("packed_mm", a, b, 2)
     if c is not None:
         check_addend("packed_mm", c, a, shape)
-    return a.new_empty(shape)
+    return a.new_empty(shape, dtype=torch.float32)
 
 
 @torch.library.register_vmap(qualified("packed_mm"))

@@ -46,23 +46,26 @@ def dispatched(a: Tensor, b: Tensor, kernel: str) -> Tensor:
         raise out_of_memory(failure, a.is_cuda) from None
 
 
-def are_float32(a: Tensor, b: Tensor, c: Tensor | None = None) -> bool:
-    """Strided float32 tensors on one device, for which autocast has no other dtype."""
+def are_operands(a: Tensor, b: Tensor) -> bool:
+    """Strided tensors on one device, of dtypes that operators take: no need to convert them."""
     return (
         isinstance(a, Tensor)
         and isinstance(b, Tensor)
-        and a.dtype is b.dtype is torch.float32
-        and _are_strided_together(a, b)
-        and (c is None or are_float32(a, c))
-        and not _is_autocast(a)
+        and a.dtype in OPERAND_DTYPES
+        and b.dtype in OPERAND_DTYPES
+        and a.layout is b.layout is torch.strided
+        and not (a.is_nested or b.is_nested)
+        and a.device == b.device
     )
 
 
-def _are_strided_together(a: Tensor, b: Tensor) -> bool:
+def is_float32_product(a: Tensor, b: Tensor, c: Tensor | None = None) -> bool:
+    """Operands of which one is float32, and a float32 c, for which autocast has no other dtype."""
     return (
-        a.layout is b.layout is torch.strided
-        and not (a.is_nested or b.is_nested)
-        and a.device == b.device
+        are_operands(a, b)
+        and torch.float32 in (a.dtype, b.dtype)
+        and (c is None or (are_operands(a, c) and c.dtype is torch.float32))
+        and not _is_autocast(a)
     )
 
 
@@ -94,17 +97,6 @@ def widened(
     if not any(short) or (out_dtype is None and (_is_autocast(given[0]) or all(short))):
         return None
     return tuple(t if t is None else t.to(torch.float32) for t in tensors)
-
-
-def are_16_bits(a: Tensor, b: Tensor) -> bool:
-    """Strided tensors on one device, both bfloat16 or both float16: no need to convert them."""
-    return (
-        isinstance(a, Tensor)
-        and isinstance(b, Tensor)
-        and a.dtype is b.dtype
-        and a.dtype in OPERAND_DTYPES[1:]
-        and _are_strided_together(a, b)
-    )
 
 
 _FAMILIES_OF_16_BITS = {

@@ -46,7 +46,7 @@ struct Discarded {
 
 // The planes of b, or nothing where no kernel of the family split runs.
 std::optional<Tensor> pack(const Tensor& b) {
-  check_tensor("pack", "b", b, b, 2);
+  check_operand("pack", "b", b, b, 2);
   Discarded::free();
   const Device& device = device_of(b);
   const Backend rows = backend(device.type);
@@ -54,7 +54,7 @@ std::optional<Tensor> pack(const Tensor& b) {
   if (std::none_of(rows.table.begin(), rows.table.end(), takes)) return std::nullopt;
   const torch::stable::accelerator::DeviceGuard guard(b.get_device_index());
   Tensor planes = empty({static_cast<int64_t>(rows.plane_bytes(b.size(0), b.size(1)) / 4)}, b);
-  if (b.numel()) rows.pack_b(view(b), planes.mutable_data_ptr(), {current_stream(b), &device, nullptr});
+  if (b.numel()) rows.pack_b(view(b), elements(b), planes.mutable_data_ptr(), {current_stream(b), &device, nullptr});
   return planes;
 }
 
@@ -77,7 +77,6 @@ std::pair<Tensor, std::optional<Tensor>> packed_product(const Tensor& a, const T
                                                         double alpha, bool with_inner) {
   constexpr const char* op = "packed_mm";
   check_inputs(op, a, b, 2);
-  check_tensor(op, "b", b, a, 2);
   if (planes) {
     check_tensor(op, "planes", *planes, b, 1);
     if (planes->numel() != static_cast<int64_t>(backend(DeviceType::kCuda).plane_bytes(b.size(0), b.size(1)) / 4))

@@ -85,7 +85,7 @@ void SplitProduct<F, STREAMS>::each_plan(const Problem& asked, const Device& dev
 size_t plane_bytes(int64_t k, int64_t n);
 
 // Only where SGEMM_SM90A is defined.
-void pack_b(const ConstMatrix& b, void* planes, const Context& context);
+void pack_b(const ConstMatrix& b, ElementType elements, void* planes, const Context& context);
 Redone redone();
 Redone redone_in_rows();  // by tall_sm90a.cu's kernels; part of it
 

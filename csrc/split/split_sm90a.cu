@@ -263,13 +263,14 @@ template void SplitProduct<Bf16x6>::launch(const Problem&, const Plan&, const Co
 template void SplitProduct<Fp16x3>::launch(const Problem&, const Plan&, const Context&);
 template void SplitProduct<Fp16x3, true>::launch(const Problem&, const Plan&, const Context&);
 
-void pack_b(const ConstMatrix& b, void* planes, const Context& context) {
+void pack_b(const ConstMatrix& b, ElementType elements, void* planes, const Context& context) {
   const PackedLayout at = packed_layout(SplitProduct<Fp16x3>::shape(0), b.rows, b.cols);
   Problem p;
   p.n = b.cols;
   p.k = b.rows;
   p.a = {nullptr, 0, b.rows, b.rows, 1, 0};
   p.b = b;
+  p.elements_b = elements;
   p.b_planes = planes;
   SplitPlan plan = {0, p.n, 1, at.slice, at.slices, 1, 0, true};
   plan.batch_invariant = true;  // for products that are

@@ -18,7 +18,7 @@ struct Backend {
   void (*activate)(const Problem& problem, const Context& context);
   // Splits a B for many products, into so many bytes of Problem::b_planes. `pack_b` is null where no row takes them.
   size_t (*plane_bytes)(int64_t k, int64_t n);
-  void (*pack_b)(const ConstMatrix& b, void* planes, const Context& context);
+  void (*pack_b)(const ConstMatrix& b, ElementType elements, void* planes, const Context& context);
   // On the current device since the library was loaded, without waiting for work under way; null without the family.
   Redone (*redone)();
 };
