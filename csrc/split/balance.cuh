@@ -2,9 +2,9 @@
 // splitting pass multiplies one of A's columns by, it divides B's row by, so that the product is the same.
 //
 // Idea:   row scales can't help where one k is large in A and small in B and another one the other way. How large each
-//         is shows in a few rows of either operand, which a short kernel reads ahead of the pass. Where no good part of
-//         a chunk of k differs by more than kLikeBits, all of it stays as it is: so do ordinary data, and those with
-//         range but none of their own for each k.
+//         is shows in a few rows of either operand, which a short kernel reads ahead of the pass, if these are alike.
+//         Where they are not, or no good part of a chunk of k differs by more than kLikeBits between the operands, all
+//         of the chunk stays as it is: so do ordinary data, and those with range but none of their own for each k.
 // Bound:  one launch, about 5 us: for products that take a hundred times as long (SplitPlan::balances).
 #pragma once
 #include <cfloat>
@@ -14,28 +14,34 @@
 
 namespace sgemm::split {
 
-constexpr int kLikeBits = 8;  // by which magnitudes may differ: the samples' own noise, and little of float16's range
+constexpr int kLikeBits = 8;       // by which magnitudes of A and B may differ, for float16 has range for that
 constexpr int kMostBalanced = 40;  // bits of a factor
 constexpr int kApartShare = 4;     // of a chunk's k, one in so many is a good part
-constexpr int kSampledRows = 8;    // in two groups of neighbours, so that rows of their own size don't decide alone
+constexpr int kUnlikeShare = 8;    // and one in so many, of which the sampled rows are unlike, is too many
+constexpr int kSampledGroups = 4;  // of two neighbours each
+constexpr int kAlikeBits = 6;      // by which the largest of groups may differ
 
-// The exponent of one of k in the sampled rows, as it lies in a float: the smaller of both groups' largest, or 0.
-__device__ __forceinline__ int sampled_exponent(const Operand& x, int entry, int64_t k, int64_t depth) {
-  constexpr int kGroup = kSampledRows / 2;
-  const int64_t second = x.size / 2 / kGroup * kGroup;
-  const auto row = [&](int i) { return i / kGroup * second + i % kGroup; };
-  float sampled[kSampledRows];
+// What the sampled rows tell of one k: the exponent of the smallest of the groups' largest, as it lies in a float, 0
+// for zeros; and whether they are alike.
+struct Sampled {
+  int exponent;
+  bool alike;
+};
+__device__ __forceinline__ Sampled sample(const Operand& x, int entry, int64_t k, int64_t depth) {
+  const auto row = [&](int i) { return x.size * (i / 2) / kSampledGroups + i % 2; };
+  float rows[2 * kSampledGroups];
   read_elements(
-      sampled, x.at(entry, 0, k), [&](int i) { return row(i) * x.stride; },
+      rows, x.at(entry, 0, k), [&](int i) { return row(i) * x.stride; },
       [&](int i) { return k < depth && row(i) < x.size; });
-  uint32_t largest[2] = {};
+  const auto finite = [](float x) { return magnitude(x) < kInfinity ? magnitude(x) : 0; };
+  int least = 255, most = 0;
 #pragma unroll
-  for (int i = 0; i < kSampledRows; ++i) {
-    const uint32_t found = magnitude(sampled[i]);
-    if (found < kInfinity) largest[i / kGroup] = max(largest[i / kGroup], found);
+  for (int i = 0; i < 2 * kSampledGroups; i += 2) {
+    const int exponent = max(finite(rows[i]), finite(rows[i + 1])) >> 23;
+    least = min(least, exponent);
+    most = max(most, exponent);
   }
-  const bool both = largest[0] && largest[1];
-  return (both ? min(largest[0], largest[1]) : max(largest[0], largest[1])) >> 23;
+  return {least, most == 0 || (least > 0 && most - least <= kAlikeBits)};
 }
 
 // A block a chunk of k of an entry of the batch, a thread one of k.
@@ -45,14 +51,16 @@ __global__ void __launch_bounds__(kBalanceChunk) choose_balance(const __grid_con
   const int k = chunk * kBalanceChunk + threadIdx.x;
   wait_for_predecessor();
   const int64_t depth = job.depth(entry);
-  const int of_a = sampled_exponent(job.a, entry, k, depth), of_b = sampled_exponent(job.b, entry, k, depth);
-  const int apart = of_a && of_b ? of_b - of_a : 0;
+  const Sampled a = sample(job.a, entry, k, depth), b = sample(job.b, entry, k, depth);
+  const bool alike = a.alike && b.alike;
+  const int apart = alike && a.exponent && b.exponent ? b.exponent - a.exponent : 0;
   const int found = min(max(0, abs(apart) - kLikeBits) / 2, kMostBalanced);
-  const bool many =
-      kApartShare * __syncthreads_count(found) >= min(depth - chunk * kBalanceChunk, int64_t{kBalanceChunk});
-  const int bits = many ? found : 0;
+  const int of_chunk = static_cast<int>(min(depth - chunk * kBalanceChunk, int64_t{kBalanceChunk}));
+  const bool many = kApartShare * __syncthreads_count(found) >= of_chunk,
+             unlike = kUnlikeShare * __syncthreads_count(!alike) > of_chunk;
+  const int bits = many && !unlike ? found : 0;
   if (k < job.steps * kStep) job.balance[entry * job.steps * kStep + k] = power_of_two(apart < 0 ? -bits : bits);
-  if (threadIdx.x == 0) job.balanced[blockIdx.x] = many;
+  if (threadIdx.x == 0) job.balanced[blockIdx.x] = many && !unlike;
 }
 
 // Whether some of k has a factor: a warp's lanes each ask for a chunk.
