@@ -21,8 +21,8 @@ constexpr int kUnlikeShare = 8;    // and one in so many, of which the sampled r
 constexpr int kSampledGroups = 4;  // of two neighbours each
 constexpr int kAlikeBits = 6;      // by which the largest of groups may differ
 
-// What the sampled rows tell of one k: the exponent of the smallest of the groups' largest, as it lies in a float, 0
-// for zeros; and whether they are alike.
+// What the sampled rows tell of one k: the exponent of the second of the groups' largest, as it lies in a float, 0 for
+// zeros, so that no group alone decides; and whether all are alike.
 struct Sampled {
   int exponent;
   bool alike;
@@ -34,14 +34,15 @@ __device__ __forceinline__ Sampled sample(const Operand& x, int entry, int64_t k
       rows, x.at(entry, 0, k), [&](int i) { return row(i) * x.stride; },
       [&](int i) { return k < depth && row(i) < x.size; });
   const auto finite = [](float x) { return magnitude(x) < kInfinity ? magnitude(x) : 0; };
-  int least = 255, most = 0;
+  int least = 255, second = 0, most = 0;
 #pragma unroll
   for (int i = 0; i < 2 * kSampledGroups; i += 2) {
     const int exponent = max(finite(rows[i]), finite(rows[i + 1])) >> 23;
     least = min(least, exponent);
+    second = max(second, min(most, exponent));
     most = max(most, exponent);
   }
-  return {least, most == 0 || (least > 0 && most - least <= kAlikeBits)};
+  return {second, most == 0 || (least > 0 && most - least <= kAlikeBits)};
 }
 
 // A block a chunk of k of an entry of the batch, a thread one of k.
@@ -52,12 +53,11 @@ __global__ void __launch_bounds__(kBalanceChunk) choose_balance(const __grid_con
   wait_for_predecessor();
   const int64_t depth = job.depth(entry);
   const Sampled a = sample(job.a, entry, k, depth), b = sample(job.b, entry, k, depth);
-  const bool alike = a.alike && b.alike;
-  const int apart = alike && a.exponent && b.exponent ? b.exponent - a.exponent : 0;
+  const int apart = a.exponent && b.exponent ? b.exponent - a.exponent : 0;
   const int found = min(max(0, abs(apart) - kLikeBits) / 2, kMostBalanced);
   const int of_chunk = static_cast<int>(min(depth - chunk * kBalanceChunk, int64_t{kBalanceChunk}));
   const bool many = kApartShare * __syncthreads_count(found) >= of_chunk,
-             unlike = kUnlikeShare * __syncthreads_count(!alike) > of_chunk;
+             unlike = kUnlikeShare * __syncthreads_count(!a.alike || !b.alike) > of_chunk;
   const int bits = many && !unlike ? found : 0;
   if (k < job.steps * kStep) job.balance[entry * job.steps * kStep + k] = power_of_two(apart < 0 ? -bits : bits);
   if (threadIdx.x == 0) job.balanced[blockIdx.x] = many && !unlike;
