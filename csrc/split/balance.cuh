@@ -63,11 +63,11 @@ __global__ void __launch_bounds__(kBalanceChunk) choose_balance(const __grid_con
   if (threadIdx.x == 0) job.balanced[blockIdx.x] = many && !unlike;
 }
 
-// Whether some of k has a factor: a warp's lanes each ask for a chunk.
-__device__ __forceinline__ bool is_balanced(const Job& job, int64_t entry) {
+// Whether some of k has a factor, by a warp: each lane asks for a chunk.
+__device__ __forceinline__ bool some_balanced(const Job& job, int64_t entry) {
   const int chunks = job.balance ? job.balance_chunks() : 0, lane = threadIdx.x % 32;
   static_assert(kMaxSlice <= 32 * kBalanceChunk);
-  return __any_sync(~0u, lane < chunks && job.balanced[entry * chunks + lane]);
+  return lane < chunks && job.balanced[entry * chunks + lane];
 }
 
 // What leaves float32's range stays within it, and is no zero: rows of which that may matter aren't certified.

@@ -13,8 +13,8 @@ template <int THREADS>
 constexpr int kStripApart = THREADS / kStripQuads;  // a thread's quads of a strip, along k
 
 // A thread's quads of neighbours in shared memory, which only its warp uses. In short loops: a block runs through each
-// once, and waits for its instructions.
-template <int THREADS>
+// once, and waits for its instructions. FLOAT32: elements are nothing else.
+template <int THREADS, bool FLOAT32>
 class Held {
  public:
   static constexpr int kBytes = kHeld * THREADS * 16;
@@ -25,7 +25,7 @@ class Held {
       : count(min(kHeld, (end - q + k_apart - 1) / k_apart)),  // none, if q is beyond the end
         quads_(quads),
         data_(x.data),
-        from_(x.at(batch, mn, q).data),
+        from_(FLOAT32 ? x.data + x.batch.offset(batch) + mn * x.stride + q * x.k_stride : x.at(batch, mn, q).data),
         elements_(x.elements),
         apart_(k_apart * x.k_stride),
         neighbour_(x.neighbour()),
@@ -36,7 +36,7 @@ class Held {
         vector_(x.vector) {}
 
   __device__ __forceinline__ void read() const {
-    if (__builtin_expect(elements_ != ElementType::kFloat32, false)) {
+    if (!FLOAT32 && elements_ != ElementType::kFloat32) {
       convert_elements();
     } else if (vector_) {
       const float* from = from_;

@@ -92,9 +92,10 @@ __device__ __forceinline__ uint32_t pass_word(uint32_t largest, int exponent, ui
 }
 
 // Rows along k, each held by `threads` neighbours.
-template <class F, int THREADS>
-__device__ __forceinline__ void split_rows(const Job& job, const Operand& x, const Place& at, const Held<THREADS>& held,
-                                           int threads, bool balanced, PassScratch& shared) {
+template <class F, int THREADS, bool FLOAT32>
+__device__ __forceinline__ void split_rows(const Job& job, const Operand& x, const Place& at,
+                                           const Held<THREADS, FLOAT32>& held, int threads, bool balanced,
+                                           PassScratch& shared) {
   uint32_t* const scratch = &shared.of_warp[0][0];
   const int t = threadIdx.x & (threads - 1);
   Magnitudes own;
@@ -184,9 +185,9 @@ static __device__ __noinline__ void guard_strip(const float4* quads, int count, 
 
 // A strip of columns (rows of the operand, whose neighbours lie side by side). Each block of a cluster holds a part of
 // k.
-template <class F, int THREADS>
+template <class F, int THREADS, bool FLOAT32>
 __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, const Place& at,
-                                            const Held<THREADS>& held, bool balanced, PassScratch& scratch) {
+                                            const Held<THREADS, FLOAT32>& held, bool balanced, PassScratch& scratch) {
   const uint32_t rank = hopper::cluster_rank(), blocks = hopper::cluster_size();
   const int lane = threadIdx.x % 32, quad = threadIdx.x % kStripQuads;
   Magnitudes own[4];
@@ -300,7 +301,14 @@ struct PassGrid {
   int row_threads;         // that hold a row along k; a power of two
 };
 
-template <class F, int THREADS>
+// What a pass has code for: a short kernel waits for its instructions, also for those that it leaves out.
+enum class PassKind {
+  kPlain,     // of float32 elements
+  kBalanced,  // the same with factors of k
+  k16Bits     // of any elements, with factors of k
+};
+
+template <class F, int THREADS, PassKind KIND>
 __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     split_pass(const __grid_constant__ Job job, const __grid_constant__ PassGrid grid) {
   extern __shared__ __align__(1024) char memory[];
@@ -326,19 +334,21 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
   at.panel = first / kTile;
   at.r = static_cast<int>(first % kTile);
   const int64_t batch = at.panel / x.panels, mn = at.panel % x.panels * kTile + at.r;
-  const Held<THREADS> held(reinterpret_cast<float4*>(memory) + threadIdx.x, x, batch, mn, at.q, at.apart,
-                           job.depth(batch), job.steps * kStep);
+  constexpr bool kFloat32 = KIND != PassKind::k16Bits;
+  const Held<THREADS, kFloat32> held(reinterpret_cast<float4*>(memory) + threadIdx.x, x, batch, mn, at.q, at.apart,
+                                     job.depth(batch), job.steps * kStep);
   if (!x.along_k) scratch.start(hopper::cluster_size());
   hopper::wait_for_predecessor();
   if (job.streamed) hopper::launch_dependents();  // it reads A at once, which the kernel in front may have written
+  const int64_t entry = job.one_balance ? 0 : batch;
+  const bool some = KIND != PassKind::kPlain && some_balanced(job, entry);
   held.read();
   if (blockIdx.x == 0)
     for (int i = threadIdx.x; i * job.parts < job.work_tiles - job.whole; i += THREADS) job.arrived[i] = 0;
-  const int64_t entry = job.one_balance ? 0 : batch;
-  const bool balanced = std::is_same_v<F, Fp16x3> && is_balanced(job, entry);
   wait_copies<0>();
   __syncwarp();  // lanes may have copied for each other
-  if (__builtin_expect(balanced, false))
+  const bool balanced = KIND != PassKind::kPlain && __any_sync(~0u, some);
+  if (balanced)
     balance_quads<THREADS>(held.quads(), held.count, job.balance + entry * job.steps * kStep + at.q, at.apart,
                            x.along_k, is_b);
   if (x.along_k)

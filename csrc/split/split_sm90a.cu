@@ -79,10 +79,19 @@ void launch_balance(const Job& job, Stream stream) {
 template <class F, int THREADS>
 void launch_pass(const Job& job, bool split_a, bool split_b, int sms, Stream stream) {
   const PassLaunch pass = plan_pass(job, split_a, split_b, THREADS);
-  constexpr int kMostBytes = std::max(Held<THREADS>::kBytes, kAloneBytes);
-  const int bytes = pass.blocks <= sms ? kMostBytes : Held<THREADS>::kBytes;
-  launch_with_memory<split_pass<F, THREADS>>(pass.blocks, THREADS, bytes, kMostBytes, pass.cluster, stream, job,
-                                             pass.grid);
+  constexpr int kBytes = Held<THREADS, true>::kBytes, kMostBytes = std::max(kBytes, kAloneBytes);
+  const int bytes = pass.blocks <= sms ? kMostBytes : kBytes;
+  const auto run = [&](auto kind) {
+    launch_with_memory<split_pass<F, THREADS, kind>>(pass.blocks, THREADS, bytes, kMostBytes, pass.cluster, stream, job,
+                                                     pass.grid);
+  };
+  using Kind = PassKind;
+  if constexpr (std::is_same_v<F, Fp16x3>) {
+    const auto is_float32 = [](const Operand& x) { return x.elements == ElementType::kFloat32; };
+    if (!is_float32(job.a) || !is_float32(job.b)) return run(std::integral_constant<Kind, Kind::k16Bits>());
+    if (job.balance) return run(std::integral_constant<Kind, Kind::kBalanced>());
+  }
+  run(std::integral_constant<Kind, Kind::kPlain>());
 }
 
 // Before a product of so many blocks.
