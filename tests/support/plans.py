@@ -19,9 +19,9 @@ def plans_of(row: torch_sgemm.Kernel, c: Tensor, a: Tensor, b: Tensor, **factors
 
 
 def by_each_plan(row: torch_sgemm.Kernel, a: Tensor, b: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Plans and their products of ``a`` and ``b``, written over NaN."""
-    c = torch.empty(*a.shape[:-1], b.size(-1), device=a.device)
-    for plan in plans_of(row, c, a, b):
-        c.fill_(math.nan)
+    """Plans and their products of ``a`` and ``b``, each a tensor of its own, written over NaN."""
+    nan = torch.full((*a.shape[:-1], b.size(-1)), math.nan, device=a.device)
+    for plan in plans_of(row, nan, a, b):
+        c = nan.clone()
         torch.ops.sgemm._run_plan(c, a, b, row.name, plan)
         yield plan, c
