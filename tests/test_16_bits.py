@@ -10,12 +10,12 @@ import torch
 from support.bounds import UNIT, Reference, roundings
 from support.data import drawn, integers
 from support.layouts import PAIRS, laid_out
+from support.modes import SeenOperators
 from support.plans import by_each_plan
 from support.sizes import around
 from support.split import here
 from support.table import KERNELS, arch, each_device
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import torch_sgemm
 from benchmarks.problems import in_16_bits
@@ -32,18 +32,6 @@ BOTH = [
 each_short = pytest.mark.parametrize("short", SHORT, ids=str)
 each_mix = pytest.mark.parametrize("dtypes", MIXES, ids=lambda mix: f"{mix[0]}-{mix[1]}")
 each_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-
-
-class SeenOperators(TorchDispatchMode):
-    """Names of the operators that run under it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.names.append(func.name())
-        return func(*args, **(kwargs or {}))
 
 
 def aligned(x: Tensor, layout: str = "N") -> Tensor:
@@ -188,13 +176,17 @@ def test_planes_are_those_of_float32(short: torch.dtype) -> None:
 def test_functions_convert_nothing(device: str, dtypes: tuple[torch.dtype, torch.dtype]) -> None:
     """Operands reach the operators as they are."""
     a, b = drawn(device, 6, 8, dtype=dtypes[0]), drawn(device, 8, 4, dtype=dtypes[1])
+    bias, packed = drawn(device, 4), torch_sgemm.pack(b)
     with SeenOperators() as seen:
         torch_sgemm.matmul(a, b, out_dtype=torch.float32)
+        torch_sgemm.matmul(a, packed, out_dtype=torch.float32)
+        torch_sgemm.linear(a, b.mT, bias)
+        torch_sgemm.linear(a, packed, bias)
         if torch.float32 in dtypes:
             torch_sgemm.matmul(a, b)
             torch_sgemm.linear(a, b.mT)
-            torch_sgemm.linear(a, torch_sgemm.pack(b))
-    assert seen.names and "aten::_to_copy" not in seen.names
+            torch_sgemm.linear(a, packed)
+    assert seen.calls and "aten._to_copy.default" not in seen.calls
 
 
 @each_short

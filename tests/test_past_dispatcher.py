@@ -10,11 +10,10 @@ from contextlib import AbstractContextManager, nullcontext
 import pytest
 import torch
 from support.data import integers
+from support.modes import SeenFunctions, SeenOperators
 from support.table import each_device
 from torch import Tensor
 from torch.autograd import forward_ad
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import torch_sgemm
 from torch_sgemm.past_dispatcher import reaches_kernel
@@ -22,26 +21,6 @@ from torch_sgemm.past_dispatcher import reaches_kernel
 
 class FunctionSubclass(Tensor):
     """Sees functions, through __torch_function__."""
-
-
-class Seen:
-    """What a mode sees of calls."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[str] = []
-
-    def see(self, function, types, args=(), kwargs=None):
-        self.calls.append(str(function))
-        return function(*args, **(kwargs or {}))
-
-
-class SeenFunctions(Seen, TorchFunctionMode):
-    __torch_function__ = Seen.see
-
-
-class SeenOperators(Seen, TorchDispatchMode):
-    __torch_dispatch__ = Seen.see
 
 
 def operands(device: str) -> tuple[Tensor, Tensor]:

@@ -25,7 +25,9 @@ from torch_sgemm.packed import PackedMatrix
 from torch_sgemm.past_dispatcher import is_plain, kernels_of, reaches_kernel
 from torch_sgemm.products import (
     are_operands,
+    in_float32,
     is_float32_product,
+    mixes_dtypes,
     of_gradients,
     product,
     rows_of,
@@ -76,20 +78,19 @@ def linear(
     kernel = request("torch_sgemm.linear", kernel, batch_invariant)
     if isinstance(weight, PackedMatrix):
         matrix = weight.matrix()
-        fit = _fit(x, matrix.t(), bias)
-        if fit and is_float32_product(x, matrix, bias):
-            return weight.linear(x, matrix, bias, activation, kernel)
-        wide = widened(None, x, matrix, bias)
-        if fit and wide and are_operands(x, matrix):
-            return weight.linear(x, matrix, wide[2], activation, kernel)
-        x, matrix, bias = wide or (x, matrix, bias)
+        if _fit(x, matrix.t(), bias):
+            if is_float32_product(x, matrix, bias):
+                return weight.linear(x, matrix, bias, activation, kernel)
+            if are_operands(x, matrix) and mixes_dtypes(None, x, matrix, bias):
+                return weight.linear(x, matrix, in_float32(bias), activation, kernel)
+        x, matrix, bias = widened(None, x, matrix, bias) or (x, matrix, bias)
         return ACTIVATIONS[activation](functional.linear(x, matrix.t(), bias))
     straight = reaches_kernel(x, weight) if bias is None else reaches_kernel(x, weight, bias)
     if not ((straight or is_float32_product(x, weight, bias)) and _fit(x, weight, bias)):
-        if wide := widened(None, x, weight, bias):
+        if mixes_dtypes(None, x, weight, bias):
             if are_operands(x, weight) and _fit(x, weight, bias):
-                return _dispatched(x, weight, wide[2], activation, kernel)
-            return linear(*wide, activation, kernel=kernel)
+                return _dispatched(x, weight, in_float32(bias), activation, kernel)
+            x, weight, bias = in_float32(x), in_float32(weight), in_float32(bias)
         return ACTIVATIONS[activation](functional.linear(x, weight, bias))
     if straight:
         function, keys = _KERNELS[x.is_cuda]

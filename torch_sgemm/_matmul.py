@@ -69,9 +69,7 @@ def matmul(
         return result if out is None else _into(out, result)
     reaches = reaches_kernel(a, b)
     if not ((reaches or is_float32_product(a, b)) and _fit(a, b)):
-        if wide := widened(None, a, b):
-            return matmul(*wide, kernel=kernel, out=out)
-        return torch.matmul(a, b, out=out)
+        return torch.matmul(*widened(None, a, b) or (a, b), out=out)
     if out is not None:
         _refuse_gradients(a, b, out)
         return _into(out, matmul(a, b, kernel=kernel))
@@ -95,13 +93,16 @@ def _in_float32(
     matrix = b.matrix() if isinstance(b, PackedMatrix) else b
     check_out_dtype("torch_sgemm.matmul", out_dtype, a, matrix)
     with torch.autocast(a.device.type, enabled=False):
-        if are_operands(a, b) and _fit(a, b):
+        if are_operands(a, matrix) and _fit(a, matrix):
             if out is not None:
-                _refuse_gradients(a, b, out)
-            result = _of_any_dims(a, b, kernel, dispatched)
+                _refuse_gradients(a, matrix, out)
+            if isinstance(b, PackedMatrix):
+                result = b.linear(a, matrix, None, None, kernel)
+            else:
+                product = straight if reaches_kernel(a, b) else dispatched
+                result = _of_any_dims(a, b, kernel, product)
             return result if out is None else _into(out, result)
-        wide = widened(out_dtype, a, matrix) or (a, matrix)
-        return matmul(wide[0], b if matrix is not b else wide[1], kernel=kernel, out=out)
+        return torch.matmul(*widened(out_dtype, a, matrix) or (a, matrix), out=out)
 
 
 def _fit(a: Tensor, b: Tensor) -> bool:

@@ -83,20 +83,30 @@ def check_out_dtype(op: str, out_dtype: torch.dtype, a: Tensor, b: Tensor) -> No
     )
 
 
-def widened(
-    out_dtype: torch.dtype | None, *tensors: Tensor | None
-) -> tuple[Tensor | None, ...] | None:
-    """The operands as float32; None where nothing is to be done, or the product isn't float32's.
+def mixes_dtypes(out_dtype: torch.dtype | None, *tensors: Tensor | None) -> bool:
+    """Whether a float32 product has 16-bit operands.
 
-    Of 16-bit operands it is if another is float32, or where ``out_dtype`` is float32.
+    It is float32's if another operand is, or where ``out_dtype`` is float32.
     """
     given = [t for t in tensors if t is not None]
     if not all(isinstance(t, Tensor) and t.dtype in OPERAND_DTYPES for t in given):
-        return None
+        return False
     short = [t.dtype is not torch.float32 for t in given]
-    if not any(short) or (out_dtype is None and (_is_autocast(given[0]) or all(short))):
+    return any(short) and not (out_dtype is None and (_is_autocast(given[0]) or all(short)))
+
+
+def in_float32(x: Tensor | None) -> Tensor | None:
+    """The tensor, or a copy of one of 16 bits."""
+    return x if x is None else x.to(torch.float32)
+
+
+def widened(
+    out_dtype: torch.dtype | None, *tensors: Tensor | None
+) -> tuple[Tensor | None, ...] | None:
+    """The operands of such a product as float32; None for another."""
+    if not mixes_dtypes(out_dtype, *tensors):
         return None
-    return tuple(t if t is None else t.to(torch.float32) for t in tensors)
+    return tuple(in_float32(t) for t in tensors)
 
 
 _FAMILIES_OF_16_BITS = {

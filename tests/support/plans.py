@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import torch_sgemm
+from support.bounds import Reference, proven_units, roundings
 
 
 def plans_of(row: torch_sgemm.Kernel, c: Tensor, a: Tensor, b: Tensor, **factors: float) -> range:
@@ -25,3 +26,12 @@ def by_each_plan(row: torch_sgemm.Kernel, a: Tensor, b: Tensor) -> Iterator[tupl
         c = nan.clone()
         torch.ops.sgemm._run_plan(c, a, b, row.name, plan)
         yield plan, c
+
+
+def within_bound(row: torch_sgemm.Kernel, a: Tensor, b: Tensor) -> Iterator[int]:
+    """Plans, when each has run and no error was found above the row's bound."""
+    reference, k = Reference.of(a, b), a.size(-1)
+    for plan, result in by_each_plan(row, a, b):
+        units = float(reference.units_each(result, roundings(k)).max())
+        assert units <= proven_units(row, k), (plan, units)
+        yield plan
