@@ -104,16 +104,20 @@ static __device__ __noinline__ uint32_t look_at_listed(const Job& job, TileIndex
   return left_over;
 }
 
+// An element anew, by a warp. Its operands' places are found here, for the callers' registers hold a tile's sums.
+static __device__ __noinline__ float element_again(const Job& job, int batch, int64_t row, int64_t col) {
+  const ElementMatrix a = matrix_of_a(job.p, batch), b = matrix_of_b(job.p, batch);
+  return dot_product(a.at(row, 0), a.col, b.at(0, col), b.row, job.depth(batch));
+}
+
 // By a warp: those that aren't certain, `left_over` of them, become dot products, if they are few, or give up.
 template <class Shape>
 static __device__ __noinline__ void redo_listed(const Job& job, TileIndex tile, const uint32_t (&words)[2][kTile],
                                                 int t, uint32_t* list, uint32_t count, uint32_t left_over) {
   const int lane = t % 32;
-  const ElementMatrix a = matrix_of_a(job.p, tile.batch), b = matrix_of_b(job.p, tile.batch);
   const int64_t row0 = int64_t{tile.row} * Shape::kRows + Shape::warp_row(t), col0 = int64_t{tile.col} * Shape::kCols;
-  const int64_t depth = job.depth(tile.batch);
   // A sum of a piece of k is not the element's; and neighbours may not decide how one is computed.
-  const bool at_once = left_over * depth <= kDepthAtOnce && job.p.k_before == 0 && !job.batch_invariant;
+  const bool at_once = left_over * job.depth(tile.batch) <= kDepthAtOnce && job.p.k_before == 0 && !job.batch_invariant;
   uint32_t redone = 0;
 #pragma unroll 1
   for (uint32_t first = 0; first < count; first += 32) {
@@ -123,7 +127,7 @@ static __device__ __noinline__ void redo_listed(const Job& job, TileIndex tile, 
     for (uint32_t left = at_once ? __ballot_sync(~0u, own != kCertain) : 0; left; left &= left - 1) {
       const int of = __ffs(left) - 1;
       const ListedElement x = {__shfl_sync(~0u, own, of)};
-      const float product = dot_product(a.at(row0 + x.row(), 0), a.col, b.at(0, col0 + x.col()), b.row, depth);
+      const float product = element_again(job, tile.batch, row0 + x.row(), col0 + x.col());
       // The scaled sum that this is of, if there is one.
       const int exponent = word_exponent(words[0][Shape::warp_row(t) + x.row()]) + word_exponent(words[1][x.col()]);
       const float sum = unscaled(product, -exponent);
