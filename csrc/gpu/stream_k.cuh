@@ -7,11 +7,7 @@ namespace sgemm {
 class StreamKScheduler {
  public:
   __device__ __forceinline__ explicit StreamKScheduler(const StreamK& deal)
-      : deal_(deal), whole_(blockIdx.x), all_(int64_t{deal.left()} * deal.steps) {
-    const int block = blockIdx.x;
-    at_ = block < deal.sharing ? block * all_ / deal.sharing : 0;
-    end_ = block < deal.sharing ? (block + 1) * all_ / deal.sharing : 0;
-  }
+      : deal_(deal), whole_(blockIdx.x), at_(first_step(blockIdx.x)), end_(first_step(blockIdx.x + 1)) {}
 
   // The block's next tile, or part of one. False if there is none.
   __device__ __forceinline__ bool next(WorkTile& work) {
@@ -24,12 +20,11 @@ class StreamKScheduler {
   // Of those left over alone.
   __device__ __forceinline__ bool next_shared(WorkTile& work) {
     if (at_ >= end_) return false;
-    const int left_over = static_cast<int>(at_ / deal_.steps), first = static_cast<int>(at_ % deal_.steps);
-    const int64_t begin = int64_t{left_over} * deal_.steps;
+    const int left_over = at_ / deal_.steps, first = at_ % deal_.steps, begin = left_over * deal_.steps;
     const int first_block = owner(begin), last_block = owner(begin + deal_.steps - 1), block = blockIdx.x;
     work = {deal_.whole + left_over,
             first,
-            static_cast<int>(min(end_ - at_, int64_t{deal_.steps - first})),
+            min(end_ - at_, deal_.steps - first),
             block - first_block,
             last_block - first_block + 1,
             first_block + left_over};
@@ -38,15 +33,20 @@ class StreamKScheduler {
   }
 
  private:
+  // The first step of a block; of one that shares nothing, the end.
+  __device__ __forceinline__ int first_step(int block) const {
+    return block < deal_.sharing ? static_cast<int>(int64_t{block} * deal_.shared_steps() / deal_.sharing)
+                                 : deal_.shared_steps();
+  }
   // The block whose steps the step is one of.
-  __device__ __forceinline__ int owner(int64_t step) const {
-    return static_cast<int>(((step + 1) * deal_.sharing - 1) / all_);
+  __device__ __forceinline__ int owner(int step) const {
+    return static_cast<int>(((step + int64_t{1}) * deal_.sharing - 1) / deal_.shared_steps());
   }
 
   const StreamK& deal_;
   int whole_;  // the block's next whole tile
-  const int64_t all_;
-  int64_t at_, end_;
+  int at_;     // and its next step of those left over
+  const int end_;
 };
 
 }  // namespace sgemm

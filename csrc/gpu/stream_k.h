@@ -6,6 +6,7 @@
 // GPU, PPoPP 2023.
 #pragma once
 #include <algorithm>
+#include <cstdint>
 
 #include "../problem/buffers.h"
 #include "../problem/problem.h"
@@ -19,6 +20,7 @@ struct StreamK {
   int sharing;  // blocks; 0 if no tile is shared
 
   SGEMM_HOST_DEVICE int left() const { return tiles - whole; }
+  SGEMM_HOST_DEVICE int shared_steps() const { return left() * steps; }
   // Of a tile's sums: each block writes its part of up to two tiles, and no two tiles have a part in common.
   SGEMM_HOST_DEVICE int parts() const { return sharing ? sharing + left() : 0; }
 };
@@ -29,7 +31,7 @@ inline constexpr int64_t kLeastShare = 6;  // steps of k that a block is worth b
 inline StreamK stream_k(int64_t tiles, int64_t steps, int sms) {
   const int64_t left = tiles % sms, sharing = std::min<int64_t>(left * steps / kLeastShare, sms);
   StreamK deal = {static_cast<int>(tiles), static_cast<int>(steps), static_cast<int>(tiles), 0};
-  if (sharing <= left) return deal;
+  if (sharing <= left || left * steps > INT32_MAX) return deal;
   deal.whole -= static_cast<int>(left);
   deal.sharing = static_cast<int>(sharing);
   return deal;

@@ -55,11 +55,14 @@ void with_elements(const ConstMatrix& x, ElementType elements, const Run& run) {
     run(x);
 }
 
+SGEMM_HOST_DEVICE inline float from_16_bits(uint16_t bits, bool is_bfloat16) {
+  return is_bfloat16 ? static_cast<float>(BFloat16{bits}) : static_cast<float>(Float16{bits});
+}
+
 // The element at index `i` of an operand's memory, where code is too cold for each type to have its own.
 SGEMM_HOST_DEVICE inline float element_at(const float* data, int64_t i, ElementType elements) {
-  if (elements == ElementType::kBFloat16) return reinterpret_cast<const BFloat16*>(data)[i];
-  if (elements == ElementType::kFloat16) return reinterpret_cast<const Float16*>(data)[i];
-  return data[i];
+  if (elements == ElementType::kFloat32) return data[i];
+  return from_16_bits(reinterpret_cast<const uint16_t*>(data)[i], elements == ElementType::kBFloat16);
 }
 
 SGEMM_HOST_DEVICE inline int element_bytes(ElementType elements) { return elements == ElementType::kFloat32 ? 4 : 2; }
@@ -106,8 +109,7 @@ __device__ __forceinline__ void read_fours(float (&x)[N], const ElementPointer& 
 #pragma unroll
   for (int i = 0; i < N; ++i) {
     const uint32_t word = i % 4 < 2 ? bits[i / 4].x : bits[i / 4].y;
-    const uint16_t own = static_cast<uint16_t>(i % 2 ? word >> 16 : word);
-    x[i] = is_bfloat16 ? static_cast<float>(BFloat16{own}) : static_cast<float>(Float16{own});
+    x[i] = from_16_bits(static_cast<uint16_t>(i % 2 ? word >> 16 : word), is_bfloat16);
   }
 }
 
@@ -127,8 +129,7 @@ __device__ __forceinline__ void read_elements(float (&x)[N], const ElementPointe
 #pragma unroll
   for (int i = 0; i < N; ++i) bits[i] = inside(i) ? data[at(i)] : uint16_t{0};
 #pragma unroll
-  for (int i = 0; i < N; ++i)
-    x[i] = is_bfloat16 ? static_cast<float>(BFloat16{bits[i]}) : static_cast<float>(Float16{bits[i]});
+  for (int i = 0; i < N; ++i) x[i] = from_16_bits(bits[i], is_bfloat16);
 }
 #endif
 

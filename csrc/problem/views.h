@@ -101,6 +101,9 @@ MatrixView<T> block(const MatrixView<T>& x, int64_t batch, int64_t i, int64_t j,
 }
 
 // The same of an operand.
+inline bool has_quads(const ConstMatrix& x, ElementType elements) {
+  return elements == ElementType::kFloat32 ? has_quads(x) : has_quads(in_16_bits(x));
+}
 inline ConstMatrix block(const ConstMatrix& x, ElementType elements, int64_t batch, int64_t i, int64_t j, int64_t rows,
                          int64_t cols) {
   if (elements == ElementType::kFloat32) return block(x, batch, i, j, rows, cols);

@@ -56,11 +56,11 @@ __global__ void __launch_bounds__(kBalanceChunk) choose_balance(const __grid_con
   const int apart = a.exponent && b.exponent ? b.exponent - a.exponent : 0;
   const int found = min(max(0, abs(apart) - kLikeBits) / 2, kMostBalanced);
   const int of_chunk = static_cast<int>(min(depth - chunk * kBalanceChunk, int64_t{kBalanceChunk}));
-  const bool many = kApartShare * __syncthreads_count(found) >= of_chunk,
-             unlike = kUnlikeShare * __syncthreads_count(!a.alike || !b.alike) > of_chunk;
-  const int bits = many && !unlike ? found : 0;
+  const int many = __syncthreads_count(found), unlike = __syncthreads_count(!a.alike || !b.alike);
+  const bool balances = kApartShare * many >= of_chunk && kUnlikeShare * unlike <= of_chunk;
+  const int bits = balances ? found : 0;
   if (k < job.steps * kStep) job.balance[entry * job.steps * kStep + k] = power_of_two(apart < 0 ? -bits : bits);
-  if (threadIdx.x == 0) job.balanced[blockIdx.x] = many && !unlike;
+  if (threadIdx.x == 0) job.balanced[blockIdx.x] = balances;
 }
 
 // Whether some of k has a factor, by a warp: each lane asks for a chunk.

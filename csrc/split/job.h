@@ -59,7 +59,6 @@ struct Job {
   bool cut_quads;        // quads, and rows of d begin within a sector of memory
   bool plain_alpha;      // of no extreme size
   bool batch_invariant;  // SplitPlan::batch_invariant
-  bool one_balance;      // all entries of the batch share its factors
   bool
       scaled_only;  // elements are scaled, by an alpha of no extreme size, and added to the caller's c, and that is all
   int promotion;    // sums leave the tensor cores every stage (0) or every second one (1)
@@ -81,6 +80,8 @@ struct Job {
     return x.count == 1 ? 0 : batch * x.panels * kTile;
   }
 
+  // Entries of a batch that shares an operand share its factors.
+  SGEMM_HOST_DEVICE int64_t balance_entry(int64_t batch) const { return a.count == 1 || b.count == 1 ? 0 : batch; }
   SGEMM_HOST_DEVICE int balance_chunks() const { return (steps * kStep + kBalanceChunk - 1) / kBalanceChunk; }
 
   // A step of a panel; panels of all matrices are counted.

@@ -340,7 +340,7 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
   if (!x.along_k) scratch.start(hopper::cluster_size());
   hopper::wait_for_predecessor();
   if (job.streamed) hopper::launch_dependents();  // it reads A at once, which the kernel in front may have written
-  const int64_t entry = job.one_balance ? 0 : batch;
+  const int64_t entry = job.balance_entry(batch);
   const bool some = KIND != PassKind::kPlain && some_balanced(job, entry);
   held.read();
   if (blockIdx.x == 0)

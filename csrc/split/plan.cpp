@@ -21,8 +21,7 @@ constexpr int kBalancedLaunches = 200;  // that a product takes as long as, of w
 
 // Whether neighbours can be read four at a time.
 bool quads(const ConstMatrix& x, ElementType elements = ElementType::kFloat32) {
-  const ConstMatrix lines = x.col == 1 ? x : transposed(x);
-  return elements == ElementType::kFloat32 ? has_quads(lines) : has_quads(in_16_bits(lines));
+  return has_quads(x.col == 1 ? x : transposed(x), elements);
 }
 
 // `triangle`: those below the diagonal are left out.

@@ -36,7 +36,7 @@ Operand operand(const float* data, ElementType elements, int64_t size, int64_t s
   x.tiles = static_cast<int>(ceil_div(size, tile));
   x.panels = static_cast<int>(ceil_div(size, kTile));
   x.along_k = runs_along_k(k_stride, stride);
-  x.vector = elements == ElementType::kFloat32 ? has_quads(x.lines(depth)) : has_quads(in_16_bits(x.lines(depth)));
+  x.vector = has_quads(x.lines(depth), elements);
   return x;
 }
 
@@ -72,7 +72,7 @@ PassLaunch plan_pass(const Job& job, bool split_a, bool split_b, int threads) {
 }
 
 void launch_balance(const Job& job, Stream stream) {
-  const int64_t blocks = int64_t{job.balance_chunks()} * (job.one_balance ? 1 : job.p.batch);
+  const int64_t blocks = int64_t{job.balance_chunks()} * (job.balance_entry(job.p.batch - 1) + 1);
   launch(choose_balance, blocks, kBalanceChunk, 0, 1, true, stream, job);
 }
 
@@ -214,7 +214,6 @@ Job make_job(const Shape& shape, const Problem& p, const SplitPlan& plan, char* 
   if (plan.balances) {
     job.balance = reinterpret_cast<float*>(workspace + at.balance);
     job.balanced = reinterpret_cast<uint32_t*>(workspace + at.balanced);
-    job.one_balance = job.a.count == 1 || job.b.count == 1;
   }
   job.marks = reinterpret_cast<uint32_t*>(workspace + at.marks);
   job.masks = reinterpret_cast<uint16_t*>(workspace + at.masks);

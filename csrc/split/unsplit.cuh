@@ -33,20 +33,27 @@ __device__ __forceinline__ void copy_panel(char* to, const CUtensorMap& map, int
   }
 }
 
-// What falls to a block: its tiles and parts of tiles; or, of the only tile of its cluster, its rank's part of k.
+// What falls to a block: its tiles and parts of tiles; or, where CLUSTERS may share them, of the only tile of its
+// cluster its rank's part of k.
+template <bool CLUSTERS>
 class UnsplitScheduler {
  public:
-  const uint32_t rank = hopper::cluster_rank(), blocks = hopper::cluster_size();
-
   __device__ __forceinline__ explicit UnsplitScheduler(const StreamK& deal) : deal_(deal), of_block_(deal) {}
 
+  __device__ __forceinline__ static uint32_t rank() { return CLUSTERS ? hopper::cluster_rank() : 0; }
+  __device__ __forceinline__ static uint32_t blocks() { return CLUSTERS ? hopper::cluster_size() : 1; }
+
   __device__ __forceinline__ bool next(WorkTile& work) {
-    if (blocks == 1) return of_block_.next(work);
+    if (blocks() == 1) return of_block_.next(work);
     if (done_) return false;
     done_ = true;
-    const int steps = deal_.steps, first = rank * steps / blocks;
-    work = {
-        static_cast<int>(blockIdx.x / blocks), first, static_cast<int>((rank + 1) * steps / blocks) - first, 0, 1, 0};
+    const int steps = deal_.steps, first = rank() * steps / blocks();
+    work = {static_cast<int>(blockIdx.x / blocks()),
+            first,
+            static_cast<int>((rank() + 1) * steps / blocks()) - first,
+            0,
+            1,
+            0};
     return true;
   }
 
@@ -125,21 +132,23 @@ __global__ void __launch_bounds__(kUnsplitThreads, 1)
   __shared__ uint64_t full[Ring::kStages], empty[Ring::kStages];
   __shared__ bool last;
   __shared__ ClusterBarriers cluster;
-  UnsplitScheduler scheduler(job.deal);
+  using Scheduler = UnsplitScheduler<kClusters>;
+  const uint32_t rank = Scheduler::rank(), blocks = Scheduler::blocks();
   WorkTile work;
   PipelineState<Ring::kStages> at;
   hopper::init_ring(full, empty, Unsplit::kThreads);
-  if (kClusters && threadIdx.x / 32 == 1 && scheduler.blocks > 1) {
-    cluster.init(threadIdx.x % 32, scheduler.blocks, 64);
+  if (threadIdx.x / 32 == 1 && blocks > 1) {
+    cluster.init(threadIdx.x % 32, blocks, 64);
     hopper::fence_barrier_init();
   }
   __syncthreads();
   hopper::launch_dependents();
-  hopper::enter_cluster(scheduler.blocks);
+  hopper::enter_cluster(blocks);
   hopper::wait_for_predecessor();
 
   if (threadIdx.x >= Unsplit::kThreads) {
     hopper::release_registers<40>();
+    Scheduler scheduler(job.deal);
     while (threadIdx.x == Unsplit::kThreads && scheduler.next(work)) {
       const TileIndex tile = sgemm::tile_at(work.tile, job.tiles_m, job.tiles_n, kTilesTogether);
       const hopper::MapPlace place_a = hopper::place_in_map(job.p.a.batch, job.count_a, tile.batch);
@@ -164,10 +173,10 @@ __global__ void __launch_bounds__(kUnsplitThreads, 1)
   const Turns turns(t / 128);
   float* const staging = reinterpret_cast<float*>(ring + Ring::kBytes) + t / 32 * kStagedFloats;
   UnsplitSums<BLOCKS> sum;
+  Scheduler scheduler(job.deal);
   while (scheduler.next(work)) {
-    const bool shares = kClusters && scheduler.blocks > 1;
-    const bool early = !uses_mailboxes<Ring>(work.steps, scheduler.blocks);
-    if (shares && early) announce_mailboxes(cluster, t, scheduler.rank, scheduler.blocks);
+    const bool early = !uses_mailboxes<Ring>(work.steps, blocks);
+    if (blocks > 1 && early) announce_mailboxes(cluster, t, rank, blocks);
     float window[64];
 #pragma unroll
     for (int e = 0; e < 64; ++e) window[e] = 0;
@@ -177,12 +186,12 @@ __global__ void __launch_bounds__(kUnsplitThreads, 1)
       add_in_turns<kLongWindow, Ring>(products, at, full, empty, work.steps, turns, t, sum, window);
     else
       add_in_turns<kWindow, Ring>(products, at, full, empty, work.steps, turns, t, sum, window);
-    if (shares && !early) announce_mailboxes(cluster, t, scheduler.rank, scheduler.blocks);
+    if (blocks > 1 && !early) announce_mailboxes(cluster, t, rank, blocks);
     if constexpr (kClusters) {
-      if (scheduler.blocks == 2)
-        reduce_cluster<Ring, 2>(cluster, sum[0], ring, t, scheduler.rank);
-      else if (scheduler.blocks == 4)
-        reduce_cluster<Ring, 4>(cluster, sum[0], ring, t, scheduler.rank);
+      if (blocks == 2)
+        reduce_cluster<Ring, 2>(cluster, sum[0], ring, t, rank);
+      else if (blocks == 4)
+        reduce_cluster<Ring, 4>(cluster, sum[0], ring, t, rank);
     }
     if (work.count > 1) {
       constexpr int kSums = 64 * BLOCKS;
@@ -191,7 +200,7 @@ __global__ void __launch_bounds__(kUnsplitThreads, 1)
                                                reinterpret_cast<float(&)[kSums]>(sum), last, t))
         continue;
     }
-    store_tile<T, BLOCKS>(job, work.tile, sum, t, scheduler.rank, scheduler.blocks, staging);
+    store_tile(job, work.tile, sum, t, rank, blocks, staging);
   }
   turns.finish();
 }

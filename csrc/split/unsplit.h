@@ -13,7 +13,7 @@ struct Unsplit {
   static constexpr std::array kTiles = {TileSize{256, 128}, TileSize{128, 128}};
   static constexpr int BM = kTiles[0].bm, BN = kTiles[0].bn, BK = 64, TM = BM / 64, TN = 32;
   static constexpr int kThreads = 256;  // that hold sums
-  static constexpr bool kActivates = false, kTakesPlanes = false;
+  static constexpr bool kActivates = true, kTakesPlanes = false;
   static constexpr Reads kReads = Reads::kMapped16Bits;
   static constexpr int kArch = 90;  // wgmma is sm_90a's alone
   static_assert(BK * sizeof(uint16_t) == 128, "a row of a panel is one of the swizzle's");

@@ -38,8 +38,7 @@ template <int BLOCKS>
 using UnsplitSums = float[BLOCKS][64];
 
 // Of a row of A, or a column of B.
-template <class T>
-static __device__ __noinline__ bool all_finite(const T* line, int64_t stride, int64_t k) {
+static __device__ __noinline__ bool all_finite(ElementPointer line, int64_t stride, int64_t k) {
   bool finite = true;
 #pragma unroll 8
   for (int64_t q = 0; q < k; ++q) finite = finite && is_finite(line[q * stride]);
@@ -80,18 +79,26 @@ __device__ __forceinline__ void store_pairs(const Problem& p, const UnsplitPlace
   }
 }
 
-// Stores a D, or reads a C, of any strides: a column per lane, by way of shared memory.
+// A staged band of 16 rows of 32 columns, of which each lane stores one. In a function of its own: f is in it.
+static __device__ __noinline__ void store_band(const Problem& p, int64_t entry, int64_t row0, int64_t col,
+                                               const float* staged) {
+  const int lane = threadIdx.x % 32, rows = static_cast<int>(min(p.d.rows - row0, int64_t{16}));
+  float* const to = p.d.matrix(entry).at(row0, col);
+  const float* const from = p.beta == 0 ? nullptr : p.c.matrix(entry).at(row0, col);
+#pragma unroll 4
+  for (int row = 0; row < rows; ++row) {
+    const float x = p.alpha * staged[place_in_band(row, lane / 4) + lane % 4];
+    to[row * p.d.row] = finished(p, x, from + row * p.c.row);
+  }
+}
+
+// Stores a D, or reads a C, of any strides, and f of it: by way of shared memory.
 template <int BLOCKS>
 __device__ __forceinline__ void store_staged(const Problem& p, const UnsplitPlace& at, const UnsplitSums<BLOCKS>& sum,
                                              float* staging) {
   const int lane = threadIdx.x % 32;
-  const int64_t col0 = at.col - at.pair;
-  const ConstMatrix c = p.c.matrix(at.entry);
-  const Matrix d = p.d.matrix(at.entry);
 #pragma unroll
   for (int block = 0; block < BLOCKS; ++block) {
-    const int64_t row0 = at.row - lane / 4 + block * 64;
-    const int rows = static_cast<int>(min(p.d.rows - row0, int64_t{16}));
 #pragma unroll
     for (int band = 0; band < 4; ++band) {
       __syncwarp();
@@ -102,21 +109,16 @@ __device__ __forceinline__ void store_staged(const Problem& p, const UnsplitPlac
       }
       __syncwarp();
       const int col = band * 32 + lane;
-      if (!at.stores(col)) continue;
-      float* const to = d.at(row0, col0 + col);
-      const float* const from = p.beta == 0 ? nullptr : c.at(row0, col0 + col);
-#pragma unroll 4
-      for (int row = 0; row < rows; ++row)
-        to[row * d.row] = add_c(p, p.alpha * staging[place_in_band(row, lane / 4) + lane % 4], from + row * c.row);
+      if (at.stores(col)) store_band(p, at.entry, at.row - lane / 4 + block * 64, at.col - at.pair + col, staging);
     }
   }
 }
 
 // Stores a tile of which a sum is not finite, one by one. Where operands hold Inf or NaN, the tensor cores have made of
 // it what IEEE arithmetic does; where they don't, the sum in order of k may be finite.
-template <class T, int BLOCKS>
+template <int BLOCKS>
 __device__ __noinline__ void store_each(const Problem& p, const UnsplitPlace& at, const float* sums) {
-  const auto a = in_elements<T>(p.a).matrix(at.entry), b = in_elements<T>(p.b).matrix(at.entry);
+  const ElementMatrix a = matrix_of_a(p, at.entry), b = matrix_of_b(p, at.entry);
 #pragma unroll 1
   for (int r = 0; r < 2 * BLOCKS; ++r) {
     const int64_t i = at.row + UnsplitPlace::row_on(r);
@@ -133,12 +135,12 @@ __device__ __noinline__ void store_each(const Problem& p, const UnsplitPlace& at
         if (finite && all_finite(b.at(0, j), b.row, p.k)) x = in_order(p, at.entry, i, j, x == x ? x : conflict());
       }
       const float* const add = p.beta == 0 ? nullptr : p.c.matrix(at.entry).at(i, j);
-      *p.d.matrix(at.entry).at(i, j) = add_c(p, p.alpha * x, add);
+      *p.d.matrix(at.entry).at(i, j) = finished(p, p.alpha * x, add);
     }
   }
 }
 
-template <class T, int BLOCKS>
+template <int BLOCKS>
 __device__ __forceinline__ void store_tile(const UnsplitJob& job, int index, const UnsplitSums<BLOCKS>& sum, int t,
                                            uint32_t rank, uint32_t blocks, float* staging) {
   const TileIndex tile = sgemm::tile_at(index, job.tiles_m, job.tiles_n, kTilesTogether);
@@ -158,9 +160,9 @@ __device__ __forceinline__ void store_tile(const UnsplitJob& job, int index, con
     float copy[64 * BLOCKS];
 #pragma unroll
     for (int e = 0; e < 64 * BLOCKS; ++e) copy[e] = sum[e / 64][e % 64];
-    return store_each<T, BLOCKS>(p, at, copy);
+    return store_each<BLOCKS>(p, at, copy);
   }
-  if (!job.pairs) return store_staged(p, at, sum, staging);
+  if (!job.pairs || p.activation != Activation::kNone) return store_staged(p, at, sum, staging);
   if (p.beta == 0)
     store_pairs<false>(p, at, sum);
   else
