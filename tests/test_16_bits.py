@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from support.sizes import around
 from support.split import here
 from support.table import KERNELS, arch, each_device
 from torch import Tensor
+from torch.nn import functional
 
 import torch_sgemm
 from benchmarks.problems import in_16_bits
@@ -281,6 +283,30 @@ def test_within_the_bound(row: Kernel, short: torch.dtype) -> None:
             SGEMM.gemm_(d, x, y, row.name, alpha=-0.25, beta=2)
             bound = error_bound(k, row.name) + 1
             assert Reference.of(a, b, c, -0.25, 2).units(d) <= bound, (m, n, k, layout)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu"])
+@each_short
+@each_row
+def test_an_activation_is_that_of_the_sums(
+    row: Kernel, short: torch.dtype, activation: str
+) -> None:
+    """Also where some are not finite, which are stored one by one."""
+    here(row)
+    names = {"gelu_tanh": partial(functional.gelu, approximate="tanh")}
+    apply = names.get(activation) or getattr(functional, activation)
+    for number, (m, n, k) in enumerate(sizes(row)):
+        x, weight = (drawn("cuda", *shape, dtype=short, seed=number) for shape in ((m, k), (n, k)))
+        if number % 2:
+            x[-1, 0], weight[-1, 0] = math.nan, math.inf
+        x, weight = aligned(x), aligned(weight)
+        for bias in (None, drawn("cuda", n)):
+            sums = SGEMM.linear(x, weight, bias, None, row.name)
+            result, expected = SGEMM.linear(x, weight, bias, activation, row.name), apply(sums)
+            assert torch.equal(result.isnan(), expected.isnan()), (m, n, k)
+            error = (result - expected).abs().nan_to_num(0)
+            assert (error <= 4 * UNIT * sums.abs().nan_to_num(1)).all(), (m, n, k)
 
 
 @pytest.mark.gpu

@@ -16,7 +16,7 @@ struct UnsplitJob {
   StreamK deal;
   int tiles_m, tiles_n;
   bool long_windows;  // kLongWindow
-  bool pairs;         // two neighbours of D's rows can be written at once, and those of C read
+  bool pairs, quads;  // two, or four, neighbours of D's rows can be written at once, and those of C read
   float* parts;       // (deal.parts(), sums of a thread / 4, threads, 4)
   uint32_t* arrived;  // parts of a tile left over that are there
 };
@@ -79,23 +79,52 @@ __device__ __forceinline__ void store_pairs(const Problem& p, const UnsplitPlace
   }
 }
 
-// A staged band of 16 rows of 32 columns, of which each lane stores one. In a function of its own: f is in it.
-static __device__ __noinline__ void store_band(const Problem& p, int64_t entry, int64_t row0, int64_t col,
+// A staged band of 16 rows from `row0` on and of 32 columns of the tile from `first` on: each lane stores a column, or,
+// if neighbours can be written at once, a quad of each fourth row. In a function of its own: f is in it.
+static __device__ __noinline__ void store_band(const UnsplitJob& job, const UnsplitPlace& at, int64_t row0, int first,
                                                const float* staged) {
+  const Problem& p = job.p;
   const int lane = threadIdx.x % 32, rows = static_cast<int>(min(p.d.rows - row0, int64_t{16}));
-  float* const to = p.d.matrix(entry).at(row0, col);
-  const float* const from = p.beta == 0 ? nullptr : p.c.matrix(entry).at(row0, col);
+  const int in_band = job.quads ? lane % 8 * 4 : lane;
+  if (!at.stores(first + in_band)) return;
+  const int64_t col = at.col - at.pair + first + in_band;
+  float* const to = p.d.matrix(at.entry).at(row0, col);
+  const float* const from = p.beta == 0 ? nullptr : p.c.matrix(at.entry).at(row0, col);
+  if (!job.quads) {
 #pragma unroll 4
-  for (int row = 0; row < rows; ++row) {
-    const float x = p.alpha * staged[place_in_band(row, lane / 4) + lane % 4];
-    to[row * p.d.row] = finished(p, x, from + row * p.c.row);
+    for (int row = 0; row < rows; ++row) {
+      const float x = p.alpha * staged[place_in_band(row, lane / 4) + lane % 4];
+      to[row * p.d.row] = finished(p, x, from + row * p.c.row);
+    }
+    return;
+  }
+  float4 add[4] = {};
+  float x[16];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int row = lane / 8 + 4 * i;
+    if (from && row < rows) add[i] = *reinterpret_cast<const float4*>(from + row * p.c.row);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float4 sums = *reinterpret_cast<const float4*>(staged + place_in_band(lane / 8 + 4 * i, lane % 8));
+    float scaled[4] = {p.alpha * sums.x, p.alpha * sums.y, p.alpha * sums.z, p.alpha * sums.w};
+    if (from) add_c(p.beta, {add[i].x, add[i].y, add[i].z, add[i].w}, scaled);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) x[4 * i + e] = scaled[e];
+  }
+  activate(p.activation, x);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int row = lane / 8 + 4 * i;
+    if (row < rows) hopper::store(to + row * p.d.row, make_float4(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]));
   }
 }
 
 // Stores a D, or reads a C, of any strides, and f of it: by way of shared memory.
 template <int BLOCKS>
-__device__ __forceinline__ void store_staged(const Problem& p, const UnsplitPlace& at, const UnsplitSums<BLOCKS>& sum,
-                                             float* staging) {
+__device__ __forceinline__ void store_staged(const UnsplitJob& job, const UnsplitPlace& at,
+                                             const UnsplitSums<BLOCKS>& sum, float* staging) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int block = 0; block < BLOCKS; ++block) {
@@ -108,8 +137,7 @@ __device__ __forceinline__ void store_staged(const Problem& p, const UnsplitPlac
         stage_pairs({four[0], four[1]}, {four[2], four[3]}, i, staging, lane);
       }
       __syncwarp();
-      const int col = band * 32 + lane;
-      if (at.stores(col)) store_band(p, at.entry, at.row - lane / 4 + block * 64, at.col - at.pair + col, staging);
+      store_band(job, at, at.row - lane / 4 + block * 64, band * 32, staging);
     }
   }
 }
@@ -162,7 +190,7 @@ __device__ __forceinline__ void store_tile(const UnsplitJob& job, int index, con
     for (int e = 0; e < 64 * BLOCKS; ++e) copy[e] = sum[e / 64][e % 64];
     return store_each<BLOCKS>(p, at, copy);
   }
-  if (!job.pairs || p.activation != Activation::kNone) return store_staged(p, at, sum, staging);
+  if (!job.pairs || p.activation != Activation::kNone) return store_staged(job, at, sum, staging);
   if (p.beta == 0)
     store_pairs<false>(p, at, sum);
   else

@@ -26,6 +26,7 @@ void launch_tiles(const Problem& p, const UnsplitPlan& plan, const Context& cont
                           static_cast<int>(ceil_div(p.n, Ring::kCols)),
                           plan.long_windows,
                           ends_in_groups<2>(p),
+                          ends_in_groups<4>(p),
                           reinterpret_cast<float*>(workspace + at.parts),
                           reinterpret_cast<uint32_t*>(workspace + at.arrived)};
   if (plan.deal.sharing)
