@@ -48,6 +48,17 @@ __device__ __forceinline__ uint32_t word_of_parts(uint32_t count, const Word& wo
   return with_step(bits | static_cast<uint32_t>(exponent + 128), word_step(coarsest));
 }
 
+// And its sum of magnitudes, by that word's scale.
+template <class Word, class Sum>
+__device__ __forceinline__ uint16_t sum_of_parts(uint32_t count, uint32_t word, const Word& word_of,
+                                                 const Sum& sum_of) {
+  float sum = 0;
+  for (uint32_t i = 0; i < count; ++i)
+    sum = __fadd_ru(sum, __fmul_ru(sum_of_bits(sum_of(i)),
+                                   power_of_two(max(word_exponent(word_of(i)) - word_exponent(word), -126))));
+  return sum_bits(sum);
+}
+
 struct ClusterWords {
   uint64_t arrived;  // a barrier: the other blocks' words are there
   alignas(16) uint32_t of_block[4][2][kTile];
@@ -65,7 +76,7 @@ struct ClusterWords {
   }
 
   // By the consumers, each for the word of a row or column: to the coarsest scale of the blocks. `b_known`: those of B
-  // are the same in all of them.
+  // are the same in all of them. What lies behind B's words are rows' sums.
   __device__ __forceinline__ auto agree(const uint32_t (&words)[2][kTile], int t, uint32_t rank, uint32_t blocks,
                                         bool b_known) -> const float (&)[2][kTile] {
     const int operand = t / kTile, row = t % kTile;
@@ -76,8 +87,12 @@ struct ClusterWords {
                               hopper::map_to_rank(hopper::shared_address(&arrived), t));
     hopper::wait(&arrived, 0);
     const bool known = b_known && operand == 1;
-    const uint32_t common = known ? own : word_of_parts(blocks, [&](uint32_t i) { return of_block[i][operand][row]; });
-    agreed[operand][row] = common;
+    const auto word_of = [&](uint32_t i) { return of_block[i][operand][row]; };
+    const uint32_t common = known ? own : word_of_parts(blocks, word_of);
+    if (operand == 0)
+      row_sums(agreed)[row] =
+          sum_of_parts(blocks, common, word_of, [&](uint32_t i) { return row_sums(of_block[i])[row]; });
+    if (t < 2 * kTile - kSumWords) agreed[operand][row] = common;
     change[operand][row] = power_of_two(max(word_exponent(own) - word_exponent(common), -126));
     sync_consumers();
     return change;

@@ -241,6 +241,19 @@ __device__ __forceinline__ uint32_t found_word(bool nonzero, int exponent, float
 }
 __device__ __forceinline__ uint32_t word_step(uint32_t word) { return word >> 9 & 0xff; }
 
+// And what the magnitudes of such a row, of A, come to when it is scaled, at most: the upper half of a float. A tile's
+// lie where one of full width has the words of its last columns.
+__device__ __forceinline__ uint16_t* row_sums(uint32_t (&words)[2][kTile]) {
+  return reinterpret_cast<uint16_t*>(&words[1][kTile - kSumWords]);
+}
+__device__ __forceinline__ const uint16_t* row_sums(const uint32_t (&words)[2][kTile]) {
+  return reinterpret_cast<const uint16_t*>(&words[1][kTile - kSumWords]);
+}
+__device__ __forceinline__ uint16_t sum_bits(float sum) {  // rounded up
+  return static_cast<uint16_t>(min(__float_as_uint(sum) + 0xffffu, kInfinity) >> 16);
+}
+__device__ __forceinline__ float sum_of_bits(uint16_t bits) { return __uint_as_float(uint32_t{bits} << 16); }
+
 __device__ __forceinline__ bool is_inf_row(uint32_t word) { return (word & 0xffffff00u) == kInfRow; }
 __device__ __forceinline__ bool is_nan_row(uint32_t word) { return (word & 0xffffff00u) == kNanRow; }
 __device__ __forceinline__ bool is_finite_row(uint32_t word) { return !is_inf_row(word) && !is_nan_row(word); }

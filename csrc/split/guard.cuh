@@ -48,6 +48,10 @@ struct GuardedRow {
     of_others = record_threshold(*record);
     place = record_place(*record);
   }
+  // A row without one, whose magnitudes come to so much at most.
+  __device__ __forceinline__ GuardedRow(uint32_t word, float sum) : GuardedRow(word, nullptr) {
+    of_others = sum_threshold<Fp16x3>(sum);
+  }
 };
 
 // The least magnitude at which a product is accurate enough.

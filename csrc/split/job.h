@@ -72,7 +72,7 @@ struct Job {
   uint16_t* masks;       // (tiles, 4, 256)
   uint32_t* words;       // of tiles with marks: (tiles, operand, 128)
   float* part_sums;      // (tiles left over, parts, a thread's sums / 4, 256) float4
-  uint32_t* part_words;  // of A's rows, where they are found on the way: (tiles left over, parts, 128)
+  uint32_t* part_words;  // of A's rows, where they are found on the way: (tiles left over, parts, kPartWords)
   uint32_t* arrived;     // how many of a tile's parts are there
 
   // Where the words and records of a matrix of the batch begin.

@@ -314,7 +314,7 @@ Layout layout(const Shape& shape, const Problem& piece, const SplitPlan& plan) {
   l.masks = buffers.take(tiles * 4 * 256 * 2);
   l.tile_words = buffers.take(tiles * 2 * kTile * 4);
   l.part_sums = buffers.take(int64_t{plan.left} * plan.parts * shape.tile_m * shape.tile_n * 4);
-  l.part_words = buffers.take(shape.streams ? int64_t{plan.left} * plan.parts * kTile * 4 : 0);
+  l.part_words = buffers.take(shape.streams ? int64_t{plan.left} * plan.parts * kPartWords * 4 : 0);
   l.arrived = buffers.take(plan.left * 4);
   l.partials = buffers.take(plan.slices > 1 ? piece.m * piece.n * plan.slices * 4 : 0);
   l.total = buffers.total;

@@ -14,9 +14,10 @@ inline constexpr int kWindow = 32, kLongWindow = 64;
 
 // Steps of 128 x 128 x kStep, beyond which the chip's power is the limit, so that each promotion costs time.
 inline constexpr int64_t kManySteps = 10000;
-inline constexpr int kStreamedSteps = 2;     // of a streamed operand, that are split and multiplied together
-inline constexpr int kMaxSlice = 8192;       // of k, that the splitting pass holds in shared memory
-inline constexpr int kRowBytes = kStep * 4;  // of a pair of planes: a row of a panel
+inline constexpr int kStreamedSteps = 2;  // of a streamed operand, that are split and multiplied together
+inline constexpr int kMaxSlice = 8192;    // of k, that the splitting pass holds in shared memory
+inline constexpr int kSumWords = kTile / 2, kPartWords = kTile + kSumWords;  // rows' sums, and those behind their words
+inline constexpr int kRowBytes = kStep * 4;                                  // of a pair of planes: a row of a panel
 inline constexpr int kPanelBytes = kTile * kRowBytes;
 inline constexpr int kBalanceChunk = 256;  // of k, whose factors a block finds
 inline constexpr int kLowerEntries = 64;   // of a panel: whether its lower planes hold anything

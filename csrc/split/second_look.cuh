@@ -77,7 +77,8 @@ static __device__ __noinline__ uint32_t look_at_listed(const Job& job, TileIndex
     const bool active = first + lane < count;
     const ListedElement x = {active ? list[first + lane] : 0};
     const uint32_t left = rows[x.row()], right = cols[x.col()];
-    const GuardedRow of_row(left, RECORDED ? guards_a + x.row() : nullptr);
+    const GuardedRow of_row = RECORDED ? GuardedRow(left, guards_a + x.row())
+                                       : GuardedRow(left, sum_of_bits(row_sums(words)[Shape::warp_row(t) + x.row()]));
     const GuardedRow of_col(right, RECORDED || guards_b ? guards_b + x.col() : nullptr);
     // NaN for a row that no magnitude certifies.
     const float of_words = word_threshold(left) + word_threshold(right);

@@ -75,14 +75,19 @@ struct StreamedScales {
   // certified where they are far enough from that, or not at all.
   __device__ __forceinline__ static bool fix_up(const Job& job, Shared& shared, int stage, const WorkTile& work,
                                                 float (&sum)[Shape::kSums], int t) {
-    uint32_t(&words)[kTile] = shared.words[stage][0];
-    uint32_t* const of_parts = job.part_words + int64_t{work.tile - job.whole} * job.parts * kTile;
-    if (t < kTile) __stcg(of_parts + work.part * kTile + t, words[t]);
+    uint32_t(&words)[kTile] = shared.words[stage][0], * const sums = &shared.words[stage][1][kTile - kSumWords];
+    uint32_t* const of_parts = job.part_words + int64_t{work.tile - job.whole} * job.parts * kPartWords;
+    if (t < kPartWords) __stcg(of_parts + work.part * kPartWords + t, t < kTile ? words[t] : sums[t - kTile]);
     scale_rows(words, 1, t, sum);
     if (!split::fix_up(job, work, sum, shared.last, t)) return false;
     if (t < kTile) {
-      const uint32_t word = word_of_parts(job.parts, [&](uint32_t i) { return __ldcg(of_parts + i * kTile + t); });
+      const auto word_of_part = [&](uint32_t i) { return __ldcg(of_parts + i * kPartWords + t); };
+      const auto sum_of_part = [&](uint32_t i) {
+        return __ldcg(reinterpret_cast<const uint16_t*>(of_parts + i * kPartWords + kTile) + t);
+      };
+      const uint32_t word = word_of_parts(job.parts, word_of_part);
       words[t] = without_scale(word);
+      row_sums(shared.words[stage])[t] = sum_of_parts(job.parts, word, word_of_part, sum_of_part);
     }
     sync_consumers();
     scale_rows(words, -1, t, sum);
@@ -224,7 +229,11 @@ struct SplitInRegisters {
     }
     if (t % 4 == 0) {
 #pragma unroll
-      for (int r = 0; r < 2; ++r) shared.words[steps.parity][0][Shape::row(t, 2 * r)] = rows.word(r);
+      for (int r = 0; r < 2; ++r) {
+        const int row = Shape::row(t, 2 * r);
+        shared.words[steps.parity][0][row] = rows.word(r);
+        row_sums(shared.words[steps.parity])[row] = rows.sum(r);
+      }
     }
   }
 

@@ -77,6 +77,8 @@ class StreamedRows {
 #pragma unroll
       for (int i = 0; i < kChunks; i += 2) most[r] = fmaxf(most[r], fmaxf(largest(v[r][i]), largest(v[r][i + 1])));
 #pragma unroll
+    for (int r = 0; r < 2; ++r) sum_[r] = __fadd_ru(sum_[r], most[r]);
+#pragma unroll
     for (int lanes = 1; lanes <= 2; lanes *= 2) {
       const float other[2] = {__shfl_xor_sync(~0u, most[0], lanes), __shfl_xor_sync(~0u, most[1], lanes)};
 #pragma unroll
@@ -107,8 +109,7 @@ class StreamedRows {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       scales.exponent[r] = max(wanted[r], reference_[r] - kSpread);
-      if (wanted[r] > coarsest_[r]) step_[r] = step;
-      coarsest_[r] = max(coarsest_[r], wanted[r]);
+      coarsest_[r] = max(coarsest_[r], scale_at(wanted[r], step));
       nonzero_[r] |= __float_as_uint(most[r]);
     }
     return scales;
@@ -154,18 +155,24 @@ class StreamedRows {
   __device__ __forceinline__ void finish(const RowScales& scales, float (&sum)[N], float (&last)[N]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float to_coarsest = power_of_two(max(reference_[r] - coarsest_[r], -126));
+      const float to_coarsest = power_of_two(max(reference_[r] - coarsest(r), -126));
       scale_row(r, to_coarsest, sum);
-      scale_row(r, power_of_two(max(scales.exponent[r] - coarsest_[r], -126)), last);
+      scale_row(r, power_of_two(max(scales.exponent[r] - coarsest(r), -126)), last);
       small_[r] = __fmul_ru(small_[r], to_coarsest);
 #pragma unroll
-      for (int lanes = 1; lanes <= 2; lanes *= 2)
+      for (int lanes = 1; lanes <= 2; lanes *= 2) {
         small_[r] = __fadd_ru(small_[r], __shfl_xor_sync(~0u, small_[r], lanes));
+        sum_[r] = __fadd_ru(sum_[r], __shfl_xor_sync(~0u, sum_[r], lanes));
+      }
     }
   }
 
   __device__ __forceinline__ uint32_t word(int r) const {
-    return found_word(nonzero_[r] != 0, coarsest_[r], small_[r], step_[r]);
+    const int step = kLastStep - (coarsest_[r] & kLastStep);
+    return found_word(nonzero_[r] != 0, coarsest(r), small_[r], step);
+  }
+  __device__ __forceinline__ uint16_t sum(int r) const {
+    return sum_bits(__fmul_ru(sum_[r] * (4 * kChunks), power_of_two(-coarsest(r))));
   }
 
  private:
@@ -178,10 +185,19 @@ class StreamedRows {
     return isnan(v.x) || isnan(v.y) || isnan(v.z) || isnan(v.w);
   }
 
+  // The coarsest is the largest of these, and of equal ones the first.
+  static constexpr int kLastStep = kMaxSlice / kStep - 1;
+  __device__ __forceinline__ static constexpr int scale_at(int exponent, int step) {
+    return exponent * (kLastStep + 1) + kLastStep - step;
+  }
+  __device__ __forceinline__ int coarsest(int r) const { return coarsest_[r] >> 8; }
+  static_assert(kLastStep == 0xff);
+
   int reference_[2] = {kNoScale - kSpread, kNoScale - kSpread};
-  int coarsest_[2] = {kNoScale, kNoScale}, step_[2] = {};
+  int coarsest_[2] = {scale_at(kNoScale, 0), scale_at(kNoScale, 0)};
   uint32_t nonzero_[2] = {};  // not 0 if an element isn't
   float small_[2] = {};       // found_word(), in this lane's part of the rows, relative to the reference
+  float sum_[2] = {};         // of the largest of each 4 kChunks elements
 };
 
 }  // namespace sgemm::split
