@@ -241,6 +241,11 @@ __device__ __forceinline__ uint32_t found_word(bool nonzero, int exponent, float
 }
 __device__ __forceinline__ uint32_t word_step(uint32_t word) { return word >> 9 & 0xff; }
 
+// Parts of such a row's sums are added up as if it had no scale. They are multiples of 2^-99, which lose nothing down
+// to the finest; below, each of up to 2^8 parts is off by 2^-150: less than 2^-30 of this threshold.
+constexpr int kFinestSum = -50;
+__device__ __forceinline__ float lost_in_parts(int exponent) { return power_of_two(-112 - exponent); }
+
 // And what the magnitudes of such a row, of A, come to when it is scaled, at most: the upper half of a float. A tile's
 // lie where one of full width has the words of its last columns.
 __device__ __forceinline__ uint16_t* row_sums(uint32_t (&words)[2][kTile]) {

@@ -5,8 +5,8 @@
 // no more than a column's sum of magnitudes lets it be; and the accuracy that is promised is relative to (|A||B|)_ij,
 // which is at least the product at the place of the row's, or the column's, largest element, also where C_ij is small
 // by cancellation. Both are recorded for rows with small elements alone, so that ordinary data pays nothing. Where the
-// scales are found while the product runs, only the step of k is known that set a row's scale: an element of it is
-// nearly the largest.
+// scales are found while the product runs, only the step of k is known that set a row's scale, of which an element is
+// nearly the largest; and the sum of its magnitudes is known by the largest of each few.
 #pragma once
 #include "format.cuh"
 #include "job.h"
@@ -40,6 +40,7 @@ struct GuardedRow {
   float threshold;  // by the count of its small elements
   float of_others;  // what its sum makes of the other operand's small elements; infinite if it is not known
   uint32_t place;   // of its largest element, or kNoPlace
+  float floor = 0;  // of the threshold, whatever the other operand's sum: for what sums of parts may have lost
 
   // `record`: null where there is none.
   __device__ __forceinline__ GuardedRow(uint32_t word, const uint32_t* record)
@@ -48,15 +49,16 @@ struct GuardedRow {
     of_others = record_threshold(*record);
     place = record_place(*record);
   }
-  // A row without one, whose magnitudes come to so much at most.
+  // A row whose scale has been found on the way, and whose magnitudes come to so much at most.
   __device__ __forceinline__ GuardedRow(uint32_t word, float sum) : GuardedRow(word, nullptr) {
     of_others = sum_threshold<Fp16x3>(sum);
+    if (word_exponent(word) < kFinestSum) floor = lost_in_parts(word_exponent(word));
   }
 };
 
 // The least magnitude at which a product is accurate enough.
 __device__ __forceinline__ float least_certain(const GuardedRow& a, const GuardedRow& b) {
-  return (a.threshold > 0 ? fminf(a.threshold, b.of_others) : 0) +
+  return (a.threshold > 0 ? fmaxf(fminf(a.threshold, b.of_others), a.floor) : 0) +
          (b.threshold > 0 ? fminf(b.threshold, a.of_others) : 0);
 }
 

@@ -100,16 +100,14 @@ struct StreamedScales {
   }
 
  private:
-  // Sums of 2^13 terms below 2^30 stay finite with scales up to the coarsest. They are multiples of 2^-99, which lose
-  // nothing down to the finest; below, each of up to 2^8 parts is off by 2^-150: less than 2^-30 of 2^-112.
-  static constexpr int kFinest = -50, kCoarsest = 60;
+  static constexpr int kCoarsest = 60;  // up to which sums of 2^13 terms below 2^30 stay finite
 
   __device__ __forceinline__ static uint32_t without_scale(uint32_t word) {
     const int exponent = word_exponent(word);
     const float threshold = word_threshold(word);
-    if (!is_finite_row(word) || !(threshold >= 0) || (exponent >= kFinest && exponent <= kCoarsest)) return word;
+    if (!is_finite_row(word) || !(threshold >= 0) || (exponent >= kFinestSum && exponent <= kCoarsest)) return word;
     if (exponent > kCoarsest) return kUncertified | (word & 0xff);
-    return with_step(with_threshold(word, threshold + power_of_two(-112 - exponent)), word_step(word));
+    return with_step(with_threshold(word, threshold + lost_in_parts(exponent)), word_step(word));
   }
 
   // By their scales, or their inverse.
