@@ -297,10 +297,10 @@ def test_an_activation_is_that_of_the_sums(
     names = {"gelu_tanh": partial(functional.gelu, approximate="tanh")}
     apply = names.get(activation) or getattr(functional, activation)
     for number, (m, n, k) in enumerate(sizes(row)):
+        k += -k % 8  # a layer's operands have no gaps between rows
         x, weight = (drawn("cuda", *shape, dtype=short, seed=number) for shape in ((m, k), (n, k)))
         if number % 2:
             x[-1, 0], weight[-1, 0] = math.nan, math.inf
-        x, weight = aligned(x), aligned(weight)
         for bias in (None, drawn("cuda", n)):
             sums = SGEMM.linear(x, weight, bias, None, row.name)
             result, expected = SGEMM.linear(x, weight, bias, activation, row.name), apply(sums)

@@ -75,9 +75,11 @@ class StreamedRows {
 #pragma unroll
     for (int r = 0; r < 2; ++r)
 #pragma unroll
-      for (int i = 0; i < kChunks; i += 2) most[r] = fmaxf(most[r], fmaxf(largest(v[r][i]), largest(v[r][i + 1])));
-#pragma unroll
-    for (int r = 0; r < 2; ++r) sum_[r] = __fadd_ru(sum_[r], most[r]);
+      for (int i = 0; i < kChunks; i += 2) {
+        const float of_pair = fmaxf(largest(v[r][i]), largest(v[r][i + 1]));
+        sum_[r] = __fadd_ru(sum_[r], of_pair);
+        most[r] = fmaxf(most[r], of_pair);
+      }
 #pragma unroll
     for (int lanes = 1; lanes <= 2; lanes *= 2) {
       const float other[2] = {__shfl_xor_sync(~0u, most[0], lanes), __shfl_xor_sync(~0u, most[1], lanes)};
@@ -172,7 +174,7 @@ class StreamedRows {
     return found_word(nonzero_[r] != 0, coarsest(r), small_[r], step);
   }
   __device__ __forceinline__ uint16_t sum(int r) const {
-    return sum_bits(__fmul_ru(sum_[r] * (4 * kChunks), power_of_two(-coarsest(r))));
+    return sum_bits(__fmul_ru(sum_[r] * kSummedTogether, power_of_two(-coarsest(r))));
   }
 
  private:
@@ -186,6 +188,7 @@ class StreamedRows {
   }
 
   // The coarsest is the largest of these, and of equal ones the first.
+  static constexpr int kSummedTogether = 8;
   static constexpr int kLastStep = kMaxSlice / kStep - 1;
   __device__ __forceinline__ static constexpr int scale_at(int exponent, int step) {
     return exponent * (kLastStep + 1) + kLastStep - step;
@@ -197,7 +200,7 @@ class StreamedRows {
   int coarsest_[2] = {scale_at(kNoScale, 0), scale_at(kNoScale, 0)};
   uint32_t nonzero_[2] = {};  // not 0 if an element isn't
   float small_[2] = {};       // found_word(), in this lane's part of the rows, relative to the reference
-  float sum_[2] = {};         // of the largest of each 4 kChunks elements
+  float sum_[2] = {};         // of the largest of each kSummedTogether elements, in this lane's part
 };
 
 }  // namespace sgemm::split
