@@ -1,7 +1,8 @@
 // The redo: elements that the guard marked are computed again from the original operands.
 //
 // Idea:   a block's consumers do this behind all its tiles; nothing happens if none has a mark. A tile with many marked
-//         elements is computed as a whole (redo_tile.cuh). A few elements are dot products, each of a warp.
+//         elements is computed as a whole (redo_tile.cuh). A few elements are dot products, each of a warp; and where
+//         these would read across lines, some are computed by a thread each (redo_some.cuh).
 // Order:  where neighbours may decide nothing (Job::batch_invariant), an element alone is added up in the order of a
 //         whole tile's.
 // Inf:    a row that holds Inf has no scale; its elements come from its products with Inf (redo_inf.cuh). A dot product
@@ -9,14 +10,15 @@
 #pragma once
 #include "dot_product.cuh"
 #include "redo_inf.cuh"
+#include "redo_some.cuh"
 #include "redo_tile.cuh"
 #include "redone.cuh"
 
 namespace sgemm::split {
 
-constexpr uint32_t kFew = 64;          // dot products take as long as the whole tile at about this many elements
-constexpr uint32_t kFewAlongK = 192;   // the same where both operands lie along k
-constexpr uint32_t kFewInParts = 128;  // the same where they are added up as the whole tile's
+constexpr uint32_t kFew = 16;          // dot products take as long as redo_some() at about this many elements,
+constexpr uint32_t kFewAlongK = 192;   // as the whole tile where both operands lie along k
+constexpr uint32_t kFewInParts = 128;  // or they are added up as the whole tile's
 constexpr uint32_t kVeryFew = 4;       // all warps share each: they would wait for the few's reads
 
 // Each thread reads the masks that it wrote. Returns whether there are any: else the tile's words weren't written.
@@ -160,10 +162,14 @@ __device__ __forceinline__ void redo(const Job& job, int index, uint32_t rank, u
   const TileIndex at = tile_at(job, index);
   const Corner tile = {at.batch, int64_t{at.row} * Shape::kRows, int64_t{at.col} * Shape::kCols};
   count_redone(redone_elements, t == 0 ? count.all : 0);
-  const uint32_t few = job.batch_invariant ? kFewInParts : job.a.along_k && job.b.along_k ? kFewAlongK : kFew;
-  count_redone(redone_tiles, t == 0 && count.finite > few);
-  if (count.finite > few) {
+  const bool across = (A_ALONG_M || B_ALONG_N) && !job.batch_invariant;
+  const uint32_t some = job.batch_invariant ? kFewInParts : across ? kSome : kFewAlongK;
+  count_redone(redone_tiles, t == 0 && count.finite > some);
+  if (count.finite > some) {
     redo_tile<Shape, A_ALONG_M, B_ALONG_N, BYTES>(job, tile, rank, blocks, t, marks, rest);
+    count = count_marks(marks, t);
+  } else if (across && count.finite > kFew) {
+    redo_some<Shape, A_ALONG_M, B_ALONG_N, BYTES>(job, tile, t, marks, rest);
     count = count_marks(marks, t);
   }
   if (count.all > count.finite) {
