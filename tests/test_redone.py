@@ -16,24 +16,32 @@ from support.table import Kernel
 
 import torch_sgemm
 
-TALL = (ROOT / "csrc" / "split" / "tall.h").read_text(encoding="utf-8")
+SPLIT_SOURCES = ROOT / "csrc" / "split"
+TALL = (SPLIT_SOURCES / "tall.h").read_text(encoding="utf-8")
 LISTED = int(re.search(r"kMostElements = (\d+)", TALL)[1])  # elements of a tall tile
+REDO_SOME = (SPLIT_SOURCES / "redo_some.cuh").read_text(encoding="utf-8")
+SOME = int(re.search(r"kSome = (\d+)", REDO_SOME)[1])  # elements of a tile
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("columns", [1, 30, TILE])
+@pytest.mark.parametrize("columns", [1, 60, TILE])
 @pytest.mark.parametrize("m", [40, TILE])
+@pytest.mark.parametrize("k", [256, 1001])
+@pytest.mark.parametrize("layouts", ["NN", "NT", "TN", "TT"])
 @pytest.mark.parametrize("name", ["split_fp16x3:128x128", "split_fp16x3:128x64"])
-def test_few_and_many_marked_elements(name: str, m: int, columns: int) -> None:
-    """Results made of small elements alone: by dot products, or the tile as a whole."""
+def test_few_and_many_marked_elements(
+    name: str, layouts: str, k: int, m: int, columns: int
+) -> None:
+    """Results made of small elements alone: by dot products, some at once, or the whole tile."""
     row = next(row for row in SPLIT if row.name == name)
     here(row)
-    n, k = TILE, 256
+    n = TILE
     a, b = torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda")
     a[:, 0] = 2.0**20
     a[:, 1:] *= 2.0**-30
     b[0] = 1
     b[0, torch.randperm(n)[:columns]] = 0  # these columns meet no large element of A
+    a, b = laid_out(a, layouts[0]), laid_out(b, layouts[1])
     torch.cuda.synchronize()
     before = torch_sgemm.redone()
     c = torch.randn(m, n, device="cuda")
@@ -46,9 +54,9 @@ def test_few_and_many_marked_elements(name: str, m: int, columns: int) -> None:
     assert reference.units(out) <= contract_units(torch_units)
     assert after.elements - before.elements == m * columns
     assert torch_sgemm.stats().redone[f"cuda:{torch.cuda.current_device()}"] == after
-    # Whatever the tiles, some block has more than 64 elements if there are so many; but a warp's 16
-    # rows come at once if all of k they have is 4096.
-    assert (after.tiles > before.tiles) == (m * columns > 64 and 16 * columns * k > 4096)
+    # Whatever the tiles, some block has more than so many elements if there are a few times as
+    # many; but a warp's 16 rows come at once if all of k they have is 4096.
+    assert (after.tiles > before.tiles) == (m * columns > SOME and 16 * columns * k > 4096)
 
 
 @pytest.mark.gpu
