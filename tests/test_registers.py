@@ -1,6 +1,6 @@
-"""What ptxas made of the kernels for Hopper: sums stay in registers.
+"""What ptxas made of the kernels for Hopper: sums, and what tiles share, stay in registers.
 
-Where a loop over them is not unrolled, they lie in local memory, results are right, and the kernel
+Where a loop over sums is not unrolled, they lie in local memory, results are right, and the kernel
 takes three times as long.
 """
 
@@ -29,6 +29,29 @@ def resources() -> dict[str, int]:
             entries = re.findall(r"Function (\S+):\n\s+REG:\d+ STACK:(\d+)", part)
             found |= {name: int(stack) for name, stack in entries}
     return found
+
+
+def own_code(body: list[sass.Instruction]) -> list[sass.Instruction]:
+    """A kernel's, less the functions that it calls, which lie behind it."""
+    calls = (re.search(r"\bCALL\.REL\S* 0x([0-9a-f]+)", i.text) for i in body)
+    end = min((int(call[1], 16) for call in calls if call), default=body[-1].address + 1)
+    return [i for i in body if i.address < end]
+
+
+@needs_cuda_build
+def test_products_keep_nothing_in_local_memory() -> None:
+    """What a kernel puts there when it is short of registers, it waits for with every tile: five
+    such values have cost a microsecond a tile."""
+    for_hopper = [a for a in sass.architectures(sass.LIBRARY) if a.startswith("sm_90")]
+    if not for_hopper:
+        pytest.skip("built without code for Hopper")
+    names = [name for name in resources() if "split_product" in name and "Fp16x3" in name]
+    kernels = sass.disassemble(sass.LIBRARY, for_hopper[-1], names)
+    products = {name: own_code(body) for name, body in kernels.items()}
+    assert len(products) == 8  # for two tiles and four layouts
+    local = {name: [i.text for i in body if i.kind[:3] in ("LDL", "STL")]
+             for name, body in products.items()}  # fmt: skip
+    assert not {name: texts for name, texts in local.items() if texts}
 
 
 @needs_cuda_build

@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,11 +69,13 @@ def find_cuobjdump() -> str:
     raise SystemExit("no cuobjdump: it comes with the CUDA toolkit and with triton (pip)")
 
 
-def disassemble(library: Path, arch: str) -> dict[str, list[Instruction]]:
-    """Mangled kernel name to instructions, for one architecture ("sm_90a")."""
-    done = subprocess.run(
-        [find_cuobjdump(), "-sass", "-arch", arch, str(library)], capture_output=True, text=True
-    )
+def disassemble(
+    library: Path, arch: str, names: Iterable[str] = ()
+) -> dict[str, list[Instruction]]:
+    """Mangled kernel name to instructions, for one architecture ("sm_90a"): all, or ``names``."""
+    some = ["-fun", ",".join(names)] if names else []
+    command = [find_cuobjdump(), "-sass", "-arch", arch, *some, str(library)]
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(done.stderr or done.stdout)
     kernels: dict[str, list[Instruction]] = {}
