@@ -89,9 +89,12 @@ struct ClusterWords {
     const bool known = b_known && operand == 1;
     const auto word_of = [&](uint32_t i) { return of_block[i][operand][row]; };
     const uint32_t common = known ? own : word_of_parts(blocks, word_of);
-    if (operand == 0)
-      row_sums(agreed)[row] =
-          sum_of_parts(blocks, common, word_of, [&](uint32_t i) { return row_sums(of_block[i])[row]; });
+    // Not the block's own copy: other threads write that, and may not be done.
+    const auto sum_of = [&](uint32_t i) {
+      const uint32_t(&of_other)[2][kTile] = of_block[i];
+      return row_sums(i == rank ? words : of_other)[row];
+    };
+    if (operand == 0) row_sums(agreed)[row] = sum_of_parts(blocks, common, word_of, sum_of);
     if (t < 2 * kTile - kSumWords) agreed[operand][row] = common;
     change[operand][row] = power_of_two(max(word_exponent(own) - word_exponent(common), -126));
     sync_consumers();

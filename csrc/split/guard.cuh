@@ -58,7 +58,7 @@ struct GuardedRow {
 
 // The least magnitude at which a product is accurate enough.
 __device__ __forceinline__ float least_certain(const GuardedRow& a, const GuardedRow& b) {
-  return (a.threshold > 0 ? fmaxf(fminf(a.threshold, b.of_others), a.floor) : 0) +
+  return (a.threshold > 0 ? fminf(a.threshold, fmaxf(b.of_others, a.floor)) : 0) +
          (b.threshold > 0 ? fminf(b.threshold, a.of_others) : 0);
 }
 

@@ -140,6 +140,7 @@ __device__ __forceinline__ void store_staged(const UnsplitJob& job, const Unspli
       store_band(job, at, at.row - lane / 4 + block * 64, band * 32, staging);
     }
   }
+  __syncwarp();  // for wgmma: lanes without columns may have parted
 }
 
 // Stores a tile of which a sum is not finite, one by one. Where operands hold Inf or NaN, the tensor cores have made of
