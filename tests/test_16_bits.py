@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import partial
 
 import pytest
 import torch
+from support.activations import ACTIVATIONS
 from support.bounds import UNIT, Reference, roundings
 from support.data import drawn, integers
 from support.layouts import PAIRS, laid_out
@@ -17,7 +17,6 @@ from support.sizes import around
 from support.split import here
 from support.table import KERNELS, arch, each_device
 from torch import Tensor
-from torch.nn import functional
 
 import torch_sgemm
 from benchmarks.problems import in_16_bits
@@ -286,7 +285,7 @@ def test_within_the_bound(row: Kernel, short: torch.dtype) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu"])
+@pytest.mark.parametrize("activation", list(filter(None, ACTIVATIONS)))
 @each_short
 @each_row
 def test_an_activation_is_that_of_the_sums(
@@ -294,8 +293,6 @@ def test_an_activation_is_that_of_the_sums(
 ) -> None:
     """Also where some are not finite, which are stored one by one."""
     here(row)
-    names = {"gelu_tanh": partial(functional.gelu, approximate="tanh")}
-    apply = names.get(activation) or getattr(functional, activation)
     for number, (m, n, k) in enumerate(sizes(row)):
         k += -k % 8  # a layer's operands have no gaps between rows
         x, weight = (drawn("cuda", *shape, dtype=short, seed=number) for shape in ((m, k), (n, k)))
@@ -303,7 +300,8 @@ def test_an_activation_is_that_of_the_sums(
             x[-1, 0], weight[-1, 0] = math.nan, math.inf
         for bias in (None, drawn("cuda", n)):
             sums = SGEMM.linear(x, weight, bias, None, row.name)
-            result, expected = SGEMM.linear(x, weight, bias, activation, row.name), apply(sums)
+            expected = ACTIVATIONS[activation](sums)
+            result = SGEMM.linear(x, weight, bias, activation, row.name)
             assert torch.equal(result.isnan(), expected.isnan()), (m, n, k)
             error = (result - expected).abs().nan_to_num(0)
             assert (error <= 4 * UNIT * sums.abs().nan_to_num(1)).all(), (m, n, k)

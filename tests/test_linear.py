@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from support import split
+from support.activations import ACTIVATIONS
 from support.bounds import UNIT, contract_units
 from support.data import integers
 from support.table import Kernel, each_device, each_float32_row, each_row, fit
@@ -16,13 +17,6 @@ from torch.nn import functional
 
 import torch_sgemm
 
-ACTIVATIONS: dict[str | None, Callable[[Tensor], Tensor]] = {
-    None: lambda x: x,
-    "relu": functional.relu,
-    "gelu": functional.gelu,
-    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
-    "silu": functional.silu,
-}
 UTILS = (
     "test_schema",
     "test_autograd_registration",

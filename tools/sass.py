@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,7 +70,7 @@ def find_cuobjdump() -> str:
 
 
 def disassemble(
-    library: Path, arch: str, names: Iterable[str] = ()
+    library: Path, arch: str, names: Collection[str] = ()
 ) -> dict[str, list[Instruction]]:
     """Mangled kernel name to instructions, for one architecture ("sm_90a"): all, or ``names``."""
     some = ["-fun", ",".join(names)] if names else []
