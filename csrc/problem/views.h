@@ -76,6 +76,10 @@ inline Matrix16 in_16_bits(const ConstMatrix& x) {
   return {reinterpret_cast<const uint16_t*>(x.data), x.rows, x.cols, x.row, x.col, x.batch};
 }
 
+inline bool has_quads(const ConstMatrix& x, ElementType elements) {
+  return elements == ElementType::kFloat32 ? has_quads(x) : has_quads(in_16_bits(x));
+}
+
 // Whether a tensor map can describe `count` such matrices in memory.
 template <class T>
 bool can_be_mapped(const MatrixView<T>& x, int64_t count) {
@@ -101,9 +105,6 @@ MatrixView<T> block(const MatrixView<T>& x, int64_t batch, int64_t i, int64_t j,
 }
 
 // The same of an operand.
-inline bool has_quads(const ConstMatrix& x, ElementType elements) {
-  return elements == ElementType::kFloat32 ? has_quads(x) : has_quads(in_16_bits(x));
-}
 inline ConstMatrix block(const ConstMatrix& x, ElementType elements, int64_t batch, int64_t i, int64_t j, int64_t rows,
                          int64_t cols) {
   if (elements == ElementType::kFloat32) return block(x, batch, i, j, rows, cols);

@@ -19,6 +19,11 @@ struct Marks {
   uint32_t counts[2];
 
   __device__ __forceinline__ bool is_marked(int row, int col) const { return bits[row][col / 32] >> col % 32 & 1; }
+  // Those of word `i` of the bits whose row and column hold no Inf.
+  __device__ __forceinline__ uint32_t finite(int i) const {
+    const int row = i / (kTile / 32);
+    return inf_lines[0][row / 32] >> row % 32 & 1 ? 0 : bits[0][i] & ~inf_lines[1][i % (kTile / 32)];
+  }
   __device__ __forceinline__ void clear(int row, int col) { atomicAnd(&bits[row][col / 32], ~(1u << col % 32)); }
 };
 constexpr int kMarksBytes = 4096;

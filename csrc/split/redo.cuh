@@ -59,10 +59,8 @@ __device__ __forceinline__ MarkCounts count_marks(Marks& marks, int t) {
   for (int i = t; i < kTile * kTile / 32; i += kConsumers) {
     const uint32_t bits = marks.bits[0][i];
     if (bits == 0) continue;
-    const int row = i / (kTile / 32);
     atomicAdd(&marks.counts[0], __popc(bits));
-    if (!(marks.inf_lines[0][row / 32] >> row % 32 & 1))
-      atomicAdd(&marks.counts[1], __popc(bits & ~marks.inf_lines[1][i % (kTile / 32)]));
+    atomicAdd(&marks.counts[1], __popc(marks.finite(i)));
   }
   sync_consumers();
   return {marks.counts[0], marks.counts[1]};

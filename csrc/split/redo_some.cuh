@@ -39,13 +39,10 @@ static __device__ __noinline__ void redo_some(const Job& job, const Corner& tile
   if (t == 0) marks.counts[0] = 0;
   sync_consumers();
 #pragma unroll 1
-  for (int word = t; word < kTile * kTile / 32; word += kConsumers) {
-    const int row = word / (kTile / 32), band = word % (kTile / 32);
-    if (marks.inf_lines[0][row / 32] >> row % 32 & 1) continue;
+  for (int word = t; word < kTile * kTile / 32; word += kConsumers)
 #pragma unroll 1
-    for (uint32_t bits = marks.bits[row][band] & ~marks.inf_lines[1][band]; bits; bits &= bits - 1)
-      memory.list[atomicAdd(&marks.counts[0], 1u)] = static_cast<uint16_t>(row * kTile + band * 32 + __ffs(bits) - 1);
-  }
+    for (uint32_t bits = marks.finite(word); bits; bits &= bits - 1)
+      memory.list[atomicAdd(&marks.counts[0], 1u)] = static_cast<uint16_t>(word * 32 + __ffs(bits) - 1);
   sync_consumers();
   const bool owns = t < marks.counts[0];
   const int place = owns ? memory.list[t] : 0, i = place / kTile, j = place % kTile;

@@ -187,8 +187,8 @@ class StreamedRows {
     return isnan(v.x) || isnan(v.y) || isnan(v.z) || isnan(v.w);
   }
 
-  // The coarsest is the largest of these, and of equal ones the first.
   static constexpr int kSummedTogether = 8;
+  // The coarsest is the largest of these, and of equal ones the first.
   static constexpr int kLastStep = kMaxSlice / kStep - 1;
   __device__ __forceinline__ static constexpr int scale_at(int exponent, int step) {
     return exponent * (kLastStep + 1) + kLastStep - step;
