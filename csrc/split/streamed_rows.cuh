@@ -99,7 +99,7 @@ class StreamedRows {
         if (__float_as_uint(most[r]) == kInfinity) small_[r] += INFINITY;
         wanted[r] = min(wanted[r], kMostReference + kSpread);
         const int reference = min(wanted[r], kMostReference);
-        if (nonzero_[r]) {
+        if (is_nonzero(r)) {
           const float change = power_of_two(max(reference_[r] - reference, -126));
           small_[r] = __fmaf_ru(small_[r], change, 1);  // one more for what the sums may lose
           scale_row(r, change, sum);
@@ -111,8 +111,7 @@ class StreamedRows {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       scales.exponent[r] = max(wanted[r], reference_[r] - kSpread);
-      coarsest_[r] = max(coarsest_[r], scale_at(wanted[r], step));
-      nonzero_[r] |= __float_as_uint(most[r]);
+      if (most[r] != 0) coarsest_[r] = max(coarsest_[r], scale_at(wanted[r], step));
     }
     return scales;
   }
@@ -171,7 +170,7 @@ class StreamedRows {
 
   __device__ __forceinline__ uint32_t word(int r) const {
     const int step = kLastStep - (coarsest_[r] & kLastStep);
-    return found_word(nonzero_[r] != 0, coarsest(r), small_[r], step);
+    return found_word(is_nonzero(r), coarsest(r), small_[r], step);
   }
   __device__ __forceinline__ uint16_t sum(int r) const {
     return sum_bits(__fmul_ru(sum_[r] * kSummedTogether, power_of_two(-coarsest(r))));
@@ -193,14 +192,15 @@ class StreamedRows {
   __device__ __forceinline__ static constexpr int scale_at(int exponent, int step) {
     return exponent * (kLastStep + 1) + kLastStep - step;
   }
-  __device__ __forceinline__ int coarsest(int r) const { return coarsest_[r] >> 8; }
+  static constexpr int kOfZeros = kNoScale * (kLastStep + 1) - 1;  // below any of an element
+  __device__ __forceinline__ bool is_nonzero(int r) const { return coarsest_[r] != kOfZeros; }
+  __device__ __forceinline__ int coarsest(int r) const { return max(coarsest_[r] >> 8, kNoScale); }
   static_assert(kLastStep == 0xff);
 
   int reference_[2] = {kNoScale - kSpread, kNoScale - kSpread};
-  int coarsest_[2] = {scale_at(kNoScale, 0), scale_at(kNoScale, 0)};
-  uint32_t nonzero_[2] = {};  // not 0 if an element isn't
-  float small_[2] = {};       // found_word(), in this lane's part of the rows, relative to the reference
-  float sum_[2] = {};         // of the largest of each kSummedTogether elements, in this lane's part
+  int coarsest_[2] = {kOfZeros, kOfZeros};
+  float small_[2] = {};  // found_word(), in this lane's part of the rows, relative to the reference
+  float sum_[2] = {};    // of the largest of each kSummedTogether elements, in this lane's part
 };
 
 }  // namespace sgemm::split
