@@ -59,6 +59,13 @@ __device__ __forceinline__ uint16_t sum_of_parts(uint32_t count, uint32_t word, 
   return sum_bits(sum);
 }
 
+// Whether they may be asked for, by a warp: for columns that have small elements.
+__device__ __forceinline__ bool needs_row_sums(const uint32_t (&words)[2][kTile]) {
+  static_assert(kTile - kSumWords == 64);
+  const uint2 two = reinterpret_cast<const uint2*>(words[1])[threadIdx.x % 32];
+  return __any_sync(~0u, word_threshold(two.x) > 0 || word_threshold(two.y) > 0);
+}
+
 struct ClusterWords {
   uint64_t arrived;  // a barrier: the other blocks' words are there
   alignas(16) uint32_t of_block[4][2][kTile];
@@ -94,7 +101,8 @@ struct ClusterWords {
       const uint32_t(&of_other)[2][kTile] = of_block[i];
       return row_sums(i == rank ? words : of_other)[row];
     };
-    if (operand == 0) row_sums(agreed)[row] = sum_of_parts(blocks, common, word_of, sum_of);
+    if (operand == 0 && (!b_known || needs_row_sums(words)))
+      row_sums(agreed)[row] = sum_of_parts(blocks, common, word_of, sum_of);
     if (t < 2 * kTile - kSumWords) agreed[operand][row] = common;
     change[operand][row] = power_of_two(max(word_exponent(own) - word_exponent(common), -126));
     sync_consumers();
