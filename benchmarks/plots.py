@@ -16,7 +16,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from benchmarks import tables
 from benchmarks.record import provenance
-from benchmarks.sides import BF16, OWN_BF16, OWN_MIXED, TF32
+from benchmarks.sides import INFORMATION
 
 OURS, THEIRS, WRONG = "#3b6ea5", "#b04a3a", "#bbbbbb"
 FAMILIES = {"split": "#1f77b4", "ieee": "#e07b00", "ladder": "#2ca02c", "torch": THEIRS}
@@ -88,13 +88,7 @@ def suite(record: dict, path: Path) -> Path:
 def users(record: dict, path: Path) -> Path:
     """The same of ``users``, with other precisions and operands for information."""
     rows = list(record["rows"])
-    names = {
-        TF32: "torch in TF32",
-        BF16: "torch with bf16 operands",
-        OWN_BF16: "auto with bf16 operands",
-        OWN_MIXED: "auto with a bf16 B",
-    }
-    for side, name in names.items():
+    for side, (_, name) in INFORMATION.items():
         for r in record["rows"]:
             if "failed" not in r and f"{side}_us" in r:
                 percent = 100 * r["torch_us"] / r[f"{side}_us"]

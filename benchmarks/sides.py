@@ -19,6 +19,13 @@ from benchmarks.problems import Operands, Pool, Problem
 
 TORCH, TF32, BF16 = "torch", "tf32", "bf16"
 OWN_BF16, OWN_MIXED = "own_bf16", "own_mixed"
+# Sides that are no float32 products of float32 operands: a column's head, and a chart's words.
+INFORMATION = {
+    TF32: ("TF32", "torch in TF32"),
+    BF16: ("bf16", "torch with bf16 operands"),
+    OWN_BF16: ("own bf16", "auto with bf16 operands"),
+    OWN_MIXED: ("own mixed", "auto with a bf16 B"),
+}
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from benchmarks.data import matrices
 from benchmarks.measure import Measurement
 from benchmarks.problems import Problem
 from benchmarks.session import Session, check_names
-from benchmarks.sides import BF16, OWN_BF16, OWN_MIXED, TF32, bf16_sides, tf32_side
+from benchmarks.sides import INFORMATION, bf16_sides, tf32_side
 from benchmarks.timing import Options
 
 LEGEND = (
@@ -191,11 +191,10 @@ def cells(found: dict) -> tuple[list[str], list[list[str]]]:
         line += [f"{tables.digits(r['error_max'])} / {tables.digits(r['torch_error_max'])}"]
         lines.append([*line, *(_information(r, side) for side in INFORMATION)])
     columns = ["group", "product", "data", "row", "torch", "time", "speed", "error / torch's"]
-    return [*columns, *INFORMATION.values()], lines
+    return [*columns, *(head for head, _ in INFORMATION.values())], lines
 
 
 SIZES = ("m", "n", "k", "ops", "batch")
-INFORMATION = {TF32: "TF32", BF16: "bf16", OWN_BF16: "own bf16", OWN_MIXED: "own mixed"}
 
 
 def _information(row: dict, side: str) -> str:
