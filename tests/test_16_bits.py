@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from support.activations import ACTIVATIONS
+from support.activations import ACTIVATIONS, each_function
 from support.bounds import UNIT, Reference, roundings
 from support.data import drawn, integers
 from support.layouts import PAIRS, laid_out
@@ -285,7 +285,7 @@ def test_within_the_bound(row: Kernel, short: torch.dtype) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("activation", list(filter(None, ACTIVATIONS)))
+@each_function
 @each_short
 @each_row
 def test_an_activation_is_that_of_the_sums(

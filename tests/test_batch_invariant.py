@@ -9,6 +9,7 @@ import itertools
 
 import pytest
 import torch
+from support.activations import each_activation
 from support.batches import (
     KERNEL,
     MOST,
@@ -85,7 +86,7 @@ def test_rows_of_a_sum(device: str, kind: str, alpha: float, beta: float) -> Non
 
 @each_kind
 @each_device
-@pytest.mark.parametrize("activation", [None, "relu", "gelu", "gelu_tanh", "silu"])
+@each_activation
 @pytest.mark.parametrize("packed", [False, True])
 def test_rows_of_a_layer(device: str, kind: str, activation: str | None, packed: bool) -> None:
     n, k = WEIGHTS[device][0]

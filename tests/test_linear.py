@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from support import split
-from support.activations import ACTIVATIONS
+from support.activations import ACTIVATIONS, each_activation
 from support.bounds import UNIT, contract_units
 from support.data import integers
 from support.table import Kernel, each_device, each_float32_row, each_row, fit
@@ -25,7 +25,6 @@ UTILS = (
 )
 NAN, INF = float("nan"), float("inf")
 
-each_activation = pytest.mark.parametrize("activation", ACTIVATIONS)
 each_bias = pytest.mark.parametrize("biased", [False, True], ids=["plain", "biased"])
 
 

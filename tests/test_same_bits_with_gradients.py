@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from support.activations import ACTIVATIONS
+from support.activations import ACTIVATIONS, each_activation, each_function
 from support.operators import VARIANTS
 from support.table import KERNELS, arch, each_device, families
 from torch import Tensor
@@ -39,7 +39,6 @@ def _requests() -> list:
 
 
 each_request = pytest.mark.parametrize("kernel, device", _requests())
-each_activation = pytest.mark.parametrize("activation", list(filter(None, ACTIVATIONS)))
 
 
 def ways(call: Callable[..., Tensor], tensors: list[Tensor | None]):
@@ -191,7 +190,7 @@ def test_operators(kernel: str, device: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("biased", [False, True], ids=["plain", "biased"])
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@each_activation
 @each_request
 def test_layer(kernel: str, device: str, activation: str | None, biased: bool) -> None:
     m, n, k = SIZES[device]
@@ -214,7 +213,7 @@ def test_layer(kernel: str, device: str, activation: str | None, biased: bool) -
                 assert all(run().shape == (0, n) for run in ways(call, [x, weight, bias]))
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@each_activation
 @each_request
 def test_packed_weight(kernel: str, device: str, activation: str | None) -> None:
     m, n, k = SIZES[device]
@@ -242,7 +241,7 @@ def test_packed_weight(kernel: str, device: str, activation: str | None) -> None
 
 
 @pytest.mark.gpu
-@each_activation
+@each_function
 @pytest.mark.parametrize(
     "name",
     [row.name for row in KERNELS if row.family in ("ieee", "split") and row.takes_float32],
@@ -366,7 +365,7 @@ def test_derivatives_of_products(device: str) -> None:
         assert_derivatives(lambda x: x @ one_right, lambda x: x @ one_right.double(), apart)
 
 
-@each_activation
+@each_function
 @each_device
 def test_derivatives_of_layers(device: str, activation: str) -> None:
     x, weight = torch.randn(2, 3, 4, device=device), torch.randn(5, 4, device=device)

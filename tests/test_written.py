@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from support.activations import each_activation
 from torch import Tensor
 
 from torch_sgemm import linear
@@ -129,7 +130,7 @@ def test_operands_with_a_negative_bit() -> None:
     torch.testing.assert_close(out, -a @ b)
 
 
-@pytest.mark.parametrize("activation", [None, "relu", "gelu", "gelu_tanh", "silu"])
+@each_activation
 def test_linear_in_a_checkpoint(activation: str | None) -> None:
     x = torch.randn(4, 5)
     grads = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from torch import Tensor
 from torch.nn import functional
 
@@ -14,3 +15,6 @@ ACTIVATIONS: dict[str | None, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
     "silu": functional.silu,
 }
+
+each_activation = pytest.mark.parametrize("activation", ACTIVATIONS)
+each_function = pytest.mark.parametrize("activation", [name for name in ACTIVATIONS if name])
