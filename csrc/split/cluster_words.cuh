@@ -26,24 +26,38 @@ __device__ __forceinline__ void multiply_sums(const float (&change)[2][kTile], b
   }
 }
 
+// Calls `take` with values(i) of `count` parts, of which kPartsAtOnce are read before the first is taken: each read of
+// device memory would wait for the one before.
+constexpr uint32_t kPartsAtOnce = 4;
+template <class Values, class Take>
+__device__ __forceinline__ void for_each_part(uint32_t count, const Values& values, const Take& take) {
+  for (uint32_t first = 0; first < count; first += kPartsAtOnce) {
+    decltype(values(0)) read[kPartsAtOnce];
+#pragma unroll
+    for (uint32_t i = 0; i < kPartsAtOnce; ++i) read[i] = values(min(first + i, count - 1));
+#pragma unroll
+    for (uint32_t i = 0; i < kPartsAtOnce; ++i)
+      if (first + i < count) take(read[i]);
+  }
+}
+
 // A row's word for the sums of `count` parts, in the coarsest of their scales, `word(i)` of them.
 template <class Word>
 __device__ __forceinline__ uint32_t word_of_parts(uint32_t count, const Word& word) {
   int exponent = kNoScale;
-  for (uint32_t i = 0; i < count; ++i) exponent = max(exponent, word_exponent(word(i)));
+  for_each_part(count, word, [&](uint32_t own) { exponent = max(exponent, word_exponent(own)); });
   float threshold = -INFINITY;  // of zeros alone
   uint32_t coarsest = 0;        // of those that had small elements
   bool inf = false, nan = false;
-  for (uint32_t i = 0; i < count; ++i) {
-    const uint32_t own = word(i);
+  for_each_part(count, word, [&](uint32_t own) {
     const float part = word_threshold(own);
-    if (part == -INFINITY) continue;
+    if (part == -INFINITY) return;
     nan = nan || is_nan_row(own);
     threshold = fmaxf(threshold, 0) + part * power_of_two(max(word_exponent(own) - exponent, -126));
     inf = inf || is_inf_row(own);
     if (part > 0 && (own & 0xff) >= (coarsest & 0xff)) coarsest = own;
     if (exponent - word_exponent(own) > kMostCoarser) threshold += Fp16x3::kThreshold;
-  }
+  });
   const uint32_t bits = nan ? kNanRow : inf ? kInfRow : __float_as_uint(threshold) & ~0xffu;
   return with_step(bits | static_cast<uint32_t>(exponent + 128), word_step(coarsest));
 }
@@ -53,17 +67,12 @@ template <class Word, class Sum>
 __device__ __forceinline__ uint16_t sum_of_parts(uint32_t count, uint32_t word, const Word& word_of,
                                                  const Sum& sum_of) {
   float sum = 0;
-  for (uint32_t i = 0; i < count; ++i)
-    sum = __fadd_ru(sum, __fmul_ru(sum_of_bits(sum_of(i)),
-                                   power_of_two(max(word_exponent(word_of(i)) - word_exponent(word), -126))));
+  const auto scaled = [&](uint32_t i) { return make_uint2(word_of(i), sum_of(i)); };
+  for_each_part(count, scaled, [&](const uint2& part) {
+    const float to_common = power_of_two(max(word_exponent(part.x) - word_exponent(word), -126));
+    sum = __fadd_ru(sum, __fmul_ru(sum_of_bits(static_cast<uint16_t>(part.y)), to_common));
+  });
   return sum_bits(sum);
-}
-
-// Whether they may be asked for, by a warp: for columns that have small elements.
-__device__ __forceinline__ bool needs_row_sums(const uint32_t (&words)[2][kTile]) {
-  static_assert(kTile - kSumWords == 64);
-  const uint2 two = reinterpret_cast<const uint2*>(words[1])[threadIdx.x % 32];
-  return __any_sync(~0u, word_threshold(two.x) > 0 || word_threshold(two.y) > 0);
 }
 
 struct ClusterWords {
@@ -101,8 +110,7 @@ struct ClusterWords {
       const uint32_t(&of_other)[2][kTile] = of_block[i];
       return row_sums(i == rank ? words : of_other)[row];
     };
-    if (operand == 0 && (!b_known || needs_row_sums(words)))
-      row_sums(agreed)[row] = sum_of_parts(blocks, common, word_of, sum_of);
+    if (operand == 0) row_sums(agreed)[row] = sum_of_parts(blocks, common, word_of, sum_of);
     if (t < 2 * kTile - kSumWords) agreed[operand][row] = common;
     change[operand][row] = power_of_two(max(word_exponent(own) - word_exponent(common), -126));
     sync_consumers();

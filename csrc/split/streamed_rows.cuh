@@ -192,7 +192,7 @@ class StreamedRows {
   __device__ __forceinline__ static constexpr int scale_at(int exponent, int step) {
     return exponent * (kLastStep + 1) + kLastStep - step;
   }
-  static constexpr int kOfZeros = kNoScale * (kLastStep + 1) - 1;  // below any of an element
+  static constexpr int kOfZeros = kNoScale * (kLastStep + 1) - 1;  // below scale_at() of any element
   __device__ __forceinline__ bool is_nonzero(int r) const { return coarsest_[r] != kOfZeros; }
   __device__ __forceinline__ int coarsest(int r) const { return max(coarsest_[r] >> 8, kNoScale); }
   static_assert(kLastStep == 0xff);
