@@ -176,16 +176,28 @@ class TileEpilogue : public WarpRows<Shape> {
       const float x = sum(r);
       if (isnan(x) && (__float_as_uint(x) == kGivenUp || !is_nan_of_operands(x, rows_[r], right))) failed |= 1u << r;
     }
-    // In a short loop, for its instructions are not in the caches. An element with plain scales is multiplied as in a
-    // plain tile, whatever the scales of the others here, for the same bits.
+    // An element with plain scales is multiplied as in a plain tile, whatever the scales of the others here, for the
+    // same bits. The loops are short, for their instructions are not in the caches.
     const bool plain = job_.plain_alpha && has_plain_scale(right);
+    const auto plainly_scaled = [&](int r) {
+      return sum(r) * (job_.p.alpha * word_scale(rows_[r]) * word_scale(right));
+    };
+    const auto is_plain_or_redone = [](uint32_t word) { return has_plain_scale(word) || is_inf_row(word); };
+    if (job_.scaled_only && __all_sync(~0u, is_plain_or_redone(right) && is_plain_or_redone(rows_[lane % 16]))) {
+#pragma unroll 4
+      for (int r = 0; r < rows; ++r)
+        if (!(failed >> r & 1))
+          d_[r * job_.p.d.row + col * job_.p.d.col] =
+              add_c(job_.p, plainly_scaled(r), c_ + r * job_.p.c.row + col * job_.p.c.col);
+      return __any_sync(~0u, failed) ? mark_failed(failed, band, index) : 0;
+    }
     int of_alpha;
     const float alpha = frexpf(job_.p.alpha, &of_alpha);
 #pragma unroll 1
     for (int r = 0; r < rows; ++r) {
       float x = sum(r);
       if (plain && has_plain_scale(rows_[r])) {
-        x *= job_.p.alpha * word_scale(rows_[r]) * word_scale(right);
+        x = plainly_scaled(r);
       } else {
         const int exponent = word_exponent(rows_[r]) + word_exponent(right);
         if (isinf(unscaled(x, exponent)) && !surely_overflows(x, exponent)) failed |= 1u << r;

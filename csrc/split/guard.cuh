@@ -69,6 +69,8 @@ __device__ __forceinline__ float least_certain(const GuardedRow& a, const Guarde
 // half of the threshold. Those of Bf16x6 are smaller. And hi * hi of some of k, which is |A||B| at most, but for as
 // little.
 constexpr float kOfMagnitudes = 1.0f / 3;
+// As the whole sum of a part of k is: what its own small elements may have lost is as little of the threshold.
+constexpr float kOfPart = 1;
 
 // Which of a thread's N accumulators, of a warp's 16 rows, are certain, by bits.
 template <int N>
@@ -149,26 +151,39 @@ __device__ __forceinline__ float least_magnitude(const ElementMatrix& a, const E
   return kProductRounding * (place_a == place_b ? first : first + second);
 }
 
-// The largest element of a row in a step of k, and its place: by one thread.
-struct Largest {
-  uint32_t magnitude = 0, place = kNoPlace;
-
-  __device__ __forceinline__ void take(const ElementPointer& row, int64_t k_stride, int64_t depth, uint32_t step) {
-    constexpr int kAtOnce = 16;
-    const uint32_t first = step * kStep, last = min(first + kStep, static_cast<uint32_t>(depth));
+// Of a line, a row of A or a column of B, the place of the largest element of the steps that set its scale. By a warp,
+// of up to 32 lines from `first` on, those `asked` for by bits; lane i has line i's. Lanes read neighbours along k, a
+// step of several lines at once.
+static __device__ __noinline__ uint32_t find_largest(uint32_t asked, ElementPointer first, int64_t line_stride,
+                                                     int64_t k_stride, int64_t depth, const uint32_t* words,
+                                                     int together) {
+  static_assert(kStep == 32 && kStreamedSteps == 2);
+  constexpr int kLines = 4;
+  const int lane = threadIdx.x % 32;
+  uint32_t found = kNoPlace;
 #pragma unroll 1
-    for (uint32_t q = first; q < last; q += kAtOnce) {
-      float x[kAtOnce];
-      read_elements(
-          x, row, [&](int i) { return (q + i) * k_stride; }, [&](int i) { return q + i < last; });
+  while (asked) {
+    int lines[kLines], places[kLines];
 #pragma unroll
-      for (uint32_t i = 0; i < kAtOnce; ++i) take(split::magnitude(x[i]), q + i);
+    for (int i = 0; i < kLines; ++i) {
+      lines[i] = __ffs(asked) - 1;
+      places[i] = static_cast<int>(word_step(words[max(lines[i], 0)])) * kStep + lane;
+      asked &= asked - 1;
+    }
+    float x[2 * kLines];
+    const auto place = [&](int i) { return places[i / 2] + i % 2 * kStep; };
+    read_elements(
+        x, first, [&](int i) { return lines[i / 2] * line_stride + place(i) * k_stride; },
+        [&](int i) { return lines[i / 2] >= 0 && i % 2 < together && place(i) < depth; });
+#pragma unroll
+    for (int i = 0; i < kLines; ++i) {
+      const uint32_t upper = magnitude(x[2 * i]), lower = magnitude(x[2 * i + 1]), own = max(upper, lower);
+      const int of = __ffs(__ballot_sync(~0u, own == __reduce_max_sync(~0u, own))) - 1;
+      const int at = __shfl_sync(~0u, place(2 * i + (lower > upper)), of);
+      if (lane == lines[i]) found = at;
     }
   }
-  __device__ __forceinline__ void take(uint32_t other, uint32_t at) {
-    place = other > magnitude ? at : place;
-    magnitude = max(magnitude, other);
-  }
-};
+  return found;
+}
 
 }  // namespace sgemm::split

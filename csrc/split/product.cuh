@@ -92,20 +92,26 @@ __device__ __forceinline__ void consume(const Job& job, char* ring, float* stagi
     if (Scales::kPlainFirst && __builtin_expect(!shares && output.template stores_plain<Scales::kDown>(), true)) {
       output.template store_plain<Scales::kDown>(sum);
     } else {
-      // `others` are in the scale of the block's own part of k. And it may not depend on a band's other elements which
-      // sum certifies one.
+      if (blocks > 1) Scales::agree(shared, words.stage, t, rank, blocks, sum);
+      const bool in_parts = work.part >= 0;
+      bool plain = !in_parts && output.template stores_plain<Scales::kDown>();
+      // Where scales are found on the way, `others` are in that of the block's own part of k, and so is the sum of a
+      // part that goes through device memory. And it may not depend on a band's other elements which sum certifies one.
       Certain<Shape::kSums> known;
-      if ((Scales::kKnown || !shares) && !job.batch_invariant && !output.is_plain())
-        known = output.certain(others, kOfMagnitudes);
-      if (blocks > 1) {
-        Scales::agree(shared, words.stage, t, rank, blocks, sum);
-        if (blocks == 2)
-          reduce_cluster<R, 2>(shared.cluster, sum, ring, t, rank);
-        else
-          reduce_cluster<R, 4>(shared.cluster, sum, ring, t, rank);
+      const bool tells = !job.batch_invariant && (Scales::kKnown || !in_parts);
+      if (__builtin_expect(!plain && tells && !output.is_plain(), false)) {
+        if (Scales::kKnown || !shares) known = output.certain(others, kOfMagnitudes);
+        if (shares) known = known | output.certain(sum, kOfPart);
       }
-      if (work.part >= 0 && !Scales::fix_up(job, shared, words.stage, work, sum, t)) break;
-      if ((shares || !Scales::kPlainFirst) && output.template stores_plain<Scales::kDown>()) {
+      if (blocks == 2)
+        reduce_cluster<R, 2>(shared.cluster, sum, ring, t, rank);
+      else if (blocks == 4)
+        reduce_cluster<R, 4>(shared.cluster, sum, ring, t, rank);
+      if (in_parts) {
+        if (!Scales::fix_up(job, shared, words.stage, work, sum, t)) break;
+        plain = output.template stores_plain<Scales::kDown>();
+      }
+      if (plain) {
         output.template store_plain<Scales::kDown>(sum);
       } else {
         mark = output.template store<Scales::kKnown>(sum, known, staging, work.tile);

@@ -6,25 +6,18 @@
 // Bound:  the L2 cache, which delivers all of the tile's rows and columns.
 #pragma once
 #include "marks.cuh"
-#include "redo_panel.cuh"
 #include "redo_tile.cuh"
 
 namespace sgemm::split {
 
 constexpr uint32_t kSome = 128;  // at most: a whole tile takes about as long
 
-// The elements, and as many stages of the operands as fit beside them in BYTES.
+// The elements, and the stages that fit beside them in BYTES.
 template <class A, class B, int BYTES>
 struct SomeMemory {
-  struct alignas(16) Stage {
-    float a[A::kFloats], b[B::kFloats];
-  };
   static constexpr int kListBytes = kSome * sizeof(uint16_t);
-  static constexpr int kFit = (BYTES - kMarksBytes - kListBytes) / sizeof(Stage), kStages = kFit < 4 ? kFit : 4;
-  static_assert(kStages >= 2);
-
   alignas(16) uint16_t list[kSome];  // places in the tile
-  Stage stages[kStages];
+  RedoStages<A, B, BYTES - kMarksBytes - kListBytes, 8> stages;
 };
 
 // Up to kSome elements, whose rows and columns hold no Inf. What overflows stays marked.
@@ -34,7 +27,6 @@ static __device__ __noinline__ void redo_some(const Job& job, const Corner& tile
   using PanelB = RedoPanel<Shape::kCols, 1, !B_ALONG_N>;
   using Memory = SomeMemory<PanelA, PanelB, BYTES>;
   Memory& memory = *reinterpret_cast<Memory*>(rest);
-  constexpr int kStages = Memory::kStages;
   sync_consumers();  // all have read the counts, and what was here before
   if (t == 0) marks.counts[0] = 0;
   sync_consumers();
@@ -50,30 +42,16 @@ static __device__ __noinline__ void redo_some(const Job& job, const Corner& tile
   const int steps = static_cast<int>(ceil_div(depth, kStep));
   PanelA a(job.a, tile.batch, tile.row, depth, t);
   PanelB b(job.b, tile.batch, tile.col, depth, t);
-  const auto copy = [&](int step) {
-    if (step < steps) {
-      a.copy(memory.stages[step % kStages].a);
-      b.copy(memory.stages[step % kStages].b);
-    }
-    commit_copies();
-  };
-#pragma unroll
-  for (int step = 0; step < kStages - 1; ++step) copy(step);
   const bool busy = __any_sync(~0u, owns);
   float total = 0, part = 0;
-#pragma unroll 1
-  for (int step = 0; step < steps; ++step) {
-    wait_copies<kStages - 2>();
-    sync_consumers();  // and the step before has been read
-    copy(step + kStages - 1);
-    if (!busy) continue;
-    const auto& stage = memory.stages[step % kStages];
+  memory.stages.each_step(a, b, depth, [&](const auto& stage, int step) {
+    if (!busy) return;
     float sum = 0;
 #pragma unroll 8
     for (int k = 0; k < kStep; ++k) sum = fmaf(stage.a[PanelA::place(i, 0, k)], stage.b[PanelB::place(j, 0, k)], sum);
     part = step % kRedoChains == 0 ? sum : part + sum;
     if (step % kRedoChains == kRedoChains - 1 || step + 1 == steps) total += part;
-  }
+  });
   if (owns && isfinite(total) && store_redone(job, tile.batch, tile.row + i, tile.col + j, total)) marks.clear(i, j);
 }
 

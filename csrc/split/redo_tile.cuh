@@ -10,7 +10,7 @@
 // Bound:  the FFMA units.
 #pragma once
 #include "marks.cuh"
-#include "redo_panel.cuh"
+#include "redo_stages.cuh"
 
 namespace sgemm::split {
 
@@ -42,17 +42,11 @@ struct RedoShape {
   }
 };
 
-// Sums of all threads, of a part of k and in total, and as many stages of the operands as fit beside them in BYTES.
+// Sums of all threads, of a part of k and in total, and the stages that fit beside them in BYTES.
 template <class R, class A, class B, int BYTES>
 struct RedoMemory {
   using Sums = float[R::kSums][kConsumers];
-  struct alignas(16) Stage {
-    float a[A::kFloats], b[B::kFloats];
-  };
-  static constexpr int kFit = (BYTES - kMarksBytes - 2 * sizeof(Sums)) / sizeof(Stage), kStages = kFit < 4 ? kFit : 4;
-  static_assert(kStages >= 2);
-
-  Stage stages[kStages];
+  RedoStages<A, B, BYTES - kMarksBytes - 2 * sizeof(Sums), 4> stages;
   Sums part, total;
 };
 
@@ -70,25 +64,11 @@ static __device__ __noinline__ void redo_cols(const Job& job, const Corner& tile
   const int steps = static_cast<int>(ceil_div(depth, kStep));
   PanelA a(job.a, tile.batch, tile.row, depth, t);
   PanelB b(job.b, tile.batch, tile.col + first_col, depth, t);
-  const auto copy = [&](int step) {
-    if (step < steps) {
-      a.copy(memory.stages[step % Memory::kStages].a);
-      b.copy(memory.stages[step % Memory::kStages].b);
-    }
-    commit_copies();
-  };
   sync_consumers();  // what was here before has been read
   float acc[R::kOwn][R::kOwn] = {};
   const int from_a = PanelA::place(own.row, own.lane_down, own.group * R::kDepth);
   const int from_b = PanelB::place(own.col, own.lane_across, own.group * R::kDepth);
-#pragma unroll
-  for (int step = 0; step < Memory::kStages - 1; ++step) copy(step);
-#pragma unroll 1
-  for (int step = 0; step < steps; ++step) {
-    wait_copies<Memory::kStages - 2>();
-    sync_consumers();  // and the step before has been read
-    copy(step + Memory::kStages - 1);
-    const auto& stage = memory.stages[step % Memory::kStages];
+  memory.stages.each_step(a, b, depth, [&](const auto& stage, int step) {
 #pragma unroll 1
     for (int round = 0; round < R::kDepth / kRedoRound; ++round) {
       float x[kRedoRound][R::kOwn], y[kRedoRound][R::kOwn];
@@ -106,7 +86,7 @@ static __device__ __noinline__ void redo_cols(const Job& job, const Corner& tile
     }
     const int sums = step / R::kGroups;
     const bool last = step + 1 == steps;
-    if (step % R::kGroups != R::kGroups - 1 && !last) continue;
+    if (step % R::kGroups != R::kGroups - 1 && !last) return;
 #pragma unroll
     for (int e = 0; e < R::kSums; ++e) {
       float& sum = acc[e / R::kOwn][e % R::kOwn];
@@ -114,13 +94,13 @@ static __device__ __noinline__ void redo_cols(const Job& job, const Corner& tile
       memory.part[e][t] = sum;
       sum = 0;
     }
-    if (sums % kRedoChains != kRedoChains - 1 && !last) continue;
+    if (sums % kRedoChains != kRedoChains - 1 && !last) return;
 #pragma unroll 8
     for (int e = 0; e < R::kSums; ++e) {
       const float part = memory.part[e][t];
       memory.total[e][t] = sums < kRedoChains ? part : memory.total[e][t] + part;
     }
-  }
+  });
   if (R::kGroups > 1) sync_consumers();
   const RedoneStore store(job, tile.batch);
   constexpr int kStored = R::kSums / R::kGroups;  // of a thread's sums

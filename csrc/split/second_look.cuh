@@ -44,10 +44,8 @@ static __device__ __noinline__ uint32_t look_at_listed(const Job& job, TileIndex
     return RECORDED || x.guards ? x.guards + job.first_row(x, tile.batch) + first : nullptr;
   };
   const uint32_t *const guards_a = RECORDED ? records(job.a, row0) : nullptr, *const guards_b = records(job.b, col0);
-  static_assert(kStreamedSteps <= 2);  // Job::together of them, a lane's each: two lanes look after a row
-  const int together = job.together;
-  Largest of_own_row;
-  uint32_t places_b[Shape::kBands];  // of the largest elements of the lane's column of each band
+  uint32_t places_a = kNoPlace;      // of the largest elements, lane i's of row i
+  uint32_t places_b[Shape::kBands];  // and of the columns of each band
   if constexpr (!RECORDED) {
     uint32_t asked = 0, asked_cols[Shape::kBands] = {};
     for (uint32_t i = lane; i < count; i += 32) {
@@ -57,18 +55,15 @@ static __device__ __noinline__ uint32_t look_at_listed(const Job& job, TileIndex
       for (int band = 0; band < Shape::kBands; ++band)
         asked_cols[band] |= static_cast<uint32_t>(x.col() / 32 == band) << x.col() % 32;
     }
-    const int own = lane / 2, half = lane % 2;
-    if (__reduce_or_sync(~0u, asked) >> own & 1 && half < together && word_threshold(rows[own]) > 0)
-      of_own_row.take(a.at(row0 + own, 0), a.col, depth, word_step(rows[own]) + half);
-    of_own_row.take(__shfl_xor_sync(~0u, of_own_row.magnitude, 1), __shfl_xor_sync(~0u, of_own_row.place, 1));
+    const auto with_small = [&](uint32_t asked, const uint32_t* words) {
+      return __reduce_or_sync(~0u, asked) & __ballot_sync(~0u, word_threshold(words[lane]) > 0);
+    };
+    places_a = find_largest(with_small(asked, rows), a.at(row0, 0), a.row, a.col, depth, rows, job.together);
 #pragma unroll
     for (int band = 0; band < Shape::kBands; ++band) {
-      Largest of_col;
-      const int col = band * 32 + lane;
-      if (!guards_b && __reduce_or_sync(~0u, asked_cols[band]) >> lane & 1 && word_threshold(cols[col]) > 0)
-#pragma unroll 1
-        for (int i = 0; i < together; ++i) of_col.take(b.at(0, col0 + col), b.row, depth, word_step(cols[col]) + i);
-      places_b[band] = of_col.place;
+      const uint32_t* const of_band = cols + band * 32;
+      const uint32_t wanted = guards_b ? 0 : with_small(asked_cols[band], of_band);
+      places_b[band] = find_largest(wanted, b.at(0, col0 + band * 32), b.col, b.row, depth, of_band, job.together);
     }
   }
   uint32_t left_over = 0;
@@ -88,7 +83,7 @@ static __device__ __noinline__ uint32_t look_at_listed(const Job& job, TileIndex
     if (__any_sync(~0u, failed)) {
       uint32_t place_a = of_row.place, place_b = of_col.place;
       if constexpr (!RECORDED) {
-        place_a = __shfl_sync(~0u, of_own_row.place, 2 * x.row());
+        place_a = __shfl_sync(~0u, places_a, x.row());
 #pragma unroll
         for (int band = 0; band < Shape::kBands; ++band) {
           const uint32_t place = __shfl_sync(~0u, places_b[band], x.col() % 32);
