@@ -19,7 +19,6 @@ namespace sgemm::split {
 constexpr uint32_t kFew = 16;          // dot products take as long as redo_some() at about this many elements,
 constexpr uint32_t kFewAlongK = 192;   // as the whole tile where both operands lie along k
 constexpr uint32_t kFewInParts = 128;  // or they are added up as the whole tile's
-constexpr int kLeastShare = 512;       // of an element's k, a warp's: it reads as much at once
 
 // Each thread reads the masks that it wrote. Returns whether there are any: else the tile's words weren't written.
 template <class Shape>
@@ -110,10 +109,10 @@ static __device__ __noinline__ bool redo_in_parts(const Job& job, int batch, int
   return __any_sync(~0u, stores && store_redone(job, batch, row, col, total));
 }
 
-// Elements are dealt out to groups of `sharers` warps, each with a part of an element's k. Where C is the sum of
-// earlier pieces of k, they are computed from the first of these on.
+// The warps take elements in turn, or groups of `sharers` have one each, of which a warp adds up a part of k. Where C
+// is the sum of earlier pieces of k, they are computed from the first of these on.
 __device__ __forceinline__ void redo_elements(const Job& job, const Corner& tile, int t, const Marks& marks,
-                                              int sharers, DotSums (&parts)[kFewAlongK][kConsumers / 32]) {
+                                              int sharers, DotSums (&of_warps)[kConsumers / 32]) {
   const ElementMatrix a = matrix_of_a(job.p, tile.batch), b = matrix_of_b(job.p, tile.batch);
   const int64_t before = job.p.k_before, depth = before + job.depth(tile.batch);
   constexpr int kWarps = kConsumers / 32;
@@ -129,19 +128,19 @@ __device__ __forceinline__ void redo_elements(const Job& job, const Corner& tile
         const int word = __ffs(words) - 1;
         for (uint32_t bits = __shfl_sync(~0u, own, word); bits; bits &= bits - 1) {
           const int turn = next++;
-          if (finishes ? turn % kWarps != warp : turn % (kWarps / sharers) != warp / sharers) continue;
+          if (finishes ? turn % kWarps != warp : turn != warp / sharers) continue;
           const int i = first + word;
           const int64_t row = tile.row + i * 32 / kTile, col = tile.col + i * 32 % kTile + __ffs(bits) - 1;
           if (job.batch_invariant && redo_in_parts(job, tile.batch, row, col)) continue;
           const ElementPointer from_a = a.at(row, -before), from_b = b.at(-before, col);
           DotSums sums = {0, 0};
           if (finishes && sharers > 1)
-            for (int part = 0; part < sharers; ++part)
-              sums = {sums.sum + parts[turn][part].sum, sums.of_specials + parts[turn][part].of_specials};
+            for (const DotSums* x = &of_warps[turn * sharers]; x < &of_warps[(turn + 1) * sharers]; ++x)
+              sums = {sums.sum + x->sum, sums.of_specials + x->of_specials};
           else
             sums = add_products(from_a, a.col, from_b, b.row, begin, min(begin + share, depth));
           if (!finishes) {
-            if (lane == 0) parts[turn][warp % sharers] = sums;
+            of_warps[warp] = sums;
             continue;
           }
           const float sum = whole_product(from_a, a.col, from_b, b.row, depth, sums);
@@ -154,11 +153,10 @@ __device__ __forceinline__ void redo_elements(const Job& job, const Corner& tile
   }
 }
 
-// How many warps share each of `count` elements, so that none is idle and a share is worth it.
-__device__ __forceinline__ int sharers_of(const Job& job, uint32_t count, int64_t depth) {
-  if (job.batch_invariant || count > kFewAlongK) return 1;
-  int sharers = kConsumers / 32;
-  while (sharers > 1 && depth < sharers * kLeastShare && kConsumers / 32 < sharers * count) sharers /= 2;
+// How many warps share each of `count` elements, so that none is idle.
+__device__ __forceinline__ int sharers_of(const Job& job, uint32_t count) {
+  int sharers = job.batch_invariant ? 1 : kConsumers / 32;
+  while (sharers > 1 && sharers * count > kConsumers / 32) sharers /= 2;
   return sharers;
 }
 
@@ -188,8 +186,8 @@ __device__ __forceinline__ void redo(const Job& job, int index, uint32_t rank, u
     count = count_marks(marks, t);
   }
   if (count.all)
-    redo_elements(job, tile, t, marks, sharers_of(job, count.all, job.p.k_before + job.depth(tile.batch)),
-                  *reinterpret_cast<DotSums(*)[kFewAlongK][kConsumers / 32]>(rest));
+    redo_elements(job, tile, t, marks, sharers_of(job, count.all),
+                  *reinterpret_cast<DotSums(*)[kConsumers / 32]>(rest));
 }
 
 }  // namespace sgemm::split
