@@ -3,11 +3,12 @@
     python tools/stalls.py split_fp16x3 --shape 1024x1024x1024 --data wide_phi_3
     python tools/stalls.py ieee_large --shape 4096x4096x4096 --symbol ieee_large --block 64
 
-The SASS is cut into blocks of as many instructions; those with at least a hundredth of all samples
-are shown in the order of their addresses: their part of the samples, how often a warp came there
-at most, the reasons of waiting, and the opcodes, by which a block is found in the sources. Reasons
-are PTX's and Nsight Compute's: no_inst waits for instructions, long_sb for memory, wait for a fixed
-latency, barrier for other warps. One call is sampled, behind two that are not.
+A kernel is its own code and the functions that are not inlined, each with its part of the samples.
+Their SASS is cut into blocks of as many instructions; those with at least a hundredth of the
+samples are shown in the order of their addresses: their part, how often a warp came there at most,
+the reasons of waiting, and the opcodes, by which a block is found in the sources. Reasons are PTX's
+and Nsight Compute's: no_inst waits for instructions, long_sb for memory, wait for a fixed latency,
+barrier for other warps. One call is sampled, behind two that are not.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+import re
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -24,7 +27,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
+from kernel_symbols import demangle  # noqa: E402
 from profile_kernel import run_ncu  # noqa: E402
+from sass import LIBRARY, architectures, find_cuobjdump  # noqa: E402
 
 STALL = "stall_"
 NOT_ISSUED = "(Not Issued)"  # columns with a part of the samples of those without
@@ -56,18 +61,17 @@ class Instruction:
 
 
 def read_source(output: str) -> dict[str, list[Instruction]]:
-    """ncu's ``--page source --csv``: a kernel's name to its instructions."""
-    kernels: dict[str, list[Instruction]] = {}
+    """ncu's ``--page source --csv``: a kernel's name to its instructions. Some it prints twice."""
+    tables: list[tuple[str, list[Instruction]]] = []
     columns: list[str] = []
-    found: list[Instruction] = []
     for row in csv.reader(io.StringIO(output)):
         if row[:1] == ["Kernel Name"]:
-            found = kernels.setdefault(row[1], [])
+            tables.append((row[1], []))
         elif "Source" in row:
             columns = row
         elif columns and len(row) == len(columns):
-            found.append(_instruction(columns, row))
-    return kernels
+            tables[-1][1].append(_instruction(columns, row))
+    return dict(tables)
 
 
 def _instruction(columns: Sequence[str], row: Sequence[str]) -> Instruction:
@@ -84,21 +88,80 @@ def _instruction(columns: Sequence[str], row: Sequence[str]) -> Instruction:
     return Instruction(words[0].split(".")[0], int(cells["# Samples"]), executed, reasons)
 
 
-def report(name: str, kernel: Sequence[Instruction], block: int) -> list[str]:
-    """The lines that are printed of a kernel."""
+def read_functions(elf: str) -> dict[str, list[tuple[int, str]]]:
+    """``cuobjdump -elf``: a kernel's name to (first instruction, name) of functions inside it."""
+    bytes_each = 16  # of an instruction
+    found: dict[str, list[tuple[int, str]]] = {}
+    for place, kernel, function in re.findall(
+        r"^ *0x\w+ +0x(\w+) .*? \$(_Z\w+)\$(_Z\w+)", elf, re.MULTILINE
+    ):
+        found.setdefault(kernel, []).append((int(place, 16) // bytes_each, function))
+    names = demangle([name for inside in found.values() for _, name in inside])
+    short = iter(map(_short, names))
+    inside = [
+        sorted((first, next(short)) for first, _ in functions) for functions in found.values()
+    ]
+    return dict(zip(map(_plain, demangle(list(found))), inside, strict=True))
+
+
+def _short(function: str) -> str:
+    """A demangled function's own name."""
+    count = 1
+    while count:  # template arguments, from the inside out
+        function, count = re.subn(r"<[^<>]*>", "", function)
+    return function.partition("(")[0].split("::")[-1].split()[-1]
+
+
+def functions_here() -> dict[str, list[tuple[int, str]]]:
+    """read_functions() of the library's code for this machine's GPU."""
+    import torch
+
+    own = "sm_{}{}".format(*torch.cuda.get_device_capability())
+    functions: dict[str, list[tuple[int, str]]] = {}
+    for arch in architectures(LIBRARY):
+        if arch in (own, f"{own}a"):
+            dump = [find_cuobjdump(), "-elf", "-arch", arch, str(LIBRARY)]
+            functions |= read_functions(subprocess.run(dump, capture_output=True, text=True).stdout)
+    return functions
+
+
+def _plain(kernel: str) -> str:
+    """A demangled name, whether by Nsight Compute or by c++filt."""
+    kernel = kernel.replace("(bool)1", "true").replace("(bool)0", "false")
+    return re.sub(r"\(int\)|\s", "", kernel)
+
+
+def report(
+    name: str, kernel: Sequence[Instruction], block: int, inside: Sequence[tuple[int, str]] = ()
+) -> list[str]:
+    """The lines that are printed of a kernel; ``inside``: read_functions()' of it."""
     total = sum(x.samples for x in kernel)
-    reasons = sum((x.reasons for x in kernel), Counter())
-    lines = [name, f"  {total} samples: {_most(reasons, 6)}"]
-    for first in range(0, len(kernel), block):
-        part = kernel[first : first + block]
-        samples = sum(x.samples for x in part)
+    lines = [name, f"  {total} samples: {_reasons(kernel, 6)}"]
+    firsts = [first for first, _ in inside]
+    for (begin, function), end in zip(
+        [(0, "the kernel's own"), *inside], [*firsts, len(kernel)], strict=True
+    ):
+        body = kernel[begin:end]
+        samples = sum(x.samples for x in body)
         if samples * 100 < total or samples == 0:
             continue
-        waits = _most(sum((x.reasons for x in part), Counter()), 4)
-        opcodes = _most(Counter(x.opcode for x in part), 5)
-        most = max(x.executed for x in part)
-        lines.append(f"  {first:>6} {samples / total:>6.1%} {most:>9} x  {waits:<60} {opcodes}")
+        lines.append(f"  {function}: {samples / total:.1%}")
+        for first in range(0, len(body), block):
+            lines += _block(begin + first, body[first : first + block], total)
     return lines
+
+
+def _block(first: int, part: Sequence[Instruction], total: int) -> list[str]:
+    samples = sum(x.samples for x in part)
+    if samples * 100 < total or samples == 0:
+        return []
+    opcodes = _most(Counter(x.opcode for x in part), 5)
+    most = max(x.executed for x in part)
+    return [f"  {first:>6} {samples / total:>6.1%} {most:>9} x  {_reasons(part, 4):<60} {opcodes}"]
+
+
+def _reasons(part: Sequence[Instruction], some: int) -> str:
+    return _most(sum((x.reasons for x in part), Counter()), some)
 
 
 def _most(counts: Counter[str], some: int) -> str:
@@ -116,8 +179,10 @@ def main() -> int:
     arguments = ["--section", "SourceCounters", "--page", "source", "--import-source", "no"]
     program = [PROGRAM, options.kernel, options.shape, options.data]
     kernels = run_ncu(arguments, options.symbol, program, read_source)
+    functions = functions_here()
     for name, kernel in kernels.items():
-        print("\n".join(report(name, kernel, options.block)))
+        inside = functions.get(_plain(name), [])
+        print("\n".join(report(name, kernel, options.block, inside)))
     return 0
 
 
