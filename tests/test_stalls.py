@@ -31,6 +31,12 @@ def test_a_table_that_comes_twice_counts_once() -> None:
     assert read_source(OUTPUT + OUTPUT.partition("\n")[2]) == read_source(OUTPUT)
 
 
+def test_launches_of_a_kernel_are_added_up() -> None:
+    second = OUTPUT.partition("\n")[2].replace('"97","4096","97"', '"3","4","1"')
+    product = read_source(OUTPUT + second)["void f<(int)1>(float *)"][2]
+    assert product == Instruction("FFMA", 100, 4100, {"wait": 98})
+
+
 def test_a_line_is_a_block_of_instructions_with_samples() -> None:
     f, g = read_source(OUTPUT).values()
     head = ["f", "  100 samples: wait 98, no_inst 2", "  the kernel's own: 100.0%"]

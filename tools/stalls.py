@@ -61,17 +61,36 @@ class Instruction:
 
 
 def read_source(output: str) -> dict[str, list[Instruction]]:
-    """ncu's ``--page source --csv``: a kernel's name to its instructions. Some it prints twice."""
-    tables: list[tuple[str, list[Instruction]]] = []
+    """ncu's ``--page source --csv``: a kernel's name to its instructions, of all launches.
+
+    What it prints twice of a launch counts once.
+    """
+    kernels: dict[str, list[list[Instruction]]] = {}
     columns: list[str] = []
+    table: list[Instruction] = []
     for row in csv.reader(io.StringIO(output)):
         if row[:1] == ["Kernel Name"]:
-            tables.append((row[1], []))
+            table = []
+            kernels.setdefault(row[1], []).append(table)
         elif "Source" in row:
             columns = row
         elif columns and len(row) == len(columns):
-            tables[-1][1].append(_instruction(columns, row))
-    return dict(tables)
+            table.append(_instruction(columns, row))
+    return {name: _added_up(tables) for name, tables in kernels.items()}
+
+
+def _added_up(tables: Sequence[list[Instruction]]) -> list[Instruction]:
+    """A kernel's instructions, from those of each launch."""
+    launches = [table for i, table in enumerate(tables) if table not in tables[:i]]
+    return [
+        Instruction(
+            same[0].opcode,
+            sum(x.samples for x in same),
+            sum(x.executed for x in same),
+            sum((x.reasons for x in same), Counter()),
+        )
+        for same in zip(*launches, strict=True)
+    ]
 
 
 def _instruction(columns: Sequence[str], row: Sequence[str]) -> Instruction:
@@ -91,17 +110,14 @@ def _instruction(columns: Sequence[str], row: Sequence[str]) -> Instruction:
 def read_functions(elf: str) -> dict[str, list[tuple[int, str]]]:
     """``cuobjdump -elf``: a kernel's name to (first instruction, name) of functions inside it."""
     bytes_each = 16  # of an instruction
+    symbols = re.findall(r"^ *0x\w+ +0x(\w+) .*? \$(_Z\w+)\$(_Z\w+)", elf, re.MULTILINE)
+    kernels = demangle([kernel for _, kernel, _ in symbols])
+    functions = demangle([function for _, _, function in symbols])
     found: dict[str, list[tuple[int, str]]] = {}
-    for place, kernel, function in re.findall(
-        r"^ *0x\w+ +0x(\w+) .*? \$(_Z\w+)\$(_Z\w+)", elf, re.MULTILINE
-    ):
-        found.setdefault(kernel, []).append((int(place, 16) // bytes_each, function))
-    names = demangle([name for inside in found.values() for _, name in inside])
-    short = iter(map(_short, names))
-    inside = [
-        sorted((first, next(short)) for first, _ in functions) for functions in found.values()
-    ]
-    return dict(zip(map(_plain, demangle(list(found))), inside, strict=True))
+    for (place, _, _), kernel, function in zip(symbols, kernels, functions, strict=True):
+        first = int(place, 16) // bytes_each
+        found.setdefault(_plain(kernel), []).append((first, _short(function)))
+    return {kernel: sorted(inside) for kernel, inside in found.items()}
 
 
 def _short(function: str) -> str:
@@ -121,7 +137,7 @@ def functions_here() -> dict[str, list[tuple[int, str]]]:
     for arch in architectures(LIBRARY):
         if arch in (own, f"{own}a"):
             dump = [find_cuobjdump(), "-elf", "-arch", arch, str(LIBRARY)]
-            functions |= read_functions(subprocess.run(dump, capture_output=True, text=True).stdout)
+            functions |= read_functions(subprocess.check_output(dump, text=True))
     return functions
 
 
@@ -135,29 +151,34 @@ def report(
     name: str, kernel: Sequence[Instruction], block: int, inside: Sequence[tuple[int, str]] = ()
 ) -> list[str]:
     """The lines that are printed of a kernel; ``inside``: read_functions()' of it."""
-    total = sum(x.samples for x in kernel)
+    total = _samples(kernel)
     lines = [name, f"  {total} samples: {_reasons(kernel, 6)}"]
-    firsts = [first for first, _ in inside]
-    for (begin, function), end in zip(
-        [(0, "the kernel's own"), *inside], [*firsts, len(kernel)], strict=True
-    ):
-        body = kernel[begin:end]
-        samples = sum(x.samples for x in body)
-        if samples * 100 < total or samples == 0:
+    functions = [(0, "the kernel's own"), *inside]
+    ends = [*(first for first, _ in inside), len(kernel)]
+    for (begin, function), end in zip(functions, ends, strict=True):
+        if not _is_shown(kernel[begin:end], total):
             continue
-        lines.append(f"  {function}: {samples / total:.1%}")
-        for first in range(0, len(body), block):
-            lines += _block(begin + first, body[first : first + block], total)
+        lines.append(f"  {function}: {_samples(kernel[begin:end]) / total:.1%}")
+        for first in range(begin, end, block):
+            part = kernel[first : min(first + block, end)]
+            if _is_shown(part, total):
+                lines.append(_line(first, part, total))
     return lines
 
 
-def _block(first: int, part: Sequence[Instruction], total: int) -> list[str]:
-    samples = sum(x.samples for x in part)
-    if samples * 100 < total or samples == 0:
-        return []
+def _samples(part: Sequence[Instruction]) -> int:
+    return sum(x.samples for x in part)
+
+
+def _is_shown(part: Sequence[Instruction], total: int) -> bool:
+    return _samples(part) * 100 >= total > 0
+
+
+def _line(first: int, part: Sequence[Instruction], total: int) -> str:
     opcodes = _most(Counter(x.opcode for x in part), 5)
     most = max(x.executed for x in part)
-    return [f"  {first:>6} {samples / total:>6.1%} {most:>9} x  {_reasons(part, 4):<60} {opcodes}"]
+    share = f"{_samples(part) / total:>6.1%}"
+    return f"  {first:>6} {share} {most:>9} x  {_reasons(part, 4):<60} {opcodes}"
 
 
 def _reasons(part: Sequence[Instruction], some: int) -> str:
