@@ -42,15 +42,16 @@ struct SplitColumns {
   }
 };
 
-// The exponent of what 64 of a column's k with this largest magnitude need; kNoScale for zeros, and for Inf and NaN,
-// for no sum of theirs is used.
+// The exponent of what 64 of a column's k with this largest magnitude need; kNoScale for zeros, and for Inf and NaN:
+// columns with Inf are redone, and sums with NaN are NaN by any scale.
 __device__ __forceinline__ int wanted_exponent(uint32_t largest) {
   return largest == 0 || largest >= kInfinity ? kNoScale : row_exponent<Fp16x3>(largest);
 }
 __device__ __forceinline__ int next_reference(int wanted, int reference) {
   return wanted > reference ? wanted + kHeadroom : reference;
 }
-// The one that they have, `reference` being that of before. Of what needs none, no factor shall tell.
+// The one that they have, `reference` being that of before. What needs no scale has the next reference: its factor
+// is 1.
 __device__ __forceinline__ int step_exponent(int wanted, int reference) {
   const int next = next_reference(wanted, reference);
   if (wanted >= next - kNear || wanted == kNoScale) return next;
@@ -221,12 +222,6 @@ class ColumnSplitter {
 
   // The column of a quad's i-th element, of the thread's.
   __device__ __forceinline__ static constexpr int of(int i) { return ALONG_N ? i : 0; }
-
-  __device__ __forceinline__ static float larger_or_nan(float x, float y) {
-    float larger;
-    asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(x), "f"(y));
-    return larger;
-  }
 
   __device__ __forceinline__ uint32_t largest_of(int col) const {
     uint32_t largest = shared_.largest[turn_][0][col];

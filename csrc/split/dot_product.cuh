@@ -61,8 +61,7 @@ static __device__ __noinline__ DotSums add_products(ElementPointer a, int64_t a_
   return {add_up(of_lane.sum), add_up(of_lane.of_specials)};
 }
 
-// The element, by a warp, from the sums of all of k. One that overflows is added up in the order of k, for another
-// order may overflow where that one doesn't.
+// The element in the order of k, by a warp; the same in all lanes.
 static __device__ __noinline__ float add_in_order(ElementPointer a, int64_t a_step, ElementPointer b, int64_t b_step,
                                                   int64_t depth) {
   const int lane = threadIdx.x % 32;
@@ -76,6 +75,8 @@ static __device__ __noinline__ float add_in_order(ElementPointer a, int64_t a_st
   return sum;
 }
 
+// The element, by a warp, from the sums of all of k. One that overflows is added up in the order of k, for another
+// order may overflow where that one doesn't.
 __device__ __forceinline__ float whole_product(const ElementPointer& a, int64_t a_step, const ElementPointer& b,
                                                int64_t b_step, int64_t depth, const DotSums& sums) {
   if (!isfinite(sums.of_specials)) return sums.of_specials;

@@ -96,18 +96,18 @@ class TileEpilogue : public WarpRows<Shape> {
 #pragma unroll 1
     for (uint32_t bands = given_up; bands; bands &= bands - 1) {
       const int band = __ffs(bands) - 1;
-      mark += mark_failed((1u << rows_of(band * 32 + t_ % 32)) - 1, band, index);
+      mark |= mark_failed((1u << rows_of(band * 32 + t_ % 32)) - 1, band, index);
     }
 #pragma unroll 1
     for (uint32_t bands = staged; bands; bands &= bands - 1) {
       const int band = __ffs(bands) - 1;
       const bool carefully = careful >> band & 1;
-      stage_band<Shape>(sum, band, staging, hopper::opaque(t_ % 32));
+      stage_any_band<Shape>(sum, band, staging, hopper::opaque(t_ % 32));
       __syncwarp();
       if constexpr (RECORDED)
-        mark += store_staged<Shape>(job_, tile_, words_, first_, share_, t_, staging, band, carefully, index);
+        mark |= store_staged<Shape>(job_, tile_, words_, first_, share_, t_, staging, band, carefully, index);
       else
-        mark += store_band(staging, band, carefully, index);
+        mark |= store_band(staging, band, carefully, index);
       __syncwarp();
     }
     return mark;
@@ -133,7 +133,7 @@ class TileEpilogue : public WarpRows<Shape> {
     return __all_sync(~0u, holds(rows_[t_ % 16]) & holds(words.x) & holds(words.y) & holds(words.z) & holds(words.w));
   }
 
-  // The same of a staged band, with an f: half of the lanes have a column.
+  // A staged band where neighbours of D lie in a column, with C and f: half of the lanes have a column.
   __device__ __forceinline__ void store_band_down(const float* staged, int band, int lane) const {
     const int r = lane % 16;
     const float scale = job_.p.alpha * word_scale(rows_[r]);
@@ -208,11 +208,11 @@ class TileEpilogue : public WarpRows<Shape> {
     return __any_sync(~0u, failed) ? mark_failed(failed, band, index) : 0;
   }
 
-  // Rows of a lane's column, by bits. Returns what they add to the warp's mark.
+  // Rows of a lane's column, by bits. Returns the slot's bit of the warp's mark.
   __device__ __forceinline__ uint32_t mark_failed(uint32_t failed, int band, int index) const {
     const int slot = Shape::kHalfSize ? band * 2 + first_ / 16 % 2 : band;
     job_.masks[(int64_t{index} * Shape::kSlots + slot) * kConsumers + t_] = static_cast<uint16_t>(failed);
-    return (__reduce_add_sync(~0u, __popc(failed)) << 8) | 1u << slot;
+    return 1u << slot;
   }
 
   // Whether most of the warp's elements are uncertain, so that all of these bands' are computed again; not where a NaN

@@ -87,9 +87,11 @@ constexpr int kNoScale = -126;
 
 __device__ __forceinline__ uint32_t magnitude(float x) { return __float_as_uint(x) & kMagnitude; }
 
-// Bits are compared instead of floats: a NaN is larger than everything.
-__device__ __forceinline__ uint32_t largest_magnitude(const float4& v) {
-  return max(max(magnitude(v.x), magnitude(v.y)), max(magnitude(v.z), magnitude(v.w)));
+// The larger magnitude; NaN, if there is one.
+__device__ __forceinline__ float larger_or_nan(float x, float y) {
+  float result;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(fabsf(x)), "f"(fabsf(y)));
+  return result;
 }
 
 // Whether x loses accuracy by its scale, which may leave nothing of it.
@@ -98,7 +100,8 @@ __device__ __forceinline__ uint32_t is_small(float x, float scaled) {
   return x != 0 && fabsf(scaled) < F::kSmall;
 }
 
-// Magnitudes of a thread's elements of a row. `smallest` is of those that aren't zero, less one.
+// Magnitudes of a thread's elements of a row, as bits, in which a NaN is larger than everything. `smallest` is of those
+// that aren't zero, less one.
 struct Magnitudes {
   uint32_t largest = 0, smallest = ~0u;
 
@@ -157,20 +160,13 @@ struct QuadPlanes {
   }
 };
 
-// Magnitudes of a thread's scaled elements, rounded to float16: of even and of odd ones. Zero may be a small one.
-struct Extremes {
-  __half2 largest = __float2half2_rn(0);  // NaN if one is
+// The smallest magnitude of a thread's scaled elements, rounded to float16: of even and of odd ones, zeros too.
+struct SmallestHalves {
   __half2 smallest = __float2half2_rn(Fp16x3::kLimit);
 
   __device__ __forceinline__ void add(uint32_t pair) {
-    const __half2 magnitudes = __habs2(*reinterpret_cast<const __half2*>(&pair));
-    largest = __hmax2_nan(largest, magnitudes);
-    smallest = __hmin2(smallest, magnitudes);
+    smallest = __hmin2(smallest, __habs2(*reinterpret_cast<const __half2*>(&pair)));
   }
-  __device__ __forceinline__ bool too_large() const {  // or NaN
-    return !__hblt2(largest, __float2half2_rn(Fp16x3::kLimit));
-  }
-  __device__ __forceinline__ bool some_nonzero() const { return *reinterpret_cast<const uint32_t*>(&largest) != 0; }
   __device__ __forceinline__ bool small_or_zero() const {
     return fminf(__low2float(smallest), __high2float(smallest)) < Fp16x3::kSmall;
   }
@@ -204,9 +200,9 @@ __device__ __forceinline__ int row_exponent(uint32_t largest) {
   return max(exponent, F::kTopExponent - 126) - F::kTopExponent;
 }
 
-// A row's scale and threshold in one word: the threshold's upper 24 bits (so many are exact for up to 2^16 small
-// elements), the exponent below them. The threshold of a row with Inf is NaN, that no element passes; that of a row
-// with NaN is -0. A row of zeros has -Inf: its products are zero, whatever else is small.
+// A row's scale and threshold in one word: the threshold's upper 24 bits, the lowest of them 0 (exact for up to 2^15
+// small elements), the exponent below them. The threshold of a row with Inf is NaN, that no element passes; that of a
+// row with NaN is -0. A row of zeros has -Inf: its products are zero, whatever else is small.
 template <class F>
 __device__ __forceinline__ uint32_t row_word(uint32_t largest, int exponent, uint32_t small) {
   uint32_t bits = __float_as_uint(F::kThreshold * static_cast<float>(small));
@@ -298,8 +294,8 @@ __device__ __forceinline__ bool surely_overflows(float sum, int exponent) {
   return fabsf(unscaled(sum, exponent - 4)) >= 0x1p126f;
 }
 
-// Whether x and C, the sum of earlier pieces of k, overflow together, while a sum in order of k may be finite: that is
-// Inf for good where C is, if x is finite.
+// Whether x + C, where C is the sum of earlier pieces of k, isn't finite although the sum in order of k may be. Where C
+// alone is Inf, that sum was Inf before, and a finite x leaves it so.
 __device__ __forceinline__ bool may_be_finite(float sum, float x, float c) {
   return !isfinite(sum) && !isnan(x) && !isnan(c) && !(isinf(c) && isfinite(x));
 }

@@ -30,7 +30,7 @@ __device__ __forceinline__ uint32_t magnitude_units(float scaled) {
 template <class F>
 __device__ __forceinline__ uint32_t guard_record(uint32_t units, uint32_t place) {
   const float sum = static_cast<float>(units) * (F::kLimit / kUnits);
-  return ((__float_as_uint(sum_threshold<F>(sum)) + 0xffffu) & 0xffff0000u) | place;
+  return uint32_t{sum_bits(sum_threshold<F>(sum))} << 16 | place;
 }
 __device__ __forceinline__ float record_threshold(uint32_t record) { return __uint_as_float(record & 0xffff0000u); }
 __device__ __forceinline__ uint32_t record_place(uint32_t record) { return record & 0xffffu; }
@@ -67,10 +67,8 @@ __device__ __forceinline__ float least_certain(const GuardedRow& a, const Guarde
 // The corrections of Fp16x3, hi lo' + lo' hi with lo' = 2^11 lo: lo' is at most the element in magnitude, and of a
 // small one 2^-14, times up to 2^15. So they are at most 2 |A||B|, but for a 2^-10 of it, and 2 (na + nb), which is
 // half of the threshold. Those of Bf16x6 are smaller. And hi * hi of some of k, which is |A||B| at most, but for as
-// little.
+// little. So is a block's whole sum of a part of k, which is compared with the threshold as C is.
 constexpr float kOfMagnitudes = 1.0f / 3;
-// As the whole sum of a part of k is: what its own small elements may have lost is as little of the threshold.
-constexpr float kOfPart = 1;
 
 // Which of a thread's N accumulators, of a warp's 16 rows, are certain, by bits.
 template <int N>
@@ -138,7 +136,7 @@ __device__ __forceinline__ Certain<N> certain_elements(const float (&x)[N], floa
   return certain;
 }
 
-constexpr float kProductRounding = 0.999f;  // less than a rounded product, or the sum of two, may be too large by
+constexpr float kProductRounding = 0.999f;  // keeps a rounded product, or the sum of two, below the exact one
 
 // A lower bound of (|A||B|)_ij, scaled.
 __device__ __forceinline__ float least_magnitude(const ElementMatrix& a, const ElementMatrix& b, int64_t i, int64_t j,
@@ -155,8 +153,7 @@ __device__ __forceinline__ float least_magnitude(const ElementMatrix& a, const E
 // of up to 32 lines from `first` on, those `asked` for by bits; lane i has line i's. Lanes read neighbours along k, a
 // step of several lines at once.
 static __device__ __noinline__ uint32_t find_largest(uint32_t asked, ElementPointer first, int64_t line_stride,
-                                                     int64_t k_stride, int64_t depth, const uint32_t* words,
-                                                     int together) {
+                                                     int64_t k_stride, int64_t depth, const uint32_t* words) {
   static_assert(kStep == 32 && kStreamedSteps == 2);
   constexpr int kLines = 4;
   const int lane = threadIdx.x % 32;
@@ -174,7 +171,7 @@ static __device__ __noinline__ uint32_t find_largest(uint32_t asked, ElementPoin
     const auto place = [&](int i) { return places[i / 2] + i % 2 * kStep; };
     read_elements(
         x, first, [&](int i) { return lines[i / 2] * line_stride + place(i) * k_stride; },
-        [&](int i) { return lines[i / 2] >= 0 && i % 2 < together && place(i) < depth; });
+        [&](int i) { return lines[i / 2] >= 0 && place(i) < depth; });
 #pragma unroll
     for (int i = 0; i < kLines; ++i) {
       const uint32_t upper = magnitude(x[2 * i]), lower = magnitude(x[2 * i + 1]), own = max(upper, lower);

@@ -49,8 +49,7 @@ struct Job {
   int steps;             // of k per tile
   int together, groups;  // Shape::together() of them, and how many groups of these there are
   int group;             // rows of tiles that are walked together, so that their panels stay in the L2 cache
-  int tiles;
-  bool triangle;  // SplitPlan::triangle
+  bool triangle;         // SplitPlan::triangle
   // Blocks take work tiles in turn: tiles, and of those from `whole` on, which are left over, one of `parts` parts.
   int work_tiles, whole, parts;
   bool streamed;         // A is split by the product's kernel, which begins while the pass still runs
@@ -59,15 +58,14 @@ struct Job {
   bool cut_quads;        // quads, and rows of d begin within a sector of memory
   bool plain_alpha;      // of no extreme size
   bool batch_invariant;  // SplitPlan::batch_invariant
-  bool
-      scaled_only;  // elements are scaled, by an alpha of no extreme size, and added to the caller's c, and that is all
-  int promotion;    // sums leave the tensor cores every stage (0) or every second one (1)
+  // Elements are scaled, by an alpha of no extreme size, and added to the caller's c, and that is all.
+  bool scaled_only;
+  int promotion;  // sums leave the tensor cores every step of k (0) or every second one (1)
   // Factors of A's elements of each k, whose inverse B's have, and whether any of a chunk of k isn't 1; null if there
   // are none.
   float* balance;
   uint32_t* balanced;
-  // The guard's marks: for each tile, block of its cluster and warp, a bit for each slot that has masks, and from bit 8
-  // on the number of elements; and the masks.
+  // The guard's marks: for each tile, block of its cluster and warp, a bit for each slot that has masks; and the masks.
   uint32_t* marks;       // (tiles, 4, 8)
   uint16_t* masks;       // (tiles, 4, 256)
   uint32_t* words;       // of tiles with marks: (tiles, operand, 128)

@@ -32,7 +32,7 @@ struct StageProducts {
   const ViewB& b;
   const int offset;  // of the stage in the ring, in units of 16 bytes
 
-  // d += plane i of A times plane j of B; d starts anew with the first half of the stage unless `add`.
+  // d = plane i of A times plane j of B, 16 of k; d += that if `add`.
   __device__ __forceinline__ void product(Sums& d, int i, int j, int half, bool add) const {
     hopper::multiply<typename F::Element, ViewA::kAlongMn, ViewB::kAlongMn>(d, a.plane(offset, i, half),
                                                                             b.plane(offset, j, half), add);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 
 #include "../problem/elements.h"
 #include "../problem/buffers.h"

@@ -8,8 +8,8 @@ namespace sgemm::split {
 
 inline constexpr int kTile = 128;  // rows of a panel; the most rows and columns of a block's tile of C
 inline constexpr int kStep = 32;   // of k per stage of the product
-// The promotion interval: so much of k is added up within the tensor cores. The longer one is for more than one of
-// them, where additions would cost time.
+// The promotion interval: so much of k is added up within the tensor cores. The longer one is for problems of more than
+// kManySteps whose k exceeds it, where additions would cost time; and for batch-invariant ones.
 inline constexpr int kWindow = 32, kLongWindow = 64;
 
 // Steps of 128 x 128 x kStep, beyond which the chip's power is the limit, so that each promotion costs time.
@@ -35,9 +35,9 @@ struct Shape {
   int pairs;           // of 16-bit planes per operand
   int products;        // 16-bit products for one of float32
   bool streams;        // A is split by the product's kernel, not by a pass
-  int tile_m, tile_n;  // of a block's tile of C: 128 x 128, 128 x 64 or 64 x 128
+  int tile_m, tile_n;  // of a block's tile of C: 128 x 128 or 128 x 64
 
-  constexpr bool half() const { return tile_m < kTile || tile_n < kTile; }
+  constexpr bool half() const { return tile_n < kTile; }
   // So many steps of k are multiplied together: slices and parts are whole multiples.
   constexpr int together() const { return streams ? kStreamedSteps : 1; }
   constexpr int64_t steps(int64_t k) const {
@@ -98,13 +98,13 @@ struct Layout {
   size_t words_a, words_b;    // a row's or column's scale and threshold: (batch or 1, rows of panels, 128) uint32
   size_t guards_a, guards_b;  // what else the guard knows of it, likewise
   size_t lower_a, lower_b;    // (batch or 1, rows of panels, kLowerEntries) bool
-  size_t balance,
-      balanced;       // (batch, steps of k) float, and (batch, chunks of kBalanceChunk of k) uint32, if it balances
-  size_t marks;       // (tiles, 4, 8) uint32
-  size_t masks;       // (tiles, 4, 256) uint16
-  size_t tile_words;  // (tiles, 2, 128) uint32
-  // Of tiles that are left over: (tiles, parts, tile's m, n) float, (tiles, parts, 128) uint32 where A has no planes,
-  // and (tiles) uint32.
+  size_t balance;             // (batch, steps, kStep) float, if it balances
+  size_t balanced;            // (batch, chunks of kBalanceChunk of k) uint32, likewise
+  size_t marks;               // (tiles, 4, 8) uint32
+  size_t masks;               // (tiles, 4, 256) uint16
+  size_t tile_words;          // (tiles, 2, 128) uint32
+  // Of tiles that are left over: (tiles, parts, tile's m, n) float, (tiles, parts, kPartWords) uint32 where A has no
+  // planes, and (tiles) uint32.
   size_t part_sums, part_words, arrived;
   size_t partials;  // (slices, m, n) float, if there are several slices
   size_t total;

@@ -6,7 +6,7 @@
 //         smaller (2^8 in bfloat16) and have an accumulator of their own.
 // Block:  a persistent block of three warpgroups works on 128 x 128 tiles. One thread of the first keeps a ring of
 //         stages filled with bulk copies; each of the others owns 64 x 128 of the tile: 192 accumulators per thread.
-//         Tiles of half the size are for small problems, and for those that have no more rows or columns.
+//         Tiles of half the columns are for small problems, and for those that have no more.
 // Bound:  the tensor cores (256 cycles for a 16-bit product of a stage) and the chip's power.
 // Small problems: the blocks of a cluster share a tile, each with a part of k; each finishes a part of the columns.
 // Tiles left over when all blocks have had equally many are shared likewise, through device memory.
@@ -31,7 +31,7 @@ __device__ __forceinline__ bool fix_up(const Job& job, const WorkTile& work, flo
 // The planes were scaled beforehand; streamed.cuh has the other way.
 struct FixedScales {
   using Shared = ProductShared;
-  static constexpr bool kKnown = true, kDown = false, kPlainFirst = true;
+  static constexpr bool kKnown = true, kDown = false;
   __device__ __forceinline__ static void tighten(Shared&, int, int) {}
   template <class Sums>
   __device__ __forceinline__ static void agree(Shared&, int, int, uint32_t, uint32_t, Sums&) {}
@@ -58,8 +58,8 @@ static __device__ __noinline__ void redo_marked(const Job& job, uint32_t last, c
   }
 }
 
-// The main loop leaves a tile's sums, and `others` (kOfMagnitudes).
-template <class F, class R, class Scales, class Mainloop, bool A_ALONG_M, bool B_ALONG_N>
+// The main loop leaves a tile's sums, and in `others` some that tell of |A||B| as well (kOfMagnitudes, guard.cuh).
+template <class R, class Scales, class Mainloop, bool A_ALONG_M, bool B_ALONG_N>
 __device__ __forceinline__ void consume(const Job& job, char* ring, float* staging, typename Scales::Shared& shared,
                                         int t, const TileScheduler& scheduler) {
   const uint32_t rank = scheduler.rank, blocks = scheduler.blocks;
@@ -88,29 +88,28 @@ __device__ __forceinline__ void consume(const Job& job, char* ring, float* stagi
     // What most tiles need follows the main loop: where instructions are in no cache yet, each jump takes a good part
     // of a microsecond. Those of streamed products are mostly shared.
     uint32_t mark = 0;
-    const bool shares = blocks > 1 || work.part >= 0;
-    if (Scales::kPlainFirst && __builtin_expect(!shares && output.template stores_plain<Scales::kDown>(), true)) {
+    const bool in_parts = work.part >= 0, shares = blocks > 1 || in_parts;
+    const auto stores_plain = [&] { return output.template stores_plain<Scales::kDown>(); };
+    if (Scales::kKnown && __builtin_expect(!shares && stores_plain(), true)) {
       output.template store_plain<Scales::kDown>(sum);
     } else {
       if (blocks > 1) Scales::agree(shared, words.stage, t, rank, blocks, sum);
-      const bool in_parts = work.part >= 0;
-      bool plain = !in_parts && output.template stores_plain<Scales::kDown>();
+      // Scales that are known are looked at while the other blocks still multiply.
+      bool plain = Scales::kKnown && !in_parts && stores_plain();
       // Where scales are found on the way, `others` are in that of the block's own part of k, and so is the sum of a
       // part that goes through device memory. And it may not depend on a band's other elements which sum certifies one.
       Certain<Shape::kSums> known;
       const bool tells = !job.batch_invariant && (Scales::kKnown || !in_parts);
       if (__builtin_expect(!plain && tells && !output.is_plain(), false)) {
         if (Scales::kKnown || !shares) known = output.certain(others, kOfMagnitudes);
-        if (shares) known = known | output.certain(sum, kOfPart);
+        if (shares) known = known | output.certain(sum, 1);
       }
       if (blocks == 2)
         reduce_cluster<R, 2>(shared.cluster, sum, ring, t, rank);
       else if (blocks == 4)
         reduce_cluster<R, 4>(shared.cluster, sum, ring, t, rank);
-      if (in_parts) {
-        if (!Scales::fix_up(job, shared, words.stage, work, sum, t)) break;
-        plain = output.template stores_plain<Scales::kDown>();
-      }
+      if (in_parts && !Scales::fix_up(job, shared, words.stage, work, sum, t)) break;
+      if (!Scales::kKnown || in_parts) plain = stores_plain();
       if (plain) {
         output.template store_plain<Scales::kDown>(sum);
       } else {
@@ -148,8 +147,8 @@ __global__ void __launch_bounds__(kProductThreads, 1) split_product(const __grid
     hopper::acquire_registers<232>();
     hopper::wait_for_predecessor();
     float* staging = reinterpret_cast<float*>(ring + R::kBytes);
-    consume<F, R, FixedScales, KeepCorrections<F, R>, A_ALONG_M, B_ALONG_N>(job, ring, staging, shared,
-                                                                            threadIdx.x - 128, TileScheduler(job));
+    consume<R, FixedScales, KeepCorrections<F, R>, A_ALONG_M, B_ALONG_N>(job, ring, staging, shared, threadIdx.x - 128,
+                                                                         TileScheduler(job));
   }
 }
 

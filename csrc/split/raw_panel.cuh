@@ -47,7 +47,7 @@ struct RawPanel {
     __device__ __forceinline__ void copy(const CUtensorMap& map, int step, char* panel, uint64_t* full) const {
       const int k = first_k + step * kStep;
       hopper::copy_tensor_once(panel + i * kBoxBytes, &map, ALONG_MN ? row : k, ALONG_MN ? k : row, place.matrix,
-                          place.group, full);
+                               place.group, full);
     }
   };
 

@@ -16,9 +16,10 @@
 
 namespace sgemm::split {
 
-constexpr uint32_t kFew = 16;          // dot products take as long as redo_some() at about this many elements,
-constexpr uint32_t kFewAlongK = 192;   // as the whole tile where both operands lie along k
-constexpr uint32_t kFewInParts = 128;  // or they are added up as the whole tile's
+// At most so many elements are dot products, for more take longer than
+constexpr uint32_t kFew = 16;          // redo_some()
+constexpr uint32_t kFewAlongK = 192;   // redo_tile(), where both operands lie along k
+constexpr uint32_t kFewInParts = 128;  // redo_tile(), where they are redo_in_parts()
 
 // Each thread reads the masks that it wrote. Returns whether there are any: else the tile's words weren't written.
 template <class Shape>

@@ -2,7 +2,7 @@
 //
 // Idea:   a dot product would read 32 bytes for each 4 that it needs. So both operands' steps of k come to shared
 //         memory as for a whole tile (redo_panel.cuh), in whole lines, and each thread keeps one element's sum.
-// Order:  as a whole tile's.
+// Order:  as a whole tile's of 128 columns, where no groups share k.
 // Bound:  the L2 cache, which delivers all of the tile's rows and columns.
 #pragma once
 #include "marks.cuh"
@@ -39,18 +39,17 @@ static __device__ __noinline__ void redo_some(const Job& job, const Corner& tile
   const bool owns = t < marks.counts[0];
   const int place = owns ? memory.list[t] : 0, i = place / kTile, j = place % kTile;
   const int64_t depth = job.depth(tile.batch);
-  const int steps = static_cast<int>(ceil_div(depth, kStep));
   PanelA a(job.a, tile.batch, tile.row, depth, t);
   PanelB b(job.b, tile.batch, tile.col, depth, t);
   const bool busy = __any_sync(~0u, owns);
   float total = 0, part = 0;
-  memory.stages.each_step(a, b, depth, [&](const auto& stage, int step) {
+  memory.stages.each_step(a, b, depth, [&](const auto& stage, int step, bool last) {
     if (!busy) return;
     float sum = 0;
 #pragma unroll 8
     for (int k = 0; k < kStep; ++k) sum = fmaf(stage.a[PanelA::place(i, 0, k)], stage.b[PanelB::place(j, 0, k)], sum);
     part = step % kRedoChains == 0 ? sum : part + sum;
-    if (step % kRedoChains == kRedoChains - 1 || step + 1 == steps) total += part;
+    if (step % kRedoChains == kRedoChains - 1 || last) total += part;
   });
   if (owns && isfinite(total) && store_redone(job, tile.batch, tile.row + i, tile.col + j, total)) marks.clear(i, j);
 }

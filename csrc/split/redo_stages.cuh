@@ -12,7 +12,7 @@ class RedoStages {
     float a[A::kFloats], b[B::kFloats];
   };
 
-  // By the consumers: use(stage, step) for each step of k.
+  // By the consumers: use(stage, step, whether it is the last) for each step of k.
   template <class Use>
   __device__ __forceinline__ void each_step(A& a, B& b, int64_t depth, const Use& use) {
     const int steps = static_cast<int>(ceil_div(depth, kStep));
@@ -30,7 +30,7 @@ class RedoStages {
       wait_copies<kStages - 2>();
       sync_consumers();  // and the step before has been read
       copy(step + kStages - 1);
-      use(stages_[step % kStages], step);
+      use(stages_[step % kStages], step, step + 1 == steps);
     }
   }
 

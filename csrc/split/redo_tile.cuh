@@ -61,14 +61,13 @@ static __device__ __noinline__ void redo_cols(const Job& job, const Corner& tile
   Memory& memory = *reinterpret_cast<Memory*>(rest);
   const R own(t);
   const int64_t depth = job.depth(tile.batch);
-  const int steps = static_cast<int>(ceil_div(depth, kStep));
   PanelA a(job.a, tile.batch, tile.row, depth, t);
   PanelB b(job.b, tile.batch, tile.col + first_col, depth, t);
   sync_consumers();  // what was here before has been read
   float acc[R::kOwn][R::kOwn] = {};
   const int from_a = PanelA::place(own.row, own.lane_down, own.group * R::kDepth);
   const int from_b = PanelB::place(own.col, own.lane_across, own.group * R::kDepth);
-  memory.stages.each_step(a, b, depth, [&](const auto& stage, int step) {
+  memory.stages.each_step(a, b, depth, [&](const auto& stage, int step, bool last) {
 #pragma unroll 1
     for (int round = 0; round < R::kDepth / kRedoRound; ++round) {
       float x[kRedoRound][R::kOwn], y[kRedoRound][R::kOwn];
@@ -85,7 +84,6 @@ static __device__ __noinline__ void redo_cols(const Job& job, const Corner& tile
           }
     }
     const int sums = step / R::kGroups;
-    const bool last = step + 1 == steps;
     if (step % R::kGroups != R::kGroups - 1 && !last) return;
 #pragma unroll
     for (int e = 0; e < R::kSums; ++e) {

@@ -55,15 +55,15 @@ static __device__ __noinline__ uint32_t look_at_listed(const Job& job, TileIndex
       for (int band = 0; band < Shape::kBands; ++band)
         asked_cols[band] |= static_cast<uint32_t>(x.col() / 32 == band) << x.col() % 32;
     }
-    const auto with_small = [&](uint32_t asked, const uint32_t* words) {
-      return __reduce_or_sync(~0u, asked) & __ballot_sync(~0u, word_threshold(words[lane]) > 0);
+    const auto with_small = [&](uint32_t asked, uint32_t word) {
+      return __reduce_or_sync(~0u, asked) & __ballot_sync(~0u, word_threshold(word) > 0);
     };
-    places_a = find_largest(with_small(asked, rows), a.at(row0, 0), a.row, a.col, depth, rows, job.together);
+    places_a = find_largest(with_small(asked, rows[lane % 16]), a.at(row0, 0), a.row, a.col, depth, rows);
 #pragma unroll
     for (int band = 0; band < Shape::kBands; ++band) {
       const uint32_t* const of_band = cols + band * 32;
-      const uint32_t wanted = guards_b ? 0 : with_small(asked_cols[band], of_band);
-      places_b[band] = find_largest(wanted, b.at(0, col0 + band * 32), b.col, b.row, depth, of_band, job.together);
+      const uint32_t wanted = guards_b ? 0 : with_small(asked_cols[band], of_band[lane]);
+      places_b[band] = find_largest(wanted, b.at(0, col0 + band * 32), b.col, b.row, depth, of_band);
     }
   }
   uint32_t left_over = 0;

@@ -157,18 +157,16 @@ Job make_job(const Shape& shape, const Problem& p, const SplitPlan& plan, char* 
   job.p = p;
   job.k_all = p.k;
   if (plan.slices > 1) {
+    job.p = product_of_slices(p, reinterpret_cast<float*>(workspace + at.partials));
     job.k_slice = plan.slice;
     job.p.k = plan.slice;
     job.p.batch = ceil_div(p.k, plan.slice);
     job.p.a.batch = plan.slice * p.a.col;
     job.p.b.batch = plan.slice * p.b.row;
-    job.p.alpha = 1;
-    job.p.beta = 0;
-    job.p.activation = Activation::kNone;  // of the sum, as k_before is
-    job.p.k_before = 0;
-    // Neighbours lie as those of d do: along n, or m.
-    const int64_t row = runs_down(p) ? 1 : p.n, col = runs_down(p) ? p.m : 1;
-    job.p.d = {reinterpret_cast<float*>(workspace + at.partials), p.m, p.n, row, col, p.m * p.n};
+    if (runs_down(p)) {  // neighbours lie as those of d do
+      job.p.d.row = 1;
+      job.p.d.col = p.m;
+    }
   }
   const Problem& q = job.p;
   const auto count = [&](const ConstMatrix& x) { return split_matrices(x, q.batch, plan); };
@@ -204,12 +202,12 @@ Job make_job(const Shape& shape, const Problem& p, const SplitPlan& plan, char* 
   job.scaled_only = q.activation == Activation::kNone && job.plain_alpha && q.k_before == 0;
   job.triangle = plan.triangle;
   const int64_t of_matrix = plan.triangle ? upper_tiles(job.a.tiles) : int64_t{job.a.tiles} * job.b.tiles;
-  job.tiles = static_cast<int>(q.batch * of_matrix);
-  job.whole = job.tiles - plan.left;
+  const int tiles = static_cast<int>(q.batch * of_matrix);
+  job.whole = tiles - plan.left;
   job.parts = plan.parts;
   job.work_tiles = job.whole + plan.left * plan.parts;
   job.batch_invariant = plan.batch_invariant;
-  const bool many = plan.batch_invariant || int64_t{job.tiles} * job.steps > kManySteps;
+  const bool many = plan.batch_invariant || int64_t{tiles} * job.steps > kManySteps;
   job.promotion = job.steps > kLongWindow / kStep && many;
   if (plan.balances) {
     job.balance = reinterpret_cast<float*>(workspace + at.balance);

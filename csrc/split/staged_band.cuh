@@ -18,21 +18,23 @@ __device__ __forceinline__ void stage_pairs(float2 x, float2 below, int i, float
   *reinterpret_cast<float2*>(staging + place + 8 * 32) = below;
 }
 
-template <int BAND, int N>
-__device__ __forceinline__ void stage_band(const float (&sum)[N], float* staging, int lane) {
+// A band that the compiler knows.
+template <int N>
+__device__ __forceinline__ void stage_band(const float (&sum)[N], int band, float* staging, int lane) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const float* four = &sum[BAND * 16 + i * 4];
+    const float* four = &sum[band * 16 + i * 4];
     stage_pairs({four[0], four[1]}, {four[2], four[3]}, i, staging, lane);
   }
 }
+// One that it doesn't: an index that is no constant would move the sums to memory.
 template <class Shape>
-__device__ __forceinline__ void stage_band(const float (&sum)[Shape::kSums], int band, float* staging, int lane) {
-  if (band == 0) return stage_band<0>(sum, staging, lane);
-  if (band == 1) return stage_band<1>(sum, staging, lane);
+__device__ __forceinline__ void stage_any_band(const float (&sum)[Shape::kSums], int band, float* staging, int lane) {
+  if (band == 0) return stage_band(sum, 0, staging, lane);
+  if (band == 1) return stage_band(sum, 1, staging, lane);
   if constexpr (Shape::kBands == 4) {
-    if (band == 2) return stage_band<2>(sum, staging, lane);
-    stage_band<3>(sum, staging, lane);
+    if (band == 2) return stage_band(sum, 2, staging, lane);
+    stage_band(sum, 3, staging, lane);
   }
 }
 

@@ -59,7 +59,7 @@ template <class R, bool SPLITS_B>
 struct StreamedScales {
   using Shape = typename R::Shape;
   using Shared = std::conditional_t<SPLITS_B, SplittingShared<R>, FoundScales>;
-  static constexpr bool kKnown = false, kDown = true, kPlainFirst = false;
+  static constexpr bool kKnown = false, kDown = true;
   __device__ __forceinline__ static void tighten(Shared&, int, int) {
     hopper::wait_for_predecessor();
     hopper::fence_async_proxy();  // a cluster's blocks copy the words
@@ -277,7 +277,7 @@ __global__ void __launch_bounds__(kProductThreads, 1)
   } else {
     hopper::acquire_registers<208>();
     float* staging = reinterpret_cast<float*>(ring + R::kBytes);
-    consume<Fp16x3, R, Scales, SplitInRegisters<R, A_ALONG_M, SPLITS_B>, A_ALONG_M, B_ALONG_N>(
+    consume<R, Scales, SplitInRegisters<R, A_ALONG_M, SPLITS_B>, A_ALONG_M, B_ALONG_N>(
         job, ring, staging, shared, threadIdx.x - kProducers, TileScheduler(job));
   }
 }

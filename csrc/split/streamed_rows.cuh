@@ -89,7 +89,7 @@ class StreamedRows {
     int wanted[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      // row_exponent(), but for NaN, which decides nothing and has the exponent of Inf.
+      // row_exponent(), for no NaN comes here: fmaxf() leaves it out.
       wanted[r] = max(static_cast<int>(__float_as_uint(most[r]) >> 23) - 127 - Fp16x3::kTopExponent, kNoScale);
     }
     if (wanted[0] > reference_[0] + kSpread || wanted[1] > reference_[1] + kSpread) {
@@ -188,14 +188,14 @@ class StreamedRows {
 
   static constexpr int kSummedTogether = 8;
   // The coarsest is the largest of these, and of equal ones the first.
-  static constexpr int kLastStep = kMaxSlice / kStep - 1;
+  static constexpr int kStepBits = 8, kLastStep = (1 << kStepBits) - 1;
+  static_assert(kLastStep == kMaxSlice / kStep - 1);
   __device__ __forceinline__ static constexpr int scale_at(int exponent, int step) {
-    return exponent * (kLastStep + 1) + kLastStep - step;
+    return exponent * (1 << kStepBits) + kLastStep - step;
   }
-  static constexpr int kOfZeros = kNoScale * (kLastStep + 1) - 1;  // below scale_at() of any element
+  static constexpr int kOfZeros = kNoScale * (1 << kStepBits) - 1;  // below scale_at() of any element
   __device__ __forceinline__ bool is_nonzero(int r) const { return coarsest_[r] != kOfZeros; }
-  __device__ __forceinline__ int coarsest(int r) const { return max(coarsest_[r] >> 8, kNoScale); }
-  static_assert(kLastStep == 0xff);
+  __device__ __forceinline__ int coarsest(int r) const { return max(coarsest_[r] >> kStepBits, kNoScale); }
 
   int reference_[2] = {kNoScale - kSpread, kNoScale - kSpread};
   int coarsest_[2] = {kOfZeros, kOfZeros};

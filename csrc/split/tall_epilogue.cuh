@@ -132,7 +132,7 @@ class TallEpilogue {
   // The warp's elements that failed become alpha times their dot products, one after the other. `before`: so much of k
   // more, that lies in front.
   __device__ __forceinline__ void redo_elements(const TallRows& at, int first, uint32_t failed, float (&x)[8],
-                                                int64_t before = 0) const {
+                                                int64_t before) const {
     const ConstMatrix a = job_.p.a.matrix(entry_), b = job_.p.b.matrix(entry_);
     const int lane = threadIdx.x % 32;
 #pragma unroll 1

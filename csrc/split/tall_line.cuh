@@ -28,13 +28,13 @@ struct RowPlanes {
 
   RowPlanes() = default;
   __device__ __forceinline__ RowPlanes(const LineElements<STEPS> (&x)[2], float upper, float lower) {
-    Extremes unused;
+    SmallestHalves unused;
     split(0, x[0], upper, unused);
     split(1, x[1], lower, unused);
   }
 
   // Row h, times `factor`.
-  __device__ __forceinline__ void split(int h, const LineElements<STEPS>& x, float factor, Extremes& extremes) {
+  __device__ __forceinline__ void split(int h, const LineElements<STEPS>& x, float factor, SmallestHalves& smallest) {
 #pragma unroll
     for (int s = 0; s < STEPS; ++s) {
       const QuadPlanes<Fp16x3> planes(scaled(x[s], factor));
@@ -42,8 +42,8 @@ struct RowPlanes {
       hi[h][s][1] = planes.zw[0];
       lo[h][s][0] = planes.xy[1];
       lo[h][s][1] = planes.zw[1];
-      extremes.add(planes.xy[0]);
-      extremes.add(planes.zw[0]);
+      smallest.add(planes.xy[0]);
+      smallest.add(planes.zw[0]);
     }
   }
 };
@@ -82,13 +82,6 @@ __device__ __forceinline__ void read_rows(LineElements<STEPS> (&x)[2], const flo
       }
     }
   }
-}
-
-// The larger magnitude; NaN, if there is one.
-__device__ __forceinline__ float larger_or_nan(float x, float y) {
-  float result;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(fabsf(x)), "f"(fabsf(y)));
-  return result;
 }
 
 __device__ __forceinline__ float smaller_or_nan(float x, float y) {
@@ -172,14 +165,14 @@ __device__ __forceinline__ bool split_rows(const LineElements<STEPS> (&x)[2], Ro
   int exponent[2];
   uint32_t small[2] = {};
   bool some = false;
-  Extremes extremes;
+  SmallestHalves smallest;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     largest[h] = largest_magnitude(x[h]);
     exponent[h] = row_exponent<Fp16x3>(largest[h]);
-    planes.split(h, x[h], power_of_two(-exponent[h]), extremes);
+    planes.split(h, x[h], power_of_two(-exponent[h]), smallest);
   }
-  if (__any_sync(~0u, extremes.small_or_zero())) {  // zeros are frequent, small ones are not
+  if (__any_sync(~0u, smallest.small_or_zero())) {  // zeros are frequent, small ones are not
     some = __any_sync(~0u, some_small(x[0], exponent[0]) || some_small(x[1], exponent[1]));
     if (some) {
 #pragma unroll

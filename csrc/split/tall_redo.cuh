@@ -88,7 +88,7 @@ class TallRedo {
     for (int j = 0; j < 2; ++j) {
       // The column that the lane holds of a block of eight, as TallPanel::fill has it.
       const int column = lane / 4, of_lane = column / 2, e = j * 2 + column % 2;
-      const int64_t col = output_.col0_ - output_.lane_col() + first + place_of(output_.job_.stores, of_lane, e);
+      const int64_t col = output_.column(first + of_lane * 4 + e);
       from_b[j] = b.data + col * b.col + first_k_ * b.row;
       k_left[j] = col < b.cols ? static_cast<int>(p.k) - first_k_ : 0;
       exponents[j] = kFiner - word_exponent(words[of_lane * 4 + e]);

@@ -201,6 +201,7 @@ __global__ void __launch_bounds__(kUnsplitThreads, 1)
         continue;
     }
     store_tile(job, work.tile, sum, t, rank, blocks, staging);
+    __syncwarp();  // for wgmma: lanes without rows or columns may have parted
   }
   turns.finish();
 }

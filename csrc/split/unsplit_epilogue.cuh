@@ -131,16 +131,11 @@ __device__ __forceinline__ void store_staged(const UnsplitJob& job, const Unspli
 #pragma unroll
     for (int band = 0; band < 4; ++band) {
       __syncwarp();
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float* const four = &sum[block][band * 16 + i * 4];
-        stage_pairs({four[0], four[1]}, {four[2], four[3]}, i, staging, lane);
-      }
+      stage_band(sum[block], band, staging, lane);
       __syncwarp();
       store_band(job, at, at.row - lane / 4 + block * 64, band * 32, staging);
     }
   }
-  __syncwarp();  // for wgmma: lanes without columns may have parted
 }
 
 // Stores a tile of which a sum is not finite, one by one. Where operands hold Inf or NaN, the tensor cores have made of

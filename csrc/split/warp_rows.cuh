@@ -158,7 +158,7 @@ class WarpRows {
         stage_pairs(s.x, s.y, i, staging, lane);
       }
       __syncwarp();
-      const int col = band * 32 + lane, rows = inside(col) ? rows_left_ : 0;
+      const int col = band * 32 + lane, rows = rows_of(col);
       float* to = d_ + col * job_.p.d.col;
       if (beta == 0) {
 #pragma unroll
