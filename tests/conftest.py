@@ -55,6 +55,15 @@ def ieee_float32():
     torch.backends.cuda.matmul.allow_tf32 = before
 
 
+@pytest.fixture
+def limit_workspace():
+    """What TORCH_SGEMM_WORKSPACE, in MiB, is read for once, as a function to set it in a test."""
+    before = torch.ops.sgemm._set_workspace(1)
+    torch.ops.sgemm._set_workspace(before)
+    yield torch.ops.sgemm._set_workspace
+    torch.ops.sgemm._set_workspace(before)
+
+
 @pytest.fixture(autouse=True)
 def seeded():
     """Fixed seeds for whatever a test draws without a generator of its own."""

@@ -6,6 +6,7 @@ Each test computes a product of all rows once, and compares parts of it, compute
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -124,13 +125,13 @@ def test_a_million_rows() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("layouts", PAIRS)
-def test_less_workspace(layouts: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_less_workspace(layouts: str, limit_workspace: Callable[[int], None]) -> None:
     """Pieces of m, n and the batch change nothing; those of k are the same for all m."""
     a, b = operands("mixed", 2000, 700, 9000, "cuda")
     a, b = laid_out(a, layouts[0]), laid_out(b, layouts[1])
     whole = torch.ops.sgemm.mm(a, b, kernel=KERNEL)
     for mib, same in ((64, True), (8, False), (1, False)):
-        monkeypatch.setenv("TORCH_SGEMM_WORKSPACE", str(mib))
+        limit_workspace(mib)
         product = torch.ops.sgemm.mm(a, b, kernel=KERNEL)
         if same:
             assert_same(product, whole, mib)

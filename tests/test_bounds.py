@@ -7,6 +7,7 @@ at least, so that the bound is known to be tight, and the search to be able to f
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
@@ -145,12 +146,11 @@ def test_nor_where_c_is_much_larger(row: Kernel, device: str, alpha: float) -> N
 
 
 @each_proven_on_a_gpu
-@pytest.mark.gpu
 @pytest.mark.parametrize("alpha", [1.0, 0.007])
 def test_nor_in_a_small_workspace(
-    row: Kernel, device: str, alpha: float, monkeypatch: pytest.MonkeyPatch
+    row: Kernel, device: str, alpha: float, limit_workspace: Callable[[int], None]
 ) -> None:
-    monkeypatch.setenv("TORCH_SGEMM_WORKSPACE", "1")
+    limit_workspace(1)
     for k in dict.fromkeys(fit(row, 300, 20000)):
         a, b = everything(k, device)
         m, n = fit(row, len(a), 130)

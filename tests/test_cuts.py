@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -128,10 +129,10 @@ def test_each_plan_is_exact_in_every_layout(
 
 @each_planned
 def test_each_plan_is_exact_in_a_small_workspace(
-    row: Kernel, device: str, monkeypatch: pytest.MonkeyPatch
+    row: Kernel, device: str, limit_workspace: Callable[[int], None]
 ) -> None:
     """Pieces of the batch, of m and n, and of k, which C adds up only where it is their sum."""
-    monkeypatch.setenv("TORCH_SGEMM_WORKSPACE", "1")
+    limit_workspace(1)
     k = 80 * row.bk + 5
     check_layouts(row, device, fit(row, 700, 200, k), (), True)
     check_layouts(row, device, fit(row, 130, 70, k), (3,), True)

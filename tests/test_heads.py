@@ -6,6 +6,8 @@ where ``torch.matmul`` copies it first.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from support.data import integers
@@ -292,10 +294,12 @@ def test_other_operands_pass_by(device: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("mib", [1, 3])
 @pytest.mark.parametrize("name", [row.name for row in SPLIT])
-def test_pieces_end_with_a_group(name: str, mib: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_end_with_a_group(
+    name: str, mib: int, limit_workspace: Callable[[int], None]
+) -> None:
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip(f"{name} needs sm_90")
-    monkeypatch.setenv("TORCH_SGEMM_WORKSPACE", str(mib))
+    limit_workspace(mib)
     for sequences, heads in ((7, 12), (2, 30), (40, 3)):
         q = integers((sequences, 200, heads, 96), 1, "cuda").transpose(1, 2)
         k = integers((sequences, 130, heads, 96), 2, "cuda").transpose(1, 2)
@@ -303,11 +307,12 @@ def test_pieces_end_with_a_group(name: str, mib: int, monkeypatch: pytest.Monkey
             assert torch.equal((q @ k.mT).double(), q.double() @ k.mT.double())
 
 
-@pytest.mark.gpu
 @each_gpu_row
-def test_pieces_of_a_group(row: Kernel, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_of_a_group(
+    row: Kernel, device: str, limit_workspace: Callable[[int], None]
+) -> None:
     """A workspace that holds some of a sequence's heads, whose count has no divisor."""
-    monkeypatch.setenv("TORCH_SGEMM_WORKSPACE", "1")
+    limit_workspace(1)
     length, size, _ = fit(row, 190, 70, 190)
     q = side_by_side(7, length, size, 1, device)
     k = side_by_side(7, length, size, 2, device).mT

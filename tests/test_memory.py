@@ -1,4 +1,4 @@
-"""Where there is no memory: PyTorch's kernel, one allocation, and nothing printed."""
+"""Memory: how much a product asks for, and what it does where there is none."""
 
 from __future__ import annotations
 
@@ -118,3 +118,21 @@ def test_a_workspace_of_a_process_that_may_take_no_more(capfd: pytest.CaptureFix
     key = ("mm.out", "failed")
     assert after.fallbacks.get(key, 0) == before.fallbacks.get(key, 0) + 1
     assert capfd.readouterr().err == ""
+
+
+# --- the limit of the workspace ---------------------------------------------------------------
+
+LIMIT = "import torch, torch_sgemm; a = torch.ones(3, 3); torch.ops.sgemm.mm(a, a)"
+
+
+@pytest.mark.parametrize("text", ["lots", "4GB", "0", "-5", "1.5", "9999999999999999999999"])
+def test_a_workspace_that_is_no_number_of_mib_is_refused(text: str) -> None:
+    done = python("-c", LIMIT, TORCH_SGEMM_WORKSPACE=text)
+    assert done.returncode != 0
+    assert f"TORCH_SGEMM_WORKSPACE is '{text}'; accepted: a whole number of MiB" in done.stderr
+
+
+@pytest.mark.parametrize("text", ["", "1", "20000"])
+def test_a_workspace_in_mib_is_accepted(text: str) -> None:
+    done = python("-c", LIMIT, TORCH_SGEMM_WORKSPACE=text)
+    assert done.returncode == 0, done.stderr

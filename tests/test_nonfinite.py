@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -121,12 +122,11 @@ def test_alpha_is_of_the_whole_sum(row: Kernel, device: str) -> None:
     assert_alpha_is_of_the_sum(row, 37, 5, 300, device)
 
 
-@pytest.mark.gpu
 @each_gpu_row
 def test_alpha_is_of_the_sum_of_pieces(
-    row: Kernel, device: str, monkeypatch: pytest.MonkeyPatch
+    row: Kernel, device: str, limit_workspace: Callable[[int], None]
 ) -> None:
-    monkeypatch.setenv("TORCH_SGEMM_WORKSPACE", "1")
+    limit_workspace(1)
     assert_alpha_is_of_the_sum(row, 300, 130, 20000, device)
 
 

@@ -351,11 +351,13 @@ def test_contract(here: None, name: str) -> None:
 
 
 @pytest.mark.gpu
-def test_integers_are_exact_for_any_workspace(here: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_integers_are_exact_for_any_workspace(
+    here: None, limit_workspace: Callable[[int], None]
+) -> None:
     a, b = integers((1000, 9000), 1, "cuda"), integers((9000, 300), 2, "cuda")
     packed = torch_sgemm.pack(b)
-    for mib in ("1", "20", "1000"):
-        monkeypatch.setenv("TORCH_SGEMM_WORKSPACE", mib)
+    for mib in (1, 20, 1000):
+        limit_workspace(mib)
         product = packed.mm(a, kernel="split_fp16x3")
         assert torch.equal(product.double(), a.double() @ b.double())
 

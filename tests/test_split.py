@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -352,10 +353,10 @@ def test_tiles_left_over(row: Kernel, k: int, layouts: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("mib", [1, 3, 20])
 @each_split
-def test_workspace_limit(row: Kernel, mib: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workspace_limit(row: Kernel, mib: int, limit_workspace: Callable[[int], None]) -> None:
     """Pieces of the batch, of m and n, of k: the same exact sums, in the memory allowed."""
     here(row)
-    monkeypatch.setenv("TORCH_SGEMM_WORKSPACE", str(mib))
+    limit_workspace(mib)
     for m, n, k, batch in ((1000, 900, 500, 1), (130, 260, 30000, 1), (200, 100, 700, 9)):
         a = integers((batch, m, k), 1, "cuda")
         b = integers((batch, k, n), 2, "cuda")
