@@ -17,7 +17,9 @@ each_device = pytest.mark.parametrize("device", DEVICES)
 
 def refused(call, *expected: str) -> str:
     """Runs ``call``: it must raise and leave its output alone. Returns the message."""
-    before = None if call.written is None else call.tensors[call.written].clone()
+    before = version = None
+    if call.written is not None:
+        before, version = call.tensors[call.written].clone(), call.tensors[call.written]._version
     with pytest.raises(RuntimeError) as caught:
         call.run()
     message = str(caught.value)
@@ -27,6 +29,7 @@ def refused(call, *expected: str) -> str:
     if before is not None:
         after = call.tensors[call.written]
         assert torch.equal(after, before), "the output was written"
+        assert after._version == version, "autograd takes the output for written"
     return message
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support.noted import noted
 from support.process import python
 
 import torch_sgemm
@@ -70,6 +72,19 @@ def test_a_tuned_choice_holds_for_its_problem_alone() -> None:
         assert not torch_sgemm.explain(a, a, kernel=row, device=H200).measured
     tuned.replace(())
     assert explained(512) == predicted[512]
+
+
+@pytest.mark.parametrize("shape", [(512, 512), (512,), (512, 1)])
+def test_explain_knows_choices_for_c_as_it_lies(shape: tuple[int, ...]) -> None:
+    a = torch.zeros(512, 512)
+    (asked,) = noted(lambda: torch.ops.sgemm.addmm(torch.zeros(shape), a, a))
+    tuned.replace([other_choice(replace(square(512), flags=asked.flags))])
+    a = a.to("meta")
+    for other in ((512, 512), (512,), (512, 1)):
+        c = torch.empty(other, device="meta")
+        found = torch_sgemm.explain(a, a, c, device=H200)
+        assert found.measured == (len(shape) == len(other)), other  # rows of C are read, or one
+    assert not torch_sgemm.explain(a, a, device=H200).measured
 
 
 def test_another_gpu_predicts_and_says_so_once(capfd: pytest.CaptureFixture) -> None:

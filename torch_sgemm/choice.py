@@ -120,7 +120,7 @@ def _layout(x: Tensor, place: int) -> list[int]:
     return [x.stride(-2), x.stride(-1), x.stride(0) if x.dim() == 3 else 0, place + address % 16]
 
 
-def _problem(a: Tensor, b: Tensor) -> list[int]:
+def _problem(a: Tensor, b: Tensor, c: Tensor | None = None) -> list[int]:
     """The product as the library's private operators take it.
 
     All that counts of an address is its alignment, and whether both operands have the same one.
@@ -129,7 +129,10 @@ def _problem(a: Tensor, b: Tensor) -> list[int]:
     is_one = a.device.type != "meta" and a.data_ptr() == b.data_ptr()
     layouts = *_layout(a, 256), *_layout(b, 256 if is_one else 512)
     elements = (OPERAND_DTYPES.index(x.dtype) for x in (a, b))
-    return [a.shape[-2], b.shape[-1], a.shape[-1], batch, *layouts, *elements]
+    numbers = [a.shape[-2], b.shape[-1], a.shape[-1], batch, *layouts, *elements]
+    if c is None:
+        return numbers
+    return [*numbers, *_layout(c.expand(*a.shape[:-1], b.shape[-1]), 768)]
 
 
 def _check_operands(a: Tensor, b: Tensor, c: Tensor | None) -> None:
@@ -202,7 +205,7 @@ def explain(
         beta = 0.0 if c is None else 1.0
     device = device or Device.of(a.device)
     about = device._numbers(), device.name, kernel
-    answer = json.loads(operators._explain(_problem(a, b), float(alpha), float(beta), *about))
+    answer = json.loads(operators._explain(_problem(a, b, c), float(alpha), float(beta), *about))
     if answer["error"]:
         raise RuntimeError(f"torch_sgemm.explain: argument 'kernel': {answer['error']}")
     verdicts = (

@@ -3,10 +3,12 @@
 #include <torch/csrc/stable/accelerator.h>
 
 #include <cstring>
+#include <limits>
 #include <stdexcept>
 #include <vector>
 
 #include "../models/models.h"
+#include "../problem/buffers.h"
 #include "../table/describe.h"
 #include "../table/dispatch.h"
 #include "../table/namespace.h"
@@ -68,30 +70,38 @@ std::string kernels() { return describe_table(emulated_backend::backend().table,
 
 std::string error_bounds(int64_t k) { return describe_bounds(backend(DeviceType::kCuda).table, k); }
 
+// A device's index as the operators take it.
+int checked_index(const char* op, int64_t index) {
+  using Index = torch::stable::accelerator::DeviceIndex;
+  if (index < 0 || index > std::numeric_limits<Index>::max())
+    fail(op, "argument 'index' is " + std::to_string(index) + "; accepted: a CUDA device's");
+  return static_cast<int>(index);
+}
+
 // {cuda or not, arch, SMs, clock in kHz, bandwidth in MB/s, L2 in bytes, the code's arch}
 std::vector<int64_t> device(int64_t index) {
-  const Device& d = device_of_index(static_cast<int>(index));
+  const Device& d = device_of_index(checked_index("_device", index));
   return {
       1,          d.arch, d.sms, int64_t(d.clock_ghz * 1e6), int64_t(d.bandwidth_gbs * 1e3), int64_t(d.l2_mb * 1048576),
       d.code_arch};
 }
 
-std::string device_name(int64_t index) { return device_of_index(static_cast<int>(index)).name; }
+std::string device_name(int64_t index) { return device_of_index(checked_index("_device_name", index)).name; }
 
 // {elements, tiles} that the split family's guard had redone on a device
 std::vector<int64_t> redone(int64_t index) {
   const auto redone = backend(DeviceType::kCuda).redone;
   if (!redone)
     throw std::runtime_error("sgemm: this build has no kernels of the family split; see python -m torch_sgemm.info");
-  const torch::stable::accelerator::DeviceGuard guard(static_cast<torch::stable::accelerator::DeviceIndex>(index));
+  const torch::stable::accelerator::DeviceGuard guard(checked_index("_redone", index));
   const Redone counts = redone();
   return {static_cast<int64_t>(counts.elements), static_cast<int64_t>(counts.tiles)};
 }
 
 // problem: {m, n, k, batch, then for a and for b: row, column and batch stride and the address modulo 16, then their
-// ElementType}; D is new
+// ElementType}, and, if C is given, the same of it; D is new
 Problem problem_of(const char* op, const std::vector<int64_t>& numbers, double alpha, double beta) {
-  if (numbers.size() != 14) fail(op, "14 numbers of the problem are accepted");
+  if (numbers.size() != 14 && numbers.size() != 18) fail(op, "14 numbers of the problem are accepted, 18 with C");
   Problem p;
   p.m = numbers[0];
   p.n = numbers[1];
@@ -103,6 +113,13 @@ Problem problem_of(const char* op, const std::vector<int64_t>& numbers, double a
   p.a = {reinterpret_cast<const float*>(numbers[7]), p.m, p.k, numbers[4], numbers[5], batch(numbers[6])};
   p.b = {reinterpret_cast<const float*>(numbers[11]), p.k, p.n, numbers[8], numbers[9], batch(numbers[10])};
   p.d = {nullptr, p.m, p.n, p.n, 1, batch(p.m * p.n)};
+  if (numbers.size() == 18)
+    p.c = {reinterpret_cast<const float*>(numbers[17]),
+           p.m,
+           p.n,
+           p.m == 1 ? 0 : numbers[14],
+           p.n == 1 ? 0 : numbers[15],
+           batch(numbers[16])};
   p.elements_a = static_cast<ElementType>(numbers[12]);
   p.elements_b = static_cast<ElementType>(numbers[13]);
   return p;
@@ -140,6 +157,12 @@ void set_model_quantities(std::vector<double> all) {
   set_models(models);
 }
 
+// In place of TORCH_SGEMM_WORKSPACE, for tests. Returns what it was.
+int64_t set_workspace(int64_t mib) {
+  if (mib < 1) fail("_set_workspace", "argument 'mib' is " + std::to_string(mib) + "; accepted: at least 1");
+  return workspace_mib().exchange(mib);
+}
+
 void register_plans(torch::stable::detail::StableLibrary& m) {
   m.impl("_plans", TORCH_BOX(&plans));
   m.impl("_run_plan", TORCH_BOX(&run_plan));
@@ -160,6 +183,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(SGEMM_NAMESPACE, m) {
   m.def("_predictions(int[] problem, int[] device, str kernel) -> float[]");
   m.def("_models() -> float[]");
   m.def("_set_models(float[] quantities) -> ()");
+  m.def("_set_workspace(int mib) -> int");
   m.def("_plans(Tensor c, Tensor a, Tensor b, str kernel, *, float alpha=1, float beta=0) -> float[]");
   m.def("_run_plan(Tensor(a!) c, Tensor a, Tensor b, str kernel, int index, *, float alpha=1, float beta=0) -> ()");
 }
@@ -179,4 +203,5 @@ STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CompositeExplicitAutograd, m) {
   m.impl("_predictions", TORCH_BOX(&sgemm::predictions));
   m.impl("_models", TORCH_BOX(&sgemm::model_quantities));
   m.impl("_set_models", TORCH_BOX(&sgemm::set_model_quantities));
+  m.impl("_set_workspace", TORCH_BOX(&sgemm::set_workspace));
 }

@@ -24,8 +24,7 @@ struct Operators {
     constexpr const char* op = kBatched ? "bmm_out" : "mm_out";
     check_inputs(op, a, b, DIMS);
     check_output(op, "out", out, a, b);
-    begin_writing(op, "out", out);
-    product(op, out, nullptr, a, b, 1, 0, kernel);
+    product(op, out, nullptr, a, b, 1, 0, kernel, Activation::kNone, nullptr, nullptr, "out");
   }
 
   static Tensor addmm(const Tensor& c, const Tensor& a, const Tensor& b, const std::string& kernel, double beta,
@@ -44,16 +43,14 @@ struct Operators {
     check_inputs(op, a, b, DIMS);
     check_output(op, "out", out, a, b);
     check_addend(op, c, a, b, &out);
-    begin_writing(op, "out", out);
-    product(op, out, &c, a, b, alpha, beta, kernel);
+    product(op, out, &c, a, b, alpha, beta, kernel, Activation::kNone, nullptr, nullptr, "out");
   }
 };
 
 void gemm_(const Tensor& c, const Tensor& a, const Tensor& b, const std::string& kernel, double alpha, double beta) {
   check_inputs("gemm_", a, b, a.dim() == 3 ? 3 : 2);
   check_output("gemm_", "c", c, a, b);
-  begin_writing("gemm_", "c", c);
-  product("gemm_", c, &c, a, b, alpha, beta, kernel);
+  product("gemm_", c, &c, a, b, alpha, beta, kernel, Activation::kNone, nullptr, nullptr, "c");
 }
 
 void register_products(torch::stable::detail::StableLibrary& m) {

@@ -77,12 +77,7 @@ std::pair<Tensor, std::optional<Tensor>> packed_product(const Tensor& a, const T
                                                         double alpha, bool with_inner) {
   constexpr const char* op = "packed_mm";
   check_inputs(op, a, b, 2);
-  if (planes) {
-    check_tensor(op, "planes", *planes, b, 1);
-    if (planes->numel() != static_cast<int64_t>(backend(DeviceType::kCuda).plane_bytes(b.size(0), b.size(1)) / 4))
-      fail(op, "argument 'planes' has " + describe(*planes) + "; accepted: what pack returned for 'b', which has " +
-                   describe(b));
-  }
+  if (planes) check_planes(op, *planes, b);
   if (c) check_addend(op, *c, a, b, nullptr);
   const Activation named = activation_named(op, activation);
   const Tensor out = new_output(a, b);

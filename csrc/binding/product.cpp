@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -145,9 +146,21 @@ const Choice& chosen(const char* op, const Table& table, const Problem& p, const
 
 const Device& device_of_index(int index) { return cuda_device(index); }
 
+void check_planes(const char* op, const Tensor& planes, const Tensor& b) {
+  check_tensor(op, "planes", planes, b, 1);
+  if (planes.numel() != static_cast<int64_t>(backend(DeviceType::kCuda).plane_bytes(b.size(0), b.size(1)) / 4))
+    fail(op, "argument 'planes' has " + describe(planes) + "; accepted: what pack returned for 'b', which has " +
+                 describe(b));
+}
+
 Device device_from(const char* op, const std::vector<int64_t>& numbers, const std::string& name) {
   if (numbers.size() != 7) fail(op, "7 numbers of the device are accepted");
   const DeviceType type = numbers[0] ? DeviceType::kCuda : DeviceType::kCpu;
+  for (const int i : {1, 2, 6})
+    if (numbers[i] < (i == 2 && type == DeviceType::kCuda) || numbers[i] > std::numeric_limits<int>::max())
+      fail(op, "the device's arch, SMs or code_arch is " + std::to_string(numbers[i]) +
+                   "; accepted: whole numbers up to " + std::to_string(std::numeric_limits<int>::max()) +
+                   ", of SMs at least 1");
   Device device = {
       type,           int(numbers[1]), int(numbers[2]), numbers[3] * 1e-6, numbers[4] * 1e-3, numbers[5] / 1048576.0,
       int(numbers[6])};
@@ -172,8 +185,8 @@ void launch(const Backend& rows, const Kernel& kernel, const Problem& p, const P
 }
 
 void product(const char* op, const Tensor& out, const Tensor* c, const Tensor& a, const Tensor& b, double alpha,
-             double beta, const std::string& request, Activation activation, const Tensor* planes,
-             const Tensor* inner) {
+             double beta, const std::string& request, Activation activation, const Tensor* planes, const Tensor* inner,
+             const char* written) {
   const Tensor& sum = inner ? *inner : out;
   Problem p = problem(op, sum, c, a, b, alpha, beta);
   p.activation = activation;
@@ -183,14 +196,16 @@ void product(const char* op, const Tensor& out, const Tensor* c, const Tensor& a
   const Choice& choice = chosen(op, rows.table, p, device, request, a, b);
   const Kernel& kernel = *choice.kernel;
   log_choice(op, kernel, request, a, b);
+  if (written) begin_writing(op, written, out);
   if (out.numel() == 0) return;
   const ProfiledRange range(choice.label.c_str());
+  const Plan plan =
+      choice.plan;  // allocating a workspace may run Python, and products there that take the cache's place
   if (is_aten(kernel)) {
     aten_product(sum, c, in_float32(a), in_float32(b), alpha, beta);
     return aten_activation(out, sum, activation);
   }
-
-  launch(rows, kernel, p, choice.plan, device, sum, inner ? &out : nullptr);
+  launch(rows, kernel, p, plan, device, sum, inner ? &out : nullptr);
 }
 
 Tensor new_output(const Tensor& a, const Tensor& b) {

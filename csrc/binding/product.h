@@ -12,10 +12,10 @@ namespace sgemm {
 
 // out = f(alpha a b + beta c) by the row that `request` asks for; 2-D or batched. c may be null when beta is 0. If
 // there are `planes`, that b was split into, rows that take them use them. `inner`, if given, gets what goes into f,
-// and `out` has the same bits as without.
+// and `out` has the same bits as without. `written`: the argument that `out` is, of which autograd is told then.
 void product(const char* op, const Tensor& out, const Tensor* c, const Tensor& a, const Tensor& b, double alpha,
              double beta, const std::string& request, Activation activation = Activation::kNone,
-             const Tensor* planes = nullptr, const Tensor* inner = nullptr);
+             const Tensor* planes = nullptr, const Tensor* inner = nullptr, const char* written = nullptr);
 
 // Uninitialised, of the product's shape.
 Tensor new_output(const Tensor& a, const Tensor& b);
@@ -30,6 +30,8 @@ Device device_from(const char* op, const std::vector<int64_t>& numbers,
                    const std::string& name);  // as _device tells it
 Problem problem(const char* op, const Tensor& out, const Tensor* c, const Tensor& a, const Tensor& b, double alpha,
                 double beta);  // c may be null when beta is 0
+// `planes` are what pack() returned for b.
+void check_planes(const char* op, const Tensor& planes, const Tensor& b);
 const Choice& chosen(const char* op, const Table& table, const Problem& p, const Device& device,
                      const std::string& request, const Tensor& a, const Tensor& b);
 // As run(), on the device and stream of `out`, which is D.

@@ -61,7 +61,9 @@ void product_into(const Tensor& out, const Tensor& a, const Tensor& b, const std
   constexpr const char* op = "_product";
   check_inputs(op, a, b, static_cast<int>(std::clamp<int64_t>(a.dim(), 2, 4)));
   check_output(op, "out", out, a, b);
+  if (c && a.dim() == 4) fail(op, "argument 'c' is given; accepted: with operands of 2 or 3 dimensions");
   if (c) check_addend(op, *c, a, b, &out);
+  if (planes) check_planes(op, *planes, b);
   product(op, out, c ? &*c : nullptr, a, b, alpha, c ? beta : 0, kAuto, activation_named(op, activation),
           planes ? &*planes : nullptr);
 }
