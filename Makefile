@@ -90,6 +90,7 @@ delays: build  ## the kernels with threads that dawdle: the same bits? (GPU)
 	@$(PY) tools/delays.py $(ARGS)
 
 compare: build  ## the same bits as another checkout's build? OTHER=../before (GPU)
+	@test -n '$(OTHER)' || { echo 'name another checkout with its library built: OTHER=../before'; exit 1; }
 	@$(PY) tools/compare_builds.py '$(OTHER)' $(ARGS)
 
 profile: need-kernel build  ## Nsight Compute on one kernel: K=shared_tile_32 (GPU)
@@ -130,4 +131,4 @@ clean:  ## remove what the build made
 	rm -rf build dist *.egg-info torch_sgemm/*.so torch_sgemm/build_info.json
 
 distclean: clean  ## remove the environment too
-	rm -rf .venv
+	$(if $(filter none,$(VENV)),,rm -rf $(VENV))

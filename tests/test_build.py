@@ -214,6 +214,12 @@ def test_missing_compiler_names_the_packages(monkeypatch):
         env.find_compiler()
 
 
+def test_a_compiler_of_several_words_is_refused(monkeypatch):
+    monkeypatch.setenv("CXX", "ccache g++")
+    with pytest.raises(config.BuildError, match="CXX is 'ccache g\\+\\+'; accepted: one program"):
+        env.find_compiler()
+
+
 @pytest.mark.parametrize("platform", ["linux-x86_64", "linux_aarch64"])
 def test_wheel_tag(platform):
     assert config.wheel_tag(platform) == ("py3", "none", platform.replace("-", "_"))

@@ -78,7 +78,12 @@ def find_torch(directories: Iterable[Path] | None = None) -> Torch | None:
 def find_compiler() -> str:
     """The host C++ compiler: CXX if set, else the first of the usual names."""
     chosen = os.environ.get("CXX", "").split()
-    for name in chosen[:1] or ("c++", "g++", "clang++"):
+    if len(chosen) > 1:
+        raise BuildError(
+            f"CXX is {' '.join(chosen)!r}; accepted: one program; a launcher such as ccache is "
+            "named by CMAKE_CXX_COMPILER_LAUNCHER"
+        )
+    for name in chosen or ("c++", "g++", "clang++"):
         path = shutil.which(name)
         if path:
             return path

@@ -4,7 +4,7 @@
 
 racecheck does not follow asynchronous copies and tensor-core products. So a test build makes
 threads wait for a random time wherever they wait for each other or signal (SGEMM_DELAYS in
-csrc/gpu/hopper.cuh): the orders of events that it goes through are others than at full speed.
+csrc/gpu/ptx/mbarrier.cuh): the orders of events that it goes through are others than at full speed.
 Every product is compared bit by bit with the ordinary library's. Needs a GPU; exits with 1 if
 anything differs. ``--library`` takes a test build made before (``--build-only`` makes one).
 """

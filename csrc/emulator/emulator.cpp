@@ -10,12 +10,13 @@
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
 #include "fiber.h"
 
-#if !defined(SIMT_UCONTEXT)
+#if !defined(SGEMM_EMULATOR_UCONTEXT)
 asm(R"(
 .text
 .globl emulator_switch_stacks
@@ -165,7 +166,11 @@ void launch(unsigned blocks, Index threads, const Body& body) {
     }
   };
   std::vector<std::thread> workers;
-  for (unsigned i = 1; i < std::min(blocks, std::thread::hardware_concurrency()); ++i) workers.emplace_back(work);
+  try {
+    for (unsigned i = 1; i < std::min(blocks, std::thread::hardware_concurrency()); ++i) workers.emplace_back(work);
+  } catch (const std::system_error&) {
+    // The system allows no more threads: those that there are do all blocks.
+  }
   work();
   for (std::thread& worker : workers) worker.join();
   if (error) std::rethrow_exception(error);

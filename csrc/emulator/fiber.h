@@ -11,8 +11,8 @@
 #include <new>
 #include <utility>
 
-#if !defined(__x86_64__) || defined(SGEMM_EMULATOR_UCONTEXT)
-#define SIMT_UCONTEXT 1
+#if !defined(__x86_64__) && !defined(SGEMM_EMULATOR_UCONTEXT)
+#define SGEMM_EMULATOR_UCONTEXT
 #include <ucontext.h>
 #endif
 #if defined(__SANITIZE_ADDRESS__)
@@ -23,7 +23,7 @@ namespace emulator {
 
 // Addresses at which one thread of control stopped.
 struct Stopped {
-#if defined(SIMT_UCONTEXT)
+#if defined(SGEMM_EMULATOR_UCONTEXT)
   ucontext_t registers;
 #else
   void* stack_pointer = nullptr;
@@ -33,7 +33,7 @@ struct Stopped {
   void* fake_stack = nullptr;
 };
 
-#if !defined(SIMT_UCONTEXT)
+#if !defined(SGEMM_EMULATOR_UCONTEXT)
 extern "C" void emulator_switch_stacks(void** save, void* load);
 #endif
 
@@ -44,7 +44,7 @@ inline void switch_to(Stopped& from, Stopped& to, bool last = false) {
 #else
   (void)last;
 #endif
-#if defined(SIMT_UCONTEXT)
+#if defined(SGEMM_EMULATOR_UCONTEXT)
   swapcontext(&from.registers, &to.registers);
 #else
   emulator_switch_stacks(&from.stack_pointer, to.stack_pointer);
@@ -87,7 +87,7 @@ inline void prepare(Stopped& fiber, char* stack, void (*entry)()) {
   fiber.stack = stack;
   fiber.stack_size = Stacks::kSize;
   fiber.fake_stack = nullptr;
-#if defined(SIMT_UCONTEXT)
+#if defined(SGEMM_EMULATOR_UCONTEXT)
   getcontext(&fiber.registers);
   fiber.registers.uc_stack.ss_sp = stack;
   fiber.registers.uc_stack.ss_size = Stacks::kSize;

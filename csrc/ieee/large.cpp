@@ -127,8 +127,9 @@ Plan Large::plan(const Problem& p, const Device& device) {
           plan};  // where there is nothing to compute
 }
 
-// Of a problem of one piece.
+// A problem of several pieces has one plan.
 void Large::each_plan(const Problem& p, const Device& device, const PlanVisitor& visit) {
+  if (large_pieces(p).of_k(p) > 1) return visit(plan(p, device));
   for (const bool swapped : {false, true}) {
     const Problem q = swapped ? transposed(p) : p;
     visit_plans(q, device, [&](const LargePlan& found) {

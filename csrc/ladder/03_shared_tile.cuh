@@ -1,7 +1,8 @@
 // A block copies tiles of A and B to shared memory and multiplies them there.
 //
 // Idea:   each element of A and B is read from memory once per block instead of once per thread: BLOCK times less
-// traffic. Bound:  shared-memory loads. The inner loop, whose trip count the compiler can't see here, does two for each
+//         traffic.
+// Bound:  shared-memory loads. The inner loop, whose trip count the compiler can't see here, does two for each
 //         multiply-add.
 // Reads:  any strides.
 #pragma once

@@ -6,7 +6,7 @@
 // Bound:  shared-memory loads, still one for two multiply-adds.
 // Reads:  aligned rows of whole float4s; anything else is packed first.
 #pragma once
-#include "../gpu/launch.h"
+#include "vector.h"
 
 namespace sgemm::SGEMM_BACKEND {
 
@@ -29,18 +29,11 @@ __global__ void __launch_bounds__(T::kThreads) vector_prefetch(Problem p) {
   const ConstMatrix a = p.a.matrix(tile.batch), b = p.b.matrix(tile.batch);
   const int row = threadIdx.x / (T::BN / 4), col = threadIdx.x % (T::BN / 4) * 4;
 
-  const auto load4 = [](const ConstMatrix& x, int64_t i, int64_t j) {
-    if (!x.contains(i, j)) return make_float4(0, 0, 0, 0);
-    return *reinterpret_cast<const float4*>(x.data + i * x.row + j);
-  };
   float4 next_a = load4(a, tile.row + row, col);
   float4 next_b = load4(b, row, tile.col + col);
   float acc[4] = {};
   for (int64_t k0 = 0; k0 < p.k; k0 += T::BK) {
-    as[col][row] = next_a.x;
-    as[col + 1][row] = next_a.y;
-    as[col + 2][row] = next_a.z;
-    as[col + 3][row] = next_a.w;
+    store_transposed(as, col, row, next_a);
     *reinterpret_cast<float4*>(&bs[row][col]) = next_b;
     __syncthreads();
     if (k0 + T::BK < p.k) {
@@ -50,7 +43,7 @@ __global__ void __launch_bounds__(T::kThreads) vector_prefetch(Problem p) {
 #pragma unroll
     for (int q = 0; q < T::BK; ++q) {
       const float frag_a = as[q][row];
-      const float4 frag_b = *reinterpret_cast<const float4*>(&bs[q][col]);
+      const float4 frag_b = load4(&bs[q][col]);
       acc[0] += frag_a * frag_b.x;
       acc[1] += frag_a * frag_b.y;
       acc[2] += frag_a * frag_b.z;

@@ -14,9 +14,8 @@ namespace {
 // Compiled for the same architectures as all kernels but those of sm_90a alone.
 __global__ void compiled() {}
 
-// The architecture of the code that the device runs, which may be an older one's: PTX for a lower architecture runs as
-// well, but without what came later, clusters, say.
-// The architecture that the code loaded for the current device was compiled for.
+// The architecture that the code loaded for the current device was compiled for; 0 if there is none. It may be a lower
+// one: PTX for it runs as well, but without what came later, clusters, say.
 int code_arch() {
   cudaFuncAttributes attributes;
   const cudaError_t status = cudaFuncGetAttributes(&attributes, compiled);

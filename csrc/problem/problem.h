@@ -167,7 +167,7 @@ struct Kernel {
   int tm, tn;      // thread tile
   int threads;     // a block
   Reads reads;
-  int min_arch, max_arch;  // the sm that can run it, and the lowest for which it may be compiled
+  int min_arch, max_arch;  // the lowest and the highest sm that run it; code compiled for less than min_arch doesn't
   double efficiency;       // fraction of the FFMA peak on whole tiles, measured; feeds the cost model
   void (*launch)(const Problem&, const Plan&, const Context&);  // null where this backend can't run it
 

@@ -8,8 +8,8 @@
 namespace sgemm {
 
 inline constexpr const char* kAuto = "auto";
-// The row whose results depend on no other row's data and not on m or the batch: the last one of the table that the
-// device runs, whatever the problem.
+// The kernel of which an element's bits depend on nothing but its own row of A, on B and on k: the table's last such
+// one that the device runs, whatever the problem.
 inline constexpr const char* kBatchInvariant = "batch_invariant";
 
 // The decision about one row. `reason` says why it can't be taken; null if it can.

@@ -60,8 +60,8 @@ void note_problems(bool on) {
 void note_problem(const Device& device, const ChoiceKey& key) {
   const std::lock_guard<std::mutex> lock(mutex);
   if (!noting) return;
-  const auto is_same = [&](const auto& x) { return x.second == key && x.first.name == device.name; };
-  if (std::none_of(noted.begin(), noted.end(), is_same)) noted.emplace_back(Gpu(device), key);
+  const std::pair<Gpu, ChoiceKey> problem(device, key);
+  if (std::find(noted.begin(), noted.end(), problem) == noted.end()) noted.push_back(problem);
 }
 
 std::vector<std::pair<Gpu, ChoiceKey>> noted_problems() {

@@ -20,6 +20,7 @@ struct Gpu {
   explicit Gpu(const Device& device) : Gpu(device.name, device.arch, device.sms) {}
   Gpu(std::string name, int arch, int sms) : name(std::move(name)), arch(arch), sms(sms) {}
   bool operator<(const Gpu& x) const { return std::tie(name, arch, sms) < std::tie(x.name, x.arch, x.sms); }
+  bool operator==(const Gpu& x) const { return std::tie(name, arch, sms) == std::tie(x.name, x.arch, x.sms); }
 };
 
 // A row and which of its plans(). How many plans it had tells a row that has changed since.
