@@ -69,7 +69,7 @@ def test_nothing_is_proven_of_the_others(name: str) -> None:
         error_bound(100, name)
 
 
-@pytest.mark.parametrize("k", [-1, True, 1.5, "8", None, 2**63])
+@pytest.mark.parametrize("k", [-1, True, 1.5, "8", None, 2**53, 2**62, 2**63])
 def test_bad_depths_are_refused(k) -> None:
     with pytest.raises(ValueError, match="argument 'k' is .*; accepted: an int"):
         error_bound(k)

@@ -17,7 +17,7 @@ from support.noted import noted
 from support.process import python
 
 import torch_sgemm
-from torch_sgemm import tuned, tuner
+from torch_sgemm import tuned, tuning
 from torch_sgemm.tuned import FLAGS, Gpu, Problem, Strides, TunedChoice
 
 H200 = torch_sgemm.Device()
@@ -47,7 +47,7 @@ def explained(size: int, **about: Any) -> torch_sgemm.Explanation:
 
 def other_choice(problem: Problem, gpu: Gpu = GPU) -> TunedChoice:
     """A plan that is not the predicted one, of another row."""
-    found = tuner.candidates(problem, H200)
+    found = tuning.candidates(problem, H200)
     predicted = min(found, key=lambda x: x.seconds)
     other = next(x for x in found if x.kernel not in (predicted.kernel, "aten") and x.plans > 1)
     return TunedChoice(gpu, problem, other.kernel, other.plan, other.plans, 1e-6, 3e-6, 2e-6)
@@ -120,7 +120,7 @@ def test_pytorch_s_kernel_may_be_a_tuned_choice() -> None:
 
 def test_every_candidate_can_be_chosen() -> None:
     problem = square(384)
-    found = tuner.candidates(problem, H200)
+    found = tuning.candidates(problem, H200)
     assert len(found) > 10 and found[0].kernel == "aten"
     for x in found:
         tuned.replace([TunedChoice(GPU, problem, x.kernel, x.plan, x.plans, 1.0, 1.0, 1.0)])
@@ -244,7 +244,7 @@ def test_another_version_s_file_is_refused(key: str, tmp_path: Path) -> None:
     path.write_text(json.dumps(written(path) | {key: "0.0.1"}))
     with pytest.raises(RuntimeError, match=r"0\.0\.1.*tune again"):
         torch_sgemm.use_tuned(path)
-    assert tuner._kept(path) == {}  # tune writes a new one in its place
+    assert tuning._kept(path) == {}  # tune writes a new one in its place
 
 
 # --- TORCH_SGEMM_TUNED ------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from support.process import python
 from torch import Tensor
 
 import torch_sgemm
-from torch_sgemm import timing, tuned, tuner
+from torch_sgemm import timing, tuned, tuning
 from torch_sgemm.tuned import Gpu, Problem
 
 SGEMM = torch.ops.sgemm
@@ -65,7 +65,7 @@ def test_a_noted_problem_can_be_laid_out_again(call: Callable, device: str) -> N
     """tune() measures the product that the program asked for: the same choice's key."""
     a, b = torch.randn(12, 20, device=device), torch.randn(20, 30, device=device)
     (problem,) = noted(lambda: call(a, b, device))
-    again = tuner._set(problem, torch.device(device))
+    again = tuning._set(problem, torch.device(device))
     assert noted(again.run) == [problem]
 
 
@@ -84,7 +84,7 @@ def test_problems_are_noted_once_and_only_those_of_auto() -> None:
 
 
 def test_nothing_of_the_cpu_is_tuned() -> None:
-    with tuner.noting() as found:
+    with tuning.noting() as found:
         SGEMM.mm(torch.ones(3, 4), torch.ones(4, 5))
     assert found == []
 
@@ -99,18 +99,19 @@ def problem_of(size: int) -> Problem:
 
 def test_candidates_are_the_fastest_plans_of_each_row() -> None:
     problem = problem_of(256)
-    found = tuner.candidates(problem, H200)
+    found = tuning.candidates(problem, H200)
     a = torch.empty(256, 256, device="meta")
     explained = torch_sgemm.explain(a, a, device=H200)
     for name in dict.fromkeys(x.kernel for x in found):
         plans = [x for x in found if x.kernel == name]
         verdict = next(v for v in explained.verdicts if v.name == name)
         assert plans[0].seconds == pytest.approx(verdict.seconds, rel=1e-4)
-        assert len({x.plan for x in plans}) == len(plans) <= tuner.PLANS
-        assert all(x.plan < x.plans and x.seconds <= tuner.WITHIN * plans[0].seconds for x in plans)
+        assert len({x.plan for x in plans}) == len(plans) <= tuning.PLANS
+        least = plans[0].seconds
+        assert all(x.plan < x.plans and x.seconds <= tuning.WITHIN * least for x in plans)
     rows = {row.name for row in torch_sgemm.kernels() if row.in_auto}
     assert {"aten", explained.chosen} <= {x.kernel for x in found} <= rows
-    assert not tuner.candidates(problem, torch_sgemm.Device("cpu"))[1:]
+    assert not tuning.candidates(problem, torch_sgemm.Device("cpu"))[1:]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +122,7 @@ def test_the_fastest_is_taken_and_a_prediction_kept_on_a_tie(
 ) -> None:
     """Times are given here: the predicted choice takes 10 us, another one 10 / gain."""
     problem = problem_of(256)
-    found = tuner.candidates(problem, H200)
+    found = tuning.candidates(problem, H200)
     predicted = min(found, key=lambda x: x.seconds)
     other = next(x for x in found if x.kernel not in (predicted.kernel, "aten"))
     asked: list[int] = []
@@ -140,27 +141,28 @@ def test_the_fastest_is_taken_and_a_prediction_kept_on_a_tie(
         return seconds
 
     monkeypatch.setattr(timing, "seconds_by_turns", times)
-    monkeypatch.setattr(tuner, "operands", lambda *_: [lambda: None])
-    tuning = tuner.tune_problems([(GPU, problem), (Gpu("another", 90, 132), problem)], H200, None)
-    assert tuned.current() == () and tuning.skipped == ()
-    (choice,) = tuning.choices
+    monkeypatch.setattr(tuning, "operands", lambda *_: [lambda: None])
+    both = [(GPU, problem), (Gpu("another", 90, 132), problem)]
+    result = tuning.tune_problems(both, H200, None)
+    assert tuned.current() == () and result.skipped == ()
+    (choice,) = result.choices
     assert (choice.gpu, choice.problem) == (GPU, problem)
     taken = predicted if is_kept else other
     assert (choice.kernel, choice.plan, choice.plans) == (taken.kernel, taken.plan, taken.plans)
     assert choice.seconds == pytest.approx(10e-6 if is_kept else 10e-6 / gain)
     assert (choice.seconds_torch, choice.seconds_predicted) == (20e-6, 10e-6)
-    assert asked[0] == len(found) and 2 <= asked[1] <= tuner.FINALISTS + 2
-    assert "256 x 256 x 256 NN" in str(tuning) and choice.kernel in str(tuning)
+    assert asked[0] == len(found) and 2 <= asked[1] <= tuning.FINALISTS + 2
+    assert "256 x 256 x 256 NN" in str(result) and choice.kernel in str(result)
 
 
 def test_a_product_without_memory_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(*_: object) -> None:
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(tuner, "operands", none)
-    tuning = tuner.tune_problems([(GPU, problem_of(64))], H200, None)
-    assert tuning.choices == ()
-    assert str(tuning) == (
+    monkeypatch.setattr(tuning, "operands", none)
+    result = tuning.tune_problems([(GPU, problem_of(64))], H200, None)
+    assert result.choices == ()
+    assert str(result) == (
         "No product was measured.\n64 x 64 x 64 NN: skipped, its operands find no memory"
     )
 
@@ -171,7 +173,7 @@ def test_a_product_without_memory_is_skipped(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.fixture
 def a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """As far as arguments are checked."""
-    monkeypatch.setattr(tuner, "_device", lambda _: torch.device("cuda", 0))
+    monkeypatch.setattr(tuning, "_device", lambda _: torch.device("cuda", 0))
 
 
 def test_without_a_gpu_there_is_nothing_to_measure() -> None:
@@ -227,8 +229,8 @@ def test_what_was_measured_is_what_runs() -> None:
     """Each candidate's bits are those of its plan, and a thread's older choice is forgotten."""
     gpu = torch_sgemm.Device.of(torch.device("cuda"))
     a, b = torch.randn(96, 320, device="cuda"), torch.randn(320, 200, device="cuda")
-    ((kind, problem),) = tuner.problems_of(lambda: torch_sgemm.matmul(a, b))
-    for x in tuner.candidates(problem, gpu):
+    ((kind, problem),) = tuning.problems_of(lambda: torch_sgemm.matmul(a, b))
+    for x in tuning.candidates(problem, gpu):
         choice = tuned.TunedChoice(kind, problem, x.kernel, x.plan, x.plans, 1.0, 1.0, 1.0)
         tuned.replace([choice])
         explained = torch_sgemm.explain(a, b)
@@ -245,13 +247,13 @@ def test_what_was_measured_is_what_runs() -> None:
 def test_sizes_are_tuned_and_the_file_holds_elsewhere(tmp_path: Path) -> None:
     path = tmp_path / "tuned.json"
     tuning = torch_sgemm.tune(SIZES, path=path)
-    assert tuning.skipped == () and len(tuning.choices) == len(SIZES)
-    assert tuned.read(path) == list(tuning.choices) == list(tuned.current())
-    assert all(0 < x.seconds <= x.seconds_torch for x in tuning.choices)
+    assert result.skipped == () and len(result.choices) == len(SIZES)
+    assert tuned.read(path) == list(result.choices) == list(tuned.current())
+    assert all(0 < x.seconds <= x.seconds_torch for x in result.choices)
     a, b = torch.ones(70, 80, device="cuda"), torch.ones(80, 9, device="cuda")
     more = torch_sgemm.tune(lambda: a @ b, path=path)
     assert [x.problem.label for x in more.choices] == ["70 x 9 x 80 NN"]
-    assert tuned.read(path) == [*tuning.choices, *more.choices]
+    assert tuned.read(path) == [*result.choices, *more.choices]
     done = python("-c", PROGRAM, TORCH_SGEMM_TUNED=str(path), TORCH_SGEMM_LOG="1")
     assert done.returncode == 0, done.stderr
     logged = [line.rpartition(" -> ")[2] for line in done.stderr.splitlines() if " -> " in line]

@@ -16,7 +16,7 @@ from torch_sgemm.packed import PackedMatrix, pack
 from torch_sgemm.recorder import Record, recording
 from torch_sgemm.table import Kernel, error_bound, kernels
 from torch_sgemm.tuned import TunedChoice, use_environment, use_tuned
-from torch_sgemm.tuner import Tuning, tune
+from torch_sgemm.tuning import Tuning, tune
 
 __version__ = "0.1.0"
 

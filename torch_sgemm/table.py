@@ -120,15 +120,15 @@ def error_bound(k: int, kernel: str = "auto") -> float:
         The bound in units, 0 for ``k = 0``, where nothing is added up.
 
     Raises:
-        ValueError: ``k`` is no int, negative, or larger than the row takes; ``kernel`` isn't one
-            of those that have a bound.
+        ValueError: ``k`` is no int, negative, 2^53 or more, or larger than the row takes; ``kernel``
+            isn't one of those that have a bound.
 
     Sources: N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.1,
     for sums in float32; docs/split.md and docs/ieee.md for what each row adds.
     """
     where = "torch_sgemm.error_bound"
-    if not isinstance(k, int) or isinstance(k, bool) or not 0 <= k < 2**63:
-        raise ValueError(f"{where}: argument 'k' is {k!r}; accepted: an int, 0 and more")
+    if not isinstance(k, int) or isinstance(k, bool) or not 0 <= k < 2**53:
+        raise ValueError(f"{where}: argument 'k' is {k!r}; accepted: an int, 0 to 2^53 - 1")
     bounds: dict[str, float] = json.loads(operators._error_bounds(k))
     rows = [row for row in _rows() if row.name in bounds]
     asked = [

@@ -202,7 +202,7 @@ def read(path: Path) -> list[TunedChoice]:
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise Unusable(error.strerror or str(error)) from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise Unusable("it is no JSON") from None
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise Unusable(f'it has no "format": {FORMAT}')
@@ -243,6 +243,8 @@ def _choice(found: dict[str, Any], rows: set[str]) -> TunedChoice:
     if found["kernel"] not in rows or plan >= plans:
         raise ValueError(f"{found['kernel']} has no plan {plan} of {plans}")
     gpu = Gpu(str(found["gpu"]["name"]), *(_whole(found["gpu"], key) for key in ("arch", "sms")))
+    if set(gpu.name) & set("\t\n") or max(gpu.arch, gpu.sms) >= 2**31:
+        raise ValueError(f"gpu is {gpu}")
     times = (_seconds(found, key) for key in ("seconds", "seconds_torch", "seconds_predicted"))
     return TunedChoice(gpu, _problem(found["problem"]), found["kernel"], plan, plans, *times)
 
@@ -254,8 +256,8 @@ def _problem(found: dict[str, Any]) -> Problem:
     ]
     alignment = [_whole(dict(enumerate(found["alignment"])), i) for i in range(3)]
     flags = tuple(name for name in FLAGS if name in found["flags"])
-    if max(alignment) > 15 or len(flags) != len(found["flags"]):
-        raise ValueError(f"alignment {alignment}, flags {found['flags']}")
+    if max(alignment) > 15 or len(found["alignment"]) != 3 or len(flags) != len(found["flags"]):
+        raise ValueError(f"alignment {found['alignment']}, flags {found['flags']}")
     return Problem(*sizes, *strides, tuple(alignment), _whole(found, "workspace"), flags)
 
 

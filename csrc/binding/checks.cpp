@@ -152,11 +152,17 @@ std::string describe(const Tensor& tensor) {
          dtype_name(tensor.scalar_type()) + ", device " + device_name(tensor);
 }
 
+void check_defined(const char* op, const char* name, const Tensor& tensor) {
+  if (!tensor.defined()) fail(op, std::string("argument '") + name + "' is None; accepted: a tensor");
+}
+
 void check_tensor(const char* op, const char* name, const Tensor& tensor, const Tensor& like, int dims) {
+  check_defined(op, name, tensor);
   if (!is_accepted(tensor, like, dims, {ScalarType::Float})) reject(op, name, tensor, accepted("float32", like, dims));
 }
 
 void check_operand(const char* op, const char* name, const Tensor& tensor, const Tensor& like, int dims) {
+  check_defined(op, name, tensor);
   if (!is_accepted(tensor, like, dims, {ScalarType::Float, ScalarType::BFloat16, ScalarType::Half}))
     reject(op, name, tensor, accepted("float32, bfloat16 or float16", like, dims));
 }
@@ -211,6 +217,7 @@ void check_no_overlap(const char* op, const char* name, const Tensor& out, const
 }
 
 void check_addend(const char* op, const Tensor& c, const Tensor& a, const Tensor& b, const Tensor* out) {
+  check_defined(op, "c", c);
   check_tensor(op, "c", c, a, static_cast<int>(c.dim()));
   check_broadcast(op, "c", c, a, b);
   if (!out) return;

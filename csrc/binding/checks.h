@@ -22,6 +22,9 @@ void check_product(const char* op, const Tensor& a, const Tensor& b);
 // Operands of `dims` dimensions.
 void check_inputs(const char* op, const Tensor& a, const Tensor& b, int dims);
 
+// A tensor, and not None.
+void check_defined(const char* op, const char* name, const Tensor& tensor);
+
 // A tensor of the product's shape (m, n) or (batch, m, n).
 void check_shape(const char* op, const char* name, const Tensor& tensor, const Tensor& a, const Tensor& b);
 

@@ -102,6 +102,10 @@ std::vector<int64_t> redone(int64_t index) {
 // ElementType}, and, if C is given, the same of it; D is new
 Problem problem_of(const char* op, const std::vector<int64_t>& numbers, double alpha, double beta) {
   if (numbers.size() != 14 && numbers.size() != 18) fail(op, "14 numbers of the problem are accepted, 18 with C");
+  constexpr int64_t kMost = int64_t{1} << 53;
+  for (int i = 0; i < 4; ++i)
+    if (numbers[i] < 0 || numbers[i] > kMost)
+      fail(op, "m, n, k or batch is " + std::to_string(numbers[i]) + "; accepted: 0 to 2^53");
   Problem p;
   p.m = numbers[0];
   p.n = numbers[1];

@@ -48,6 +48,7 @@ struct Operators {
 };
 
 void gemm_(const Tensor& c, const Tensor& a, const Tensor& b, const std::string& kernel, double alpha, double beta) {
+  check_defined("gemm_", "a", a);
   check_inputs("gemm_", a, b, a.dim() == 3 ? 3 : 2);
   check_output("gemm_", "c", c, a, b);
   product("gemm_", c, &c, a, b, alpha, beta, kernel, Activation::kNone, nullptr, nullptr, "c");

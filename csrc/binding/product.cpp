@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <limits>
 #include <mutex>
 #include <optional>
@@ -140,7 +141,9 @@ const Choice& chosen(const char* op, const Table& table, const Problem& p, const
   try {
     return choices.choose(op, table, p, device, request);
   } catch (const std::invalid_argument& e) {
-    fail(op, std::string("argument 'kernel': ") + e.what() + "; 'a' has " + describe(a) + "; 'b' has " + describe(b));
+    const bool linear = std::strcmp(op, "linear") == 0;  // of x's rows and the weight's transpose
+    fail(op, std::string("argument 'kernel': ") + e.what() + (linear ? "; the rows of 'x' have " : "; 'a' has ") +
+                 describe(a) + (linear ? "; 'weight.t()' has " : "; 'b' has ") + describe(b));
   }
 }
 

@@ -1,4 +1,4 @@
-// What torch_sgemm/tune.py and tuned.py ask and set.
+// What torch_sgemm/tuning.py and tuned.py ask and set.
 #include <algorithm>
 #include <map>
 #include <optional>

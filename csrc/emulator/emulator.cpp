@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <exception>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -50,8 +51,14 @@ namespace {
 
 std::atomic<unsigned>& shuffle_seed() {
   static std::atomic<unsigned> seed{[] {
-    const char* text = std::getenv("TORCH_SGEMM_EMULATOR_SHUFFLE");
-    return text ? static_cast<unsigned>(std::strtoul(text, nullptr, 10)) : 0u;
+    const char* const text = std::getenv("TORCH_SGEMM_EMULATOR_SHUFFLE");
+    if (!text || !*text) return 0u;
+    char* end = nullptr;
+    const long long seed = std::strtoll(text, &end, 10);
+    if (*end || seed < 0 || seed > std::numeric_limits<unsigned>::max())
+      throw std::runtime_error("sgemm: TORCH_SGEMM_EMULATOR_SHUFFLE is '" + std::string(text) +
+                               "'; accepted: a whole number, 0 for none");
+    return static_cast<unsigned>(seed);
   }()};
   return seed;
 }

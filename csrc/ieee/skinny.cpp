@@ -74,7 +74,7 @@ double Skinny::error_bound(int64_t k) {
   constexpr int64_t kWarps = kThreads / 32;
   int64_t most = 0;
   for (int64_t cluster = 1; cluster <= 8; cluster *= 2)
-    for (int64_t slices = 1; slices == 1 || cluster * slices * kShortestPart <= k; slices *= 2) {
+    for (int64_t slices = 1; slices == 1 || slices <= k / (cluster * kShortestPart); slices *= 2) {
       const int64_t part = skinny_part({false, false, 0, 0, static_cast<int>(cluster), ceil_div(k, slices), slices, 0});
       const int64_t along_k = 4 * ceil_div(part, 128) + 5;
       const int64_t along_m = std::min(ceil_div(part, kWarps), kSkinnyChain / kWarps) +

@@ -230,7 +230,7 @@ std::string reasons(const Table& table, const Problem& p, const Device& device, 
       if (*name && std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
     for (int tile = 0; tile < kernel.tile_count; ++tile) {
       names.push_back(tile_name(kernel, tile));
-      if (request == kernel.tiles[tile].formerly)
+      if (!request.empty() && request == kernel.tiles[tile].formerly)
         throw std::invalid_argument("kernel \"" + request + "\" is no row any more, \"" + kernel.name +
                                     "\" has its problems; accepted: \"" + names.back() + "\"");
     }
