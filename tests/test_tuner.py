@@ -246,7 +246,7 @@ def test_what_was_measured_is_what_runs() -> None:
 @pytest.mark.gpu
 def test_sizes_are_tuned_and_the_file_holds_elsewhere(tmp_path: Path) -> None:
     path = tmp_path / "tuned.json"
-    tuning = torch_sgemm.tune(SIZES, path=path)
+    result = torch_sgemm.tune(SIZES, path=path)
     assert result.skipped == () and len(result.choices) == len(SIZES)
     assert tuned.read(path) == list(result.choices) == list(tuned.current())
     assert all(0 < x.seconds <= x.seconds_torch for x in result.choices)

@@ -120,8 +120,8 @@ def error_bound(k: int, kernel: str = "auto") -> float:
         The bound in units, 0 for ``k = 0``, where nothing is added up.
 
     Raises:
-        ValueError: ``k`` is no int, negative, 2^53 or more, or larger than the row takes; ``kernel``
-            isn't one of those that have a bound.
+        ValueError: ``k`` is no int, negative, 2^53 or more, or larger than the row takes;
+            ``kernel`` isn't one of those that have a bound.
 
     Sources: N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.1,
     for sums in float32; docs/split.md and docs/ieee.md for what each row adds.

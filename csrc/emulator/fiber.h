@@ -13,6 +13,8 @@
 
 #if !defined(__x86_64__) && !defined(SGEMM_EMULATOR_UCONTEXT)
 #define SGEMM_EMULATOR_UCONTEXT
+#endif
+#if defined(SGEMM_EMULATOR_UCONTEXT)
 #include <ucontext.h>
 #endif
 #if defined(__SANITIZE_ADDRESS__)
