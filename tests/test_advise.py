@@ -55,6 +55,16 @@ def test_a_program_gets_its_arguments(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "30 x 50 x 40 NN" in shown and before == (sys.argv, sys.path)
 
 
+def test_a_file_that_cannot_be_written_is_refused_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    for file in (tmp_path, tmp_path / "nowhere" / "x.json"):
+        with pytest.raises(SystemExit):
+            advise.main(["--json", str(file), program(tmp_path)])
+        out, err = capsys.readouterr()
+        assert "accepted: a file to write" in err and "arguments" not in out
+
+
 def test_a_module_and_its_neighbours(
     tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -398,7 +398,9 @@ def test_a_model_is_copied_and_pickled(device: str) -> None:
         assert twin.first.grad is not None and model.first.grad is None
 
 
-@pytest.mark.parametrize("wrong", ["tpu", ("tpu",), (), 3, torch.device("cpu")], ids=str)
+@pytest.mark.parametrize(
+    "wrong", ["tpu", ("tpu",), (["cpu"],), (), 3, torch.device("cpu")], ids=str
+)
 def test_wrong_devices(wrong) -> None:
     with pytest.raises(RuntimeError, match="argument 'devices' is .*; accepted: 'cuda', 'cpu'"):
         torch_sgemm.enable(devices=wrong)

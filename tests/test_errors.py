@@ -248,7 +248,19 @@ def test_unknown_kernel(device: str, variant: tuple[str, bool]) -> None:
         wrong = row.name[:2] + row.name[3:]  # a letter left out
         refused(good(*variant, device, kernel=wrong), f'kernel "{wrong}"', f'"{row.name}"')
     for wrong in ("", "AUTO", "laddr", "no_such_kernel_at_all", "naive_32 "):
-        refused(good(*variant, device, kernel=wrong), f'"{wrong}"', "accepted")
+        refused(good(*variant, device, kernel=wrong), f'"{wrong}" is unknown', "accepted")
+
+
+@each_variant
+@each_device
+def test_none_in_the_place_of_a_tensor(device: str, variant: tuple[str, bool]) -> None:
+    for name in good(*variant).tensors:
+        if name not in ("a", "b", "c"):
+            continue
+        call = good(*variant, device)
+        call.tensors[name] = None
+        with pytest.raises(RuntimeError, match=rf"sgemm::{call.op}: argument '{name}' is None"):
+            call.run()
 
 
 def elsewhere(device: str) -> list[str]:

@@ -312,6 +312,8 @@ def test_errors(device: str) -> None:
         call(x, weight, bias, "tanh")
     with pytest.raises(RuntimeError, match="activation.*'tanh'.*accepted.*'gelu_tanh'"):
         torch_sgemm.linear(x, weight, bias, "tanh")
+    with pytest.raises(RuntimeError, match="activation.*\\['relu'\\].*accepted"):
+        torch_sgemm.linear(x, weight, bias, ["relu"])
     with pytest.raises(RuntimeError, match='"laddr".*"ladder"'):
         torch_sgemm.linear(x, weight, bias, kernel="laddr")
     with pytest.raises(RuntimeError) as expected:

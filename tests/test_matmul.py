@@ -173,6 +173,8 @@ def test_wrong_out(device: str) -> None:
     a, b = drawn(((3, 4), (4, 5)), device)
     with pytest.raises(RuntimeError, match="float64.*accepted: torch.float32"):
         torch_sgemm.matmul(a, b, out=torch.empty(3, 5, dtype=torch.float64, device=device))
+    with pytest.raises(RuntimeError, match="argument 'out' is 3; accepted: a tensor"):
+        torch_sgemm.matmul(a, b, out=3)
     for which in (0, 1, 2):
         operands = [*drawn(((3, 4), (4, 5)), device), torch.zeros(3, 5, device=device)]
         operands[which].requires_grad_()

@@ -283,6 +283,14 @@ def test_what_is_not_ours_is_pytorchs(device: str) -> None:
         torch_sgemm.linear(a.view(5, 10, 60), packed, torch.ones(50, 40, device=device))
 
 
+@pytest.mark.parametrize(
+    "b", [None, [[1.0]], torch.empty(3, 4, device="meta"), torch.eye(3).to_sparse()], ids=str
+)
+def test_what_is_no_matrix_in_memory_is_refused(b: object) -> None:
+    with pytest.raises(RuntimeError, match=r"torch_sgemm.pack: argument 'b' .*; accepted: a str"):
+        torch_sgemm.pack(b)
+
+
 @on_both
 def test_inference_tensors_must_be_frozen(device: str) -> None:
     with torch.inference_mode():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 import shutil
 import subprocess
@@ -59,8 +61,15 @@ def test_empty_products_on_small_devices(sms: int) -> None:
         assert torch_sgemm.explain(a, b, device=small).chosen
 
 
-@pytest.mark.parametrize("name", ["sms", "clock_ghz", "bandwidth_gbs"])
-@pytest.mark.parametrize("value", [0, -1, float("nan")])
-def test_devices_without_speed_are_refused(name: str, value: float) -> None:
-    with pytest.raises(ValueError, match=f"argument '{name}' is {value}; accepted"):
+NUMBERS = [0, -1, math.nan, math.inf, "x", None]
+WRONG = [
+    *itertools.product(("clock_ghz", "bandwidth_gbs", "l2_mb", "sms", "arch"), NUMBERS),
+    *itertools.product(("arch", "sms", "code_arch"), (9.0, 1.5, True)),
+    ("arch", 9), ("code_arch", -1), ("type", "xpu"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value"), WRONG)
+def test_devices_that_are_none_are_refused(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"argument '{name}' is {value!r}; accepted"):
         torch_sgemm.Device(**{name: value})

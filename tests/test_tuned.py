@@ -131,6 +131,7 @@ def test_every_candidate_can_be_chosen() -> None:
 
 # --- the file -------------------------------------------------------------------------------
 
+_names = st.text(st.characters(exclude_characters="\t\n"), max_size=20)
 _sizes = st.integers(1, 2**40)
 _strides = st.builds(Strides, *[st.integers(0, 2**40)] * 3, st.integers(0, 2**31), _sizes)
 _problems = st.builds(
@@ -148,7 +149,7 @@ def test_a_problem_and_its_numbers(problem: Problem) -> None:
     assert Problem.of(problem.numbers()) == problem
 
 
-@given(st.lists(_problems, max_size=3, unique=True), st.text(max_size=20))
+@given(st.lists(_problems, max_size=3, unique=True), _names)
 def test_what_is_written_is_read(
     tmp_path_factory: pytest.TempPathFactory, problems: list, name: str
 ) -> None:
@@ -204,6 +205,9 @@ DAMAGES = {
     "no GPU": change(*FIRST, "gpu", to={}),
     "no size": change(*FIRST, "problem", "m", missing=True),
     "a size of nothing": change(*FIRST, "problem", "k", to=0),
+    "a GPU's name of two lines": change(*FIRST, "gpu", "name", to="a\nb"),
+    "an arch that no int holds": change(*FIRST, "gpu", "arch", to=2**40),
+    "an address too many": change(*FIRST, "problem", "alignment", to=[0, 0, 0, 0]),
     "a size that no integer holds": change(*FIRST, "problem", "n", to=2**63),
     "no stride": change(*FIRST, "problem", "a", "row", missing=True),
     "a flag that nobody knows": change(*FIRST, "problem", "flags", to=["another"]),

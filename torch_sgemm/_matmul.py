@@ -44,12 +44,13 @@ def matmul(
         out_dtype: ``torch.float32``: the float32 product of operands that are bfloat16 or float16
             as well, also under autocast.
         out: where to write, as for ``torch.matmul``; without derivatives. One of another shape is
-            resized, with PyTorch's warning unless it is empty.
+            resized, with PyTorch's warning unless it is empty. The product is a tensor of its own,
+            which is copied; ``torch.ops.sgemm.mm_out`` writes in place.
 
     With a bfloat16 or float16 operand beside a float32 one the result is float32, as if it had been
     converted before; see :mod:`torch_sgemm.ops`. Gradients have their tensors' dtypes. Other
     operands that are not float32, under autocast too, and shapes that don't fit go to
-    ``torch.matmul``, which computes them or words the error.
+    ``torch.matmul``, which computes them or words the error; ``kernel`` is not looked at then.
 
     Raises:
         RuntimeError: ``kernel`` is unknown, can't take the product, or is named beside
@@ -64,14 +65,14 @@ def matmul(
         if not (is_float32_product(a, matrix) and _fit(a, matrix)):
             return torch.matmul(*widened(None, a, matrix) or (a, matrix), out=out)
         if out is not None:
-            _refuse_gradients(a, matrix, out)
+            _check_out(a, matrix, out)
         result = b.linear(a, matrix, None, None, kernel)
         return result if out is None else _into(out, result)
     reaches = reaches_kernel(a, b)
     if not ((reaches or is_float32_product(a, b)) and _fit(a, b)):
         return torch.matmul(*widened(None, a, b) or (a, b), out=out)
     if out is not None:
-        _refuse_gradients(a, b, out)
+        _check_out(a, b, out)
         return _into(out, matmul(a, b, kernel=kernel))
     return _of_any_dims(a, b, kernel, straight if reaches else dispatched)
 
@@ -95,7 +96,7 @@ def _in_float32(
     with torch.autocast(a.device.type, enabled=False):
         if are_operands(a, matrix) and _fit(a, matrix):
             if out is not None:
-                _refuse_gradients(a, matrix, out)
+                _check_out(a, matrix, out)
             if isinstance(b, PackedMatrix):
                 result = b.linear(a, matrix, None, None, kernel)
             else:
@@ -120,7 +121,15 @@ def _batches_fit(a: torch.Size, b: torch.Size) -> bool:
     return a == b or all(p == q or p == 1 or q == 1 for p, q in pairs)
 
 
-def _refuse_gradients(a: Tensor, b: Tensor, out: Tensor) -> None:
+def _check_out(a: Tensor, b: Tensor, out: Tensor) -> None:
+    if not isinstance(out, Tensor):
+        raise RuntimeError(f"torch_sgemm.matmul: argument 'out' is {out!r}; accepted: a tensor")
+    if out.dtype != torch.float32 or out.device != a.device:
+        raise RuntimeError(
+            f"torch_sgemm.matmul: argument 'out' has shape {list(out.shape)}, strides "
+            f"{list(out.stride())}, dtype {out.dtype}, device {out.device}; accepted: "
+            f"torch.float32, {a.device}"
+        )
     if is_wanted(a, b, out):
         raise RuntimeError(
             "torch_sgemm.matmul: argument 'out' can't be differentiated, but a tensor requires "
@@ -129,11 +138,6 @@ def _refuse_gradients(a: Tensor, b: Tensor, out: Tensor) -> None:
 
 
 def _into(out: Tensor, result: Tensor) -> Tensor:
-    if out.dtype != result.dtype or out.device != result.device:
-        raise RuntimeError(
-            f"torch_sgemm.matmul: argument 'out' has dtype {out.dtype}, device {out.device}; "
-            f"accepted: {result.dtype}, {result.device}"
-        )
     if out.shape != result.shape:  # resizes, and warns unless it was empty
         return torch.mul(result, 1, out=out)
     return out.copy_(result)

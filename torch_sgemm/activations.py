@@ -27,7 +27,7 @@ ACTIVATIONS: dict[str | None, Callable[[Tensor], Tensor]] = {
 
 def check_activation(name: str, activation: str | None) -> None:
     """Whether there is one, for the operator or function ``name``."""
-    if activation not in ACTIVATIONS:
+    if not isinstance(activation, str | None) or activation not in ACTIVATIONS:
         raise RuntimeError(
             f"{name}: argument 'activation' is {activation!r}; accepted: "
             + ", ".join(map(repr, ACTIVATIONS))

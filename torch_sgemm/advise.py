@@ -8,6 +8,7 @@ stays PyTorch's comes behind.
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -154,6 +155,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the program; its exit status, and its exception after the tables, are kept."""
     options = parser().parse_args(arguments)
     program.check(options, parser())
+    if options.json and (
+        options.json.is_dir() or not os.access(options.json.absolute().parent, os.W_OK)
+    ):
+        parser().error(f"argument --json is {str(options.json)!r}; accepted: a file to write")
     record = None
     try:
         with recording() as record:

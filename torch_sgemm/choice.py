@@ -1,6 +1,7 @@
 """Which row of the table is chosen for a product, and why not each other one: ``explain``."""
 
 import json
+import math
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -15,7 +16,8 @@ class Device:
     """What the cost model knows of a device. The defaults are an H200.
 
     Raises:
-        ValueError: a GPU without SMs, or with a clock or bandwidth that isn't positive.
+        ValueError: another type than ``"cuda"`` and ``"cpu"``; of a GPU, numbers that are no whole
+            ones, or clocks, bandwidths or caches that are not positive and finite.
     """
 
     type: str = "cuda"
@@ -34,12 +36,26 @@ class Device:
     """As ``torch.cuda.get_device_name`` has it: tuned choices are for a GPU of that name."""
 
     def __post_init__(self) -> None:
-        for name in ("sms", "clock_ghz", "bandwidth_gbs"):
+        if self.type not in ("cuda", "cpu"):
+            raise self._refusal("type", "'cuda' or 'cpu'")
+        if self.type == "cpu":
+            return
+        for name, least in (("arch", 10), ("sms", 1), ("code_arch", 0)):
             value = getattr(self, name)
-            if self.type == "cuda" and not value > 0:
-                raise ValueError(
-                    f"torch_sgemm.Device: argument '{name}' is {value}; accepted: a number above 0"
-                )
+            if name == "code_arch" and value is None:
+                continue
+            if type(value) is not int or value < least:
+                raise self._refusal(name, f"a whole number, {least} or more")
+        for name in ("clock_ghz", "bandwidth_gbs", "l2_mb"):
+            value = getattr(self, name)
+            if type(value) not in (int, float) or not 0 < value < math.inf:
+                raise self._refusal(name, "a finite number above 0")
+
+    def _refusal(self, name: str, accepted: str) -> ValueError:
+        found = getattr(self, name)
+        return ValueError(
+            f"torch_sgemm.Device: argument {name!r} is {found!r}; accepted: {accepted}"
+        )
 
     @staticmethod
     def of(device: torch.device) -> "Device":

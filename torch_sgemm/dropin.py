@@ -7,8 +7,8 @@ overridden for operands of four dimensions, since it would copy the heads of att
 has two strides, to make it a batch with one; and for a batch with one matrix, of which it would
 make other products with gradients than without. What is not a float32 product goes to PyTorch's
 own kernel: other dtypes and layouts, wrong arguments (PyTorch words the error), outputs that share
-memory with an operand, a ``torch.backends.cuda.matmul.fp32_precision`` other than ieee. ``stats()``
-counts both.
+memory with an operand, a ``torch.backends.cuda.matmul.fp32_precision`` other than ieee, none and
+bfx9. ``stats()`` counts both.
 
 The setting is the process's, not the thread's: a backward runs in threads of its own.
 """
@@ -164,11 +164,14 @@ def _setting(kernel: str, batch_invariant: bool | None, devices: str | tuple[str
     rows = kernels()
     accepted = {"auto", BATCH_INVARIANT, *(row.family for row in rows if row.family)}
     accepted |= {name for row in rows for name in (row.name, *row.tile_names)}
-    if kernel not in accepted:
+    if not isinstance(kernel, str) or kernel not in accepted:
         raise RuntimeError(f"torch_sgemm.enable: argument 'kernel' is {kernel!r}: {_why(kernel)}")
     if isinstance(devices, str):
         devices = (devices,)
-    if not isinstance(devices, Collection) or not devices or set(devices) - _KEYS.keys():
+    known = isinstance(devices, Collection) and all(
+        isinstance(x, str) and x in _KEYS for x in devices
+    )
+    if not known or not devices:
         raise RuntimeError(
             f"torch_sgemm.enable: argument 'devices' is {devices!r}; accepted: 'cuda', 'cpu', or "
             "a tuple of them"

@@ -31,4 +31,9 @@ def redone(device: int | torch.device | None = None) -> Redone:
     if device.type != "cuda":
         raise RuntimeError(f"torch_sgemm.redone: device is {device}; accepted: a CUDA device")
     index = torch.cuda.current_device() if device.index is None else device.index
+    if index >= torch.cuda.device_count():
+        raise RuntimeError(
+            f"torch_sgemm.redone: argument 'device' is {device}; accepted: one of the "
+            f"{torch.cuda.device_count()} CUDA devices"
+        )
     return Redone(*operators._redone(index))

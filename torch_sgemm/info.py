@@ -160,9 +160,10 @@ def report(info: dict[str, Any]) -> str:
     if not info["gpus"]:
         lines.append("(cuda): also built for GPUs")
     lines.append("")
+    width = max(map(len, ENVIRONMENT))
     for name, meaning in ENVIRONMENT.items():
         value = info["environment"][name]
-        lines.append(f"{name:<25} {'unset' if value is None else value:<8} {meaning}")
+        lines.append(f"{name:<{width}} {'unset' if value is None else value:<8} {meaning}")
     return "\n".join(lines)
 
 

@@ -25,7 +25,7 @@ from torch_sgemm.inductor import register_lowerings
 from torch_sgemm.memory import out_of_memory
 from torch_sgemm.ops import check_addend, product_shape
 from torch_sgemm.past_dispatcher import is_plain, kernels_of, reaches_kernel
-from torch_sgemm.products import rows_of, with_shape
+from torch_sgemm.products import check_in_memory, rows_of, with_shape
 from torch_sgemm.vmap import addend, batched
 
 _library = torch.library.Library(NAMESPACE, "FRAGMENT")
@@ -61,6 +61,7 @@ class PackedMatrix:
     """
 
     def __init__(self, b: Tensor, frozen: bool = False) -> None:
+        check_in_memory("torch_sgemm.pack", b)
         if b.is_inference() and not frozen:
             raise RuntimeError(
                 "torch_sgemm.pack: argument 'b' is an inference tensor, whose changes PyTorch "

@@ -122,6 +122,23 @@ def of_gradients(kernel: str) -> str:
     return _FAMILIES_OF_16_BITS.get(kernel, kernel)
 
 
+def check_in_memory(where: str, b: Tensor) -> None:
+    """Whether a matrix ``b`` is one whose elements a kernel can read; ``where`` is named else.
+
+    Raises:
+        RuntimeError: it is no tensor, not strided, or neither on a CPU nor on a CUDA device.
+    """
+    found = f"is {b!r}"
+    if isinstance(b, Tensor):
+        if b.layout is torch.strided and b.device.type in ("cpu", "cuda"):
+            return
+        found = f"has shape {list(b.shape)}, dtype {b.dtype}, device {b.device}, {b.layout}"
+    raise RuntimeError(
+        f"{where}: argument 'b' {found}; accepted: a strided matrix of float32, bfloat16 "
+        "or float16 on a CPU or CUDA device"
+    )
+
+
 def rows_of(x: Tensor) -> Tensor:
     """(..., n) as (rows, n)."""
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])

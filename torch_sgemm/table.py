@@ -14,7 +14,7 @@ class Kernel:
 
     name: str
     family: str
-    """``"ladder"``, ``"ieee"``, ``"split"``, ``"reference"``; ``""`` for ``aten``."""
+    """``"ladder"``, ``"ieee"``, ``"split"``, ``"tf32"``, ``"reference"``; ``""`` for ``aten``."""
     idea: str
     source: str
     """The kernel's file below csrc/; ``""`` for ``aten``."""
@@ -93,7 +93,7 @@ def _rows() -> tuple[Kernel, ...]:
 
 
 def kernels() -> list[Kernel]:
-    """All rows: ``aten`` (PyTorch's own kernel), the CPU reference, the ladder, ieee, split."""
+    """All rows: ``aten`` (PyTorch's kernel), the CPU reference, the ladder, tf32, ieee, split."""
     return list(_rows())
 
 
