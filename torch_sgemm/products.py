@@ -128,10 +128,11 @@ def check_in_memory(where: str, b: Tensor) -> None:
     Raises:
         RuntimeError: it is no tensor, not strided, or neither on a CPU nor on a CUDA device.
     """
-    found = f"is {b!r}"
-    if isinstance(b, Tensor):
-        if b.layout is torch.strided and b.device.type in ("cpu", "cuda"):
-            return
+    if not isinstance(b, Tensor):
+        found = f"is {b!r}"
+    elif b.layout is torch.strided and b.device.type in ("cpu", "cuda"):
+        return
+    else:
         found = f"has shape {list(b.shape)}, dtype {b.dtype}, device {b.device}, {b.layout}"
     raise RuntimeError(
         f"{where}: argument 'b' {found}; accepted: a strided matrix of float32, bfloat16 "
