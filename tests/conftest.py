@@ -58,10 +58,10 @@ def ieee_float32():
 @pytest.fixture
 def limit_workspace():
     """What TORCH_SGEMM_WORKSPACE, in MiB, is read for once, as a function to set it in a test."""
-    before = torch.ops.sgemm._set_workspace(1)
-    torch.ops.sgemm._set_workspace(before)
-    yield torch.ops.sgemm._set_workspace
-    torch.ops.sgemm._set_workspace(before)
+    before: list[int] = []
+    yield lambda mib: before.append(torch.ops.sgemm._set_workspace(mib))
+    if before:
+        torch.ops.sgemm._set_workspace(before[0])
 
 
 @pytest.fixture(autouse=True)

@@ -21,6 +21,7 @@ from torch_sgemm.derivatives import spread
 from torch_sgemm.distributed import has_split_rows, register_if_loaded
 from torch_sgemm.inductor import register_lowerings
 from torch_sgemm.memory import out_of_memory
+from torch_sgemm.ops import about
 from torch_sgemm.packed import PackedMatrix
 from torch_sgemm.past_dispatcher import is_plain, kernels_of, reaches_kernel
 from torch_sgemm.products import (
@@ -135,7 +136,7 @@ def _(x, weight, bias=None, activation=None, kernel="auto"):
         return f"{qualified('linear')}: " + "; ".join(
             [
                 *(
-                    f"'{name}' has shape {list(t.shape)}, dtype {t.dtype}, device {t.device}"
+                    f"'{name}' has {about(t)}"
                     for name, t in zip(("x", "weight", "bias"), tensors, strict=False)
                 ),
                 "accepted: float32, bfloat16 or float16 of shapes (..., in), (out, in), and a "

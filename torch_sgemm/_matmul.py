@@ -7,6 +7,7 @@ from torch import Tensor
 
 from torch_sgemm.autograd import is_wanted
 from torch_sgemm.batch_invariant import request
+from torch_sgemm.ops import about
 from torch_sgemm.packed import PackedMatrix
 from torch_sgemm.past_dispatcher import reaches_kernel
 from torch_sgemm.products import (
@@ -126,9 +127,8 @@ def _check_out(a: Tensor, b: Tensor, out: Tensor) -> None:
         raise RuntimeError(f"torch_sgemm.matmul: argument 'out' is {out!r}; accepted: a tensor")
     if out.dtype != torch.float32 or out.device != a.device:
         raise RuntimeError(
-            f"torch_sgemm.matmul: argument 'out' has shape {list(out.shape)}, strides "
-            f"{list(out.stride())}, dtype {out.dtype}, device {out.device}; accepted: "
-            f"torch.float32, {a.device}"
+            f"torch_sgemm.matmul: argument 'out' has {about(out)}, strides {list(out.stride())}; "
+            f"accepted: torch.float32, {a.device}"
         )
     if is_wanted(a, b, out):
         raise RuntimeError(

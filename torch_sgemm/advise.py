@@ -8,7 +8,6 @@ stays PyTorch's comes behind.
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -17,6 +16,7 @@ from typing import NamedTuple
 
 from torch_sgemm import program
 from torch_sgemm.columns import aligned
+from torch_sgemm.files import can_be_written
 from torch_sgemm.recorder import Other, Product, Record, recording
 
 
@@ -155,9 +155,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the program; its exit status, and its exception after the tables, are kept."""
     options = parser().parse_args(arguments)
     program.check(options, parser())
-    if options.json and (
-        options.json.is_dir() or not os.access(options.json.absolute().parent, os.W_OK)
-    ):
+    if options.json and not can_be_written(options.json):
         parser().error(f"argument --json is {str(options.json)!r}; accepted: a file to write")
     record = None
     try:

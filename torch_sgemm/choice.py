@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from torch_sgemm._library import OPERAND_DTYPES, operators
+from torch_sgemm.ops import about
 
 
 @dataclass(frozen=True)
@@ -156,10 +157,7 @@ def _check_operands(a: Tensor, b: Tensor, c: Tensor | None) -> None:
     tensors = named.values()
 
     def fail(accepted: str) -> NoReturn:
-        found = "; ".join(
-            f"{name!r} has shape {list(x.shape)}, dtype {x.dtype}, device {x.device}, {x.layout}"
-            for name, x in named.items()
-        )
+        found = "; ".join(f"{name!r} has {about(x)}, {x.layout}" for name, x in named.items())
         raise RuntimeError(f"torch_sgemm.explain: {found}; accepted: {accepted}")
 
     if any(x.layout != torch.strided for x in tensors):

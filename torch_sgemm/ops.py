@@ -55,7 +55,7 @@ def product_shape(op: str, a: Tensor, b: Tensor, dims: int) -> list[int | torch.
 
     def text() -> str:
         return (
-            f"{qualified(op)}: 'a' has {_about(a)}; 'b' has {_about(b)}; accepted: float32, "
+            f"{qualified(op)}: 'a' has {about(a)}; 'b' has {about(b)}; accepted: float32, "
             f"bfloat16 or float16 of {dims} dimensions on one device, as many rows of 'b' as "
             "columns of 'a', equal batches"
         )
@@ -72,7 +72,7 @@ def check_addend(op: str, c: Tensor, a: Tensor, shape: list[int | torch.SymInt])
 
     def text() -> str:
         return (
-            f"{qualified(op)}: 'c' has {_about(c)}; accepted: float32 on {a.device}, a shape that "
+            f"{qualified(op)}: 'c' has {about(c)}; accepted: float32 on {a.device}, a shape that "
             f"broadcasts to {shape}"
         )
 
@@ -88,14 +88,15 @@ def _check_target(
 
     def text() -> str:
         return (
-            f"{qualified(op)}: {name!r} has {_about(x)}; accepted: float32 on {a.device} of {shape}"
+            f"{qualified(op)}: {name!r} has {about(x)}; accepted: float32 on {a.device} of {shape}"
         )
 
     torch._check(x.dtype == torch.float32 and x.device == a.device, text)
     torch._check(list(x.shape) == shape, text)
 
 
-def _about(x: Tensor) -> str:
+def about(x: Tensor) -> str:
+    """What an error tells of a tensor."""
     return f"shape {list(x.shape)}, dtype {x.dtype}, device {x.device}"
 
 

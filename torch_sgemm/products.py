@@ -13,6 +13,7 @@ from torch import Tensor
 from torch_sgemm import private
 from torch_sgemm._library import OPERAND_DTYPES, operators
 from torch_sgemm.memory import out_of_memory
+from torch_sgemm.ops import about
 from torch_sgemm.past_dispatcher import kernels_of, reaches_kernel
 from torch_sgemm.table import kernels
 
@@ -133,7 +134,7 @@ def check_in_memory(where: str, b: Tensor) -> None:
     elif b.layout is torch.strided and b.device.type in ("cpu", "cuda"):
         return
     else:
-        found = f"has shape {list(b.shape)}, dtype {b.dtype}, device {b.device}, {b.layout}"
+        found = f"has {about(b)}, {b.layout}"
     raise RuntimeError(
         f"{where}: argument 'b' {found}; accepted: a strided matrix of float32, bfloat16 "
         "or float16 on a CPU or CUDA device"

@@ -8,7 +8,6 @@ the GPU, its clocks, and the versions. It takes about a minute.
 import argparse
 import json
 import math
-import os
 import platform
 import re
 import sys
@@ -28,6 +27,7 @@ from torch_sgemm import info
 from torch_sgemm._library import operators
 from torch_sgemm.choice import explain
 from torch_sgemm.columns import aligned
+from torch_sgemm.files import can_be_written
 from torch_sgemm.timing import seconds_by_turns
 
 UNIT = 2.0**-24  # of errors, times (|A||B|)_ij
@@ -339,8 +339,7 @@ def _device(text: str) -> torch.device:
 def _output(asked: Path | None, device: torch.device) -> Path:
     """Raises ValueError for a file that can't be written."""
     path = asked or Path(f"torch_sgemm-report-{machine(device)['slug']}.json")
-    folder = path.absolute().parent
-    if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+    if not can_be_written(path):
         raise ValueError(
             f"argument --output is {str(path)!r}; accepted: a file that can be written"
         )

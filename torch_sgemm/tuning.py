@@ -21,6 +21,7 @@ from torch_sgemm._library import operators
 from torch_sgemm.choice import Device
 from torch_sgemm.columns import aligned
 from torch_sgemm.dropin import enabled
+from torch_sgemm.files import can_be_written
 from torch_sgemm.table import kernels
 from torch_sgemm.tuned import Gpu, Problem, Strides, TunedChoice
 
@@ -122,7 +123,7 @@ def _device(device: torch.device | str | int | None) -> torch.device:
 def _kept(path: Path) -> dict[tuple[Gpu, Problem], TunedChoice]:
     """What the file holds. One of another version is replaced as a whole."""
     if not path.exists():
-        if not os.access(path.absolute().parent, os.W_OK):
+        if not can_be_written(path):
             raise RuntimeError(
                 f"torch_sgemm.tune: argument 'path' is {str(path)!r}; accepted: a file that can "
                 "be written"
