@@ -94,6 +94,25 @@ def test_whole_tiles_are_redone(row: Kernel, size: tuple[int, int, int], layouts
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("layouts", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("unaligned", [False, True], ids=["aligned", "unaligned"])
+@each_split
+def test_tiles_past_the_range_of_three_bfloat16(row: Kernel, unaligned: bool, layouts: str) -> None:
+    """Rows of 120 binades, which meet their inverse: some of a tile's elements need FFMA."""
+    here(row)
+    m, n, k = 150, 140, 520
+    units = torch.randint(-60, 61, (k,), device="cuda")
+    a = torch.ldexp(torch.randn(m, k, device="cuda"), units)
+    b = torch.ldexp(torch.randn(k, n, device="cuda"), -units[:, None])
+    b[units > -50, 0] = 0  # what A's smallest elements meet is all of this column
+    a, b = laid_out(a, layouts[0]), laid_out(b, layouts[1])
+    if unaligned:
+        a, b = a[..., 1:], b[1:]
+    result = torch.ops.sgemm.mm(a, b, kernel=row.name)
+    assert within_contract(a, b, result)
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("k", [40, 1024, 4100])
 @pytest.mark.parametrize("down", [False, True], ids=["rows", "columns"])
 @pytest.mark.parametrize("beta", [0, 0.5])

@@ -200,15 +200,31 @@ class TallEpilogue {
     }
   }
 
-  // Elements that were listed, four at a time: eight lanes have one, and a quad of each 32 of its k.
-  __device__ __forceinline__ void redo_elements(const TallEntry& entry) const {
+  // Elements of up to 32 tiles of a list, of which lane i has tile i's `count`. Four at a time, whatever their tiles:
+  // eight lanes have one, and a quad of each 32 of its k.
+  __device__ __forceinline__ void redo_elements(const TallEntry* list, uint32_t count) const {
     const ConstMatrix a = job_.p.a.matrix(entry_), b = job_.p.b.matrix(entry_);
     const int lane = threadIdx.x % 32, depth = static_cast<int>(job_.p.k);
+    uint32_t end = count;  // of the lane's tile, among all elements
+#pragma unroll
+    for (int o = 1; o < 32; o *= 2) {
+      const uint32_t before = __shfl_up_sync(~0u, end, o);
+      if (lane >= o) end += before;
+    }
+    const uint32_t all = __shfl_sync(~0u, end, 31);
 #pragma unroll 1
-    for (uint32_t first = 0; first < entry.count; first += 4) {
+    for (uint32_t first = 0; first < all; first += 4) {
       const uint32_t index = first + lane / 8;
-      const bool active = index < entry.count;
-      const uint32_t element = active ? entry.elements[index] : 0;
+      const bool active = index < all;
+      uint32_t owner = 0;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const uint32_t before = __popc(__ballot_sync(~0u, end <= first + i));
+        if (lane / 8 == i && active) owner = before;
+      }
+      const uint32_t place = index - __shfl_sync(~0u, end - count, owner);
+      const TallEntry& entry = list[owner];
+      const uint32_t element = active ? entry.elements[place] : 0;
       const int64_t row = int64_t{entry.tile} * TallTile::kRows + (element >> TallEntry::kColumnBits);
       const int64_t col = column(element % (1u << TallEntry::kColumnBits));
       const float *const from_a = a.at(row, 0), *const from_b = b.at(0, col);

@@ -234,28 +234,36 @@ static __device__ __noinline__ void redo_tiles(const TallJob& job, uint32_t entr
   __syncwarp();
   const TallEpilogue output(job, entry, n0, staged, shared);
   const int cols = static_cast<int>(min(int64_t{job.cols}, job.p.n - n0));
+  const uint32_t lane = threadIdx.x % 32;
   uint32_t redone = 0;  // by the lane: the counter is in memory, and all warps have but the one
 #pragma unroll 1
-  for (uint32_t i = 0; i < listed; ++i) {
-    const TallEntry& entry = list[i];
-    output.redo_elements(entry);
-    if (threadIdx.x % 32 == 0) redone += entry.count + __popc(entry.inf_rows) * cols;
-    if (entry.groups != 0) {
-      const TallRows at = output.begin_tile(int64_t{entry.tile} * TallTile::kRows, {});
-      const TallRedo<READS> redo(output, at, steps);
+  for (uint32_t first = 0; first < listed; first += 32) {
+    TallEntry own = {};  // the lane's
+    if (first + lane < listed) own = list[first + lane];
+    output.redo_elements(list + first, own.count);
+    redone += own.count;
+    uint32_t left = __ballot_sync(~0u, own.groups != 0 || own.inf_rows != 0);
 #pragma unroll 1
-      for (int first = 0; first < cols; first += TallTile::kCols) {
-        if (!(entry.groups >> first / TallTile::kCols & 1)) continue;
-        redone += entry.all ? redo.template group<true>(first, panel, plain_cols)
-                            : redo.template group<false>(first, panel, plain_cols);
+    for (; left; left &= left - 1) {
+      const TallEntry& entry = list[first + __ffs(left) - 1];
+      if (lane == 0) redone += __popc(entry.inf_rows) * cols;
+      if (entry.groups != 0) {
+        const TallRows at = output.begin_tile(int64_t{entry.tile} * TallTile::kRows, {});
+        const TallRedo<READS> redo(output, at, steps);
+#pragma unroll 1
+        for (int col = 0; col < cols; col += TallTile::kCols) {
+          if (!(entry.groups >> col / TallTile::kCols & 1)) continue;
+          redone += entry.all ? redo.template group<true>(col, panel, plain_cols)
+                              : redo.template group<false>(col, panel, plain_cols);
+        }
+        output.end_tile(at);
+        __syncwarp();
       }
-      output.end_tile(at);
-      __syncwarp();
+      output.redo_inf_rows(entry, panel.words);
     }
-    output.redo_inf_rows(entry, panel.words);
   }
   redone = __reduce_add_sync(~0u, redone);
-  count_redone(redone_elements, threadIdx.x % 32 == 0 ? redone : 0);
+  count_redone(redone_elements, lane == 0 ? redone : 0);
 }
 
 }  // namespace sgemm::split
