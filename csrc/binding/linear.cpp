@@ -56,7 +56,8 @@ std::pair<Tensor, std::optional<Tensor>> layer(const Tensor& x, const Tensor& we
                                                const std::optional<std::string>& name, const std::string& kernel,
                                                bool with_inner) {
   check_arguments(x, weight, bias);
-  const Activation activation = activation_named("linear", name);
+  ProductExtras extras;
+  extras.activation = activation_named("linear", name);
   std::vector<int64_t> sizes(x.sizes().begin(), x.sizes().end()), strides(sizes.size(), 1);
   sizes.back() = weight.size(0);
   int64_t rows = 1;
@@ -64,10 +65,9 @@ std::pair<Tensor, std::optional<Tensor>> layer(const Tensor& x, const Tensor& we
   for (size_t i = sizes.size() - 1; i > 0; --i) strides[i - 1] = strides[i] * std::max<int64_t>(1, sizes[i]);
   const Tensor out = empty({rows, weight.size(0)}, x);
   std::optional<Tensor> inner;
-  if (with_inner) inner = empty({rows, weight.size(0)}, x);
+  if (with_inner) extras.inner = &inner.emplace(empty({rows, weight.size(0)}, x));
   const Tensor transposed = view_as(weight, {weight.size(1), weight.size(0)}, {weight.stride(1), weight.stride(0)});
-  product("linear", out, bias ? &*bias : nullptr, rows_of(x, rows), transposed, 1, bias ? 1 : 0, kernel, activation,
-          nullptr, inner ? &*inner : nullptr);
+  product("linear", out, bias ? &*bias : nullptr, rows_of(x, rows), transposed, 1, bias ? 1 : 0, kernel, extras);
   if (x.dim() == 2) return {out, inner};
   if (inner) inner = view_as(*inner, sizes, strides);
   return {view_as(out, sizes, strides), inner};

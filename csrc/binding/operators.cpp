@@ -24,7 +24,7 @@ struct Operators {
     constexpr const char* op = kBatched ? "bmm_out" : "mm_out";
     check_inputs(op, a, b, DIMS);
     check_output(op, "out", out, a, b);
-    product(op, out, nullptr, a, b, 1, 0, kernel, Activation::kNone, nullptr, nullptr, "out");
+    product(op, out, nullptr, a, b, 1, 0, kernel, writes("out"));
   }
 
   static Tensor addmm(const Tensor& c, const Tensor& a, const Tensor& b, const std::string& kernel, double beta,
@@ -43,7 +43,7 @@ struct Operators {
     check_inputs(op, a, b, DIMS);
     check_output(op, "out", out, a, b);
     check_addend(op, c, a, b, &out);
-    product(op, out, &c, a, b, alpha, beta, kernel, Activation::kNone, nullptr, nullptr, "out");
+    product(op, out, &c, a, b, alpha, beta, kernel, writes("out"));
   }
 };
 
@@ -51,7 +51,7 @@ void gemm_(const Tensor& c, const Tensor& a, const Tensor& b, const std::string&
   check_defined("gemm_", "a", a);
   check_inputs("gemm_", a, b, a.dim() == 3 ? 3 : 2);
   check_output("gemm_", "c", c, a, b);
-  product("gemm_", c, &c, a, b, alpha, beta, kernel, Activation::kNone, nullptr, nullptr, "c");
+  product("gemm_", c, &c, a, b, alpha, beta, kernel, writes("c"));
 }
 
 void register_products(torch::stable::detail::StableLibrary& m) {

@@ -79,13 +79,14 @@ std::pair<Tensor, std::optional<Tensor>> packed_product(const Tensor& a, const T
   check_inputs(op, a, b, 2);
   if (planes) check_planes(op, *planes, b);
   if (c) check_addend(op, *c, a, b, nullptr);
-  const Activation named = activation_named(op, activation);
+  ProductExtras extras;
+  extras.activation = activation_named(op, activation);
+  extras.planes = planes ? &*planes : nullptr;
   const Tensor out = new_output(a, b);
   std::optional<Tensor> inner;
-  if (with_inner) inner = new_output(a, b);
+  if (with_inner) extras.inner = &inner.emplace(new_output(a, b));
   const Tensor& addend = c ? *c : inner ? *inner : out;  // not read with beta = 0
-  product(op, out, &addend, a, b, alpha, c ? beta : 0, kernel, named, planes ? &*planes : nullptr,
-          inner ? &*inner : nullptr);
+  product(op, out, &addend, a, b, alpha, c ? beta : 0, kernel, extras);
   return {out, inner};
 }
 

@@ -188,27 +188,26 @@ void launch(const Backend& rows, const Kernel& kernel, const Problem& p, const P
 }
 
 void product(const char* op, const Tensor& out, const Tensor* c, const Tensor& a, const Tensor& b, double alpha,
-             double beta, const std::string& request, Activation activation, const Tensor* planes, const Tensor* inner,
-             const char* written) {
-  const Tensor& sum = inner ? *inner : out;
+             double beta, const std::string& request, const ProductExtras& extras) {
+  const Tensor& sum = extras.inner ? *extras.inner : out;
   Problem p = problem(op, sum, c, a, b, alpha, beta);
-  p.activation = activation;
-  if (planes && p.k > 0) p.b_planes = planes->mutable_data_ptr();
+  p.activation = extras.activation;
+  if (extras.planes && p.k > 0) p.b_planes = extras.planes->mutable_data_ptr();
   const Device& device = device_of(out);
   const Backend& rows = backend(device.type);
   const Choice& choice = chosen(op, rows.table, p, device, request, a, b);
   const Kernel& kernel = *choice.kernel;
   log_choice(op, kernel, request, a, b);
-  if (written) begin_writing(op, written, out);
+  if (extras.written) begin_writing(op, extras.written, out);
   if (out.numel() == 0) return;
   const ProfiledRange range(choice.label.c_str());
-  const Plan plan =
-      choice.plan;  // allocating a workspace may run Python, and products there that take the cache's place
   if (is_aten(kernel)) {
     aten_product(sum, c, in_float32(a), in_float32(b), alpha, beta);
-    return aten_activation(out, sum, activation);
+    return aten_activation(out, sum, extras.activation);
   }
-  launch(rows, kernel, p, plan, device, sum, inner ? &out : nullptr);
+  // Allocating a workspace may run Python, and products there that take the choice's place in the cache.
+  const Plan plan = choice.plan;
+  launch(rows, kernel, p, plan, device, sum, extras.inner ? &out : nullptr);
 }
 
 Tensor new_output(const Tensor& a, const Tensor& b) {

@@ -10,12 +10,22 @@
 
 namespace sgemm {
 
-// out = f(alpha a b + beta c) by the row that `request` asks for; 2-D or batched. c may be null when beta is 0. If
-// there are `planes`, that b was split into, rows that take them use them. `inner`, if given, gets what goes into f,
-// and `out` has the same bits as without. `written`: the argument that `out` is, of which autograd is told then.
+// What few products have.
+struct ProductExtras {
+  Activation activation = Activation::kNone;  // f
+  const Tensor* planes = nullptr;             // that b was split into, for rows that take them
+  const Tensor* inner = nullptr;              // gets what goes into f; `out` has the same bits as without
+  const char* written = nullptr;              // the argument that `out` is, of which autograd is told then
+};
+inline ProductExtras writes(const char* argument) {
+  ProductExtras extras;
+  extras.written = argument;
+  return extras;
+}
+
+// out = f(alpha a b + beta c) by the row that `request` asks for; 2-D or batched. c may be null when beta is 0.
 void product(const char* op, const Tensor& out, const Tensor* c, const Tensor& a, const Tensor& b, double alpha,
-             double beta, const std::string& request, Activation activation = Activation::kNone,
-             const Tensor* planes = nullptr, const Tensor* inner = nullptr, const char* written = nullptr);
+             double beta, const std::string& request, const ProductExtras& extras = {});
 
 // Uninitialised, of the product's shape.
 Tensor new_output(const Tensor& a, const Tensor& b);

@@ -64,8 +64,10 @@ void product_into(const Tensor& out, const Tensor& a, const Tensor& b, const std
   if (c && a.dim() == 4) fail(op, "argument 'c' is given; accepted: with operands of 2 or 3 dimensions");
   if (c) check_addend(op, *c, a, b, &out);
   if (planes) check_planes(op, *planes, b);
-  product(op, out, c ? &*c : nullptr, a, b, alpha, c ? beta : 0, kAuto, activation_named(op, activation),
-          planes ? &*planes : nullptr);
+  ProductExtras extras;
+  extras.activation = activation_named(op, activation);
+  extras.planes = planes ? &*planes : nullptr;
+  product(op, out, c ? &*c : nullptr, a, b, alpha, c ? beta : 0, kAuto, extras);
 }
 
 }  // namespace
