@@ -58,6 +58,7 @@ std::pair<Tensor, std::optional<Tensor>> layer(const Tensor& x, const Tensor& we
   check_arguments(x, weight, bias);
   ProductExtras extras;
   extras.activation = activation_named("linear", name);
+  extras.names = {"a matrix of the rows of 'x'", "'weight.t()'"};
   std::vector<int64_t> sizes(x.sizes().begin(), x.sizes().end()), strides(sizes.size(), 1);
   sizes.back() = weight.size(0);
   int64_t rows = 1;

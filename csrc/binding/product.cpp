@@ -4,7 +4,6 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <limits>
 #include <mutex>
 #include <optional>
@@ -136,14 +135,13 @@ Problem problem(const char* op, const Tensor& out, const Tensor* c, const Tensor
 }
 
 const Choice& chosen(const char* op, const Table& table, const Problem& p, const Device& device,
-                     const std::string& request, const Tensor& a, const Tensor& b) {
+                     const std::string& request, const Tensor& a, const Tensor& b, const OperandNames& names) {
   thread_local ChoiceCache choices;
   try {
     return choices.choose(op, table, p, device, request);
   } catch (const std::invalid_argument& e) {
-    const bool linear = std::strcmp(op, "linear") == 0;  // of x's rows and the weight's transpose
-    fail(op, std::string("argument 'kernel': ") + e.what() + (linear ? "; the rows of 'x' have " : "; 'a' has ") +
-                 describe(a) + (linear ? "; 'weight.t()' has " : "; 'b' has ") + describe(b));
+    fail(op, std::string("argument 'kernel': ") + e.what() + "; " + names.a + " has " + describe(a) + "; " + names.b +
+                 " has " + describe(b));
   }
 }
 
@@ -195,7 +193,7 @@ void product(const char* op, const Tensor& out, const Tensor* c, const Tensor& a
   if (extras.planes && p.k > 0) p.b_planes = extras.planes->mutable_data_ptr();
   const Device& device = device_of(out);
   const Backend& rows = backend(device.type);
-  const Choice& choice = chosen(op, rows.table, p, device, request, a, b);
+  const Choice& choice = chosen(op, rows.table, p, device, request, a, b, extras.names);
   const Kernel& kernel = *choice.kernel;
   log_choice(op, kernel, request, a, b);
   if (extras.written) begin_writing(op, extras.written, out);

@@ -10,12 +10,19 @@
 
 namespace sgemm {
 
+// What messages call the operands.
+struct OperandNames {
+  const char* a = "'a'";
+  const char* b = "'b'";
+};
+
 // What few products have.
 struct ProductExtras {
   Activation activation = Activation::kNone;  // f
   const Tensor* planes = nullptr;             // that b was split into, for rows that take them
   const Tensor* inner = nullptr;              // gets what goes into f; `out` has the same bits as without
   const char* written = nullptr;              // the argument that `out` is, of which autograd is told then
+  OperandNames names;
 };
 inline ProductExtras writes(const char* argument) {
   ProductExtras extras;
@@ -43,7 +50,7 @@ Problem problem(const char* op, const Tensor& out, const Tensor* c, const Tensor
 // `planes` are what pack() returned for b.
 void check_planes(const char* op, const Tensor& planes, const Tensor& b);
 const Choice& chosen(const char* op, const Table& table, const Problem& p, const Device& device,
-                     const std::string& request, const Tensor& a, const Tensor& b);
+                     const std::string& request, const Tensor& a, const Tensor& b, const OperandNames& names = {});
 // As run(), on the device and stream of `out`, which is D.
 void launch(const Backend& rows, const Kernel& kernel, const Problem& p, const Plan& plan, const Device& device,
             const Tensor& out, const Tensor* activated = nullptr);

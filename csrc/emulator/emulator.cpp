@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <exception>
 #include <limits>
 #include <memory>
@@ -15,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "../problem/environment.h"
 #include "fiber.h"
 
 #if !defined(SGEMM_EMULATOR_UCONTEXT)
@@ -50,16 +50,8 @@ thread_local Context context;
 namespace {
 
 std::atomic<unsigned>& shuffle_seed() {
-  static std::atomic<unsigned> seed{[] {
-    const char* const text = std::getenv("TORCH_SGEMM_EMULATOR_SHUFFLE");
-    if (!text || !*text) return 0u;
-    char* end = nullptr;
-    const long long seed = std::strtoll(text, &end, 10);
-    if (*end || seed < 0 || seed > std::numeric_limits<unsigned>::max())
-      throw std::runtime_error("sgemm: TORCH_SGEMM_EMULATOR_SHUFFLE is '" + std::string(text) +
-                               "'; accepted: a whole number, 0 for none");
-    return static_cast<unsigned>(seed);
-  }()};
+  static std::atomic<unsigned> seed{static_cast<unsigned>(sgemm::whole_number_from_environment(
+      "TORCH_SGEMM_EMULATOR_SHUFFLE", 0, 0, std::numeric_limits<unsigned>::max(), "a whole number, 0 for none"))};
   return seed;
 }
 

@@ -1,30 +1,16 @@
 // The workspace: how large it may be, and buffers that lie in it one behind the other. Pure host code.
 #pragma once
 #include <atomic>
-#include <cstdlib>
-#include <stdexcept>
-#include <string>
 
+#include "environment.h"
 #include "problem.h"
 
 namespace sgemm {
 
-// What TORCH_SGEMM_WORKSPACE asks for.
-inline int64_t workspace_mib_from_environment() {
-  constexpr int64_t kDefault = 4096, kMost = int64_t{1} << 40;
-  const char* const text = std::getenv("TORCH_SGEMM_WORKSPACE");
-  if (!text || !*text) return kDefault;
-  char* end = nullptr;
-  const long long mib = std::strtoll(text, &end, 10);
-  if (*end || mib < 1 || mib > kMost)
-    throw std::runtime_error("sgemm: TORCH_SGEMM_WORKSPACE is '" + std::string(text) +
-                             "'; accepted: a whole number of MiB, 1 to 2^40");
-  return mib;
-}
-
 // In MiB. The environment is read once: another thread may change it while a product runs.
 inline std::atomic<int64_t>& workspace_mib() {
-  static std::atomic<int64_t> mib{workspace_mib_from_environment()};
+  static std::atomic<int64_t> mib{whole_number_from_environment("TORCH_SGEMM_WORKSPACE", 4096, 1, int64_t{1} << 40,
+                                                                "a whole number of MiB, 1 to 2^40")};
   return mib;
 }
 
