@@ -236,6 +236,19 @@ static __device__ __noinline__ void redo_tiles(const TallJob& job, uint32_t entr
   const int cols = static_cast<int>(min(int64_t{job.cols}, job.p.n - n0));
   const uint32_t lane = threadIdx.x % 32;
   uint32_t redone = 0;  // by the lane: the counter is in memory, and all warps have but the one
+  const auto redo_groups = [&](const TallEntry& of) {
+    if (of.groups == 0) return;
+    const TallRows at = output.begin_tile(int64_t{of.tile} * TallTile::kRows, {});
+    const TallRedo<READS> redo(output, at, steps);
+#pragma unroll 1
+    for (int col = 0; col < cols; col += TallTile::kCols) {
+      if (!(of.groups >> col / TallTile::kCols & 1)) continue;
+      redone += of.all ? redo.template group<true>(col, panel, plain_cols)
+                       : redo.template group<false>(col, panel, plain_cols);
+    }
+    output.end_tile(at);
+    __syncwarp();
+  };
 #pragma unroll 1
   for (uint32_t first = 0; first < listed; first += 32) {
     TallEntry own = {};  // the lane's
@@ -245,21 +258,10 @@ static __device__ __noinline__ void redo_tiles(const TallJob& job, uint32_t entr
     uint32_t left = __ballot_sync(~0u, own.groups != 0 || own.inf_rows != 0);
 #pragma unroll 1
     for (; left; left &= left - 1) {
-      const TallEntry& entry = list[first + __ffs(left) - 1];
-      if (lane == 0) redone += __popc(entry.inf_rows) * cols;
-      if (entry.groups != 0) {
-        const TallRows at = output.begin_tile(int64_t{entry.tile} * TallTile::kRows, {});
-        const TallRedo<READS> redo(output, at, steps);
-#pragma unroll 1
-        for (int col = 0; col < cols; col += TallTile::kCols) {
-          if (!(entry.groups >> col / TallTile::kCols & 1)) continue;
-          redone += entry.all ? redo.template group<true>(col, panel, plain_cols)
-                              : redo.template group<false>(col, panel, plain_cols);
-        }
-        output.end_tile(at);
-        __syncwarp();
-      }
-      output.redo_inf_rows(entry, panel.words);
+      const TallEntry& of = list[first + __ffs(left) - 1];
+      if (lane == 0) redone += __popc(of.inf_rows) * cols;
+      redo_groups(of);
+      output.redo_inf_rows(of, panel.words);
     }
   }
   redone = __reduce_add_sync(~0u, redone);
