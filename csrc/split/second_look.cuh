@@ -5,6 +5,7 @@
 //         products here, so that all are stored like any others.
 // Order:  first with the rows' records, then with elements of A and B (guard.cuh).
 #pragma once
+#include "../gpu/warp_scan.cuh"
 #include "dot_product.cuh"
 #include "guard.cuh"
 #include "redone.cuh"
@@ -158,14 +159,8 @@ __device__ __forceinline__ void look_again(const Job& job, const TileIndex& tile
     bands &= ~some;
     // A lane's lie together.
     const uint32_t own = count(some);
-    uint32_t first = own;
-#pragma unroll
-    for (int o = 1; o < 32; o *= 2) {
-      const uint32_t before = __shfl_up_sync(~0u, first, o);
-      if (t % 32 >= o) first += before;
-    }
-    const uint32_t listed = __shfl_sync(~0u, first, 31);
-    first -= own;
+    const uint32_t end = inclusive_sum(own), first = end - own;
+    const uint32_t listed = __shfl_sync(~0u, end, 31);
     const auto each = [&](const auto& use) {
       uint32_t* at = list + first;
 #pragma unroll

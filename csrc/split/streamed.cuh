@@ -125,10 +125,12 @@ struct SplitInRegisters {
   using Shape = typename R::Shape;
   using Shared = typename StreamedScales<R, SPLITS_B>::Shared;
   template <class ViewA, class ViewB, int N>
-  __device__ __forceinline__ static void run(const Job&, Shared& shared, const char* ring, const ViewA&, const ViewB& b,
-                                             PipelineState<R::kStages>& at, int t, const TileSteps& steps,
-                                             float (&sum)[N], float (&main)[N]) {
+  __device__ __forceinline__ static void run(const Job& job, Shared& shared, const char* ring, const ViewA&,
+                                             const ViewB& b, PipelineState<R::kStages>& at, int t,
+                                             const TileSteps& steps, float (&sum)[N], float (&main)[N]) {
     static_assert(kStreamedSteps == 2);
+    const bool outside = t >= kConsumers / 2 && job.a.size <= Shape::kRows / 2;
+    if (SPLITS_B && __shfl_sync(~0u, outside, 0)) return skip(shared, at, t, steps, sum, main);
     const FragmentReader<A_ALONG_M> reader(t);
     StreamedRows rows;
     RawFragments raw;
@@ -225,17 +227,36 @@ struct SplitInRegisters {
         main[e] *= factor;
       }
     }
-    if (t % 4 == 0) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int row = Shape::row(t, 2 * r);
-        shared.words[steps.parity][0][row] = rows.word(r);
-        row_sums(shared.words[steps.parity])[row] = rows.sum(r);
-      }
-    }
+    tell(shared, t, steps, rows);
   }
 
  private:
+  // What run() leaves of a warpgroup's rows that are all outside of A. Zeros would take longer than others, for each is
+  // looked at as if it were small.
+  template <int N>
+  __device__ __forceinline__ static void skip(Shared& shared, PipelineState<R::kStages>& at, int t,
+                                              const TileSteps& steps, float (&sum)[N], float (&others)[N]) {
+#pragma unroll
+    for (int e = 0; e < N; ++e) sum[e] = others[e] = 0;
+#pragma unroll 1
+    for (int step = 0; step < steps.count; step += kStreamedSteps, at.advance()) {
+      hopper::wait(&shared.full[at.stage], at.parity);
+      __syncwarp();
+      if (t % 32 == 0) hopper::arrive(&shared.empty[at.stage]);
+    }
+    tell(shared, t, steps, StreamedRows());
+  }
+
+  __device__ __forceinline__ static void tell(Shared& shared, int t, const TileSteps& steps, const StreamedRows& rows) {
+    if (t % 4 != 0) return;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = Shape::row(t, 2 * r);
+      shared.words[steps.parity][0][row] = rows.word(r);
+      row_sums(shared.words[steps.parity])[row] = rows.sum(r);
+    }
+  }
+
   // Columns whose reference changes with this stage. Returns whether the stage's products have factors.
   template <int N>
   __device__ __forceinline__ static bool follow(const Shared& shared, int stage, int t, float (&sum)[N]) {

@@ -1,6 +1,7 @@
 // The way of split_fp16x3_tall's sums to memory, through the guard.
 #pragma once
 #include "../epilogue/epilogue.cuh"
+#include "../gpu/warp_scan.cuh"
 #include "dot_product.cuh"
 #include "guard.cuh"
 #include "tall_line.cuh"
@@ -205,12 +206,7 @@ class TallEpilogue {
   __device__ __forceinline__ void redo_elements(const TallEntry* list, uint32_t count) const {
     const ConstMatrix a = job_.p.a.matrix(entry_), b = job_.p.b.matrix(entry_);
     const int lane = threadIdx.x % 32, depth = static_cast<int>(job_.p.k);
-    uint32_t end = count;  // of the lane's tile, among all elements
-#pragma unroll
-    for (int o = 1; o < 32; o *= 2) {
-      const uint32_t before = __shfl_up_sync(~0u, end, o);
-      if (lane >= o) end += before;
-    }
+    const uint32_t end = inclusive_sum(count);  // of the lane's tile, among all elements
     const uint32_t all = __shfl_sync(~0u, end, 31);
 #pragma unroll 1
     for (uint32_t first = 0; first < all; first += 4) {
