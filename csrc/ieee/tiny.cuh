@@ -8,7 +8,7 @@
 // Reads:  any strides, 16 bytes at a time where neighbours allow it.
 #pragma once
 #include "../gpu/dependent_launch.cuh"
-#include "../gpu/launch.h"
+#include "../gpu/launch_spread.h"
 #include "../problem/views.h"
 #include "tiny.h"
 
@@ -237,7 +237,7 @@ template <int CLASS>
 void launch_tiny(const TinyJob& job, const Context& context) {
   using T = TinyTile<CLASS>;
   const int64_t blocks = ceil_div(job.p.batch, T::kProducts);
-  launch_overlapping(tiny<CLASS>, blocks, T::kThreads, context, job);
+  launch_spread<tiny<CLASS>>(blocks, T::kThreads, 0, 0, context, job);
 }
 
 inline void Tiny::launch(const Problem& problem, const Plan& plan, const Context& context) {

@@ -17,7 +17,7 @@ struct TinyClass {
 
 // The thread tile grows as the product does, from what memory bounds to what the FFMA pipe bounds.
 inline constexpr TinyClass kTinyClasses[] = {
-    {4, 4, 4, 128, 8}, {8, 4, 4, 32, 8}, {16, 4, 4, 8, 8}, {32, 4, 4, 2, 8}, {64, 4, 8, 1, 5}};
+    {4, 4, 4, 128, 8}, {8, 4, 4, 32, 8}, {16, 4, 4, 8, 8}, {32, 4, 4, 2, 8}, {64, 4, 4, 1, 4}};
 inline constexpr int kTinyCount = sizeof kTinyClasses / sizeof kTinyClasses[0];
 inline constexpr int kLargestTiny = kTinyClasses[kTinyCount - 1].size;
 
