@@ -286,13 +286,16 @@ def write(library: Library, shares: dict[str, float], path: Path, sources: list[
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """--record and --output."""
+    """--record, --kernel and --output."""
     parser.add_argument(
         "--record",
         type=Path,
         nargs="+",
         help="of plans (default: all in benchmarks/results of the newest GPU that ladder has been "
         "run on and of others of its architecture)",
+    )
+    parser.add_argument(
+        "--kernel", nargs="+", metavar="NAME", help="models of these rows only (default: all)"
     )
     parser.add_argument("--output", type=Path, help="(default: csrc/models/GPU.h)")
 
@@ -322,6 +325,12 @@ def run(args: argparse.Namespace) -> int:
         raise RuntimeError(f"there is no record; run python -m benchmarks {missing} first")
     library, all_cases = Library(), cases(records)
     groups = rows_of_models(library, all_cases)
+    for name in args.kernel or ():
+        if not any(name in rows for rows in groups):
+            known = ", ".join(name for rows in groups for name in rows)
+            raise RuntimeError(f"--kernel {name}: accepted here: {known}")
+    if args.kernel:
+        groups = {rows: m for rows, m in groups.items() if set(rows) & set(args.kernel)}
     before = geomean(chosen_now(all_cases))
     lines = []
     for rows, models in track(groups.items(), "fitting", console=tables.console, transient=True):

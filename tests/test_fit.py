@@ -121,6 +121,31 @@ def test_fit_writes_a_header(
     assert "split_fp16x3" in capsys.readouterr().out
 
 
+@needs_cuda_build
+def test_models_of_other_rows_stay_as_they_are(
+    library: fit.Library, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    source = tmp_path / "plans.json"
+    found = synthetic(library, ["aten", "ieee_small", "split_fp16x3"], 21)
+    found["rows"] = [row | {"plan_us": 1.5 * row["plan_us"]} for row in found["rows"]]
+    measured = json.loads((fit.record.RESULTS / "ladder-nvidia-h200.json").read_text())
+    found |= {name: measured[name] for name in ("machine", "csrc_digest", "timing", "options")}
+    source.write_text(json.dumps(found))
+    before = torch.ops.sgemm._models()
+    command = ["fit", "--record", str(source), "--output", str(tmp_path / "gpu.h"), "--kernel"]
+    assert main([*command, "ieee_small"]) == 0
+    changed = {
+        quantity.model
+        for quantity, old, new in zip(
+            library.quantities, before, torch.ops.sgemm._models(), strict=True
+        )
+        if new != pytest.approx(old, rel=1e-3)
+    }
+    assert changed == {"Small"}
+    assert main([*command, "ieee_large"]) == 2
+    assert "--kernel ieee_large: accepted here: aten, ieee_small, split" in capsys.readouterr().out
+
+
 def test_a_fit_without_a_record_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
