@@ -1,8 +1,9 @@
 // Launches that spread a kernel's blocks over all SMs.
 //
-// Idea: blocks of a kernel that overlaps the one in front start where there is place, which then is on the SMs that the
-//       one in front doesn't need: a few SMs get as many blocks as they hold, and the others none. Shared memory that
-//       a block doesn't use keeps out of its SM what is more than the SM's part of all blocks.
+// Idea: a kernel that overlaps the one in front starts its blocks on the SMs that are free by then: these few get as
+//       many blocks as they hold, and the others none. So a block asks for shared memory that it doesn't use, with
+//       which an SM holds no more than its part of all blocks.
+// Cost: kernels of several streams share an SM less often.
 #pragma once
 #include "launch.h"
 #if defined(__CUDACC__)
@@ -16,9 +17,9 @@
 namespace sgemm::SGEMM_BACKEND {
 
 #if defined(__CUDACC__)
-// Bytes of an SM, of a block at most, and what each block has that no kernel sees.
 struct SharedMemory {
-  int of_sm, of_block, reserved;
+  int of_sm, of_block;  // bytes; a block's at most
+  int reserved;         // for the runtime, in each block
 };
 inline const SharedMemory& shared_memory() {
   static const std::vector<SharedMemory> of_devices = [] {
@@ -40,9 +41,9 @@ inline const SharedMemory& shared_memory() {
   return of_devices[device];
 }
 
-// What a kernel declares of shared memory, the same on all devices.
+// A kernel's static shared memory, the same on all devices.
 template <auto KERNEL>
-int declared_bytes() {
+int static_bytes() {
   static const int bytes = [] {
     cudaFuncAttributes attributes;
     check(cudaFuncGetAttributes(&attributes, KERNEL), "cudaFuncGetAttributes");
@@ -51,17 +52,17 @@ int declared_bytes() {
   return bytes;
 }
 
-// A kernel that overlaps the one in front where GPUs can, with `bytes` of shared memory beside what it declares.
+// A kernel that overlaps the one in front where GPUs can, with `bytes` of dynamic shared memory or more.
 template <auto KERNEL, class... Params>
 void launch_spread(int64_t blocks, int threads, int bytes, int cluster, const Context& context,
                    const Params&... params) {
   const bool overlapping = context.device->code_arch >= 90;
   if (overlapping) {
     const SharedMemory& shared = shared_memory();
-    const int declared = declared_bytes<KERNEL>(), most = shared.of_block - declared;
+    const int fixed = static_bytes<KERNEL>(), most = shared.of_block - fixed;
     const int64_t places = clusters_at_once(context.device->sms, std::max(1, cluster)) * std::max(1, cluster);
     const int64_t too_many = ceil_div(blocks, places) + 1;
-    const int too_few = static_cast<int>(shared.of_sm / too_many) - shared.reserved - declared;
+    const int too_few = static_cast<int>(shared.of_sm / too_many) - shared.reserved - fixed;
     bytes = std::clamp(too_few + 1, bytes, most);
     allow_shared_bytes<KERNEL>(most);
   }
