@@ -46,8 +46,11 @@ int products(const Shape& shape, const Problem& p) {
 double step_seconds(const Shape& shape, const Problem& p, const SplitPlan& plan) {
   const SplitModel& model = models().split;
   const SplitStreamedModel& streamed = models().split_streamed;
-  if (shape.streams)
-    return streamed.step * (plan.splits_b ? streamed.split_b : 1) * unaligned(p, plan, shape.tile_m, shape.tile_n);
+  if (shape.streams) {
+    // Of a tile whose second half is outside, a warpgroup has nothing to split.
+    const double splits_both = p.m > shape.tile_m / 2 ? streamed.split_b : (1 + streamed.split_b) / 2;
+    return streamed.step * (plan.splits_b ? splits_both : 1) * unaligned(p, plan, shape.tile_m, shape.tile_n);
+  }
   return products(shape, p) * model.step * (shape.half() ? model.half_step : 1);
 }
 
