@@ -60,7 +60,8 @@ void launch_spread(int64_t blocks, int threads, int bytes, int cluster, const Co
   if (overlapping) {
     const SharedMemory& shared = shared_memory();
     const int fixed = static_bytes<KERNEL>(), most = shared.of_block - fixed;
-    const int64_t places = clusters_at_once(context.device->sms, std::max(1, cluster)) * std::max(1, cluster);
+    const int together = std::max(1, cluster);
+    const int64_t places = std::max<int64_t>(1, clusters_at_once(context.device->sms, together) * together);
     const int64_t too_many = ceil_div(blocks, places) + 1;
     const int too_few = static_cast<int>(shared.of_sm / too_many) - shared.reserved - fixed;
     bytes = std::clamp(too_few + 1, bytes, most);
