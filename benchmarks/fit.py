@@ -25,6 +25,7 @@ import torch_sgemm
 from benchmarks import machine, record, tables
 from benchmarks.measure import geomean, operand_dtype
 from benchmarks.problems import Problem
+from benchmarks.session import check_kernels
 from benchmarks.worth import ATEN
 from torch_sgemm import choice
 
@@ -325,10 +326,7 @@ def run(args: argparse.Namespace) -> int:
         raise RuntimeError(f"there is no record; run python -m benchmarks {missing} first")
     library, all_cases = Library(), cases(records)
     groups = rows_of_models(library, all_cases)
-    for name in args.kernel or ():
-        if not any(name in rows for rows in groups):
-            known = ", ".join(name for rows in groups for name in rows)
-            raise RuntimeError(f"--kernel {name}: accepted here: {known}")
+    check_kernels(args.kernel, [name for rows in groups for name in rows])
     if args.kernel:
         groups = {rows: m for rows, m in groups.items() if set(rows) & set(args.kernel)}
     before = geomean(chosen_now(all_cases))

@@ -21,7 +21,7 @@ from benchmarks import choice, tables
 from benchmarks.choice import COUNT_CPU, CPU_SHIFT, Sizes, problems
 from benchmarks.measure import geomean, runnable
 from benchmarks.problems import Operands, Pool, Problem, cold_pool, in_16_bits, positive
-from benchmarks.session import Session
+from benchmarks.session import Session, check_kernels
 from benchmarks.sides import Side
 from benchmarks.timing import Options, compare, quantile
 from benchmarks.worth import ATEN
@@ -84,9 +84,7 @@ def run(args: argparse.Namespace) -> int:
     session = Session(args)
     all_rows = runnable(session.device, of_16_bits=True)
     rows = {row.name: row for row in all_rows if row.family in FAMILIES}
-    for name in args.kernel or ():
-        if name not in rows:
-            raise RuntimeError(f"--kernel {name}: accepted here: {', '.join(rows)}")
+    check_kernels(args.kernel, rows)
     chosen = [rows[name] for name in args.kernel or rows]
     count = args.count or (COUNT_GPU if session.on_gpu else COUNT_CPU)
     shift = 0 if session.on_gpu else CPU_SHIFT

@@ -106,6 +106,13 @@ def check_names(
             raise RuntimeError(f"{option} {name}: no such {what}; there are {', '.join(known)}")
 
 
+def check_kernels(given: Collection[str] | None, here: Collection[str]) -> None:
+    """Raises RuntimeError for a row that --kernel names and that isn't among those here."""
+    for name in given or ():
+        if name not in here:
+            raise RuntimeError(f"--kernel {name}: accepted here: {', '.join(here)}")
+
+
 def check_output(path: Path | None) -> None:
     """Raises RuntimeError for a folder that can't be made, before anything is measured."""
     if path is None:

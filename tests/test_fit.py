@@ -84,6 +84,15 @@ def synthetic(library: fit.Library, rows: list[str], count: int) -> dict:
     return found
 
 
+def saved(found: dict, folder: Path) -> Path:
+    """The file of such a record, said to be of the machine that the ladder was measured on."""
+    measured = json.loads((fit.record.RESULTS / "ladder-nvidia-h200.json").read_text())
+    about = {name: measured[name] for name in ("machine", "csrc_digest", "timing", "options")}
+    path = folder / "plans.json"
+    path.write_text(json.dumps(found | about))
+    return path
+
+
 @needs_cuda_build
 @pytest.mark.parametrize(
     "row",
@@ -107,11 +116,7 @@ def test_a_fit_finds_a_model_again(library: fit.Library, row: str) -> None:
 def test_fit_writes_a_header(
     library: fit.Library, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    source = tmp_path / "plans.json"
-    found = synthetic(library, ["aten", "split_fp16x3"], 21)
-    measured = json.loads((fit.record.RESULTS / "ladder-nvidia-h200.json").read_text())
-    found |= {name: measured[name] for name in ("machine", "csrc_digest", "timing", "options")}
-    source.write_text(json.dumps(found))
+    source = saved(synthetic(library, ["aten", "split_fp16x3"], 21), tmp_path)
     header = tmp_path / "gpu.h"
     assert main(["fit", "--record", str(source), "--output", str(header)]) == 0
     text = header.read_text()
@@ -125,12 +130,9 @@ def test_fit_writes_a_header(
 def test_models_of_other_rows_stay_as_they_are(
     library: fit.Library, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    source = tmp_path / "plans.json"
     found = synthetic(library, ["aten", "ieee_small", "split_fp16x3"], 21)
     found["rows"] = [row | {"plan_us": 1.5 * row["plan_us"]} for row in found["rows"]]
-    measured = json.loads((fit.record.RESULTS / "ladder-nvidia-h200.json").read_text())
-    found |= {name: measured[name] for name in ("machine", "csrc_digest", "timing", "options")}
-    source.write_text(json.dumps(found))
+    source = saved(found, tmp_path)
     before = torch.ops.sgemm._models()
     command = ["fit", "--record", str(source), "--output", str(tmp_path / "gpu.h"), "--kernel"]
     assert main([*command, "ieee_small"]) == 0
