@@ -3,7 +3,7 @@
 #include "epilogue.cuh"
 #include "../gpu/dependent_launch.cuh"
 #include "in_order.cuh"
-#include "../gpu/launch_spread.h"
+#include "../gpu/launch_cluster.cuh"
 #include "../problem/pieces.h"
 
 namespace sgemm {
@@ -115,9 +115,8 @@ inline Problem product_of_slices(Problem p, float* partials) {
 inline void launch_sum(const float* partials, int64_t slices, bool exact, const Problem& p, const Context& context,
                        Triangle of_d = Triangle::kBoth) {
   const int groups = sum_groups(slices);
-  const int64_t blocks = ceil_div(p.m * p.n, kSumThreads / groups);
-  cuda_backend::launch_spread<reduce_slices>(blocks, kSumThreads, 0, 1, context, partials, slices, groups, exact, of_d,
-                                             p);
+  launch(reduce_slices, ceil_div(p.m * p.n, kSumThreads / groups), kSumThreads, 0, 1, true, context.stream, partials,
+         slices, groups, exact, of_d, p);
 }
 
 // Calls `run` for all pieces. Slices that are added up in the workspace come to lie in `sums`, one behind the other.

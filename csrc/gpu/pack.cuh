@@ -16,7 +16,6 @@ constexpr int kPackTile = 32, kPackRows = 8;  // tile, and rows of it that the t
 template <bool TRANSPOSED, class T>
 __global__ void __launch_bounds__(kPackTile* kPackRows) pack_rows(MatrixView<T> source, Matrix target) {
   __shared__ float buffer[kPackTile][kPackTile + 1];  // (rows,cols)
-  launch_dependents();
   const Tile tile = block_tile(target, kPackTile, kPackTile);
   const MatrixView<T> from = source.matrix(tile.batch);
   const Matrix to = target.matrix(tile.batch);
@@ -24,6 +23,7 @@ __global__ void __launch_bounds__(kPackTile* kPackRows) pack_rows(MatrixView<T> 
   const int x = threadIdx.x;
   float value[kEach];  // all are read before one is stored
   wait_for_predecessor();
+  launch_dependents();
 #pragma unroll
   for (int n = 0; n < kEach; ++n) {
     const int y = threadIdx.y + n * kPackRows;

@@ -153,7 +153,6 @@ __device__ __forceinline__ void init(LargeShared& shared) {
   hopper::init_ring(shared.full, shared.empty, Large::kThreads);
   if (threadIdx.x < 2) shared.redo[threadIdx.x].count = 0;
   __syncthreads();
-  hopper::launch_dependents();
 }
 
 // Calls `produce` in one thread, and `consume` in those that multiply.
@@ -167,6 +166,7 @@ __device__ __forceinline__ void share_out(const Produce& produce, const Consume&
   } else {
     hopper::acquire_registers<232>();
     hopper::wait_for_predecessor();
+    hopper::launch_dependents();
     consume();
   }
 }

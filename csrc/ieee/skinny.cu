@@ -1,19 +1,19 @@
 // The launch of a product with few rows or columns.
 #include "skinny.cuh"
 
-#include "../gpu/launch_spread.h"
+#include "../gpu/launch_cluster.cuh"
 #include "../epilogue/split_k_reduction.cuh"
 
 namespace sgemm::ieee {
 namespace {
 
 template <int WIDTH, class T>
-void launch_width(const SkinnyJob& job, const SkinnyPlan& plan, const Context& context) {
-  const int64_t blocks = int64_t{job.tiles_m} * job.tiles_n * job.p.batch * job.slices * plan.cluster;
-  if (plan.along_k)
-    return cuda_backend::launch_spread<skinny_along_k<WIDTH, T>>(blocks, kThreads, 0, plan.cluster, context, job);
-  const int bytes = chain_bytes(WIDTH, skinny_part(plan));
-  cuda_backend::launch_spread<skinny_along_m<WIDTH, T>>(blocks, kThreads, bytes, plan.cluster, context, job);
+void launch_width(const SkinnyJob& job, const SkinnyPlan& plan, Stream stream) {
+  const auto kernel = plan.along_k ? skinny_along_k<WIDTH, T> : skinny_along_m<WIDTH, T>;
+  const int64_t tiles = int64_t{job.tiles_m} * job.tiles_n * job.p.batch * job.slices;
+  const int bytes = plan.along_k ? 0 : chain_bytes(WIDTH, skinny_part(plan));
+  if (bytes) allow_shared_bytes<skinny_along_m<WIDTH, T>>(bytes);
+  launch(kernel, tiles * plan.cluster, kThreads, bytes, plan.cluster, true, stream, job);
 }
 
 }  // namespace
@@ -34,7 +34,7 @@ void Skinny::launch(const Problem& problem, const Plan& planned, const Context& 
   with_elements(p.a, p.elements_a, [&](const auto& a) {
     using T = std::remove_const_t<std::remove_pointer_t<decltype(a.data)>>;
     job.vector = plan.slice % 4 == 0 && has_aligned_rows<4>(plan.along_k ? a : transposed(a));
-    with_constant<5>(log_width, [&](auto log) { launch_width<(1 << log), T>(job, plan, context); });
+    with_constant<5>(log_width, [&](auto log) { launch_width<(1 << log), T>(job, plan, context.stream); });
   });
   if (plan.slices > 1) launch_sum(partials, plan.slices, false, p, context);
 }

@@ -194,7 +194,6 @@ __global__ void __launch_bounds__(kThreads, 2) skinny_along_k(const __grid_const
   using S = AlongK<WIDTH, T>;
   __shared__ alignas(16) float bs[2][WIDTH][S::kPitch];
   __shared__ float sums[WIDTH][S::kRows];
-  launch_dependents();
   const uint32_t rank = cluster::rank(), blocks = cluster::size();
   const SkinnyPart<T> part(job, S::kRows, WIDTH, rank, blocks);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -213,6 +212,7 @@ __global__ void __launch_bounds__(kThreads, 2) skinny_along_k(const __grid_const
 
   float acc[WIDTH * S::kRowsOfWarp] = {};  // (col, row)
   wait_for_predecessor();
+  launch_dependents();
 #pragma unroll
   for (int turn = 0; turn < S::kAhead; ++turn) fetch(turn, 4 * lane + turn * 128);
   load_b<WIDTH, S::kDepth, S::kPitch, 1>(&bs[0][0][0], job, part, part.k0);
@@ -302,7 +302,6 @@ __global__ void __launch_bounds__(kThreads, 2) skinny_along_m(const __grid_const
   __shared__ alignas(16) float bs[2][S::kDepth][S::kPitch];
   __shared__ alignas(16) float sums[WIDTH][S::kRows];
   extern __shared__ float4 chains[];  // (WIDTH, threads), of a long k
-  launch_dependents();
   const uint32_t rank = cluster::rank(), blocks = cluster::size();
   const SkinnyPart<T> part(job, S::kRows, WIDTH, rank, blocks);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -321,6 +320,7 @@ __global__ void __launch_bounds__(kThreads, 2) skinny_along_m(const __grid_const
 
   float4 acc[WIDTH] = {};
   wait_for_predecessor();
+  launch_dependents();
   fetch(warp);
   load_b<WIDTH, S::kDepth, 1, S::kPitch>(&bs[0][0][0], job, part, part.k0);
   int buffer = 0;

@@ -1,7 +1,7 @@
 // The launch of a product of few tiles.
 #include "small.cuh"
 
-#include "../gpu/launch_spread.h"
+#include "../gpu/launch_cluster.cuh"
 #include "../epilogue/split_k_reduction.cuh"
 
 namespace sgemm::ieee {
@@ -41,8 +41,8 @@ void launch_tile(const Problem& p, const SmallPlan& plan, const Context& context
     with_constant(b.along_k, [&](auto b_along_k) {
       with_constant(job.a_shared || job.b_shared, [&](auto shared) {
         constexpr int kBytes = SmallRing<TILE, a_along_k, b_along_k>::kBytes;
-        cuda_backend::launch_spread<small<TILE, a_along_k, b_along_k, shared>>(blocks, Small::kThreads, kBytes,
-                                                                               plan.cluster, context, job);
+        launch_with_memory<small<TILE, a_along_k, b_along_k, shared>>(blocks, Small::kThreads, kBytes, kBytes,
+                                                                      plan.cluster, context.stream, job);
       });
     });
   });

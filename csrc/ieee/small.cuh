@@ -48,7 +48,6 @@ __global__ void __launch_bounds__(Small::kThreads, kSmallTiles[TILE].resident[A_
   constexpr int TM = R::kTile.tm, TN = R::kTile.tn, kStages = R::kTile.stages;
   constexpr int kDepth = kWarpDepth, kWarps = Small::kWarps, kTurn = kWarps * kDepth;
   extern __shared__ __align__(16) float memory[];
-  launch_dependents();
   const Problem& p = job.p;
   const uint32_t rank = cluster::rank(), blocks = cluster::size();
   const uint32_t tile = blockIdx.x >> __popc(blocks - 1), of_rows = tile / job.tiles_n;
@@ -110,6 +109,7 @@ __global__ void __launch_bounds__(Small::kThreads, kSmallTiles[TILE].resident[A_
     read(stage);
     stage = stage == ring + (kStages - 1) * R::kStageFloats ? ring : stage + R::kStageFloats;
   }
+  launch_dependents();  // late: SMs whose blocks have ended take the next kernel's
   wait_copies<0>();
   __syncthreads();  // the sums take the rings' place
 

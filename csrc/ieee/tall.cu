@@ -1,14 +1,14 @@
 // The launch of a product with many rows, of few columns and a short k.
 #include "tall.cuh"
 
-#include "../gpu/launch_spread.h"
+#include "../gpu/launch_cluster.cuh"
 #include "../epilogue/split_k_reduction.cuh"
 
 namespace sgemm::ieee {
 namespace {
 
 template <int TILE>
-void launch_tile(const Problem& p, int64_t groups, const Context& context) {
+void launch_tile(const Problem& p, int64_t groups, Stream stream) {
   constexpr TallTile kTile = kTallTiles[TILE];
   const bool along_k = runs_along_k(p.a.col, p.a.row);
   TallJob job = {p,
@@ -22,8 +22,8 @@ void launch_tile(const Problem& p, int64_t groups, const Context& context) {
   const int64_t blocks = int64_t{job.groups} * job.tiles_n * p.batch;
   with_constant(along_k, [&](auto a_along_k) {
     with_constant(p.k_before > 0, [&](auto added) {
-      cuda_backend::launch_spread<tall<TILE, a_along_k, added>>(blocks, Tall::kThreads,
-                                                                tall_bytes(TILE, a_along_k, p.k), 0, context, job);
+      launch_with_memory<tall<TILE, a_along_k, added>>(blocks, Tall::kThreads, tall_bytes(TILE, a_along_k, p.k),
+                                                       tall_bytes(TILE, a_along_k, Tall::kMostK), 0, stream, job);
     });
   });
 }
@@ -34,7 +34,8 @@ void Tall::launch(const Problem& p, const Plan& planned, const Context& context)
   const auto plan = planned.own<TallPlan>();
   for_each_piece(p, plan.pieces, false, context.workspace, context, [&](const Problem& piece) {
     const Problem q = plan.piece.swapped ? transposed(piece) : piece;
-    with_constant<kTallCount>(plan.piece.tile, [&](auto tile) { launch_tile<tile>(q, plan.piece.groups, context); });
+    with_constant<kTallCount>(plan.piece.tile,
+                              [&](auto tile) { launch_tile<tile>(q, plan.piece.groups, context.stream); });
   });
 }
 

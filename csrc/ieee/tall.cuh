@@ -223,7 +223,6 @@ __global__ void __launch_bounds__(Tall::kThreads, kTallTiles[TILE].blocks) tall(
   using Output = typename S::Output;
   constexpr int TM = S::kTile.tm, TN = S::kTile.tn, kDepth = kWarpDepth, kStages = S::kTile.stages;
   extern __shared__ __align__(16) float memory[];
-  launch_dependents();
   const Problem& p = job.p;
   const int k = static_cast<int>(p.k);
   const uint32_t panel = blockIdx.x / job.groups, entry = panel / job.tiles_n;
@@ -296,6 +295,7 @@ __global__ void __launch_bounds__(Tall::kThreads, kTallTiles[TILE].blocks) tall(
     }
     output.store(int64_t{tile} * A::kRows, rows_left(tile), acc);
   }
+  launch_dependents();  // late: SMs whose blocks have ended take the next kernel's
 }
 
 }  // namespace sgemm::ieee

@@ -8,7 +8,7 @@
 // Reads:  any strides, 16 bytes at a time where neighbours allow it.
 #pragma once
 #include "../gpu/dependent_launch.cuh"
-#include "../gpu/launch_spread.h"
+#include "../gpu/launch.h"
 #include "../problem/views.h"
 #include "tiny.h"
 
@@ -122,7 +122,6 @@ __global__ void __launch_bounds__(TinyTile<CLASS>::kThreads, TinyTile<CLASS>::kC
   using T = TinyTile<CLASS>;
   alignas(16) __shared__ float as[T::kProducts * T::kPlane];  // (kProducts,S,S) of A
   alignas(16) __shared__ float bs[T::kProducts * T::kPlane];  // (kProducts,S,S) of B
-  launch_dependents();
   const Problem& p = job.p;
   const int64_t begin = int64_t{blockIdx.x} * T::kProducts;
   const int products = static_cast<int>(p.batch - begin < T::kProducts ? p.batch - begin : T::kProducts);
@@ -138,6 +137,7 @@ __global__ void __launch_bounds__(TinyTile<CLASS>::kThreads, TinyTile<CLASS>::kC
 
   float acc[T::TM][T::TN] = {};
   wait_for_predecessor();
+  launch_dependents();
   int k0 = 0;
   do {
     const int depth = k - k0 < T::S ? k - k0 : T::S;
@@ -237,7 +237,7 @@ template <int CLASS>
 void launch_tiny(const TinyJob& job, const Context& context) {
   using T = TinyTile<CLASS>;
   const int64_t blocks = ceil_div(job.p.batch, T::kProducts);
-  launch_spread<tiny<CLASS>>(blocks, T::kThreads, 0, 0, context, job);
+  launch_overlapping(tiny<CLASS>, blocks, T::kThreads, context, job);
 }
 
 inline void Tiny::launch(const Problem& problem, const Plan& plan, const Context& context) {

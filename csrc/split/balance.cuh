@@ -47,10 +47,10 @@ __device__ __forceinline__ Sampled sample(const Operand& x, int entry, int64_t k
 
 // A block a chunk of k of an entry of the batch, a thread one of k.
 __global__ void __launch_bounds__(kBalanceChunk) choose_balance(const __grid_constant__ Job job) {
-  launch_dependents();
   const int entry = blockIdx.x / job.balance_chunks(), chunk = blockIdx.x % job.balance_chunks();
   const int k = chunk * kBalanceChunk + threadIdx.x;
   wait_for_predecessor();
+  launch_dependents();
   const int64_t depth = job.depth(entry);
   const Sampled a = sample(job.a, entry, k, depth), b = sample(job.b, entry, k, depth);
   const int apart = a.exponent && b.exponent ? b.exponent - a.exponent : 0;

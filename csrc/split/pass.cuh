@@ -313,7 +313,6 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     split_pass(const __grid_constant__ Job job, const __grid_constant__ PassGrid grid) {
   extern __shared__ __align__(1024) char memory[];
   __shared__ alignas(16) PassScratch scratch;
-  if (!job.streamed) hopper::launch_dependents();
   const bool is_b = blockIdx.x < grid.blocks_b;
   const Operand& x = is_b ? job.b : job.a;
   const int64_t block = is_b ? blockIdx.x : blockIdx.x - grid.blocks_b;
@@ -339,7 +338,7 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
                                      job.depth(batch), job.steps * kStep);
   if (!x.along_k) scratch.start(hopper::cluster_size());
   hopper::wait_for_predecessor();
-  if (job.streamed) hopper::launch_dependents();  // it reads A at once, which the kernel in front may have written
+  hopper::launch_dependents();
   const int64_t entry = job.balance_entry(batch);
   const bool some = KIND != PassKind::kPlain && some_balanced(job, entry);
   held.read();

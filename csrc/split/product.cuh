@@ -137,7 +137,6 @@ __global__ void __launch_bounds__(kProductThreads, 1) split_product(const __grid
   __shared__ ProductShared shared;
   if (threadIdx.x < 32) shared.init<R>(1, 1, hopper::cluster_size());
   __syncthreads();
-  hopper::launch_dependents();
   hopper::enter_cluster(hopper::cluster_size());
 
   if (threadIdx.x < 128) {
@@ -146,6 +145,7 @@ __global__ void __launch_bounds__(kProductThreads, 1) split_product(const __grid
   } else {
     hopper::acquire_registers<232>();
     hopper::wait_for_predecessor();
+    hopper::launch_dependents();
     float* staging = reinterpret_cast<float*>(ring + R::kBytes);
     consume<R, FixedScales, KeepCorrections<F, R>, A_ALONG_M, B_ALONG_N>(job, ring, staging, shared, threadIdx.x - 128,
                                                                          TileScheduler(job));

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "../gpu/launch_spread.h"
+#include "../gpu/launch_cluster.cuh"
 #include "../epilogue/mirror.cuh"
 #include "../epilogue/split_k_reduction.cuh"
 #include "balance.cuh"
@@ -40,6 +40,10 @@ Operand operand(const float* data, ElementType elements, int64_t size, int64_t s
   return x;
 }
 
+// Shared memory that keeps a block of the pass alone on its SM. Its blocks start while the kernel in front
+// still runs, and would crowd on the few SMs that are free by then.
+constexpr int kAloneBytes = 116 * 1024;
+
 // Whether one of the operands that are split comes in strips of columns.
 bool has_strips(const Job& job, bool split_a, bool split_b) {
   return (split_a && !job.a.along_k) || (split_b && !job.b.along_k);
@@ -73,11 +77,13 @@ void launch_balance(const Job& job, Stream stream) {
 }
 
 template <class F, int THREADS>
-void launch_pass(const Job& job, bool split_a, bool split_b, const Context& context) {
+void launch_pass(const Job& job, bool split_a, bool split_b, int sms, Stream stream) {
   const PassLaunch pass = plan_pass(job, split_a, split_b, THREADS);
+  constexpr int kBytes = Held<THREADS, true>::kBytes, kMostBytes = std::max(kBytes, kAloneBytes);
+  const int bytes = pass.blocks <= sms ? kMostBytes : kBytes;
   const auto run = [&](auto kind) {
-    cuda_backend::launch_spread<split_pass<F, THREADS, kind>>(pass.blocks, THREADS, Held<THREADS, true>::kBytes,
-                                                              pass.cluster, context, job, pass.grid);
+    launch_with_memory<split_pass<F, THREADS, kind>>(pass.blocks, THREADS, bytes, kMostBytes, pass.cluster, stream, job,
+                                                     pass.grid);
   };
   using Kind = PassKind;
   if constexpr (std::is_same_v<F, Fp16x3>) {
@@ -90,8 +96,7 @@ void launch_pass(const Job& job, bool split_a, bool split_b, const Context& cont
 
 // Before a product of so many blocks.
 template <class F>
-void launch_pass(const Job& job, bool split_a, bool split_b, int64_t product_blocks, const Context& context) {
-  const int sms = context.device->sms;
+void launch_pass(const Job& job, bool split_a, bool split_b, int64_t product_blocks, int sms, Stream stream) {
   const int64_t depth = int64_t{job.steps} * kStep;
   const bool strips = has_strips(job, split_a, split_b);
   // As small as may be, if that leaves SMs to the product's blocks, which then are ready when the pass
@@ -103,13 +108,13 @@ void launch_pass(const Job& job, bool split_a, bool split_b, int64_t product_blo
   };
   // A block holds as many of a strip's k as it has threads; a cluster, more.
   if (strips && depth > kMaxCluster * 512)
-    launch_pass<F, 1024>(job, split_a, split_b, context);
+    launch_pass<F, 1024>(job, split_a, split_b, sms, stream);
   else if (few(128) || (strips && depth <= 128))
-    launch_pass<F, 128>(job, split_a, split_b, context);
+    launch_pass<F, 128>(job, split_a, split_b, sms, stream);
   else if (few(256) || (strips && depth <= 256))
-    launch_pass<F, 256>(job, split_a, split_b, context);
+    launch_pass<F, 256>(job, split_a, split_b, sms, stream);
   else
-    launch_pass<F, 512>(job, split_a, split_b, context);
+    launch_pass<F, 512>(job, split_a, split_b, sms, stream);
 }
 
 // A kernel of persistent blocks, of which each has `bytes` of shared memory and the sums' staging behind them.
@@ -228,7 +233,8 @@ void launch_piece(const Problem& p, const SplitPlan& plan, const Context& contex
   while (cluster > job.groups) cluster /= 2;  // the last piece of k may be short
   if (plan.balances) launch_balance(job, context.stream);
   if (!plan.splits_b)
-    launch_pass<F>(job, !Row::kStreams, !plan.packed_b && !plan.triangle, int64_t{job.work_tiles} * cluster, context);
+    launch_pass<F>(job, !Row::kStreams, !plan.packed_b && !plan.triangle, int64_t{job.work_tiles} * cluster, sms,
+                   context.stream);
   with_constant(!job.a.along_k, [&](auto a_along_m) {
     with_constant(!job.b.along_k, [&](auto b_along_n) {
       if constexpr (!Row::kStreams)
@@ -275,7 +281,7 @@ void pack_b(const ConstMatrix& b, ElementType elements, void* planes, const Cont
   SplitPlan plan = {0, p.n, 1, at.slice, at.slices, 1, 0, true};
   plan.batch_invariant = true;  // for products that are
   const Job job = make_job(SplitProduct<Fp16x3>::shape(0), p, plan, nullptr);
-  launch_pass<Fp16x3>(job, false, true, 0, context);
+  launch_pass<Fp16x3>(job, false, true, 0, context.device->sms, context.stream);
 }
 
 Redone redone() {

@@ -62,6 +62,7 @@ struct StreamedScales {
   static constexpr bool kKnown = false, kDown = true;
   __device__ __forceinline__ static void tighten(Shared&, int, int) {
     hopper::wait_for_predecessor();
+    hopper::launch_dependents();
     hopper::fence_async_proxy();  // a cluster's blocks copy the words
     sync_consumers();
   }
@@ -285,7 +286,6 @@ __global__ void __launch_bounds__(kProductThreads, 1)
   if (threadIdx.x == 0 && job.a.mapped) hopper::prefetch_map(&maps.a);
   if (threadIdx.x == 0 && job.b.mapped) hopper::prefetch_map(&maps.b);
   __syncthreads();
-  hopper::launch_dependents();
   hopper::enter_cluster(hopper::cluster_size());
   if constexpr (SPLITS_B) hopper::wait_for_predecessor();
 

@@ -16,7 +16,6 @@ __global__ void __launch_bounds__(32 * kTallTiles[TILE].warps, 1) split_tall(con
   constexpr int kSteps = kTallTiles[TILE].steps();
   constexpr int kPanelBytes = tall_panel_bytes(TILE, 1), kStagedBytes = tall_staged_bytes(1);  // a column
   extern __shared__ __align__(16) char panel_memory[];
-  hopper::launch_dependents();
   const Problem& p = job.p;
   const uint32_t index = blockIdx.x / job.groups, entry = index / job.tiles_n;
   const int64_t n0 = int64_t{index - entry * job.tiles_n} * job.cols;
@@ -39,6 +38,7 @@ __global__ void __launch_bounds__(32 * kTallTiles[TILE].warps, 1) split_tall(con
     read_rows<READS, kSteps>(x, from + row * a.row, a, p.m - row, static_cast<int>(p.k) - first_k);
   };
   hopper::wait_for_predecessor();
+  hopper::launch_dependents();
   read();
   const PlainColumns of_cols = panel.template fill<READS>(job, p.b.matrix(entry), n0);
   const bool plain_cols = of_cols.plain && job.plain;

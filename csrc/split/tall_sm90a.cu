@@ -1,5 +1,5 @@
 // The launch of a split product with many rows, of few columns and a short k.
-#include "../gpu/launch_spread.h"
+#include "../gpu/launch_cluster.cuh"
 #include "../epilogue/mirror.cuh"
 #include "../epilogue/split_k_reduction.cuh"
 #include "tall.cuh"
@@ -22,8 +22,8 @@ void launch_tile(const Problem& p, const TallPiece& plan, const Context& context
   const int bytes =
       tall_panel_bytes(TILE, plan.cols) + (is_staged(plan.stores) ? plan.warps * tall_staged_bytes(plan.cols) : 0);
   with_constant<3>(static_cast<int>(plan.reads), [&](auto reads) {
-    cuda_backend::launch_spread<split_tall<TILE, static_cast<TallReads>(int{reads})>>(blocks, 32 * plan.warps, bytes, 0,
-                                                                                      context, job);
+    launch_with_memory<split_tall<TILE, static_cast<TallReads>(int{reads})>>(blocks, 32 * plan.warps, bytes,
+                                                                             kTallMostBytes, 0, context.stream, job);
   });
 }
 

@@ -142,9 +142,9 @@ __global__ void __launch_bounds__(kUnsplitThreads, 1)
     hopper::fence_barrier_init();
   }
   __syncthreads();
-  hopper::launch_dependents();
   hopper::enter_cluster(blocks);
   hopper::wait_for_predecessor();
+  hopper::launch_dependents();
 
   if (threadIdx.x >= Unsplit::kThreads) {
     hopper::release_registers<40>();

@@ -45,17 +45,18 @@ __device__ __forceinline__ void arrive_expecting(uint64_t* barrier, uint32_t byt
                : "memory");
 }
 
-// Until the barrier's phase of this parity has completed.
+// Until the barrier's phase of this parity has completed. With a time limit (10 ms here, in ns) the warp is suspended;
+// without one it polls every few cycles and takes issue slots from its SM's other warps.
 __device__ __forceinline__ void wait(uint64_t* barrier, uint32_t parity) {
   dawdle();
   asm volatile(
       "{\n"
       ".reg .pred done;\n"
       "again:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1, %2;\n"
       "@!done bra again;\n"
       "}\n" ::"r"(shared_address(barrier)),
-      "r"(parity)
+      "r"(parity), "r"(10'000'000)
       : "memory");
 }
 
