@@ -23,7 +23,8 @@ SkinnyPlan skinny_plan(const Problem& problem, const Device& device) {
   plan.width = 1;
   while (plan.width < p.n && plan.width < 16) plan.width *= 2;
   plan.rows = plan.along_k ? 32 : 128;
-  const int64_t tiles_n = ceil_div(p.n, plan.width), tiles = ceil_div(p.m, plan.rows) * tiles_n * p.batch;
+  const int64_t tiles_m = ceil_div(p.m, plan.rows), tiles_n = ceil_div(p.n, plan.width);
+  const int64_t tiles = tiles_m * tiles_n * p.batch;
   // Blocks that run at once: clusters stay within a GPC, which they may not fill. Along m a few left over do no harm.
   const auto room = [&](int64_t cluster) {
     return kResident * device.sms * (cluster <= 2 || !plan.along_k ? 10 : cluster == 4 ? 9 : 8) / 10;
@@ -48,7 +49,9 @@ SkinnyPlan skinny_plan(const Problem& problem, const Device& device) {
   const double part_k = plan.slice / double(plan.cluster), part = plan.rows * plan.width * part_k;
   const int bytes_a = element_bytes(p.elements_a);
   const double alone = plan.rows * part_k * bytes_a / model.block_bandwidth;
-  const double moved = (double(p.m) * tiles_n * bytes_a + p.n * 4.0) * p.k * p.batch;
+  // Threads whose rows lie outside read nothing, and so many fewer bytes are in flight.
+  const double rows = static_cast<double>(tiles_m * plan.rows);
+  const double moved = (rows * tiles_n * bytes_a + p.n * 4.0) * p.k * p.batch;
   const double read = std::max(alone, moved / (share * bandwidth));
   const double across_b = tiles_n > 1 ? model.ffma_across_wide_b : model.ffma_across_b;
   const double ffma = !plan.along_k ? model.ffma_along_m : p.b.row == 1 ? model.ffma_along_k : across_b;

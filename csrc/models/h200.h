@@ -4,8 +4,7 @@
 // 2026-11-25 00:31 UTC, NVIDIA H200, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 1625d35c8597
 // 2026-11-25 00:42 UTC, NVIDIA H200, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 9a4e3e932833
 // 2026-11-25 03:17 UTC, NVIDIA H200, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 4879dbd4977d
-// 2026-11-25 22:24 UTC, NVIDIA H100 80GB HBM3, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc fb86ee5e1946
-// 2026-11-26 14:26 UTC, NVIDIA H100 80GB HBM3, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc e7f7ff281819
+// 2026-11-28 01:31 UTC, NVIDIA H100 80GB HBM3, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc d0d4e9ce26cf
 // 2026-11-26 21:02 UTC, NVIDIA H100 80GB HBM3, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 9c24d901a150
 // 2026-11-26 21:02 UTC, NVIDIA H100 80GB HBM3, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 9c24d901a150
 // 2026-11-25 03:44 UTC, NVIDIA H200, driver 580.159.04, SM clock 1928 to 1980 of 1980 MHz, limit 700 W, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 6735277353df
@@ -62,119 +61,119 @@ constexpr Models kFitted = {
     },
     // Skinny
     {
-        5.92e-06,  // fixed
-        7.08e-06,  // wave
-        3.185e-06,  // sum
-        1.026,  // read_along_k
-        0.8355,  // read_along_m
-        0.4241,  // read_along_m_16
-        0.2999,  // ffma_along_k
-        0.2563,  // ffma_across_b
-        0.2501,  // ffma_across_wide_b
-        0.2851,  // ffma_along_m
-        1.52e+11,  // block_bandwidth
-        1.396,  // scattered
+        5.086e-06,  // fixed
+        5.423e-06,  // wave
+        3.409e-06,  // sum
+        1.067,  // read_along_k
+        0.875,  // read_along_m
+        0.6919,  // read_along_m_16
+        0.3202,  // ffma_along_k
+        0.2247,  // ffma_across_b
+        0.23,  // ffma_across_wide_b
+        0.3458,  // ffma_along_m
+        5.456e+10,  // block_bandwidth
+        1.143,  // scattered
     },
     // Small
     {
-        9.727e-07,  // fixed
-        7.984e-07,  // turn
-        1.343e-07,  // alone
-        1.4e-08,  // step
-        3.523e-07,  // block
-        0.8529,  // slower
-        1.107e-06,  // cluster
-        4.59e-07,  // next_cluster
-        1.076e-06,  // sum
-        26.93,  // sum_moves
-        0.4993,  // busiest
-        0.6847,  // bandwidth
+        1.092e-06,  // fixed
+        6.129e-07,  // turn
+        7.508e-08,  // alone
+        1.773e-08,  // step
+        3.78e-07,  // block
+        0.803,  // slower
+        1.413e-06,  // cluster
+        6.684e-07,  // next_cluster
+        1.753e-06,  // sum
+        15.91,  // sum_moves
+        0.3913,  // busiest
+        0.7277,  // bandwidth
     },
     // Tall
     {
-        1.967e-06,  // fixed
-        3.327e-07,  // later_step
-        9.623e-09,  // panel
-        1.859e-08,  // tile
-        2.259e-09,  // four
-        1.443e-08,  // step_along_k
-        5.608e-08,  // singles
-        4.843e-09,  // warp_four
-        1.534e-06,  // wave
-        7.578e-08,  // stored
+        1.96e-06,  // fixed
+        3.076e-07,  // later_step
+        8.271e-09,  // panel
+        2.639e-08,  // tile
+        1.069e-09,  // four
+        1.838e-08,  // step_along_k
+        4.013e-08,  // singles
+        8.404e-09,  // warp_four
+        1.677e-06,  // wave
+        7.046e-08,  // stored
         3e-06,  // sum
-        1.191,  // bandwidth
+        1.341,  // bandwidth
     },
     // Tiny
     {
-        1.258e-06,  // launch
-        7.113e-07,  // step
-        3.635e-07,  // element
-        36.81,  // read_quad
-        48.07,  // read_element
-        11.47,  // store_quad
-        67.38,  // store_element
-        1.658,  // ffma
-        0.9537,  // bandwidth
+        1.078e-06,  // launch
+        6.709e-07,  // step
+        2.295e-07,  // element
+        43.62,  // read_quad
+        53.67,  // read_element
+        11.41,  // store_quad
+        60.63,  // store_element
+        1.709,  // ffma
+        1.893,  // bandwidth
     },
     // Large
     {
-        1.11e-06,  // launch
-        0.8469,  // ffma
-        5.88e-06,  // tile
-        6.25e-06,  // elements
-        2.647e-06,  // exchange
-        8.84e-07,  // cluster
-        1.633e-05,  // share
-        1.153e-06,  // part
-        3.031e-06,  // sum
-        9.301e-07,  // copy
-        0.6019,  // copy_bandwidth
+        1.014e-06,  // launch
+        0.8561,  // ffma
+        6.451e-06,  // tile
+        5.337e-06,  // elements
+        2.03e-06,  // exchange
+        8.225e-07,  // cluster
+        1.874e-05,  // share
+        1.202e-06,  // part
+        3.522e-06,  // sum
+        1.267e-06,  // copy
+        0.835,  // copy_bandwidth
     },
     // Split
     {
-        2.399e-06,  // launch
-        1.361e-07,  // step
-        2.262e-06,  // tile
-        0.6369,  // half_step
-        5.943e-07,  // cluster
-        1.905e-06,  // share
-        6.188e-07,  // part
-        2.102e-06,  // sum
-        4.082,  // sum_moves
-        0.7087,  // pass
-        1.253,  // pass_across
-        1.268,  // pass_unaligned
+        3.687e-06,  // launch
+        1.553e-07,  // step
+        2.693e-06,  // tile
+        0.6495,  // half_step
+        2.226e-07,  // cluster
+        1.52e-06,  // share
+        6.065e-07,  // part
+        2.232e-06,  // sum
+        3.528,  // sum_moves
+        0.8079,  // pass
+        1.26,  // pass_across
+        1.232,  // pass_unaligned
     },
     // SplitStreamed
     {
-        2.733e-06,  // launch
-        2.614e-06,  // other_launch
-        6.513e-07,  // step
-        1.537,  // split_b
-        2.233e-06,  // tile
-        2.268e-06,  // cluster
-        3.311e-06,  // share
-        5.033e-07,  // part
-        4.475,  // sum_moves
-        0.6088,  // pass
-        5.577,  // unaligned
-        0.8642,  // bandwidth
+        2.354e-06,  // launch
+        2.45e-06,  // other_launch
+        6.037e-07,  // step
+        1.587,  // split_b
+        2.663e-06,  // tile
+        2.627e-06,  // cluster
+        2.939e-06,  // share
+        6.032e-07,  // part
+        3.549,  // sum_moves
+        0.5991,  // pass
+        6.339,  // unaligned
+        0.8691,  // bandwidth
     },
     // SplitTall
     {
-        9.109e-07,  // fixed
-        1.109e-06,  // fill
-        2.884e-07,  // fill_step
-        1.899e-08,  // tile
-        8.579e-10,  // step
-        7.548e-09,  // group
-        1.769e-09,  // group_step
-        2.095e-07,  // last_group
-        1.522e-08,  // unaligned
-        1.892e-07,  // added
-        2.012e-08,  // stored
-        0.8038,  // bandwidth
+        8.818e-07,  // fixed
+        1.173e-06,  // fill
+        1.912e-07,  // fill_step
+        1.202e-08,  // tile
+        6.912e-09,  // step
+        3.994e-09,  // group
+        5.89e-09,  // group_step
+        1.446e-07,  // last_group
+        1.555e-08,  // unaligned
+        1.657e-07,  // added
+        2.306e-08,  // stored
+        0.891,  // bandwidth
     },
     // Unsplit
     {
