@@ -132,33 +132,33 @@ constexpr Models kFitted = {
     },
     // Split
     {
-        3.687e-06,  // launch
-        1.553e-07,  // step
-        2.693e-06,  // tile
-        0.6495,  // half_step
-        2.226e-07,  // cluster
-        1.52e-06,  // share
-        6.065e-07,  // part
-        2.232e-06,  // sum
-        3.528,  // sum_moves
-        0.8079,  // pass
-        1.26,  // pass_across
-        1.232,  // pass_unaligned
+        3.565e-06,  // launch
+        1.573e-07,  // step
+        2.888e-06,  // tile
+        0.6416,  // half_step
+        2.04e-07,  // cluster
+        1.471e-06,  // share
+        6.045e-07,  // part
+        2.19e-06,  // sum
+        3.47,  // sum_moves
+        0.8116,  // pass
+        1.264,  // pass_across
+        1.234,  // pass_unaligned
     },
     // SplitStreamed
     {
-        2.354e-06,  // launch
-        2.45e-06,  // other_launch
-        6.037e-07,  // step
+        2.304e-06,  // launch
+        2.468e-06,  // other_launch
+        6.035e-07,  // step
         1.587,  // split_b
-        2.663e-06,  // tile
-        2.627e-06,  // cluster
-        2.939e-06,  // share
+        2.737e-06,  // tile
+        2.6e-06,  // cluster
+        2.927e-06,  // share
         6.032e-07,  // part
-        3.549,  // sum_moves
-        0.5991,  // pass
-        6.339,  // unaligned
-        0.8691,  // bandwidth
+        3.509,  // sum_moves
+        0.6015,  // pass
+        6.35,  // unaligned
+        0.8672,  // bandwidth
     },
     // SplitTall
     {

@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kLeastPart = 2;  // steps of k
 constexpr int64_t kShortestSlice = 256;
 constexpr int64_t kMoreSlices = 6;
-constexpr int kBalancedLaunches = 200;  // that a product takes as long as, of which one more is a hundredth
+constexpr int kBalancedLaunches = 200;  // a product that takes as long as these can have one more
 
 // Whether neighbours can be read four at a time.
 bool quads(const ConstMatrix& x, ElementType elements = ElementType::kFloat32) {
@@ -100,10 +100,8 @@ Product product(const Model& model, const Shape& shape, const Problem& p, const 
 
   const double bandwidth = device.bandwidth_gbs * 1e9;
   const double result = double(p.m) * p.n * p.batch * 4 / bandwidth;
-  const double cut = p.n % kSectorFloats == 0 ? 1 : 2;  // sectors of rows that begin within one
-  const double computed = plan.triangle ? result / 2 : result;
-  all.stores = computed * (plan.slices > 1 ? plan.slices : cut);  // sums of slices lie without gaps
-  all.last = std::min(all.stores, 4.0 * shape.tile_m * shape.tile_n * device.sms / bandwidth * cut);
+  all.stores = (plan.triangle ? result / 2 : result) * plan.slices;
+  all.last = std::min(all.stores, 4.0 * shape.tile_m * shape.tile_n * device.sms / bandwidth);
   if (plan.slices > 1) all.sum = summing + model.sum_moves * all.stores;
   if (is_gram(p) && !plan.batch_invariant) all.sum += models().split.sum + result;  // the mirror
   return all;
@@ -252,7 +250,7 @@ SplitPlan plan(const Shape& shape, const Problem& p, const Device& device, size_
   const Problem one = at_once(p);
   const auto each = [&](const auto& visit) { visit_plans(shape, one, device, packed_b, visit); };
   SplitPlan found = fastest<SplitPlan>(each);
-  found.balances = may_balance(shape, p, packed_b) && found.seconds >= kBalancedLaunches * models().split.launch;
+  found.balances = may_balance(shape, p, packed_b) && found.seconds >= kBalancedLaunches * models().split.sum;
   return whole(found, shape, one, p.batch, limit);
 }
 
