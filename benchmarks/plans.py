@@ -57,6 +57,13 @@ def _longest(rng: random.Random) -> tuple[int, int, int]:
     )
 
 
+def _square(rng: random.Random) -> tuple[int, int, int]:
+    """What is multiplied most; in one of two products whole tiles."""
+    size = int(2 ** rng.uniform(6, 12))
+    size = (size + 63) // 64 * 64 if rng.random() < 0.5 else size
+    return size, size, size
+
+
 def _large(rng: random.Random) -> tuple[int, int, int]:
     """Where tensor cores, caches and power are the limit."""
     m, n, k = (int(2 ** rng.uniform(10.5, 13)) for _ in range(3))
@@ -68,6 +75,7 @@ KINDS: dict[str, tuple[Sizes, int]] = {
     "vectors": (_vector, 0),
     "round batches": (_round, 16),
     "longest k": (_longest, 0),
+    "squares": (_square, 0),
     "large matrices": (_large, 0),
 }
 

@@ -132,18 +132,18 @@ constexpr Models kFitted = {
     },
     // Split
     {
-        3.565e-06,  // launch
-        1.573e-07,  // step
-        2.888e-06,  // tile
-        0.6416,  // half_step
-        2.04e-07,  // cluster
-        1.471e-06,  // share
-        6.045e-07,  // part
-        2.19e-06,  // sum
-        3.47,  // sum_moves
-        0.8116,  // pass
-        1.264,  // pass_across
-        1.234,  // pass_unaligned
+        2.399e-06,  // launch
+        1.361e-07,  // step
+        2.262e-06,  // tile
+        0.6369,  // half_step
+        5.943e-07,  // cluster
+        1.905e-06,  // share
+        6.188e-07,  // part
+        2.102e-06,  // sum
+        4.082,  // sum_moves
+        0.7087,  // pass
+        1.253,  // pass_across
+        1.268,  // pass_unaligned
     },
     // SplitStreamed
     {
