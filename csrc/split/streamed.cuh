@@ -241,7 +241,7 @@ struct SplitInRegisters {
     for (int e = 0; e < N; ++e) sum[e] = others[e] = 0;
 #pragma unroll 1
     for (int step = 0; step < steps.count; step += kStreamedSteps, at.advance()) {
-      hopper::wait(&shared.full[at.stage], at.parity);
+      hopper::wait_suspended(&shared.full[at.stage], at.parity);
       __syncwarp();
       if (t % 32 == 0) hopper::arrive(&shared.empty[at.stage]);
     }
