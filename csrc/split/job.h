@@ -52,7 +52,6 @@ struct Job {
   bool triangle;         // SplitPlan::triangle
   // Blocks take work tiles in turn: tiles, and of those from `whole` on, which are left over, one of `parts` parts.
   int work_tiles, whole, parts;
-  bool streamed;         // A is split by the product's kernel, which begins while the pass still runs
   bool down;             // neighbours of d lie in a column
   bool quads, pairs;     // four, or two, neighbours of d, and of c if it is read, can be read and written at once
   bool cut_quads;        // quads, and rows of d begin within a sector of memory

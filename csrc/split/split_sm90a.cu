@@ -192,8 +192,7 @@ Job make_job(const Shape& shape, const Problem& p, const SplitPlan& plan, char* 
   job.together = shape.together();
   job.groups = job.steps / job.together;
   job.group = kGroup;
-  job.streamed = shape.streams;
-  job.b.by_lanes = job.streamed && job.a.along_k;
+  job.b.by_lanes = shape.streams && job.a.along_k;
   job.down = runs_down(q);
   job.quads = ends_in_groups<4>(q);
   job.pairs = ends_in_groups<2>(q);
