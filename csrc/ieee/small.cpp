@@ -33,16 +33,19 @@ double seconds(const SmallPlan& plan, const Problem& p, const SmallRead& a, cons
   const double turns = static_cast<double>(ceil_div(steps, Small::kWarps));
   const double busy = mean + (most - mean) * model.busiest;
 
-  const double of_a = double(tile.rows()) / (tile.rows() + tile.cols());
-  const auto slower = [&](const SmallRead& x) { return !x.along_k && x.vector ? 0 : model.slower; };
-  const double slow = 1 + of_a * slower(a) + (1 - of_a) * slower(b);
-  const double compute = (waves * turns * model.turn + (most <= 1 ? area * model.alone : 0) +
-                          busy * (area * model.step * slow * steps + area * model.block)) *
-                         kH200.clock_ghz / device.clock_ghz;
+  const auto read = [&](int length, const SmallRead& x) {
+    return length / 16.0 * model.read * (1 + (!x.along_k && x.vector ? 0 : model.slower));
+  };
+  const double step = area * model.step + read(tile.rows(), a) + read(tile.cols(), b);
+  const double compute =
+      (waves * turns * model.turn + (most <= 1 ? area * model.alone : 0) + busy * (steps * step + area * model.block)) *
+      kH200.clock_ghz / device.clock_ghz;
 
   const double bandwidth = device.bandwidth_gbs * 1e9;
   // SMs that are done, or have no block, leave bandwidth unused.
-  double total = model.fixed + std::max(compute, bytes(p) / (model.bandwidth * bandwidth) * busy / mean);
+  const double memory = bytes(p) / bandwidth * (mean > 0 ? busy / mean : 1);
+  // Where both take long, neither hides the other one wholly.
+  double total = model.fixed + std::cbrt(compute * compute * compute + memory * memory * memory);
   if (plan.cluster > 1) total += model.cluster + (most - 1) * model.next_cluster;
   if (plan.slices > 1) total += model.sum + plan.slices * model.sum_moves * 4 * p.m * p.n / bandwidth;
   return total;

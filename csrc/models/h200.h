@@ -5,6 +5,7 @@
 // 2026-11-25 00:42 UTC, NVIDIA H200, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 9a4e3e932833
 // 2026-11-25 03:17 UTC, NVIDIA H200, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 4879dbd4977d
 // 2026-11-28 01:31 UTC, NVIDIA H100 80GB HBM3, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc d0d4e9ce26cf
+// 2026-11-28 04:05 UTC, NVIDIA H100 80GB HBM3, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 5cc964c8b1da
 // 2026-11-26 21:02 UTC, NVIDIA H100 80GB HBM3, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 9c24d901a150
 // 2026-11-26 21:02 UTC, NVIDIA H100 80GB HBM3, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 9c24d901a150
 // 2026-11-25 03:44 UTC, NVIDIA H200, driver 580.159.04, SM clock 1928 to 1980 of 1980 MHz, limit 700 W, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 6735277353df
@@ -76,33 +77,33 @@ constexpr Models kFitted = {
     },
     // Small
     {
-        1.092e-06,  // fixed
-        6.129e-07,  // turn
-        7.508e-08,  // alone
-        1.773e-08,  // step
-        3.78e-07,  // block
-        0.803,  // slower
-        1.413e-06,  // cluster
-        6.684e-07,  // next_cluster
-        1.753e-06,  // sum
-        15.91,  // sum_moves
-        0.3913,  // busiest
-        0.7277,  // bandwidth
+        1.229e-06,  // fixed
+        3.983e-07,  // turn
+        6.576e-08,  // alone
+        6.32e-09,  // step
+        1.172e-08,  // read
+        4.104e-07,  // block
+        0.7563,  // slower
+        1.47e-06,  // cluster
+        6.271e-07,  // next_cluster
+        1.988e-06,  // sum
+        11.79,  // sum_moves
+        0.5432,  // busiest
     },
     // Tall
     {
-        1.96e-06,  // fixed
-        3.076e-07,  // later_step
-        8.271e-09,  // panel
-        2.639e-08,  // tile
-        1.069e-09,  // four
-        1.838e-08,  // step_along_k
-        4.013e-08,  // singles
-        8.404e-09,  // warp_four
-        1.677e-06,  // wave
-        7.046e-08,  // stored
+        2.052e-06,  // fixed
+        2.628e-07,  // later_step
+        8.326e-09,  // panel
+        1.693e-08,  // tile
+        2.002e-09,  // four
+        3.11e-08,  // step_along_k
+        3.589e-08,  // singles
+        6.427e-09,  // warp_four
+        1.781e-06,  // wave
+        3.571e-08,  // stored
         3e-06,  // sum
-        1.341,  // bandwidth
+        1.322,  // bandwidth
     },
     // Tiny
     {
@@ -118,17 +119,17 @@ constexpr Models kFitted = {
     },
     // Large
     {
-        1.014e-06,  // launch
-        0.8561,  // ffma
-        6.451e-06,  // tile
-        5.337e-06,  // elements
-        2.03e-06,  // exchange
-        8.225e-07,  // cluster
-        1.874e-05,  // share
-        1.202e-06,  // part
-        3.522e-06,  // sum
-        1.267e-06,  // copy
-        0.835,  // copy_bandwidth
+        7.523e-07,  // launch
+        0.8607,  // ffma
+        6.674e-06,  // tile
+        7.375e-06,  // elements
+        2.7e-06,  // exchange
+        6.596e-07,  // cluster
+        2.125e-05,  // share
+        1.152e-06,  // part
+        3.461e-06,  // sum
+        1.271e-06,  // copy
+        0.8293,  // copy_bandwidth
     },
     // Split
     {
@@ -147,18 +148,18 @@ constexpr Models kFitted = {
     },
     // SplitStreamed
     {
-        2.304e-06,  // launch
-        2.468e-06,  // other_launch
-        6.035e-07,  // step
-        1.587,  // split_b
-        2.737e-06,  // tile
-        2.6e-06,  // cluster
-        2.927e-06,  // share
-        6.032e-07,  // part
-        3.509,  // sum_moves
-        0.6015,  // pass
-        6.35,  // unaligned
-        0.8672,  // bandwidth
+        2.194e-06,  // launch
+        2.727e-06,  // other_launch
+        6.057e-07,  // step
+        1.551,  // split_b
+        2.789e-06,  // tile
+        2.279e-06,  // cluster
+        2.619e-06,  // share
+        5.865e-07,  // part
+        3.533,  // sum_moves
+        0.6094,  // pass
+        6.36,  // unaligned
+        0.859,  // bandwidth
     },
     // SplitTall
     {

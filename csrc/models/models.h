@@ -75,14 +75,14 @@ struct SmallModel {     // of tiles of 16 x 16, and a multiple of that
   double turn;          // 5e-7: a step of k of a warp
   double alone;         // 1e-7: more for each 16 x 16, where nothing hides what a block waits for
   double step;          // 1e-8: a step of all warps of a block, as an SM does one after the other, for each 16 x 16
+  double read;          // 1e-8: what such a step reads, for each 16 rows of A or columns of B
   double block;         // 2e-7: a block's end, for each 16 x 16
-  double slower;        // 1: factor of steps, more for what lies along k or is read one by one
+  double slower;        // 1: factor of reads, more for what lies along k or is read one by one
   double cluster;       // 8e-7: to add up what the blocks of a cluster have
   double next_cluster;  // 2e-7: each further block of an SM
   double sum;           // 1e-6: to add up slices
   double sum_moves;     // 2: how often a slice's sums are moved
   double busiest;       // 0.5: how far the busiest SM's blocks count, beyond the mean of all
-  double bandwidth;     // 0.5: share, of what is read once
 };
 
 struct TallModel {

@@ -70,7 +70,7 @@ inline Problem problem_like(const ChoiceKey& key) {
   p.a = {at(8, kA), p.m, p.k, key[4], key[5], batch(6)};
   p.b = {at(4, flags & kIsGram ? kA : kB), p.k, p.n, key[9], key[10], batch(11)};
   p.d = {at(0, 0), p.m, p.n, key[14], key[15], batch(16)};
-  p.c = {nullptr, p.m, p.n, flags & kReadsRowsOfC ? p.n : 0, 1};
+  p.c = {nullptr, p.m, p.n, flags & kReadsRowsOfC ? p.n : 0, 1, {}};
   p.beta = flags & kReadsC ? 1.0f : 0.0f;
   p.alpha = flags & (kReadsC | kAddsUpInD) ? 1.0f : 0.5f;
   p.activation = flags & kComputesF ? Activation::kRelu : Activation::kNone;
