@@ -208,6 +208,20 @@ def test_row_for_small_problems_is_offered_for_them_alone(name: str, row: Kernel
             choice(name, shape, kernel=row.name)
 
 
+@needs_cuda_build
+@pytest.mark.parametrize("row", [row for row in KERNELS if row.auto_from], ids=lambda row: row.name)
+def test_auto_takes_a_row_from_its_least_k_on(row: Kernel) -> None:
+    reason = "sums of so few terms have larger errors than auto promises"
+    for k in (0, 1, row.auto_from - 1, row.auto_from, 4096):
+        for shape in ((4096, 4096, k), (65536, 32, k), (1, 1, k)):
+            found = choice("H200", shape)
+            verdict = next(v for v in found.verdicts if v.name == row.name)
+            assert (verdict.reason == reason) == (k < row.auto_from)
+            assert k >= row.auto_from or found.chosen != row.name
+            for asked in (row.name, *row.tile_names):
+                assert choice("H200", shape, kernel=asked).chosen == row.name
+
+
 def batches(count: int, size: int, layouts: str = "NN"):
     """What auto chooses for a batch of square products on an H200."""
     a, b = (meta(size, size, layout, (count,)) for layout in layouts)

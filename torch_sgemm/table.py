@@ -53,6 +53,8 @@ class Kernel:
     """Of an element's significand that are multiplied: 24, as float32 has; fewer in family tf32."""
     in_auto: bool
     """Whether ``"auto"`` may take it."""
+    auto_from: int
+    """The least k for which it may: of fewer terms, sums have larger errors than it promises."""
     batch_invariant: bool
     """Whether ``"batch_invariant"`` may: of these it takes the last one that the device runs."""
 
@@ -135,7 +137,7 @@ def error_bound(k: int, kernel: str = "auto") -> float:
         row
         for row in rows
         if kernel in (row.name, row.family, *row.tile_names)
-        or (kernel == "auto" and row.in_auto)
+        or (kernel == "auto" and row.in_auto and k >= row.auto_from)
         or (kernel == BATCH_INVARIANT and row.batch_invariant)
     ]
     if not asked:

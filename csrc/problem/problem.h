@@ -197,7 +197,8 @@ struct Kernel {
   // 2^-24 |alpha| (|A||B|)_ij; null for rows that promise none.
   double (*error_bound)(int64_t k) = nullptr;
 
-  bool in_auto = false;  // "auto" may take it
+  bool in_auto = false;   // "auto" may take it
+  int64_t auto_from = 0;  // for a k of so much and more
 
   // An element of D has the same bits whatever m, the batch and the other rows' data are, by `invariant_plan`, or by
   // whatever plan where that is null: "batch_invariant" may take it.

@@ -33,6 +33,7 @@ struct SplitProduct {
   static constexpr bool kActivates = true;
   static constexpr Reads kReads = Reads::kAnyStrides;
   static constexpr int kArch = 90;  // wgmma is sm_90a's alone
+  static constexpr int64_t kAutoFrom = split::kAutoFrom;
 
   static constexpr bool kTakesPlanes = !STREAMS && kPairs<F> == 1;
 

@@ -25,6 +25,7 @@ struct TallProduct {
   static constexpr bool kActivates = true, kTakesPlanes = false;
   static constexpr Reads kReads = Reads::kAnyStrides;
   static constexpr int kArch = 90;
+  static constexpr int64_t kAutoFrom = split::kAutoFrom;
 
   static Plan plan(const Problem& p, const Device& device);
   static void each_plan(const Problem& p, const Device& device, const PlanVisitor& visit);

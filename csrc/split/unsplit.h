@@ -16,6 +16,7 @@ struct Unsplit {
   static constexpr bool kActivates = true, kTakesPlanes = false;
   static constexpr Reads kReads = Reads::kMapped16Bits;
   static constexpr int kArch = 90;  // wgmma is sm_90a's alone
+  static constexpr int64_t kAutoFrom = 0;
   static_assert(BK * sizeof(uint16_t) == 128, "a row of a panel is one of the swizzle's");
 
   static Plan plan(const Problem& p, const Device& device);

@@ -79,7 +79,7 @@ std::string describe_table(const Table& cpu, const Table& cuda) {
     row.text("reads", kReads[static_cast<int>(k.reads)]);
     row.raw("reads_16_bits", k.reads_16_bits ? "true" : "false");
     row.raw("streams_16_bits", k.streams_16_bits ? "true" : "false").raw("bits", std::to_string(k.bits));
-    row.raw("in_auto", is_aten(k) || k.in_auto ? "true" : "false");
+    row.raw("in_auto", is_aten(k) || k.in_auto ? "true" : "false").raw("auto_from", std::to_string(k.auto_from));
     row.raw("batch_invariant", k.batch_invariant ? "true" : "false");
     append(rows, row.str());
   }

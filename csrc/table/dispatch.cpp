@@ -154,6 +154,7 @@ const char* unusable(const Kernel& kernel, const Problem& p, const Device& devic
   if (request == kAuto && !cuda) return "on CPU tensors auto is PyTorch's own kernel";
   // A long k is added up in one go, with errors, and an error bound, larger than "auto" promises.
   if (request == kAuto && !kernel.in_auto) return "taken by its name or family only";
+  if (request == kAuto && p.k < kernel.auto_from) return "sums of so few terms have larger errors than auto promises";
   if (const char* reason = cannot_run(kernel, device)) return reason;
   if (kernel.max_size && std::max({p.m, p.n, p.k}) > kernel.max_size) return "m, n or k is larger than it takes";
   if (tiles(kernel, p) > std::numeric_limits<int32_t>::max()) return "more than 2^31 - 1 tiles";

@@ -158,6 +158,7 @@ template <class T>
 constexpr Kernel split_row(const char* name, const char* idea) {
   Kernel kernel = planned_row<T>(name, "split", idea, T::kArch, T::kArch, SGEMM_ON_HOPPER(T::launch));
   kernel.takes_planes = T::kTakesPlanes;
+  kernel.auto_from = T::kAutoFrom;
   return in_auto(kernel);
 }
 
