@@ -17,7 +17,7 @@ namespace sgemm {
 constexpr Models kFitted = {
     // Choice
     {
-        0.82,  // caution
+        0.8,  // caution
         0.95,  // caution_long_k
         3e-06,  // launch
         0.88,  // reachable

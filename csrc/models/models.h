@@ -8,7 +8,7 @@ namespace sgemm {
 
 // What isn't a row's own, and rungs of the ladder.
 struct ChoiceModel {
-  double caution;         // 0.82: PyTorch's time counts so much; no other row shall be preferred on a guess
+  double caution;         // 0.8: PyTorch's time counts so much; no other row shall be preferred on a guess
   double caution_long_k;  // 0.95: the same where k is long and the output is no vector and no few rows
   double launch;          // 3e-6: of a kernel that packs an operand, computes f, or is a rung
   double reachable;       // 0.88: share of a memory's nominal bandwidth that a copy reaches
