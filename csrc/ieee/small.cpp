@@ -44,8 +44,7 @@ double seconds(const SmallPlan& plan, const Problem& p, const SmallRead& a, cons
   const double bandwidth = device.bandwidth_gbs * 1e9;
   // SMs that are done, or have no block, leave bandwidth unused.
   const double memory = bytes(p) / bandwidth * (mean > 0 ? busy / mean : 1);
-  // Where both take long, neither hides the other one wholly.
-  double total = model.fixed + std::cbrt(compute * compute * compute + memory * memory * memory);
+  double total = model.fixed + overlapped(compute, memory);
   if (plan.cluster > 1) total += model.cluster + (most - 1) * model.next_cluster;
   if (plan.slices > 1) total += model.sum + plan.slices * model.sum_moves * 4 * p.m * p.n / bandwidth;
   return total;

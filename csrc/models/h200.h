@@ -148,18 +148,18 @@ constexpr Models kFitted = {
     },
     // SplitStreamed
     {
-        2.194e-06,  // launch
-        2.727e-06,  // other_launch
-        6.057e-07,  // step
-        1.551,  // split_b
-        2.789e-06,  // tile
-        2.279e-06,  // cluster
-        2.619e-06,  // share
-        5.865e-07,  // part
-        3.533,  // sum_moves
-        0.6094,  // pass
-        6.36,  // unaligned
-        0.859,  // bandwidth
+        2.296e-06,  // launch
+        2.642e-06,  // other_launch
+        5.947e-07,  // step
+        1.554,  // split_b
+        2.744e-06,  // tile
+        2.281e-06,  // cluster
+        2.649e-06,  // share
+        5.843e-07,  // part
+        3.584,  // sum_moves
+        0.6064,  // pass
+        6.356,  // unaligned
+        1.188,  // bandwidth
     },
     // SplitTall
     {

@@ -4,6 +4,8 @@
 // Times are seconds at kH200's clock, shares of the bandwidth that a copy reaches or of the FFMA peak; other units are
 // told. The number behind each name is its order of magnitude, where a fit begins.
 #pragma once
+#include <cmath>
+
 namespace sgemm {
 
 // What isn't a row's own, and rungs of the ladder.
@@ -206,6 +208,9 @@ struct Models {
   SplitTallModel split_tall;
   UnsplitModel unsplit;
 };
+
+// The time of two things that take place together. Where they take about as long, neither hides the other one wholly.
+inline double overlapped(double a, double b) { return std::cbrt(a * a * a + b * b * b); }
 
 // Those of this process: the H200's, unless set_models() has changed them, which only a fit does.
 const Models& models();

@@ -131,7 +131,7 @@ double streamed_seconds(const Shape& shape, const Problem& p, const Device& devi
   const double read = raw * unaligned(p, plan, p.m, p.n) / (model.bandwidth * bandwidth);
   const double pass =
       plan.splits_b ? 0 : model.other_launch + pass_bytes(shape, p, plan, p.b, p.n) / (model.pass * bandwidth);
-  return model.launch + pass + all.ends + std::max(all.waves - all.ends, read + all.stores) + all.last + all.sum;
+  return model.launch + pass + all.ends + overlapped(all.waves - all.ends, read + all.stores) + all.last + all.sum;
 }
 
 double predicted_seconds(const Shape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
