@@ -133,18 +133,18 @@ constexpr Models kFitted = {
     },
     // Split
     {
-        2.399e-06,  // launch
-        1.361e-07,  // step
-        2.262e-06,  // tile
-        0.6369,  // half_step
-        5.943e-07,  // cluster
-        1.905e-06,  // share
-        6.188e-07,  // part
-        2.102e-06,  // sum
-        4.082,  // sum_moves
-        0.7087,  // pass
-        1.253,  // pass_across
-        1.268,  // pass_unaligned
+        3.449e-06,  // launch
+        1.487e-07,  // step
+        3.595e-06,  // tile
+        0.7238,  // half_step
+        1.798e-07,  // cluster
+        1.645e-06,  // share
+        5.453e-07,  // part
+        2.48e-06,  // sum
+        3.434,  // sum_moves
+        0.8404,  // pass
+        1.268,  // pass_across
+        1.237,  // pass_unaligned
     },
     // SplitStreamed
     {

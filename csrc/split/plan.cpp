@@ -116,7 +116,9 @@ double seconds(const Shape& shape, const Problem& p, const Device& device, const
   };
   double passes = pass(p.a, p.elements_a, p.m, runs_along_k(p.a.col, p.a.row));
   if (!plan.packed_b && !plan.triangle) passes += pass(p.b, p.elements_b, p.n, runs_along_k(p.b.row, p.b.col));
-  Product all = product(model, shape, p, device, plan, model.tile, (plan.cluster - 1) * model.cluster, model.sum);
+  const double half = shape.half() ? model.half_step : 1;
+  Product all =
+      product(model, shape, p, device, plan, model.tile * half, (plan.cluster - 1) * model.cluster, model.sum);
   // Those that a pass has just written are in the cache.
   if (plan.packed_b) all.waves = std::hypot(all.waves, planes(shape, plan, p.n) / (model.pass * bandwidth));
   return model.launch + passes + std::hypot(all.waves, all.stores) + all.last + all.sum;
