@@ -36,10 +36,7 @@ SOFT = 0.1  # a residual beyond it counts by its size, no longer by its square
 PRIOR = 0.1  # residual of a quantity that is e times its order of magnitude
 AT_MOST = 100.0  # times its order of magnitude, and as small a fraction
 STEP = 1e-4  # of a quantity's logarithm, for derivatives
-CAUTIONS = {
-    "caution": (0.75, 0.8, 0.85, 0.9, 0.95, 1.0),
-    "caution_long_k": (0.75, 0.8, 0.85, 0.9, 0.95, 1.0),
-}
+CAUTIONS = dict.fromkeys(("caution", "caution_long_k"), (0.75, 0.8, 0.85, 0.9, 0.95, 1.0))
 SLOW = 0.98  # of torch's speed: no choice shall be slower
 
 

@@ -42,16 +42,18 @@ int products(const Shape& shape, const Problem& p) {
   return shape.products - (p.elements_a != ElementType::kFloat32 || p.elements_b != ElementType::kFloat32);
 }
 
+// The share of a tile's time that one of the shape's tiles takes.
+double tile_share(const Shape& shape) { return shape.half() ? models().split.half_step : 1; }
+
 // The time of a step of k of a tile.
 double step_seconds(const Shape& shape, const Problem& p, const SplitPlan& plan) {
-  const SplitModel& model = models().split;
   const SplitStreamedModel& streamed = models().split_streamed;
   if (shape.streams) {
     // Of a tile whose second half is outside, a warpgroup has nothing to split.
     const double splits_both = p.m > shape.tile_m / 2 ? streamed.split_b : (1 + streamed.split_b) / 2;
     return streamed.step * (plan.splits_b ? splits_both : 1) * unaligned(p, plan, shape.tile_m, shape.tile_n);
   }
-  return products(shape, p) * model.step * (shape.half() ? model.half_step : 1);
+  return products(shape, p) * models().split.step * tile_share(shape);
 }
 
 // How many blocks share each of the tiles that are left over: fewer steps of k each, but more parts to add up. A part
@@ -116,9 +118,8 @@ double seconds(const Shape& shape, const Problem& p, const Device& device, const
   };
   double passes = pass(p.a, p.elements_a, p.m, runs_along_k(p.a.col, p.a.row));
   if (!plan.packed_b && !plan.triangle) passes += pass(p.b, p.elements_b, p.n, runs_along_k(p.b.row, p.b.col));
-  const double half = shape.half() ? model.half_step : 1;
-  Product all =
-      product(model, shape, p, device, plan, model.tile * half, (plan.cluster - 1) * model.cluster, model.sum);
+  Product all = product(model, shape, p, device, plan, model.tile * tile_share(shape),
+                        (plan.cluster - 1) * model.cluster, model.sum);
   // Those that a pass has just written are in the cache.
   if (plan.packed_b) all.waves = std::hypot(all.waves, planes(shape, plan, p.n) / (model.pass * bandwidth));
   return model.launch + passes + std::hypot(all.waves, all.stores) + all.last + all.sum;
