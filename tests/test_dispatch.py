@@ -32,7 +32,8 @@ DEVICES = {
 }
 SHAPES = (
     (1, 1, 1), (1, 1, 1 << 20), (1 << 20, 1, 1), (1, 1 << 20, 1), (0, 5, 5), (5, 0, 5), (5, 5, 0),
-    (7, 9, 11), (32, 32, 32), (64, 64, 64), (128, 128, 128), (256, 256, 256), (512, 512, 512),
+    (0, 0, 0), (7, 9, 11), (32, 32, 32), (64, 64, 64), (128, 128, 128), (256, 256, 256),
+    (512, 512, 512),
     (1000, 1000, 1000), (1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096),
     (8192, 8192, 8192), (16384, 16384, 16384), (4097, 4097, 4097), (2047, 2049, 2050),
     (16, 4096, 4096), (4096, 16, 4096), (128, 128, 65536), (32, 32, 1000000), (1000000, 16, 16),
@@ -89,6 +90,15 @@ def test_auto_always_has_a_row(name: str, layouts: str) -> None:
     for shape in SHAPES:
         for pad in (0, 1, 4):
             assert_usable(name, choice(name, shape, layouts, pad))
+
+
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if min(shape) == 0])
+@each_gpu_name
+def test_batches_without_elements_or_steps_are_predicted(name: str, shape) -> None:
+    m, n, k = shape
+    found = torch_sgemm.explain(meta(m, k, "N", (3,)), meta(k, n, "N", (3,)), device=device(name))
+    assert_usable(name, found)
+    assert all(0 < verdict.seconds < 1e-4 for verdict in found.verdicts)
 
 
 @needs_cuda_build

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from statistics import median
 
-import pytest
 from support.layouts import meta
 
 import torch_sgemm
@@ -70,17 +69,3 @@ def test_what_is_chosen_is_hardly_ever_slower_than_torch() -> None:
     assert len(ratios) > 0.9 * len(problems) > 50
     assert ratios[0][0] > 0.8, ratios[0]
     assert ratios[len(ratios) // 20][0] > 0.98, ratios[: len(ratios) // 20]
-
-
-@pytest.mark.parametrize("sizes", [(0, 5, 4), (4, 0, 5), (4, 5, 0), (0, 0, 0)])
-@pytest.mark.parametrize("batch", [1, 3])
-def test_products_without_elements_or_steps_are_predicted(
-    sizes: tuple[int, int, int], batch: int
-) -> None:
-    found = record.latest_gpu("suite")
-    assert found
-    m, n, k = sizes
-    empty = {"m": m, "n": n, "k": k, "ops": "NN", "batch": batch}
-    verdicts = explain(empty, found).verdicts
-    assert all(0 < v.seconds < 1e-4 for v in verdicts), verdicts
-    assert any(v.name == "ieee_small" for v in verdicts)
