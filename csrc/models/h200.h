@@ -4,6 +4,7 @@
 // 2026-11-25 00:31 UTC, NVIDIA H200, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 1625d35c8597
 // 2026-11-25 00:42 UTC, NVIDIA H200, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 9a4e3e932833
 // 2026-11-25 03:17 UTC, NVIDIA H200, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 4879dbd4977d
+// 2026-11-28 07:59 UTC, NVIDIA H200, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc df4f805cbc89
 // 2026-11-28 01:31 UTC, NVIDIA H100 80GB HBM3, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc d0d4e9ce26cf
 // 2026-11-28 04:05 UTC, NVIDIA H100 80GB HBM3, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 5cc964c8b1da
 // 2026-11-26 21:02 UTC, NVIDIA H100 80GB HBM3, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 9c24d901a150
@@ -107,15 +108,15 @@ constexpr Models kFitted = {
     },
     // Tiny
     {
-        1.078e-06,  // launch
-        6.709e-07,  // step
-        2.295e-07,  // element
-        43.62,  // read_quad
-        53.67,  // read_element
-        11.41,  // store_quad
-        60.63,  // store_element
-        1.709,  // ffma
-        1.893,  // bandwidth
+        1.022e-06,  // launch
+        6.9e-07,  // step
+        2.203e-07,  // element
+        43.45,  // read_quad
+        54.68,  // read_element
+        12.18,  // store_quad
+        57.24,  // store_element
+        1.731,  // ffma
+        1.639,  // bandwidth
     },
     // Large
     {
