@@ -178,6 +178,13 @@ struct SmallestHalves {
 // 64 rows, in which each of k holds 64 rows in 128 bytes, chunks swizzled by k % 8.
 struct PanelPlace {
   int first, second;
+
+  // The same where the planes of 64 rows lie together (Operand::half_apart).
+  __device__ __forceinline__ PanelPlace in_halves(int row) const {
+    constexpr int kHalfBytes = kPanelBytes / 4;  // of a plane
+    const int place = first + row / 64 * kHalfBytes;
+    return {place, place + kHalfBytes};
+  }
 };
 
 template <bool ALONG_MN, int ROWS = kTile>

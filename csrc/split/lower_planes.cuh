@@ -11,14 +11,14 @@
 namespace sgemm::split {
 
 // By a whole block of the pass, behind a barrier: `of_warps` are its warps'. Of the panel's kLowerEntries every
-// `apart`-th from `first` on, up to `end`, is the block's.
+// `apart`-th from `first` on, up to `end`, is the block's. The second warp writes them: the first has more to do then.
 template <int THREADS>
 __device__ __forceinline__ void note_lower_planes(const Operand& x, int64_t panel, int first, int apart, int end,
                                                   const bool (&of_warps)[32]) {
-  if (threadIdx.x >= 32) return;
-  const bool lower = __any_sync(~0u, threadIdx.x < THREADS / 32 && of_warps[threadIdx.x]);
-  for (int i = first + apart * static_cast<int>(threadIdx.x); i < end; i += 32 * apart)
-    x.lower[panel * kLowerEntries + i] = lower;
+  if (threadIdx.x / 32 != 1) return;
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const bool lower = __any_sync(~0u, lane < THREADS / 32 && of_warps[lane]);
+  for (int i = first + apart * lane; i < end; i += 32 * apart) x.lower[panel * kLowerEntries + i] = lower;
 }
 
 __device__ __forceinline__ bool has_lower_planes(const Operand& x, int64_t panel) {

@@ -47,7 +47,8 @@ __device__ __forceinline__ uint32_t reduce_row(uint32_t value, int threads, uint
     if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = value;
     __syncthreads();
     value = 0;
-    for (int i = 0; i < warps; ++i) value = op(value, scratch[threadIdx.x / threads * warps + i]);
+    const int first = static_cast<int>(threadIdx.x / 32) & -warps;
+    for (int i = 0; i < warps; ++i) value = op(value, scratch[first + i]);
   }
   return value;
 }
@@ -106,7 +107,8 @@ __device__ __forceinline__ void split_rows(const Job& job, const Operand& x, con
   const float factor = power_of_two(-exponent);
 
   const int step_q = at.q % kStep;
-  const PanelPlace place = place_in_panel<false>(at.r, x.by_lanes ? lane_place(step_q) : step_q);
+  PanelPlace place = place_in_panel<false>(at.r, x.by_lanes ? lane_place(step_q) : step_q);
+  if (x.in_halves()) place = place.in_halves(at.r);
   const int pairs_apart = x.by_lanes ? (place.first ^ 16) - place.first : 4;  // a quad's
   char* const panel = job.panel<F>(x, at.panel, at.q / kStep);
   char *const first = panel + place.first, *const second = panel + place.second;
@@ -128,8 +130,8 @@ __device__ __forceinline__ void split_rows(const Job& job, const Operand& x, con
     small = guard_row<F, THREADS>(held.quads(), held.count, at.q, at.apart, factor, largest, threads, scratch,
                                   &x.guards[at.panel * kTile + at.r]);
   if (t == 0) x.words[at.panel * kTile + at.r] = pass_word<F>(largest, exponent, small, balanced);
-  const int rows = THREADS / threads;
-  note_lower_planes<THREADS>(x, at.panel, at.r / rows, kTile / rows, kLowerEntries, shared.lower);
+  const int rows = __ffs(THREADS) - __ffs(threads);  // of the block, a power of two: no division at a kernel's end
+  note_lower_planes<THREADS>(x, at.panel, at.r >> rows, kTile >> rows, kLowerEntries, shared.lower);
 }
 
 // What the first warp then finds of the block's part of a strip's columns in `places` and `units`, from the threads'
@@ -244,7 +246,8 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
   // quad.
   const auto offset = [](uint32_t q) { return q / kStep * (kPairs<F> * kPanelBytes) + q % kStep * 128; };
   const int first_q = x.by_lanes ? lane_place(at.q) : at.q;
-  const PanelPlace place = place_in_panel<true>(at.r, first_q % kStep);
+  PanelPlace place = place_in_panel<true>(at.r, first_q % kStep);
+  if (x.in_halves()) place = place.in_halves(at.r);
   char* const panel = job.panel<F>(x, at.panel, 0) - offset(first_q % kStep);
   char *const first = panel + place.first, *const second = panel + place.second;
   uint32_t lower = 0;
@@ -278,20 +281,27 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
     if (rank != 0) return;
     hopper::wait(&scratch.guards_here, 0);
   }
+  uint32_t small[4] = {}, units[4] = {}, places[4] = {kNoPlace, kNoPlace, kNoPlace, kNoPlace};
+#pragma unroll 1
+  for (uint32_t b = 0; b < blocks; ++b) {
+    const uint4 found = *reinterpret_cast<const uint4*>(&scratch.places[b][quad * 4]);
+    const uint4 sums = *reinterpret_cast<const uint4*>(&scratch.units[b][quad * 4]);
+    const uint32_t words[4] = {found.x, found.y, found.z, found.w}, of_block[4] = {sums.x, sums.y, sums.z, sums.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      small[i] += words[i] >> 16;
+      units[i] += of_block[i];
+      if (words[i] & 0xffff) places[i] = b * kHeld * at.apart + (words[i] & 0xffff) - 1;
+    }
+  }
+  const int64_t row = at.panel * kTile + at.r;
+  uint32_t words[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    uint32_t small = 0, units = 0, place = kNoPlace;
-#pragma unroll 1
-    for (uint32_t b = 0; b < blocks; ++b) {
-      const uint32_t word = scratch.places[b][quad * 4 + i];
-      small += word >> 16;
-      units += scratch.units[b][quad * 4 + i];
-      if (word & 0xffff) place = b * kHeld * at.apart + (word & 0xffff) - 1;
-    }
-    const int64_t row = at.panel * kTile + at.r + i;
-    x.words[row] = pass_word<F>(largest[i], row_exponent<F>(largest[i]), small, balanced);
-    if (small) x.guards[row] = guard_record<F>(units, place);
+    words[i] = pass_word<F>(largest[i], row_exponent<F>(largest[i]), small[i], balanced);
+    if (small[i]) x.guards[row + i] = guard_record<F>(units[i], places[i]);
   }
+  *reinterpret_cast<uint4*>(&x.words[row]) = make_uint4(words[0], words[1], words[2], words[3]);
 }
 
 // How the pass's blocks are dealt out: first those of b, then those of a.
@@ -315,24 +325,25 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
   __shared__ alignas(16) PassScratch scratch;
   const bool is_b = blockIdx.x < grid.blocks_b;
   const Operand& x = is_b ? job.b : job.a;
-  const int64_t block = is_b ? blockIdx.x : blockIdx.x - grid.blocks_b;
+  const uint32_t block = is_b ? blockIdx.x : blockIdx.x - static_cast<uint32_t>(grid.blocks_b);
   if (block >= (is_b ? grid.busy_b : grid.busy_a)) return;
 
+  // Divisions, of 64 bits above all, would take a good part of the time until elements are asked for.
   Place at;
   int64_t first;  // of the block's rows, counting all matrices', of which each has whole panels
   if (x.along_k) {
-    first = block * (THREADS / grid.row_threads) + threadIdx.x / grid.row_threads;
+    first = (int64_t{block} * THREADS + threadIdx.x) >> (__ffs(grid.row_threads) - 1);
     at.q = 4 * (threadIdx.x & (grid.row_threads - 1));
     at.apart = 4 * grid.row_threads;
   } else {
-    const int blocks = hopper::cluster_size();
-    first = block / blocks * kStrip + 4 * (threadIdx.x % kStripQuads);
+    first = int64_t{block / hopper::cluster_size()} * kStrip + 4 * (threadIdx.x % kStripQuads);
     at.apart = kStripApart<THREADS>;
     at.q = static_cast<int>(hopper::cluster_rank()) * kHeld * at.apart + threadIdx.x / kStripQuads;
   }
   at.panel = first / kTile;
   at.r = static_cast<int>(first % kTile);
-  const int64_t batch = at.panel / x.panels, mn = at.panel % x.panels * kTile + at.r;
+  const uint32_t panel = static_cast<uint32_t>(at.panel), panels = static_cast<uint32_t>(x.panels);
+  const int64_t batch = panel / panels, mn = int64_t{panel % panels} * kTile + at.r;
   constexpr bool kFloat32 = KIND != PassKind::k16Bits;
   const Held<THREADS, kFloat32> held(reinterpret_cast<float4*>(memory) + threadIdx.x, x, batch, mn, at.q, at.apart,
                                      job.depth(batch), job.steps * kStep);

@@ -10,19 +10,25 @@ template <class F, int ROWS>
 struct PanelSource {
   static constexpr int kHalves = kTile / ROWS, kPlanes = QuadPlanes<F>::kPlanes;
   static constexpr int kBytes = ROWS * kRowBytes / 2;  // of a plane
-  int64_t index;                                       // of the panel, which counts those of all matrices
+  const Operand& operand;
+  int64_t index;  // of the panel, which counts those of all matrices
   const char* panel;
   const uint32_t* words;
 
   __device__ __forceinline__ PanelSource(const Job& job, const Operand& x, int batch, int tile, int step)
-      : index(int64_t{x.count == 1 ? 0 : batch} * x.panels + tile / kHalves),
-        panel(job.panel<F>(x, index, step) + tile % kHalves * kBytes),
+      : operand(x),
+        index(int64_t{x.count == 1 ? 0 : batch} * x.panels + tile / kHalves),
+        panel(job.panel<F>(x, index, step) + tile % kHalves * x.half_apart),
         words(x.words + index * kTile + tile % kHalves * ROWS) {}
+
+  // Whether the planes of its rows lie together.
+  __device__ __forceinline__ bool together() const { return kHalves == 1 || operand.in_halves(); }
 
   // `lower`: with the planes behind hi.
   __device__ __forceinline__ static uint32_t bytes(bool lower) { return lower ? kPlanes * kBytes : kBytes; }
   __device__ __forceinline__ void copy_next(bool lower, char* to, uint64_t* barrier) {
-    if constexpr (kHalves == 1) {
+    static_assert(kHalves == 1 || kPairs<F> == 1);
+    if (together()) {
       hopper::copy_bulk(to, panel, bytes(lower), barrier);
     } else {
       hopper::copy_bulk(to, panel, kBytes, barrier);
@@ -51,7 +57,6 @@ __device__ void produce(const Job& job, char* ring, ProductShared& shared, const
     hopper::wait(&shared.words_empty[words.stage], words.parity ^ 1);
     shared.tiles[words.stage] = tile;
     hopper::arrive_expecting(words_full, kWordsA + kWordsB);
-    if (index == scheduler.first) hopper::wait_for_predecessor();  // as late as can be
     const int steps = work.step1 - work.step0, ahead = steps_ahead<R>(scheduler, index, steps);
     bool lower_a = true, lower_b = true;
     for (int step = 0; step < steps;) {
@@ -65,6 +70,7 @@ __device__ void produce(const Job& job, char* ring, ProductShared& shared, const
       const bool begins = step == 0, two = !lower_a && !lower_b && step + 1 < steps;
       hopper::wait(&shared.empty[at.stage], at.parity ^ 1);
       hopper::arrive_expecting(&shared.full[at.stage], (a.bytes(lower_a) + b.bytes(lower_b)) << two);
+      if (begins && index == scheduler.first) hopper::wait_for_predecessor();  // as late as can be
       a.copy_next(lower_a, stage, &shared.full[at.stage]);
       b.copy_next(lower_b, stage + R::kBytesA, &shared.full[at.stage]);
       if (two) {

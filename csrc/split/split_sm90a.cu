@@ -193,6 +193,8 @@ Job make_job(const Shape& shape, const Problem& p, const SplitPlan& plan, char* 
   job.groups = job.steps / job.together;
   job.group = kGroup;
   job.b.by_lanes = shape.streams && job.a.along_k;
+  // A copy for half a panel. Packed planes, and those that are A's too, are for tiles of any size.
+  if (shape.half() && !plan.packed_b && !plan.triangle) job.b.half_apart = kPanelBytes / 2;
   job.down = runs_down(q);
   job.quads = ends_in_groups<4>(q);
   job.pairs = ends_in_groups<2>(q);

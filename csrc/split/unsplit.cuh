@@ -11,6 +11,7 @@
 #include "../gpu/pipeline_state.cuh"
 #include "../gpu/stream_k.cuh"
 #include "../gpu/tensor_map.cuh"
+#include "../gpu/touch_parameters.cuh"
 #include "turns.cuh"
 #include "unsplit_epilogue.cuh"
 
@@ -166,6 +167,7 @@ __global__ void __launch_bounds__(kUnsplitThreads, 1)
     return;
   }
   hopper::acquire_registers<232>();
+  touch_parameters(job);
   const int t = threadIdx.x;
   const UnsplitProducts<T, Ring, A_ALONG_M, B_ALONG_N> products = {
       UnsplitView<A_ALONG_M>(hopper::shared_address(ring) + t / 128 * BLOCKS * kBlockBytes),
