@@ -12,7 +12,6 @@
 // Tiles left over when all blocks have had equally many are shared likewise, through device memory.
 #pragma once
 #include "../gpu/fixup.cuh"
-#include "../gpu/touch_parameters.cuh"
 #include "mainloop.cuh"
 #include "producer.cuh"
 #include "redo.cuh"
@@ -145,7 +144,6 @@ __global__ void __launch_bounds__(kProductThreads, 1) split_product(const __grid
     if (threadIdx.x == 0) produce<F, R>(job, ring, shared, TileScheduler(job));
   } else {
     hopper::acquire_registers<232>();
-    touch_parameters(job);
     hopper::wait_for_predecessor();
     hopper::launch_dependents();
     float* staging = reinterpret_cast<float*>(ring + R::kBytes);

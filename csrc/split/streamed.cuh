@@ -297,7 +297,6 @@ __global__ void __launch_bounds__(kProductThreads, 1)
       StreamedProducer<R, A_ALONG_M>{job, maps, ring, shared}.run(TileScheduler(job));
   } else {
     hopper::acquire_registers<208>();
-    touch_parameters(job);
     float* staging = reinterpret_cast<float*>(ring + R::kBytes);
     consume<R, Scales, SplitInRegisters<R, A_ALONG_M, SPLITS_B>, A_ALONG_M, B_ALONG_N>(
         job, ring, staging, shared, threadIdx.x - kProducers, TileScheduler(job));

@@ -11,7 +11,6 @@
 #include "../gpu/pipeline_state.cuh"
 #include "../gpu/stream_k.cuh"
 #include "../gpu/tensor_map.cuh"
-#include "../gpu/touch_parameters.cuh"
 #include "turns.cuh"
 #include "unsplit_epilogue.cuh"
 
@@ -167,7 +166,6 @@ __global__ void __launch_bounds__(kUnsplitThreads, 1)
     return;
   }
   hopper::acquire_registers<232>();
-  touch_parameters(job);
   const int t = threadIdx.x;
   const UnsplitProducts<T, Ring, A_ALONG_M, B_ALONG_N> products = {
       UnsplitView<A_ALONG_M>(hopper::shared_address(ring) + t / 128 * BLOCKS * kBlockBytes),
