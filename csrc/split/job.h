@@ -13,14 +13,16 @@ struct Operand {
   int64_t size;  // m or n
   int64_t stride, k_stride;
   BatchStride batch;
-  int64_t count;                     // matrices that are split: 1 if the batch shares one
-  int tiles;                         // rows or columns of tiles
-  int panels;                        // of 128 rows
-  bool along_k;                      // planes are K-major, else MN-major
-  bool by_lanes;                     // each 16 of k of the planes in the order of lane_place()
-  bool vector;                       // four neighbours can be read at once
-  bool mapped;                       // there is a tensor map
-  int half_apart = kPanelBytes / 4;  // bytes from a panel's first 64 rows to the others, of a plane, or of all planes
+  int64_t count;  // matrices that are split: 1 if the batch shares one
+  int tiles;      // rows or columns of tiles
+  int panels;     // of 128 rows
+  bool along_k;   // planes are K-major, else MN-major
+  bool by_lanes;  // each 16 of k of the planes in the order of lane_place()
+  bool vector;    // four neighbours can be read at once
+  bool mapped;    // there is a tensor map
+  // Bytes from a panel's first 64 rows to the others: of one plane, or of all planes where those of half a panel lie
+  // together.
+  int half_apart = kPanelBytes / 4;
   char* planes;
   uint32_t* words;
   uint32_t* guards;  // records of rows that have small elements (guard.cuh)
@@ -30,7 +32,6 @@ struct Operand {
   SGEMM_HOST_DEVICE ElementPointer at(int64_t entry, int64_t row, int64_t k) const {
     return ElementPointer{data, elements} + (batch.offset(entry) + row * stride + k * k_stride);
   }
-  // Whether the planes of half a panel lie together.
   SGEMM_HOST_DEVICE bool in_halves() const { return half_apart > kPanelBytes / 4; }
   SGEMM_HOST_DEVICE int64_t neighbour() const { return along_k ? k_stride : stride; }  // distances in memory
   int64_t across() const { return along_k ? stride : k_stride; }
