@@ -206,8 +206,7 @@ class ColumnSplitter {
       const uint32_t quad = (t / 4 ^ t % 2 * 2 ^ t / 16) % 4;
       const uint32_t in_step = ALONG_N ? t / (COLS / 4) : quad * 4, step = ALONG_N ? 0 : t % 2;
       raw = Raw::place(col, step * kStep + in_step);
-      plane =
-          step * 2 * kPlaneBytes + place_in_panel<ALONG_N, COLS>(col, BY_LANES ? lane_place(in_step) : in_step).first;
+      plane = step * 2 * kPlaneBytes + place_in_panel<ALONG_N>(col, BY_LANES ? lane_place(in_step) : in_step);
     }
     __device__ __forceinline__ uint32_t raw_of(int j) const {
       return ALONG_N ? raw + j * kApart * 128 : (raw ^ j % 4 * 16) + j / 4 * Raw::kBoxBytes;
@@ -264,9 +263,9 @@ class ColumnSplitter {
       const QuadPlanes<Fp16x3> planes(
           make_float4(v[j].x * by[0], v[j].y * by[of(1)], v[j].z * by[of(2)], v[j].w * by[of(3)]));
       if (!ALONG_N && BY_LANES)  // the second pair lies in the next chunk, with which the swizzle may have swapped it
-        planes.store_pairs(first, first + kPlaneBytes, (at.plane_of(j) ^ 16) - at.plane_of(j));
+        planes.store_pairs(first, kPlaneBytes, (at.plane_of(j) ^ 16) - at.plane_of(j));
       else
-        planes.store(first, first + kPlaneBytes);
+        planes.store(first, kPlaneBytes);
     }
   }
 

@@ -142,18 +142,18 @@ struct QuadPlanes {
     return bits;
   }
 
-  // 8 bytes per plane: the first plane of pair i at first + i * kPanelBytes, the second at second + i * kPanelBytes.
-  __device__ __forceinline__ void store(char* first, char* second) const {
+  // 8 bytes per plane, from `to` on: a pair's planes are planes_apart bytes apart, pairs kPanelBytes.
+  __device__ __forceinline__ void store(char* to, int planes_apart) const {
 #pragma unroll
     for (int i = 0; i < kPlanes; ++i)
-      *reinterpret_cast<uint2*>((i % 2 ? second : first) + i / 2 * kPanelBytes) = make_uint2(xy[i], zw[i]);
+      *reinterpret_cast<uint2*>(to + i % 2 * planes_apart + i / 2 * kPanelBytes) = make_uint2(xy[i], zw[i]);
   }
 
   // The same, the quad's second pair `apart` bytes from the first.
-  __device__ __forceinline__ void store_pairs(char* first, char* second, int apart) const {
+  __device__ __forceinline__ void store_pairs(char* first, int planes_apart, int apart) const {
 #pragma unroll
     for (int i = 0; i < kPlanes; ++i) {
-      char* const to = (i % 2 ? second : first) + i / 2 * kPanelBytes;
+      char* const to = first + i % 2 * planes_apart + i / 2 * kPanelBytes;
       *reinterpret_cast<uint32_t*>(to) = xy[i];
       *reinterpret_cast<uint32_t*>(to + apart) = zw[i];
     }
@@ -172,29 +172,15 @@ struct SmallestHalves {
   }
 };
 
-// Where four neighbours in a panel of ROWS lie, from row `row` and `k` on: bytes from the beginning of their step, in
-// the first plane of a pair and in the second. Panels are swizzled as wgmma wants them. K-major: row r holds 64 bytes
-// of a plane, 32 of k; its 16-byte chunk c lies at chunk c ^ (r / 2 % 4). MN-major: for each plane one or two blocks of
-// 64 rows, in which each of k holds 64 rows in 128 bytes, chunks swizzled by k % 8.
-struct PanelPlace {
-  int first, second;
-
-  // The same where the planes of 64 rows lie together (Operand::half_apart).
-  __device__ __forceinline__ PanelPlace in_halves(int row) const {
-    constexpr int kHalfBytes = kPanelBytes / 4;  // of a plane
-    const int place = first + row / 64 * kHalfBytes;
-    return {place, place + kHalfBytes};
-  }
-};
-
-template <bool ALONG_MN, int ROWS = kTile>
-__device__ __forceinline__ PanelPlace place_in_panel(int row, int k) {
-  if (!ALONG_MN) {
-    const int first = row * 64 + ((k / 8 ^ row / 2 % 4) << 4) + k % 8 * 2;
-    return {first, first + ROWS * kRowBytes / 2};
-  }
-  const int first = row / 64 * 4096 + k * 128 + ((row % 64 / 8 ^ k % 8) << 4) + row / 4 % 2 * 8;
-  return {first, first + ROWS * kRowBytes / 2};
+// Where four neighbours in a panel lie, from row `row` and `k` on: bytes from the beginning of their step's first
+// plane, whose rows from 64 on lie half_apart behind the others. Panels are swizzled as wgmma wants them. K-major: row
+// r holds 64 bytes of a plane, 32 of k; its 16-byte chunk c lies at chunk c ^ (r / 2 % 4). MN-major: for each plane one
+// or two blocks of 64 rows, in which each of k holds 64 rows in 128 bytes, chunks swizzled by k % 8.
+template <bool ALONG_MN>
+__device__ __forceinline__ int place_in_panel(int row, int k, int half_apart = kHalfPlaneBytes) {
+  const int half = row / 64 * half_apart;
+  if (ALONG_MN) return half + k * 128 + ((row % 64 / 8 ^ k % 8) << 4) + row / 4 % 2 * 8;
+  return half + row % 64 * 64 + ((k / 8 ^ row / 2 % 4) << 4) + k % 8 * 2;
 }
 
 // The exponent that a row is divided by, from the bits of its largest magnitude. Rows of very small elements don't come

@@ -22,7 +22,7 @@ struct Operand {
   bool mapped;    // there is a tensor map
   // Bytes from a panel's first 64 rows to the others: of one plane, or of all planes where those of half a panel lie
   // together.
-  int half_apart = kPanelBytes / 4;
+  int half_apart = kHalfPlaneBytes;
   char* planes;
   uint32_t* words;
   uint32_t* guards;  // records of rows that have small elements (guard.cuh)
@@ -32,7 +32,7 @@ struct Operand {
   SGEMM_HOST_DEVICE ElementPointer at(int64_t entry, int64_t row, int64_t k) const {
     return ElementPointer{data, elements} + (batch.offset(entry) + row * stride + k * k_stride);
   }
-  SGEMM_HOST_DEVICE bool in_halves() const { return half_apart > kPanelBytes / 4; }
+  SGEMM_HOST_DEVICE bool in_halves() const { return half_apart > kHalfPlaneBytes; }
   SGEMM_HOST_DEVICE int64_t neighbour() const { return along_k ? k_stride : stride; }  // distances in memory
   int64_t across() const { return along_k ? stride : k_stride; }
   // `depth` of k as lines of neighbours.

@@ -92,6 +92,15 @@ __device__ __forceinline__ uint32_t pass_word(uint32_t largest, int exponent, ui
   return balanced && !is_in_range(largest) ? kUncertified | (word & 0xff) : word;
 }
 
+// Calls `write` with how many bytes a pair's planes are apart, as a constant.
+template <class F, class Write>
+__device__ __forceinline__ void with_planes_apart(const Operand& x, const Write& write) {
+  if (kPairs<F> == 1 && x.in_halves())
+    write(std::integral_constant<int, kHalfPlaneBytes>());
+  else
+    write(std::integral_constant<int, 2 * kHalfPlaneBytes>());
+}
+
 // Rows along k, each held by `threads` neighbours.
 template <class F, int THREADS, bool FLOAT32>
 __device__ __forceinline__ void split_rows(const Job& job, const Operand& x, const Place& at,
@@ -107,23 +116,23 @@ __device__ __forceinline__ void split_rows(const Job& job, const Operand& x, con
   const float factor = power_of_two(-exponent);
 
   const int step_q = at.q % kStep;
-  PanelPlace place = place_in_panel<false>(at.r, x.by_lanes ? lane_place(step_q) : step_q);
-  if (x.in_halves()) place = place.in_halves(at.r);
-  const int pairs_apart = x.by_lanes ? (place.first ^ 16) - place.first : 4;  // a quad's
-  char* const panel = job.panel<F>(x, at.panel, at.q / kStep);
-  char *const first = panel + place.first, *const second = panel + place.second;
+  const int place = place_in_panel<false>(at.r, x.by_lanes ? lane_place(step_q) : step_q, x.half_apart);
+  const int pairs_apart = x.by_lanes ? (place ^ 16) - place : 4;  // a quad's
   const int64_t apart = int64_t{at.apart / kStep} * kPairs<F> * kPanelBytes;
   uint32_t lower = 0;
+  with_planes_apart<F>(x, [&](auto planes_apart) {
+    char* to = job.panel<F>(x, at.panel, at.q / kStep) + place;
 #pragma unroll 2
-  for (int j = 0; j < held.count; ++j) {
-    const float4 v = held[j];
-    const QuadPlanes<F> planes(make_float4(v.x * factor, v.y * factor, v.z * factor, v.w * factor));
-    if (pairs_apart == 4)
-      planes.store(first + j * apart, second + j * apart);
-    else
-      planes.store_pairs(first + j * apart, second + j * apart, pairs_apart);
-    lower |= planes.lower();
-  }
+    for (int j = 0; j < held.count; ++j, to += apart) {
+      const float4 v = held[j];
+      const QuadPlanes<F> planes(make_float4(v.x * factor, v.y * factor, v.z * factor, v.w * factor));
+      if (pairs_apart == 4)
+        planes.store(to, planes_apart);
+      else
+        planes.store_pairs(to, planes_apart, pairs_apart);
+      lower |= planes.lower();
+    }
+  });
   shared.lower[threadIdx.x / 32] = __any_sync(~0u, lower);
   uint32_t small = 0;
   if (__syncthreads_or(own.some_small<F>(exponent)))
@@ -246,19 +255,18 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
   // quad.
   const auto offset = [](uint32_t q) { return q / kStep * (kPairs<F> * kPanelBytes) + q % kStep * 128; };
   const int first_q = x.by_lanes ? lane_place(at.q) : at.q;
-  PanelPlace place = place_in_panel<true>(at.r, first_q % kStep);
-  if (x.in_halves()) place = place.in_halves(at.r);
-  char* const panel = job.panel<F>(x, at.panel, 0) - offset(first_q % kStep);
-  char *const first = panel + place.first, *const second = panel + place.second;
+  char* const panel = job.panel<F>(x, at.panel, 0) - offset(first_q % kStep) +
+                      place_in_panel<true>(at.r, first_q % kStep, x.half_apart);
   uint32_t lower = 0;
+  with_planes_apart<F>(x, [&](auto planes_apart) {
 #pragma unroll 2
-  for (int j = 0; j < held.count; ++j) {
-    const float4 v = held[j];
-    const uint32_t on = offset(first_q + j * kStripApart<THREADS>);
-    const QuadPlanes<F> planes(make_float4(v.x * factor[0], v.y * factor[1], v.z * factor[2], v.w * factor[3]));
-    planes.store(first + on, second + on);
-    lower |= planes.lower();
-  }
+    for (int j = 0; j < held.count; ++j) {
+      const float4 v = held[j];
+      const QuadPlanes<F> planes(make_float4(v.x * factor[0], v.y * factor[1], v.z * factor[2], v.w * factor[3]));
+      planes.store(panel + offset(first_q + j * kStripApart<THREADS>), planes_apart);
+      lower |= planes.lower();
+    }
+  });
   scratch.lower[threadIdx.x / 32] = __any_sync(~0u, lower);
   // Without small elements in its part of the strip, a block looks at no magnitudes; other columns may be why it does.
   if (__syncthreads_or(some_small || (job.batch_invariant && blocks > 1))) {
@@ -284,14 +292,12 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
   uint32_t small[4] = {}, units[4] = {}, places[4] = {kNoPlace, kNoPlace, kNoPlace, kNoPlace};
 #pragma unroll 1
   for (uint32_t b = 0; b < blocks; ++b) {
-    const uint4 found = *reinterpret_cast<const uint4*>(&scratch.places[b][quad * 4]);
-    const uint4 sums = *reinterpret_cast<const uint4*>(&scratch.units[b][quad * 4]);
-    const uint32_t words[4] = {found.x, found.y, found.z, found.w}, of_block[4] = {sums.x, sums.y, sums.z, sums.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      small[i] += words[i] >> 16;
-      units[i] += of_block[i];
-      if (words[i] & 0xffff) places[i] = b * kHeld * at.apart + (words[i] & 0xffff) - 1;
+      const uint32_t found = scratch.places[b][quad * 4 + i];
+      small[i] += found >> 16;
+      units[i] += scratch.units[b][quad * 4 + i];
+      if (found & 0xffff) places[i] = b * kHeld * at.apart + (found & 0xffff) - 1;
     }
   }
   const int64_t row = at.panel * kTile + at.r;

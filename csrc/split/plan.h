@@ -19,8 +19,9 @@ inline constexpr int kMaxSlice = 8192;    // of k, that the splitting pass holds
 inline constexpr int kSumWords = kTile / 2, kPartWords = kTile + kSumWords;  // rows' sums, and those behind their words
 inline constexpr int kRowBytes = kStep * 4;                                  // of a pair of planes: a row of a panel
 inline constexpr int kPanelBytes = kTile * kRowBytes;
-inline constexpr int kBalanceChunk = 256;  // of k, whose factors a block finds
-inline constexpr int kLowerEntries = 64;   // of a panel: whether its lower planes hold anything
+inline constexpr int kHalfPlaneBytes = kPanelBytes / 4;  // 64 rows of a plane
+inline constexpr int kBalanceChunk = 256;                // of k, whose factors a block finds
+inline constexpr int kLowerEntries = 64;                 // of a panel: whether its lower planes hold anything
 
 // How an element is written; format.cuh has the rest.
 struct Fp16x3;
