@@ -27,7 +27,7 @@ struct SplitProduct {
   static constexpr bool kStreams = STREAMS;
   static constexpr const auto& kTiles = kTilesOf<F, STREAMS>;
   static constexpr int kTileCount = kTiles.size();
-  static constexpr const char* kSource = "split/split_sm90a.cu";
+  static constexpr const char* kSource = STREAMS ? "split/streamed_sm90a.cu" : "split/product_sm90a.cu";
   static constexpr int BM = kTiles[0].bm, BN = kTiles[0].bn, BK = kStep, TM = 2, TN = BM * BN / 256 / TM;
   static constexpr int kThreads = 256;  // that hold sums
   static constexpr bool kActivates = true;
@@ -88,6 +88,5 @@ size_t plane_bytes(int64_t k, int64_t n);
 // Only where SGEMM_SM90A is defined.
 void pack_b(const ConstMatrix& b, ElementType elements, void* planes, const Context& context);
 Redone redone();
-Redone redone_in_rows();  // by tall_sm90a.cu's kernels; part of it
 
 }  // namespace sgemm::split

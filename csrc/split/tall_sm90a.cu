@@ -2,6 +2,7 @@
 #include "../gpu/launch_cluster.cuh"
 #include "../epilogue/mirror.cuh"
 #include "../epilogue/split_k_reduction.cuh"
+#include "launches.h"
 #include "tall.cuh"
 
 namespace sgemm::split {
