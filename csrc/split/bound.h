@@ -6,10 +6,6 @@
 
 namespace sgemm::split {
 
-// The least k for which "auto" takes rows that split. In shorter sums the errors of two elements and of what is left
-// out seldom cancel: they come to nearly 8 units, where FFMAs round once a term.
-inline constexpr int64_t kAutoFrom = 8;
-
 // A tensor core aligns 16 products and the sum so far to the largest of these 17, and cuts off what is below 2^-25 of
 // it, half a unit each; then it cuts the new sum to 24 bits, which is up to two units.
 inline constexpr double kOfStep = 17 * 0.5 + 2;

@@ -11,6 +11,7 @@ struct TallTile {
   int warps;  // that an SM has registers for; a block has all of them, or four
 
   static constexpr int kRows = 16, kCols = 16, kStep = 16;  // what is multiplied at a time
+  static constexpr int kShortSteps = 2;                     // sums of so many are multiplied by lo * lo too
   constexpr int steps() const { return depth / kStep; }
 };
 inline constexpr TallTile kTallTiles[] = {{16, 20}, {32, 16}, {48, 12}, {64, 12}, {96, 8}, {128, 8}};
@@ -25,7 +26,7 @@ struct TallProduct {
   static constexpr bool kActivates = true, kTakesPlanes = false;
   static constexpr Reads kReads = Reads::kAnyStrides;
   static constexpr int kArch = 90;
-  static constexpr int64_t kAutoFrom = split::kAutoFrom;
+  static constexpr int64_t kAutoFrom = 0;
 
   static Plan plan(const Problem& p, const Device& device);
   static void each_plan(const Problem& p, const Device& device, const PlanVisitor& visit);

@@ -188,9 +188,13 @@ __device__ __forceinline__ bool split_rows(const LineElements<STEPS> (&x)[2], Ro
   return some;
 }
 
-// 16 rows' scaled sums in 16 of the panel's columns: a lane's four of either row.
+// 16 rows' scaled sums in 16 of the panel's columns: a lane's four of either row. Short ones have lo * lo too, which
+// makes up a good part of what few terms are off by, and costs little where memory is the limit.
 class RowSums {
  public:
+  // `steps`: of all the piece's k.
+  __device__ __forceinline__ explicit RowSums(int steps) : short_(steps <= TallTile::kShortSteps) {}
+
   // Step `s` of k, the `at`-th of `a`. `b` is where the lane's planes of the step begin.
   template <int STEPS>
   __device__ __forceinline__ void add(int s, bool last, const RowPlanes<STEPS>& a, int at, const uint4* b) {
@@ -201,6 +205,7 @@ class RowSums {
       multiply<__half>(fresh_[j], a.hi[0][at], a.hi[1][at], of_col.x, of_col.y);
       multiply<__half>(cross_[j][0], a.hi[0][at], a.hi[1][at], of_col.z, of_col.w);
       multiply<__half>(cross_[j][1], a.lo[0][at], a.lo[1][at], of_col.x, of_col.y);
+      if (short_) multiply<__half>(of_lower_[j], a.lo[0][at], a.lo[1][at], of_col.z, of_col.w);
     }
     if (s % 2 == 0 && !last) return;
 #pragma unroll
@@ -213,18 +218,22 @@ class RowSums {
 #pragma unroll
     for (int j = 0; j < 2; ++j)
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        sums[i / 2 * 4 + j * 2 + i % 2] = fmaf(cross_[j][0][i] + cross_[j][1][i], Fp16x3::kCorrection, sum_[j][i]);
+      for (int i = 0; i < 4; ++i) {
+        float cross = cross_[j][0][i] + cross_[j][1][i];
+        if (short_) cross = fmaf(of_lower_[j][i], Fp16x3::kCorrection, cross);
+        sums[i / 2 * 4 + j * 2 + i % 2] = fmaf(cross, Fp16x3::kCorrection, sum_[j][i]);
+      }
   }
 
  private:
-  float fresh_[2][4], sum_[2][4], cross_[2][2][4] = {};  // [a block of 8 columns]
+  const bool short_;
+  float fresh_[2][4], sum_[2][4], cross_[2][2][4] = {}, of_lower_[2][4] = {};  // [a block of 8 columns]
 };
 
 // `b` is where the lane's planes begin.
 template <int STEPS>
 __device__ __forceinline__ void multiply_rows(const RowPlanes<STEPS>& a, const uint4* b, float (&sums)[8]) {
-  RowSums of_steps;
+  RowSums of_steps(STEPS);
 #pragma unroll
   for (int s = 0; s < STEPS; ++s) of_steps.add(s, s == STEPS - 1, a, s, b + s * 64);
   of_steps.finish(sums);

@@ -94,7 +94,7 @@ class TallRedo {
       exponents[j] = kFiner - word_exponent(words[of_lane * 4 + e]);
     }
     const uint4* planes = panel.planes + first / TallTile::kCols * steps_ * 64 + lane;
-    RowSums of_halves;
+    RowSums of_halves(steps_);
     float sums[2][4] = {};
     uint32_t small[2] = {}, of_rows = 0;
     int step = 0;
