@@ -1,24 +1,10 @@
-// The launch of a product of planes.
-#include "launch_persistent.cuh"
-#include "launches.h"
-#include "product.cuh"
+// Products of float16 planes.
+#include "launch_product.cuh"
 
 namespace sgemm::split {
 
-template <class F, int TILE_M, int TILE_N>
-void launch_product(const Job& job, int sms, int cluster, Stream stream) {
-  using Shape = TileShape<TILE_M, TILE_N>;
-  with_constant(!job.a.along_k, [&](auto a_along_m) {
-    with_constant(!job.b.along_k, [&](auto b_along_n) {
-      launch_persistent<split_product<F, Shape, a_along_m, b_along_n>>(kProductThreads, ProductRing<F, Shape>::kBytes,
-                                                                       sms, cluster, stream, job);
-    });
-  });
-}
-template void launch_product<Bf16x6, kTile, kTile>(const Job&, int, int, Stream);
 template void launch_product<Fp16x3, kTile, kTile>(const Job&, int, int, Stream);
 template void launch_product<Fp16x3, kTile, kTile / 2>(const Job&, int, int, Stream);
-
-Redone redone_in_products() { return redone_here(); }
+template Redone redone_in_products<Fp16x3>();
 
 }  // namespace sgemm::split

@@ -27,7 +27,9 @@ struct SplitProduct {
   static constexpr bool kStreams = STREAMS;
   static constexpr const auto& kTiles = kTilesOf<F, STREAMS>;
   static constexpr int kTileCount = kTiles.size();
-  static constexpr const char* kSource = STREAMS ? "split/streamed_sm90a.cu" : "split/product_sm90a.cu";
+  static constexpr const char* kSource = STREAMS          ? "split/streamed_sm90a.cu"
+                                         : kPairs<F> == 1 ? "split/product_sm90a.cu"
+                                                          : "split/product_bf16x6_sm90a.cu";
   static constexpr int BM = kTiles[0].bm, BN = kTiles[0].bn, BK = kStep, TM = 2, TN = BM * BN / 256 / TM;
   static constexpr int kThreads = 256;  // that hold sums
   static constexpr bool kActivates = true;

@@ -163,7 +163,8 @@ void pack_b(const ConstMatrix& b, ElementType elements, void* planes, const Cont
 
 Redone redone() {
   Redone all = {};
-  for (const Redone& some : {redone_in_products(), redone_in_streamed(), redone_in_rows()}) {
+  for (const Redone& some :
+       {redone_in_products<Fp16x3>(), redone_in_products<Bf16x6>(), redone_in_streamed(), redone_in_rows()}) {
     all.elements += some.elements;
     all.tiles += some.tiles;
   }
