@@ -92,13 +92,10 @@ __device__ __forceinline__ uint32_t pass_word(uint32_t largest, int exponent, ui
   return balanced && !is_in_range(largest) ? kUncertified | (word & 0xff) : word;
 }
 
-// Calls `write` with how many bytes a pair's planes are apart, as a constant.
-template <class F, class Write>
-__device__ __forceinline__ void with_planes_apart(const Operand& x, const Write& write) {
-  if (kPairs<F> == 1 && x.in_halves())
-    write(std::integral_constant<int, kHalfPlaneBytes>());
-  else
-    write(std::integral_constant<int, 2 * kHalfPlaneBytes>());
+// How far a pair's planes are apart, in bytes.
+template <class F>
+__device__ __forceinline__ int planes_apart(const Operand& x) {
+  return kPairs<F> == 1 && x.in_halves() ? kHalfPlaneBytes : 2 * kHalfPlaneBytes;
 }
 
 // Rows along k, each held by `threads` neighbours.
@@ -120,19 +117,17 @@ __device__ __forceinline__ void split_rows(const Job& job, const Operand& x, con
   const int pairs_apart = x.by_lanes ? (place ^ 16) - place : 4;  // a quad's
   const int64_t apart = int64_t{at.apart / kStep} * kPairs<F> * kPanelBytes;
   uint32_t lower = 0;
-  with_planes_apart<F>(x, [&](auto planes_apart) {
-    char* to = job.panel<F>(x, at.panel, at.q / kStep) + place;
+  char* to = job.panel<F>(x, at.panel, at.q / kStep) + place;
 #pragma unroll 2
-    for (int j = 0; j < held.count; ++j, to += apart) {
-      const float4 v = held[j];
-      const QuadPlanes<F> planes(make_float4(v.x * factor, v.y * factor, v.z * factor, v.w * factor));
-      if (pairs_apart == 4)
-        planes.store(to, planes_apart);
-      else
-        planes.store_pairs(to, planes_apart, pairs_apart);
-      lower |= planes.lower();
-    }
-  });
+  for (int j = 0; j < held.count; ++j, to += apart) {
+    const float4 v = held[j];
+    const QuadPlanes<F> planes(make_float4(v.x * factor, v.y * factor, v.z * factor, v.w * factor));
+    if (pairs_apart == 4)
+      planes.store(to, planes_apart<F>(x));
+    else
+      planes.store_pairs(to, planes_apart<F>(x), pairs_apart);
+    lower |= planes.lower();
+  }
   shared.lower[threadIdx.x / 32] = __any_sync(~0u, lower);
   uint32_t small = 0;
   if (__syncthreads_or(own.some_small<F>(exponent)))
@@ -251,22 +246,19 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
     some_small |= own[i].some_small<F>(exponent);
   }
 
-  // Quads that are multiples of 8 of k apart lie at the same chunk; offsets are from k = 0, `place` is at the first
-  // quad.
+  // Quads that are multiples of 8 of k apart lie in the same chunk, the first one's. Offsets are from k = 0.
   const auto offset = [](uint32_t q) { return q / kStep * (kPairs<F> * kPanelBytes) + q % kStep * 128; };
   const int first_q = x.by_lanes ? lane_place(at.q) : at.q;
   char* const panel = job.panel<F>(x, at.panel, 0) - offset(first_q % kStep) +
                       place_in_panel<true>(at.r, first_q % kStep, x.half_apart);
   uint32_t lower = 0;
-  with_planes_apart<F>(x, [&](auto planes_apart) {
 #pragma unroll 2
-    for (int j = 0; j < held.count; ++j) {
-      const float4 v = held[j];
-      const QuadPlanes<F> planes(make_float4(v.x * factor[0], v.y * factor[1], v.z * factor[2], v.w * factor[3]));
-      planes.store(panel + offset(first_q + j * kStripApart<THREADS>), planes_apart);
-      lower |= planes.lower();
-    }
-  });
+  for (int j = 0; j < held.count; ++j) {
+    const float4 v = held[j];
+    const QuadPlanes<F> planes(make_float4(v.x * factor[0], v.y * factor[1], v.z * factor[2], v.w * factor[3]));
+    planes.store(panel + offset(first_q + j * kStripApart<THREADS>), planes_apart<F>(x));
+    lower |= planes.lower();
+  }
   scratch.lower[threadIdx.x / 32] = __any_sync(~0u, lower);
   // Without small elements in its part of the strip, a block looks at no magnitudes; other columns may be why it does.
   if (__syncthreads_or(some_small || (job.batch_invariant && blocks > 1))) {
@@ -292,12 +284,15 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
   uint32_t small[4] = {}, units[4] = {}, places[4] = {kNoPlace, kNoPlace, kNoPlace, kNoPlace};
 #pragma unroll 1
   for (uint32_t b = 0; b < blocks; ++b) {
+    const uint4 p = *reinterpret_cast<const uint4*>(&scratch.places[b][quad * 4]);
+    const uint4 u = *reinterpret_cast<const uint4*>(&scratch.units[b][quad * 4]);
+    const uint32_t of_columns[4] = {p.x, p.y, p.z, p.w}, more_units[4] = {u.x, u.y, u.z, u.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const uint32_t found = scratch.places[b][quad * 4 + i];
-      small[i] += found >> 16;
-      units[i] += scratch.units[b][quad * 4 + i];
-      if (found & 0xffff) places[i] = b * kHeld * at.apart + (found & 0xffff) - 1;
+      const uint32_t place = of_columns[i] & 0xffff;
+      small[i] += of_columns[i] >> 16;
+      units[i] += more_units[i];
+      if (place) places[i] = b * kHeld * at.apart + place - 1;
     }
   }
   const int64_t row = at.panel * kTile + at.r;
