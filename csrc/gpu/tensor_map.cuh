@@ -27,6 +27,13 @@ inline decltype(&cuTensorMapEncodeTiled) encode_tensor_map() {
   return function;
 }
 
+// The driver's functions need a context that is current in their thread. The runtime makes the device's so at a
+// thread's first launch, say, or by cudaSetDevice.
+inline void make_context_current() {
+  int device;
+  if (cudaGetDevice(&device) == cudaSuccess) cudaSetDevice(device);
+}
+
 // (columns, rows, matrices of a group, groups), of `count` matrices in memory that can_be_mapped(). Copies are of boxes
 // of `cols` and `rows`; `swizzled`: `cols` are 128 bytes, in the order of wgmma's descriptors. Throws
 // std::runtime_error if the driver refuses.
@@ -42,10 +49,17 @@ CUtensorMap tensor_map(const MatrixView<T>& x, int64_t count, int cols, int rows
   const uint32_t box[] = {uint32_t(cols), uint32_t(rows), 1, 1};
   const uint32_t every[] = {1, 1, 1, 1};
   CUtensorMap map;
-  const CUresult result = encode_tensor_map()(&map, kType, 4, const_cast<std::remove_const_t<T>*>(x.data), extents,
-                                              bytes_apart, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                                              swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
-                                              CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const auto encode = [&] {
+    return encode_tensor_map()(&map, kType, 4, const_cast<std::remove_const_t<T>*>(x.data), extents, bytes_apart, box,
+                               every, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                               swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
+                               CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  };
+  CUresult result = encode();
+  if (result == CUDA_ERROR_INVALID_CONTEXT) {
+    make_context_current();
+    result = encode();
+  }
   if (result != CUDA_SUCCESS)
     throw std::runtime_error("torch_sgemm: cuTensorMapEncodeTiled failed with CUDA error " + std::to_string(result));
   return map;
