@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
@@ -41,13 +40,9 @@ def default_path(record: dict, results: Path | None = None) -> Path:
 def save(record: dict, path: Path) -> Path:
     """Writes all or nothing: an interrupted run leaves the old record as it was."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        text = json.dumps(_plain(record), indent=1, allow_nan=False)
-        part.write_text(text + "\n")
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    from torch_sgemm import files
+
+    files.write(path, json.dumps(_plain(record), indent=1, allow_nan=False) + "\n")
     return path
 
 

@@ -14,9 +14,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
-from torch_sgemm import program
+from torch_sgemm import files, program
 from torch_sgemm.columns import aligned
-from torch_sgemm.files import can_be_written
 from torch_sgemm.recorder import Other, Product, Record, recording
 
 
@@ -155,7 +154,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the program; its exit status, and its exception after the tables, are kept."""
     options = parser().parse_args(arguments)
     program.check(options, parser())
-    if options.json and not can_be_written(options.json):
+    if options.json and not files.can_be_written(options.json):
         parser().error(f"argument --json is {str(options.json)!r}; accepted: a file to write")
     record = None
     try:
@@ -168,7 +167,7 @@ def main(arguments: list[str] | None = None) -> int:
             print()
             show(record, max(1, options.rows))
             if options.json:
-                options.json.write_text(as_json(record) + "\n")
+                files.write(options.json, as_json(record) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""Which files a command or a function can write its result to, asked before it takes its time."""
+"""Files that a command or a function writes its result to."""
 
 import os
+import threading
 from pathlib import Path
 
 
@@ -9,3 +10,26 @@ def can_be_written(path: Path) -> bool:
     return not path.is_dir() and os.access(
         path if path.exists() else path.absolute().parent, os.W_OK
     )
+
+
+def write(path: Path, text: str) -> None:
+    """Replaces a file's text in one step, so that nobody reads half of it.
+
+    A file keeps its mode and a symbolic link its target. Where the folder takes no new file, the
+    text is written in place.
+    """
+    target = path.resolve()
+    is_new = not target.exists()
+    if not os.access(target.parent, os.W_OK) or not (is_new or target.is_file()):
+        target.write_text(text, encoding="utf-8")
+        return
+    part = target.with_name(f"{target.name}.{os.getpid()}.{threading.get_ident()}")
+    try:
+        with part.open("x", encoding="utf-8") as file:
+            file.write(text)
+        if not is_new:
+            part.chmod(target.stat().st_mode & 0o7777)
+        part.replace(target)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise

@@ -9,13 +9,13 @@ problem alone: the same sizes, strides, alignment and use of C, on the same kind
 import json
 import math
 import os
-import tempfile
 import warnings
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from torch_sgemm import files
 from torch_sgemm._library import INFO, operators
 from torch_sgemm.table import kernels
 
@@ -219,16 +219,11 @@ def read(path: Path) -> list[TunedChoice]:
 
 
 def write(path: Path, choices: Iterable[TunedChoice]) -> None:
-    """Replaces the file in one step, so that nobody reads half of it."""
+    """Replaces the file, see :func:`torch_sgemm.files.write`."""
     version, digest = library()
     listed = [_as_dict(x) for x in choices]
     about = {"format": FORMAT, "version": version, "library": digest, "choices": listed}
-    text = json.dumps(about, indent=1) + "\n"
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", dir=path.absolute().parent, prefix=path.name, delete=False
-    ) as partial:
-        partial.write(text)
-    os.replace(partial.name, path)
+    files.write(path, json.dumps(about, indent=1) + "\n")
 
 
 def _as_dict(choice: TunedChoice) -> dict[str, Any]:
