@@ -9,6 +9,7 @@ TORCH_SGEMM_BATCH_INVARIANT: "1": batch-invariant, beside TORCH_SGEMM=1; ``enabl
 """
 
 import os
+import sys
 
 waits_for_import = False  # torch_sgemm is being imported, and will call again when it is whole
 
@@ -17,14 +18,18 @@ def enable_if_asked() -> None:
     """Calls ``torch_sgemm.enable`` as the environment says.
 
     Where ``import torch_sgemm`` comes first in a program and imports torch, that is when its import
-    ends.
-
-    Raises:
-        RuntimeError: an unknown kernel or device.
+    ends. What goes wrong is printed: PyTorch's import must not fail for it.
     """
     kernel = os.environ.get("TORCH_SGEMM", "")
     if kernel in ("", "0"):
         return
+    try:
+        _enable(kernel)
+    except Exception as failure:  # a warning, where they are errors
+        print(f"torch_sgemm: TORCH_SGEMM={kernel}: {failure}", file=sys.stderr)
+
+
+def _enable(kernel: str) -> None:
     import torch_sgemm
 
     global waits_for_import
