@@ -7,6 +7,7 @@ graphs and derivatives can't be stale either.
 """
 
 import itertools
+import os
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -14,6 +15,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function
 
 from torch_sgemm import private
 from torch_sgemm._library import NAMESPACE, operators, qualified
@@ -25,7 +27,7 @@ from torch_sgemm.inductor import register_lowerings
 from torch_sgemm.memory import out_of_memory
 from torch_sgemm.ops import check_addend, product_shape
 from torch_sgemm.past_dispatcher import is_plain, kernels_of, reaches_kernel
-from torch_sgemm.products import check_in_memory, rows_of, with_shape
+from torch_sgemm.products import check_in_memory, is_traced, rows_of, with_shape
 from torch_sgemm.vmap import addend, batched
 
 _library = torch.library.Library(NAMESPACE, "FRAGMENT")
@@ -37,6 +39,7 @@ _packed_mm = operators.packed_mm.default
 _with_inner = operators._packed_mm_with_inner.default
 _keep_with_graph = operators._keep_with_graph.default
 _KERNELS = kernels_of("_packed_mm")
+_CHECKS = os.environ.get("TORCH_SGEMM_CHECK_PACKED", "") not in ("", "0")
 _numbers = itertools.count()
 _packs: "weakref.WeakValueDictionary[int, PackedMatrix]" = weakref.WeakValueDictionary()
 
@@ -45,54 +48,80 @@ class _Planes(NamedTuple):
     """All at once, for other threads."""
 
     of: tuple  # the state of b
-    storage: private.StorageWeakRef  # of b; another one may come to lie at the same address
-    base_at: int | None  # the address of the tensor that b is a view of
-    planes: Tensor | None
+    planes: Tensor
     stream: int | None  # that splits, until the event; None if its handle may come to be another's
-    event: torch.cuda.Event | None
+    event: torch.cuda.Event
 
 
 class PackedMatrix:
-    """A matrix ``b`` beside its float16 planes, as :func:`pack` makes it.
+    """A matrix, and its float16 planes if it is frozen, as :func:`pack` makes it.
 
-    The planes take 4 bytes per element, whatever b's dtype is. ``b`` itself is kept: what the guard
-    of the split family marks is computed again from it, and products that its planes don't make
-    faster read it. A copy, also a pickled one, is packed anew.
+    The planes take 4 bytes per element, whatever the matrix's dtype is. The matrix itself is kept:
+    what the guard of the split family marks is computed again from it, and products that its planes
+    don't make faster read it. A copy, also a pickled one, is packed anew.
     """
 
     def __init__(self, b: Tensor, frozen: bool = False) -> None:
         check_in_memory("torch_sgemm.pack", b)
-        if b.is_inference() and not frozen:
-            raise RuntimeError(
-                "torch_sgemm.pack: argument 'b' is an inference tensor, whose changes PyTorch "
-                "doesn't count; accepted: a tensor made outside torch.inference_mode(), or "
-                "frozen=True"
-            )
-        if _is_captured(b):
-            raise RuntimeError(
-                "torch_sgemm.pack: the current stream is being captured, and would not split 'b' "
-                "before the graph runs; accepted: a call before the capture"
-            )
         self._transposed = b._base if _is_transposed(b) else None  # the matrix, if b is its .t()
-        self.b = b if self._transposed is None else _transposed(self._transposed)
+        self._b = b if self._transposed is None else None
+        self._base_at = None if b._base is None else b._base.data_ptr()
         self.frozen = frozen
         self._number = next(_numbers)
         _packs[self._number] = self
-        self._planes = _split(self.b)
+        self._planes: _Planes | None = None
+        self.update()
 
     def __reduce__(self):
         if self._transposed is not None:  # a copied layer's matrix is a view of its own weight
             return _pack_transposed, (self._transposed, self.frozen)
-        return PackedMatrix, (self.b, self.frozen)
+        return PackedMatrix, (self._b, self.frozen)
+
+    def __fx_create_arg__(self, tracer):
+        """In a traced module it is an attribute."""
+        name = f"_packed_matrix_{self._number}"
+        setattr(tracer.root, name, self)
+        return tracer.create_node("get_attr", name, (), {})
 
     def __repr__(self) -> str:
         frozen = ", frozen=True" if self.frozen else ""
         return f"PackedMatrix(shape={tuple(self.shape)}, device={self.b.device}{frozen})"
 
     @property
+    def b(self) -> Tensor:
+        """The matrix as it is now, of shape (k, n)."""
+        return self.matrix()
+
+    @property
     def shape(self) -> torch.Size:
         """(k, n)"""
         return self.b.shape
+
+    def update(self) -> None:
+        """Splits a frozen matrix as it is now, on the current stream.
+
+        To be called when it has been written, and before the next product. The planes of before are
+        overwritten: captured graphs that read them read the new ones, and products on other streams
+        have to be waited for, as where the matrix itself is written. Of a matrix that requires grad
+        or isn't frozen there are no planes.
+
+        Raises:
+            RuntimeError: the current stream is being captured.
+        """
+        own = self.matrix().detach()
+        if not self.frozen or self._requires_grad():
+            self._planes = None
+            return
+        if _is_captured(own):
+            raise RuntimeError(
+                "torch_sgemm: the current stream is being captured, and would not split a packed "
+                "matrix before the graph runs; accepted: pack(..., frozen=True) and update() "
+                "before the capture"
+            )
+        self._planes = _split(own, None if self._planes is None else self._planes.planes)
+
+    def _requires_grad(self) -> bool:
+        return (self._b if self._transposed is None else self._transposed).requires_grad
 
     def mm(
         self,
@@ -120,8 +149,12 @@ class PackedMatrix:
         Raises:
             RuntimeError: an argument of another shape, dtype or device; ``kernel`` is unknown,
                 can't take the product or is named beside ``batch_invariant``; b is frozen, but has
-                been written when a stream is captured.
+                been written.
         """
+        if is_traced(a, c):
+            more = {"beta": beta, "alpha": alpha, "kernel": kernel}
+            more["batch_invariant"] = batch_invariant
+            return handle_torch_function(PackedMatrix.mm, (a, c), self, a, c, **more)
         kernel = request("torch_sgemm.PackedMatrix.mm", kernel, batch_invariant)
         return self._product(a, self.matrix(), c, kernel, float(beta), float(alpha))
 
@@ -155,83 +188,66 @@ class PackedMatrix:
         )
 
     def planes_of(self, b: Tensor) -> Tensor | None:
-        """Those of b, which may be another tensor than ``self.b``; None if there are none now."""
-        own = self._now()
-        fresh = _state_of(own) == self._planes.of and not self._planes.storage.expired()
-        if self._planes.planes is None and fresh:
-            return None
-        if b is not own and _place_of(b) != _place_of(own):  # made by a compiled program
-            return None
-        captured = _is_captured(b)
-        if captured and not self.frozen:  # a replay can't tell whether b has been written
-            return None
-        if not fresh:
-            if captured:
-                raise RuntimeError(
-                    "torch_sgemm: a matrix packed with frozen=True has been written, and can't be "
-                    "split again while the stream is captured; accepted: a product with it, or a "
-                    "new pack(), before the capture"
-                )
-            self._planes = _split(own)
+        """Those of b, which may be another tensor than the matrix; None if there are none."""
         found = self._planes
-        if captured:  # the graph may outlive this object
+        if found is None or self._requires_grad():
+            return None
+        own = self.matrix()
+        if _place_of(b) != _place_of(own):  # made by a compiled program
+            return None
+        if _state_of(own) != found.of:  # not to be relied upon: few writers tell
+            self.update()
+            found = self._planes
+        if _is_captured(b):  # the graph may outlive this object
             _keep_with_graph(found.planes)
         else:
             _wait(found)
+            if _CHECKS:
+                _check(own, found)
         return found.planes
 
     def matrix(self) -> Tensor:
-        """b, in a compiled program as that shall find it each time."""
-        if torch.compiler.is_compiling():
-            return self.b if self._transposed is None else self._transposed.t()
-        return self._now()
-
-    def _now(self) -> Tensor:
-        """b, anew where the tensor that it is a view of has other memory, as after module.to(), or
-        has begun or ceased to require grad.
-        """
-        base = self.b._base
-        if base is None:
-            return self.b
-        moved = base.data_ptr() != self._planes.base_at
-        if moved and self._transposed is None:
+        """The matrix as it is now."""
+        if self._transposed is not None:
+            return self._transposed.t()
+        base = None if torch.compiler.is_compiling() else self._b._base
+        if base is not None and base.data_ptr() != self._base_at:
             raise RuntimeError(
                 "torch_sgemm: a packed matrix is a view of a tensor that has other memory now, by "
                 "'.data = ' or '.to()'; accepted: a new pack() of a new view"
             )
-        if moved:
-            self._planes = self._planes._replace(of=(), base_at=base.data_ptr())
-        differentiated = self.b.grad_fn is not None
-        if moved or (self._transposed is not None and base.requires_grad != differentiated):
-            self.b = _transposed(base)
-        return self.b
+        return self._b
 
 
 def pack(b: Tensor, *, frozen: bool = False) -> PackedMatrix:
-    """Splits a right operand once, for :func:`torch_sgemm.matmul`, :func:`torch_sgemm.linear` and
-    :meth:`PackedMatrix.mm`.
+    """A right operand for :func:`torch_sgemm.matmul`, :func:`torch_sgemm.linear` and
+    :meth:`PackedMatrix.mm`, which is split once if it is frozen.
 
-    Products with it save the row ``split_fp16x3`` (docs/split.md) the pass over ``b``; where
-    another row is faster all the same, ``kernel="auto"`` takes that. On the CPU, on GPUs without
-    rows of the family split and in builds without them there is nothing to save: they are ordinary
-    products.
+    Products with its planes save the row ``split_fp16x3`` (docs/split.md) the pass over ``b``;
+    where another row is faster all the same, ``kernel="auto"`` takes that. On the CPU, on GPUs
+    without rows of the family split and in builds without them there is nothing to save: they are
+    ordinary products.
 
     Args:
         b: float32, bfloat16 or float16 of shape (k, n), any strides; for a ``torch.nn.Linear``,
             ``weight.t()``.
-        frozen: a promise that b won't be written, for what can't see it: products captured into a
-            CUDA graph then use the planes, where without it they read b itself; and b may be an
-            inference tensor, of which PyTorch counts no changes. A graph keeps the planes that it
-            reads, when this object is gone as well; when the graph is, the next pack() frees them.
+        frozen: a promise: whenever b has been written, :meth:`PackedMatrix.update` is called before
+            the next product. Nobody else can know: neither fused optimizers, nor collectives, nor
+            replays of CUDA graphs tell PyTorch that they write. Products that are captured into a
+            CUDA graph read the planes as well; the graph keeps them when this object is gone, and
+            when the graph is, the next pack() frees them.
 
-    Where b has been written, it is split again before the next product. PyTorch's version counter
-    tells; like autograd, it doesn't see who writes through ``b.data``. What is packed is this
+    Without the promise products read b as it is, and so they do while it requires grad, in spite of
+    a promise: for a trained layer's inference pack ``weight.detach().t()``. What is packed is this
     tensor, or the weight of a ``weight.t()``: who puts another one in its place, as
     ``functional_call`` and ``load_state_dict(assign=True)`` do, packs that.
 
+    ``TORCH_SGEMM_CHECK_PACKED=1`` in the environment compares the planes with b at every product
+    that isn't captured, to find a program that breaks the promise.
+
     Raises:
-        RuntimeError: b is of another dtype or dimension, or an inference tensor that isn't frozen;
-            the current stream is being captured.
+        RuntimeError: b is of another dtype or dimension; it is frozen, and the current stream is
+            being captured.
     """
     return PackedMatrix(b, frozen)
 
@@ -246,13 +262,8 @@ def _is_transposed(b: Tensor) -> bool:
     )
 
 
-def _transposed(x: Tensor) -> Tensor:
-    with torch.inference_mode(False), torch.enable_grad():
-        return x.t()
-
-
 def _pack_transposed(x: Tensor, frozen: bool) -> PackedMatrix:
-    return PackedMatrix(_transposed(x), frozen)
+    return PackedMatrix(x.t(), frozen)
 
 
 def _place_of(b: Tensor) -> tuple:
@@ -263,18 +274,32 @@ def _state_of(b: Tensor) -> tuple:
     return 0 if b.is_inference() else b._version, *_place_of(b)
 
 
-def _split(b: Tensor) -> _Planes:
-    base_at = None if b._base is None else b._base.data_ptr()
-    of = _state_of(b), private.StorageWeakRef(b.untyped_storage()), base_at
+def _planes(b: Tensor) -> Tensor | None:
     try:
-        planes = operators._pack(b.detach())
+        return operators._pack(b)
     except RuntimeError as failure:
         raise out_of_memory(failure, b.is_cuda) from None
+
+
+def _split(b: Tensor, into: Tensor | None) -> _Planes | None:
+    """In the memory of the planes of before, where they fit."""
+    planes = _planes(b)
     if planes is None:
-        return _Planes(*of, None, None, None)
+        return None
+    if into is not None and (into.shape, into.device) == (planes.shape, planes.device):
+        planes = into.copy_(planes)
     stream, event = torch.cuda.current_stream(planes.device), torch.cuda.Event()
     event.record(stream)
-    return _Planes(*of, planes, _lasting_handle(stream), event)
+    return _Planes(_state_of(b), planes, _lasting_handle(stream), event)
+
+
+def _check(b: Tensor, found: _Planes) -> None:
+    if not torch.equal(_planes(b.detach()).view(torch.int32), found.planes.view(torch.int32)):
+        raise RuntimeError(
+            f"torch_sgemm: a matrix of shape {tuple(b.shape)} that was packed with frozen=True has "
+            "been written; accepted: PackedMatrix.update() after that, or pack() without frozen, "
+            "whose products read it as it is"
+        )
 
 
 def _lasting_handle(stream: torch.cuda.Stream) -> int | None:
@@ -287,7 +312,7 @@ def _lasting_handle(stream: torch.cuda.Stream) -> int | None:
 
 def _wait(found: _Planes) -> None:
     """Products on other streams than the one that splits come after that."""
-    if found.planes is not None and _stream_of(found.planes) != found.stream:
+    if _stream_of(found.planes) != found.stream:
         stream = torch.cuda.current_stream(found.planes.device)
         stream.wait_event(found.event)
         found.planes.record_stream(stream)
@@ -314,6 +339,7 @@ def _planes_for(pack: int, b: Tensor) -> Tensor | None:
     return None if packed is None else packed.planes_of(b)
 
 
+@private.uncompiled
 def _run(
     c,
     a,
