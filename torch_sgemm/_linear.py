@@ -12,10 +12,12 @@ from functools import partial
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.overrides import handle_torch_function
 
 from torch_sgemm._library import OPERAND_DTYPES, operators, qualified
+from torch_sgemm._matmul import matmul
 from torch_sgemm.activations import ACTIVATIONS, check_activation, followed, through_relu
-from torch_sgemm.autograd import Derivative, below, implement, with_primals
+from torch_sgemm.autograd import Derivative, below, implement, needed, with_primals
 from torch_sgemm.batch_invariant import request
 from torch_sgemm.derivatives import spread
 from torch_sgemm.distributed import has_split_rows, register_if_loaded
@@ -27,7 +29,9 @@ from torch_sgemm.past_dispatcher import is_plain, kernels_of, reaches_kernel
 from torch_sgemm.products import (
     are_operands,
     in_float32,
+    is_expanded,
     is_float32_product,
+    is_traced,
     mixes_dtypes,
     of_gradients,
     product,
@@ -77,6 +81,13 @@ def linear(
     """
     check_activation("torch_sgemm.linear", activation)
     kernel = request("torch_sgemm.linear", kernel, batch_invariant)
+    tensors = (x, weight) if bias is None else (x, weight, bias)
+    if is_traced(*tensors):
+        return handle_torch_function(
+            linear, tensors, x, weight, bias, activation=activation, kernel=kernel
+        )
+    if isinstance(weight, PackedMatrix) and is_expanded(x):
+        weight = weight.matrix().t()
     if isinstance(weight, PackedMatrix):
         matrix = weight.matrix()
         if _fit(x, matrix.t(), bias):
@@ -86,14 +97,14 @@ def linear(
                 return weight.linear(x, matrix, in_float32(bias), activation, kernel)
         x, matrix, bias = widened(None, x, matrix, bias) or (x, matrix, bias)
         return ACTIVATIONS[activation](functional.linear(x, matrix.t(), bias))
-    straight = reaches_kernel(x, weight) if bias is None else reaches_kernel(x, weight, bias)
+    straight = reaches_kernel(*tensors)
     if not ((straight or is_float32_product(x, weight, bias)) and _fit(x, weight, bias)):
         if mixes_dtypes(None, x, weight, bias):
             if are_operands(x, weight) and _fit(x, weight, bias):
                 return _dispatched(x, weight, in_float32(bias), activation, kernel)
             x, weight, bias = in_float32(x), in_float32(weight), in_float32(bias)
         return ACTIVATIONS[activation](functional.linear(x, weight, bias))
-    if straight:
+    if straight and not is_expanded(x):
         function, keys = _KERNELS[x.is_cuda]
         try:
             return function(keys, x, weight, bias, activation, kernel)
@@ -105,6 +116,9 @@ def linear(
 def _dispatched(
     x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, kernel: str
 ) -> Tensor:
+    if is_expanded(x):
+        result = matmul(x, weight.t(), kernel=kernel)
+        return ACTIVATIONS[activation](result if bias is None else result + bias)
     if torch.compiler.is_compiling():
         return _linear(x, weight, bias, activation, kernel)
     try:
@@ -175,19 +189,19 @@ class SgemmLinear(Derivative):
     @staticmethod
     def backward(ctx, grad: Tensor):
         x, weight, output = ctx.saved_tensors
-        _, needs_x, needs_weight, needs_bias, *_ = ctx.needs_input_grad
+        needs = _, needs_x, needs_weight, needs_bias, *_ = needed(ctx)
         grad = _through(grad, output)
         if has_split_rows(grad) or (needs_weight and has_split_rows(x)):
-            return SgemmLinear._backward_of_parts(ctx, x, weight, grad)
+            return SgemmLinear._backward_of_parts(ctx, needs, x, weight, grad)
         rows, kernel, (of_x, of_weight) = rows_of(grad), of_gradients(ctx.kernel), ctx.dtypes
         grad_x = product(rows, weight, kernel).reshape(ctx.shape).to(of_x) if needs_x else None
         grad_weight = product(rows.mT, rows_of(x), kernel).to(of_weight) if needs_weight else None
         return None, grad_x, grad_weight, rows.sum(0) if needs_bias else None, None, None
 
     @staticmethod
-    def _backward_of_parts(ctx, x: Tensor, weight: Tensor, grad: Tensor):
+    def _backward_of_parts(ctx, needs: tuple[bool, ...], x: Tensor, weight: Tensor, grad: Tensor):
         """The same without flattening; the gradients of the weight are a batch, added up."""
-        _, needs_x, needs_weight, needs_bias, *_ = ctx.needs_input_grad
+        _, needs_x, needs_weight, needs_bias, *_ = needs
         kernel, (of_x, of_weight) = of_gradients(ctx.kernel), ctx.dtypes
         grad_x = _linear(grad, weight.mT, None, None, kernel).to(of_x) if needs_x else None
         grad_weight = grad_bias = None

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function
 
 from torch_sgemm.autograd import is_wanted
 from torch_sgemm.batch_invariant import request
@@ -14,7 +15,9 @@ from torch_sgemm.products import (
     are_operands,
     check_out_dtype,
     dispatched,
+    is_expanded,
     is_float32_product,
+    is_traced,
     rows_of,
     straight,
     widened,
@@ -59,6 +62,11 @@ def matmul(
             ``out`` is of another dtype or device, or a tensor requires grad where ``out`` is given.
     """
     kernel = request("torch_sgemm.matmul", kernel, batch_invariant)
+    if is_traced(a, b):
+        more = {"kernel": kernel, "out_dtype": out_dtype, "out": out}
+        return handle_torch_function(matmul, (a, b), a, b, **more)
+    if isinstance(b, PackedMatrix) and is_expanded(a):
+        b = b.matrix()
     if out_dtype is not None:
         return _in_float32(a, b, kernel, out_dtype, out)
     if isinstance(b, PackedMatrix):
@@ -147,7 +155,7 @@ def _matrices(a: Tensor, b: Tensor, kernel: str, product: Callable[..., Tensor])
     """(..., m, k) @ (..., k, n), with as few and as large products as the shapes allow."""
     if a.dim() == b.dim() == 2:
         return product(a, b, kernel)
-    if b.dim() == 2:  # one B: the rows of all A make one matrix
+    if b.dim() == 2 and not is_expanded(a):  # one B: the rows of all A make one matrix
         return with_shape(product(rows_of(a), b, kernel), (*a.shape[:-1], b.shape[-1]))
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a, b = a.expand(*batch, *a.shape[-2:]), b.expand(*batch, *b.shape[-2:])

@@ -57,6 +57,25 @@ class Derivative(private.SingleLevelFunction):
             return cls.apply(*args)
 
 
+def needed(ctx) -> tuple[bool, ...]:
+    """For each argument of forward(), whether this backward wants its gradient.
+
+    Of arguments that require grad, ``torch.autograd.grad`` and ``backward(inputs=...)`` may leave
+    out some.
+    """
+    if sum(ctx.needs_input_grad) < 2:
+        return ctx.needs_input_grad
+    wanted = (_is_executed(node) for node, _ in ctx.next_functions if node is not None)
+    return tuple(needs and next(wanted) for needs in ctx.needs_input_grad)
+
+
+def _is_executed(node) -> bool:
+    try:
+        return private.is_executed(node)
+    except RuntimeError:  # a leaf that torch.autograd.grad asks for, or a backward that is traced
+        return True
+
+
 def is_wanted(*args) -> bool:
     """Whether this level wants a derivative by an argument."""
     return (_is_grad_enabled() and _any_requires_grad(*args)) or _has_tangent(*args)
@@ -121,6 +140,7 @@ def implement(name: str, wanted: Callable) -> None:
     """
     redispatch = private.redispatch_of(getattr(operators, name).default)
 
+    @private.uncompiled
     def autograd(keyset, *args, **kwargs):
         if is_wanted(*args, *kwargs.values()):
             return wanted(keyset, *args, **kwargs)
@@ -141,6 +161,7 @@ def _shorten(name: str, autograd: Callable, backend: str) -> None:
     kernel, keys = kernel_at(name, backend)
     plain = keys | private.key_set(key)
 
+    @private.uncompiled
     def shortened(keyset, *args, **kwargs):
         try:
             if (

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from torch_sgemm._library import operators, qualified
-from torch_sgemm.autograd import Derivative, below, implement, with_primals
+from torch_sgemm.autograd import Derivative, below, implement, needed, with_primals
 from torch_sgemm.ops import WRITERS
 from torch_sgemm.products import of_gradients, product
 
@@ -54,7 +54,7 @@ class SgemmProduct(Derivative):
 
     @staticmethod
     def backward(ctx, grad: Tensor):
-        gradients = of_factors(ctx, grad, *ctx.needs_input_grad[2:4], ctx.kernel)
+        gradients = of_factors(ctx, grad, *needed(ctx)[2:4], ctx.kernel)
         return None, None, *gradients, None
 
     @staticmethod
@@ -104,7 +104,7 @@ class SgemmSum(Derivative):
 
     @staticmethod
     def backward(ctx, grad: Tensor):
-        _, needs_c, needs_a, needs_b, *others = ctx.needs_input_grad
+        _, needs_c, needs_a, needs_b, *others = needed(ctx)
         grad_c = (grad * ctx.beta).sum_to_size(ctx.addend) if needs_c else None
         gradients = of_factors(ctx, scaled(grad, ctx.alpha), needs_a, needs_b, ctx.kernel)
         return None, grad_c, *gradients, *(None for _ in others)

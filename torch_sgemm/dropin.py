@@ -2,10 +2,7 @@
 
 While on, ``aten::mm``, ``bmm``, ``addmm``, ``baddbmm`` and their in-place and out variants are
 overridden at the device's dispatch key, below autograd, autocast and functionalisation. So matmul,
-linear, einsum, attention by hand and every backward arrive here too. ``aten::matmul`` itself is
-overridden for operands of four dimensions, since it would copy the heads of attention, whose batch
-has two strides, to make it a batch with one; and for a batch with one matrix, of which it would
-make other products with gradients than without. What is not a float32 product goes to PyTorch's
+linear, einsum, attention by hand and every backward arrive here too. What is not a float32 product goes to PyTorch's
 own kernel: other dtypes and layouts, wrong arguments (PyTorch words the error), outputs that share
 memory with an operand, a ``torch.backends.cuda.matmul.fp32_precision`` other than ieee, none and
 bfx9. ``stats()`` counts both.
@@ -14,7 +11,6 @@ The setting is the process's, not the thread's: a backward runs in threads of it
 """
 
 import json
-import threading
 import warnings
 from collections import Counter
 from collections.abc import Collection, Iterator
@@ -24,11 +20,10 @@ from functools import partial
 
 import torch
 
-from torch_sgemm import overrides
+from torch_sgemm import overrides, private
 from torch_sgemm._library import operators
 from torch_sgemm.batch_invariant import BATCH_INVARIANT, asked_by_environment, request
 from torch_sgemm.choice import Device, explain
-from torch_sgemm.forks import held_across_forks
 from torch_sgemm.guard import Redone, redone
 from torch_sgemm.table import kernels
 
@@ -54,13 +49,12 @@ class Stats:
     loaded: not by these operators alone, and not reset."""
 
 
-_lock = held_across_forks(threading.RLock())  # taken before that of overrides.py
 _base: _Setting | None = None
 _scopes: list[_Setting] = []
 _current: _Setting | None = None
-_libraries: dict[tuple[str, bool], torch.library.Library] = {}  # by device; of vectors or not
 
 
+@private.uncompiled
 def enable(
     kernel: str = "auto",
     *,
@@ -87,7 +81,7 @@ def enable(
     global _base
     setting = _setting(kernel, batch_invariant, devices)
     _warn_if_useless(setting, 2)
-    with _lock:
+    with overrides.changing:
         before, _base = _base, setting
         try:
             _apply()
@@ -97,10 +91,11 @@ def enable(
             raise
 
 
+@private.uncompiled
 def disable() -> None:
     """Takes back :func:`enable`; scopes of :func:`enabled` that are open stay as they are."""
     global _base
-    with _lock:
+    with overrides.changing:
         _base = None
         _apply()
 
@@ -113,17 +108,31 @@ def enabled(
     devices: str | tuple[str, ...] = ("cuda",),
 ) -> Iterator[None]:
     """:func:`enable` for a ``with`` block. Blocks nest; the one that was opened last holds."""
-    setting = _setting(kernel, batch_invariant, devices)
-    _warn_if_useless(setting, 3)  # behind contextlib
+    scope = _open(_setting(kernel, batch_invariant, devices))
     try:
-        with _lock:
-            _scopes.append(setting)
-            _apply()
         yield
     finally:
-        with _lock:
-            _scopes[:] = [scope for scope in _scopes if scope is not setting]
+        _close(scope)
+
+
+@private.uncompiled
+def _open(scope: _Setting) -> _Setting:
+    _warn_if_useless(scope, 4)  # behind enabled() and contextlib
+    with overrides.changing:
+        _scopes.append(scope)
+        try:
             _apply()
+        except BaseException:
+            _close(scope)
+            raise
+    return scope
+
+
+@private.uncompiled
+def _close(setting: _Setting) -> None:
+    with overrides.changing:
+        _scopes[:] = [scope for scope in _scopes if scope is not setting]
+        _apply()
 
 
 def stats() -> Stats:
@@ -135,7 +144,7 @@ def stats() -> Stats:
         for name, reasons in counts.items()
         for reason, count in reasons.items()
     }
-    with _lock:
+    with overrides.changing:
         return Stats(hits, dict(overrides.factors() + Counter(fallbacks)), _redone())
 
 
@@ -146,8 +155,8 @@ def _redone() -> dict[str, Redone]:
     found = {}
     for index in range(torch.cuda.device_count()):
         major, minor = torch.cuda.get_device_capability(index)
-        # A device without memory of ours has no context yet; asking it would make one.
-        if torch.cuda.memory_reserved(index) and any(x.runs_on(10 * major + minor) for x in split):
+        # The question makes a context where there is none.
+        if private.has_context(index) and any(x.runs_on(10 * major + minor) for x in split):
             found[f"cuda:{index}"] = redone(index)
     return found
 
@@ -158,6 +167,7 @@ def reset_stats() -> None:
     overrides.reset_factors()
 
 
+@private.uncompiled
 def _setting(kernel: str, batch_invariant: bool | None, devices: str | tuple[str, ...]) -> _Setting:
     invariant = asked_by_environment() if batch_invariant is None else batch_invariant
     kernel = request("torch_sgemm.enable", kernel, invariant)
@@ -213,40 +223,33 @@ def _warn_if_useless(setting: _Setting, stacklevel: int) -> None:
         )
 
 
-def _devices() -> tuple[str, ...]:
-    """Those that the setting that holds now is for."""
+def _takes_vectors(key: str) -> bool:
     setting = _current
-    return setting.devices if setting else ()
-
-
-def _takes_vectors(device: str) -> bool:
-    setting = _current
-    return setting is not None and setting.kernel == BATCH_INVARIANT and device in setting.devices
+    return (
+        setting is not None
+        and setting.kernel == BATCH_INVARIANT
+        and key in (_KEYS[device] for device in setting.devices)
+    )
 
 
 def _apply() -> None:
     """Makes the overrides those of the setting that holds now."""
     global _current
     _current = _scopes[-1] if _scopes else _base
-    devices = _devices()
+    devices = _current.devices if _current else ()
     operators._override_set(
         _current.kernel if _current else "", "cpu" in devices, "cuda" in devices
     )
     wanted = {
-        (device, vectors)
+        (_KEYS[device], vectors)
         for scope in (_base, *_scopes)
         if scope
         for device in scope.devices
+        if not _not_built(device)
         for vectors in {False, scope.kernel == BATCH_INVARIANT}
     }
-    for device, vectors in wanted - _libraries.keys():
-        if _not_built(device):
-            continue
-        key = _KEYS[device]
-        _libraries[device, vectors] = (
-            overrides.install_vectors(key, partial(_takes_vectors, device))
-            if vectors
-            else overrides.install(key, _devices)
-        )
-    for place in _libraries.keys() - wanted:
-        overrides.remove(_libraries.pop(place))
+    installed = overrides.installed()
+    for key, vectors in wanted - installed:
+        overrides.install(key, vectors, partial(_takes_vectors, key))
+    for key, vectors in installed - wanted:
+        overrides.remove(key, vectors)

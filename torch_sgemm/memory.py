@@ -8,18 +8,23 @@ allocated here instead.
 import torch
 from torch import Tensor
 
+from torch_sgemm import private
 from torch_sgemm._library import NAMESPACE, operators
 
 _library = torch.library.Library(NAMESPACE, "IMPL")
 
 
 def out_of_memory(failure: RuntimeError, on_gpu: bool) -> RuntimeError:
-    """The failure as PyTorch names it, if that is what happened to our operator."""
-    if on_gpu and str(failure).startswith("sgemm: out of memory"):
+    """The failure by PyTorch's type, if that is what happened to our operator.
+
+    The library's message has PyTorch's own words, by which other libraries know it.
+    """
+    if on_gpu and str(failure).startswith("CUDA out of memory."):
         return torch.OutOfMemoryError(str(failure))
     return failure
 
 
+@private.uncompiled
 def _allocate(elements: int, index: int) -> Tensor | None:
     """So many of float32, on a GPU or, with ``index`` -1, on the CPU; None if there is no room."""
     device = torch.device("cpu") if index < 0 else torch.device("cuda", index)

@@ -40,6 +40,7 @@ single_level = torch._functorch.utils.enable_single_level_autograd_function
 set_forward_grad = forward_ad._set_fwd_grad_enabled
 TracingContext = torch._guards.TracingContext
 disable_proxy_modes_tracing = torch.fx.experimental.proxy_tensor.disable_proxy_modes_tracing
+is_executed = _C._will_engine_execute_node
 compiled_autograd_key = torch.autograd.Function._compiled_autograd_key
 
 OpOverload = torch._ops.OpOverload  # the type of an operator
@@ -47,7 +48,23 @@ allows_tf32 = _C._get_cublas_allow_tf32  # overrides.py: the setting's public na
 TorchDispatchMode = torch.utils._python_dispatch.TorchDispatchMode  # recorder.py: sees no product
 inductor = "torch._inductor.lowering"  # inductor.py: compiled calls with kernel= would fail
 unsafe_view = torch.ops.aten._unsafe_view.default  # products.py: a view can't be written
-StorageWeakRef = reductions.StorageWeakRef  # packed.py: other memory could pass for a weight's
+UNLOADED = "SafeKernelFunction has been invalidated"  # overrides.py: how such a call's error begins
+
+
+_eval_frame = _C._dynamo.eval_frame
+_SKIP = _eval_frame._FrameAction.SKIP
+
+
+def uncompiled(function: Callable) -> Callable:
+    """A function that runs as it is under torch.compile, with all that it calls.
+
+    ``torch.compiler.disable`` would import the compiler. Kernels in Python need it as well: where a
+    compiled program runs a part of itself as it is, frames are compiled that the dispatcher calls.
+    """
+    strategy = _eval_frame._FrameExecStrategy(_SKIP, _SKIP)
+    _eval_frame.set_code_exec_strategy(function.__code__, strategy)
+    function._torchdynamo_disable = True
+    return function
 
 
 def key_set(name: str) -> DispatchKeySet:
@@ -55,9 +72,22 @@ def key_set(name: str) -> DispatchKeySet:
     return DispatchKeySet(getattr(DispatchKey, name))
 
 
+def has_context(device: int) -> bool:
+    """dropin.py: whether this process uses a GPU, whichever allocator it has."""
+    return _C._cuda_hasPrimaryContext(device)
+
+
 def current_stream(device: int) -> int:
     """packed.py: on which stream a weight was packed."""
     return _C._cuda_getCurrentRawStream(device)
+
+
+have_names = hasattr(torch.Tensor, "has_names")  # PyTorch <= 2.14
+
+
+def has_names(x: torch.Tensor) -> bool:
+    """products.py: an operator would refuse them."""
+    return have_names and not torch.compiler.is_compiling() and x.has_names()
 
 
 def redispatch_of(operator: OpOverload) -> Callable:
@@ -65,19 +95,25 @@ def redispatch_of(operator: OpOverload) -> Callable:
     return operator._handle.redispatch_boxed
 
 
-def python_kernel(operator: OpOverload, key: DispatchKey) -> Callable | DispatchKey | None:
-    """overrides.py: matmul while sizes are symbols; a key where the kernel is not Python's."""
-    return operator.py_kernels.get(torch._ops.resolve_key(operator, key))
-
-
 def arguments_of(operator: OpOverload) -> list:
     """inductor.py: an operator's arguments in order."""
     return operator._schema.arguments
 
 
-def forget_resolutions(operator: OpOverload) -> None:
-    """overrides.py: tracing would keep an override that was taken back."""
-    operator._dispatch_cache.clear()
+def overload(name: str) -> OpOverload:
+    """overrides.py: an operator of aten, such as ``"mm.out"``."""
+    name, _, variant = name.partition(".")
+    return getattr(getattr(torch.ops.aten, name), variant or "default")
+
+
+def is_pytorch_s(kernel) -> bool:
+    """overrides.py: whether PyTorch's own build registered it. If not told, calls hold the GIL."""
+    return "/aten/src/ATen/Register" in repr(kernel)
+
+
+def register(library: torch.library.Library, name: str, key: str, function: Callable) -> None:
+    """overrides.py: ``Library.impl`` would refuse all other libraries the same kernel."""
+    library.m.impl(name, key, function, False)
 
 
 def take_back(library: torch.library.Library) -> None:

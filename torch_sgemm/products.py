@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.overrides import has_torch_function
 
 from torch_sgemm import private
 from torch_sgemm._library import OPERAND_DTYPES, operators
@@ -57,7 +58,13 @@ def are_operands(a: Tensor, b: Tensor) -> bool:
         and a.layout is b.layout is torch.strided
         and not (a.is_nested or b.is_nested)
         and a.device == b.device
+        and not (private.has_names(a) or private.has_names(b))
     )
+
+
+def is_traced(*operands) -> bool:
+    """Whether one stands for a tensor, as torch.fx's proxies do, and takes note of a call itself."""
+    return any(not isinstance(x, Tensor) for x in operands) and has_torch_function(operands)
 
 
 def is_float32_product(a: Tensor, b: Tensor, c: Tensor | None = None) -> bool:
@@ -144,6 +151,13 @@ def check_in_memory(where: str, b: Tensor) -> None:
 def rows_of(x: Tensor) -> Tensor:
     """(..., n) as (rows, n)."""
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+
+
+def is_expanded(x: Tensor) -> bool:
+    """Whether rows_of() would copy rows that share memory."""
+    return x.dim() > 2 and any(
+        step == 0 and size > 1 for step, size in zip(x.stride()[:-1], x.shape, strict=False)
+    )
 
 
 def with_shape(result: Tensor, shape: Sequence[int]) -> Tensor:

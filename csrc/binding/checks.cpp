@@ -273,7 +273,7 @@ bool is_strided(const Tensor& tensor) {
 
 bool share_storage(const Tensor& x, const Tensor& y) {
   const auto storage = [](const Tensor& tensor) {
-    return static_cast<const float*>(tensor.const_data_ptr()) - tensor.storage_offset();
+    return static_cast<const char*>(tensor.const_data_ptr()) - tensor.storage_offset() * tensor.element_size();
   };
   return x.numel() && y.numel() && storage(x) == storage(y);
 }

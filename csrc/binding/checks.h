@@ -58,7 +58,7 @@ bool is_writable(const Tensor& out);
 
 bool is_strided(const Tensor& tensor);
 
-// Views of one storage, float32.
+// Views of one storage.
 bool share_storage(const Tensor& x, const Tensor& y);
 
 // The same elements in the same order.

@@ -1,6 +1,7 @@
 // The operators that torch_sgemm/overrides.py calls in place of aten's products. Each checks a call, counts it, and
-// runs it if it is a float32 product. A call that it refuses goes to PyTorch's own kernel from Python, where errors
-// keep their types.
+// runs it if it is a float32 product. Another product goes to PyTorch's own kernel: from here where it is sound, else
+// from Python, where errors keep their types.
+#include <algorithm>
 #include <atomic>
 #include <initializer_list>
 #include <iterator>
@@ -18,8 +19,8 @@ namespace sgemm {
 namespace {
 
 enum Op { kMm, kMmOut, kAddmm, kAddmmOut, kAddmmInPlace, kOfMatrices };  // those of batches follow in the same order
-constexpr const char* kOps[] = {"mm",      "mm.out",  "addmm",       "addmm.out", "addmm_", "bmm",
-                                "bmm.out", "baddbmm", "baddbmm.out", "baddbmm_",  "matmul"};
+constexpr const char* kOps[] = {"mm",  "mm.out",  "addmm",   "addmm.out",   "addmm_",
+                                "bmm", "bmm.out", "baddbmm", "baddbmm.out", "baddbmm_"};
 
 enum Reason {
   kNone,
@@ -59,6 +60,11 @@ struct Setting {
   }
 };
 std::atomic<const Setting*> current{nullptr};
+
+// Whether PyTorch's own kernels lie below the overrides, on the CPU and on CUDA devices. Then a refused product is
+// computed here, and other Python threads run meanwhile: a kernel that Python calls holds the interpreter's lock.
+std::atomic<bool> covers_pytorch[2];
+void set_covers_pytorch(bool cuda, bool plain) { covers_pytorch[cuda] = plain; }
 
 // "" for none. Settings are kept, since a thread may still be reading one; they are few.
 void set(const std::string& kernel, bool cpu, bool cuda) {
@@ -114,6 +120,24 @@ Reason refusal_of_output(const Tensor& out, const Tensor& a, const Tensor& b) {
   return is_writable(out) ? kNone : kOutOverlaps;
 }
 
+// Whether PyTorch takes the tensors as they are, if their shapes fit: strided ones of one dtype and device. A sum's
+// factors reach it as floating-point numbers, which it refuses beside integers.
+bool are_alike(std::initializer_list<const Tensor*> tensors, bool sum) {
+  using torch::headeronly::ScalarType;
+  const Tensor& first = **tensors.begin();
+  const auto dtype = first.scalar_type();
+  const auto is_one_of = [&](std::initializer_list<ScalarType> types) {
+    return std::find(types.begin(), types.end(), dtype) != types.end();
+  };
+  if (!is_one_of({ScalarType::Float, ScalarType::Double, ScalarType::Half, ScalarType::BFloat16,
+                  ScalarType::ComplexFloat, ScalarType::ComplexDouble}) &&
+      (sum || !is_one_of({ScalarType::Byte, ScalarType::Char, ScalarType::Short, ScalarType::Int, ScalarType::Long})))
+    return false;
+  return std::all_of(tensors.begin(), tensors.end(), [&](const Tensor* x) {
+    return x->scalar_type() == dtype && is_strided(*x) && same_device(*x, first);
+  });
+}
+
 // A call of an operator, the first reason to refuse it, and the setting that held when it came.
 struct Call {
   Op op;
@@ -121,17 +145,32 @@ struct Call {
   const Tensor &a, &b;
   const Setting* setting;
   Reason reason;
+  bool pytorch_s;  // refused, and PyTorch's own kernel will take it
 
   Call(Op op, int dims, const Tensor& a, const Tensor& b, bool ieee, std::initializer_list<const Tensor*> tensors)
-      : op(op), dims(dims), a(a), b(b), setting(current.load()), reason(refusal_of_tensors(tensors)) {
+      : op(op),
+        dims(dims),
+        a(a),
+        b(b),
+        setting(current.load()),
+        reason(refusal_of_tensors(tensors)),
+        pytorch_s(reason == kDtype && covers_pytorch[a.is_cuda()] && are_alike(tensors, op != kMm && op != kMmOut)) {
     require(refusal_of_shapes, dims, a, b);
-    if (!reason && !ieee) reason = kPrecision;
-    if (!reason && !(setting && (a.is_cuda() ? setting->cuda : setting->cpu))) reason = kDisabled;
+    if (reason) return;
+    if (!ieee)
+      reason = kPrecision;
+    else if (!(setting && (a.is_cuda() ? setting->cuda : setting->cpu)))
+      reason = kDisabled;
+    pytorch_s = reason && covers_pytorch[a.is_cuda()];
   }
 
   template <class Refusal, class... Args>
   void require(Refusal refusal, const Args&... args) {
-    if (!reason) reason = refusal(args...);
+    if (reason && !pytorch_s) return;
+    const Reason found = refusal(args...);
+    if (!found) return;
+    pytorch_s = false;
+    if (!reason) reason = found;
   }
 
   // Counts and runs it, into `out` or a new tensor. False, or none, if PyTorch's own kernel has to be called from
@@ -145,7 +184,7 @@ struct Call {
                             double alpha) const {
     std::optional<Tensor> out;
     const bool done = succeeds([&] {
-      out = new_output(a, b);
+      out = reason ? new_output_of_type(a, b) : new_output(a, b);
       return compute(name, batched_name, *out, c, beta, alpha);
     });
     return done ? out : std::nullopt;
@@ -155,6 +194,10 @@ struct Call {
   // Where there is no memory for a workspace, before `out` is written, PyTorch's kernel computes it: kFailed.
   Reason compute(const char* name, const char* batched_name, const Tensor& out, const Tensor* c, double beta,
                  double alpha) const {
+    if (reason) {
+      aten_product(out, c, a, b, alpha, beta);
+      return reason;
+    }
     try {
       product(dims == 2 ? name : batched_name, out, c, a, b, alpha, beta, setting->kernel);
       return kNone;
@@ -170,13 +213,13 @@ struct Call {
     std::atomic<int64_t>(&of_op)[std::size(kReasons)] = counts[op + (dims - 2) * kOfMatrices];
     Reason outcome = reason;
     bool done = false;
-    if (!reason) {
+    if (!reason || pytorch_s) {
       try {
         outcome = work();
         done = true;
       } catch (const TorchError& failure) {
-        outcome = kFailed;
-        if (setting->kernel == kBatchInvariant) {  // PyTorch's kernel would have other bits
+        if (!reason) outcome = kFailed;
+        if (!reason && setting->kernel == kBatchInvariant) {  // PyTorch's kernel would have other bits
           ++of_op[outcome];
           throw std::runtime_error(failure.what());
         }
@@ -196,13 +239,13 @@ Reason refusal_beside(const Tensor& out, const Tensor& c) {
   return share_storage(out, c) && !is_same(out, c) ? kOutShared : kNone;
 }
 
-// Each for matrices (DIMS = 2) and for batches of them (3); mm also for batches of two dimensions (4), as aten::matmul.
+// Each for matrices (DIMS = 2) and for batches of them (3).
 // `ieee`: PyTorch's settings ask for float32 products.
 template <int DIMS>
 struct Override {
   static std::optional<Tensor> mm(const Tensor& a, const Tensor& b, bool ieee) {
     const Call call(kMm, DIMS, a, b, ieee, {&a, &b});
-    return call.run("mm", DIMS == 4 ? "matmul" : "bmm", nullptr, 0, 1);
+    return call.run("mm", "bmm", nullptr, 0, 1);
   }
 
   static bool mm_out(const Tensor& a, const Tensor& b, bool ieee, const Tensor& out) {
@@ -245,7 +288,6 @@ void register_overrides(torch::stable::detail::StableLibrary& m) {
   m.impl("_override_addmm_out", TORCH_BOX(&Override<2>::addmm_out));
   m.impl("_override_addmm_", TORCH_BOX(&Override<2>::addmm_in_place));
   m.impl("_override_bmm", TORCH_BOX(&Override<3>::mm));
-  m.impl("_override_matmul", TORCH_BOX(&Override<4>::mm));
   m.impl("_override_bmm_out", TORCH_BOX(&Override<3>::mm_out));
   m.impl("_override_baddbmm", TORCH_BOX(&Override<3>::addmm));
   m.impl("_override_baddbmm_out", TORCH_BOX(&Override<3>::addmm_out));
@@ -265,8 +307,8 @@ STABLE_TORCH_LIBRARY_FRAGMENT(SGEMM_NAMESPACE, m) {
     m.def((addmm + "_out" + sum + "bool ieee, *, Tensor(a!) out) -> bool").c_str());
     m.def((addmm + "_(Tensor(a!) c, " + operands + ", float beta, float alpha, bool ieee) -> bool").c_str());
   }
-  m.def("_override_matmul(Tensor a, Tensor b, bool ieee) -> Tensor?");
   m.def("_override_set(str kernel, bool cpu, bool cuda) -> ()");
+  m.def("_override_covers_pytorch(bool cuda, bool plain) -> ()");
   m.def("_override_counts() -> str");
   m.def("_override_reset() -> ()");
 }
@@ -277,6 +319,7 @@ STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CUDA, m) { sgemm::register_overrides(
 
 STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CompositeExplicitAutograd, m) {
   m.impl("_override_set", TORCH_BOX(&sgemm::set));
+  m.impl("_override_covers_pytorch", TORCH_BOX(&sgemm::set_covers_pytorch));
   m.impl("_override_counts", TORCH_BOX(&sgemm::read_counts));
   m.impl("_override_reset", TORCH_BOX(&sgemm::reset_counts));
 }

@@ -4,11 +4,14 @@
 #include <torch/csrc/inductor/aoti_torch/generated/c_shim_cpu.h>
 #include <torch/csrc/stable/ops.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <cmath>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "../table/namespace.h"
 
@@ -54,8 +57,32 @@ std::optional<Tensor> allocated_by_python(int64_t elements, int64_t index) {
   return torch::stable::detail::to<std::optional<Tensor>>(stack[0]);
 }
 
-[[noreturn]] void fail_to_allocate(int64_t bytes) {
-  throw NoMemory("sgemm: out of memory: PyTorch could not allocate " + std::to_string(bytes) + " bytes");
+// In PyTorch's words: programs look for them, and try again with less.
+[[noreturn]] void fail_to_allocate(int64_t bytes, bool cuda) {
+  const std::string tried = std::to_string(bytes) + " bytes";
+  throw NoMemory(cuda ? "CUDA out of memory. Tried to allocate " + tried + " for a product of torch_sgemm."
+                      : "DefaultCPUAllocator: can't allocate memory: you tried to allocate " + tried +
+                            " for a product of torch_sgemm.");
+}
+
+// PyTorch's kernels on the CPU multiply elements by alpha before they add them, which gives Inf - Inf where alpha is
+// infinite: out = alpha * sum + beta * c, for a c that broadcasts.
+void add_scaled(const Tensor& out, const Tensor& sum, const Tensor& c, float alpha, float beta) {
+  const int64_t dims = out.dim(), missing = dims - c.dim();
+  std::vector<int64_t> index(dims);
+  const auto at = [&](const Tensor& x, int64_t skipped) {
+    int64_t offset = 0;
+    for (int64_t i = skipped; i < dims; ++i)
+      if (x.size(i - skipped) > 1) offset += index[i] * x.stride(i - skipped);
+    return offset;
+  };
+  const float *from = static_cast<const float*>(sum.const_data_ptr()), *add = static_cast<const float*>(c.const_data_ptr());
+  float* const to = static_cast<float*>(out.mutable_data_ptr());
+  for (int64_t left = out.numel(); left > 0; --left) {
+    const float scaled = alpha * from[at(sum, 0)];
+    to[at(out, 0)] = beta == 0 ? scaled : std::fma(beta, add[at(c, missing)], scaled);
+    for (int64_t i = dims - 1; i >= 0 && ++index[i] == out.size(i); --i) index[i] = 0;
+  }
 }
 
 }  // namespace
@@ -69,7 +96,7 @@ Tensor empty(std::initializer_list<int64_t> sizes, const Tensor& like) {
   const int64_t elements = sizes.size() ? sizes.begin()[0] * strides[0] : 1, bytes = 4 * elements;
   if (bytes >= kAllocatedByPython && python_allocates) {
     const auto flat = allocated_by_python(elements, like.is_cuda() ? like.get_device_index() : -1);
-    if (!flat) fail_to_allocate(bytes);
+    if (!flat) fail_to_allocate(bytes, like.is_cuda());
     return view_as(*flat, sizes, {strides.begin(), strides.begin() + sizes.size()});
   }
   int32_t type, index;
@@ -78,7 +105,7 @@ Tensor empty(std::initializer_list<int64_t> sizes, const Tensor& like) {
   AtenTensorHandle handle;
   if (aoti_torch_empty_strided(sizes.size(), sizes.begin(), strides.data(), aoti_torch_dtype_float32(), type, index,
                                &handle) != AOTI_TORCH_SUCCESS)
-    fail_to_allocate(bytes);
+    fail_to_allocate(bytes, like.is_cuda());
   return Tensor(handle);
 }
 
@@ -88,6 +115,13 @@ Tensor view_as(const Tensor& tensor, const std::vector<int64_t>& sizes, const st
                                        /*offset beyond the tensor's own=*/0, &handle),
         "view");
   return Tensor(handle);
+}
+
+Tensor new_output_of_type(const Tensor& a, const Tensor& b) {
+  std::vector<int64_t> sizes;
+  for (int64_t i = 0; i + 1 < a.dim(); ++i) sizes.push_back(a.size(i));
+  sizes.push_back(b.size(b.dim() - 1));
+  return torch::stable::new_empty(a, sizes);
 }
 
 Stream current_stream(const Tensor& tensor) {
@@ -105,6 +139,11 @@ void aten_product(const Tensor& out, const Tensor* c, const Tensor& a, const Ten
     return aten_product(flat(out), c, flat(a), flat(b), alpha, beta);
   }
   const bool cuda = out.is_cuda(), batched = out.dim() == 3;
+  if (c && !cuda && std::isinf(alpha) && out.scalar_type() == torch::headeronly::ScalarType::Float) {
+    const Tensor sum = new_output_of_type(a, b);
+    aten_product(sum, nullptr, a, b, 1, 0);
+    return add_scaled(out, sum, *c, alpha, beta);
+  }
   if (!c) {
     const Product product =
         cuda ? cuda_products().product[batched] : (batched ? aoti_torch_cpu_bmm_out : aoti_torch_cpu_mm_out);
