@@ -132,7 +132,7 @@ def test_packed_matrices(device: str, dtypes: tuple[torch.dtype, torch.dtype]) -
         c = drawn(device, m, n, seed=2)
         for layout in PAIRS:
             x, y = laid_out(a, layout[0]), laid_out(b, layout[1])
-            packed = torch_sgemm.pack(y)
+            packed = torch_sgemm.pack(y, frozen=True)
             result = packed.mm(x)
             assert result.dtype == torch.float32
             assert Reference.of(a, b).units(result) <= 8
@@ -142,7 +142,7 @@ def test_packed_matrices(device: str, dtypes: tuple[torch.dtype, torch.dtype]) -
     weight, bias = drawn(device, 9, 7, dtype=dtypes[1]).requires_grad_(), drawn(device, 9)
     x = drawn(device, 4, 7, dtype=dtypes[0], seed=1).requires_grad_()
     expected = torch.nn.functional.linear(x.float(), weight.float(), bias)
-    packed = torch_sgemm.pack(weight.t())
+    packed = torch_sgemm.pack(weight.t(), frozen=True)
     if torch.float32 in dtypes:
         for fused in (torch_sgemm.linear(x, packed, bias), torch_sgemm.linear(x, weight, bias)):
             assert torch.allclose(fused, expected, atol=1e-5)
@@ -156,7 +156,7 @@ def test_packed_matrices(device: str, dtypes: tuple[torch.dtype, torch.dtype]) -
 @each_device
 def test_packed_matrices_are_compiled(device: str, short: torch.dtype) -> None:
     torch.compiler.reset()
-    packed = torch_sgemm.pack(drawn(device, 7, 9, dtype=short))
+    packed = torch_sgemm.pack(drawn(device, 7, 9, dtype=short), frozen=True)
     compiled = torch.compile(packed.mm, backend="aot_eager", fullgraph=True)
     x = drawn(device, 4, 7)
     assert torch.allclose(compiled(x), packed.mm(x), atol=1e-5)
@@ -168,8 +168,10 @@ def test_planes_are_those_of_float32(short: torch.dtype) -> None:
     here(BOTH[0])
     a, b = drawn("cuda", 300, 1000), drawn("cuda", 1000, 260, dtype=short, seed=1)
     for layout in "NT":
-        of_short = torch_sgemm.pack(laid_out(b, layout)).mm(a, kernel="split_fp16x3")
-        assert torch.equal(of_short, torch_sgemm.pack(b.float()).mm(a, kernel="split_fp16x3"))
+        of_short = torch_sgemm.pack(laid_out(b, layout), frozen=True).mm(a, kernel="split_fp16x3")
+        assert torch.equal(
+            of_short, torch_sgemm.pack(b.float(), frozen=True).mm(a, kernel="split_fp16x3")
+        )
 
 
 @each_mix
@@ -177,7 +179,7 @@ def test_planes_are_those_of_float32(short: torch.dtype) -> None:
 def test_functions_convert_nothing(device: str, dtypes: tuple[torch.dtype, torch.dtype]) -> None:
     """Operands reach the operators as they are."""
     a, b = drawn(device, 6, 8, dtype=dtypes[0]), drawn(device, 8, 4, dtype=dtypes[1])
-    bias, packed = drawn(device, 4), torch_sgemm.pack(b)
+    bias, packed = drawn(device, 4), torch_sgemm.pack(b, frozen=True)
     with SeenOperators() as seen:
         torch_sgemm.matmul(a, b, out_dtype=torch.float32)
         torch_sgemm.matmul(a, packed, out_dtype=torch.float32)

@@ -94,7 +94,7 @@ def test_rows_of_a_layer(device: str, kind: str, activation: str | None, packed:
     x, b = operands(kind, MOST[device], n, k, device)
     weight, bias = b.t().contiguous(), normal(1, n, 9, device)[0]
     plain = torch_sgemm.linear(x, weight, bias, activation, batch_invariant=True)
-    given = torch_sgemm.pack(weight.t()) if packed else weight
+    given = torch_sgemm.pack(weight.t(), frozen=True) if packed else weight
     whole = torch_sgemm.linear(x, given, bias, activation, batch_invariant=True)
     assert_same(whole, plain, "packed")
     x.requires_grad_()  # what goes into the activation is kept

@@ -77,7 +77,7 @@ def test_layers(device: str, short: torch.dtype) -> None:
 @each_short
 @each_device
 def test_packed_weights(device: str, short: torch.dtype) -> None:
-    x, packed = drawn(device, 5, 7, dtype=short), torch_sgemm.pack(drawn(device, 7, 3))
+    x, packed = drawn(device, 5, 7, dtype=short), torch_sgemm.pack(drawn(device, 7, 3), frozen=True)
     for result in (
         torch_sgemm.matmul(x, packed),
         torch_sgemm.matmul(x, packed, out_dtype=torch.float32),

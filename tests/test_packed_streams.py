@@ -61,7 +61,7 @@ def test_a_later_stream_with_the_same_handle_waits(
     monkeypatch.setattr(torch.cuda, "Event", lambda: event)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
     monkeypatch.setattr(Tensor, "record_stream", lambda planes, stream: None)
-    found = module._split(b)
+    found = module._split(b, None)
     stream = FakeStream(stream_id, handle)  # the next one
     module._wait(found)
     assert stream.waited == waits
@@ -75,7 +75,7 @@ def test_a_captured_product_gives_the_planes_to_its_graph(monkeypatch: pytest.Mo
     module, b = sys.modules["torch_sgemm.packed"], torch.ones(3, 4)
     packed, kept, capturing = torch_sgemm.pack(b, frozen=True), [], True
     planes = torch.ones(5)
-    packed._planes = packed._planes._replace(planes=planes)
+    packed._planes = module._Planes(module._state_of(b), planes, None, None)
     monkeypatch.setattr(module, "_keep_with_graph", kept.append)
     monkeypatch.setattr(module, "_is_captured", lambda b: capturing)
     monkeypatch.setattr(module, "_wait", lambda found: None)
@@ -117,7 +117,7 @@ def test_a_graph_keeps_the_planes_of_a_matrix_that_is_gone(here: None) -> None:
     before = torch.cuda.memory_allocated()
     graph.reset()
     for _ in range(100):  # CUDA tells of the graph's end from a thread of its own
-        torch_sgemm.pack(b[:8, :8])
+        torch_sgemm.pack(b[:8, :8], frozen=True)
         if torch.cuda.memory_allocated() <= before - 4 * size:
             break
         time.sleep(0.05)
@@ -132,7 +132,7 @@ def test_planes_are_given_to_graphs_only(here: None) -> None:
         torch.ops.sgemm._keep_with_graph(planes)
     before = torch.cuda.memory_allocated()
     del planes
-    torch_sgemm.pack(torch.ones(8, 8, device="cuda"))  # frees what could not be given
+    torch_sgemm.pack(torch.ones(8, 8, device="cuda"), frozen=True)  # frees what could not be given
     assert torch.cuda.memory_allocated() < before
 
 
@@ -144,7 +144,7 @@ def test_only_streams_that_pytorch_has_made_are_known_by_their_handle(here: None
     for stream, lasts in ((torch.cuda.default_stream(), True), (pooled, True), (external, False)):
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            packed = torch_sgemm.pack(b)
+            packed = torch_sgemm.pack(b, frozen=True)
             assert (packed._planes.stream is not None) == lasts
             result = packed.mm(a, kernel="split_fp16x3")
         stream.synchronize()
@@ -155,7 +155,7 @@ def test_only_streams_that_pytorch_has_made_are_known_by_their_handle(here: None
 def test_products_on_another_stream_wait_for_the_planes(here: None) -> None:
     a, b = integers((300, 4096), 1, "cuda"), integers((4096, 4096), 2, "cuda")
     other = torch.cuda.Stream()
-    packed = torch_sgemm.pack(b)
+    packed = torch_sgemm.pack(b, frozen=True)
     other.wait_stream(torch.cuda.current_stream())
     for _ in range(5):
         torch.cuda._sleep(10_000_000)

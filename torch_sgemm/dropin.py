@@ -2,17 +2,16 @@
 
 While on, ``aten::mm``, ``bmm``, ``addmm``, ``baddbmm`` and their in-place and out variants are
 overridden at the device's dispatch key, below autograd, autocast and functionalisation. So matmul,
-linear, einsum, attention by hand and every backward arrive here too. What is not a float32 product goes to PyTorch's
-own kernel: other dtypes and layouts, wrong arguments (PyTorch words the error), outputs that share
-memory with an operand, a ``torch.backends.cuda.matmul.fp32_precision`` other than ieee, none and
-bfx9. ``stats()`` counts both.
+linear, einsum, attention by hand and every backward arrive here too. What is not a float32 product
+goes to PyTorch's own kernel: other dtypes and layouts, wrong arguments (PyTorch words the error),
+outputs that share memory with an operand, a ``torch.backends.cuda.matmul.fp32_precision`` other
+than ieee, none and bfx9. ``stats()`` counts both.
 
 The setting is the process's, not the thread's: a backward runs in threads of its own.
 """
 
 import json
 import warnings
-from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -144,8 +143,7 @@ def stats() -> Stats:
         for name, reasons in counts.items()
         for reason, count in reasons.items()
     }
-    with overrides.changing:
-        return Stats(hits, dict(overrides.factors() + Counter(fallbacks)), _redone())
+    return Stats(hits, fallbacks, _redone())
 
 
 def _redone() -> dict[str, Redone]:
@@ -164,7 +162,6 @@ def _redone() -> dict[str, Redone]:
 def reset_stats() -> None:
     """Sets the counters to zero."""
     operators._override_reset()
-    overrides.reset_factors()
 
 
 @private.uncompiled

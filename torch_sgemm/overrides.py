@@ -8,7 +8,7 @@ calls that for what is no product of ours. A library that registers later covers
 
 import threading
 import warnings
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 
 import torch
@@ -24,9 +24,8 @@ from torch_sgemm.private import DispatchKeySet, uncompiled
 _recent: deque[object] = deque(maxlen=1024)
 _allows_tf32 = private.allows_tf32
 FLOAT32 = ("ieee", "none", "bfx9")  # the last: float32 from nine products of bfloat16
-_factors: Counter[tuple[str, str]] = Counter()
-_lock = held_across_forks(threading.Lock())
-changing = held_across_forks(threading.RLock())  # taken before _lock
+_count_factor = operators._override_count_factor.default
+changing = held_across_forks(threading.RLock())
 
 
 def _is_ieee() -> bool:
@@ -35,18 +34,6 @@ def _is_ieee() -> bool:
         return not _allows_tf32()  # a third of the time that the setting itself takes
     except RuntimeError:  # its older and its newer settings differ
         return torch.backends.cuda.matmul.fp32_precision in FLOAT32
-
-
-def factors() -> Counter[tuple[str, str]]:
-    """Calls with a factor that is no real number, by operator and reason."""
-    with _lock:
-        return Counter(_factors)
-
-
-def reset_factors() -> None:
-    """Counts them anew."""
-    with _lock:
-        _factors.clear()
 
 
 def _kernel(name: str, key: str):
@@ -106,8 +93,7 @@ def _is_complex(name: str, beta, alpha) -> bool:
     """Counts a call with a factor that is no real number."""
     if not (isinstance(beta, complex) or isinstance(alpha, complex)):
         return False
-    with _lock:
-        _factors[name, "factor"] += 1
+    _count_factor(name)
     return True
 
 
@@ -184,7 +170,7 @@ def _sum_with_vector(name: str, original: Callable, key: str, holds: _Holds) -> 
     @uncompiled
     def product_sum(c, a, b, *, beta=1, alpha=1, **out):
         fits = b.dim() == 1 and c.dim() <= 1 and all(x.dim() == 1 for x in out.values())
-        if holds() and fits and not _is_complex(name, beta, alpha):
+        if holds() and fits and not _is_complex(name.replace("mv", "mm"), beta, alpha):
             addend = c.unsqueeze(1) if c.dim() else c
             into = {key: x.unsqueeze(1) for key, x in out.items()}
             result = ours(keys, addend, a, b.unsqueeze(1), beta, alpha, cpu or _is_ieee(), **into)

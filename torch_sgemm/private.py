@@ -14,7 +14,6 @@ import torch._guards
 import torch.fx.experimental.proxy_tensor
 import torch.utils._python_dispatch
 from torch.autograd import forward_ad
-from torch.multiprocessing import reductions
 
 _C = torch._C
 
@@ -27,7 +26,6 @@ below_autograd = _C._AutoDispatchBelowAutograd
 # and all take the dispatcher's longer way.
 keys_of, keys_of_thread = _C._dispatch_keys, _C._dispatch_tls_local_include_set
 is_excluded = _C._dispatch_tls_is_dispatch_key_excluded
-is_included = _C._dispatch_tls_is_dispatch_key_included
 function_modes, dispatch_modes = _C._len_torch_function_stack, _C._len_torch_dispatch_stack
 tracing_state = _C._get_tracing_state
 transforms_active = _C._are_functorch_transforms_active
@@ -82,12 +80,9 @@ def current_stream(device: int) -> int:
     return _C._cuda_getCurrentRawStream(device)
 
 
-have_names = hasattr(torch.Tensor, "has_names")  # PyTorch <= 2.14
-
-
 def has_names(x: torch.Tensor) -> bool:
-    """products.py: an operator would refuse them."""
-    return have_names and not torch.compiler.is_compiling() and x.has_names()
+    """products.py: an operator would refuse it; PyTorch <= 2.14."""
+    return hasattr(x, "has_names") and not torch.compiler.is_compiling() and x.has_names()
 
 
 def redispatch_of(operator: OpOverload) -> Callable:

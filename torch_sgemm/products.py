@@ -63,7 +63,7 @@ def are_operands(a: Tensor, b: Tensor) -> bool:
 
 
 def is_traced(*operands) -> bool:
-    """Whether one stands for a tensor, as torch.fx's proxies do, and takes note of a call itself."""
+    """Whether an operand stands for a tensor and records calls, as torch.fx's proxies do."""
     return any(not isinstance(x, Tensor) for x in operands) and has_torch_function(operands)
 
 
@@ -131,14 +131,20 @@ def of_gradients(kernel: str) -> str:
 
 
 def check_in_memory(where: str, b: Tensor) -> None:
-    """Whether a matrix ``b`` is one whose elements a kernel can read; ``where`` is named else.
+    """Whether ``b`` is a matrix whose elements a kernel can read; ``where`` is named else.
 
     Raises:
-        RuntimeError: it is no tensor, not strided, or neither on a CPU nor on a CUDA device.
+        RuntimeError: it is no tensor, not strided, neither on a CPU nor on a CUDA device, or of
+            another dtype or dimension.
     """
     if not isinstance(b, Tensor):
         found = f"is {b!r}"
-    elif b.layout is torch.strided and b.device.type in ("cpu", "cuda"):
+    elif (
+        b.layout is torch.strided
+        and b.device.type in ("cpu", "cuda")
+        and b.dim() == 2
+        and b.dtype in OPERAND_DTYPES
+    ):
         return
     else:
         found = f"has {about(b)}, {b.layout}"
