@@ -139,7 +139,7 @@ void aten_product(const Tensor& out, const Tensor* c, const Tensor& a, const Ten
     return aten_product(flat(out), c, flat(a), flat(b), alpha, beta);
   }
   const bool cuda = out.is_cuda(), batched = out.dim() == 3;
-  if (c && !cuda && std::isinf(alpha) && out.scalar_type() == torch::headeronly::ScalarType::Float) {
+  if (c && !cuda && !std::isfinite(alpha) && out.scalar_type() == torch::headeronly::ScalarType::Float) {
     const Tensor sum = new_output_of_type(a, b);
     aten_product(sum, nullptr, a, b, 1, 0);
     return add_scaled(out, sum, *c, alpha, beta);
