@@ -81,7 +81,7 @@ def test_a_failure_leaves_the_old_file(
 
 
 def test_what_is_no_regular_file_is_written_to() -> None:
-    code = "from torch_sgemm import files; from pathlib import Path; files.write(Path('/dev/stdout'), 'here')"
+    code = "from torch_sgemm import files as f; f.write(f.Path('/dev/stdout'), 'here')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "here"
 

@@ -18,10 +18,9 @@ def write(path: Path, text: str) -> None:
     A file keeps its mode and a symbolic link its target. Where the folder takes no new file, the
     text is written in place.
     """
-    target = path.resolve()
-    is_new = not target.exists()
-    if not os.access(target.parent, os.W_OK) or not (is_new or target.is_file()):
-        target.write_text(text, encoding="utf-8")
+    is_new, target = not path.exists(), path.resolve()
+    if not (is_new or path.is_file()) or not os.access(target.parent, os.W_OK):
+        path.write_text(text, encoding="utf-8")
         return
     part = target.with_name(f"{target.name}.{os.getpid()}.{threading.get_ident()}")
     try:
