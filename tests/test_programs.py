@@ -488,14 +488,26 @@ print((x @ x).sum().item(), torch_sgemm.stats().hits, torch_sgemm.stats().redone
     assert done.returncode == 0 and "'mm': 1" in done.stdout, done.stderr
 
 
-def test_names_are_pytorch_s() -> None:
-    """A product of tensors with names, which PyTorch had up to 2.14."""
+@on_both
+def test_names_are_pytorch_s(device: str) -> None:
+    """Of tensors with names, which PyTorch had up to 2.14."""
     if not hasattr(torch.Tensor, "has_names"):
         pytest.skip("this PyTorch has no names")
+    a, b = torch.randn(2, 3, device=device), torch.randn(3, 4, device=device)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        x, y = torch.randn(2, 3, names=("A", "B")), torch.randn(3, 4, names=("B", "C"))
-    for product in (torch.matmul, torch_sgemm.matmul, lambda x, y: x @ y):
-        with enabled("cpu"):
-            assert product(x, y).names == ("A", "C")
-    assert torch_sgemm.linear(x, y.rename(None).t()).names == ("A", None)
+        x, y = a.refine_names("A", "B"), b.refine_names("B", "C")
+        batch = x.rename(None).expand(2, 2, 3).refine_names("Z", "A", "B")
+    products = (torch.matmul, torch.mm, torch_sgemm.matmul, lambda x, y: x @ y)
+    with enabled(device):
+        for product in products:
+            found = product(x, y)
+            assert found.names == ("A", "C") and torch.equal(found.rename(None), a @ b)
+            assert product(x.rename(None), y).names == (None, "C")
+        found = torch.bmm(batch, batch.rename("Z", "B", "A").transpose(1, 2).rename("Z", "B", "C"))
+        assert found.names == ("Z", "A", "C")
+        out = torch.empty(2, 4, device=device)
+        assert torch.mm(x, y, out=out) is out and out.names == ("A", "C")
+        with pytest.raises(RuntimeError):
+            torch.mm(x, b.refine_names("B", "A"))
+    assert torch_sgemm.linear(x, b.t()).names == ("A", None)

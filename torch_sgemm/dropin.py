@@ -250,3 +250,4 @@ def _apply() -> None:
         overrides.install(key, vectors, partial(_takes_vectors, key))
     for key, vectors in installed - wanted:
         overrides.remove(key, vectors)
+    operators._override_names(bool(wanted) and hasattr(torch.Tensor, "has_names"))

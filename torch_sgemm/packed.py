@@ -63,8 +63,8 @@ class PackedMatrix:
 
     def __init__(self, b: Tensor, frozen: bool = False) -> None:
         check_in_memory("torch_sgemm.pack", b)
-        self._transposed = b._base if _is_transposed(b) else None  # the matrix, if b is its .t()
-        self._b = b if self._transposed is None else None
+        self._transposed = _is_transposed(b)
+        self._source = b._base if self._transposed else b
         self._base_at = None if b._base is None else b._base.data_ptr()
         self.frozen = frozen
         self._number = next(_numbers)
@@ -73,9 +73,8 @@ class PackedMatrix:
         self.update()
 
     def __reduce__(self):
-        if self._transposed is not None:  # a copied layer's matrix is a view of its own weight
-            return _pack_transposed, (self._transposed, self.frozen)
-        return PackedMatrix, (self._b, self.frozen)
+        """A copied layer's matrix is a view of its own weight."""
+        return _pack, (self._source, self._transposed, self.frozen)
 
     def __fx_create_arg__(self, tracer):
         """In a traced module it is an attribute."""
@@ -109,7 +108,7 @@ class PackedMatrix:
             RuntimeError: the current stream is being captured.
         """
         own = self.matrix().detach()
-        if not self.frozen or self._requires_grad():
+        if not self.frozen or self._source.requires_grad:
             self._planes = None
             return
         if _is_captured(own):
@@ -119,9 +118,6 @@ class PackedMatrix:
                 "before the capture"
             )
         self._planes = _split(own, None if self._planes is None else self._planes.planes)
-
-    def _requires_grad(self) -> bool:
-        return (self._b if self._transposed is None else self._transposed).requires_grad
 
     def mm(
         self,
@@ -190,7 +186,7 @@ class PackedMatrix:
     def planes_of(self, b: Tensor) -> Tensor | None:
         """Those of b, which may be another tensor than the matrix; None if there are none."""
         found = self._planes
-        if found is None or self._requires_grad():
+        if found is None or self._source.requires_grad:
             return None
         own = self.matrix()
         if _place_of(b) != _place_of(own):  # made by a compiled program
@@ -208,15 +204,15 @@ class PackedMatrix:
 
     def matrix(self) -> Tensor:
         """The matrix as it is now."""
-        if self._transposed is not None:
-            return self._transposed.t()
-        base = None if torch.compiler.is_compiling() else self._b._base
+        if self._transposed:
+            return self._source.t()
+        base = None if torch.compiler.is_compiling() else self._source._base
         if base is not None and base.data_ptr() != self._base_at:
             raise RuntimeError(
                 "torch_sgemm: a packed matrix is a view of a tensor that has other memory now, by "
                 "'.data = ' or '.to()'; accepted: a new pack() of a new view"
             )
-        return self._b
+        return self._source
 
 
 def pack(b: Tensor, *, frozen: bool = False) -> PackedMatrix:
@@ -262,8 +258,8 @@ def _is_transposed(b: Tensor) -> bool:
     )
 
 
-def _pack_transposed(x: Tensor, frozen: bool) -> PackedMatrix:
-    return PackedMatrix(x.t(), frozen)
+def _pack(source: Tensor, transposed: bool, frozen: bool) -> PackedMatrix:
+    return PackedMatrix(source.t() if transposed else source, frozen)
 
 
 def _place_of(b: Tensor) -> tuple:

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <initializer_list>
 #include <iterator>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -190,7 +191,7 @@ struct Call {
                             double alpha) const {
     std::optional<Tensor> out;
     const bool done = succeeds([&] {
-      out = reason ? new_output_of_type(a, b) : new_output(a, b);
+      out = reason ? empty_like_product(a, b) : new_output(a, b);
       return compute(name, batched_name, *out, c, beta, alpha);
     });
     return done ? out : std::nullopt;
@@ -287,6 +288,32 @@ struct Override {
   }
 };
 
+// Products of tensors with names, which PyTorch had up to 2.14: it hands none to a kernel in Python, as overrides are,
+// but to one at the key "Named". PyTorch's own kernel below the dispatcher finds and checks the result's names.
+struct Named {
+  static Tensor product(const Tensor& a, const Tensor& b) {
+    const Tensor out = empty_like_product(a, b);
+    aten_product(out, nullptr, a, b, 1, 0);
+    return out;
+  }
+  static Tensor product_out(const Tensor& a, const Tensor& b, const Tensor& out) {
+    aten_product(out, nullptr, a, b, 1, 0);
+    return out;
+  }
+
+  static void set(bool wanted) {
+    using torch::stable::detail::StableLibrary;
+    static std::mutex mutex;
+    static std::unique_ptr<StableLibrary>& library = *new std::unique_ptr<StableLibrary>;
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (!wanted) return library.reset();
+    if (library) return;
+    library.reset(new StableLibrary(StableLibrary::Kind::IMPL, "aten", "Named", __FILE__, __LINE__));
+    for (const char* name : {"mm", "bmm"}) library->impl(name, TORCH_BOX(&product));
+    for (const char* name : {"mm.out", "bmm.out"}) library->impl(name, TORCH_BOX(&product_out));
+  }
+};
+
 void register_overrides(torch::stable::detail::StableLibrary& m) {
   m.impl("_override_mm", TORCH_BOX(&Override<2>::mm));
   m.impl("_override_mm_out", TORCH_BOX(&Override<2>::mm_out));
@@ -315,6 +342,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(SGEMM_NAMESPACE, m) {
   }
   m.def("_override_set(str kernel, bool cpu, bool cuda) -> ()");
   m.def("_override_covers_pytorch(bool cuda, bool plain) -> ()");
+  m.def("_override_names(bool wanted) -> ()");
   m.def("_override_count_factor(str name) -> ()");
   m.def("_override_counts() -> str");
   m.def("_override_reset() -> ()");
@@ -327,6 +355,7 @@ STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CUDA, m) { sgemm::register_overrides(
 STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CompositeExplicitAutograd, m) {
   m.impl("_override_set", TORCH_BOX(&sgemm::set));
   m.impl("_override_covers_pytorch", TORCH_BOX(&sgemm::set_covers_pytorch));
+  m.impl("_override_names", TORCH_BOX(&sgemm::Named::set));
   m.impl("_override_count_factor", TORCH_BOX(&sgemm::count_factor));
   m.impl("_override_counts", TORCH_BOX(&sgemm::read_counts));
   m.impl("_override_reset", TORCH_BOX(&sgemm::reset_counts));

@@ -65,6 +65,24 @@ std::optional<Tensor> allocated_by_python(int64_t elements, int64_t index) {
                             " for a product of torch_sgemm.");
 }
 
+std::vector<int64_t> contiguous_strides(const int64_t* sizes, size_t dims) {
+  std::vector<int64_t> strides(dims);
+  int64_t stride = 1;
+  for (size_t i = dims; i-- > 0; stride *= std::max<int64_t>(1, sizes[i])) strides[i] = stride;
+  return strides;
+}
+
+Tensor empty_strided(const int64_t* sizes, const std::vector<int64_t>& strides, int32_t dtype, const Tensor& like) {
+  int32_t type, index;
+  check(aoti_torch_get_device_type(like.get(), &type), "device type");
+  check(aoti_torch_get_device_index(like.get(), &index), "device index");
+  AtenTensorHandle handle;
+  const int64_t dims = static_cast<int64_t>(strides.size());
+  if (aoti_torch_empty_strided(dims, sizes, strides.data(), dtype, type, index, &handle) != AOTI_TORCH_SUCCESS)
+    fail_to_allocate(dims ? sizes[0] * strides[0] * like.element_size() : 4, like.is_cuda());
+  return Tensor(handle);
+}
+
 // PyTorch's kernels on the CPU multiply elements by alpha before they add them, which gives Inf - Inf where alpha is
 // infinite: out = alpha * sum + beta * c, for a c that broadcasts.
 void add_scaled(const Tensor& out, const Tensor& sum, const Tensor& c, float alpha, float beta) {
@@ -76,7 +94,8 @@ void add_scaled(const Tensor& out, const Tensor& sum, const Tensor& c, float alp
       if (x.size(i - skipped) > 1) offset += index[i] * x.stride(i - skipped);
     return offset;
   };
-  const float *from = static_cast<const float*>(sum.const_data_ptr()), *add = static_cast<const float*>(c.const_data_ptr());
+  const float *from = static_cast<const float*>(sum.const_data_ptr()),
+              *add = static_cast<const float*>(c.const_data_ptr());
   float* const to = static_cast<float*>(out.mutable_data_ptr());
   for (int64_t left = out.numel(); left > 0; --left) {
     const float scaled = alpha * from[at(sum, 0)];
@@ -90,23 +109,22 @@ void add_scaled(const Tensor& out, const Tensor& sum, const Tensor& c, float alp
 void let_python_allocate() { python_allocates = true; }
 
 Tensor empty(std::initializer_list<int64_t> sizes, const Tensor& like) {
-  std::array<int64_t, 4> strides;
-  int64_t stride = 1;
-  for (size_t i = sizes.size(); i-- > 0; stride *= std::max<int64_t>(1, sizes.begin()[i])) strides[i] = stride;
+  const std::vector<int64_t> strides = contiguous_strides(sizes.begin(), sizes.size());
   const int64_t elements = sizes.size() ? sizes.begin()[0] * strides[0] : 1, bytes = 4 * elements;
   if (bytes >= kAllocatedByPython && python_allocates) {
     const auto flat = allocated_by_python(elements, like.is_cuda() ? like.get_device_index() : -1);
     if (!flat) fail_to_allocate(bytes, like.is_cuda());
-    return view_as(*flat, sizes, {strides.begin(), strides.begin() + sizes.size()});
+    return view_as(*flat, sizes, strides);
   }
-  int32_t type, index;
-  check(aoti_torch_get_device_type(like.get(), &type), "device type");
-  check(aoti_torch_get_device_index(like.get(), &index), "device index");
-  AtenTensorHandle handle;
-  if (aoti_torch_empty_strided(sizes.size(), sizes.begin(), strides.data(), aoti_torch_dtype_float32(), type, index,
-                               &handle) != AOTI_TORCH_SUCCESS)
-    fail_to_allocate(bytes, like.is_cuda());
-  return Tensor(handle);
+  return empty_strided(sizes.begin(), strides, aoti_torch_dtype_float32(), like);
+}
+
+Tensor empty_like_product(const Tensor& a, const Tensor& b) {
+  std::vector<int64_t> sizes(a.sizes().begin(), a.sizes().end());
+  sizes.back() = b.size(b.dim() - 1);
+  int32_t dtype;
+  check(aoti_torch_get_dtype(a.get(), &dtype), "dtype");
+  return empty_strided(sizes.data(), contiguous_strides(sizes.data(), sizes.size()), dtype, a);
 }
 
 Tensor view_as(const Tensor& tensor, const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides) {
@@ -115,13 +133,6 @@ Tensor view_as(const Tensor& tensor, const std::vector<int64_t>& sizes, const st
                                        /*offset beyond the tensor's own=*/0, &handle),
         "view");
   return Tensor(handle);
-}
-
-Tensor new_output_of_type(const Tensor& a, const Tensor& b) {
-  std::vector<int64_t> sizes;
-  for (int64_t i = 0; i + 1 < a.dim(); ++i) sizes.push_back(a.size(i));
-  sizes.push_back(b.size(b.dim() - 1));
-  return torch::stable::new_empty(a, sizes);
 }
 
 Stream current_stream(const Tensor& tensor) {
@@ -140,7 +151,7 @@ void aten_product(const Tensor& out, const Tensor* c, const Tensor& a, const Ten
   }
   const bool cuda = out.is_cuda(), batched = out.dim() == 3;
   if (c && !cuda && !std::isfinite(alpha) && out.scalar_type() == torch::headeronly::ScalarType::Float) {
-    const Tensor sum = new_output_of_type(a, b);
+    const Tensor sum = empty_like_product(a, b);
     aten_product(sum, nullptr, a, b, 1, 0);
     return add_scaled(out, sum, *c, alpha, beta);
   }

@@ -33,7 +33,7 @@ void let_python_allocate();
 Tensor empty(std::initializer_list<int64_t> sizes, const Tensor& like);
 
 // The same of the product's shape and of a's dtype.
-Tensor new_output_of_type(const Tensor& a, const Tensor& b);
+Tensor empty_like_product(const Tensor& a, const Tensor& b);
 
 // The same memory seen as a tensor of these sizes and strides.
 Tensor view_as(const Tensor& tensor, const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides);
