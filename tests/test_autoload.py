@@ -55,6 +55,26 @@ def test_only_named_devices() -> None:
     assert result.stdout.splitlines() == ["loaded", "{}"]
 
 
-def test_unknown_kernel_is_an_error() -> None:
-    result = python("-c", PROGRAM, TORCH_SGEMM="no_such_kernel")
-    assert result.returncode != 0 and "no_such_kernel" in result.stderr
+@pytest.mark.parametrize(
+    "kernel, devices, why",
+    [
+        ("no_such_kernel", "cpu", "argument 'kernel' is 'no_such_kernel'"),
+        ("1", "tpu", "argument 'devices' is ('tpu',)"),
+    ],
+)
+def test_a_wrong_setting_is_printed_and_the_program_goes_on(
+    kernel: str, devices: str, why: str
+) -> None:
+    result = python("-c", PROGRAM, TORCH_SGEMM=kernel, TORCH_SGEMM_DEVICES=devices)
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert result.stdout.splitlines() == ["loaded", "{}"]
+    assert f"torch_sgemm: TORCH_SGEMM={kernel}: torch_sgemm.enable: {why}" in result.stderr
+
+
+def test_a_warning_that_is_an_error_is_printed_and_the_program_goes_on() -> None:
+    """enable() warns where PyTorch sees no GPU."""
+    program = "import warnings; warnings.simplefilter('error', UserWarning)" + PROGRAM
+    result = python("-c", program, TORCH_SGEMM="1", CUDA_VISIBLE_DEVICES="")
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert result.stdout.splitlines() == ["loaded", "{}"]
+    assert "torch_sgemm: TORCH_SGEMM=1: torch_sgemm.enable: devices=('cuda',)" in result.stderr

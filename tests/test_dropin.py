@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -20,12 +19,12 @@ from torch import Tensor
 import torch_sgemm
 from torch_sgemm import dropin, overrides
 
-OVERRIDDEN = ("mm", "bmm", "addmm", "baddbmm", "mm.out", "bmm.out", "addmm.out", "baddbmm.out")
+VECTORS = ("dot", "addmv", "addmv.out", "addmv_")
 
 
 def registrations() -> str:
     """The dispatcher's own view of the operators that are overridden."""
-    names = (*OVERRIDDEN, "addmm_", "baddbmm_", "matmul")
+    names = (*overrides.OVERRIDES, *VECTORS)
     return "".join(torch._C._dispatch_dump(f"aten::{name}") for name in names)
 
 
@@ -36,12 +35,43 @@ def switched_off() -> Iterator[None]:
     before = registrations()
     yield
     assert registrations() == before
-    assert not dropin._libraries and not dropin._scopes and dropin._base is None
+    assert not overrides.installed() and not dropin._scopes and dropin._base is None
 
 
 def drawn(device: str, *shape: int, seed: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(shape, generator=generator).to(device)
+
+
+def batches(device: str, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    """Two factors and an addend."""
+    shapes = (2, 3, 4), (2, 4, 5), (2, 3, 5)
+    return [integers(shape, seed, device).to(dtype) for seed, shape in enumerate(shapes)]
+
+
+def every_variant(a: Tensor, b: Tensor, c: Tensor) -> list[Tensor]:
+    """The results of one call of each overridden operator."""
+    found = []
+    for x, y, z, mm, addmm in ((a[0], b[0], c[0], "mm", "addmm"), (a, b, c, "bmm", "baddbmm")):
+        multiply, add = getattr(torch, mm), getattr(torch, addmm)
+        found += [
+            multiply(x, y),
+            multiply(x, y, out=torch.empty_like(z)),
+            add(z, x, y, beta=-3, alpha=2),
+            add(z[..., :1, :], x, y, beta=0.5, out=torch.empty_like(z)),
+            getattr(z.clone(), f"{addmm}_")(x, y, alpha=-1),
+        ]
+    return found
+
+
+@pytest.fixture
+def refusing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's kernels, if an override calls them from Python, raise an error."""
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise AssertionError("PyTorch's kernel was called from Python")
+
+    monkeypatch.setattr(overrides, "_covered", lambda name, key: refuse)
 
 
 def hits() -> dict[str, int]:
@@ -173,16 +203,18 @@ def test_a_call_that_no_row_takes_is_no_hit(device: str) -> None:
     assert fallbacks() == {}
 
 
-def test_an_inner_scope_takes_another_device() -> None:
-    """The operator stays overridden for the outer scope, and goes to PyTorch meanwhile."""
+@pytest.mark.filterwarnings("ignore:.*changes nothing")
+def test_an_inner_scope_takes_another_device(refusing: None) -> None:
+    """The operators stay overridden for the outer scope; the library calls PyTorch's kernels."""
     if not torch.version.cuda:
         pytest.skip("this PyTorch has no CUDA kernels to override")
-    x = integers((4, 4), 1)
-    expected = x @ x
+    operands = batches("cpu")
+    expected = every_variant(*operands)
     with torch_sgemm.enabled(devices=("cpu",)), torch_sgemm.enabled(devices=("cuda",)):
-        assert torch.equal(x @ x, expected)
+        found = every_variant(*operands)
+    assert all(map(torch.equal, found, expected))
     assert hits() == {}
-    assert fallbacks() == {("mm", "disabled"): 1}
+    assert fallbacks() == {(name, "disabled"): 1 for name in overrides.OVERRIDES}
 
 
 def test_quiet_and_without_leaks() -> None:
@@ -190,74 +222,6 @@ def test_quiet_and_without_leaks() -> None:
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() == "quiet"
     assert result.stderr == ""
-
-
-@pytest.mark.parametrize("switch", [torch_sgemm.enable, torch_sgemm.enabled])
-def test_unknown_kernel_and_device(switch: Callable) -> None:
-    def on(*args: object, **kwargs: object) -> None:
-        scope = switch(*args, **kwargs)
-        if scope is not None:
-            scope.__enter__()
-
-    with pytest.raises(RuntimeError, match="'laddr'.*accepted"):
-        on("laddr", devices=("cpu",))
-    with pytest.raises(RuntimeError, match='accepted: "split_fp16x3:128x64"'):
-        on("split_fp16x3_narrow")
-    for devices in (("mps",), ("cpu", "cuda:0"), ()):
-        with pytest.raises(RuntimeError, match="accepted: 'cuda', 'cpu'"):
-            on("auto", devices=devices)
-
-
-CPU_ONLY = """
-import sys, warnings
-import torch
-if sys.argv[1] == "torch":
-    torch.version.cuda = None
-import torch_sgemm
-from torch_sgemm import dropin, overrides
-if sys.argv[1] == "build":
-    dropin.kernels = lambda: [row for row in torch_sgemm.kernels() if not row.family]
-for scope in (False, True):
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        if scope:
-            with torch_sgemm.enabled():
-                torch.mm(torch.ones(2, 3), torch.ones(3, 4))
-        else:
-            torch_sgemm.enable()
-            torch.mm(torch.ones(2, 3), torch.ones(3, 4))
-            torch_sgemm.disable()
-    [warning] = caught
-    assert warning.filename == "<string>", warning.filename
-    print(warning.message)
-    assert sys.argv[1] == "gpu" or not overrides._originals
-assert torch_sgemm.stats().hits == {}
-"""
-
-
-@pytest.mark.parametrize(
-    "lacking, reason",
-    [("gpu", "sees no GPU"), ("torch", "built without CUDA"), ("build", "no CUDA kernels")],
-)
-def test_without_cuda(lacking: str, reason: str) -> None:
-    """The program runs, and a warning says that nothing comes here."""
-    result = python("-c", CPU_ONLY, lacking, CUDA_VISIBLE_DEVICES="")
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.count(reason) == 2 and result.stdout.count("changes nothing") == 2
-
-
-@pytest.mark.parametrize("switch", [torch_sgemm.enable, torch_sgemm.enabled])
-def test_a_device_without_kernels(switch: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where PyTorch has no kernel to override, an error, and everything stays as it was."""
-
-    def missing(*_: object) -> None:
-        raise RuntimeError("no kernel for this key")
-
-    monkeypatch.setattr(overrides, "_originals", {})
-    monkeypatch.setattr(torch.library, "get_kernel", missing)
-    with pytest.raises(RuntimeError, match="no kernel for this key"):
-        scope = switch(devices=("cpu",))
-        scope.__enter__()
 
 
 # --- what arrives ---------------------------------------------------------------------------
@@ -323,6 +287,34 @@ def test_fallback(device: str, case: cases.Fallback) -> None:
     assert fallbacks() == dict.fromkeys(case.reasons, 1)
 
 
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.bfloat16, torch.float16, torch.complex64], ids=str
+)
+@each_device
+def test_sound_products_of_other_dtypes_do_without_python(
+    device: str, dtype: torch.dtype, refusing: None
+) -> None:
+    """The library calls PyTorch's kernel, and other Python threads run meanwhile."""
+    operands = batches(device, dtype)
+    expected = every_variant(*operands)
+    with torch_sgemm.enabled(devices=(device,)):
+        found = every_variant(*operands)
+    for x, y in zip(found, expected, strict=True):
+        assert x.dtype == dtype and torch.equal(x, y)
+    assert hits() == {}
+    assert fallbacks() == {(name, "dtype"): 1 for name in overrides.OVERRIDES}
+
+
+@each_device
+def test_products_that_pytorch_may_refuse_go_there_from_python(device: str, refusing: None) -> None:
+    """Its errors keep their types only where Python calls it."""
+    a, b = integers((3, 4), 1, device), integers((4, 5), 2, device)
+    with torch_sgemm.enabled(devices=(device,)):
+        for x, y in ((a, a), (a, b.double()), (a.double(), a.double())):
+            with pytest.raises(AssertionError, match="called from Python"):
+                torch.mm(x, y)
+
+
 @pytest.mark.gpu
 def test_fallback_for_tf32() -> None:
     x = integers((4, 4), 1, "cuda")
@@ -333,7 +325,7 @@ def test_fallback_for_tf32() -> None:
     assert fallbacks() == {("mm", "precision"): 1}
 
 
-@pytest.mark.parametrize("shape", [(), (2,), (2, 3)], ids=["mm", "bmm", "matmul"])
+@pytest.mark.parametrize("shape", [(), (2,), (2, 3)], ids=["matrix", "batch", "heads"])
 @each_device
 def test_no_memory(device: str, shape: tuple[int, ...]) -> None:
     """The error is PyTorch's own, also for programs that catch it and go on with less."""
@@ -398,21 +390,6 @@ def test_a_model_is_copied_and_pickled(device: str) -> None:
         assert twin.first.grad is not None and model.first.grad is None
 
 
-@pytest.mark.parametrize(
-    "wrong", ["tpu", ("tpu",), (["cpu"],), (), 3, torch.device("cpu")], ids=str
-)
-def test_wrong_devices(wrong) -> None:
-    with pytest.raises(RuntimeError, match="argument 'devices' is .*; accepted: 'cuda', 'cpu'"):
-        torch_sgemm.enable(devices=wrong)
-
-
-def test_one_device_needs_no_tuple() -> None:
-    with torch_sgemm.enabled(devices="cpu"):
-        before = torch_sgemm.stats().hits.get("mm", 0)
-        torch.mm(torch.ones(2, 2), torch.ones(2, 2))
-        assert torch_sgemm.stats().hits["mm"] == before + 1
-
-
 @pytest.mark.parametrize("factor", ["alpha", "beta"])
 @each_device
 def test_factors_beyond_float32_are_pytorch_s(device: str, factor: str) -> None:
@@ -438,46 +415,3 @@ def outcome(product) -> str:
         return str(product())
     except RuntimeError as failure:
         return str(failure)
-
-
-@pytest.mark.parametrize("module", ["dropin", "overrides"])
-def test_a_child_finds_locks_free(module: str) -> None:
-    """Another thread holds the lock when a process forks."""
-    code = f"""
-        import os, signal, threading, torch_sgemm
-        from torch_sgemm import {module}
-        held = threading.Event()
-
-        def hold():
-            with {module}._lock:
-                held.set()
-                threading.Event().wait(0.5)
-
-        threading.Thread(target=hold).start()
-        held.wait()
-        child = os.fork()
-        if child == 0:
-            signal.alarm(20)
-            torch_sgemm.enable(devices="cpu")
-            torch_sgemm.stats()
-            os._exit(0)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        torch_sgemm.stats()
-    """
-    done = python("-W", "ignore", "-c", textwrap.dedent(code))
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.gpu
-def test_a_program_may_fork_after_enable() -> None:
-    """As TORCH_SGEMM=1 enables before the program has done anything."""
-    code = """
-        import os, torch, torch_sgemm
-        torch_sgemm.enable()
-        child = os.fork()
-        if child == 0:
-            os._exit(0 if torch.ones(1, device="cuda").item() == 1 else 1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    """
-    done = python("-c", textwrap.dedent(code))
-    assert done.returncode == 0, done.stderr

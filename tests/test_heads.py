@@ -1,16 +1,18 @@
-"""Batches of two dimensions, as attention's sequences and heads: ``matmul`` under ``enabled()``.
+"""Batches of two dimensions, as attention's sequences and heads.
 
-Heads lie side by side in memory, so such a batch has two strides. The kernels read it as it is,
-where ``torch.matmul`` copies it first.
+Heads lie side by side in memory, so such a batch has two strides. ``torch_sgemm.matmul`` reads it
+in place. ``torch.matmul`` copies it first, also under ``enabled()``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
 from support.data import integers
+from support.modes import SeenOperators
 from support.split import SPLIT
 from support.table import Kernel, each_device, each_gpu_row, each_row, fit
 from torch import Tensor
@@ -18,7 +20,6 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.flop_counter import FlopCounterMode
 
 import torch_sgemm
-from torch_sgemm import overrides
 
 SEQUENCES, HEADS = 3, 5
 
@@ -59,16 +60,16 @@ def counted_from_here() -> None:
     torch_sgemm.reset_stats()
 
 
+# --- torch_sgemm.matmul -----------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @each_row
 def test_every_row_takes_heads(row: Kernel, device: str, kind: str) -> None:
     for m, n, k in (fit(row, 40, 36, 32), fit(row, 131, 70, 65)):
         a, b = operand(kind, m, k, 1, device), operand("heads", k, n, 2, device)
         for left, right in ((a, b), (b.mT, a.mT)):
-            torch_sgemm.reset_stats()
-            with torch_sgemm.enabled(row.name, devices=(device,)):
-                result = left @ right
-            assert hits() == {"matmul": 1}
+            result = torch_sgemm.matmul(left, right, kernel=row.name)
             assert result.is_contiguous()
             assert torch.equal(result.double(), left.double() @ right.double())
 
@@ -76,7 +77,7 @@ def test_every_row_takes_heads(row: Kernel, device: str, kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @each_device
 def test_the_function(device: str, kind: str) -> None:
-    """``torch_sgemm.matmul`` reads heads as they lie as well, and has derivatives."""
+    """``torch_sgemm.matmul`` reads heads of every kind, and has derivatives."""
     a, b = operand(kind, 40, 32, 1, device), operand("heads", 32, 36, 2, device)
     expected = a.double() @ b.double()
     assert torch.equal(torch_sgemm.matmul(a, b, kernel="ladder").double(), expected)
@@ -93,48 +94,92 @@ def test_the_function(device: str, kind: str) -> None:
 
 @each_device
 def test_inference_mode_and_edges(device: str) -> None:
+    check_edges(partial(torch_sgemm.matmul, kernel="ladder"), device)
+
+
+def check_edges(product: Callable[[Tensor, Tensor], Tensor], device: str) -> None:
     q, k = operand("heads", 9, 8, 1, device), operand("heads", 7, 8, 2, device)
-    with torch_sgemm.enabled("ladder", devices=(device,)), torch.inference_mode():
-        assert torch.equal((q @ k.mT).double(), q.double() @ k.mT.double())
-        assert (q[:0] @ k[:0].mT).shape == (0, HEADS, 9, 7)
-        assert (q[:, :, :0] @ k.mT).shape == (SEQUENCES, HEADS, 0, 7)
-        assert torch.equal(q[..., :0] @ k[..., :0].mT, q.new_zeros(SEQUENCES, HEADS, 9, 7))
-        assert torch.equal(q[:1] @ k[:1].mT, (q @ k.mT)[:1])
-        assert torch.equal(q[:, :1] @ k[:, :1].mT, (q @ k.mT)[:, :1])
+    with torch.inference_mode():
+        whole = product(q, k.mT)
+        assert torch.equal(whole.double(), q.double() @ k.mT.double())
+        assert product(q[:0], k[:0].mT).shape == (0, HEADS, 9, 7)
+        assert product(q[:, :, :0], k.mT).shape == (SEQUENCES, HEADS, 0, 7)
+        zeros = q.new_zeros(SEQUENCES, HEADS, 9, 7)
+        assert torch.equal(product(q[..., :0], k[..., :0].mT), zeros)
+        assert torch.equal(product(q[:1], k[:1].mT), whole[:1])
+        assert torch.equal(product(q[:, :1], k[:, :1].mT), whole[:, :1])
         with pytest.raises(RuntimeError, match="Expected size for first two dimensions of batch2"):
-            q @ k
-    assert torch_sgemm.stats().fallbacks["matmul", "shape"] == 1
+            product(q, k)
+
+
+def gradients(
+    product: Callable[[Tensor, Tensor], Tensor], q: Tensor, k: Tensor
+) -> tuple[Tensor, ...]:
+    q, k = q.detach().requires_grad_(), k.detach().requires_grad_()
+    return torch.autograd.grad(product(q, k.mT).square().sum(), (q, k))
 
 
 @each_device
-def test_gradients_are_products_of_heads(device: str) -> None:
-    def gradients(q: Tensor, k: Tensor) -> tuple[Tensor, ...]:
-        q, k = q.detach().requires_grad_(), k.detach().requires_grad_()
-        return torch.autograd.grad((q @ k.mT).square().sum(), (q, k))
-
+def test_products_and_gradients_read_heads_as_they_lie(device: str) -> None:
+    """Each product is one operator, and no operand is copied."""
     q, k = operand("heads", 9, 8, 1, device), operand("heads", 7, 8, 2, device)
-    expected = gradients(q, k)
+    expected = gradients(torch.matmul, q, k)
+    with SeenOperators() as seen:
+        found = gradients(torch_sgemm.matmul, q, k)
+    assert all(map(torch.equal, found, expected))
+    assert seen.calls.count(str(torch.ops.sgemm._matmul.default)) == 3
+    assert not any(word in call for call in seen.calls for word in ("clone", "copy", "bmm"))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mib", [1, 3])
+@pytest.mark.parametrize("name", [row.name for row in SPLIT])
+def test_pieces_end_with_a_group(
+    name: str, mib: int, limit_workspace: Callable[[int], None]
+) -> None:
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip(f"{name} needs sm_90")
+    limit_workspace(mib)
+    for sequences, heads in ((7, 12), (2, 30), (40, 3)):
+        q = integers((sequences, 200, heads, 96), 1, "cuda").transpose(1, 2)
+        k = integers((sequences, 130, heads, 96), 2, "cuda").transpose(1, 2)
+        result = torch_sgemm.matmul(q, k.mT, kernel=name)
+        assert torch.equal(result.double(), q.double() @ k.mT.double())
+
+
+@each_gpu_row
+def test_pieces_of_a_group(
+    row: Kernel, device: str, limit_workspace: Callable[[int], None]
+) -> None:
+    """The workspace holds some of a sequence's heads, whose count has no divisor."""
+    limit_workspace(1)
+    length, size, _ = fit(row, 190, 70, 190)
+    q = side_by_side(7, length, size, 1, device)
+    k = side_by_side(7, length, size, 2, device).mT
+    assert torch.equal(torch_sgemm.matmul(q, k, kernel=row.name), torch.matmul(q, k))
+
+
+# --- torch.matmul under enabled() ---------------------------------------------------------------
+
+
+@each_device
+def test_pytorch_makes_one_batch_of_heads(device: str) -> None:
     with torch_sgemm.enabled("ladder", devices=(device,)):
-        found = gradients(q, k)
-        assert hits() == {"matmul": 3}
+        check_edges(torch.matmul, device)
+    assert torch_sgemm.stats().fallbacks["bmm", "shape"] == 1
+    assert hits().keys() == {"bmm"}
+
+
+@each_device
+def test_gradients_are_batches(device: str) -> None:
+    q, k = operand("heads", 9, 8, 1, device), operand("heads", 7, 8, 2, device)
+    expected = gradients(torch.matmul, q, k)
+    with torch_sgemm.enabled("ladder", devices=(device,)):
+        found = gradients(torch.matmul, q, k)
+        assert hits() == {"bmm": 3}
         with torch.no_grad():
             q.requires_grad_() @ k.mT
-        assert hits() == {"matmul": 4}
-    assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
-
-
-@each_device
-def test_what_is_refused_has_pytorch_s_gradients(
-    device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As where there is no memory, or PyTorch's settings ask for less than float32."""
-    monkeypatch.setattr(overrides, "_override_matmul", lambda a, b, ieee: None)
-    q, k = (operand("heads", 9, 8, seed, device).requires_grad_() for seed in (1, 2))
-    with torch_sgemm.enabled("ladder", devices=(device,)):
-        result = q @ k.mT
-        found = torch.autograd.grad(result.sum(), (q, k))
-    assert hits() == {"bmm": 3}
-    expected = torch.autograd.grad((q @ k.mT).sum(), (q, k))
+        assert hits() == {"bmm": 4}
     assert all(map(torch.equal, found, expected))
 
 
@@ -208,7 +253,7 @@ def test_compiled(device: str, grad_mode) -> None:
 @pytest.mark.parametrize("grad_mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
 @each_device
 def test_compiled_with_dynamic_shapes(device: str, grad_mode) -> None:
-    """As many graphs as without ``enable()``: sizes stay symbols through the override."""
+    """There are as many graphs as without ``enable()``: sizes stay symbols."""
 
     def model(x: Tensor, w: Tensor, q: Tensor, k: Tensor) -> Tensor:
         hidden = x @ w
@@ -235,29 +280,8 @@ def test_compiled_with_dynamic_shapes(device: str, grad_mode) -> None:
 
 
 @each_device
-def test_what_was_traced_before_does_not_matter_after(device: str) -> None:
-    """Tracing remembers how operators are resolved: not beyond an override that is gone."""
-
-    def model(x: Tensor, w: Tensor) -> Tensor:
-        hidden = x @ w
-        return hidden.mT @ hidden
-
-    operands = [integers(shape, 1, device).requires_grad_() for shape in ((2, 3, 4), (4, 5))]
-    expected = torch.autograd.grad(model(*operands).sum(), operands)
-    q, k = operand("heads", 9, 8, 1, device), operand("heads", 7, 8, 2, device)
-    torch.ops.aten.matmul.default._dispatch_cache.clear()
-    for _ in range(2):
-        torch.compiler.reset()
-        with torch_sgemm.enabled("ladder", devices=(device,)), torch.no_grad():
-            torch.compile(Scores(), fullgraph=True, backend="aot_eager")(q, k)
-        compiled = torch.compile(model, fullgraph=True, dynamic=True, backend="aot_eager")
-        found = torch.autograd.grad(compiled(*operands).sum(), operands)
-        assert all(map(torch.equal, found, expected))
-
-
-@each_device
 def test_nested_tensors_and_other_devices_pass_by(device: str) -> None:
-    """In inference mode too, where one override sees all devices and kinds of tensors."""
+    """PyTorch multiplies them as it does without ``enable()``, in inference mode too."""
     rows = torch.nested.nested_tensor([torch.randn(3, n, 5) for n in (4, 6)], device=device)
     meta = torch.empty(2, 3, 4, 4, device="meta")
     with torch.inference_mode():
@@ -271,7 +295,7 @@ def test_nested_tensors_and_other_devices_pass_by(device: str) -> None:
 
 @each_device
 def test_other_operands_pass_by(device: str) -> None:
-    """What has no two batch dimensions of its own is one product of matrices or of a batch."""
+    """Each call of ``torch.matmul`` is one product, of matrices or of a batch."""
     q, k = operand("heads", 9, 8, 1, device), operand("heads", 8, 7, 2, device)
     cases = (
         (q.contiguous(), k[0, 0].contiguous(), {"mm": 1}),
@@ -289,31 +313,3 @@ def test_other_operands_pass_by(device: str) -> None:
     with torch_sgemm.enabled("ladder", devices=(device,)):
         assert (q.double() @ k.double()).dtype == torch.float64
     assert torch_sgemm.stats().fallbacks == {("bmm", "dtype"): 1}
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("mib", [1, 3])
-@pytest.mark.parametrize("name", [row.name for row in SPLIT])
-def test_pieces_end_with_a_group(
-    name: str, mib: int, limit_workspace: Callable[[int], None]
-) -> None:
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip(f"{name} needs sm_90")
-    limit_workspace(mib)
-    for sequences, heads in ((7, 12), (2, 30), (40, 3)):
-        q = integers((sequences, 200, heads, 96), 1, "cuda").transpose(1, 2)
-        k = integers((sequences, 130, heads, 96), 2, "cuda").transpose(1, 2)
-        with torch_sgemm.enabled(name):
-            assert torch.equal((q @ k.mT).double(), q.double() @ k.mT.double())
-
-
-@each_gpu_row
-def test_pieces_of_a_group(
-    row: Kernel, device: str, limit_workspace: Callable[[int], None]
-) -> None:
-    """A workspace that holds some of a sequence's heads, whose count has no divisor."""
-    limit_workspace(1)
-    length, size, _ = fit(row, 190, 70, 190)
-    q = side_by_side(7, length, size, 1, device)
-    k = side_by_side(7, length, size, 2, device).mT
-    assert torch.equal(torch_sgemm.matmul(q, k, kernel=row.name), torch.matmul(q, k))

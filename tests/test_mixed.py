@@ -83,7 +83,7 @@ def test_packed_weights(device: str, short: torch.dtype) -> None:
         torch_sgemm.matmul(x, packed, out_dtype=torch.float32),
         torch_sgemm.linear(x, packed),
     ):
-        assert is_product(result, x, packed.matrix())
+        assert is_product(result, x, packed.b)
 
 
 @each_short

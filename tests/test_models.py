@@ -71,14 +71,14 @@ def products(model: nn.Module) -> Counter:
     """Of a forward and its backward, from the layers that the model has.
 
     A linear layer is one product, and two in backward: for its input and for its weight. A layer
-    of attention has two, q k' and p v, of two operands that both need a gradient.
+    of attention has two products of batches, q k' and p v, whose operands all need a gradient.
     """
     count = Counter()
     for layer in model.modules():
         if isinstance(layer, (nn.Linear, Conv1D)):
             count["mm" if layer.bias is None else "addmm"] += 1
             count["mm"] += 2
-    count["matmul"] += 6 * model.config.num_hidden_layers
+    count["bmm"] += 6 * model.config.num_hidden_layers
     return count
 
 

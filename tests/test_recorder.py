@@ -323,7 +323,8 @@ def test_only_a_lack_of_memory_leaves_a_product_unmeasured(
     a = torch.randn(8, 8)
     found = recorded(lambda: a @ a, device=torch_sgemm.Device())
     monkeypatch.setattr(recorder, "_runs_on_gpu", lambda device: True)
-    monkeypatch.setattr(timing, "seconds_by_turns", failing("sgemm: out of memory"))
+    lacking = "CUDA out of memory. Tried to allocate 8 bytes for a product of torch_sgemm."
+    monkeypatch.setattr(timing, "seconds_by_turns", failing(lacking))
     found.measure()
     assert found.products[0].measured is None
     monkeypatch.setattr(timing, "seconds_by_turns", failing("another"))

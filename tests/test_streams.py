@@ -215,9 +215,9 @@ def test_out_of_memory_is_pytorchs_error() -> None:
             lambda x: torch.ops.sgemm.addmm(torch.ones(1, device="cuda"), x, x.t()),
             lambda x: torch_sgemm.linear(x, x),
             lambda x: torch.ops.sgemm.linear(x, x),
-            lambda x: torch_sgemm.pack(x.t()).mm(x),
+            lambda x: torch_sgemm.pack(x.t(), frozen=True).mm(x),
         ):
-            with pytest.raises(torch.OutOfMemoryError, match="out of memory"):
+            with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
                 product(column)
 
 
@@ -235,6 +235,6 @@ def test_out_of_memory_of_heads_and_in_inference_mode_is_pytorchs_error() -> Non
         ):
             with (
                 torch.inference_mode(inference),
-                pytest.raises(torch.OutOfMemoryError, match="out of memory"),
+                pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"),
             ):
                 product()

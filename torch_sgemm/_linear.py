@@ -82,14 +82,19 @@ def linear(
     check_activation("torch_sgemm.linear", activation)
     kernel = request("torch_sgemm.linear", kernel, batch_invariant)
     tensors = (x, weight) if bias is None else (x, weight, bias)
+    if reaches_kernel(*tensors) and _fit(x, weight, bias) and not is_expanded(x):
+        function, keys = _KERNELS[x.is_cuda]
+        try:
+            return function(keys, x, weight, bias, activation, kernel)
+        except RuntimeError as failure:
+            raise out_of_memory(failure, x.is_cuda) from None
     if is_traced(*tensors):
-        return handle_torch_function(
-            linear, tensors, x, weight, bias, activation=activation, kernel=kernel
-        )
+        more = {"activation": activation, "kernel": kernel}
+        return handle_torch_function(linear, tensors, x, weight, bias, **more)
     if isinstance(weight, PackedMatrix) and is_expanded(x):
-        weight = weight.matrix().t()
+        weight = weight.b.t()
     if isinstance(weight, PackedMatrix):
-        matrix = weight.matrix()
+        matrix = weight.b
         if _fit(x, matrix.t(), bias):
             if is_float32_product(x, matrix, bias):
                 return weight.linear(x, matrix, bias, activation, kernel)
@@ -97,20 +102,13 @@ def linear(
                 return weight.linear(x, matrix, in_float32(bias), activation, kernel)
         x, matrix, bias = widened(None, x, matrix, bias) or (x, matrix, bias)
         return ACTIVATIONS[activation](functional.linear(x, matrix.t(), bias))
-    straight = reaches_kernel(*tensors)
-    if not ((straight or is_float32_product(x, weight, bias)) and _fit(x, weight, bias)):
-        if mixes_dtypes(None, x, weight, bias):
-            if are_operands(x, weight) and _fit(x, weight, bias):
-                return _dispatched(x, weight, in_float32(bias), activation, kernel)
-            x, weight, bias = in_float32(x), in_float32(weight), in_float32(bias)
-        return ACTIVATIONS[activation](functional.linear(x, weight, bias))
-    if straight and not is_expanded(x):
-        function, keys = _KERNELS[x.is_cuda]
-        try:
-            return function(keys, x, weight, bias, activation, kernel)
-        except RuntimeError as failure:
-            raise out_of_memory(failure, x.is_cuda) from None
-    return _dispatched(x, weight, bias, activation, kernel)
+    if is_float32_product(x, weight, bias) and _fit(x, weight, bias):
+        return _dispatched(x, weight, bias, activation, kernel)
+    if mixes_dtypes(None, x, weight, bias):
+        if are_operands(x, weight) and _fit(x, weight, bias):
+            return _dispatched(x, weight, in_float32(bias), activation, kernel)
+        x, weight, bias = in_float32(x), in_float32(weight), in_float32(bias)
+    return ACTIVATIONS[activation](functional.linear(x, weight, bias))
 
 
 def _dispatched(

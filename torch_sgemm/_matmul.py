@@ -62,28 +62,29 @@ def matmul(
             ``out`` is of another dtype or device, or a tensor requires grad where ``out`` is given.
     """
     kernel = request("torch_sgemm.matmul", kernel, batch_invariant)
+    if out_dtype is None and out is None and reaches_kernel(a, b) and _fit(a, b):
+        return _of_any_dims(a, b, kernel, straight)
     if is_traced(a, b):
         more = {"kernel": kernel, "out_dtype": out_dtype, "out": out}
         return handle_torch_function(matmul, (a, b), a, b, **more)
     if isinstance(b, PackedMatrix) and is_expanded(a):
-        b = b.matrix()
+        b = b.b
     if out_dtype is not None:
         return _in_float32(a, b, kernel, out_dtype, out)
     if isinstance(b, PackedMatrix):
-        matrix = b.matrix()
+        matrix = b.b
         if not (is_float32_product(a, matrix) and _fit(a, matrix)):
             return torch.matmul(*widened(None, a, matrix) or (a, matrix), out=out)
         if out is not None:
             _check_out(a, matrix, out)
         result = b.linear(a, matrix, None, None, kernel)
         return result if out is None else _into(out, result)
-    reaches = reaches_kernel(a, b)
-    if not ((reaches or is_float32_product(a, b)) and _fit(a, b)):
+    if not (is_float32_product(a, b) and _fit(a, b)):
         return torch.matmul(*widened(None, a, b) or (a, b), out=out)
     if out is not None:
         _check_out(a, b, out)
         return _into(out, matmul(a, b, kernel=kernel))
-    return _of_any_dims(a, b, kernel, straight if reaches else dispatched)
+    return _of_any_dims(a, b, kernel, dispatched)
 
 
 def _of_any_dims(a: Tensor, b: Tensor, kernel: str, product: Callable[..., Tensor]) -> Tensor:
@@ -100,7 +101,7 @@ def _of_any_dims(a: Tensor, b: Tensor, kernel: str, product: Callable[..., Tenso
 def _in_float32(
     a: Tensor, b: Tensor | PackedMatrix, kernel: str, out_dtype: torch.dtype, out: Tensor | None
 ) -> Tensor:
-    matrix = b.matrix() if isinstance(b, PackedMatrix) else b
+    matrix = b.b if isinstance(b, PackedMatrix) else b
     check_out_dtype("torch_sgemm.matmul", out_dtype, a, matrix)
     with torch.autocast(a.device.type, enabled=False):
         if are_operands(a, matrix) and _fit(a, matrix):

@@ -25,11 +25,11 @@ def out_of_memory(failure: RuntimeError, on_gpu: bool) -> RuntimeError:
 
 
 @private.uncompiled
-def _allocate(elements: int, index: int) -> Tensor | None:
-    """So many of float32, on a GPU or, with ``index`` -1, on the CPU; None if there is no room."""
+def _allocate(elements: int, dtype: torch.dtype, index: int) -> Tensor | None:
+    """So many of a dtype, on a GPU or, with ``index`` -1, on the CPU; None if there is no room."""
     device = torch.device("cpu") if index < 0 else torch.device("cuda", index)
     try:
-        return torch.empty(elements, dtype=torch.float32, device=device)
+        return torch.empty(elements, dtype=dtype, device=device)
     except RuntimeError:
         return None
 

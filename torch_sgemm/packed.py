@@ -63,7 +63,7 @@ class PackedMatrix:
 
     def __init__(self, b: Tensor, frozen: bool = False) -> None:
         check_in_memory("torch_sgemm.pack", b)
-        self._transposed = _is_transposed(b)
+        self._transposed = _is_transpose(b, b._base)
         self._source = b._base if self._transposed else b
         self._base_at = None if b._base is None else b._base.data_ptr()
         self.frozen = frozen
@@ -87,11 +87,6 @@ class PackedMatrix:
         return f"PackedMatrix(shape={tuple(self.shape)}, device={self.b.device}{frozen})"
 
     @property
-    def b(self) -> Tensor:
-        """The matrix as it is now, of shape (k, n)."""
-        return self.matrix()
-
-    @property
     def shape(self) -> torch.Size:
         """(k, n)"""
         return self.b.shape
@@ -99,23 +94,20 @@ class PackedMatrix:
     def update(self) -> None:
         """Splits a frozen matrix as it is now, on the current stream.
 
-        To be called when it has been written, and before the next product. The planes of before are
-        overwritten: captured graphs that read them read the new ones, and products on other streams
-        have to be waited for, as where the matrix itself is written. Of a matrix that requires grad
-        or isn't frozen there are no planes.
+        It overwrites the planes, which captured graphs read: order it after products on other
+        streams, as any write. A matrix that requires grad or isn't frozen has no planes.
 
         Raises:
             RuntimeError: the current stream is being captured.
         """
-        own = self.matrix().detach()
+        own = self.b.detach()
         if not self.frozen or self._source.requires_grad:
             self._planes = None
             return
         if _is_captured(own):
             raise RuntimeError(
                 "torch_sgemm: the current stream is being captured, and would not split a packed "
-                "matrix before the graph runs; accepted: pack(..., frozen=True) and update() "
-                "before the capture"
+                "matrix before the graph runs; accepted: pack() and update() before the capture"
             )
         self._planes = _split(own, None if self._planes is None else self._planes.planes)
 
@@ -144,20 +136,18 @@ class PackedMatrix:
 
         Raises:
             RuntimeError: an argument of another shape, dtype or device; ``kernel`` is unknown,
-                can't take the product or is named beside ``batch_invariant``; b is frozen, but has
-                been written.
+                can't take the product or is named beside ``batch_invariant``.
         """
+        kernel = request("torch_sgemm.PackedMatrix.mm", kernel, batch_invariant)
         if is_traced(a, c):
             more = {"beta": beta, "alpha": alpha, "kernel": kernel}
-            more["batch_invariant"] = batch_invariant
             return handle_torch_function(PackedMatrix.mm, (a, c), self, a, c, **more)
-        kernel = request("torch_sgemm.PackedMatrix.mm", kernel, batch_invariant)
-        return self._product(a, self.matrix(), c, kernel, float(beta), float(alpha))
+        return self._product(a, self.b, c, kernel, float(beta), float(alpha))
 
     def linear(
         self, x: Tensor, b: Tensor, bias: Tensor | None, activation: str | None, kernel: str
     ) -> Tensor:
-        """activation(x @ b + bias) for x of shape (..., k); b is :meth:`matrix`."""
+        """activation(x @ b + bias) for x of shape (..., k); b is the matrix."""
         result = self._product(rows_of(x), b, bias, kernel, activation=activation)
         return with_shape(result, (*x.shape[:-1], b.shape[1]))
 
@@ -188,12 +178,13 @@ class PackedMatrix:
         found = self._planes
         if found is None or self._source.requires_grad:
             return None
-        own = self.matrix()
+        own = self.b
         if _place_of(b) != _place_of(own):  # made by a compiled program
             return None
         if _state_of(own) != found.of:  # not to be relied upon: few writers tell
             self.update()
-            found = self._planes
+            if (found := self._planes) is None:
+                return None
         if _is_captured(b):  # the graph may outlive this object
             _keep_with_graph(found.planes)
         else:
@@ -202,8 +193,9 @@ class PackedMatrix:
                 _check(own, found)
         return found.planes
 
-    def matrix(self) -> Tensor:
-        """The matrix as it is now."""
+    @property
+    def b(self) -> Tensor:
+        """The matrix as it is now, of shape (k, n)."""
         if self._transposed:
             return self._source.t()
         base = None if torch.compiler.is_compiling() else self._source._base
@@ -220,26 +212,24 @@ def pack(b: Tensor, *, frozen: bool = False) -> PackedMatrix:
     :meth:`PackedMatrix.mm`, which is split once if it is frozen.
 
     Products with its planes save the row ``split_fp16x3`` (docs/split.md) the pass over ``b``;
-    where another row is faster all the same, ``kernel="auto"`` takes that. On the CPU, on GPUs
-    without rows of the family split and in builds without them there is nothing to save: they are
-    ordinary products.
+    where another row is faster, ``kernel="auto"`` takes that. On the CPU and on GPUs without rows
+    of the family split they are ordinary products.
 
     Args:
         b: float32, bfloat16 or float16 of shape (k, n), any strides; for a ``torch.nn.Linear``,
             ``weight.t()``.
         frozen: a promise: whenever b has been written, :meth:`PackedMatrix.update` is called before
-            the next product. Nobody else can know: neither fused optimizers, nor collectives, nor
-            replays of CUDA graphs tell PyTorch that they write. Products that are captured into a
-            CUDA graph read the planes as well; the graph keeps them when this object is gone, and
-            when the graph is, the next pack() frees them.
+            the next product. Fused optimizers, collectives and replays of CUDA graphs don't tell
+            PyTorch that they write. Captured products read the planes as well. Their graph keeps
+            the planes when this object is gone; after the graph, the next pack() frees them.
 
-    Without the promise products read b as it is, and so they do while it requires grad, in spite of
-    a promise: for a trained layer's inference pack ``weight.detach().t()``. What is packed is this
-    tensor, or the weight of a ``weight.t()``: who puts another one in its place, as
-    ``functional_call`` and ``load_state_dict(assign=True)`` do, packs that.
+    Products read b as it is without the promise, and while b requires grad: for a trained layer's
+    inference pack ``weight.detach().t()``. What is packed is this tensor, or the weight of a
+    ``weight.t()``. Pack anew what ``functional_call`` or ``load_state_dict(assign=True)`` puts in
+    its place.
 
     ``TORCH_SGEMM_CHECK_PACKED=1`` in the environment compares the planes with b at every product
-    that isn't captured, to find a program that breaks the promise.
+    that isn't captured, and raises RuntimeError where a program has broken the promise.
 
     Raises:
         RuntimeError: b is of another dtype or dimension; it is frozen, and the current stream is
@@ -248,9 +238,7 @@ def pack(b: Tensor, *, frozen: bool = False) -> PackedMatrix:
     return PackedMatrix(b, frozen)
 
 
-def _is_transposed(b: Tensor) -> bool:
-    """Whether b is x.t(), x = b._base."""
-    x = b._base
+def _is_transpose(b: Tensor, x: Tensor | None) -> bool:
     return (
         x is not None
         and x.dim() == 2

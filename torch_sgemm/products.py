@@ -64,7 +64,7 @@ def are_operands(a: Tensor, b: Tensor) -> bool:
 
 def is_traced(*operands) -> bool:
     """Whether an operand stands for a tensor and records calls, as torch.fx's proxies do."""
-    return any(not isinstance(x, Tensor) for x in operands) and has_torch_function(operands)
+    return has_torch_function(operands) and any(not isinstance(x, Tensor) for x in operands)
 
 
 def is_float32_product(a: Tensor, b: Tensor, c: Tensor | None = None) -> bool:

@@ -176,7 +176,7 @@ void register_plans(torch::stable::detail::StableLibrary& m) {
 }  // namespace sgemm
 
 STABLE_TORCH_LIBRARY_FRAGMENT(SGEMM_NAMESPACE, m) {
-  m.def("_allocate(int elements, int index) -> Tensor?");  // Python's, see torch_sgemm/memory.py
+  m.def("_allocate(int elements, ScalarType dtype, int index) -> Tensor?");  // Python's, see torch_sgemm/memory.py
   m.def("_let_python_allocate() -> ()");
   m.def("_kernels() -> str");
   m.def("_error_bounds(int k) -> str");

@@ -127,8 +127,8 @@ Reason refusal_of_output(const Tensor& out, const Tensor& a, const Tensor& b) {
   return is_writable(out) ? kNone : kOutOverlaps;
 }
 
-// Whether PyTorch takes the tensors as they are, if their shapes fit: strided ones of one dtype and device. A sum's
-// factors reach it as floating-point numbers, which it refuses beside integers.
+// Whether PyTorch takes the tensors as they are, if their shapes fit: strided ones of one dtype and device. Integers it
+// multiplies on the CPU alone, and not beside a sum's factors, which reach it as floating-point numbers.
 bool are_alike(std::initializer_list<const Tensor*> tensors, bool sum) {
   using torch::headeronly::ScalarType;
   const Tensor& first = **tensors.begin();
@@ -138,7 +138,8 @@ bool are_alike(std::initializer_list<const Tensor*> tensors, bool sum) {
   };
   if (!is_one_of({ScalarType::Float, ScalarType::Double, ScalarType::Half, ScalarType::BFloat16,
                   ScalarType::ComplexFloat, ScalarType::ComplexDouble}) &&
-      (sum || !is_one_of({ScalarType::Byte, ScalarType::Char, ScalarType::Short, ScalarType::Int, ScalarType::Long})))
+      (sum || first.is_cuda() ||
+       !is_one_of({ScalarType::Byte, ScalarType::Char, ScalarType::Short, ScalarType::Int, ScalarType::Long})))
     return false;
   return std::all_of(tensors.begin(), tensors.end(), [&](const Tensor* x) {
     return x->scalar_type() == dtype && is_strided(*x) && same_device(*x, first);

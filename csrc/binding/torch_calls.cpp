@@ -18,6 +18,8 @@
 namespace sgemm {
 namespace {
 
+using torch::headeronly::ScalarType;
+
 std::atomic<bool> python_allocates{false};
 
 // libtorch_cuda's functions are looked up when the first CUDA tensor comes: linked, they would keep the library from
@@ -50,9 +52,11 @@ const CudaProducts& cuda_products() {
 }
 
 // None where there is no memory. A Python function, see torch_sgemm/memory.py.
-std::optional<Tensor> allocated_by_python(int64_t elements, int64_t index) {
+std::optional<Tensor> allocated_by_python(int64_t elements, ScalarType dtype, const Tensor& like) {
   static const std::string name = std::string(kOperators) + "_allocate";
-  std::array<StableIValue, 2> stack = {torch::stable::detail::from(elements), torch::stable::detail::from(index)};
+  const int64_t index = like.is_cuda() ? like.get_device_index() : -1;
+  std::array<StableIValue, 3> stack = {torch::stable::detail::from(elements), torch::stable::detail::from(dtype),
+                                       torch::stable::detail::from(index)};
   check(torch_call_dispatcher(name.c_str(), "", stack.data(), TORCH_ABI_VERSION), "_allocate");
   return torch::stable::detail::to<std::optional<Tensor>>(stack[0]);
 }
@@ -65,21 +69,25 @@ std::optional<Tensor> allocated_by_python(int64_t elements, int64_t index) {
                             " for a product of torch_sgemm.");
 }
 
-std::vector<int64_t> contiguous_strides(const int64_t* sizes, size_t dims) {
+// Contiguous, on the device of `like`.
+Tensor empty(const int64_t* sizes, size_t dims, ScalarType dtype, size_t element_bytes, const Tensor& like) {
   std::vector<int64_t> strides(dims);
   int64_t stride = 1;
   for (size_t i = dims; i-- > 0; stride *= std::max<int64_t>(1, sizes[i])) strides[i] = stride;
-  return strides;
-}
-
-Tensor empty_strided(const int64_t* sizes, const std::vector<int64_t>& strides, int32_t dtype, const Tensor& like) {
+  const int64_t elements = dims ? sizes[0] * strides[0] : 1, bytes = elements * static_cast<int64_t>(element_bytes);
+  if (bytes >= kAllocatedByPython && python_allocates) {
+    const auto flat = allocated_by_python(elements, dtype, like);
+    if (!flat) fail_to_allocate(bytes, like.is_cuda());
+    return view_as(*flat, {sizes, sizes + dims}, strides);
+  }
   int32_t type, index;
   check(aoti_torch_get_device_type(like.get(), &type), "device type");
   check(aoti_torch_get_device_index(like.get(), &index), "device index");
   AtenTensorHandle handle;
-  const int64_t dims = static_cast<int64_t>(strides.size());
-  if (aoti_torch_empty_strided(dims, sizes, strides.data(), dtype, type, index, &handle) != AOTI_TORCH_SUCCESS)
-    fail_to_allocate(dims ? sizes[0] * strides[0] * like.element_size() : 4, like.is_cuda());
+  if (aoti_torch_empty_strided(static_cast<int64_t>(dims), sizes, strides.data(),
+                               torch::stable::detail::to<int32_t>(torch::stable::detail::from(dtype)), type, index,
+                               &handle) != AOTI_TORCH_SUCCESS)
+    fail_to_allocate(bytes, like.is_cuda());
   return Tensor(handle);
 }
 
@@ -109,22 +117,13 @@ void add_scaled(const Tensor& out, const Tensor& sum, const Tensor& c, float alp
 void let_python_allocate() { python_allocates = true; }
 
 Tensor empty(std::initializer_list<int64_t> sizes, const Tensor& like) {
-  const std::vector<int64_t> strides = contiguous_strides(sizes.begin(), sizes.size());
-  const int64_t elements = sizes.size() ? sizes.begin()[0] * strides[0] : 1, bytes = 4 * elements;
-  if (bytes >= kAllocatedByPython && python_allocates) {
-    const auto flat = allocated_by_python(elements, like.is_cuda() ? like.get_device_index() : -1);
-    if (!flat) fail_to_allocate(bytes, like.is_cuda());
-    return view_as(*flat, sizes, strides);
-  }
-  return empty_strided(sizes.begin(), strides, aoti_torch_dtype_float32(), like);
+  return empty(sizes.begin(), sizes.size(), ScalarType::Float, sizeof(float), like);
 }
 
 Tensor empty_like_product(const Tensor& a, const Tensor& b) {
   std::vector<int64_t> sizes(a.sizes().begin(), a.sizes().end());
   sizes.back() = b.size(b.dim() - 1);
-  int32_t dtype;
-  check(aoti_torch_get_dtype(a.get(), &dtype), "dtype");
-  return empty_strided(sizes.data(), contiguous_strides(sizes.data(), sizes.size()), dtype, a);
+  return empty(sizes.data(), sizes.size(), a.scalar_type(), a.element_size(), a);
 }
 
 Tensor view_as(const Tensor& tensor, const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides) {
@@ -150,7 +149,7 @@ void aten_product(const Tensor& out, const Tensor* c, const Tensor& a, const Ten
     return aten_product(flat(out), c, flat(a), flat(b), alpha, beta);
   }
   const bool cuda = out.is_cuda(), batched = out.dim() == 3;
-  if (c && !cuda && !std::isfinite(alpha) && out.scalar_type() == torch::headeronly::ScalarType::Float) {
+  if (c && !cuda && !std::isfinite(alpha) && out.scalar_type() == ScalarType::Float) {
     const Tensor sum = empty_like_product(a, b);
     aten_product(sum, nullptr, a, b, 1, 0);
     return add_scaled(out, sum, *c, alpha, beta);
