@@ -56,6 +56,14 @@ def ieee_float32():
 
 
 @pytest.fixture
+def has_planes() -> None:
+    """The GPU multiplies by a packed operand's planes."""
+    from support.split import ROW, here
+
+    here(ROW)
+
+
+@pytest.fixture
 def limit_workspace():
     """What TORCH_SGEMM_WORKSPACE, in MiB, is read for once, as a function to set it in a test."""
     before: list[int] = []

@@ -11,21 +11,12 @@ import torch
 from support.bounds import Reference, contract_units
 from support.data import DISTRIBUTIONS, integers, operands
 from support.split import within_contract
-from support.table import KERNELS, runnable
 from torch import Tensor
 
 import torch_sgemm
 
-ROW = next(row for row in KERNELS if row.name == "split_fp16x3")
 DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
 on_both = pytest.mark.parametrize("device", DEVICES)
-
-
-@pytest.fixture
-def here() -> None:
-    """The GPU has planes."""
-    if ROW not in runnable("cuda"):
-        pytest.skip(f"needs sm_{ROW.min_arch}")
 
 
 def some(device: str) -> tuple[Tensor, Tensor, Tensor]:
@@ -296,7 +287,7 @@ def test_bad_input(device: str) -> None:
 
 
 @pytest.mark.gpu
-def test_planes_must_be_those_of_b(here: None) -> None:
+def test_planes_must_be_those_of_b(has_planes: None) -> None:
     a, b, _ = some("cuda")
     with pytest.raises(RuntimeError, match="argument '[ab]'"):
         torch_sgemm.pack(b, frozen=True).mm(a.cpu())
@@ -307,7 +298,7 @@ def test_planes_must_be_those_of_b(here: None) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("kernel", ["auto", "split_fp16x3"])
-def test_products_with_addend(here: None, kernel: str, transposed: bool) -> None:
+def test_products_with_addend(has_planes: None, kernel: str, transposed: bool) -> None:
     for m, n, k in ((1, 1, 1), (130, 70, 33), (300, 260, 1000), (1000, 500, 8192)):
         a = torch.randn(m, k, device="cuda")
         b = torch.randn(n, k, device="cuda").t() if transposed else torch.randn(k, n, device="cuda")
@@ -325,7 +316,7 @@ def test_products_with_addend(here: None, kernel: str, transposed: bool) -> None
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
-def test_contract(here: None, name: str) -> None:
+def test_contract(has_planes: None, name: str) -> None:
     for k in (65, 1000, 20000):
         a, b = operands(name, 150, 140, k, "cuda")
         assert within_contract(a, b, torch_sgemm.pack(b, frozen=True).mm(a, kernel="split_fp16x3"))
@@ -333,7 +324,7 @@ def test_contract(here: None, name: str) -> None:
 
 @pytest.mark.gpu
 def test_integers_are_exact_for_any_workspace(
-    here: None, limit_workspace: Callable[[int], None]
+    has_planes: None, limit_workspace: Callable[[int], None]
 ) -> None:
     a, b = integers((1000, 9000), 1, "cuda"), integers((9000, 300), 2, "cuda")
     packed = torch_sgemm.pack(b, frozen=True)
@@ -344,7 +335,7 @@ def test_integers_are_exact_for_any_workspace(
 
 
 @pytest.mark.gpu
-def test_when_planes_are_used(here: None) -> None:
+def test_when_planes_are_used(has_planes: None) -> None:
     """Where they are the faster way, or asked for by name."""
     for m, kernel, used in (
         (2048, "auto", True),

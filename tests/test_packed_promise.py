@@ -10,21 +10,14 @@ from collections.abc import Callable
 import pytest
 import torch
 from support.data import integers
-from support.table import KERNELS, runnable
+from support.split import ROW
+from support.table import runnable
 from torch import Tensor
 
 import torch_sgemm
 
-ROW = next(row for row in KERNELS if row.name == "split_fp16x3")
 DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
 on_both = pytest.mark.parametrize("device", DEVICES)
-
-
-@pytest.fixture
-def here() -> None:
-    """The GPU has planes."""
-    if ROW not in runnable("cuda"):
-        pytest.skip(f"needs sm_{ROW.min_arch}")
 
 
 def some(device: str) -> tuple[Tensor, Tensor]:
@@ -149,7 +142,7 @@ def test_a_broken_promise_can_be_found(split_here: None, monkeypatch: pytest.Mon
 
 
 @pytest.mark.gpu
-def test_a_broken_promise_is_found_by_an_environment_variable(here: None) -> None:
+def test_a_broken_promise_is_found_by_an_environment_variable(has_planes: None) -> None:
     code = """
 import torch, torch_sgemm
 a, b = torch.ones(200, 60, device="cuda"), torch.ones(60, 40, device="cuda")
@@ -169,7 +162,7 @@ except RuntimeError as failure:
 
 
 @pytest.mark.gpu
-def test_planes_after_a_graph_has_written_the_matrix(here: None) -> None:
+def test_planes_after_a_graph_has_written_the_matrix(has_planes: None) -> None:
     """A replay tells nobody: update() is the word for it."""
     a, b = some("cuda")
     graph = torch.cuda.CUDAGraph()
@@ -193,7 +186,7 @@ def captured(run: Callable[[], Tensor]) -> tuple[torch.cuda.CUDAGraph, Tensor]:
 @pytest.mark.gpu
 @pytest.mark.parametrize("write", [lambda b: b.mul_(2), write_uncounted], ids=["counted", "not"])
 def test_a_captured_product_without_a_promise_reads_the_matrix(
-    here: None, write: Callable[[Tensor], object]
+    has_planes: None, write: Callable[[Tensor], object]
 ) -> None:
     a, b = some("cuda")
     packed = torch_sgemm.pack(b)
@@ -207,7 +200,7 @@ def test_a_captured_product_without_a_promise_reads_the_matrix(
 
 
 @pytest.mark.gpu
-def test_a_captured_product_of_a_frozen_matrix_reads_its_planes(here: None) -> None:
+def test_a_captured_product_of_a_frozen_matrix_reads_its_planes(has_planes: None) -> None:
     a, b = some("cuda")
     packed, expected = torch_sgemm.pack(b, frozen=True), a @ b
     graph, result = captured(lambda: packed.mm(a, kernel="split_fp16x3"))
@@ -227,7 +220,7 @@ def test_a_captured_product_of_a_frozen_matrix_reads_its_planes(here: None) -> N
 
 
 @pytest.mark.gpu
-def test_splitting_is_refused_in_a_capture(here: None) -> None:
+def test_splitting_is_refused_in_a_capture(has_planes: None) -> None:
     _, b = some("cuda")
     packed = torch_sgemm.pack(b, frozen=True)
     for split in (lambda: torch_sgemm.pack(b, frozen=True), packed.update):

@@ -12,19 +12,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from support.data import integers
-from support.table import KERNELS, runnable
 from torch import Tensor
 
 import torch_sgemm
-
-ROW = next(row for row in KERNELS if row.name == "split_fp16x3")
-
-
-@pytest.fixture
-def here() -> None:
-    """The GPU has planes."""
-    if ROW not in runnable("cuda"):
-        pytest.skip(f"needs sm_{ROW.min_arch}")
 
 
 def some() -> tuple[Tensor, Tensor]:
@@ -91,7 +81,7 @@ def test_a_captured_product_gives_the_planes_to_its_graph(monkeypatch: pytest.Mo
 
 
 @pytest.mark.gpu
-def test_a_graph_keeps_the_planes_of_a_matrix_that_is_gone(here: None) -> None:
+def test_a_graph_keeps_the_planes_of_a_matrix_that_is_gone(has_planes: None) -> None:
     a, b = integers((300, 1000), 0, "cuda"), integers((1000, 2000), 1, "cuda")
     expected = a @ b
     packed = torch_sgemm.pack(b, frozen=True)
@@ -126,7 +116,7 @@ def test_a_graph_keeps_the_planes_of_a_matrix_that_is_gone(here: None) -> None:
 
 
 @pytest.mark.gpu
-def test_planes_are_given_to_graphs_only(here: None) -> None:
+def test_planes_are_given_to_graphs_only(has_planes: None) -> None:
     planes = torch.ones(5, device="cuda")
     with pytest.raises(RuntimeError, match="the current stream is not being captured"):
         torch.ops.sgemm._keep_with_graph(planes)
@@ -137,7 +127,7 @@ def test_planes_are_given_to_graphs_only(here: None) -> None:
 
 
 @pytest.mark.gpu
-def test_only_streams_that_pytorch_has_made_are_known_by_their_handle(here: None) -> None:
+def test_only_streams_that_pytorch_has_made_are_known_by_their_handle(has_planes: None) -> None:
     a, b = some()
     pooled = torch.cuda.Stream()
     external = torch.cuda.ExternalStream(pooled.cuda_stream)
@@ -152,7 +142,7 @@ def test_only_streams_that_pytorch_has_made_are_known_by_their_handle(here: None
 
 
 @pytest.mark.gpu
-def test_products_on_another_stream_wait_for_the_planes(here: None) -> None:
+def test_products_on_another_stream_wait_for_the_planes(has_planes: None) -> None:
     a, b = integers((300, 4096), 1, "cuda"), integers((4096, 4096), 2, "cuda")
     other = torch.cuda.Stream()
     packed = torch_sgemm.pack(b, frozen=True)
