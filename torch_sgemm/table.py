@@ -100,10 +100,12 @@ def kernels() -> list[Kernel]:
 
 
 def error_bound(k: int, kernel: str = "auto") -> float:
-    """How far off an element of a product of depth ``k`` may be, proven for every finite input.
+    """How far off an element of a product of depth ``k`` may be, proven for finite inputs.
 
     In units of 2^-24 (|alpha| (|A||B|)_ij + |beta C_ij|), of which an ordinary dot product
-    in float32 may be off by k. It holds where |A||B| stays below 2^127. Beside it:
+    in float32 may be off by k. It holds where |A||B| stays below 2^127, for alpha and beta as
+    float32, to which they are rounded, and in row ``unsplit`` for operands without subnormal
+    elements. Beside it:
 
     - half of float32's smallest subnormal, 2^-150, for each term that rounds where results are
       that small, |alpha| times that where |alpha| > 1; all of it, 2^-149, in row ``unsplit``;
