@@ -27,7 +27,7 @@ ENVIRONMENT = {
     "TORCH_SGEMM_BATCH_INVARIANT": "1: enable() is batch-invariant unless it says otherwise",
     "TORCH_SGEMM_WORKSPACE": "MiB that a split product may take for its planes; unless set 4096",
     "TORCH_SGEMM_TUNED": "a file of torch_sgemm.tune(): choices that were measured",
-    "TORCH_SGEMM_CHECK_PACKED": "1: compare frozen packed matrices with their planes at every product",
+    "TORCH_SGEMM_CHECK_PACKED": "1: compare frozen matrices with their planes at every product",
     "TORCH_SGEMM_LOG": "1: log which kernel each new problem takes",
     "TORCH_SGEMM_EMULATOR_SHUFFLE": "seed: on the CPU, shuffle a block's threads between barriers",
     "TORCH_SGEMM_CUDA": "build: 0 CPU only, 1 CUDA or an error",

@@ -26,7 +26,7 @@ def out_of_memory(failure: RuntimeError, on_gpu: bool) -> RuntimeError:
 
 @private.uncompiled
 def _allocate(elements: int, dtype: torch.dtype, index: int) -> Tensor | None:
-    """So many of a dtype, on a GPU or, with ``index`` -1, on the CPU; None if there is no room."""
+    """Returns a tensor on a GPU, or on the CPU for ``index`` -1; None if there is no memory."""
     device = torch.device("cpu") if index < 0 else torch.device("cuda", index)
     try:
         return torch.empty(elements, dtype=dtype, device=device)

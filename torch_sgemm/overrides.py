@@ -37,15 +37,15 @@ def _is_ieee() -> bool:
 
 
 def _kernel(name: str, key: str):
-    """What a call of ``aten::name`` reaches now."""
+    """Returns the kernel that a call of ``aten::name`` reaches now."""
     return torch.library.get_kernel(f"aten::{name}", key)
 
 
 def _covered(name: str, key: str) -> Callable:
-    """The kernel of ``aten::name`` that is about to be covered.
+    """Returns the kernel that an override of ``aten::name`` is going to cover.
 
-    A library that is unloaded takes its kernels along: then all overrides are installed again, over
-    what is left.
+    A library that is unloaded takes its kernels along. The next call then installs all overrides
+    again, over the kernels that are left.
     """
     keys, call = private.key_set(key), _kernel(name, key).call_boxed
 
@@ -62,7 +62,7 @@ def _covered(name: str, key: str) -> Callable:
 
 
 def _ours(name: str, key: str) -> tuple[Callable, DispatchKeySet]:
-    """What takes the place of ``aten::name``."""
+    """Returns the operator that overrides ``aten::name``, and its key."""
     return kernel_at(f"_override_{name.replace('.', '_')}", key)
 
 
@@ -204,7 +204,7 @@ def _override(name: str, key: str, holds: _Holds) -> Callable:
 
 
 def installed() -> set[_Place]:
-    """What :func:`install` has overridden."""
+    """Returns the places that :func:`install` has overridden."""
     return set(_installed)
 
 
@@ -238,9 +238,9 @@ def remove(key: str, vectors: bool) -> None:
 
 
 def _uncover(key: str, vectors: bool) -> None:
-    """Unloads overrides that were taken back, from the latest to one that is covered.
+    """Unloads overrides that were taken back, the latest first.
 
-    A library that covers it may call it.
+    It stops at one that another library covers, because that library may call it.
     """
     left = _left[key, vectors]
     while left and all(__file__ in repr(_kernel(name, key)) for name in _names(vectors)):

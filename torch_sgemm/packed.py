@@ -223,10 +223,10 @@ def pack(b: Tensor, *, frozen: bool = False) -> PackedMatrix:
             PyTorch that they write. Captured products read the planes as well. Their graph keeps
             the planes when this object is gone; after the graph, the next pack() frees them.
 
-    Products read b as it is without the promise, and while b requires grad: for a trained layer's
-    inference pack ``weight.detach().t()``. What is packed is this tensor, or the weight of a
-    ``weight.t()``. Pack anew what ``functional_call`` or ``load_state_dict(assign=True)`` puts in
-    its place.
+    Products read b itself without the promise, and while b requires grad: for a trained layer's
+    inference pack ``weight.detach().t()``. A packed matrix belongs to this tensor, or to the weight
+    of a ``weight.t()``: pack again after ``functional_call`` or ``load_state_dict(assign=True)``
+    has put another tensor in its place.
 
     ``TORCH_SGEMM_CHECK_PACKED=1`` in the environment compares the planes with b at every product
     that isn't captured, and raises RuntimeError where a program has broken the promise.

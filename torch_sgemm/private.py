@@ -54,10 +54,10 @@ _SKIP = _eval_frame._FrameAction.SKIP
 
 
 def uncompiled(function: Callable) -> Callable:
-    """A function that runs as it is under torch.compile, with all that it calls.
+    """Keeps torch.compile from compiling a function and all that it calls.
 
-    ``torch.compiler.disable`` would import the compiler. Kernels in Python need it as well: where a
-    compiled program runs a part of itself as it is, frames are compiled that the dispatcher calls.
+    ``torch.compiler.disable`` would import the compiler. Kernels in Python need this as well:
+    behind a graph break the compiler would compile the frames that the dispatcher calls.
     """
     strategy = _eval_frame._FrameExecStrategy(_SKIP, _SKIP)
     _eval_frame.set_code_exec_strategy(function.__code__, strategy)
