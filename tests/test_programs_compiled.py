@@ -96,5 +96,5 @@ def test_a_compiled_function_that_changes_the_setting(entered: str, device: str)
         assert sum(torch_sgemm.stats().hits.values()) == 1
     assert sum(counters["graph_break"].values()) <= 2
     torch._dynamo.reset()
-    with pytest.raises(torch._dynamo.exc.Unsupported, match="torch.compiler.disable"):
+    with pytest.raises(torch._dynamo.exc.Unsupported):
         torch.compile(program, fullgraph=True)(x)
