@@ -7,15 +7,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from support.table import row_params
+from support.table import each_device, row_params
 from torch import Tensor
 
 import torch_sgemm
 from torch_sgemm import Kernel, overrides
 
 KEYS = {"cpu": "CPU", "cuda": "CUDA"}
-DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
-on_both = pytest.mark.parametrize("device", DEVICES)
 OPERATORS = {
     "mm": lambda a, b: torch.mm(a, b),
     "bmm": lambda a, b: torch.bmm(a.expand(2, *a.shape), b.expand(2, *b.shape)),
@@ -81,7 +79,7 @@ def enable(device: str, kernel: str = "auto") -> None:
     torch_sgemm.enable(kernel, devices=(device,))
 
 
-@on_both
+@each_device
 @pytest.mark.parametrize("name", OPERATORS)
 @pytest.mark.filterwarnings("ignore:.*Overriding a previously registered kernel")
 def test_the_one_that_registers_last_holds(name: str, device: str) -> None:
@@ -108,7 +106,7 @@ def test_the_one_that_registers_last_holds(name: str, device: str) -> None:
     after.unload()
 
 
-@on_both
+@each_device
 @pytest.mark.filterwarnings("ignore:.*Overriding a previously registered kernel")
 def test_a_library_below_ours_is_unloaded(device: str) -> None:
     """Fallbacks go to what is left, and so they do for good."""
@@ -128,7 +126,7 @@ def test_a_library_below_ours_is_unloaded(device: str) -> None:
     assert torch.equal(c @ d, expected_double)
 
 
-@on_both
+@each_device
 @pytest.mark.filterwarnings("ignore:.*Overriding a previously registered kernel")
 def test_one_that_registers_between_two_settings_gets_what_is_not_ours(device: str) -> None:
     c, d = operands(device, torch.bfloat16)
@@ -142,7 +140,7 @@ def test_one_that_registers_between_two_settings_gets_what_is_not_ours(device: s
     other.unload()
 
 
-@on_both
+@each_device
 @pytest.mark.filterwarnings("ignore:.*Overriding a previously registered kernel")
 def test_one_that_calls_the_kernel_that_it_covers(device: str) -> None:
     """Ours may be that kernel: it stays, passive, when the setting ends."""

@@ -11,13 +11,10 @@ import pytest
 import torch
 from support.data import integers
 from support.split import ROW
-from support.table import runnable
+from support.table import each_device, runnable
 from torch import Tensor
 
 import torch_sgemm
-
-DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
-on_both = pytest.mark.parametrize("device", DEVICES)
 
 
 def some(device: str) -> tuple[Tensor, Tensor]:
@@ -30,7 +27,7 @@ def write_uncounted(b: Tensor) -> None:
     b.data.zero_()
 
 
-@on_both
+@each_device
 @pytest.mark.parametrize("frozen", [False, True])
 def test_changes_that_pytorch_counts_are_seen(frozen: bool, device: str) -> None:
     a, b = some(device)
@@ -61,7 +58,7 @@ def fused_step(optimizer: type, w: Tensor) -> None:
     optimizer([w], lr=0.5, fused=True).step()
 
 
-@on_both
+@each_device
 @pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("trained", [False, True])
@@ -119,6 +116,9 @@ def test_a_matrix_that_requires_grad_has_no_planes(split_here: None) -> None:
     weight = torch.nn.Parameter(torch.randn(40, 60))
     packed = torch_sgemm.pack(weight.t(), frozen=True)
     assert packed.planes_of(weight.t()) is None
+    with torch.no_grad():
+        view = weight[:, 3:]  # without a word of gradients
+    assert torch_sgemm.pack(view, frozen=True).planes_of(view) is None
     weight.requires_grad_(False)
     packed.update()
     assert torch.equal(packed.planes_of(weight.t()), weight.t())

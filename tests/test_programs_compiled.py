@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable
 
 import pytest
 import torch
+from support.table import each_device
 from torch import Tensor
 from torch.nn import functional
 
 import torch_sgemm
-
-DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
-on_both = pytest.mark.parametrize("device", DEVICES)
-
-
-def enabled(device: str, **more: object) -> contextlib.AbstractContextManager:
-    return torch_sgemm.enabled(devices=(device,), **more)
 
 
 def broken_up(x: Tensor, w: Tensor) -> Tensor:
@@ -53,7 +46,7 @@ def with_a_backward(x: Tensor, w: Tensor) -> Tensor:
     return w.grad
 
 
-@on_both
+@each_device
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
 @pytest.mark.parametrize("program", [broken_up, with_a_backward])
 def test_compiled_programs_with_graph_breaks(
@@ -63,12 +56,12 @@ def test_compiled_programs_with_graph_breaks(
     x, w = torch.randn(16, 16, device=device), torch.randn(16, 16, device=device) / 4
     expected = program(x, w)
     torch._dynamo.reset()
-    with enabled(device):
+    with torch_sgemm.enabled(devices=device):
         found = torch.compile(program, backend=backend)(x, w)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
-@on_both
+@each_device
 @pytest.mark.parametrize("entered", ["enabled", "enable"])
 def test_a_compiled_function_that_changes_the_setting(entered: str, device: str) -> None:
     """It breaks the graph once, and the rest runs as it is, within the setting."""

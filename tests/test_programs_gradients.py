@@ -8,17 +8,15 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from support.table import each_device
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 import torch_sgemm
 
-DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
-on_both = pytest.mark.parametrize("device", DEVICES)
 
-
-def enabled(device: str, **more: object) -> contextlib.AbstractContextManager:
-    return torch_sgemm.enabled(devices=(device,), **more)
+def enabled_if(wanted: bool, device: str) -> contextlib.AbstractContextManager:
+    return torch_sgemm.enabled(devices=device) if wanted else contextlib.nullcontext()
 
 
 def block(x: Tensor, w: Tensor) -> Tensor:
@@ -28,7 +26,7 @@ def block(x: Tensor, w: Tensor) -> Tensor:
     return (heads @ heads.mT) @ torch.ones(4, 3, device=x.device) + (w @ y.mT).sum()
 
 
-@on_both
+@each_device
 @pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("part", ["forward", "backward", "both"])
 def test_a_checkpoint_of_which_a_part_is_enabled(part: str, reentrant: bool, device: str) -> None:
@@ -39,7 +37,7 @@ def test_a_checkpoint_of_which_a_part_is_enabled(part: str, reentrant: bool, dev
     expected = torch.autograd.grad(block(x, w).sum(), (x, w))
 
     def within(name: str) -> contextlib.AbstractContextManager:
-        return enabled(device) if part in (name, "both") else contextlib.nullcontext()
+        return enabled_if(part in (name, "both"), device)
 
     with within("forward"):
         y = checkpoint(block, x, w, use_reentrant=reentrant)
@@ -71,7 +69,7 @@ PRODUCTS = {
 }
 
 
-@on_both
+@each_device
 @pytest.mark.parametrize("shapes", product_pairs(torch.matmul))
 @pytest.mark.parametrize("product", PRODUCTS)
 def test_vectorised_derivatives(product: str, shapes: str, device: str) -> None:
@@ -84,7 +82,7 @@ def test_vectorised_derivatives(product: str, shapes: str, device: str) -> None:
     close = torch.testing.assert_close
     expected = jacobian(theirs, w), hessian(lambda w: theirs(w).square().sum(), w)
     w.requires_grad_()
-    with enabled(device) if product == "enabled" else contextlib.nullcontext():
+    with enabled_if(product == "enabled", device):
         close(jacobian(ours, w, vectorize=True), expected[0], rtol=1e-4, atol=1e-4)
         second = hessian(lambda w: ours(w).square().sum(), w, vectorize=True)
         close(second, expected[1], rtol=1e-4, atol=1e-4)
@@ -101,18 +99,18 @@ EMPTY = [
 ]  # fmt: skip
 
 
-@on_both
+@each_device
 @pytest.mark.parametrize("product", ["enabled", "matmul", "linear", "packed"])
 @pytest.mark.parametrize("sizes", EMPTY, ids=str)
 def test_empty_operands(sizes: tuple, product: str, device: str) -> None:
     """Of an empty inner dimension the product is zero."""
     a, b = (torch.randn(size, device=device, requires_grad=True) for size in sizes)
-    with enabled(device) if product == "enabled" else contextlib.nullcontext():
+    with enabled_if(product == "enabled", device):
         result = PRODUCTS[product](a, b)
         result.sum().backward()
     assert result.shape == (a.detach() @ b.detach()).shape and not result.any()
     assert a.grad.shape == a.shape and b.grad.shape == b.shape
-    assert not a.grad.any() or result.numel()
+    assert not a.grad.any() and not b.grad.any()
 
 
 ONE_OF_TWO = {
@@ -131,7 +129,7 @@ ONE_OF_TWO = {
 }
 
 
-@on_both
+@each_device
 @pytest.mark.parametrize("name", ONE_OF_TWO)
 @pytest.mark.parametrize("how", ["leaf", "inner", "create_graph", "backward"])
 def test_only_the_gradients_that_are_asked_for_are_computed(
@@ -140,7 +138,7 @@ def test_only_the_gradients_that_are_asked_for_are_computed(
     """Forces are an energy's gradient by positions; its parameters require grad as well."""
     leaf = torch.randn(3, 4, device=device, requires_grad=True)
     w = torch.randn(4, 4, device=device, requires_grad=True)
-    with enabled(device) if name.startswith("enabled") else contextlib.nullcontext():
+    with enabled_if(name.startswith("enabled"), device):
         x = leaf * 2 if how == "inner" else leaf
         energy = ONE_OF_TWO[name](x, w).sum()
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from support.table import KERNELS, arch, fit
+from support.table import KERNELS, each_device, fit, row_params
 from torch import Tensor
 
 import torch_sgemm
@@ -17,19 +17,9 @@ from torch_sgemm import Kernel
 THREADS = 8
 
 
-def _rows() -> list:
-    """All rows by tile, those for 16-bit operands too, on each device that they run on."""
-    params = []
-    for row in (tile for whole in KERNELS for tile in whole.by_tile()):
-        for device in row.devices:
-            marks = [pytest.mark.gpu] if device == "cuda" else []
-            if device == "cuda" and torch.cuda.is_available() and not row.runs_on(arch()):
-                marks.append(pytest.mark.skip(reason=f"needs sm_{row.min_arch}"))
-            params.append(pytest.param(row, device, marks=marks, id=f"{device}-{row.name}"))
-    return params
-
-
-each_row = pytest.mark.parametrize("row, device", _rows())
+# Those for 16-bit operands as well.
+EVERY = [tile for row in KERNELS for tile in row.by_tile()]
+each_row = pytest.mark.parametrize("row, device", row_params(tiles=EVERY))
 
 
 def operands(row: Kernel, device: str) -> tuple[Tensor, Tensor]:
@@ -96,7 +86,7 @@ def test_threads_of_a_backward(row: Kernel, device: str) -> None:
         assert torch.equal(result, expected)
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@each_device
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_auto_in_fresh_threads(device: str, dtype: torch.dtype) -> None:
     size = 1024 if device == "cuda" else 32
@@ -113,7 +103,7 @@ def test_auto_in_fresh_threads(device: str, dtype: torch.dtype) -> None:
             assert torch.equal(result, expected)
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@each_device
 def test_enabled_in_fresh_threads(device: str) -> None:
     a = torch.randn(64, 64, device=device)
     with torch_sgemm.enabled(devices=(device,)):

@@ -20,7 +20,7 @@ from torch_sgemm.past_dispatcher import kernel_at
 from torch_sgemm.private import DispatchKeySet, uncompiled
 
 # A thread that was dispatched to an override may still wait for the interpreter's lock when another
-# thread takes the override back: the latest 1024 (64 times sixteen overrides) outlive that.
+# thread takes the override back. The latest 1024 overrides, those of 70 settings, outlive that.
 _recent: deque[object] = deque(maxlen=1024)
 _allows_tf32 = private.allows_tf32
 FLOAT32 = ("ieee", "none", "bfx9")  # the last: float32 from nine products of bfloat16

@@ -63,9 +63,10 @@ class PackedMatrix:
 
     def __init__(self, b: Tensor, frozen: bool = False) -> None:
         check_in_memory("torch_sgemm.pack", b)
-        self._transposed = _is_transpose(b, b._base)
-        self._source = b._base if self._transposed else b
-        self._base_at = None if b._base is None else b._base.data_ptr()
+        self._owner = b if b._base is None else b._base  # of the memory
+        self._owner_at = self._owner.data_ptr()
+        self._transposed = _is_transpose(b, self._owner)
+        self._source = self._owner if self._transposed else b
         self.frozen = frozen
         self._number = next(_numbers)
         _packs[self._number] = self
@@ -101,7 +102,7 @@ class PackedMatrix:
             RuntimeError: the current stream is being captured.
         """
         own = self.b.detach()
-        if not self.frozen or self._source.requires_grad:
+        if not self.frozen or self._owner.requires_grad:
             self._planes = None
             return
         if _is_captured(own):
@@ -176,7 +177,7 @@ class PackedMatrix:
     def planes_of(self, b: Tensor) -> Tensor | None:
         """Those of b, which may be another tensor than the matrix; None if there are none."""
         found = self._planes
-        if found is None or self._source.requires_grad:
+        if found is None or self._owner.requires_grad:
             return None
         own = self.b
         if _place_of(b) != _place_of(own):  # made by a compiled program
@@ -198,8 +199,8 @@ class PackedMatrix:
         """The matrix as it is now, of shape (k, n)."""
         if self._transposed:
             return self._source.t()
-        base = None if torch.compiler.is_compiling() else self._source._base
-        if base is not None and base.data_ptr() != self._base_at:
+        is_view = self._owner is not self._source and not torch.compiler.is_compiling()
+        if is_view and self._owner.data_ptr() != self._owner_at:
             raise RuntimeError(
                 "torch_sgemm: a packed matrix is a view of a tensor that has other memory now, by "
                 "'.data = ' or '.to()'; accepted: a new pack() of a new view"
@@ -238,12 +239,8 @@ def pack(b: Tensor, *, frozen: bool = False) -> PackedMatrix:
     return PackedMatrix(b, frozen)
 
 
-def _is_transpose(b: Tensor, x: Tensor | None) -> bool:
-    return (
-        x is not None
-        and x.dim() == 2
-        and (x.shape[::-1], x.stride()[::-1]) == (b.shape, b.stride())
-    )
+def _is_transpose(b: Tensor, x: Tensor) -> bool:
+    return x.dim() == 2 and (x.shape[::-1], x.stride()[::-1]) == (b.shape, b.stride())
 
 
 def _pack(source: Tensor, transposed: bool, frozen: bool) -> PackedMatrix:

@@ -62,8 +62,8 @@ struct Setting {
 };
 std::atomic<const Setting*> current{nullptr};
 
-// Whether PyTorch's own kernels lie below the overrides, on the CPU and on CUDA devices. Then a refused product is
-// computed here, and other Python threads run meanwhile: a kernel that Python calls holds the interpreter's lock.
+// True where the overrides cover PyTorch's own kernels, on the CPU and on CUDA devices. Then a refused product is
+// computed here, and other Python threads run meanwhile. A kernel that Python calls holds the interpreter's lock.
 std::atomic<bool> covers_pytorch[2];
 void set_covers_pytorch(bool cuda, bool plain) { covers_pytorch[cuda] = plain; }
 
@@ -88,7 +88,7 @@ std::string read_counts() {
   return "{" + json + "}";
 }
 
-// Of the operator `name`, a call with a factor that is no real number: it doesn't come here.
+// Counts a call of the operator `name` with a factor that is no real number. Python sends it to PyTorch's kernel.
 void count_factor(const std::string& name) {
   const auto* const op = std::find(std::begin(kOps), std::end(kOps), name);
   if (op != std::end(kOps)) ++counts[op - std::begin(kOps)][kFactor];
@@ -127,8 +127,8 @@ Reason refusal_of_output(const Tensor& out, const Tensor& a, const Tensor& b) {
   return is_writable(out) ? kNone : kOutOverlaps;
 }
 
-// Whether PyTorch takes the tensors as they are, if their shapes fit: strided ones of one dtype and device. Integers it
-// multiplies on the CPU alone, and not beside a sum's factors, which reach it as floating-point numbers.
+// Returns true if PyTorch multiplies tensors of these dtypes, layouts and devices. It multiplies integers on the CPU
+// only, and refuses them in a sum, whose factors reach it as floating-point numbers.
 bool are_alike(std::initializer_list<const Tensor*> tensors, bool sum) {
   using torch::headeronly::ScalarType;
   const Tensor& first = **tensors.begin();
@@ -292,12 +292,13 @@ struct Override {
 // Products of tensors with names, which PyTorch had up to 2.14: it hands none to a kernel in Python, as overrides are,
 // but to one at the key "Named". PyTorch's own kernel below the dispatcher finds and checks the result's names.
 struct Named {
-  static Tensor product(const Tensor& a, const Tensor& b) {
-    const Tensor out = empty_like_product(a, b);
-    aten_product(out, nullptr, a, b, 1, 0);
-    return out;
-  }
+  static Tensor product(const Tensor& a, const Tensor& b) { return product_out(a, b, empty_like_product(a, b)); }
   static Tensor product_out(const Tensor& a, const Tensor& b, const Tensor& out) {
+    // The kernels below the dispatcher don't check devices.
+    if ((!a.is_cpu() && !a.is_cuda()) || !same_device(a, b) || !same_device(a, out))
+      throw std::runtime_error(
+          "torch_sgemm.enable: a product of tensors with names; accepted: all on one CPU or CUDA device, or "
+          "tensor.rename(None)");
     aten_product(out, nullptr, a, b, 1, 0);
     return out;
   }

@@ -91,8 +91,8 @@ Tensor empty(const int64_t* sizes, size_t dims, ScalarType dtype, size_t element
   return Tensor(handle);
 }
 
-// PyTorch's kernels on the CPU multiply elements by alpha before they add them, which gives Inf - Inf where alpha is
-// infinite: out = alpha * sum + beta * c, for a c that broadcasts.
+// Computes out = alpha * sum + beta * c on the CPU; c broadcasts. PyTorch's kernels multiply elements by alpha before
+// they add them, and an infinite alpha would give Inf - Inf.
 void add_scaled(const Tensor& out, const Tensor& sum, const Tensor& c, float alpha, float beta) {
   const int64_t dims = out.dim(), missing = dims - c.dim();
   std::vector<int64_t> index(dims);

@@ -5,7 +5,7 @@ Everything is derived from ``torch_sgemm.kernels()``: a new row is tested withou
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 
 import pytest
@@ -67,15 +67,18 @@ def runnable(device: str) -> list[Kernel]:
 
 
 def row_params(
-    devices: tuple[str, ...] = ("cpu", "cuda"), keep: Callable[[Kernel], bool] = lambda row: True
+    devices: tuple[str, ...] = ("cpu", "cuda"),
+    keep: Callable[[Kernel], bool] = lambda row: True,
+    tiles: Iterable[Kernel] = TILED,
 ) -> list:
     """One parameter set ``(row, device)`` for each row and each device its build can run on.
 
     A row that has several tiles is there once for each of them.
     """
     params = []
+    rows = tuple(tiles)
     for device in devices:
-        for row in TILED:
+        for row in rows:
             if device not in row.devices or not keep(row):
                 continue
             marks = []
