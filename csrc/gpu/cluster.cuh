@@ -40,8 +40,7 @@ __device__ __forceinline__ float sum(const float* own, uint32_t blocks) {
   if (blocks > 1) {
     const uint32_t address = hopper::shared_address(own);
     float total = hopper::load_in_cluster(hopper::map_to_rank(address, 0));
-    for (uint32_t rank = 1; rank < blocks; ++rank)
-      total += hopper::load_in_cluster(hopper::map_to_rank(address, rank));
+    for (uint32_t rank = 1; rank < blocks; ++rank) total += hopper::load_in_cluster(hopper::map_to_rank(address, rank));
     return total;
   }
 #endif

@@ -8,8 +8,8 @@
 namespace sgemm::ieee {
 
 // Stores the tile at (m0, n0), whose sum at (row, col) is `total(row, col)`. Of the elements, which are dealt out to
-// `blocks` blocks, this one stores the share of `rank`. `sliced`: d's batch are slices of k, whose sum tells what is not
-// finite. For all of the block's THREADS threads.
+// `blocks` blocks, this one stores the share of `rank`. `sliced`: d's batch are slices of k, whose sum tells what is
+// not finite. For all of the block's THREADS threads.
 template <int ROWS, int COLS, int THREADS, class Total>
 __device__ __forceinline__ void store_tile(const Problem& p, bool sliced, int64_t entry, int64_t m0, int64_t n0,
                                            uint32_t rank, uint32_t blocks, const Total& total) {
@@ -32,9 +32,8 @@ template <int ROWS, int COLS, int THREADS, class Place>
 __device__ __forceinline__ void store_cluster_tile(const Problem& p, bool sliced, int64_t entry, int64_t m0, int64_t n0,
                                                    uint32_t rank, uint32_t blocks, const Place& place) {
   cluster::sync(blocks);
-  store_tile<ROWS, COLS, THREADS>(p, sliced, entry, m0, n0, rank, blocks, [&](int row, int col) {
-    return cluster::sum(place(row, col), blocks);
-  });
+  store_tile<ROWS, COLS, THREADS>(p, sliced, entry, m0, n0, rank, blocks,
+                                  [&](int row, int col) { return cluster::sum(place(row, col), blocks); });
   cluster::sync(blocks);  // the others may still be reading here
 }
 

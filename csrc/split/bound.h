@@ -31,9 +31,9 @@ template <>
 struct Bound<Fp16x3> {
   static constexpr double kWriting = 4;  // 2^-23 of either element
   static constexpr double kLeftOut = 4;  // lo lo: 2^-12 of either, beside values just above a power of two
-  // Of what is certified: 3 for the bits that small elements lose, and 3.2 for the alignment of the tensor cores, to
-  // which a small element counts as 2^-14.
-  static constexpr double kGuard = 6.2;
+  // Of what is certified: 3 for the bits that small elements lose, and 17 / 4 for the 17 terms that one of them cuts
+  // off: it counts as 2^-14 in the alignment, and the element that it meets as up to 2^15.
+  static constexpr double kGuard = 3 + 17.0 / 4;
   // The corrections are at most 2 |A||B| / 2^11, and cut off twice in 16 of k.
   static constexpr double kCorrections = 2 * kOfStep * 2 / 2048 / 16;  // for each of k
   static double of(int64_t k, int window) {

@@ -7,8 +7,9 @@ namespace sgemm::split {
 // Binades by which a column's reference may become coarser in a block, or a row's scale for the cluster's other block.
 // Sums are multiples of 2^-59, the product of the planes' last bits, times 2^-kSpread for the row and for the column:
 // 2^-99. So 15 binades for a row and 15 for a column leave them exact. Beyond, earlier sums are off by a few 2^-149, or
-// by 2^-83 at a change of more than 126 binades, which is nothing to a product that passes the test for a small element:
-// so the row counts one more. Where B is split on the way, clusters don't share a tile, so no third change comes on top.
+// by 2^-83 at a change of more than 126 binades, which is nothing to a product that passes the test for a small
+// element: so the row counts one more. Where B is split on the way, clusters don't share a tile, so no third change
+// comes on top.
 constexpr int kMostCoarser = 15;
 
 // Sums times their rows' factors, which are powers of two.
@@ -89,8 +90,8 @@ struct ClusterWords {
     hopper::fence_barrier_init();
   }
 
-  // By the consumers, each for the word of a row or column: rows get the coarsest scale of the blocks; B's words are the
-  // same in all of them. What lies behind B's words are rows' sums. Returns the factors of rows.
+  // By the consumers, each for the word of a row or column: rows get the coarsest scale of the blocks; B's words are
+  // the same in all of them. What lies behind B's words are rows' sums. Returns the factors of rows.
   __device__ __forceinline__ auto agree(const uint32_t (&words)[2][kTile], int t, uint32_t rank, uint32_t blocks)
       -> const float (&)[kTile] {
     const int operand = t / kTile, row = t % kTile;

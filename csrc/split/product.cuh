@@ -53,8 +53,7 @@ static __device__ __noinline__ void redo_marked(const Job& job, uint32_t last, c
   const int t = threadIdx.x - (blockDim.x - kConsumers);
   for (int index = scheduler.first; index < job.work_tiles; index += scheduler.stride) {
     const WorkTile work = scheduler.work_tile(job, index);
-    if (work.part < 0 || last)
-      redo<Shape>(job, work.tile, scheduler.rank, t, ring);
+    if (work.part < 0 || last) redo<Shape>(job, work.tile, scheduler.rank, t, ring);
   }
 }
 
@@ -123,8 +122,7 @@ __device__ __forceinline__ void consume(const Job& job, char* ring, float* stagi
     words.advance();
   }
   sync_consumers();
-  if (__builtin_expect(shared.marked != 0, false))
-    redo_marked<Shape>(job, shared.last, ring);
+  if (__builtin_expect(shared.marked != 0, false)) redo_marked<Shape>(job, shared.last, ring);
 }
 
 template <class F, class Shape, bool A_ALONG_M, bool B_ALONG_N>

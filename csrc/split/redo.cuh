@@ -66,8 +66,9 @@ __device__ __forceinline__ MarkCounts count_marks(Marks& marks, int t) {
 __device__ __forceinline__ TileLines lines_of(const Job& job, const Corner& tile, int64_t col) {
   const ElementMatrix a = matrix_of_a(job.p, tile.batch), b = matrix_of_b(job.p, tile.batch);
   const int64_t before = job.p.k_before;
-  return {{a.at(tile.row, -before), a.col}, {b.at(-before, col), b.row}, a.row, b.col, job.p.m - tile.row,
-          job.p.n - col, before + job.depth(tile.batch)};
+  return {
+      {a.at(tile.row, -before), a.col}, {b.at(-before, col), b.row}, a.row, b.col, job.p.m - tile.row, job.p.n - col,
+      before + job.depth(tile.batch)};
 }
 
 // The marked elements of 32 columns of a tile, of which `word` has the marks. What isn't finite stays marked.
@@ -92,7 +93,8 @@ static __device__ __noinline__ void redo_elements(const Job& job, const Corner& 
       const int word = __ffs(words) - 1;
       for (uint32_t bits = __shfl_sync(~0u, own, word); bits; bits &= bits - 1) {
         if (next++ % (kConsumers / 32) != warp) continue;
-        const int64_t row = (first + word) / (kTile / 32), col = tile.col + (first + word) % (kTile / 32) * 32 + __ffs(bits) - 1;
+        const int64_t row = (first + word) / (kTile / 32),
+                      col = tile.col + (first + word) % (kTile / 32) * 32 + __ffs(bits) - 1;
         const TileLines of = lines_of(job, {tile.batch, tile.row + row, col}, col);
         const float sum = element_of_chains(of.a, of.b, of.depth);
         if (lane == 0) store_redone(job, tile.batch, tile.row + row, col, sum);
@@ -118,8 +120,7 @@ __device__ __forceinline__ void redo(const Job& job, int index, uint32_t rank, i
     for (int word = 0; word < Shape::kCols / 32; ++word) {
       bool some = false;
       for (int row = t % 32; row < kTile; row += 32) some = some || marks.bits[row][word];
-      if (__any_sync(~0u, some))
-        redo_columns(job, tile, word, t, marks, *reinterpret_cast<ChainMemory*>(rest));
+      if (__any_sync(~0u, some)) redo_columns(job, tile, word, t, marks, *reinterpret_cast<ChainMemory*>(rest));
     }
     count = count_marks(marks, t);
   }

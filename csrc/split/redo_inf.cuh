@@ -69,7 +69,8 @@ __device__ __forceinline__ float inf_product(const InfLine& line, int t, bool wa
   return sum + memory.sums[t % kTile];
 }
 
-// Elements whose row and column both hold Inf or NaN stay marked. Not for a piece of k behind others, which may hold Inf.
+// Elements whose row and column both hold Inf or NaN stay marked. Not for a piece of k behind others, which may hold
+// Inf.
 static __device__ __noinline__ void redo_inf(const Job& job, const Corner& tile, int t, Marks& marks,
                                              InfMemory& memory) {
   const ElementMatrix a = matrix_of_a(job.p, tile.batch), b = matrix_of_b(job.p, tile.batch);

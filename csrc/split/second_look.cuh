@@ -76,8 +76,7 @@ static __device__ __noinline__ uint32_t look_at_listed(const Job& job, TileIndex
     const ListedElement x = {active ? list[first + lane] : 0};
     const uint32_t left = rows[x.row()], right = cols[x.col()];
     const auto row_sum = [&] { return sum_of_bits(row_sums(words)[Shape::warp_row(t) + x.row()]); };
-    const GuardedRow of_row =
-        RECORDED ? GuardedRow(left, guards_a + x.row()) : GuardedRow(left, headroom * row_sum());
+    const GuardedRow of_row = RECORDED ? GuardedRow(left, guards_a + x.row()) : GuardedRow(left, headroom * row_sum());
     const GuardedRow of_col(right, RECORDED || guards_b ? guards_b + x.col() : nullptr);
     // NaN for a row that no magnitude certifies.
     const float of_words = word_threshold(left) + word_threshold(right);

@@ -2,11 +2,11 @@
 //
 // Why:    a tensor core takes a subnormal element for 2^-126 when it aligns a step's products. Opposite a large element
 //         that cuts off more of the other products than the bound allows.
-// Idea:   the product looks for subnormal elements as panels pass by in shared memory, each panel in one tile alone. If
-//         there is one, a kernel behind the product computes all tiles again whose rows or columns hold some, by chains
-//         of FMAs (chains.cuh). Where D is to take C, which it may share memory with, a kernel in front of the product
-//         looks for them instead, and the product leaves all tiles to the kernel behind.
-// Order:  found words: one for each warp that looked, not 0 if it found a subnormal element.
+// Idea:   idle warps of the product's kernel look for subnormal elements as panels pass by in shared memory; the tiles
+//         that share a panel look through it together. If there is one, a kernel behind the product computes all tiles
+//         again whose rows or columns hold some, by chains of FMAs (chains.cuh). Where D is to take C, with which it
+//         may share memory, a kernel in front of the product looks instead, and the product leaves D to the one behind.
+// Words:  each warp that looked writes one, which is not 0 if it found a subnormal element.
 #pragma once
 #include "../epilogue/in_order.cuh"
 #include "chains.cuh"
@@ -46,11 +46,11 @@ struct Lines16 {
 // What the kernels in front of the product and behind it have to know.
 struct SubnormalsJob {
   Problem p;
-  Lines16 a, b;                // rows lie along the neighbours
-  bool a_across, b_across;     // which are those of m, or n, and not of k
-  uint32_t* found;             // (words)
+  Lines16 a, b;             // rows lie along the neighbours
+  bool a_across, b_across;  // which are those of m, or n, and not of k
+  uint32_t* found;          // (words)
   int words;
-  int tiles_m, tiles_n;        // of kTile x kTile
+  int tiles_m, tiles_n;  // of kTile x kTile
 };
 
 __device__ __forceinline__ bool found_some(const uint32_t* found, int words) {
@@ -65,7 +65,8 @@ static_assert(kSearchWords == kSearchBlocks * kConsumers / 32);
 static __global__ void __launch_bounds__(kConsumers) find_subnormals(const __grid_constant__ SubnormalsJob job) {
   wait_for_predecessor();
   launch_dependents();
-  const int64_t warp = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / 32, warps = int64_t{gridDim.x} * blockDim.x / 32;
+  const int64_t warp = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / 32,
+                warps = int64_t{gridDim.x} * blockDim.x / 32;
   uint32_t found = 0;
   for (const Lines16* x : {&job.a, &job.b})
     for (int64_t line = warp; line < x->count * x->matrix.rows; line += warps) {

@@ -71,7 +71,7 @@ struct alignas(16) TallEntry {
 
   uint64_t groups;
   uint32_t tile;
-  uint32_t count;  // of elements
+  uint32_t count;                    // of elements
   uint16_t elements[kMostElements];  // row in the tile and the place of its column's word, of each
 };
 static_assert(sizeof(TallEntry) == 64);

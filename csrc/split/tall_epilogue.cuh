@@ -124,8 +124,8 @@ class TallEpilogue {
     return failed;
   }
 
-  // The warp's elements that failed become alpha times their products, one after the other. `before`: so much of k more,
-  // that lies in front.
+  // The warp's elements that failed become alpha times their products, one after the other. `before`: so much of k
+  // more, that lies in front.
   __device__ __forceinline__ void redo_elements(const TallRows& at, int first, uint32_t failed, float (&x)[8],
                                                 int64_t before) const {
     const ConstMatrix a = job_.p.a.matrix(entry_), b = job_.p.b.matrix(entry_);
@@ -135,7 +135,8 @@ class TallEpilogue {
       const int owner = __ffs(lanes) - 1, i = __shfl_sync(~0u, __ffs(failed) - 1, owner);
       const int64_t row = __shfl_sync(~0u, at.row, owner) + i / 4;
       const int64_t col = __shfl_sync(~0u, col0_, owner) + first + i % 4 * apart_;
-      const float sum = element_of_chains({{a.at(row, -before)}, a.col}, {{b.at(-before, col)}, b.row}, before + job_.p.k);
+      const float sum =
+          element_of_chains({{a.at(row, -before)}, a.col}, {{b.at(-before, col)}, b.row}, before + job_.p.k);
 #pragma unroll
       for (int e = 0; e < 8; ++e)
         if (lane == owner && e == i) x[e] = job_.p.alpha * sum;

@@ -3,8 +3,8 @@
 // Idea:   what a pass would write as hi is there already, so there is no pass, no scale and no guard: tensor maps bring
 //         panels from where they lie, along k or across, to shared memory in wgmma's order. A warpgroup has two blocks
 //         of 64 x 128 of a tile of 256 x 128, and adds up one while the tensor cores work for the other warpgroup.
-//         16-bit products are exact; sums leave the tensor cores each 32 or 64 of k, as split products' do. Warps
-//         that wait for the tensor cores look for subnormal elements, which these align too coarsely.
+//         16-bit products are exact; sums leave the tensor cores each 32 or 64 of k, as split products' do. Idle
+//         warps look for subnormal elements, for which the tensor cores are too coarse (subnormals.cuh).
 // Bound:  the L2 cache, at 48 bytes a cycle and SM; the tensor cores where power allows it.
 // Reads:  bfloat16 elements that a tensor map can describe. Hopper only.
 #pragma once
@@ -98,46 +98,15 @@ __device__ __forceinline__ void add_window(float (&sum)[64], float (&window)[64]
   for (int e = 0; e < 64; ++e) sum[e] += window[e];
 }
 
-// The steps of k whose panels a tile looks through for subnormal elements. The tiles of a row share A's panels, those
-// of a column B's: each looks at every `apart`-th step.
-struct SearchedSteps {
-  int next_a, next_b, apart_a, apart_b;
-  __device__ __forceinline__ SearchedSteps(const UnsplitJob& job, const TileIndex& tile, int first)
-      : next_a((tile.col + job.tiles_n - first % job.tiles_n) % job.tiles_n),
-        next_b((tile.row + job.tiles_m - first % job.tiles_m) % job.tiles_m),
-        apart_a(job.tiles_n),
-        apart_b(job.tiles_m) {}
-};
-
-// Looks through `bytes` of shared memory, by all consumers.
-template <int BYTES>
-__device__ __forceinline__ uint32_t subnormals_of_panel(const char* panel, int t) {
-  uint32_t found = 0;
-#pragma unroll 2
-  for (int i = t * static_cast<int>(sizeof(uint4)); i < BYTES; i += Unsplit::kThreads * static_cast<int>(sizeof(uint4)))
-    found |= subnormals(*reinterpret_cast<const uint4*>(panel + i));
-  return found;
-}
-
 // Adds a tile's products, WINDOW of k at a time. A second window under way would take the registers of a block's sums.
 template <int WINDOW, class Ring, class Products, int BLOCKS>
-__device__ __forceinline__ void add_in_turns(const Products& products, const char* ring,
-                                             PipelineState<Ring::kStages>& at, uint64_t* full, uint64_t* empty,
-                                             int steps, const Turns& turns, int t, UnsplitSums<BLOCKS>& sum,
-                                             float (&window)[64], SearchedSteps searched, uint32_t& found) {
+__device__ __forceinline__ void add_in_turns(const Products& products, PipelineState<Ring::kStages>& at, uint64_t* full,
+                                             uint64_t* empty, int steps, const Turns& turns, int t,
+                                             UnsplitSums<BLOCKS>& sum, float (&window)[64]) {
   constexpr int kCount = WINDOW / 16;
 #pragma unroll 1
   for (int step = 0; step < steps; ++step, at.advance()) {
     hopper::wait(&full[at.stage], at.parity);
-    const char* const stage = ring + at.stage * Ring::kStageBytes;
-    if (step == searched.next_a) {
-      found |= subnormals_of_panel<Ring::kBytesA>(stage, t);
-      searched.next_a += searched.apart_a;
-    }
-    if (step == searched.next_b) {
-      found |= subnormals_of_panel<Ring::kBytesB>(stage + Ring::kBytesA, t);
-      searched.next_b += searched.apart_b;
-    }
 #pragma unroll
     for (int block = 0; block < BLOCKS; ++block)
 #pragma unroll
@@ -174,6 +143,51 @@ __device__ __forceinline__ void copy_panels(const UnsplitJob& job, const Unsplit
   }
 }
 
+constexpr int kSearched = 4;  // the barrier at which they tell consumers that they have read all stages
+
+// A tile's part of each stage's panel, bytes, of which the `searcher`-th thread has each kSearchers-th 16. The tiles
+// that share the panel look through it together.
+struct SearchedPart {
+  int first, end;
+  __device__ __forceinline__ SearchedPart(int bytes, int tile, int tiles, int searcher) {
+    const int each = (bytes / 16 + tiles - 1) / tiles * 16;
+    first = tile * each + searcher * 16;
+    end = min((tile + 1) * each, bytes);
+  }
+  __device__ __forceinline__ uint32_t subnormals(const char* panel) const {
+    uint32_t found = 0;
+#pragma unroll 4
+    for (int i = first; i < end; i += kSearchers * 16)
+      found |= split::subnormals(*reinterpret_cast<const uint4*>(panel + i));
+    return found;
+  }
+};
+
+// Looks for subnormal elements in the block's panels. Tiles of a row share A's panels, those of a column B's.
+template <class Ring, class Scheduler>
+__device__ __forceinline__ void search_panels(const UnsplitJob& job, Scheduler scheduler, const char* ring,
+                                              uint64_t* full, uint64_t* empty, int searcher, uint32_t blocks) {
+  uint32_t found = 0;
+  PipelineState<Ring::kStages> at;
+  WorkTile work;
+  while (scheduler.next(work)) {
+    const TileIndex tile = sgemm::tile_at(work.tile, job.tiles_m, job.tiles_n, kTilesTogether);
+    const SearchedPart a(Ring::kBytesA, tile.col, job.tiles_n, searcher);
+    const SearchedPart b(Ring::kBytesB, tile.row, job.tiles_m, searcher);
+    for (int step = 0; step < work.steps; ++step, at.advance()) {
+      const char* const stage = ring + at.stage * Ring::kStageBytes;
+      hopper::wait_suspended(&full[at.stage], at.parity);
+      if (!job.words) found |= a.subnormals(stage) | b.subnormals(stage + Ring::kBytesA);
+      __syncwarp();
+      if (searcher % 32 == 0) hopper::arrive(&empty[at.stage]);
+    }
+    if (blocks > 1 && uses_mailboxes<Ring>(work.steps, blocks))
+      hopper::arrive_some(kSearched, Unsplit::kThreads + kSearchers);
+  }
+  found = __reduce_or_sync(~0u, found);
+  if (!job.words && searcher % 32 == 0) job.found[(blockIdx.x * kSearchers + searcher) / 32] = found;
+}
+
 template <int BLOCKS, bool A_ALONG_M, bool B_ALONG_N>
 __global__ void __launch_bounds__(kUnsplitThreads, 1)
     unsplit(const __grid_constant__ UnsplitJob job, const __grid_constant__ UnsplitMaps maps) {
@@ -185,7 +199,7 @@ __global__ void __launch_bounds__(kUnsplitThreads, 1)
   __shared__ ClusterBarriers cluster;
   using Scheduler = UnsplitScheduler<kClusters>;
   const uint32_t rank = Scheduler::rank(), blocks = Scheduler::blocks();
-  hopper::init_ring(full, empty, Unsplit::kThreads);
+  hopper::init_ring(full, empty, Unsplit::kThreads + kSearchers);
   if (threadIdx.x / 32 == 1 && blocks > 1) {
     cluster.init(threadIdx.x % 32, blocks, 64);
     hopper::fence_barrier_init();
@@ -200,7 +214,10 @@ __global__ void __launch_bounds__(kUnsplitThreads, 1)
 
   if (threadIdx.x >= Unsplit::kThreads) {
     hopper::release_registers<40>();
-    if (threadIdx.x == Unsplit::kThreads)
+    const int searcher = static_cast<int>(threadIdx.x) - Unsplit::kThreads - 32;
+    if (searcher >= 0)
+      search_panels<Ring>(job, Scheduler(job.deal), ring, full, empty, searcher, blocks);
+    else if (searcher == -32)
       copy_panels<Ring, A_ALONG_M, B_ALONG_N>(job, maps, Scheduler(job.deal), ring, full, empty);
     return;
   }
@@ -214,7 +231,6 @@ __global__ void __launch_bounds__(kUnsplitThreads, 1)
   UnsplitSums<BLOCKS> sum;
   PipelineState<Ring::kStages> at;
   WorkTile work;
-  uint32_t found = 0;
   Scheduler scheduler(job.deal);
   while (scheduler.next(work)) {
     const bool early = !uses_mailboxes<Ring>(work.steps, blocks);
@@ -224,13 +240,11 @@ __global__ void __launch_bounds__(kUnsplitThreads, 1)
     for (int e = 0; e < 64; ++e) window[e] = 0;
 #pragma unroll
     for (int e = 0; e < 64 * BLOCKS; ++e) sum[e / 64][e % 64] = 0;
-    const TileIndex tile = sgemm::tile_at(work.tile, job.tiles_m, job.tiles_n, kTilesTogether);
-    const SearchedSteps searched(job, tile, work.first);
     if (job.long_windows)
-      add_in_turns<kLongWindow, Ring>(products, ring, at, full, empty, work.steps, turns, t, sum, window, searched,
-                                      found);
+      add_in_turns<kLongWindow, Ring>(products, at, full, empty, work.steps, turns, t, sum, window);
     else
-      add_in_turns<kWindow, Ring>(products, ring, at, full, empty, work.steps, turns, t, sum, window, searched, found);
+      add_in_turns<kWindow, Ring>(products, at, full, empty, work.steps, turns, t, sum, window);
+    if (blocks > 1 && !early) hopper::sync_some(kSearched, Unsplit::kThreads + kSearchers);
     if (blocks > 1 && !early) announce_mailboxes(cluster, t, rank, blocks);
     if constexpr (kClusters) {
       if (blocks > 1) reduce_cluster<Ring, 2>(cluster, sum[0], ring, t, rank);
@@ -246,8 +260,6 @@ __global__ void __launch_bounds__(kUnsplitThreads, 1)
     __syncwarp();  // for wgmma: lanes without rows or columns may have parted
   }
   turns.finish();
-  found = __reduce_or_sync(~0u, found);
-  if (!job.words && t % 32 == 0) job.found[blockIdx.x * (Unsplit::kThreads / 32) + t / 32] = found;
 }
 
 }  // namespace sgemm::split

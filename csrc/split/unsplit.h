@@ -23,8 +23,8 @@ struct Unsplit {
   static void each_plan(const Problem& p, const Device& device, const PlanVisitor& visit);
   static void launch(const Problem& p, const Plan& plan, const Context& context);  // only where SGEMM_SM90A is defined
 
-  // Operands are not rounded, and products are exact: sums alone are. Where an operand is subnormal, elements are chains
-  // of FMAs: no more of an error at any k.
+  // Operands are not rounded, and products are exact: sums alone are. Where an operand is subnormal, elements are
+  // chains of FMAs: no more of an error at any k.
   static double error_bound(int64_t k) { return std::max(sum_bound(k, kLongWindow), chains_bound(k)); }
 
   // What is solved: D's rows lie along n.
@@ -40,8 +40,8 @@ struct UnsplitPlan {
   bool long_windows;  // of kLongWindow
 };
 
-// Blocks of the kernel that looks for subnormal elements ahead of the product, and their warps.
-inline constexpr int kSearchBlocks = 264, kSearchWords = kSearchBlocks * 8;
+// Threads of a block that look for subnormal elements; and blocks, and their warps, of a kernel ahead of the product.
+inline constexpr int kSearchers = 96, kSearchBlocks = 264, kSearchWords = kSearchBlocks * 8;
 
 // Where a product's buffers lie in the workspace.
 struct UnsplitLayout {

@@ -29,7 +29,7 @@ void launch_tiles(const Problem& p, const UnsplitPlan& plan, const Context& cont
   char* const workspace = static_cast<char*>(context.workspace);
   const bool looks_ahead = p.beta != 0;  // D may be C
   SubnormalsJob ends = {p, {}, {}, false, false, reinterpret_cast<uint32_t*>(workspace + at.found)};
-  ends.words = looks_ahead ? kSearchWords : plan.blocks * Unsplit::kThreads / 32;
+  ends.words = looks_ahead ? kSearchWords : plan.blocks * kSearchers / 32;
   ends.tiles_m = static_cast<int>(ceil_div(p.m, kTile));
   ends.tiles_n = static_cast<int>(ceil_div(p.n, kTile));
   UnsplitMaps maps = {};
