@@ -64,7 +64,8 @@ def parser() -> argparse.ArgumentParser:
         shared.add_argument(
             "--output",
             type=Path,
-            help="FILE.json, or a folder, which is made (default: benchmarks/results)",
+            help="FILE.json, FILE.jsonl.gz, or a folder for tables, plots and plans, which is made "
+            "(default: benchmarks/results)",
         )
         shared.add_argument("--seed", type=int, default=1)
         shared.add_argument("--rounds", type=int, default=8, help="replays of each side, at most")

@@ -289,7 +289,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--record",
         type=Path,
         nargs="+",
-        help="of plans (default: all in benchmarks/results of the newest GPU that ladder has been "
+        help="of plans (default: all in benchmarks/results/plans of the newest GPU that ladder has been "
         "run on and of others of its architecture)",
     )
     parser.add_argument(

@@ -78,7 +78,7 @@ CHARTS: dict[str, Callable[[dict, Path], Path]] = {  # of a command's record
 
 def _chart(shows: str) -> Write:
     def write(found: dict, page: Path) -> str:
-        chart = tables.chart_path(Path(found["path"]))
+        chart = record.chart_path(Path(found["path"]))
         relative = Path(os.path.relpath(chart.resolve(), page.resolve().parent)).as_posix()
         return f"![{shows}]({relative})"
 
@@ -312,7 +312,7 @@ def draw_charts(results: Path, gpu: str | None) -> None:
     for command, draw in CHARTS.items():
         found = record.latest_gpu(command, results, gpu)
         if found is not None:
-            draw(found, tables.chart_path(Path(found["path"])))
+            draw(found, record.chart_path(Path(found["path"])))
 
 
 def check_records(results: Path, gpu: str | None) -> None:

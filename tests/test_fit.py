@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,11 +85,9 @@ def synthetic(library: fit.Library, rows: list[str], count: int) -> dict:
 
 def saved(found: dict, folder: Path) -> Path:
     """The file of such a record, said to be of the machine that the ladder was measured on."""
-    measured = json.loads((fit.record.RESULTS / "ladder-nvidia-h200.json").read_text())
+    measured = fit.record.latest_gpu("ladder")
     about = {name: measured[name] for name in ("machine", "csrc_digest", "timing", "options")}
-    path = folder / "plans.json"
-    path.write_text(json.dumps(found | about))
-    return path
+    return fit.record.save(found | about, folder / "plans.jsonl.gz")
 
 
 @needs_cuda_build
@@ -163,7 +160,7 @@ def test_records_are_of_all_gpus_of_an_architecture(
         machine = {"device": "cuda", "slug": slug, "arch": arch}
         rows = [{"kernel": kernel} for kernel in kernels]
         found = {"command": name, "machine": machine, "date": date, "options": {}, "rows": rows}
-        (tmp_path / f"{name}-{slug}-{date}.json").write_text(json.dumps(found))
+        fit.record.save(found, fit.record.default_path(found, tmp_path))
 
     save("ladder", "big", 90, "1")
     save("plans", "big", 90, "2", "x", "y")
@@ -173,7 +170,7 @@ def test_records_are_of_all_gpus_of_an_architecture(
     slug, records = fit.recorded()
     assert slug == "big"
     assert [[row["kernel"] for row in r["rows"]] for r in records] == [["x", "y"], ["y", "z"]]
-    (tmp_path / "ladder-big-1.json").unlink()
+    (tmp_path / "tables" / "ladder-big.json").unlink()
     assert fit.recorded()[0] == "old"  # the newest, of which run() tells that a ladder is missing
     save("ladder", "elsewhere", 90, "5")
     assert fit.recorded()[0] == "old"
