@@ -289,8 +289,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--record",
         type=Path,
         nargs="+",
-        help="of plans (default: all in benchmarks/results/plans of the newest GPU that ladder has been "
-        "run on and of others of its architecture)",
+        help="of plans (default: all in benchmarks/results/plans of the newest GPU that ladder "
+        "has been run on and of others of its architecture)",
     )
     parser.add_argument(
         "--kernel", nargs="+", metavar="NAME", help="models of these rows only (default: all)"
