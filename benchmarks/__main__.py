@@ -24,6 +24,7 @@ try:
         suite,
         tables,
         users,
+        weigh,
     )
 except ModuleNotFoundError as missing:
     sys.exit(f"benchmarks: {missing}; install the package with its extra: pip install '.[bench]'")
@@ -75,7 +76,7 @@ def parser() -> argparse.ArgumentParser:
             "--sustained", action="store_true", help="time each side after 0.5 s of itself"
         )
         sub.set_defaults(run=module.run, **getattr(module, "DEFAULTS", {}))
-    for name, module in {"fit": fit, "report": report}.items():
+    for name, module in {"fit": fit, "worth": weigh, "report": report}.items():
         text = about(module)
         sub = commands.add_parser(name, help=text.splitlines()[0], description=text)
         module.add_arguments(sub)

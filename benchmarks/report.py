@@ -21,6 +21,7 @@ from benchmarks import (
     choice,
     hard,
     ladder,
+    mechanisms,
     models,
     packed,
     plots,
@@ -128,6 +129,16 @@ def _worth_table(cases: Callable[[dict], list[worth.Case]], of: str) -> Write:
         return head + tables.markdown(columns, rows)
 
     return write
+
+
+def _mechanisms_table(found: dict, _: Path) -> str:
+    columns, rows = mechanisms.cells(found)
+    head = (
+        "What a mechanism is worth in random problems: the geometric mean of the speed that `auto` "
+        "loses with the best of the other plans, by prediction; and what a choice loses that knows "
+        "the measured times. At most eight plans of a row were measured.\n\n"
+    )
+    return head + tables.markdown(columns, rows)
 
 
 def _hard_table(found: dict, _: Path) -> str:
@@ -258,6 +269,7 @@ BLOCKS: dict[str, tuple[str | None, Write]] = {
     "predictions": ("choice", _predictions_table),
     "worth": ("choice", _worth_table(choice.worth_cases, "random problems")),
     "worth-suite": ("suite", _worth_table(suite.worth_cases, "the suite")),
+    "worth-mechanisms": ("plans", _mechanisms_table),
     "hard": ("hard", _hard_table),
     "users": ("users", _users_table),
     "users-chart": ("users", _chart("speed relative to torch of users' products")),
