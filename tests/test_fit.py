@@ -177,6 +177,38 @@ def test_records_are_of_all_gpus_of_an_architecture(
 
 
 @needs_cuda_build
+@pytest.mark.parametrize("row", [row.name for row in KERNELS if row.family in ("ieee", "split")])
+def test_cuts_tell_plans_apart(row: str) -> None:
+    """Plans with the same words are the same plan."""
+    device = torch_sgemm.Device()
+    for _, problem in problems(24, 5):
+        about = fit.numbers(problem)
+        words, seconds = fit.cuts(row, about, device), fit.predictions(row, about, device)
+        assert len(words) == len(seconds)
+        by_words = dict(zip(words, seconds, strict=True))
+        assert all(by_words[cut] == x for cut, x in zip(words, seconds, strict=True))
+        assert all(re.fullmatch(r"(\w+=\w+( |$))+", cut) for cut in words)
+
+
+@needs_cuda_build
+def test_plans_are_found_by_their_cuts(library: fit.Library) -> None:
+    """Whatever place they had; those that no longer exist are left out."""
+    record = synthetic(library, ["split_fp16x3"], 14)
+    expected = fit.cases([record])
+    for case in expected:
+        words = fit.cuts(case.row, case.numbers, case.device)
+        for r in record["rows"]:
+            if r["problem"] == case.problem:
+                r |= {"cut": words[r["plan"]], "plan": -5}
+    record["rows"].append(record["rows"][0] | {"cut": "tile=1x1"})
+    for case, other in zip(expected, fit.cases([record]), strict=True):
+        first = dict(zip(case.plans, case.seconds, strict=True))
+        found = dict(zip(other.plans, other.seconds, strict=True))
+        assert set(found) <= set(first) and all(first[at] == found[at] for at in found)
+        assert len(set(case.seconds)) == len(found)
+
+
+@needs_cuda_build
 def test_each_record_s_plans_are_predicted_for_its_gpu(library: fit.Library) -> None:
     slower = {"bandwidth_gbs": 1000.0, "sms": 20}
     records = [synthetic(library, ["ieee_small"], 14) for _ in range(2)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,8 @@ def test_plans_of_tiny_products_on_the_cpu(tmp_path: Path) -> None:
         for r in found:
             assert r["plan_us"] > 0 and r["own_choice_us"] > 0
             assert r["predicted_us"] <= plans.WITHIN * least
+            assert re.fullmatch(r"tile=(\d+)x\1", r["cut"])
+    assert not any("cut" in r for r in rows if r["kernel"] == "aten")
 
 
 @pytest.mark.gpu
