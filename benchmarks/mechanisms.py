@@ -1,9 +1,9 @@
-"""What a mechanism inside rows is worth: the speed that ``auto`` would lose without it.
+"""Weighs mechanisms inside rows: the speed that ``auto`` would lose without each of them.
 
-From a record of ``plans``. A mechanism is a name, and the measured plans that use it. Where the
-plan that is predicted to be the fastest uses it, the plan that is predicted to be next takes its
-place, of any row, PyTorch's among them. Both count by their measured times. Beside it stands what a
-choice that knew these times would lose.
+A mechanism is a name and the measured plans of a record that use it. ``auto`` takes the plan that
+is predicted to be the fastest. Without the mechanism it takes the fastest of the other plans, as
+predicted: a plan of any row, or PyTorch's kernel. Both plans count by their measured times. A
+second figure is for a choice that knows the measured times.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Plan(NamedTuple):
     uses: frozenset[str]
 
 
-Choose = Callable[[Plan], float]  # the plan is taken of which this is the least
+Choose = Callable[[Plan], float]  # a choice takes the plan with the least value
 AUTO: Choose = attrgetter("predicted")
 BEST: Choose = attrgetter("measured")
 
@@ -90,7 +90,7 @@ def left(problems: dict[int, list[Plan]], name: str, choose: Choose) -> dict[int
 
 
 def lost(shares: dict[int, float], problems: int) -> float:
-    """The share of the geometric mean of so many problems' speeds."""
+    """The share that the geometric mean of all problems' speeds loses."""
     return 1 - math.exp(sum(map(math.log, shares.values())) / problems)
 
 
@@ -108,7 +108,7 @@ def names_of(problems: Iterable[list[Plan]]) -> list[str]:
 
 
 def can_be_weighed(found: dict) -> bool:
-    """Whether a record has plans of several rows, each with its cut."""
+    """True if a record has plans of several rows, each with its cut."""
     return len({r["kernel"] for r in found["rows"] if r.get("cut")}) >= LEAST_ROWS
 
 

@@ -86,7 +86,7 @@ def output_path(record: dict, asked: Path | None) -> Path:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether ``path`` names a folder for records, which need not exist: no record's suffix."""
+    """True if ``path`` has no record's suffix: it names a folder, which need not exist."""
     return path.is_dir() or not path.name.endswith((JSON, LINES))
 
 

@@ -134,9 +134,9 @@ def _worth_table(cases: Callable[[dict], list[worth.Case]], of: str) -> Write:
 def _mechanisms_table(found: dict, _: Path) -> str:
     columns, rows = mechanisms.cells(found)
     head = (
-        "What a mechanism is worth in random problems: the geometric mean of the speed that `auto` "
-        "loses with the best of the other plans, by prediction; and what a choice loses that knows "
-        "the measured times. At most eight plans of a row were measured.\n\n"
+        "What a choice loses without a mechanism: the geometric mean over random problems. Then "
+        "`auto` takes the plan that it predicts to be the next fastest, and the best choice takes "
+        "the plan that was measured to be so. At most eight plans of a row were measured.\n\n"
     )
     return head + tables.markdown(columns, rows)
 

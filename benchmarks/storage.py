@@ -1,8 +1,8 @@
 """Records as text: a line a row.
 
 A table's record is JSON. Neighbouring rows with the same fields are a group, which names them once.
-A record of plans has so many rows that it is gzipped, with a JSON object a line: first the record
-without its rows, then each row.
+A record of plans is gzipped, with a JSON object a line: first the record without its rows, then
+each row.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _finite(value: object) -> object:
 
 
 def _short(value: object) -> object:
-    """The same, with DIGITS digits of a number."""
+    """Rounds a number to DIGITS digits; infinities and NaN become strings."""
     value = _finite(value)
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 

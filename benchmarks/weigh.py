@@ -1,8 +1,8 @@
 """``worth``: what rows, or mechanisms inside rows, are worth, from the records.
 
-Of each row: the speed that auto loses where it has to take its second choice, by the records of
-choice and suite. Of each mechanism: the speed that it loses with the best remaining plan, by
-records of plans.
+A row is weighed by the records of choice and suite: the speed that auto loses where it has to take
+its second choice. A mechanism is weighed by the records of plans: the speed that auto loses where
+it has to take another plan.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CASES = {"choice": choice.worth_cases, "suite": suite.worth_cases}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """--mechanisms and --gpu."""
     parser.add_argument("--mechanisms", action="store_true", help="inside rows, not rows")
-    parser.add_argument("--gpu", metavar="SLUG", help="records of this GPU (default: of all)")
+    parser.add_argument("--gpu", metavar="SLUG", help="records of this GPU (default: all)")
 
 
 def run(args: argparse.Namespace) -> int:
