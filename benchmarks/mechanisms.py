@@ -17,7 +17,7 @@ import torch_sgemm
 from benchmarks import tables
 from benchmarks.worth import ATEN
 
-LEAST_ROWS = 2  # of a record, beside PyTorch's: with fewer there is nothing to take instead
+LEAST_ROWS = 3  # of a record, PyTorch's among them: a record of fewer tells of these alone
 
 PRODUCT = "split product"  # rows of one kernel template
 SHARED = dict.fromkeys(("split_fp16x3", "split_fp16x3_streamed", "split_bf16x6"), PRODUCT)
@@ -108,8 +108,9 @@ def names_of(problems: Iterable[list[Plan]]) -> list[str]:
 
 
 def can_be_weighed(found: dict) -> bool:
-    """True if a record has plans of several rows, each with its cut."""
-    return len({r["kernel"] for r in found["rows"] if r.get("cut")}) >= LEAST_ROWS
+    """True if a record has plans of several rows in words, and PyTorch's kernel beside them."""
+    rows = {r["kernel"] for r in found["rows"] if r.get("cut") or r["kernel"] == ATEN}
+    return ATEN in rows and len(rows) >= LEAST_ROWS
 
 
 def cells(found: dict) -> tuple[list[str], list[list[str]]]:

@@ -7,7 +7,7 @@ charts) and ``plans`` (what cost models are fitted to).
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -90,9 +90,17 @@ def is_folder(path: Path) -> bool:
     return path.is_dir() or not path.name.endswith((JSON, LINES))
 
 
-def latest_gpu(command: str, results: Path | None = None, slug: str | None = None) -> dict | None:
-    """The newest GPU record of ``command`` (of the GPU ``slug``, if given), with its "path"."""
-    return max(all_of(command, results, slug), key=lambda r: r["date"], default=None)
+def latest_gpu(
+    command: str,
+    results: Path | None = None,
+    slug: str | None = None,
+    suits: Callable[[dict], bool] | None = None,
+) -> dict | None:
+    """The newest GPU record of ``command`` (of the GPU ``slug``, if given), with its "path".
+
+    With ``suits``, the newest of those for which it is true.
+    """
+    return max(filter(suits, all_of(command, results, slug)), key=lambda r: r["date"], default=None)
 
 
 def all_of(command: str, results: Path | None = None, slug: str | None = None) -> list[dict]:

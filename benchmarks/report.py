@@ -290,12 +290,15 @@ BLOCKS: dict[str, tuple[str | None, Write]] = {
 }
 
 
+SUITS = {"worth-mechanisms": mechanisms.can_be_weighed}  # other records don't make a block
+
+
 def block(name: str, page: Path, results: Path, gpu: str | None) -> str:
     """The text of one block, its provenance last."""
     command, write = BLOCKS[name]
     if command is None:
         return f"\n{write({}, page)}\n\n"
-    found = record.latest_gpu(command, results, gpu)
+    found = record.latest_gpu(command, results, gpu, SUITS.get(name))
     if found is None:
         return f"No record yet: `python -m benchmarks {command}` on a GPU writes one.\n"
     source = f"{record.provenance(found)}; {found['timing']}."

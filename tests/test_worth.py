@@ -120,6 +120,13 @@ def test_mechanisms_have_a_line_each() -> None:
     ]
 
 
+def test_a_record_of_few_rows_is_not_weighed() -> None:
+    rows = [{"kernel": worth.ATEN}, {"kernel": ROW, "cut": "x=1"}, {"kernel": OTHER, "cut": "x=1"}]
+    assert mechanisms.can_be_weighed({"rows": rows})
+    assert not any(mechanisms.can_be_weighed({"rows": rows[:i] + rows[i + 1 :]}) for i in range(3))
+    assert not mechanisms.can_be_weighed({"rows": [*rows[:2], {"kernel": OTHER}]})
+
+
 def test_recorded_plans_have_their_cuts() -> None:
     weighed = [found for found in record.all_of("plans") if mechanisms.can_be_weighed(found)]
     assert weighed
