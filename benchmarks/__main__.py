@@ -24,6 +24,7 @@ try:
         suite,
         tables,
         users,
+        weigh,
     )
 except ModuleNotFoundError as missing:
     sys.exit(f"benchmarks: {missing}; install the package with its extra: pip install '.[bench]'")
@@ -64,7 +65,8 @@ def parser() -> argparse.ArgumentParser:
         shared.add_argument(
             "--output",
             type=Path,
-            help="FILE.json, or a folder, which is made (default: benchmarks/results)",
+            help="FILE.json, FILE.jsonl.gz, or a folder for tables, plots and plans, which is made "
+            "(default: benchmarks/results)",
         )
         shared.add_argument("--seed", type=int, default=1)
         shared.add_argument("--rounds", type=int, default=8, help="replays of each side, at most")
@@ -74,7 +76,7 @@ def parser() -> argparse.ArgumentParser:
             "--sustained", action="store_true", help="time each side after 0.5 s of itself"
         )
         sub.set_defaults(run=module.run, **getattr(module, "DEFAULTS", {}))
-    for name, module in {"fit": fit, "report": report}.items():
+    for name, module in {"fit": fit, "worth": weigh, "report": report}.items():
         text = about(module)
         sub = commands.add_parser(name, help=text.splitlines()[0], description=text)
         module.add_arguments(sub)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 import torch_sgemm
-from benchmarks import plots, tables
+from benchmarks import plots, record, tables
 from benchmarks.data import FEATURE_UNITS, KINDS
 from benchmarks.distributions import DISTRIBUTIONS, generator, operands
 from benchmarks.errors import GOOD_UNITS, Errors, good_up_to, in_units, limit
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     show_summary(session.record)
     path, status = session.finish()
     status |= tables.report_failures(large)
-    tables.say(f"Chart: {plots.accuracy(session.record, tables.chart_path(path))}")
+    tables.say(f"Chart: {plots.accuracy(session.record, record.chart_path(path))}")
     session.show_recorded(show_recorded)
     return status
 

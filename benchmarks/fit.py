@@ -57,6 +57,11 @@ def predictions(
     return numpy.array(torch.ops.sgemm._predictions(numbers, about, row))
 
 
+def cuts(row: str, numbers: list[int], device: torch_sgemm.Device) -> list[str]:
+    """The same plans in words: what tells them apart, whatever their order."""
+    return torch.ops.sgemm._cuts(numbers, device._numbers(), row).splitlines()
+
+
 @dataclass
 class Case:
     """A problem, and what plans of a row take there, by index, in seconds."""
@@ -114,11 +119,11 @@ def numbers(p: Problem, dtype: torch.dtype = torch.float32) -> list[int]:
 
 
 def cases(records: list[dict]) -> list[Case]:
-    """The measured plans of records, by problem and row; but for rows that are there no longer."""
+    """The measured plans of records, by problem and row, without those that no longer exist."""
     known = {row.name: row for row in torch_sgemm.kernels()}
     sizes = ("m", "n", "k", "ops", "batch")
     problems: list[tuple[Problem, torch_sgemm.Device]] = []
-    times: dict[tuple[str, int], dict[int, float]] = {}
+    measured: dict[tuple[str, int], list[dict]] = {}
     for found in records:
         first = len(problems)
         device = machine.predicted_for(found["machine"])
@@ -126,19 +131,26 @@ def cases(records: list[dict]) -> list[Case]:
             problems.append((Problem(*(p[name] for name in sizes)), device))
         for r in found["rows"]:
             if "failed" not in r and r["kernel"] in known:
-                plans = times.setdefault((r["kernel"], first + r["problem"]), {})
-                plans[r["plan"]] = 1e-6 * r["plan_us"]
-    return [
-        Case(
-            row,
-            i,
-            numbers(problems[i][0], operand_dtype(known[row])),
-            numpy.array(list(plans)),
-            numpy.array(list(plans.values())),
-            problems[i][1],
-        )
-        for (row, i), plans in times.items()
-    ]
+                measured.setdefault((r["kernel"], first + r["problem"]), []).append(r)
+    found_cases = []
+    for (row, i), plans in measured.items():
+        problem, device = problems[i]
+        about = numbers(problem, operand_dtype(known[row]))
+        seconds = {at: 1e-6 * r["plan_us"] for at, r in _places(plans, cuts(row, about, device))}
+        if seconds:
+            at, taken = numpy.array(list(seconds)), numpy.array(list(seconds.values()))
+            found_cases.append(Case(row, i, about, at, taken, device))
+    return found_cases
+
+
+def _places(plans: list[dict], now: list[str]) -> list[tuple[int, dict]]:
+    """Recorded plans that a row still has, each with its place among all that it has now.
+
+    A record that lacks cuts has the places of its day.
+    """
+    first = {cut: at for at, cut in reversed(list(enumerate(now)))}
+    places = ((first.get(r["cut"], -1) if "cut" in r else r["plan"], r) for r in plans)
+    return [(at, r) for at, r in places if 0 <= at < len(now)]
 
 
 def rows_of_models(library: Library, found: list[Case]) -> dict[tuple[str, ...], list[str]]:
@@ -289,8 +301,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--record",
         type=Path,
         nargs="+",
-        help="of plans (default: all in benchmarks/results of the newest GPU that ladder has been "
-        "run on and of others of its architecture)",
+        help="of plans (default: all in benchmarks/results/plans of the newest GPU that ladder "
+        "has been run on and of others of its architecture)",
     )
     parser.add_argument(
         "--kernel", nargs="+", metavar="NAME", help="models of these rows only (default: all)"

@@ -6,7 +6,7 @@ import argparse
 import difflib
 
 import torch_sgemm
-from benchmarks import plots, tables
+from benchmarks import plots, record, tables
 from benchmarks.measure import Measurement, runnable
 from benchmarks.problems import Problem, positive
 from benchmarks.session import Session
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     for size in sizes:
         show(session, size)
     path, status = session.finish()
-    tables.say(f"Chart: {plots.ladder(session.record, tables.chart_path(path))}")
+    tables.say(f"Chart: {plots.ladder(session.record, record.chart_path(path))}")
     session.show_recorded(show_recorded)
     return status
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import torch_sgemm
-from benchmarks import plots, steps, tables
+from benchmarks import plots, record, steps, tables
 from benchmarks.errors import Errors, in_units_of_rms
 from benchmarks.session import Session
 from benchmarks.workloads import ATTENTIONS, WORKLOADS, Task, float32_convolutions
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     columns, rows = cells(session.record)
     tables.show("A step of whole models", columns, rows)
     path, status = session.finish()
-    tables.say(f"Chart: {plots.models(session.record, tables.chart_path(path))}")
+    tables.say(f"Chart: {plots.models(session.record, record.chart_path(path))}")
     session.show_recorded(show_recorded)
     return status
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 
-from benchmarks import plots, tables
+from benchmarks import plots, record, tables
 from benchmarks.measure import Measurement
 from benchmarks.problems import Problem, positive
 from benchmarks.session import Session
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
                 del at, side
     show(session.record)
     path, status = session.finish()
-    tables.say(f"Chart: {plots.packed(session.record, tables.chart_path(path))}")
+    tables.say(f"Chart: {plots.packed(session.record, record.chart_path(path))}")
     session.show_recorded(show)
     return status
 

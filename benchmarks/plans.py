@@ -2,9 +2,10 @@
 
 A plan is a way to cut a problem up: tile, cluster, slices of k. A row takes the plan that it
 predicts to be the fastest; the record tells what the best one would have been, and how far the
-predictions of all are off. PyTorch's kernel is there as well, as a row of one plan. The cost models
-are fitted to such records, of other problems than those of ``choice``. Operands are of uniform(-1,
-1) numbers; of bfloat16, for rows that take no float32.
+predictions of all are off. PyTorch's kernel is there as well, as a row of one plan. Each plan is
+recorded in words, which ``worth --mechanisms`` reads. The cost models are fitted to such records,
+of other problems than those of ``choice``. Operands are of uniform(-1, 1) numbers; of bfloat16, for
+rows that take no float32.
 """
 
 from __future__ import annotations
@@ -140,12 +141,21 @@ def measure_in(
             continue
         predicted = torch.ops.sgemm._plans(first.c, first.a, first.b, row.name) or [seconds]
         chosen = drawn_plans(predicted, random.Random(problem.label))
+        cuts = cuts_of(row.name, first)
         try:
-            found += plans_of(row.name, {i: predicted[i] for i in chosen}, pool, options)
+            for r in plans_of(row.name, {i: predicted[i] for i in chosen}, pool, options):
+                found.append(r | ({"cut": cuts[r["plan"]]} if cuts[r["plan"]] else {}))
         except RuntimeError as failure:
             failed = {"kernel": row.name, "label": problem.label, "correct": False}
             found.append(failed | {"failed": str(failure).splitlines()[0]})
     return found
+
+
+def cuts_of(row: str, operands: Operands) -> list[str]:
+    """The plans of a row in words, as "tile=128x64 cluster=2"; PyTorch's only one is empty."""
+    about = torch_sgemm.Device.of(operands.a.device)._numbers()
+    problem = torch_sgemm.choice._problem(operands.a, operands.b)
+    return torch.ops.sgemm._cuts(problem, about, row).splitlines()
 
 
 def drawn_plans(predicted: list[float], rng: random.Random) -> list[int]:

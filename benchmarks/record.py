@@ -1,11 +1,13 @@
-"""Records: what was measured, on what, with which sources; one JSON file a command and GPU."""
+"""Records: what was measured, on what, with which sources; one file a command and GPU.
+
+A folder of results has three: ``tables`` (records that pages are made from), ``plots`` (their
+charts) and ``plans`` (what cost models are fitted to).
+"""
 
 from __future__ import annotations
 
-import json
-import math
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -14,7 +16,11 @@ sys.path.append(str(ROOT / "tools"))
 
 from build_digest import csrc_digest  # noqa: E402
 
+from benchmarks import storage  # noqa: E402
+
 RESULTS = Path(__file__).resolve().parent / "results"
+TABLES, PLOTS, PLANS = "tables", "plots", "plans"  # folders of results
+JSON, LINES = ".json", ".jsonl.gz"
 
 
 def new_record(command: str, machine: dict, timing: str, options: dict) -> dict:
@@ -31,28 +37,47 @@ def new_record(command: str, machine: dict, timing: str, options: dict) -> dict:
 
 
 def default_path(record: dict, results: Path | None = None) -> Path:
-    """results/COMMAND-GPU.json; a sustained run has a file of its own."""
+    """FOLDER/COMMAND-GPU and a suffix; a sustained run has a file of its own."""
     sustained = "-sustained" if record["options"].get("sustained") else ""
-    name = f"{record['command']}{sustained}-{record['machine']['slug']}.json"
-    return (results or RESULTS) / name
+    name = f"{record['command']}{sustained}-{record['machine']['slug']}"
+    folder, suffix = _place(record["command"])
+    return (results or RESULTS) / folder / (name + suffix)
+
+
+def _place(command: str) -> tuple[str, str]:
+    """The folder and the suffix of a command's records."""
+    return (PLANS, LINES) if command == "plans" else (TABLES, JSON)
+
+
+def chart_path(path: Path) -> Path:
+    """A record's chart: in the folder of plots, or beside a record that lies elsewhere."""
+    folder = path.parent.with_name(PLOTS) if path.parent.name == TABLES else path.parent
+    return folder / (path.stem + ".png")
 
 
 def save(record: dict, path: Path) -> Path:
     """Writes all or nothing: an interrupted run leaves the old record as it was."""
+    data = storage.as_lines(record) if _is_lines(path) else storage.as_json(record)
     path.parent.mkdir(parents=True, exist_ok=True)
     from torch_sgemm import files
 
-    files.write(path, json.dumps(_plain(record), indent=1, allow_nan=False) + "\n")
+    files.write(path, data)
     return path
 
 
 def load(path: Path) -> dict:
     """Reads what ``save`` wrote."""
-    return _from_plain(json.loads(path.read_text()))
+    if _is_lines(path):
+        return storage.from_lines(path.read_bytes())
+    return storage.from_json(path.read_text(encoding="utf-8"))
+
+
+def _is_lines(path: Path) -> bool:
+    return path.name.endswith(LINES)
 
 
 def output_path(record: dict, asked: Path | None) -> Path:
-    """Where the record goes: a .json file that was asked for, or its usual name in a folder."""
+    """Where the record goes: a file that was asked for, or its usual place in a folder."""
     if asked is None:
         return default_path(record)
     if is_folder(asked):
@@ -61,13 +86,21 @@ def output_path(record: dict, asked: Path | None) -> Path:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether ``path`` names a folder for records, which need not be there: not a .json file."""
-    return path.is_dir() or path.suffix != ".json"
+    """True if ``path`` has no record's suffix: it names a folder, which need not exist."""
+    return path.is_dir() or not path.name.endswith((JSON, LINES))
 
 
-def latest_gpu(command: str, results: Path | None = None, slug: str | None = None) -> dict | None:
-    """The newest GPU record of ``command`` (of the GPU ``slug``, if given), with its "path"."""
-    return max(all_of(command, results, slug), key=lambda r: r["date"], default=None)
+def latest_gpu(
+    command: str,
+    results: Path | None = None,
+    slug: str | None = None,
+    suits: Callable[[dict], bool] | None = None,
+) -> dict | None:
+    """The newest GPU record of ``command`` (of the GPU ``slug``, if given), with its "path".
+
+    With ``suits``, the newest of those for which it is true.
+    """
+    return max(filter(suits, all_of(command, results, slug)), key=lambda r: r["date"], default=None)
 
 
 def all_of(command: str, results: Path | None = None, slug: str | None = None) -> list[dict]:
@@ -82,7 +115,8 @@ def gpus(commands: Iterable[str], results: Path | None = None) -> list[str]:
 
 
 def _of_gpus(command: str, results: Path | None) -> Iterator[dict]:
-    for path in sorted((results or RESULTS).glob(f"{command}-*.json")):
+    folder, suffix = _place(command)
+    for path in sorted((results or RESULTS).glob(f"{folder}/{command}-*{suffix}")):
         record = load(path)
         if record["command"] != command or record["machine"]["device"] != "cuda":
             continue
@@ -114,24 +148,3 @@ def _clocks(record: dict) -> str:
     limit = f" of {m['max_sm_mhz']:.0f}" if m.get("max_sm_mhz") else ""
     power = f", limit {m['power_limit_w']:.0f} W" if m.get("power_limit_w") else ""
     return f"SM clock {span}{limit} MHz{power}"
-
-
-def _plain(value: object) -> object:
-    """JSON has no NaN or infinity: they become the strings "nan", "inf" and "-inf"."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {key: _plain(v) for key, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    return value
-
-
-def _from_plain(value: object) -> object:
-    if isinstance(value, str) and value in ("nan", "inf", "-inf"):
-        return float(value)
-    if isinstance(value, dict):
-        return {key: _from_plain(v) for key, v in value.items()}
-    if isinstance(value, list):
-        return [_from_plain(v) for v in value]
-    return value

@@ -21,6 +21,7 @@ from benchmarks import (
     choice,
     hard,
     ladder,
+    mechanisms,
     models,
     packed,
     plots,
@@ -78,7 +79,7 @@ CHARTS: dict[str, Callable[[dict, Path], Path]] = {  # of a command's record
 
 def _chart(shows: str) -> Write:
     def write(found: dict, page: Path) -> str:
-        chart = tables.chart_path(Path(found["path"]))
+        chart = record.chart_path(Path(found["path"]))
         relative = Path(os.path.relpath(chart.resolve(), page.resolve().parent)).as_posix()
         return f"![{shows}]({relative})"
 
@@ -128,6 +129,16 @@ def _worth_table(cases: Callable[[dict], list[worth.Case]], of: str) -> Write:
         return head + tables.markdown(columns, rows)
 
     return write
+
+
+def _mechanisms_table(found: dict, _: Path) -> str:
+    columns, rows = mechanisms.cells(found)
+    head = (
+        "What a choice loses without a mechanism: the geometric mean over random problems. Then "
+        "`auto` takes the plan that it predicts to be the next fastest, and the best choice takes "
+        "the plan that was measured to be so. At most eight plans of a row were measured.\n\n"
+    )
+    return head + tables.markdown(columns, rows)
 
 
 def _hard_table(found: dict, _: Path) -> str:
@@ -258,6 +269,7 @@ BLOCKS: dict[str, tuple[str | None, Write]] = {
     "predictions": ("choice", _predictions_table),
     "worth": ("choice", _worth_table(choice.worth_cases, "random problems")),
     "worth-suite": ("suite", _worth_table(suite.worth_cases, "the suite")),
+    "worth-mechanisms": ("plans", _mechanisms_table),
     "hard": ("hard", _hard_table),
     "users": ("users", _users_table),
     "users-chart": ("users", _chart("speed relative to torch of users' products")),
@@ -278,12 +290,15 @@ BLOCKS: dict[str, tuple[str | None, Write]] = {
 }
 
 
+SUITS = {"worth-mechanisms": mechanisms.can_be_weighed}  # other records don't make a block
+
+
 def block(name: str, page: Path, results: Path, gpu: str | None) -> str:
     """The text of one block, its provenance last."""
     command, write = BLOCKS[name]
     if command is None:
         return f"\n{write({}, page)}\n\n"
-    found = record.latest_gpu(command, results, gpu)
+    found = record.latest_gpu(command, results, gpu, SUITS.get(name))
     if found is None:
         return f"No record yet: `python -m benchmarks {command}` on a GPU writes one.\n"
     source = f"{record.provenance(found)}; {found['timing']}."
@@ -312,7 +327,7 @@ def draw_charts(results: Path, gpu: str | None) -> None:
     for command, draw in CHARTS.items():
         found = record.latest_gpu(command, results, gpu)
         if found is not None:
-            draw(found, tables.chart_path(Path(found["path"])))
+            draw(found, record.chart_path(Path(found["path"])))
 
 
 def check_records(results: Path, gpu: str | None) -> None:

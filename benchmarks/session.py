@@ -90,8 +90,8 @@ class Session:
             return
         found = record.latest_gpu(self.args.command)
         if found is None:
-            results = f"benchmarks/results/{self.args.command}-*.json"
-            tables.say(f"\nThere is no GPU record yet ({results}).")
+            where = record.default_path(self.record).parent.relative_to(record.ROOT)
+            tables.say(f"\nThere is no GPU record yet ({where}/{self.args.command}-*).")
             return
         show(found)
         tables.say(record.provenance(found))
@@ -123,7 +123,7 @@ def check_output(path: Path | None) -> None:
     except OSError as failure:
         raise RuntimeError(
             f"--output {path}: {failure.strerror}: {failure.filename}; accepted: a file that ends "
-            "in .json, or a folder"
+            f"in {record.JSON} or {record.LINES}, or a folder"
         ) from None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 import torch_sgemm
-from benchmarks import plots, tables, worth
+from benchmarks import plots, record, tables, worth
 from benchmarks.measure import Measurement, families, geomean
 from benchmarks.problems import load_cases
 from benchmarks.session import Session, check_names
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     show(session.record)
     path, status = session.finish()
     if results:
-        tables.say(f"Chart: {plots.suite(session.record, tables.chart_path(path))}")
+        tables.say(f"Chart: {plots.suite(session.record, record.chart_path(path))}")
     session.show_recorded(show_recorded)
     return status
 

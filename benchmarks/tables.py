@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -109,8 +108,3 @@ def report_failures(rows: Sequence[dict]) -> int:
         where = row.get("label") or f"{row['m']} x {row['n']} x {row['k']}"
         console.print(f"{row['kernel']} at {where}: {why}", style="red", markup=False)
     return status
-
-
-def chart_path(path: Path) -> Path:
-    """The PNG next to a record."""
-    return path.with_suffix(".png")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from benchmarks import plots, suite, tables
+from benchmarks import plots, record, suite, tables
 from benchmarks.data import matrices
 from benchmarks.measure import Measurement
 from benchmarks.problems import Problem
@@ -139,7 +139,7 @@ def run(args: argparse.Namespace) -> int:
     show(session.record)
     path, status = session.finish()
     if session.record["rows"]:
-        tables.say(f"Chart: {plots.users(session.record, tables.chart_path(path))}")
+        tables.say(f"Chart: {plots.users(session.record, record.chart_path(path))}")
     session.show_recorded(show)
     return status
 

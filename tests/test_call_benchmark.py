@@ -11,7 +11,7 @@ def test_call_times_every_statement_where_it_belongs(tmp_path):
     run = ["call", "--device", "cpu", "--size", "4", "--kernel", "aten", "--output", str(tmp_path)]
     torch_sgemm.reset_stats()
     assert main(run) == 0
-    (path,) = tmp_path.glob("call-*.json")  # a folder gets the record under its usual name
+    (path,) = tmp_path.glob("tables/call-*.json")  # a folder gets the record under its usual name
     rows = record.load(path)["rows"]
     assert [r["statement"] for r in rows] == call.statements(["aten"])
     assert all(0 < r["us_min"] <= r["us"] <= r["us_max"] for r in rows)

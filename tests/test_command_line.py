@@ -16,7 +16,7 @@ def test_sizes_are_positive(wrong: str, capsys) -> None:
     assert "accepted: 1 and more" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["", *MEASURING, "report"])
+@pytest.mark.parametrize("command", ["", *MEASURING, "worth", "report"])
 def test_help_is_plain(command: str, capsys) -> None:
     with pytest.raises(SystemExit):
         main([*command.split(), "--help"])

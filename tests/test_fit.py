@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,11 +85,9 @@ def synthetic(library: fit.Library, rows: list[str], count: int) -> dict:
 
 def saved(found: dict, folder: Path) -> Path:
     """The file of such a record, said to be of the machine that the ladder was measured on."""
-    measured = json.loads((fit.record.RESULTS / "ladder-nvidia-h200.json").read_text())
+    measured = fit.record.latest_gpu("ladder")
     about = {name: measured[name] for name in ("machine", "csrc_digest", "timing", "options")}
-    path = folder / "plans.json"
-    path.write_text(json.dumps(found | about))
-    return path
+    return fit.record.save(found | about, folder / "plans.jsonl.gz")
 
 
 @needs_cuda_build
@@ -163,7 +160,7 @@ def test_records_are_of_all_gpus_of_an_architecture(
         machine = {"device": "cuda", "slug": slug, "arch": arch}
         rows = [{"kernel": kernel} for kernel in kernels]
         found = {"command": name, "machine": machine, "date": date, "options": {}, "rows": rows}
-        (tmp_path / f"{name}-{slug}-{date}.json").write_text(json.dumps(found))
+        fit.record.save(found, fit.record.default_path(found, tmp_path))
 
     save("ladder", "big", 90, "1")
     save("plans", "big", 90, "2", "x", "y")
@@ -173,10 +170,42 @@ def test_records_are_of_all_gpus_of_an_architecture(
     slug, records = fit.recorded()
     assert slug == "big"
     assert [[row["kernel"] for row in r["rows"]] for r in records] == [["x", "y"], ["y", "z"]]
-    (tmp_path / "ladder-big-1.json").unlink()
+    (tmp_path / "tables" / "ladder-big.json").unlink()
     assert fit.recorded()[0] == "old"  # the newest, of which run() tells that a ladder is missing
     save("ladder", "elsewhere", 90, "5")
     assert fit.recorded()[0] == "old"
+
+
+@needs_cuda_build
+@pytest.mark.parametrize("row", [row.name for row in KERNELS if row.family in ("ieee", "split")])
+def test_cuts_tell_plans_apart(row: str) -> None:
+    """Plans with the same words are the same plan."""
+    device = torch_sgemm.Device()
+    for _, problem in problems(24, 5):
+        about = fit.numbers(problem)
+        words, seconds = fit.cuts(row, about, device), fit.predictions(row, about, device)
+        assert len(words) == len(seconds)
+        by_words = dict(zip(words, seconds, strict=True))
+        assert all(by_words[cut] == x for cut, x in zip(words, seconds, strict=True))
+        assert all(re.fullmatch(r"(\w+=\w+( |$))+", cut) for cut in words)
+
+
+@needs_cuda_build
+def test_plans_are_found_by_their_cuts(library: fit.Library) -> None:
+    """Whatever place they had; those that no longer exist are left out."""
+    record = synthetic(library, ["split_fp16x3"], 14)
+    expected = fit.cases([record])
+    for case in expected:
+        words = fit.cuts(case.row, case.numbers, case.device)
+        for r in record["rows"]:
+            if r["problem"] == case.problem:
+                r |= {"cut": words[r["plan"]], "plan": -5}
+    record["rows"].append(record["rows"][0] | {"cut": "tile=1x1"})
+    for case, other in zip(expected, fit.cases([record]), strict=True):
+        first = dict(zip(case.plans, case.seconds, strict=True))
+        found = dict(zip(other.plans, other.seconds, strict=True))
+        assert set(found) <= set(first) and all(first[at] == found[at] for at in found)
+        assert len(set(case.seconds)) == len(found)
 
 
 @needs_cuda_build

@@ -215,7 +215,8 @@ def test_report_writes_table_and_chart(tmp_path: Path) -> None:
         "| MLP | 150 ms (148 … 165) | 50.0 ms (49.5 … 55.0) | 3.00 | 26 | 9 addmm, 17 mm |" in text
     )
     assert "| broken | failed |" in text and "went 2 bmm: dtype." in text
-    assert "](models-test-gpu.png)" in text and (tmp_path / "models-test-gpu.png").exists()
+    chart = "plots/models-test-gpu.png"
+    assert f"]({chart})" in text and (tmp_path / chart).exists()
     assert text.count("Test GPU") == 2 and "attention `eager`" in text
 
 

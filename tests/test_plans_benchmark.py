@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import random
+import re
 from pathlib import Path
 
 import pytest
 
-from benchmarks import plans
+from benchmarks import plans, record
 from benchmarks.__main__ import main
 from benchmarks.tables import NONE
 
@@ -20,15 +20,15 @@ def plan(problem: int, index: int, predicted: float, measured: float, own: float
 
 
 def record_of(tmp_path: Path, *arguments: str) -> dict:
-    path = tmp_path / "plans.json"
-    assert main(["plans", "--rounds", "2", "--output", str(path), *arguments]) == 0
-    return json.loads(path.read_text())
+    assert main(["plans", "--rounds", "2", "--output", str(tmp_path), *arguments]) == 0
+    (path,) = tmp_path.glob("plans/plans-*.jsonl.gz")  # a folder gets the record in one of its own
+    return record.load(path)
 
 
 def test_plans_of_tiny_products_on_the_cpu(tmp_path: Path) -> None:
-    record = record_of(tmp_path, "--device", "cpu", "--count", "16")
-    rows = record["rows"]
-    assert {p["kind"] for p in record["problems"]} == set(plans.KINDS)
+    found = record_of(tmp_path, "--device", "cpu", "--count", "16")
+    rows = found["rows"]
+    assert {p["kind"] for p in found["problems"]} == set(plans.KINDS)
     assert {r["kernel"] for r in rows} == {"aten", "ieee_tiny"}
     tiny = [r for r in rows if r["kernel"] == "ieee_tiny"]
     for problem in {r["problem"] for r in tiny}:
@@ -38,6 +38,8 @@ def test_plans_of_tiny_products_on_the_cpu(tmp_path: Path) -> None:
         for r in found:
             assert r["plan_us"] > 0 and r["own_choice_us"] > 0
             assert r["predicted_us"] <= plans.WITHIN * least
+            assert re.fullmatch(r"tile=(\d+)x\1", r["cut"])
+    assert not any("cut" in r for r in rows if r["kernel"] == "aten")
 
 
 @pytest.mark.gpu

@@ -54,7 +54,7 @@ def test_report_writes_the_recorded_figures(tmp_path):
     assert main(arguments) == 0
     text = page.read_text()
     assert "| double_buffer | 1.50 (93 %) |" in text and "Test GPU" in text and "a" * 12 in text
-    assert f"](../results/{path.stem}.png)" in text and path.with_suffix(".png").exists()
+    assert f"](../results/plots/{path.stem}.png)" in text and record.chart_path(path).exists()
     assert text.count("No record yet") == 1
     assert main([*arguments, "--check"]) == 0
 
@@ -137,7 +137,7 @@ def test_report_writes_errors_and_the_suite(tmp_path):
     assert f"| normal | {figures} {figures} {figures}" in text and "30 x 20 x k" in text
     assert "| auto | x | 1 | 0 | 0.50 | 0.50 (x 1) |" in text and suite.LEGEND in text
     for chart in ("accuracy-test-gpu.png", "suite-test-gpu.png"):
-        assert f"](results/{chart})" in text and (results / chart).exists()
+        assert f"](results/plots/{chart})" in text and (results / "plots" / chart).exists()
 
 
 def test_pages_hold_what_the_records_say():

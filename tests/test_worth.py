@@ -1,4 +1,4 @@
-"""What a row is worth: from records, and the row that would be taken next."""
+"""What a row is worth, and a mechanism inside a row: from records, and what is taken next."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import torch
 from support.table import needs_cuda_build
 
 import torch_sgemm
-from benchmarks import choice, suite, worth
+from benchmarks import choice, mechanisms, record, suite, worth
+from benchmarks.__main__ import main
+from benchmarks.mechanisms import AUTO, BEST, Plan
 from benchmarks.worth import Case
 
 
@@ -56,3 +58,90 @@ def test_rows_are_ranked_as_they_are_chosen() -> None:
     explanation = torch_sgemm.explain(a, a, device=torch_sgemm.Device())
     first, second, *_ = worth.ranked(explanation)
     assert first == explanation.chosen and second != first
+
+
+# --- mechanisms ---
+
+ROW, OTHER = "split_fp16x3", "split_fp16x3_streamed"  # share a kernel template
+
+
+def test_a_plan_uses_its_row_and_what_its_cut_tells() -> None:
+    cut = "tile=128x64 cluster=4 slices=3 splits_b=1"
+    assert mechanisms.uses(OTHER, cut) == [
+        OTHER,
+        f"{OTHER}: tile 128x64",
+        "split product: clusters of 4",
+        "split product: slices of k",
+        "split product: B split in the product's kernel",
+    ]
+    assert mechanisms.uses("ieee_tall", "unheard_of=2") == ["ieee_tall", "ieee_tall: unheard_of"]
+    assert mechanisms.uses(worth.ATEN, "") == []
+
+
+def test_the_next_plan_has_the_place_of_the_one_taken() -> None:
+    plans = [
+        Plan(1.0, 5.0, frozenset("x")),
+        Plan(2.0, 10.0, frozenset("y")),
+        Plan(3.0, 4.0, frozenset("xz")),
+    ]
+    problems = {3: plans, 5: [Plan(1.0, 1.0, frozenset("z"))]}
+    assert mechanisms.left(problems, "x", AUTO) == {3: 0.5}
+    assert mechanisms.left(problems, "x", BEST) == {3: 0.4}
+    assert mechanisms.left(problems, "z", AUTO) == {}  # 5 has no other plan
+    assert mechanisms.left(problems, "z", BEST) == {3: 0.8}
+    assert mechanisms.lost({3: 0.5}, 2) == pytest.approx(1 - math.sqrt(0.5))
+    assert mechanisms.lost({}, 2) == 0
+
+
+def planned(problem: int, kernel: str, cut: str, predicted: float, measured: float) -> dict:
+    """As ``plans`` records it."""
+    figures = {"predicted_us": predicted, "plan_us": measured}
+    return {"problem": problem, "kernel": kernel, "cut": cut} | figures
+
+
+def test_mechanisms_have_a_line_each() -> None:
+    rows = [
+        planned(0, ROW, "tile=128x128", 2, 2),
+        planned(0, ROW, "tile=128x128 cluster=2", 1, 1),
+        planned(0, OTHER, "tile=128x64", 3, 4),
+        planned(0, "unsplit", "tile=128x128", 0.1, 0.1),  # takes other operands
+        planned(0, "ieee_large", "tile=256x128", 0.1, 0.1),  # is not for auto
+        planned(1, ROW, "tile=128x128", 0.1, 0.1),  # too short for auto
+        planned(1, worth.ATEN, "", 2, 2),
+        planned(1, OTHER, "", 1, 1) | {"failed": "for a reason"},
+    ]
+    problems = [{"label": "long", "k": 100}, {"label": "short", "k": 8}]
+    columns, lines = mechanisms.cells({"rows": rows, "problems": problems})
+    assert all(len(line) == len(columns) for line in lines)
+    assert lines == [
+        ["split product: clusters of 2", "1 of 2", "29.29 %", "29.29 %", "0.50 (long)"],
+        [ROW, "1 of 2", "50.00 %", "50.00 %", "0.25 (long)"],  # its only tile is the same plans
+        [OTHER, "0 of 2", "0.00 %", "0.00 %", "-"],
+    ]
+
+
+def test_a_record_of_few_rows_is_not_weighed() -> None:
+    rows = [{"kernel": worth.ATEN}, {"kernel": ROW, "cut": "x=1"}, {"kernel": OTHER, "cut": "x=1"}]
+    assert mechanisms.can_be_weighed({"rows": rows})
+    assert not any(mechanisms.can_be_weighed({"rows": rows[:i] + rows[i + 1 :]}) for i in range(3))
+    assert not mechanisms.can_be_weighed({"rows": [*rows[:2], {"kernel": OTHER}]})
+
+
+def test_recorded_plans_have_their_cuts() -> None:
+    weighed = [found for found in record.all_of("plans") if mechanisms.can_be_weighed(found)]
+    assert weighed
+    for found in record.all_of("plans"):
+        rows = [r for r in found["rows"] if r["kernel"] != worth.ATEN and "failed" not in r]
+        assert all(r["cut"] for r in rows), found["path"]
+    _, lines = mechanisms.cells(weighed[-1])
+    assert {"ieee_small", ROW, "split product: stream-K"} <= {x[0] for x in lines}
+
+
+def test_the_command_shows_rows_and_mechanisms(capsys: pytest.CaptureFixture) -> None:
+    assert main(["worth"]) == 0
+    shown = capsys.readouterr().out
+    assert "worth in choice" in shown and "worth in suite" in shown and "stream-K" not in shown
+    assert main(["worth", "--mechanisms"]) == 0
+    assert "split product: stream-K" in capsys.readouterr().out
+    assert main(["worth", "--gpu", "unheard-of"]) == 2
+    assert "there is no record of choice" in " ".join(capsys.readouterr().out.split())

@@ -12,20 +12,21 @@ def can_be_written(path: Path) -> bool:
     )
 
 
-def write(path: Path, text: str) -> None:
-    """Replaces a file's text in one step, so that nobody reads half of it.
+def write(path: Path, content: str | bytes) -> None:
+    """Replaces a file's content in one step, so that nobody reads half of it.
 
     A file keeps its mode and a symbolic link its target. Where the folder takes no new file, the
-    text is written in place.
+    content is written in place.
     """
+    data = content.encode() if isinstance(content, str) else content
     is_new, target = not path.exists(), path.resolve()
     if not (is_new or path.is_file()) or not os.access(target.parent, os.W_OK):
-        path.write_text(text, encoding="utf-8")
+        path.write_bytes(data)
         return
     part = target.with_name(f"{target.name}.{os.getpid()}.{threading.get_ident()}")
     try:
-        with part.open("x", encoding="utf-8") as file:
-            file.write(text)
+        with part.open("xb") as file:
+            file.write(data)
         if not is_new:
             part.chmod(target.stat().st_mode & 0o7777)
         part.replace(target)

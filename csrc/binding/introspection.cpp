@@ -147,6 +147,18 @@ std::vector<double> predictions(std::vector<int64_t> problem, std::vector<int64_
   return seconds;
 }
 
+// The same plans in words, a line each; of a row that has no plans, an empty line.
+std::string cuts(std::vector<int64_t> problem, std::vector<int64_t> device, const std::string& kernel) {
+  constexpr const char* op = "_cuts";
+  const Device d = device_from(op, device, "");
+  const Problem p = problem_of(op, problem, 1, 0);
+  std::string lines;
+  for (const Kernel& row : backend(d.type).table)
+    if (kernel == row.name)
+      for (const Plan& plan : sgemm::plans(row, p, d, kernel)) lines += (row.cut ? row.cut(plan) : "") + "\n";
+  return lines;
+}
+
 // What predictions are made of, in the order of models/models.h.
 std::vector<double> model_quantities() {
   std::vector<double> all(sizeof(Models) / sizeof(double));
@@ -185,6 +197,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(SGEMM_NAMESPACE, m) {
   m.def("_device_name(int index) -> str");
   m.def("_explain(int[] problem, float alpha, float beta, int[] device, str name, str kernel) -> str");
   m.def("_predictions(int[] problem, int[] device, str kernel) -> float[]");
+  m.def("_cuts(int[] problem, int[] device, str kernel) -> str");
   m.def("_models() -> float[]");
   m.def("_set_models(float[] quantities) -> ()");
   m.def("_set_workspace(int mib) -> int");
@@ -205,6 +218,7 @@ STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CompositeExplicitAutograd, m) {
   m.impl("_redone", TORCH_BOX(&sgemm::redone));
   m.impl("_explain", TORCH_BOX(&sgemm::explain));
   m.impl("_predictions", TORCH_BOX(&sgemm::predictions));
+  m.impl("_cuts", TORCH_BOX(&sgemm::cuts));
   m.impl("_models", TORCH_BOX(&sgemm::model_quantities));
   m.impl("_set_models", TORCH_BOX(&sgemm::set_model_quantities));
   m.impl("_set_workspace", TORCH_BOX(&sgemm::set_workspace));

@@ -7,6 +7,7 @@
 #include "../problem/buffers.h"
 #include "../gpu/clusters.h"
 #include "../gpu/stream_k.h"
+#include "../table/cut.h"
 #include "../table/fastest.h"
 #include "../models/models.h"
 
@@ -138,6 +139,14 @@ void Large::each_plan(const Problem& p, const Device& device, const PlanVisitor&
       visit({plan.seconds, large_layout(p, plan).total, plan});
     });
   }
+}
+
+std::string Large::cut(const Plan& planned) {
+  const auto plan = planned.own<LargePlan>();
+  Cut cut;
+  cut.tile(plan.cluster ? BM / 2 : BM, BN).number("swapped", plan.swapped, 0);
+  cut.number("cluster", std::max(1, plan.cluster), 1).number("slices", plan.slices, 1);
+  return cut.number("sharing", plan.sharing, 0).text();
 }
 
 }  // namespace sgemm::ieee

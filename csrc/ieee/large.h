@@ -16,6 +16,7 @@ struct Large {
 
   static Plan plan(const Problem& p, const Device& device);
   static void each_plan(const Problem& p, const Device& device, const PlanVisitor& visit);
+  static std::string cut(const Plan& plan);
   // In units of 2^-24 |A||B|: whole tiles are one chain of k FMAs, and no other order rounds more often.
   static double error_bound(int64_t k) { return static_cast<double>(k); }
   static void launch(const Problem& p, const Plan& plan, const Context& context);  // only where SGEMM_SM90A is defined

@@ -5,6 +5,7 @@
 #include "../problem/elements.h"
 #include "../problem/views.h"
 #include "../models/models.h"
+#include "../table/cut.h"
 #include "bound.h"
 
 namespace sgemm::ieee {
@@ -69,6 +70,13 @@ Plan Skinny::plan(const Problem& p, const Device& device) {
 }
 
 void Skinny::each_plan(const Problem& p, const Device& device, const PlanVisitor& visit) { visit(plan(p, device)); }
+
+std::string Skinny::cut(const Plan& planned) {
+  const auto plan = planned.own<SkinnyPlan>();
+  Cut cut;
+  cut.tile(plan.rows, plan.width).number("swapped", plan.swapped, 0);
+  return cut.number("cluster", plan.cluster, 1).number("slices", plan.slices, 1).text();
+}
 
 // The most of all plans: what a block adds up, then the cluster's blocks one by one, then the slices. Along k, a lane
 // has a chain of four FMAs of every 128 of k, and 5 shuffles add the lanes up; along m, a warp has every eighth of k,

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "../gpu/clusters.h"
+#include "../table/cut.h"
 #include "../table/fastest.h"
 #include "../problem/views.h"
 #include "../models/models.h"
@@ -122,6 +123,14 @@ Plan Small::plan(const Problem& p, const Device& device) {
 
 void Small::each_plan(const Problem& p, const Device& device, const PlanVisitor& visit) {
   visit_plans(p, device, [&](const SmallPlan& plan) { visit(as_row_has_it(plan, p)); });
+}
+
+std::string Small::cut(const Plan& planned) {
+  const auto plan = planned.own<SmallPlan>();
+  const SmallTile& tile = kSmallTiles[plan.tile];
+  Cut cut;
+  cut.tile(tile.rows(), tile.cols()).number("swapped", plan.swapped, 0);
+  return cut.number("cluster", plan.cluster, 1).number("slices", plan.slices, 1).text();
 }
 
 }  // namespace sgemm::ieee

@@ -34,6 +34,7 @@ struct Small {
 
   static Plan plan(const Problem& p, const Device& device);
   static void each_plan(const Problem& p, const Device& device, const PlanVisitor& visit);
+  static std::string cut(const Plan& plan);
   static double error_bound(int64_t k);                                            // in units of 2^-24 |A||B|
   static void launch(const Problem& p, const Plan& plan, const Context& context);  // only where SGEMM_CUDA is defined
 };

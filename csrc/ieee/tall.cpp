@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "../table/cut.h"
 #include "../table/fastest.h"
 #include "../models/models.h"
 #include "bound.h"
@@ -123,6 +124,11 @@ Plan Tall::plan(const Problem& p, const Device& device) {
 void Tall::each_plan(const Problem& p, const Device& device, const PlanVisitor& visit) {
   for (int tile = 0; tile < kTallCount; ++tile)
     visit(planned(p, [&](const Problem& piece) { return in_tile(tile, piece, device); }));
+}
+
+std::string Tall::cut(const Plan& plan) {
+  const TallPiece piece = plan.own<TallPlan>().piece;
+  return Cut().tile(TallTile::rows(), kTallTiles[piece.tile].cols()).number("swapped", piece.swapped, 0).text();
 }
 
 }  // namespace sgemm::ieee

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "../table/cut.h"
 #include "../table/fastest.h"
 #include "../problem/views.h"
 #include "../models/models.h"
@@ -58,6 +59,11 @@ Plan tiny_plan(const Problem& p, const Device& device) {
 
 void each_tiny_plan(const Problem& p, const Device& device, const PlanVisitor& visit) {
   if (fits(p)) visit_plans(p, device, [&](const TinyPlan& plan) { visit({plan.seconds, 0, plan}); });
+}
+
+std::string tiny_cut(const Plan& plan) {
+  const int size = kTinyClasses[plan.own<TinyPlan>().index].size;
+  return Cut().tile(size, size).text();
 }
 
 }  // namespace sgemm::ieee

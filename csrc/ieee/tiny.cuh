@@ -25,6 +25,7 @@ struct Tiny {
   static double error_bound(int64_t k) { return static_cast<double>(k); }  // of 2^-24 |A||B|: a chain of k FMAs
   static constexpr auto plan = ieee::tiny_plan;
   static constexpr auto each_plan = ieee::each_tiny_plan;
+  static constexpr auto cut = ieee::tiny_cut;
   static void launch(const Problem& p, const Plan& plan, const Context& context);
 };
 

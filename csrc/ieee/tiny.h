@@ -28,6 +28,7 @@ struct TinyPlan {
 };
 Plan tiny_plan(const Problem& p, const Device& device);  // the fastest, as predicted
 void each_tiny_plan(const Problem& p, const Device& device, const PlanVisitor& visit);
+std::string tiny_cut(const Plan& plan);
 
 // How a block reads an operand: 16 bytes at a time or one element after the other.
 struct TinyRead {

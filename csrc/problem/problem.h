@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <string>
 #include <type_traits>
 
 #if defined(__CUDACC__)
@@ -175,6 +176,7 @@ struct Kernel {
   // dispatch.cpp predicts.
   Plan (*plan)(const Problem&, const Device&) = nullptr;
   void (*each_plan)(const Problem&, const Device&, const PlanVisitor&) = nullptr;
+  std::string (*cut)(const Plan&) = nullptr;  // a plan in words (table/cut.h), the same of no two different ones
   // Where plans have different tiles, all of them; the first is bm x bn.
   const TileSize* tiles = nullptr;
   int tile_count = 0;

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "../problem/buffers.h"
+#include "../table/cut.h"
 #include "../table/fastest.h"
 #include "../problem/problem.h"
 #include "../table/backend.h"
@@ -49,6 +50,7 @@ struct SplitProduct {
     return in_best_tile(split::invariant_plan, p, device);
   }
   static void each_plan(const Problem& p, const Device& device, const PlanVisitor& visit);
+  static std::string cut(const Plan& plan);
   static void launch(const Problem& p, const Plan& plan, const Context& context);  // only where SGEMM_SM90A is defined
 
   // A kernel that splits adds the corrections of each stage to the sum: one rounding more a stage.
@@ -84,6 +86,15 @@ void SplitProduct<F, STREAMS>::each_plan(const Problem& asked, const Device& dev
     split::each_plan(shape(tile), p, device, workspace_limit(), kTakesPlanes && p.b_planes, [&](const SplitPlan& plan) {
       visit({plan.seconds, workspace(shape(tile), p, plan), plan, tile});
     });
+}
+
+template <class F, bool STREAMS>
+std::string SplitProduct<F, STREAMS>::cut(const Plan& planned) {
+  const auto plan = planned.own<SplitPlan>();
+  Cut cut;
+  cut.tile(kTiles[planned.tile].bm, kTiles[planned.tile].bn).number("cluster", plan.cluster, 1);
+  cut.number("slices", plan.slices, 1).number("parts", plan.parts, 1).number("splits_b", plan.splits_b, 0);
+  return cut.number("balances", plan.balances, 0).text();
 }
 
 // Bytes of B's planes.

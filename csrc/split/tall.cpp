@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "../problem/buffers.h"
+#include "../table/cut.h"
 #include "../table/fastest.h"
 #include "../models/models.h"
 #include "plan.h"
@@ -129,6 +130,11 @@ Plan TallProduct::plan(const Problem& p, const Device& device) {
 void TallProduct::each_plan(const Problem& p, const Device& device, const PlanVisitor& visit) {
   for (const bool small : {false, true})
     visit(planned(p, [&](const Problem& piece) { return in_blocks(small, piece, device); }));
+}
+
+std::string TallProduct::cut(const Plan& plan) {
+  const TallPiece piece = plan.own<TallPlan>().piece;
+  return Cut().number("warps", piece.warps, 0).number("swapped", piece.swapped, 0).text();
 }
 
 size_t tall_list_bytes(const Problem& p) {

@@ -30,6 +30,7 @@ struct TallProduct {
 
   static Plan plan(const Problem& p, const Device& device);
   static void each_plan(const Problem& p, const Device& device, const PlanVisitor& visit);
+  static std::string cut(const Plan& plan);
   static void launch(const Problem& p, const Plan& plan, const Context& context);  // only where SGEMM_SM90A is defined
 
   // Each piece adds its corrections, one rounding more.

@@ -4,6 +4,7 @@
 
 #include "../gpu/clusters.h"
 #include "../models/models.h"
+#include "../table/cut.h"
 #include "../table/fastest.h"
 
 namespace sgemm::split {
@@ -63,6 +64,13 @@ void Unsplit::each_plan(const Problem& asked, const Device& device, const PlanVi
 
 Plan Unsplit::plan(const Problem& p, const Device& device) {
   return fastest<Plan>([&](const auto& visit) { each_plan(p, device, visit); });
+}
+
+std::string Unsplit::cut(const Plan& planned) {
+  const auto plan = planned.own<UnsplitPlan>();
+  Cut cut;
+  cut.tile(kTiles[planned.tile].bm, kTiles[planned.tile].bn).number("cluster", plan.cluster, 1);
+  return cut.number("sharing", plan.deal.sharing, 0).number("long_windows", plan.long_windows, 0).text();
 }
 
 }  // namespace sgemm::split

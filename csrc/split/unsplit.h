@@ -21,6 +21,7 @@ struct Unsplit {
 
   static Plan plan(const Problem& p, const Device& device);
   static void each_plan(const Problem& p, const Device& device, const PlanVisitor& visit);
+  static std::string cut(const Plan& plan);
   static void launch(const Problem& p, const Plan& plan, const Context& context);  // only where SGEMM_SM90A is defined
 
   // Operands are not rounded, and products are exact: sums alone are. Where an operand is subnormal, elements are

@@ -76,6 +76,7 @@ constexpr Kernel planned_row(const char* name, const char* family, const char* i
   Kernel kernel = basic_row<T>(name, family, idea, min_arch, max_arch, 0, launch);
   kernel.plan = T::plan;
   kernel.each_plan = T::each_plan;
+  kernel.cut = T::cut;
   kernel.activates = T::kActivates;
   kernel.error_bound = T::error_bound;
   return kernel;
