@@ -13,7 +13,6 @@ from functools import cache
 
 import pytest
 import torch
-from support import tensor_cores
 from support.bounds import Reference, proven_units, roundings
 from support.breeding import breed
 from support.crafted import (
@@ -28,6 +27,7 @@ from support.crafted import (
 )
 from support.data import generator
 from support.layouts import PAIRS, Guarded
+from support.split_model import ROWS, product
 from support.table import TILED, Kernel, fit, row_params, runnable
 from torch import Tensor
 
@@ -247,7 +247,7 @@ def test_terms_are_reached_in_a_model(term: str) -> None:
     """Without a GPU: the crafted operands do what they were made for."""
 
     def model(a: Tensor, b: Tensor) -> Tensor:
-        return tensor_cores.split_fp16x3(a.cpu(), b.cpu()).to(a.device)
+        return product(a, b, ROWS["split_fp16x3"]).values.to(a.device)
 
     found = largest(term, model)
     assert TERMS[term].units / 2 <= found, f"{found:.1f} units"
