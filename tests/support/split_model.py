@@ -11,12 +11,15 @@ So an element that ``certified`` or ``certified_by_sums`` names has the value th
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from support.tensor_cores import multiplied, power
+
+Multiply = Callable[[Tensor, Tensor, Tensor, torch.dtype], Tensor]  # multiplied()
 
 STEP = 32  # of k: a stage of the product
 PIECE, PIECE_STEP = 128, 16  # of k of split_fp16x3_tall
@@ -136,12 +139,14 @@ def by_sums(sums: Tensor, a: Lines, b: Lines) -> Tensor:
 # --- mainloop.cuh ---------------------------------------------------------------------------
 
 
-def added_corrections(total: Tensor, a: Lines, b: Lines, q: int) -> Tensor:
+def added_corrections(
+    total: Tensor, a: Lines, b: Lines, q: int, multiply: Multiply = multiplied
+) -> Tensor:
     """``total`` plus all products of a stage, from ``q`` of k on, but hi hi."""
     dtype = a.form.dtype
 
     def add(total: Tensor, i: int, j: int, part: slice) -> Tensor:
-        return multiplied(total, a.planes[i][:, part], b.planes[j][:, part], dtype)
+        return multiply(total, a.planes[i][:, part], b.planes[j][:, part], dtype)
 
     for i, j in ((0, 1), (1, 0)):
         total = add(total, i, j, slice(q, q + STEP))
@@ -152,12 +157,12 @@ def added_corrections(total: Tensor, a: Lines, b: Lines, q: int) -> Tensor:
     return total
 
 
-def windows(a: Lines, b: Lines, window: int) -> list[Tensor]:
+def windows(a: Lines, b: Lines, window: int, multiply: Multiply = multiplied) -> list[Tensor]:
     """hi hi of each window."""
     zero = torch.zeros(len(a.exact), len(b.exact), dtype=torch.float64)
     (x, *_), (y, *_) = a.planes, b.planes
     parts = [slice(q, q + window) for q in range(0, x.size(1), window)]
-    return [multiplied(zero, x[:, part], y[:, part], a.form.dtype) for part in parts]
+    return [multiply(zero, x[:, part], y[:, part], a.form.dtype) for part in parts]
 
 
 def sums_of(a: Lines, b: Lines, window: int) -> Tensor:
