@@ -18,9 +18,12 @@ from support.bounds import UNIT, Reference, proven_units, roundings
 from support.breeding import breed
 from support.crafted import (
     CASES,
+    classes,
     crafted,
     everything,
     in_order,
+    inf_behind_overflow,
+    infs_in_parts,
     near_overflow,
 )
 from support.layouts import PAIRS, Guarded
@@ -39,7 +42,17 @@ DEPTHS = {
     "cpu": (1, 5, 64),
     "cuda": (1, 2, 5, 16, 31, 32, 33, 64, 65, 127, 129, 300, 1024, 2050, 8193, 20000),
 }
-FACTORS = ((1.0, 0.0), (2.0**-20, 0.0), (-1.1, 0.0), (1.25 * 2.0**-8, 0.0), (0.007, 1.0))
+
+
+def single(x: float) -> float:
+    """The nearest float32, which is what alpha and beta are by definition."""
+    return float(torch.tensor(x, dtype=torch.float32))
+
+
+FACTORS = (
+    (1.0, 0.0), (2.0**-20, 0.0), (single(-1.1), 0.0), (1.25 * 2.0**-8, 0.0), (single(0.007), 1.0),
+    (1 + 2998 * 2.0**-23, 0.0), (2 - 2.0**-23, 0.0), (single(1 / 3), single(-0.7)),
+)  # fmt: skip
 
 
 def blocks(row: Kernel, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
@@ -86,7 +99,7 @@ def test_no_element_breaks_the_bound(row: Kernel, device: str, case: str) -> Non
 @pytest.mark.parametrize(("alpha", "beta"), FACTORS)
 @each_proven
 def test_nor_with_alpha_and_c(row: Kernel, device: str, alpha: float, beta: float) -> None:
-    for k in fit(row, *((33,) if device == "cpu" else (33, 300))):
+    for k in dict.fromkeys(fit(row, *((1, 33) if device == "cpu" else (1, 33, 300)))):
         a, b = blocks(row, *everything(k, device))
         c = torch.randn(*a.shape[:-1], b.size(-1), device=device) if beta else None
         assert most_units(row, a, b, c, alpha, beta) <= 1, k
@@ -128,7 +141,7 @@ def test_nor_behind_an_activation(row: Kernel, device: str) -> None:
     assert share(row, reference, result, k) <= 1
 
 
-@pytest.mark.parametrize("alpha", [1.0, 0.007, 2.0**-149, 2.0**-100])
+@pytest.mark.parametrize("alpha", [1.0, single(0.007), 2.0**-149, 2.0**-100])
 @each_proven
 def test_nor_where_c_is_much_larger(row: Kernel, device: str, alpha: float) -> None:
     """Each part of k comes to just less than half of C's last bit: parts must meet before C."""
@@ -143,7 +156,7 @@ def test_nor_where_c_is_much_larger(row: Kernel, device: str, alpha: float) -> N
 
 
 @each_proven_on_a_gpu
-@pytest.mark.parametrize("alpha", [1.0, 0.007])
+@pytest.mark.parametrize("alpha", [1.0, single(0.007)])
 def test_nor_in_a_small_workspace(
     row: Kernel, device: str, alpha: float, limit_workspace: Callable[[int], None]
 ) -> None:
@@ -301,6 +314,43 @@ def test_sums_that_are_finite_in_order_are_finite(row: Kernel, device: str, alph
                     torch.zeros(1, device=device), left, right, alpha=alpha, kernel=row.name
                 )
                 assert bool(result.isfinite()[wanted].all()), k
+
+
+@cache
+def with_inf(k: int) -> tuple[tuple[Tensor, Tensor, Tensor], ...]:
+    """Operands with Inf, and the class of each element in order of k."""
+    pairs = [inf_behind_overflow(k), infs_in_parts(k)]
+    return tuple((a, b, classes(in_order(a, b))) for a, b in pairs)
+
+
+def check_classes(row: Kernel, device: str, k: int) -> None:
+    for a, b, expected in with_inf(k):
+        m, n = fit(row, len(a), b.size(1))
+        for part in range(0, len(a), m):
+            rows, wanted = a[part : part + m], expected[part : part + m, :n]
+            for left, right, of_sums in (
+                (rows, b[:, :n], wanted),
+                (b.t()[:n], rows.t(), wanted.t()),
+            ):
+                found = torch.ops.sgemm.mm(left.to(device), right.to(device), kernel=row.name)
+                assert torch.equal(classes(found.cpu()), of_sums), k
+
+
+@each_proven
+def test_inf_is_where_a_sum_in_order_has_it(row: Kernel, device: str) -> None:
+    """Also where a part of k overflows to the other Inf, or holds one."""
+    for k in dict.fromkeys(fit(row, *((33,) if device == "cpu" else (33, 300, 512, 4096)))):
+        check_classes(row, device, k)
+
+
+@each_proven_on_a_gpu
+def test_and_in_a_small_workspace(
+    row: Kernel, device: str, limit_workspace: Callable[[int], None]
+) -> None:
+    """Where pieces of k are added up in D."""
+    limit_workspace(1)
+    for k in dict.fromkeys(fit(row, 512, 4096)):
+        check_classes(row, device, k)
 
 
 @each_proven
