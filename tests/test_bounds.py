@@ -7,6 +7,7 @@ at least, so that the bound is known to be tight, and the search to be able to f
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -225,15 +226,16 @@ def largest_error(make: Callable) -> Callable[[Run, int], float]:
 def made_by_small_elements(run: Run, k: int) -> float:
     """The difference between products with small elements and without, less the exact one's.
 
-    Where thresholds are rounded up, or scales coarser, the guard asks for more.
+    Of either operand, where thresholds are rounded up, and where a column's scale leaves a binade
+    for what comes.
     """
     found = []
-    for factor in (1.001, 1.02, 1.2):
-        a, without, b = split_terms.small_elements(FP16X3, 1, factor)
+    for headroom, factor in itertools.product((0, 1), (1.001, 1.02)):
+        a, without, b = split_terms.small_elements(FP16X3, 1, factor, headroom)
         exact, scale = (a.double() - without.double()) @ b.double(), Reference.of(a, b).scale
-        for x, y, z in ((a, b, without), (b.t(), a.t(), without.t())):
-            others = run(z, b) if x is a else run(x, z)
-            difference = run(x, y).double() - others.double()
+        for turned in (False, True):
+            several, others = (run(b.t(), x.t()) if turned else run(x, b) for x in (a, without))
+            difference = several.double() - others.double()  # 1 x 1
             found.append(((difference - exact).abs() / (UNIT * scale)).max())
     return float(torch.stack(found).max())
 

@@ -7,19 +7,22 @@ be reached at once, so the sum alone would notice little.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pytest
 from support import split_terms
 from support.crafted import CASES, crafted
 from support.split_bound import COPY, Constants, bound
 from support.split_losses import losses
-from support.split_model import BF16X6, FP16X3, ROWS, Format
+from support.split_model import BF16X6, FP16X3, ROWS, SUM_ROUNDING, Format
 from support.table import KERNELS
 
 from torch_sgemm import error_bound
 
+ROOT = Path(__file__).resolve().parent.parent
 SPLIT = [row.name for row in KERNELS if row.family == "split"]
 FORMATS = {"split_fp16x3": FP16X3, "split_bf16x6": BF16X6}
 each_format = pytest.mark.parametrize("name", FORMATS)
@@ -52,6 +55,30 @@ def test_the_copy_is_the_bound(name: str) -> None:
     depths = (*range(1, 300), 1000, 1023, 1024, 1025, 8191, 8192, 8193, 65536, 10**6)
     for k in depths:
         assert bound(k, name) == error_bound(k, name), k
+
+
+@each_format
+def test_the_format_is_that_of_the_kernels(name: str) -> None:
+    """The numbers of csrc/split/format.cuh that the model repeats."""
+    source = (ROOT / "csrc" / "split" / "format.cuh").read_text(encoding="utf-8")
+    struct = {"split_fp16x3": "Fp16x3", "split_bf16x6": "Bf16x6"}[name]
+    body = source.split(f"struct {struct} {{")[1].split("\n};")[0]
+    found = dict(re.findall(r"static constexpr \w+ (k\w+) = (\S+?)f?;", body))
+    form = FORMATS[name]
+    expected = {
+        "kTopExponent": form.top,
+        "kLimit": 2.0 ** (form.top + 1),
+        "kSmall": form.small,
+        "kThreshold": form.threshold,
+        "kSumThreshold": form.sum_threshold,
+        "kCorrection": form.correction,
+    }
+    assert {field: number(text) for field, text in found.items()} == expected
+    assert number(re.search(r"kSumRounding = (\S+?)f?;", source)[1]) == SUM_ROUNDING
+
+
+def number(text: str) -> float:
+    return float.fromhex(text) if text.startswith("0x") else float(text)
 
 
 @each_format

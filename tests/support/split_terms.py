@@ -15,7 +15,7 @@ from torch import Tensor
 
 from benchmarks.distributions import generator
 from support.crafted import mantissas
-from support.split_model import FP16X3, Format, Lines
+from support.split_model import FP16X3, SUM_ROUNDING, Format, Lines
 
 Pair = tuple[Tensor, Tensor]
 ULP = 2.0**-23
@@ -64,10 +64,9 @@ def subnormal_lo(form: Format, k: int) -> Pair:
 
 
 def aligned(form: Format, k: int) -> Pair:
-    """One large product, beside which all others of its window are just below what is kept."""
-    a = torch.full((1, k), (2 - 2.0**-6) * 2.0**-26)
-    a[0, 0] = 1
-    return a, torch.ones(k, 1)
+    """One large product, anywhere, beside which all others are just below what is kept."""
+    a = torch.full((k, k), (2 - 2.0**-6) * 2.0**-26)
+    return a.fill_diagonal_(1), torch.ones(k, 1)
 
 
 def last(form: Format, k: int) -> Pair:
@@ -133,35 +132,37 @@ SMALL_K = 128
 ROOM = 2.0**60  # for bfloat16, that neither small elements nor results underflow
 
 
-def lifted(a: Tensor, b: Tensor, form: Format, factor: float) -> Pair:
-    """Scaled lines [1, k] with one product more, at place 1: ``factor`` times what is asked."""
+def lifted(a: Tensor, b: Tensor, form: Format, count: int, factor: float) -> Pair:
+    """Scaled lines [1, k] with one product more, at place 1: ``factor`` times what is asked.
+
+    That is for ``count`` small elements of A, by the guard's first or second comparison.
+    """
     b[0, 1] = 2.0 ** (0 if form.dtype == HALF else -30)
-    x, y = (Lines.of(line.float(), form) for line in (a, b))
-    asked = torch.minimum(x.threshold(), y.of_others()).item() + y.threshold().item()
-    a[0, 1] = asked * factor / b[0, 1].item()
-    assert a[0, 1] < a.max()
+    of_sums = b.abs().sum().item() * form.sum_threshold * SUM_ROUNDING
+    a[0, 1] = min(form.threshold * count, of_sums) * factor / b[0, 1].item()
     room = 1 if form.dtype == HALF else ROOM
     return (a * 2.0**-form.top * room).float(), (b * 2.0**-form.top * room).float().t()
 
 
 def small_elements(
-    form: Format, size: float, factor: float = 1.001
+    form: Format, size: float, factor: float = 1.001, headroom: int = 0
 ) -> tuple[Tensor, Tensor, Tensor]:
     """A, A without its small elements, and B, whose elements opposite are of ``size``, at most 1.
 
     That is relative to its largest. The product in a window of its own lifts the sum to ``factor``
     times what the guard asks for. hi hi of the others cancels, and their errors add up.
+    ``headroom``: binades that a kernel's scale leaves above A's largest element.
     """
     if form.dtype == HALF:  # lo is 1022.5 of its units, and rounded down; lo lo is left out
         lower, unit, other = 1022.5 * 2.0**-35, 2.0**-24, 2.0**15 - 8 - 2.0**-8
     else:  # half of the least number that can be written
         lower, unit, other = 2.0**-134, 2.0**-120 / 3, (2 - 2.0**-7) * 2.0**40
     a, b = (torch.zeros(1, SMALL_K, dtype=torch.float64) for _ in range(2))
-    a[0, ::32] = 2.0**form.top  # each step of k has the same scale; they meet zero
+    a[0, ::32] = 2.0 ** (form.top - headroom)  # each step of k has the same scale; they meet zero
     places = torch.cat([torch.arange(q + 1, q + 31) for q in (64, 96)])
     a[0, places] = torch.tensor([3 * unit + lower, -3 * unit + lower]).double().repeat(30)
     b[0, places], b[0, 2] = other * size, other
-    a, b = lifted(a, b, form, factor)
+    a, b = lifted(a, b, form, len(places), factor)
     without = a.clone()
     without[0, places] = 0
     return a, without, b
@@ -173,7 +174,7 @@ def subnormal_neighbours(factor: float = 1.001) -> Pair:
     a[0, 32:], b[0, 32:] = 2.0**-12 * (2 - 2.0**-6), 2.0**-13
     a[0, 32::16], b[0, 32::16] = 2.0**-24, 2.0**15 - 4  # of which hi is 2^15
     a[0, 0] = 2.0**14
-    return lifted(a, b, FP16X3, factor)
+    return lifted(a, b, FP16X3, 6, factor)
 
 
 def uncounted(form: Format, below: float) -> Pair:
