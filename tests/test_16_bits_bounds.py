@@ -1,7 +1,7 @@
 """The proven bound for bfloat16 and float16 operands, by every row that takes them.
 
 The tensor cores align a subnormal operand as if it were the least normal number, so opposite a
-large element it cuts off the products beside it. Rows that read 16 bits as they lie meet that.
+large element it cuts off the products beside it. The row unsplit doesn't scale its operands.
 """
 
 from __future__ import annotations

@@ -35,8 +35,9 @@ SPOILT_TERMS = [
     for term, share in COPY[form].shares(32, 32).items()
     if share > 0
 ]
-# Of csrc/split/format.cuh, each too small. An element of bfloat16's kSmall is 2^12 times as large
-# as need be: its products reach down to 2^-100, and sums lose bits from 2^-124 on.
+# Factors by which thresholds of csrc/split/format.cuh are spoilt. bfloat16's kSmall is about 2^12
+# times as large as it must be: products of such elements reach down to 2^-100, and sums lose bits
+# only below 2^-124.
 SPOILT_THRESHOLDS = {
     ("split_fp16x3", "small"): 1 / 8,
     ("split_fp16x3", "threshold"): 1 / 8,

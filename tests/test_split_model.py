@@ -148,7 +148,7 @@ def same_bits(found: Tensor, expected: Product, tall: bool) -> bool:
 
 
 def first_plan(row: Kernel, a: Tensor, b: Tensor, c: Tensor | None = None, **factors) -> Tensor:
-    """By the first plan, which has neither clusters nor slices where k is short."""
+    """Runs the first plan, which has no clusters, and one slice where k is short."""
     result = torch.full(SIZE, math.nan) if c is None else c.clone()
     result = result.cuda()
     torch.ops.sgemm._run_plan(result, a.cuda(), b.cuda(), row.name, 0, **factors)

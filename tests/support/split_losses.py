@@ -1,4 +1,4 @@
-"""What each step of a split product loses, one by one, in units of 2^-24 |A||B|.
+"""Measures what each step of a split product loses, in units of 2^-24 |A||B|.
 
 The steps are those of support/split_model.py, one window and one slice after the other. A step's
 loss is the difference between what it gives and the exact result of the same input, so losses of
@@ -54,7 +54,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class Losses:
-    """Of each element [m, n]; ``certain`` are those that the guard certifies."""
+    """Losses of each element [m, n]; ``certain`` marks those that the guard certifies."""
 
     units: dict[str, Tensor]
     certain: Tensor
@@ -66,14 +66,14 @@ class Losses:
 
 
 def of_writing(a: Lines, b: Lines, of_a: Tensor, of_b: Tensor) -> Tensor:
-    """What the product of the elements that ``of_a`` and ``of_b`` choose changes by as written."""
+    """The change of a product by writing, of the elements that ``of_a`` and ``of_b`` choose."""
     x, y = a.exact * of_a, b.exact * of_b
     dx, dy = (a.written() - a.exact) * of_a, (b.written() - b.exact) * of_b
     return dx @ y.t() + x @ dy.t() + dx @ dy.t()
 
 
 def of_leaving_out(a: Lines, b: Lines, of_a: Tensor, of_b: Tensor) -> Tensor:
-    """lo lo; of three planes mid lo, lo mid and lo lo."""
+    """The same by leaving out lo lo; with three planes mid lo, lo mid and lo lo."""
     count, apart = a.form.planes, a.form.apart
     pairs = [(i, j) for i in range(count) for j in range(count) if i + j >= count]
     return -sum(
@@ -82,7 +82,7 @@ def of_leaving_out(a: Lines, b: Lines, of_a: Tensor, of_b: Tensor) -> Tensor:
 
 
 def losses(a: Tensor, b: Tensor, row: Row, alpha: float = 1, c: Tensor | None = None) -> Losses:
-    """Of float32 tensors [m, k] and [k, n], and C [m, n]."""
+    """Measures a product of float32 tensors [m, k] and [k, n], and C [m, n]."""
     row = row.at_depth(a.size(1))
     x, y = Lines.of(a, row.form), Lines.of(b.t(), row.form)
     few_x, few_y = (lines.small().double() for lines in (x, y))

@@ -21,9 +21,9 @@ from support.tensor_cores import multiplied, power
 
 Multiply = Callable[[Tensor, Tensor, Tensor, torch.dtype], Tensor]  # multiplied()
 
-STEP = 32  # of k: a stage of the product
-PIECE, PIECE_STEP = 128, 16  # of k of split_fp16x3_tall
-SHORT = 32  # a piece of so much of k, and less, has lo * lo
+STEP = 32  # a stage of the product, in k
+PIECE, PIECE_STEP = 128, 16  # the longest piece of split_fp16x3_tall; pieces are multiples
+SHORT = 32  # pieces up to this length have lo lo
 SUM_ROUNDING = 1.01
 PLAIN_EXPONENTS = (-59, 36)
 PLAIN_ALPHAS = (2.0**-8, 2.0**8)
@@ -31,7 +31,7 @@ PLAIN_ALPHAS = (2.0**-8, 2.0**8)
 
 @dataclass(frozen=True)
 class Format:
-    """How an element is written, and what the guard asks for: format.cuh."""
+    """A format's planes and the guard's thresholds: format.cuh."""
 
     dtype: torch.dtype
     planes: int
@@ -214,7 +214,7 @@ def unscaled(sums: Tensor, a: Lines, b: Lines, alpha: float) -> Tensor:
 
 @dataclass(frozen=True)
 class Product:
-    """What a row gives, and which elements its guard certifies."""
+    """A row's result, and which elements its guard certifies."""
 
     values: Tensor  # float32
     certified: Tensor  # by counts alone

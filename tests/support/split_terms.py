@@ -116,7 +116,7 @@ class Ending:
 def ending(form: Format) -> Ending:
     """Sums just above a power of two, an alpha too, and a C of less than their last bit.
 
-    An element has 22 bits at most beside one of hi alone, so that it is written as it is.
+    Elements of A have at most 22 bits and those of B fit in hi, so the planes hold them exactly.
     """
     gen = generator(8)
     parts = 2 ** (BITS[form.dtype] - 1)
@@ -129,7 +129,7 @@ def ending(form: Format) -> Ending:
 # --- small elements -------------------------------------------------------------------------
 
 SMALL_K = 128
-ROOM = 2.0**60  # for bfloat16, that neither small elements nor results underflow
+ROOM = 2.0**60  # keeps bfloat16's small elements and results above float32's least
 
 
 def lifted(a: Tensor, b: Tensor, form: Format, count: int, factor: float) -> Pair:
