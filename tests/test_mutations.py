@@ -35,7 +35,7 @@ SPOILT_TERMS = [
     for term, share in COPY[form].shares(32, 32).items()
     if share > 0
 ]
-# Factors by which thresholds of csrc/split/format.cuh are spoilt. bfloat16's kSmall is about 2^12
+# Factors by which thresholds of csrc/split/format.cuh are spoilt. bfloat16's kSmall is about 2^13
 # times as large as it must be: products of such elements reach down to 2^-100, and sums lose bits
 # only below 2^-124.
 SPOILT_THRESHOLDS = {
