@@ -73,7 +73,7 @@ def test_tile_fields_are_consistent(row: Kernel) -> None:
     assert row.threads <= 1024
     # A block's threads cover its tile; more would idle.
     assert row.bm * row.bn == row.threads * row.tm * row.tn
-    assert row.reads in ("any", "rows16", "maps", "maps_along_k", "16_bits")
+    assert row.reads in ("any", "rows16", "maps", "maps_along_k", "bfloat16")
     assert 0 < row.bits <= 24 and (row.bits == 24) == (row.family != "tf32")
     assert row.max_size is None or row.max_size >= max(row.bm, row.bn)
 

@@ -42,9 +42,9 @@ class Kernel:
     reads: str
     """``"any"``: all strides directly; ``"rows16"``: unit column stride and 16-byte aligned rows of
     a multiple of 4 elements; ``"maps"``: rows that a tensor map can describe; ``"maps_along_k"``:
-    the same of A and of B's transpose. What a row doesn't read is packed first. ``"16_bits"``:
-    operands that are both bfloat16 or both float16, whose rows or columns begin at multiples of 16
-    bytes, and no others."""
+    the same of A and of B's transpose. What a row doesn't read is packed first. ``"bfloat16"``:
+    operands that are both bfloat16, whose rows or columns begin at multiples of 16 bytes, and no
+    others."""
     reads_16_bits: bool
     """Whether operands of 16 bits are read as they lie, beside those of float32."""
     streams_16_bits: bool
@@ -67,8 +67,8 @@ class Kernel:
 
     @property
     def takes_float32(self) -> bool:
-        """Whether operands may be float32; those of 16 bits are packed then."""
-        return self.reads != "16_bits"
+        """Whether operands may be float32; others are packed then."""
+        return self.reads != "bfloat16"
 
     def takes(self, m: int, n: int, k: int) -> bool:
         """Whether the row takes a product of these sizes."""

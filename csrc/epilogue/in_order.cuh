@@ -1,9 +1,9 @@
-// Sums that are finite in order of k, and overflow in parts.
+// Sums that are not finite, computed again in order of k.
 //
-// A chain of FMAs over finite operands may end at an infinity, but never at NaN, for the product is exact: so a part
-// that is NaN says that the operands hold infinities or NaN, and NaN is right. Parts of opposite infinities would give
-// a NaN that says nothing; their sum is a conflict, which later sums keep. What is an infinity or a conflict in the end
-// is computed again in order of k: as rarely as data overflow, out of the kernels' way.
+// A row adds up parts of k, in an order of its own. A part may overflow where the sum in order of k does not. Where an
+// operand holds Inf, a part that has overflowed to the opposite infinity gives NaN. So neither an infinity nor a NaN of
+// parts is evidence: only the operands tell, and one thread adds them up again in order of k, as one chain of FMAs.
+// That is as rare as overflow, Inf and NaN are, and out of the kernels' way. A chain that has come to NaN ends there.
 #pragma once
 #include <cfloat>
 
@@ -12,24 +12,6 @@
 namespace sgemm {
 
 __device__ __forceinline__ bool is_finite(float x) { return fabsf(x) <= FLT_MAX; }
-
-// A NaN that no arithmetic gives. It is stored and compared, never added to: sums of it go through AddParts.
-__device__ __forceinline__ float conflict() { return __uint_as_float(0x7fc0c0de); }
-__device__ __forceinline__ bool is_conflict(float x) { return __float_as_uint(x) == 0x7fc0c0de; }
-__device__ __forceinline__ bool is_nan_of_operands(float x) { return x != x && !is_conflict(x); }
-
-// For ordinary data, and to find out whether they are.
-struct Add {
-  __device__ __forceinline__ float operator()(float x, float y) const { return x + y; }
-};
-
-// For all.
-struct AddParts {
-  __device__ __forceinline__ float operator()(float x, float y) const {
-    const float sum = x + y;
-    return sum == sum || is_nan_of_operands(x) || is_nan_of_operands(y) ? sum : conflict();
-  }
-};
 
 // Adds a chain to the sum of those before it, and begins another. Where that overflows, the chain goes on instead: the
 // sum of those before stays finite.
@@ -48,14 +30,9 @@ __device__ __forceinline__ float zero_if_finite(const float (&x)[N], float sum =
   return sum;
 }
 
-// A sum that goes to memory as a slice of another: there a conflict is an infinity.
-__device__ __forceinline__ float as_slice(float sum) { return is_conflict(sum) ? INFINITY : sum; }
-
-// Element (i, j) of A B in order of k, from the first of k that is in memory; `parts` is what its parts came to, no
-// finite sum. An infinity without a conflict is kept as soon as the sum reaches it: no part had the opposite one.
-static __device__ __noinline__ float in_order(const Problem& p, int64_t entry, int64_t i, int64_t j, float parts) {
-  if (is_nan_of_operands(parts)) return parts;
-  constexpr int kAtOnce = 8;  // reads: one after the other, each would wait for memory
+// Element (i, j) of A B in order of k, from the first of k that is in memory.
+static __device__ __noinline__ float in_order(const Problem& p, int64_t entry, int64_t i, int64_t j) {
+  constexpr int kAtOnce = 16;  // reads: one after the other, each would wait for memory
   ElementPointer a = matrix_of_a(p, entry).at(i, -p.k_before), b = matrix_of_b(p, entry).at(-p.k_before, j);
   float sum = 0;
 #pragma unroll 1
@@ -68,7 +45,7 @@ static __device__ __noinline__ float in_order(const Problem& p, int64_t entry, i
         y, b, [&](int q) { return q * p.b.row; }, inside);
 #pragma unroll
     for (int q = 0; q < kAtOnce; ++q) sum = fmaf(x[q], y[q], sum);
-    if (sum != sum || sum == parts) break;
+    if (sum != sum) break;  // no later product changes it
     a = a + kAtOnce * p.a.col;
     b = b + kAtOnce * p.b.row;
   }

@@ -13,51 +13,11 @@ constexpr int kSumThreads = 256;
 // Which of D's elements slices have been computed of. The diagonal belongs to both triangles.
 enum class Triangle { kBoth, kUpper, kLower };
 
-// The element whose slices, `count` apart, come to no finite sum; the same with C where C is the sum of what lies
-// before them.
-static __device__ __noinline__ float sum_again(const float* slice, int64_t slices, int64_t count, const Problem& p,
-                                               int64_t i, int64_t j) {
-  float sum = p.k_before > 0 ? *p.c.at(i, j) : 0.0f;
-  bool finite = is_finite(sum);  // a slice's infinity may hide a conflict
-  for (int64_t s = 0; s < slices; ++s, slice += count) {
-    finite = finite && is_finite(*slice);
-    sum = AddParts()(sum, *slice);
-  }
-  return in_order(p, 0, i, j, finite || is_nan_of_operands(sum) ? sum : conflict());
-}
-
-// Whether a row holds Inf: by the block.
-static __device__ __noinline__ bool holds_inf(ElementPointer row, int64_t stride, int64_t k) {
-  constexpr int kAtOnce = 8;
-  bool found = false;
-#pragma unroll 1
-  for (int64_t first = threadIdx.x; first < k; first += kAtOnce * kSumThreads) {
-    float x[kAtOnce];
-    const auto place = [&](int i) { return first + i * kSumThreads; };
-    read_elements(
-        x, row, [&](int i) { return place(i) * stride; }, [&](int i) { return place(i) < k; });
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) found |= isinf(x[i]);
-  }
-  return __syncthreads_or(found);
-}
-
-// The infinity that slices, `count` apart, hold, if they hold but one and no NaN; else 0.
-__device__ __forceinline__ float infinity_of(const float* slice, int64_t slices, int64_t count) {
-  float sum = 0;
-#pragma unroll 1
-  for (int64_t s = 0; s < slices; ++s, slice += count)
-    if (!is_finite(*slice)) sum += *slice;
-  return isinf(sum) ? sum : 0;
-}
-
 // D = f(alpha * (the slices' sum) + beta * C). A block's threads are in `groups`, each with a part of the slices for
-// the same elements; parts are summed first to last, and then these sums. `exact`: a slice that isn't finite is what
-// its products with Inf and NaN come to, if there are any. Then an infinity needs no sum in order of k where A's row
-// holds one.
+// the same elements; parts are summed first to last, and then these sums. What is not finite is added up in order of
+// k.
 static __global__ void __launch_bounds__(kSumThreads)
-    reduce_slices(const float* partials, int64_t slices, int groups, bool exact, Triangle of_d,
-                  const __grid_constant__ Problem p) {
+    reduce_slices(const float* partials, int64_t slices, int groups, Triangle of_d, const __grid_constant__ Problem p) {
   __shared__ float sums[kSumThreads];
   const int elements = kSumThreads / groups, group = threadIdx.x / elements, element = threadIdx.x - group * elements;
   const int64_t count = p.m * p.n, x = int64_t{blockIdx.x} * elements + element, part = ceil_div(slices, groups);
@@ -83,20 +43,9 @@ static __global__ void __launch_bounds__(kSumThreads)
   }
   const bool stores = group == 0 && wanted;
   float add = stores && p.beta != 0 ? *p.c.at(i, j) : 0.0f;
-  bool again = stores && !is_finite(p.k_before > 0 ? sum + add : sum);
-  if (exact && __syncthreads_or(again)) {
-    const float infinity = again && (p.k_before == 0 || is_finite(add)) ? infinity_of(partials + x, slices, count) : 0;
-    const int64_t first = int64_t{blockIdx.x} * elements;
-    for (int64_t row = first / p.n; row <= (first + elements - 1) / p.n; ++row) {
-      const bool asks = infinity != 0 && i == row;
-      if (!__syncthreads_or(asks) || !holds_inf(matrix_of_a(p, 0).at(row, 0), p.a.col, p.k) || !asks) continue;
-      sum = infinity;
-      again = false;
-    }
-  }
   if (!stores) return;
-  if (again) {
-    sum = sum_again(partials + x, slices, count, p, i, j);
+  if (!is_finite(p.k_before > 0 ? sum + add : sum)) {
+    sum = in_order(p, 0, i, j);
     if (p.k_before > 0) add = 0;
   }
   *p.d.at(i, j) = finished(p, p.alpha * sum, &add);
@@ -112,18 +61,16 @@ inline Problem product_of_slices(Problem p, float* partials) {
   return p;
 }
 
-inline void launch_sum(const float* partials, int64_t slices, bool exact, const Problem& p, const Context& context,
+inline void launch_sum(const float* partials, int64_t slices, const Problem& p, const Context& context,
                        Triangle of_d = Triangle::kBoth) {
   const int groups = sum_groups(slices);
   launch(reduce_slices, ceil_div(p.m * p.n, kSumThreads / groups), kSumThreads, 0, 1, true, context.stream, partials,
-         slices, groups, exact, of_d, p);
+         slices, groups, of_d, p);
 }
 
 // Calls `run` for all pieces. Slices that are added up in the workspace come to lie in `sums`, one behind the other.
-// `exact` as above.
 template <class Run>
-void for_each_piece(const Problem& p, const Pieces& cut, bool exact, void* sums, const Context& context,
-                    const Run& run) {
+void for_each_piece(const Problem& p, const Pieces& cut, void* sums, const Context& context, const Run& run) {
   if (cut.in_d) return for_each_piece(p, cut, run);
   for_each_piece(p, {cut.m, cut.n, p.k, 1}, [&](const Problem& part) {
     Problem whole = product_of_slices(part, static_cast<float*>(sums));
@@ -136,7 +83,7 @@ void for_each_piece(const Problem& p, const Pieces& cut, bool exact, void* sums,
       for_each_piece(slice, cut, run);
       ++count;
     });
-    launch_sum(static_cast<const float*>(sums), count, exact, part, context);
+    launch_sum(static_cast<const float*>(sums), count, part, context);
   });
 }
 

@@ -34,15 +34,14 @@ __device__ __forceinline__ void sync(uint32_t blocks) {
 }
 
 // The sum of the words of all blocks, in the order of their ranks, that lie where `own` does in this block's shared
-// memory. `add` adds two.
-template <class Add>
-__device__ __forceinline__ float sum(const float* own, uint32_t blocks, const Add& add) {
+// memory.
+__device__ __forceinline__ float sum(const float* own, uint32_t blocks) {
 #if __CUDA_ARCH__ >= 900
   if (blocks > 1) {
     const uint32_t address = hopper::shared_address(own);
     float total = hopper::load_in_cluster(hopper::map_to_rank(address, 0));
     for (uint32_t rank = 1; rank < blocks; ++rank)
-      total = add(total, hopper::load_in_cluster(hopper::map_to_rank(address, rank)));
+      total += hopper::load_in_cluster(hopper::map_to_rank(address, rank));
     return total;
   }
 #endif

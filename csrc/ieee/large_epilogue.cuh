@@ -54,8 +54,7 @@ static __device__ __noinline__ void redo_parts(const LargeJob& job, int tile, in
   const float* const parts = job.parts + int64_t{first} * kLargeSums * Large::kThreads + t;
   const auto sum_of = [&](int e) {
     float sum = __ldcg(parts + e * Large::kThreads);
-    for (int i = 1; i < count; ++i)
-      sum = AddParts()(sum, __ldcg(parts + (int64_t{i} * kLargeSums + e) * Large::kThreads));
+    for (int i = 1; i < count; ++i) sum += __ldcg(parts + (int64_t{i} * kLargeSums + e) * Large::kThreads);
     return sum;
   };
   bool finite = true;
@@ -70,7 +69,7 @@ static __device__ __noinline__ void redo_parts(const LargeJob& job, int tile, in
     const int64_t j = int64_t{at.col} * Large::BN + place.col + LargePlace::col_on(e % Large::TN);
     if (!p.d.contains(i, j)) continue;
     float sum = sum_of(e);
-    if (!is_finite(sum)) sum = in_order(p, at.batch, i, j, sum);
+    if (!is_finite(sum)) sum = in_order(p, at.batch, i, j);
     *p.d.matrix(at.batch).at(i, j) = add_c(p, p.alpha * sum, p.c.matrix(at.batch).at(i, j));
   }
 }
@@ -225,13 +224,8 @@ __device__ __noinline__ void redo_blocks(const LargeJob& job, int tile, char* ri
     };
     float sum = part(0);
 #pragma unroll 1
-    for (int n = 1; n < step; ++n) sum = AddParts()(sum, part(n));
-    if (!is_finite(sum)) {
-      if (job.slices > 1)
-        sum = as_slice(sum);
-      else if (job.p.d.contains(i, j))
-        sum = in_order(job.p, at.batch, i, j, sum);
-    }
+    for (int n = 1; n < step; ++n) sum += part(n);
+    if (!is_finite(sum) && job.slices == 1 && job.p.d.contains(i, j)) sum = in_order(job.p, at.batch, i, j);
     *reinterpret_cast<float*>(ring + place_in_ring<Shape>(group, e, of_group)) = sum;
   }
 }

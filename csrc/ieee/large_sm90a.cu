@@ -47,7 +47,7 @@ void launch_piece(const Problem& problem, const LargePlan& plan, const Context& 
   }
   launch_with_memory<KERNEL>(plan.blocks, Large::kBlockThreads, Shape::kRingBytes, Shape::kRingBytes, plan.cluster,
                              context.stream, job, maps);
-  if (plan.slices > 1) launch_sum(partials, plan.slices, false, whole, context);
+  if (plan.slices > 1) launch_sum(partials, plan.slices, whole, context);
 }
 
 }  // namespace
@@ -57,7 +57,7 @@ void Large::launch(const Problem& p, const Plan& planned, const Context& context
   const bool one_piece = cut.in_d && p.m <= cut.m && p.n <= cut.n;
   Context behind = context;
   behind.workspace = static_cast<char*>(context.workspace) + large_slices_bytes(p);
-  for_each_piece(p, cut, false, context.workspace, context, [&](const Problem& piece) {
+  for_each_piece(p, cut, context.workspace, context, [&](const Problem& piece) {
     const LargePlan plan = one_piece ? planned.own<LargePlan>() : large_plan(piece, *context.device);
     const auto launch = plan.cluster == 0   ? launch_piece<LargeShape<1>, large>
                         : plan.cluster == 1 ? launch_piece<LargeShape<2>, large_in_clusters<1>>

@@ -36,7 +36,7 @@ void Skinny::launch(const Problem& problem, const Plan& planned, const Context& 
     job.vector = plan.slice % 4 == 0 && has_aligned_rows<4>(plan.along_k ? a : transposed(a));
     with_constant<5>(log_width, [&](auto log) { launch_width<(1 << log), T>(job, plan, context.stream); });
   });
-  if (plan.slices > 1) launch_sum(partials, plan.slices, false, p, context);
+  if (plan.slices > 1) launch_sum(partials, plan.slices, p, context);
 }
 
 }  // namespace sgemm::ieee

@@ -121,52 +121,27 @@ __device__ __forceinline__ void load_b(float* to, const SkinnyJob& job, const Sk
 }
 
 // Adds up each v[i] over the warp's lanes: half of the sums go to half of the lanes, again and again. Afterwards a
-// lane's v[0], v[1], ... are the sums from the returned index on, N / 32 of them, at least one. `add` adds two.
-template <int N, class Add>
-__device__ __forceinline__ int add_up_lanes(float (&v)[N], int lane, const Add& add) {
+// lane's v[0], v[1], ... are the sums from the returned index on, N / 32 of them, at least one.
+template <int N>
+__device__ __forceinline__ int add_up_lanes(float (&v)[N], int lane) {
   int first = 0, left = N;
 #pragma unroll
   for (int o = 16; o; o /= 2) {
     const bool upper = lane & o;
     const int half = left / 2;
     if (half == 0) {
-      v[0] = add(v[0], __shfl_xor_sync(~0u, v[0], o));
+      v[0] += __shfl_xor_sync(~0u, v[0], o);
       continue;
     }
 #pragma unroll
     for (int i = 0; i < N / 2; ++i) {
       if (i >= half) continue;
       const float keep = upper ? v[i + half] : v[i], send = upper ? v[i] : v[i + half];
-      v[i] = add(keep, __shfl_xor_sync(~0u, send, o));
+      v[i] = keep + __shfl_xor_sync(~0u, send, o);
     }
     first += upper ? half : 0;
     left = half;
   }
-  return first;
-}
-
-// Out of the way: in registers it would cost those of the loop in front.
-template <int N>
-__device__ __noinline__ int add_up_infinities(float (&v)[N], int lane) {
-  return add_up_lanes(v, lane, AddParts());
-}
-
-// The same, of sums that may be infinite: those of finite ones are NaN by a conflict alone.
-template <int N>
-__device__ __forceinline__ int add_up_lanes(float (&v)[N], int lane) {
-  if (!__all_sync(~0u, zero_if_finite(v) == 0)) {
-    float copy[N];
-#pragma unroll
-    for (int i = 0; i < N; ++i) copy[i] = v[i];
-    const int first = add_up_infinities(copy, lane);
-#pragma unroll
-    for (int i = 0; i < (N + 31) / 32; ++i) v[i] = copy[i];
-    return first;
-  }
-  const int first = add_up_lanes(v, lane, Add());
-#pragma unroll
-  for (int i = 0; i < (N + 31) / 32; ++i)
-    if (v[i] != v[i]) v[i] = conflict();
   return first;
 }
 
@@ -270,30 +245,22 @@ inline int chain_bytes(int width, int64_t depth) {
   return depth > kSkinnyChain ? width * kThreads * static_cast<int>(sizeof(float4)) : 0;
 }
 
-template <class Add>
-__device__ __forceinline__ float4 add_fours(const float4& x, const float4& y, const Add& add) {
-  return make_float4(add(x.x, y.x), add(x.y, y.y), add(x.z, y.z), add(x.w, y.w));
+__device__ __forceinline__ float4 add_fours(const float4& x, const float4& y) {
+  return make_float4(x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w);
 }
 
 // Adds up the warps' parts, (WIDTH, four rows per lane), to (WIDTH, rows): one after the other.
-template <int WIDTH, class Add>
-__device__ __forceinline__ void add_up_warps(const float4 (&part)[WIDTH], float* sums, int warp, int lane,
-                                             const Add& add) {
+template <int WIDTH>
+__device__ __forceinline__ void add_up_warps(const float4 (&part)[WIDTH], float* sums, int warp, int lane) {
   for (int turn = 0; turn < kWarps; ++turn) {
     if (warp == turn)
 #pragma unroll
       for (int col = 0; col < WIDTH; ++col) {
         float4* const sum = reinterpret_cast<float4*>(sums + col * AlongM<WIDTH>::kRows) + lane;
-        *sum = turn ? add_fours(*sum, part[col], add) : part[col];
+        *sum = turn ? add_fours(*sum, part[col]) : part[col];
       }
     __syncthreads();
   }
-}
-
-// Out of the way, as add_up_infinities.
-template <int WIDTH>
-__device__ __noinline__ void add_up_infinite_warps(const float4 (&part)[WIDTH], float* sums, int warp, int lane) {
-  add_up_warps(part, sums, warp, lane, AddParts());
 }
 
 template <int WIDTH, class T>
@@ -370,21 +337,8 @@ __global__ void __launch_bounds__(kThreads, 2) skinny_along_m(const __grid_const
   wait_copies<0>();
   if (depth > kSkinnyChain)
 #pragma unroll
-    for (int col = 0; col < WIDTH; ++col) acc[col] = add_fours(chains[col * kThreads + threadIdx.x], acc[col], Add());
-  float zero = 0;
-#pragma unroll
-  for (int col = 0; col < WIDTH; ++col) zero = zero_if_finite({acc[col].x, acc[col].y, acc[col].z, acc[col].w}, zero);
-  // The warps' parts, one after the other.
-  if (__syncthreads_or(zero != 0)) {
-    float4 copy[WIDTH];
-#pragma unroll
-    for (int col = 0; col < WIDTH; ++col) copy[col] = acc[col];
-    add_up_infinite_warps(copy, &sums[0][0], warp, lane);
-  } else {
-    add_up_warps(acc, &sums[0][0], warp, lane, Add());
-    for (int x = threadIdx.x; x < WIDTH * S::kRows; x += kThreads)
-      if (sums[0][x] != sums[0][x]) sums[0][x] = conflict();
-  }
+    for (int col = 0; col < WIDTH; ++col) acc[col] = add_fours(chains[col * kThreads + threadIdx.x], acc[col]);
+  add_up_warps(acc, &sums[0][0], warp, lane);
   store_part<WIDTH, S::kRows>(job, part, &sums[0][0], rank, blocks);
 }
 

@@ -46,7 +46,7 @@ void launch_tile(const Problem& p, const SmallPlan& plan, const Context& context
       });
     });
   });
-  if (job.sliced) launch_sum(partials, plan.slices, false, p, context);
+  if (job.sliced) launch_sum(partials, plan.slices, p, context);
 }
 
 }  // namespace

@@ -120,19 +120,17 @@ __global__ void __launch_bounds__(Small::kThreads, kSmallTiles[TILE].resident[A_
       memory[warp * R::kSums + A::row(lane_m, i) * R::kSumPitch + B::row(lane_n, l)] = long_sums[i][l] + acc[i][l];
   __syncthreads();
   const auto place = [&](int row, int col) { return memory + row * R::kSumPitch + col; };
-  const auto of_block = [&](int row, int col, const auto& add) {
+  const auto of_block = [&](int row, int col) {
     const float* const sums = place(row, col);
     float total = sums[0];
 #pragma unroll
-    for (int w = 1; w < kWarps; ++w) total = add(total, sums[w * R::kSums]);
+    for (int w = 1; w < kWarps; ++w) total += sums[w * R::kSums];
     return total;
   };
   if (blocks == 1) return store_tile<A::kRows, B::kRows, Small::kThreads>(p, job.sliced, entry, m0, n0, 0, 1, of_block);
   for (int x = threadIdx.x; x < A::kRows * B::kRows; x += Small::kThreads) {
     const int row = x / B::kRows, col = x % B::kRows;
-    float sum = of_block(row, col, Add());
-    if (sum != sum) sum = of_block(row, col, AddParts());
-    *place(row, col) = sum;
+    *place(row, col) = of_block(row, col);
   }
   store_cluster_tile<A::kRows, B::kRows, Small::kThreads>(p, job.sliced, entry, m0, n0, rank, blocks, place);
 }

@@ -7,9 +7,9 @@
 
 namespace sgemm::ieee {
 
-// Stores the tile at (m0, n0), whose sum at (row, col) is `total(row, col, add)`, where `add` adds two parts. Of the
-// elements, which are dealt out to `blocks` blocks, this one stores the share of `rank`. `sliced`: d's batch are slices
-// of k. For all of the block's THREADS threads.
+// Stores the tile at (m0, n0), whose sum at (row, col) is `total(row, col)`. Of the elements, which are dealt out to
+// `blocks` blocks, this one stores the share of `rank`. `sliced`: d's batch are slices of k, whose sum tells what is not
+// finite. For all of the block's THREADS threads.
 template <int ROWS, int COLS, int THREADS, class Total>
 __device__ __forceinline__ void store_tile(const Problem& p, bool sliced, int64_t entry, int64_t m0, int64_t n0,
                                            uint32_t rank, uint32_t blocks, const Total& total) {
@@ -20,11 +20,8 @@ __device__ __forceinline__ void store_tile(const Problem& p, bool sliced, int64_
     const int row = by_rows ? x % ROWS : x / COLS, col = by_rows ? x / ROWS : x % COLS;
     const int64_t i = m0 + row, j = n0 + col;
     if (!d.contains(i, j)) continue;
-    float sum = total(row, col, Add());
-    if (!is_finite(sum)) {
-      const float parts = total(row, col, AddParts());
-      sum = sliced ? as_slice(parts) : in_order(p, entry, i, j, parts);
-    }
+    float sum = total(row, col);
+    if (!sliced && !is_finite(sum)) sum = in_order(p, entry, i, j);
     *d.at(i, j) = finished(p, p.alpha * sum, c.at(i, j));
   }
 }
@@ -35,8 +32,8 @@ template <int ROWS, int COLS, int THREADS, class Place>
 __device__ __forceinline__ void store_cluster_tile(const Problem& p, bool sliced, int64_t entry, int64_t m0, int64_t n0,
                                                    uint32_t rank, uint32_t blocks, const Place& place) {
   cluster::sync(blocks);
-  store_tile<ROWS, COLS, THREADS>(p, sliced, entry, m0, n0, rank, blocks, [&](int row, int col, const auto& add) {
-    return cluster::sum(place(row, col), blocks, add);
+  store_tile<ROWS, COLS, THREADS>(p, sliced, entry, m0, n0, rank, blocks, [&](int row, int col) {
+    return cluster::sum(place(row, col), blocks);
   });
   cluster::sync(blocks);  // the others may still be reading here
 }

@@ -32,7 +32,7 @@ void launch_tile(const Problem& p, int64_t groups, Stream stream) {
 
 void Tall::launch(const Problem& p, const Plan& planned, const Context& context) {
   const auto plan = planned.own<TallPlan>();
-  for_each_piece(p, plan.pieces, false, context.workspace, context, [&](const Problem& piece) {
+  for_each_piece(p, plan.pieces, context.workspace, context, [&](const Problem& piece) {
     const Problem q = plan.piece.swapped ? transposed(piece) : piece;
     with_constant<kTallCount>(plan.piece.tile,
                               [&](auto tile) { launch_tile<tile>(q, plan.piece.groups, context.stream); });

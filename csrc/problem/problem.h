@@ -126,7 +126,7 @@ enum class Reads {
   kAlignedRows,   // float4 along a row: unit column stride, 16-byte aligned rows of whole float4s
   kMappedRows,    // rows that a tensor map can describe (can_be_mapped())
   kMappedAlongK,  // the same of A and of B's transpose: both lie along k
-  kMapped16Bits   // operands that are both bfloat16 or both float16, along k or across: others are none of its problems
+  kMappedBFloat16  // operands that are both bfloat16, along k or across: others are none of its problems
 };
 
 enum class DeviceType { kCpu, kCuda };

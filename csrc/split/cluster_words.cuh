@@ -4,25 +4,23 @@
 
 namespace sgemm::split {
 
-// Binades by which a column's reference may become coarser in a block, and a row's or column's scale for a cluster's
-// other blocks. Sums are multiples of 2^-59, the product of the planes' last bits, times 2^-kSpread for the row and for
-// the column: three times 15 binades leave them exact. Beyond, earlier sums are off by a few 2^-149, or by 2^-83 at a
-// change of more than 126 binades, which is nothing to a product that passes the test for a small element: so the row
-// counts one more.
+// Binades by which a column's reference may become coarser in a block, or a row's scale for the cluster's other block.
+// Sums are multiples of 2^-59, the product of the planes' last bits, times 2^-kSpread for the row and for the column:
+// 2^-99. So 15 binades for a row and 15 for a column leave them exact. Beyond, earlier sums are off by a few 2^-149, or
+// by 2^-83 at a change of more than 126 binades, which is nothing to a product that passes the test for a small element:
+// so the row counts one more. Where B is split on the way, clusters don't share a tile, so no third change comes on top.
 constexpr int kMostCoarser = 15;
 
-// Sums times their rows' and, `of_b`, their columns' factors, which are powers of two.
+// Sums times their rows' factors, which are powers of two.
 template <class Shape>
-__device__ __forceinline__ void multiply_sums(const float (&change)[2][kTile], bool of_b, int t,
-                                              float (&sum)[Shape::kSums]) {
-  const float upper = change[0][Shape::row(t, 0)], lower = change[0][Shape::row(t, 2)];
+__device__ __forceinline__ void multiply_sums(const float (&change)[kTile], int t, float (&sum)[Shape::kSums]) {
+  const float upper = change[Shape::row(t, 0)], lower = change[Shape::row(t, 2)];
 #pragma unroll
   for (int e = 0; e < Shape::kSums; e += 4) {
-    const float left = of_b ? change[1][Shape::col(t, e)] : 1, right = of_b ? change[1][Shape::col(t, e + 1)] : 1;
-    sum[e] *= upper * left;
-    sum[e + 1] *= upper * right;
-    sum[e + 2] *= lower * left;
-    sum[e + 3] *= lower * right;
+    sum[e] *= upper;
+    sum[e + 1] *= upper;
+    sum[e + 2] *= lower;
+    sum[e + 3] *= lower;
   }
 }
 
@@ -77,9 +75,9 @@ __device__ __forceinline__ uint16_t sum_of_parts(uint32_t count, uint32_t word, 
 
 struct ClusterWords {
   uint64_t arrived;  // a barrier: the other blocks' words are there
-  alignas(16) uint32_t of_block[4][2][kTile];
+  alignas(16) uint32_t of_block[2][2][kTile];
   alignas(16) uint32_t agreed[2][kTile];
-  alignas(16) float change[2][kTile];  // what sums are multiplied by
+  alignas(16) float change[kTile];  // what sums are multiplied by
 
   // By a warp.
   __device__ __forceinline__ void init(uint32_t blocks) {
@@ -91,10 +89,10 @@ struct ClusterWords {
     hopper::fence_barrier_init();
   }
 
-  // By the consumers, each for the word of a row or column: to the coarsest scale of the blocks. `b_known`: those of B
-  // are the same in all of them. What lies behind B's words are rows' sums.
-  __device__ __forceinline__ auto agree(const uint32_t (&words)[2][kTile], int t, uint32_t rank, uint32_t blocks,
-                                        bool b_known) -> const float (&)[2][kTile] {
+  // By the consumers, each for the word of a row or column: rows get the coarsest scale of the blocks; B's words are the
+  // same in all of them. What lies behind B's words are rows' sums. Returns the factors of rows.
+  __device__ __forceinline__ auto agree(const uint32_t (&words)[2][kTile], int t, uint32_t rank, uint32_t blocks)
+      -> const float (&)[kTile] {
     const int operand = t / kTile, row = t % kTile;
     const uint32_t own = words[operand][row];
     of_block[rank][operand][row] = own;
@@ -102,9 +100,8 @@ struct ClusterWords {
       hopper::copy_in_cluster(hopper::map_to_rank(hopper::shared_address(of_block[rank]), t), words, sizeof words,
                               hopper::map_to_rank(hopper::shared_address(&arrived), t));
     hopper::wait(&arrived, 0);
-    const bool known = b_known && operand == 1;
     const auto word_of = [&](uint32_t i) { return of_block[i][operand][row]; };
-    const uint32_t common = known ? own : word_of_parts(blocks, word_of);
+    const uint32_t common = operand == 1 ? own : word_of_parts(blocks, word_of);
     // Not the block's own copy: other threads write that, and may not be done.
     const auto sum_of = [&](uint32_t i) {
       const uint32_t(&of_other)[2][kTile] = of_block[i];
@@ -112,7 +109,7 @@ struct ClusterWords {
     };
     if (operand == 0) row_sums(agreed)[row] = sum_of_parts(blocks, common, word_of, sum_of);
     if (t < 2 * kTile - kSumWords) agreed[operand][row] = common;
-    change[operand][row] = power_of_two(max(word_exponent(own) - word_exponent(common), -126));
+    if (operand == 0) change[row] = power_of_two(max(word_exponent(own) - word_exponent(common), -126));
     sync_consumers();
     return change;
   }

@@ -62,9 +62,6 @@ struct Bf16x6 {
   }
 };
 
-// A row's scale for Bf16x6 is that for Fp16x3 times two to this.
-constexpr int kFiner = Bf16x6::kTopExponent - Fp16x3::kTopExponent;
-
 constexpr float kSumRounding = 1.01f;  // more than a sum of 2^13 magnitudes may be off by
 
 // The threshold for the other operand's small elements, from the sum of a scaled row's magnitudes.

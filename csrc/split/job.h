@@ -64,10 +64,6 @@ struct Job {
   // Elements are scaled, by an alpha of no extreme size, and added to the caller's c, and that is all.
   bool scaled_only;
   int promotion;  // sums leave the tensor cores every step of k (0) or every second one (1)
-  // Factors of A's elements of each k, whose inverse B's have, and whether any of a chunk of k isn't 1; null if there
-  // are none.
-  float* balance;
-  uint32_t* balanced;
   // The guard's marks: for each tile, block of its cluster and warp, a bit for each slot that has masks; and the masks.
   uint32_t* marks;       // (tiles, 4, 8)
   uint16_t* masks;       // (tiles, 4, 256)
@@ -80,10 +76,6 @@ struct Job {
   SGEMM_HOST_DEVICE int64_t first_row(const Operand& x, int64_t batch) const {
     return x.count == 1 ? 0 : batch * x.panels * kTile;
   }
-
-  // Entries of a batch that shares an operand share its factors.
-  SGEMM_HOST_DEVICE int64_t balance_entry(int64_t batch) const { return a.count == 1 || b.count == 1 ? 0 : batch; }
-  SGEMM_HOST_DEVICE int balance_chunks() const { return (steps * kStep + kBalanceChunk - 1) / kBalanceChunk; }
 
   // A step of a panel; panels of all matrices are counted.
   template <class F>

@@ -29,42 +29,20 @@ struct Marks {
 constexpr int kMarksBytes = 4096;
 static_assert(sizeof(Marks) <= kMarksBytes);
 
-// Stores elements of D from their sums.
-class RedoneStore {
- public:
-  __device__ __forceinline__ RedoneStore(const Job& job, int batch)
-      : job_(job), c_(job.p.c.matrix(batch)), d_(job.p.d.matrix(batch)) {}
-
-  // False, and nothing stored, where D adds up pieces of k and overflows.
-  __device__ __forceinline__ bool operator()(int64_t i, int64_t j, float sum) const {
-    const float* const c = c_.at(i, j);
-    float* const d = d_.at(i, j);
-    if (job_.scaled_only) {
-      *d = add_c(job_.p, job_.p.alpha * sum, c);
-      return true;
-    }
+// Stores an element from its sum over all of k, earlier pieces included.
+__device__ __forceinline__ void store_redone(const Job& job, int batch, int64_t i, int64_t j, float sum) {
+  const Problem& p = job.p;
+  const float* const c = p.c.matrix(batch).at(i, j);
+  float* const d = p.d.matrix(batch).at(i, j);
+  if (p.k_before > 0) {  // D is nothing but that sum
+    *d = activated(p.activation, sum);
+  } else if (job.scaled_only) {
+    *d = add_c(p, p.alpha * sum, c);
+  } else {
     int of_alpha;
-    const float alpha = frexpf(job_.p.alpha, &of_alpha);
-    return store_element(job_.p, c, d, unscaled(alpha * sum, of_alpha));
+    const float alpha = frexpf(p.alpha, &of_alpha);
+    *d = finished(p, unscaled(alpha * sum, of_alpha), c);
   }
-
- private:
-  const Job& job_;
-  const ConstMatrix c_;
-  const Matrix d_;
-};
-
-__device__ __forceinline__ bool store_redone(const Job& job, int batch, int64_t i, int64_t j, float sum) {
-  return RedoneStore(job, batch)(i, j, sum);
-}
-
-// The same from a sum over all of k, also where D adds up pieces of it: there the sum may be finite that the pieces'
-// sums are not.
-__device__ __forceinline__ void store_whole(const Job& job, int batch, int64_t i, int64_t j, float sum) {
-  if (job.p.k_before > 0)
-    *job.p.d.matrix(batch).at(i, j) = activated(job.p.activation, sum);
-  else
-    store_redone(job, batch, i, j, sum);
 }
 
 }  // namespace sgemm::split

@@ -6,7 +6,6 @@
 //         runs, so that the product loads a panel with one plain bulk copy and nothing is ever transposed.
 // Bound:  memory: 4 bytes per element in, 4 (8 for three planes) out.
 #pragma once
-#include "balance.cuh"
 #include "guard.cuh"
 #include "held_quads.cuh"
 #include "lower_planes.cuh"
@@ -85,13 +84,6 @@ static __device__ __noinline__ uint32_t guard_row(const float4* quads, int count
   return small;
 }
 
-// A row's word. One whose elements may have been lost as they were balanced has no certain sums.
-template <class F>
-__device__ __forceinline__ uint32_t pass_word(uint32_t largest, int exponent, uint32_t small, bool balanced) {
-  const uint32_t word = row_word<F>(largest, exponent, small);
-  return balanced && !is_in_range(largest) ? kUncertified | (word & 0xff) : word;
-}
-
 // How far a pair's planes are apart, in bytes.
 template <class F>
 __device__ __forceinline__ int planes_apart(const Operand& x) {
@@ -101,8 +93,7 @@ __device__ __forceinline__ int planes_apart(const Operand& x) {
 // Rows along k, each held by `threads` neighbours.
 template <class F, int THREADS, bool FLOAT32>
 __device__ __forceinline__ void split_rows(const Job& job, const Operand& x, const Place& at,
-                                           const Held<THREADS, FLOAT32>& held, int threads, bool balanced,
-                                           PassScratch& shared) {
+                                           const Held<THREADS, FLOAT32>& held, int threads, PassScratch& shared) {
   uint32_t* const scratch = &shared.of_warp[0][0];
   const int t = threadIdx.x & (threads - 1);
   Magnitudes own;
@@ -133,7 +124,7 @@ __device__ __forceinline__ void split_rows(const Job& job, const Operand& x, con
   if (__syncthreads_or(own.some_small<F>(exponent)))
     small = guard_row<F, THREADS>(held.quads(), held.count, at.q, at.apart, factor, largest, threads, scratch,
                                   &x.guards[at.panel * kTile + at.r]);
-  if (t == 0) x.words[at.panel * kTile + at.r] = pass_word<F>(largest, exponent, small, balanced);
+  if (t == 0) x.words[at.panel * kTile + at.r] = row_word<F>(largest, exponent, small);
   const int rows = __ffs(THREADS) - __ffs(threads);  // of the block, a power of two: no division at a kernel's end
   note_lower_planes<THREADS>(x, at.panel, at.r >> rows, kTile >> rows, kLowerEntries, shared.lower);
 }
@@ -193,7 +184,7 @@ static __device__ __noinline__ void guard_strip(const float4* quads, int count, 
 // k.
 template <class F, int THREADS, bool FLOAT32>
 __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, const Place& at,
-                                            const Held<THREADS, FLOAT32>& held, bool balanced, PassScratch& scratch) {
+                                            const Held<THREADS, FLOAT32>& held, PassScratch& scratch) {
   const uint32_t rank = hopper::cluster_rank(), blocks = hopper::cluster_size();
   const int lane = threadIdx.x % 32, quad = threadIdx.x % kStripQuads;
   Magnitudes own[4];
@@ -299,7 +290,7 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
   uint32_t words[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    words[i] = pass_word<F>(largest[i], row_exponent<F>(largest[i]), small[i], balanced);
+    words[i] = row_word<F>(largest[i], row_exponent<F>(largest[i]), small[i]);
     if (small[i]) x.guards[row + i] = guard_record<F>(units[i], places[i]);
   }
   *reinterpret_cast<uint4*>(&x.words[row]) = make_uint4(words[0], words[1], words[2], words[3]);
@@ -312,14 +303,8 @@ struct PassGrid {
   int row_threads;         // that hold a row along k; a power of two
 };
 
-// What a pass has code for: a short kernel waits for its instructions, also for those that it leaves out.
-enum class PassKind {
-  kPlain,     // of float32 elements
-  kBalanced,  // the same with factors of k
-  k16Bits     // of any elements, with factors of k
-};
-
-template <class F, int THREADS, PassKind KIND>
+// FLOAT32: both operands' elements are. A short kernel waits for its instructions, so it has no others.
+template <class F, int THREADS, bool FLOAT32>
 __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     split_pass(const __grid_constant__ Job job, const __grid_constant__ PassGrid grid) {
   extern __shared__ __align__(1024) char memory[];
@@ -345,27 +330,20 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
   at.r = static_cast<int>(first % kTile);
   const uint32_t panel = static_cast<uint32_t>(at.panel), panels = static_cast<uint32_t>(x.panels);
   const int64_t batch = panel / panels, mn = int64_t{panel % panels} * kTile + at.r;
-  constexpr bool kFloat32 = KIND != PassKind::k16Bits;
-  const Held<THREADS, kFloat32> held(reinterpret_cast<float4*>(memory) + threadIdx.x, x, batch, mn, at.q, at.apart,
-                                     job.depth(batch), job.steps * kStep);
+  const Held<THREADS, FLOAT32> held(reinterpret_cast<float4*>(memory) + threadIdx.x, x, batch, mn, at.q, at.apart,
+                                    job.depth(batch), job.steps * kStep);
   if (!x.along_k) scratch.start(hopper::cluster_size());
   hopper::wait_for_predecessor();
   hopper::launch_dependents();
-  const int64_t entry = job.balance_entry(batch);
-  const bool some = KIND != PassKind::kPlain && some_balanced(job, entry);
   held.read();
   if (blockIdx.x == 0)
     for (int i = threadIdx.x; i * job.parts < job.work_tiles - job.whole; i += THREADS) job.arrived[i] = 0;
   wait_copies<0>();
   __syncwarp();  // lanes may have copied for each other
-  const bool balanced = KIND != PassKind::kPlain && __any_sync(~0u, some);
-  if (balanced)
-    balance_quads<THREADS>(held.quads(), held.count, job.balance + entry * job.steps * kStep + at.q, at.apart,
-                           x.along_k, is_b);
   if (x.along_k)
-    split_rows<F>(job, x, at, held, grid.row_threads, balanced, scratch);
+    split_rows<F>(job, x, at, held, grid.row_threads, scratch);
   else
-    split_strip<F>(job, x, at, held, balanced, scratch);
+    split_strip<F>(job, x, at, held, scratch);
 }
 
 }  // namespace sgemm::split

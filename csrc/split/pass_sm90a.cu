@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "../gpu/launch_cluster.cuh"
-#include "balance.cuh"
 #include "launches.h"
 #include "pass.cuh"
 
@@ -46,34 +45,26 @@ PassLaunch plan_pass(const Job& job, bool split_a, bool split_b, int threads) {
   return {grid, cluster, grid.blocks_b + ceil_div(grid.busy_a, cluster) * cluster};
 }
 
-void launch_balance(const Job& job, Stream stream) {
-  const int64_t blocks = int64_t{job.balance_chunks()} * (job.balance_entry(job.p.batch - 1) + 1);
-  launch(choose_balance, blocks, kBalanceChunk, 0, 1, true, stream, job);
-}
-
 template <class F, int THREADS>
 void launch_pass(const Job& job, bool split_a, bool split_b, int sms, Stream stream) {
   const PassLaunch pass = plan_pass(job, split_a, split_b, THREADS);
   constexpr int kBytes = Held<THREADS, true>::kBytes, kMostBytes = std::max(kBytes, kAloneBytes);
   const int bytes = pass.blocks <= sms ? kMostBytes : kBytes;
-  const auto run = [&](auto kind) {
-    launch_with_memory<split_pass<F, THREADS, kind>>(pass.blocks, THREADS, bytes, kMostBytes, pass.cluster, stream, job,
-                                                     pass.grid);
+  const auto run = [&](auto float32) {
+    launch_with_memory<split_pass<F, THREADS, float32>>(pass.blocks, THREADS, bytes, kMostBytes, pass.cluster, stream,
+                                                        job, pass.grid);
   };
-  using Kind = PassKind;
   if constexpr (std::is_same_v<F, Fp16x3>) {
     const auto is_float32 = [](const Operand& x) { return x.elements == ElementType::kFloat32; };
-    if (!is_float32(job.a) || !is_float32(job.b)) return run(std::integral_constant<Kind, Kind::k16Bits>());
-    if (job.balance) return run(std::integral_constant<Kind, Kind::kBalanced>());
+    if (!is_float32(job.a) || !is_float32(job.b)) return run(std::false_type());
   }
-  run(std::integral_constant<Kind, Kind::kPlain>());
+  run(std::true_type());
 }
 
 }  // namespace
 
 template <class F>
 void launch_pass(const Job& job, bool split_a, bool split_b, int64_t product_blocks, int sms, Stream stream) {
-  if (job.balance) launch_balance(job, stream);
   const int64_t depth = int64_t{job.steps} * kStep;
   const bool strips = has_strips(job, split_a, split_b);
   // As small as may be, if that leaves SMs to the product's blocks, which then are ready when the pass

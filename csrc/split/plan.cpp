@@ -16,7 +16,6 @@ namespace {
 constexpr int64_t kLeastPart = 2;  // steps of k
 constexpr int64_t kShortestSlice = 256;
 constexpr int64_t kMoreSlices = 6;
-constexpr int kBalancedLaunches = 200;  // a product that takes as long as these can have one more
 
 // Whether neighbours can be read four at a time.
 bool quads(const ConstMatrix& x, ElementType elements = ElementType::kFloat32) {
@@ -168,18 +167,18 @@ void visit_plans(const Shape& shape, const Problem& p, const Device& device, boo
     const int64_t slice = even_piece(p.k, wanted, shape.together() * kStep),
                   slices = std::max<int64_t>(1, ceil_div(p.k, slice));
     const int64_t tiles = tiles_of(shape, p, gram);
-    for (int cluster = 1; cluster <= 4; cluster *= 2) {
+    for (int cluster = 1; cluster <= 2; ++cluster) {
       const bool fits = std::max<int64_t>(1, tiles * slices) <= clusters_at_once(device.sms, cluster);
       if (cluster > 1 && (!fits || shape.steps(slice) < 2 * cluster * shape.together())) continue;
       SplitPlan plan = {p.m, p.n, p.batch, slice, slices, cluster, 0, packed_b};
       plan.triangle = gram;
       predicted(plan);
+      if (cluster > 1) continue;
       if (shape.streams) {
         SplitPlan other = plan;
         other.splits_b = true;
         predicted(other);
       }
-      if (cluster > 1) continue;
       plan.left = static_cast<int>(tiles * slices % device.sms);
       plan.parts = parts(shape, plan, device);
       if (plan.parts > 1) predicted(plan);
@@ -194,7 +193,7 @@ void visit_plans(const Shape& shape, const Problem& p, const Device& device, boo
   };
   for (int64_t slices = 2 * fewest; slices <= most && all_tiles * slices <= 2 * device.sms; slices *= 2)
     consider_many(slices);
-  for (int cluster = 1; cluster <= 4 && all_tiles > 0; cluster *= 2)
+  for (int cluster = 1; cluster <= 2 && all_tiles > 0; ++cluster)
     consider_many(clusters_at_once(device.sms, cluster) / all_tiles);
 }
 
@@ -228,11 +227,6 @@ SplitPlan in_pieces(SplitPlan plan, const Shape& shape, const Problem& p, size_t
   }
 }
 
-// A packed B has been split already, and one that is A's transpose is like A.
-bool may_balance(const Shape& shape, const Problem& p, bool packed_b) {
-  return shape.pairs == 1 && !shape.streams && !packed_b && !is_gram(p);
-}
-
 // One matrix after the other, where its slices take the place of a batch.
 Problem at_once(const Problem& p) {
   Problem one = p;
@@ -252,22 +246,14 @@ SplitPlan whole(const SplitPlan& found, const Shape& shape, const Problem& one, 
 SplitPlan plan(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b) {
   const Problem one = at_once(p);
   const auto each = [&](const auto& visit) { visit_plans(shape, one, device, packed_b, visit); };
-  SplitPlan found = fastest<SplitPlan>(each);
-  found.balances = may_balance(shape, p, packed_b) && found.seconds >= kBalancedLaunches * models().split.sum;
-  return whole(found, shape, one, p.batch, limit);
+  return whole(fastest<SplitPlan>(each), shape, one, p.batch, limit);
 }
 
 void each_plan(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b,
                const std::function<void(const SplitPlan&)>& visit) {
   const Problem one = at_once(p);
-  const auto found = [&](const SplitPlan& plan) { visit(whole(plan, shape, one, p.batch, limit)); };
-  visit_plans(shape, one, device, packed_b, found);
-  if (!may_balance(shape, p, packed_b)) return;
-  visit_plans(shape, one, device, packed_b, [&](SplitPlan plan) {
-    plan.balances = true;
-    plan.seconds += models().split.launch;
-    if (plan.cluster == 1 && plan.left == 0) found(plan);  // for these the pass is the same
-  });
+  visit_plans(shape, one, device, packed_b,
+              [&](const SplitPlan& plan) { visit(whole(plan, shape, one, p.batch, limit)); });
 }
 
 SplitPlan invariant_plan(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b) {
@@ -311,8 +297,6 @@ Layout layout(const Shape& shape, const Problem& piece, const SplitPlan& plan) {
   l.guards_b = buffers.take(panels_b * kTile * 4);
   l.lower_a = buffers.take(panels_a * kLowerEntries);
   l.lower_b = buffers.take(panels_b * kLowerEntries);
-  l.balance = buffers.take(plan.balances ? batch * shape.steps(plan.slice) * kStep * 4 : 0);
-  l.balanced = buffers.take(plan.balances ? batch * ceil_div(shape.steps(plan.slice) * kStep, kBalanceChunk) * 4 : 0);
   l.marks = buffers.take(tiles * 4 * 8 * 4);
   l.masks = buffers.take(tiles * 4 * 256 * 2);
   l.tile_words = buffers.take(tiles * 2 * kTile * 4);

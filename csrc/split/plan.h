@@ -8,6 +8,7 @@ namespace sgemm::split {
 
 inline constexpr int kTile = 128;  // rows of a panel; the most rows and columns of a block's tile of C
 inline constexpr int kStep = 32;   // of k per stage of the product
+inline constexpr int kChain = 32;  // of k that are added up in one chain of FMAs, where an element is computed again
 // The promotion interval: so much of k is added up within the tensor cores. The longer one is for problems of more than
 // kManySteps whose k exceeds it, where additions would cost time; and for batch-invariant ones.
 inline constexpr int kWindow = 32, kLongWindow = 64;
@@ -20,7 +21,6 @@ inline constexpr int kSumWords = kTile / 2, kPartWords = kTile + kSumWords;  // 
 inline constexpr int kRowBytes = kStep * 4;                                  // of a pair of planes: a row of a panel
 inline constexpr int kPanelBytes = kTile * kRowBytes;
 inline constexpr int kHalfPlaneBytes = kPanelBytes / 4;  // 64 rows of a plane
-inline constexpr int kBalanceChunk = 256;                // of k, whose factors a block finds
 inline constexpr int kLowerEntries = 64;                 // of a panel: whether its lower planes hold anything
 
 // How an element is written; format.cuh has the rest.
@@ -62,7 +62,6 @@ struct SplitPlan {
 
   bool splits_b = false;         // where A is streamed: the product's kernel splits B as well
   bool triangle = false;         // of A A^T: A alone is split, and D's tiles below the diagonal are copies
-  bool balances = false;         // factors of k between the operands are looked for (balance.cuh)
   bool batch_invariant = false;  // nothing that decides an element's bits depends on m, the batch or other rows' data
 
   int64_t k() const { return slice * slices; }  // of a piece
@@ -71,7 +70,7 @@ struct SplitPlan {
 
 // The fastest of the ways to cut `p` up, as predicted, within `limit` bytes. With a packed B it is cut along m alone.
 SplitPlan plan(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b = false);
-// All ways that are considered, and behind them some with factors of k.
+// All ways that are considered.
 void each_plan(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b,
                const std::function<void(const SplitPlan&)>& visit);
 
@@ -99,8 +98,6 @@ struct Layout {
   size_t words_a, words_b;    // a row's or column's scale and threshold: (batch or 1, rows of panels, 128) uint32
   size_t guards_a, guards_b;  // what else the guard knows of it, likewise
   size_t lower_a, lower_b;    // (batch or 1, rows of panels, kLowerEntries) bool
-  size_t balance;             // (batch, steps, kStep) float, if it balances
-  size_t balanced;            // (batch, chunks of kBalanceChunk of k) uint32, likewise
   size_t marks;               // (tiles, 4, 8) uint32
   size_t masks;               // (tiles, 4, 256) uint16
   size_t tile_words;          // (tiles, 2, 128) uint32

@@ -47,14 +47,14 @@ struct FixedScales {
 };
 
 // Redoes what the block's tiles have marked.
-template <class Shape, bool A_ALONG_M, bool B_ALONG_N, int BYTES>
+template <class Shape>
 static __device__ __noinline__ void redo_marked(const Job& job, uint32_t last, char* ring) {
   const TileScheduler scheduler(job);
   const int t = threadIdx.x - (blockDim.x - kConsumers);
   for (int index = scheduler.first; index < job.work_tiles; index += scheduler.stride) {
     const WorkTile work = scheduler.work_tile(job, index);
     if (work.part < 0 || last)
-      redo<Shape, A_ALONG_M, B_ALONG_N, BYTES>(job, work.tile, scheduler.rank, scheduler.blocks, t, ring);
+      redo<Shape>(job, work.tile, scheduler.rank, t, ring);
   }
 }
 
@@ -104,10 +104,7 @@ __device__ __forceinline__ void consume(const Job& job, char* ring, float* stagi
         if (Scales::kKnown || !shares) known = output.certain(others, kOfMagnitudes);
         if (shares) known = known | output.certain(sum, 1);
       }
-      if (blocks == 2)
-        reduce_cluster<R, 2>(shared.cluster, sum, ring, t, rank);
-      else if (blocks == 4)
-        reduce_cluster<R, 4>(shared.cluster, sum, ring, t, rank);
+      if (blocks > 1) reduce_cluster<R, 2>(shared.cluster, sum, ring, t, rank);
       if (in_parts && !Scales::fix_up(job, shared, words.stage, work, sum, t)) break;
       if (!Scales::kKnown || in_parts) plain = stores_plain();
       if (plain) {
@@ -127,7 +124,7 @@ __device__ __forceinline__ void consume(const Job& job, char* ring, float* stagi
   }
   sync_consumers();
   if (__builtin_expect(shared.marked != 0, false))
-    redo_marked<Shape, A_ALONG_M, B_ALONG_N, R::kBytes + kStagingBytes>(job, shared.last, ring);
+    redo_marked<Shape>(job, shared.last, ring);
 }
 
 template <class F, class Shape, bool A_ALONG_M, bool B_ALONG_N>

@@ -69,11 +69,11 @@ __device__ __forceinline__ float inf_product(const InfLine& line, int t, bool wa
   return sum + memory.sums[t % kTile];
 }
 
-// Elements whose row and column both hold Inf or NaN stay marked.
+// Elements whose row and column both hold Inf or NaN stay marked. Not for a piece of k behind others, which may hold Inf.
 static __device__ __noinline__ void redo_inf(const Job& job, const Corner& tile, int t, Marks& marks,
                                              InfMemory& memory) {
   const ElementMatrix a = matrix_of_a(job.p, tile.batch), b = matrix_of_b(job.p, tile.batch);
-  const int64_t before = job.p.k_before, depth = before + job.depth(tile.batch);
+  const int64_t depth = job.depth(tile.batch);
   const auto redo_line = [&](bool of_b, int own) {
     const auto is_wanted = [&](int other) {
       const uint32_t word = marks.words[!of_b][other];
@@ -84,12 +84,12 @@ static __device__ __noinline__ void redo_inf(const Job& job, const Corner& tile,
     if (!__any_sync(~0u, some)) return;
     const bool wanted = is_wanted(t % kTile);
     const int64_t row = tile.row + (of_b ? 0 : own), col = tile.col + (of_b ? own : 0);
-    const ElementPointer from_a = a.at(row, -before), from_b = b.at(-before, col);
+    const ElementPointer from_a = a.at(row, 0), from_b = b.at(0, col);
     const float sum = inf_product(of_b ? InfLine{from_b, from_a, b.row, a.col, a.row, depth}
                                        : InfLine{from_a, from_b, a.col, b.row, b.col, depth},
                                   t, wanted, memory);
     if (t >= kTile || !wanted) return;
-    store_whole(job, tile.batch, row + (of_b ? t : 0), col + (of_b ? 0 : t), sum);
+    store_redone(job, tile.batch, row + (of_b ? t : 0), col + (of_b ? 0 : t), sum);
     marks.clear(of_b ? t : own, of_b ? own : t);
   };
 #pragma unroll 1

@@ -1,12 +1,12 @@
 // The guard's second look, at elements of a warp's rows that failed its comparison.
 //
 // Idea:   they are few and lie anywhere. So those of all bands are listed in shared memory, and each lane looks at one:
-//         what they need of memory is asked for at once. Most are certified, and a very few that aren't become dot
-//         products here, so that all are stored like any others.
+//         what they need of memory is asked for at once. Most are certified, and a very few that aren't are
+//         computed again here (chains.cuh), so that all are stored like any others.
 // Order:  first with the rows' records, then with elements of A and B (guard.cuh).
 #pragma once
 #include "../gpu/warp_scan.cuh"
-#include "dot_product.cuh"
+#include "chains.cuh"
 #include "guard.cuh"
 #include "redone.cuh"
 #include "staged_band.cuh"
@@ -67,14 +67,17 @@ static __device__ __noinline__ uint32_t look_at_listed(const Job& job, TileIndex
       places_b[band] = find_largest(wanted, b.at(0, col0 + band * 32), b.col, b.row, depth, of_band);
     }
   }
+  // A column that was split on the way may lie a binade below its scale: then its small elements lose twice as much.
+  const float headroom = guards_b ? 1 : 2;
   uint32_t left_over = 0;
 #pragma unroll 1
   for (uint32_t first = 0; first < count; first += 32) {
     const bool active = first + lane < count;
     const ListedElement x = {active ? list[first + lane] : 0};
     const uint32_t left = rows[x.row()], right = cols[x.col()];
-    const GuardedRow of_row = RECORDED ? GuardedRow(left, guards_a + x.row())
-                                       : GuardedRow(left, sum_of_bits(row_sums(words)[Shape::warp_row(t) + x.row()]));
+    const auto row_sum = [&] { return sum_of_bits(row_sums(words)[Shape::warp_row(t) + x.row()]); };
+    const GuardedRow of_row =
+        RECORDED ? GuardedRow(left, guards_a + x.row()) : GuardedRow(left, headroom * row_sum());
     const GuardedRow of_col(right, RECORDED || guards_b ? guards_b + x.col() : nullptr);
     // NaN for a row that no magnitude certifies.
     const float of_words = word_threshold(left) + word_threshold(right);
@@ -104,17 +107,17 @@ static __device__ __noinline__ uint32_t look_at_listed(const Job& job, TileIndex
 // An element anew, by a warp. Its operands' places are found here, for the callers' registers hold a tile's sums.
 static __device__ __noinline__ float element_again(const Job& job, int batch, int64_t row, int64_t col) {
   const ElementMatrix a = matrix_of_a(job.p, batch), b = matrix_of_b(job.p, batch);
-  return dot_product(a.at(row, 0), a.col, b.at(0, col), b.row, job.depth(batch));
+  return element_of_chains({a.at(row, 0), a.col}, {b.at(0, col), b.row}, job.depth(batch));
 }
 
-// By a warp: those that aren't certain, `left_over` of them, become dot products, if they are few, or give up.
+// By a warp: those that aren't certain, `left_over` of them, are computed again, if they are few, or give up.
 template <class Shape>
 static __device__ __noinline__ void redo_listed(const Job& job, TileIndex tile, const uint32_t (&words)[2][kTile],
                                                 int t, uint32_t* list, uint32_t count, uint32_t left_over) {
   const int lane = t % 32;
   const int64_t row0 = int64_t{tile.row} * Shape::kRows + Shape::warp_row(t), col0 = int64_t{tile.col} * Shape::kCols;
-  // A sum of a piece of k is not the element's; and neighbours may not decide how one is computed.
-  const bool at_once = left_over * job.depth(tile.batch) <= kDepthAtOnce && job.p.k_before == 0 && !job.batch_invariant;
+  // A sum of a piece of k is not the element's.
+  const bool at_once = left_over * job.depth(tile.batch) <= kDepthAtOnce && job.p.k_before == 0;
   uint32_t redone = 0;
 #pragma unroll 1
   for (uint32_t first = 0; first < count; first += 32) {

@@ -51,10 +51,11 @@ struct SplitProduct {
   static void each_plan(const Problem& p, const Device& device, const PlanVisitor& visit);
   static void launch(const Problem& p, const Plan& plan, const Context& context);  // only where SGEMM_SM90A is defined
 
-  // A kernel that splits adds the corrections of each step to the sum: one rounding more a step.
+  // A kernel that splits adds the corrections of each stage to the sum: one rounding more a stage.
   static double error_bound(int64_t k) {
     const int window = STREAMS || k <= kLongWindow ? kWindow : kLongWindow;
-    return Bound<F>::of(k, window) + (STREAMS ? static_cast<double>((k + kStep - 1) / kStep) : 0);
+    constexpr int64_t kStage = kStreamedSteps * kStep;
+    return Bound<F>::of(k, window) + (STREAMS ? static_cast<double>((k + kStage - 1) / kStage) : 0);
   }
 
   // What is solved: the larger operand is streamed, as A.

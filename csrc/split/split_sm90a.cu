@@ -94,10 +94,6 @@ Job make_job(const Shape& shape, const Problem& p, const SplitPlan& plan, char* 
   job.batch_invariant = plan.batch_invariant;
   const bool many = plan.batch_invariant || int64_t{tiles} * job.steps > kManySteps;
   job.promotion = job.steps > kLongWindow / kStep && many;
-  if (plan.balances) {
-    job.balance = reinterpret_cast<float*>(workspace + at.balance);
-    job.balanced = reinterpret_cast<uint32_t*>(workspace + at.balanced);
-  }
   job.marks = reinterpret_cast<uint32_t*>(workspace + at.marks);
   job.masks = reinterpret_cast<uint16_t*>(workspace + at.masks);
   job.words = reinterpret_cast<uint32_t*>(workspace + at.tile_words);
@@ -125,7 +121,7 @@ void launch_piece(const Problem& p, const SplitPlan& plan, const Context& contex
   const Triangle computed = !plan.triangle ? Triangle::kBoth
                             : job.down     ? Triangle::kLower
                                            : Triangle::kUpper;  // of what is summed
-  if (plan.slices > 1) launch_sum(job.p.d.data, job.p.batch, true, job.down ? transposed(p) : p, context, computed);
+  if (plan.slices > 1) launch_sum(job.p.d.data, job.p.batch, job.down ? transposed(p) : p, context, computed);
 }
 
 }  // namespace
@@ -137,7 +133,7 @@ void SplitProduct<F, STREAMS>::launch(const Problem& asked, const Plan& planned,
   const Pieces cut = plan.pieces(p);
   with_constant<kTileCount>(planned.tile, [&](auto tile) {
     char* const sums = static_cast<char*>(context.workspace) + (cut.in_d ? 0 : pieces_at(shape(tile), p, plan));
-    for_each_piece(p, cut, true, sums, context,
+    for_each_piece(p, cut, sums, context,
                    [&](const Problem& piece) { launch_piece<SplitProduct, tile>(piece, plan, context); });
   });
   if (is_gram(p) && !plan.batch_invariant) launch_mirror(p, context);

@@ -68,8 +68,7 @@ struct StreamedScales {
   }
   __device__ __forceinline__ static void agree(Shared& shared, int stage, int t, uint32_t rank, uint32_t blocks,
                                                float (&sum)[Shape::kSums]) {
-    const auto& change = shared.cluster_words.agree(shared.words[stage], t, rank, blocks, !SPLITS_B);
-    multiply_sums<Shape>(change, SPLITS_B, t, sum);
+    multiply_sums<Shape>(shared.cluster_words.agree(shared.words[stage], t, rank, blocks), t, sum);
   }
 
   // Parts are added up as if their rows had no scales. Beyond what a float32 sum then holds, a row's elements are

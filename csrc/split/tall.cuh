@@ -75,19 +75,17 @@ __global__ void __launch_bounds__(32 * kTallTiles[TILE].warps, 1) split_tall(con
       if (__builtin_expect(plain && !job.more, true) || !__any_sync(~0u, failed)) {
         output.store(rows, first, sums);
       } else {
-        if (output.note(rows, tile - stride, first, &panel.words[at], failed, !uncertain))
-          output.store(rows, first, sums);
+        if (output.note(tile - stride, first, failed, !uncertain)) output.store(rows, first, sums);
         uncertain = true;
       }
     }
     if (__builtin_expect(uncertain, false))
-      output.list(list[listed++], cols);
+      output.list(list[listed++]);
     else
       output.end_tile(rows);
   }
   if (__builtin_expect(listed != 0, false))
-    redo_tiles<READS>(job, entry, n0, reinterpret_cast<float*>(staged), shared[warp], panel, of_cols.plain_scales,
-                      kSteps, list, listed);
+    redo_tiles(job, entry, n0, reinterpret_cast<float*>(staged), shared[warp], list, listed);
 }
 
 }  // namespace sgemm::split

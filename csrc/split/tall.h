@@ -65,16 +65,13 @@ struct TallPlan {
   TallPiece piece, last;
 };
 
-// A tile of which something has to be redone: groups of its columns, a bit each, and whether none of their elements was
-// certain; single elements of other groups; and rows with Inf, a bit each, but for columns that hold Inf or NaN.
+// A tile of which something has to be redone: groups of its columns, a bit each, and single elements of other groups.
 struct alignas(16) TallEntry {
   static constexpr uint32_t kMostElements = 24, kColumnBits = 10;
 
   uint64_t groups;
   uint32_t tile;
-  uint16_t inf_rows;
-  uint8_t count;  // of elements
-  bool all;
+  uint32_t count;  // of elements
   uint16_t elements[kMostElements];  // row in the tile and the place of its column's word, of each
 };
 static_assert(sizeof(TallEntry) == 64);

@@ -2,7 +2,7 @@
 #pragma once
 #include "../epilogue/epilogue.cuh"
 #include "../gpu/warp_scan.cuh"
-#include "dot_product.cuh"
+#include "chains.cuh"
 #include "guard.cuh"
 #include "tall_line.cuh"
 
@@ -23,17 +23,14 @@ struct TallWarp {
   TallEntry uncertain;                               // if something is
 };
 
-// Notes what failed in a group of columns, from `first` on, by a bit for each of the lane's elements; `of_inf`: those
-// that their row's Inf decides. Returns whether these are few enough to be listed, if they may be: then the group can
-// be stored. A function of its own, for in the kernel's loop its code would cost registers.
-static __device__ __noinline__ bool note_uncertain(TallEntry& entry, int first, uint32_t failed, uint32_t of_inf,
-                                                   bool may_list) {
+// Notes what failed in a group of columns, from `first` on, by a bit for each of the lane's elements. Returns whether
+// these are few enough to be listed, if they may be: then the group can be stored. A function of its own, for in the
+// kernel's loop its code would cost registers.
+static __device__ __noinline__ bool note_uncertain(TallEntry& entry, int first, uint32_t failed, bool may_list) {
   const int lane = threadIdx.x % 32, row = lane / 4 * 2;
   __syncwarp();
   uint32_t count = entry.count;
   const bool few = may_list && count + __reduce_add_sync(~0u, __popc(failed)) <= TallEntry::kMostElements;
-  const bool all = __all_sync(~0u, failed == 0xff);
-  const uint32_t inf_rows = __reduce_or_sync(~0u, ((of_inf & 0xf ? 1u : 0) | (of_inf >> 4 ? 2u : 0)) << row);
   if (!few) failed = 0;
 #pragma unroll 1
   for (uint32_t lanes; (lanes = __ballot_sync(~0u, failed)) != 0; ++count) {
@@ -45,13 +42,10 @@ static __device__ __noinline__ bool note_uncertain(TallEntry& entry, int first, 
   }
   __syncwarp();
   if (lane == 0) {
-    entry.inf_rows |= static_cast<uint16_t>(inf_rows);
-    if (few) {
+    if (few)
       entry.count = static_cast<uint8_t>(count);
-    } else {
+    else
       entry.groups |= uint64_t{1} << first / TallTile::kCols;
-      entry.all = entry.all && all;
-    }
   }
   return few;
 }
@@ -130,8 +124,8 @@ class TallEpilogue {
     return failed;
   }
 
-  // The warp's elements that failed become alpha times their dot products, one after the other. `before`: so much of k
-  // more, that lies in front.
+  // The warp's elements that failed become alpha times their products, one after the other. `before`: so much of k more,
+  // that lies in front.
   __device__ __forceinline__ void redo_elements(const TallRows& at, int first, uint32_t failed, float (&x)[8],
                                                 int64_t before) const {
     const ConstMatrix a = job_.p.a.matrix(entry_), b = job_.p.b.matrix(entry_);
@@ -141,7 +135,7 @@ class TallEpilogue {
       const int owner = __ffs(lanes) - 1, i = __shfl_sync(~0u, __ffs(failed) - 1, owner);
       const int64_t row = __shfl_sync(~0u, at.row, owner) + i / 4;
       const int64_t col = __shfl_sync(~0u, col0_, owner) + first + i % 4 * apart_;
-      const float sum = dot_product({a.at(row, -before)}, a.col, {b.at(-before, col)}, b.row, before + job_.p.k);
+      const float sum = element_of_chains({{a.at(row, -before)}, a.col}, {{b.at(-before, col)}, b.row}, before + job_.p.k);
 #pragma unroll
       for (int e = 0; e < 8; ++e)
         if (lane == owner && e == i) x[e] = job_.p.alpha * sum;
@@ -149,74 +143,38 @@ class TallEpilogue {
     }
   }
 
-  // note_uncertain(), of the tile's columns from `first` on. `words` are the lane's columns'.
-  __device__ __forceinline__ bool note(const TallRows& at, uint32_t tile, int first, const uint32_t* words,
-                                       uint32_t failed, bool is_first) const {
-    const bool stores_now = !job_.more && !is_staged(job_.stores);
-    uint32_t of_inf = 0;
-    if (stores_now) of_inf = failed & of_inf_rows(at.words, words);
+  // note_uncertain(), of the tile's columns from `first` on.
+  __device__ __forceinline__ bool note(uint32_t tile, int first, uint32_t failed, bool is_first) const {
     __syncwarp();
-    if (is_first && threadIdx.x % 32 == 0) shared_.uncertain = {0, tile, 0, 0, true, {}};
-    return note_uncertain(shared_.uncertain, first, failed & ~of_inf, of_inf, stores_now);
+    if (is_first && threadIdx.x % 32 == 0) shared_.uncertain = {0, tile, 0, {}};
+    return note_uncertain(shared_.uncertain, first, failed, !job_.more && !is_staged(job_.stores));
   }
 
   // A tile of which something was noted goes to a list. A staged one is redone as a whole.
-  __device__ __forceinline__ void list(TallEntry& to, int cols) const {
+  __device__ __forceinline__ void list(TallEntry& to) const {
     __syncwarp();
     TallEntry entry = shared_.uncertain;
-    if (is_staged(job_.stores)) {
-      entry.all = entry.all && __popcll(entry.groups) == (cols + TallTile::kCols - 1) / TallTile::kCols;
-      entry.groups = ~uint64_t{0};
-    }
+    if (is_staged(job_.stores)) entry.groups = ~uint64_t{0};
     if (threadIdx.x % 32 == 0) to = entry;
   }
 
-  // Rows with Inf that were listed, behind all else of the tile. `words` are the panel's.
-  __device__ __forceinline__ void redo_inf_rows(const TallEntry& entry, const uint32_t* words) const {
-    const ConstMatrix a = job_.p.a.matrix(entry_), b = job_.p.b.matrix(entry_);
-    const int lane = threadIdx.x % 32;
-    constexpr int kAtOnce = 4;  // columns of a lane
-    const int64_t first = column(lane);
-#pragma unroll 1
-    for (uint32_t rows = entry.inf_rows; rows; rows &= rows - 1) {
-      const int64_t row = int64_t{entry.tile} * TallTile::kRows + __ffs(rows) - 1;
-#pragma unroll 1
-      for (int from = 0; from < job_.cols; from += kAtOnce * 32) {
-        bool wanted[kAtOnce];
-#pragma unroll
-        for (int j = 0; j < kAtOnce; ++j) {
-          const int at = from + j * 32;
-          wanted[j] = at + lane < job_.cols && first + at < job_.p.n && is_finite_row(words[at + lane]);
-        }
-        float sums[kAtOnce] = {};
-        each_special(a, row, [&](int64_t q, float special) {
-#pragma unroll
-          for (int j = 0; j < kAtOnce; ++j)
-            if (wanted[j]) sums[j] += special * *b.at(q, first + from + j * 32);
-        });
-#pragma unroll
-        for (int j = 0; j < kAtOnce; ++j)
-          if (wanted[j]) *job_.p.d.matrix(entry_).at(row, first + from + j * 32) = job_.p.alpha * sums[j];
-      }
-    }
-  }
-
-  // Elements of up to 32 tiles of a list, of which lane i has tile i's `count`. Four at a time, whatever their tiles:
-  // eight lanes have one, and a quad of each 32 of its k.
+  // Elements of up to 32 tiles of a list, of which lane i has tile i's `count`. Eight at a time, whatever their tiles:
+  // four lanes have one, and a chain each.
   __device__ __forceinline__ void redo_elements(const TallEntry* list, uint32_t count) const {
+    static_assert(TallProduct::kLargest.depth == 4 * kChain);
     const ConstMatrix a = job_.p.a.matrix(entry_), b = job_.p.b.matrix(entry_);
     const int lane = threadIdx.x % 32, depth = static_cast<int>(job_.p.k);
     const uint32_t end = inclusive_sum(count);  // of the lane's tile, among all elements
     const uint32_t all = __shfl_sync(~0u, end, 31);
 #pragma unroll 1
-    for (uint32_t first = 0; first < all; first += 4) {
-      const uint32_t index = first + lane / 8;
+    for (uint32_t first = 0; first < all; first += 8) {
+      const uint32_t index = first + lane / 4;
       const bool active = index < all;
       uint32_t owner = 0;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
+      for (int i = 0; i < 8; ++i) {
         const uint32_t before = __popc(__ballot_sync(~0u, end <= first + i));
-        if (lane / 8 == i && active) owner = before;
+        if (lane / 4 == i && active) owner = before;
       }
       const uint32_t place = index - __shfl_sync(~0u, end - count, owner);
       const TallEntry& entry = list[owner];
@@ -224,26 +182,63 @@ class TallEpilogue {
       const int64_t row = int64_t{entry.tile} * TallTile::kRows + (element >> TallEntry::kColumnBits);
       const int64_t col = column(element % (1u << TallEntry::kColumnBits));
       const float *const from_a = a.at(row, 0), *const from_b = b.at(0, col);
-      float sum = 0;
-#pragma unroll 4
-      for (int q0 = lane % 8 * 4; q0 < depth; q0 += 32) {
-        float products = 0;
-#pragma unroll
-        for (int q = q0; q < q0 + 4; ++q)
-          if (active && q < depth) products = fmaf(from_a[q * a.col], from_b[q * b.row], products);
-        sum += products;
+      float chain = 0;
+#pragma unroll 8
+      for (int i = 0; i < kChain; ++i) {
+        const int q = lane % 4 * kChain + i;
+        if (active && q < depth) chain = fmaf(from_a[q * a.col], from_b[q * b.row], chain);
       }
-      sum = sum_of_quad(sum);
-      sum += __shfl_xor_sync(~0u, sum, 4);
+      float sum = 0;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sum += __shfl_sync(~0u, chain, lane / 4 * 4 + i);
       // What overflows, or has Inf, alone.
-      for (uint32_t left = __ballot_sync(~0u, active && lane % 8 == 0 && !isfinite(sum)); left; left &= left - 1) {
+      for (uint32_t left = __ballot_sync(~0u, active && lane % 4 == 0 && !isfinite(sum)); left; left &= left - 1) {
         const int of = __ffs(left) - 1;
         const int64_t i = __shfl_sync(~0u, row, of), j = __shfl_sync(~0u, col, of);
-        const float whole = dot_product({a.at(i, 0)}, a.col, {b.at(0, j)}, b.row, depth);
-        if (lane == of) sum = whole;
+        const float in_order = element_in_order({{a.at(i, 0)}, a.col}, {{b.at(0, j)}, b.row}, depth);
+        if (lane == of) sum = in_order;
       }
-      if (active && lane % 8 == 0) *job_.p.d.matrix(entry_).at(row, col) = job_.p.alpha * sum;
+      if (active && lane % 4 == 0) *job_.p.d.matrix(entry_).at(row, col) = job_.p.alpha * sum;
     }
+  }
+
+  // The lane's eight elements of columns from `first` on: chains of `length` products, added up in order.
+  __device__ __forceinline__ void add_chains(const TallRows& at, int first, int length, float (&sums)[8]) const {
+    const ConstMatrix a = job_.p.a.matrix(entry_), b = job_.p.b.matrix(entry_);
+    const int depth = static_cast<int>(job_.p.k);
+    const float *rows[2], *cols[4];  // outside of D, the last ones again
+#pragma unroll
+    for (int i = 0; i < 2; ++i) rows[i] = a.at(min(at.row + i, job_.p.m - 1), 0);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) cols[j] = b.at(0, min(col0_ + first + j * apart_, job_.p.n - 1));
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sums[i] = 0;
+#pragma unroll 1
+    for (int q0 = 0; q0 < depth; q0 += length) {
+      float chain[8] = {};
+      const int end = min(q0 + length, depth);
+#pragma unroll 4
+      for (int q = q0; q < end; ++q)
+#pragma unroll
+        for (int i = 0; i < 8; ++i) chain[i] = fmaf(rows[i / 4][q * a.col], cols[i % 4][q * b.row], chain[i]);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) sums[i] += chain[i];
+    }
+  }
+
+  // Columns from `first` on, all of them anew.
+  __device__ __forceinline__ void redo_group(const TallRows& at, int first) const {
+    float x[8], in_order[8];
+    add_chains(at, first, kChain, x);
+    bool finite = true;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) finite = finite && isfinite(x[i]);
+    if (!finite) add_chains(at, first, TallProduct::kLargest.depth, in_order);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) x[i] = job_.p.alpha * (isfinite(x[i]) ? x[i] : in_order[i]);
+    const uint32_t failed = add(at, first, x);
+    if (__any_sync(~0u, failed)) redo_elements(at, first, failed, x, job_.p.k_before);
+    store(at, first, x);
   }
 
   // Adds beta C to alpha times values. Returns a bit for each that overflows where C is the sum of earlier pieces of k.
@@ -316,9 +311,6 @@ class TallEpilogue {
   }
 
  private:
-  template <TallReads READS>
-  friend class TallRedo;
-
   // The panel's column of which the `at`-th word tells.
   __device__ __forceinline__ int64_t column(int at) const {
     return col0_ - lane_col() + at / TallTile::kCols * TallTile::kCols +
@@ -329,30 +321,6 @@ class TallEpilogue {
   __device__ __forceinline__ static int in_tile() { return static_cast<int>(threadIdx.x) % 32 / 4 * 2; }
   __device__ __forceinline__ bool inside(const TallRows& at, int first, int i) const {
     return i / 4 < at.rows && first + i % 4 * apart_ < inside_;
-  }
-
-  // A bit for each of the lane's elements that its row's Inf decides: those of columns with Inf or NaN are left out.
-  __device__ __forceinline__ static uint32_t of_inf_rows(const uint32_t (&rows)[2], const uint32_t* cols) {
-    uint32_t bits = 0;
-#pragma unroll
-    for (int i = 0; i < 8; ++i)
-      if (is_inf_row(rows[i / 4]) && is_finite_row(cols[i % 4])) bits |= 1u << i;
-    return bits;
-  }
-
-  // Calls use(q, x) by the warp for the Inf and NaN of a row of A, in the order of k.
-  template <class Use>
-  __device__ __forceinline__ void each_special(const ConstMatrix& a, int64_t row, const Use& use) const {
-    const int lane = threadIdx.x % 32;
-#pragma unroll 1
-    for (int64_t q0 = 0; q0 < job_.p.k; q0 += 32) {
-      const float of_row = q0 + lane < job_.p.k ? *a.at(row, q0 + lane) : 0.0f;
-#pragma unroll 1
-      for (uint32_t left = __ballot_sync(~0u, !isfinite(of_row)); left; left &= left - 1) {
-        const int q = __ffs(left) - 1;
-        use(q0 + q, __shfl_sync(~0u, of_row, q));
-      }
-    }
   }
 
   // A bit for each of the lane's elements that is inside and that its own row's and column's sums don't certify either.

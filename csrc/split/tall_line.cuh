@@ -26,13 +26,6 @@ template <int STEPS>
 struct RowPlanes {
   uint32_t hi[2][STEPS][2], lo[2][STEPS][2];
 
-  RowPlanes() = default;
-  __device__ __forceinline__ RowPlanes(const LineElements<STEPS> (&x)[2], float upper, float lower) {
-    SmallestHalves unused;
-    split(0, x[0], upper, unused);
-    split(1, x[1], lower, unused);
-  }
-
   // Row h, times `factor`.
   __device__ __forceinline__ void split(int h, const LineElements<STEPS>& x, float factor, SmallestHalves& smallest) {
 #pragma unroll

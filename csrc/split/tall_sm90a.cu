@@ -35,7 +35,7 @@ void TallProduct::launch(const Problem& p, const Plan& planned, const Context& c
   const Pieces& cut = plan.pieces;
   const int64_t depth = std::min(p.k, cut.k);
   char* const sums = static_cast<char*>(context.workspace) + tall_list_bytes(p);
-  for_each_piece(p, cut, true, sums, context, [&](const Problem& piece) {
+  for_each_piece(p, cut, sums, context, [&](const Problem& piece) {
     const bool whole = piece.m == cut.m && piece.n == cut.n;
     const TallPiece way = !whole ? tall_piece(piece, *context.device) : piece.k == depth ? plan.piece : plan.last;
     const Problem q = way.swapped ? transposed(piece) : piece;

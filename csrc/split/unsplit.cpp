@@ -29,6 +29,13 @@ double seconds(const Problem& p, const Device& device, const TileSize& tile, con
 
 }  // namespace
 
+UnsplitLayout unsplit_layout(const UnsplitPlan& plan, const TileSize& tile) {
+  const StreamKLayout shared = stream_k_layout(plan.deal, int64_t{tile.bm} * tile.bn);
+  const int words = std::max(plan.blocks * Unsplit::kThreads / 32, kSearchWords);
+  const size_t found = (shared.total + 15) / 16 * 16;
+  return {shared, found, words, found + words * sizeof(uint32_t)};
+}
+
 void Unsplit::each_plan(const Problem& asked, const Device& device, const PlanVisitor& visit) {
   const Problem p = solved(asked);
   for (int tile = 0; tile < static_cast<int>(kTiles.size()); ++tile) {
@@ -40,13 +47,11 @@ void Unsplit::each_plan(const Problem& asked, const Device& device, const PlanVi
       const int blocks = cluster > 1 ? deal.tiles * cluster : std::min(device.sms, std::max(deal.whole, deal.sharing));
       const bool many = int64_t{deal.tiles} * deal.steps * (size.bm / kTile) > kManySteps * kStep / BK;
       const UnsplitPlan plan = {deal, blocks, cluster, p.k > kLongWindow && many};
-      visit({seconds(p, device, size, plan), stream_k_layout(deal, int64_t{size.bm} * size.bn).total, plan, tile});
+      visit({seconds(p, device, size, plan), unsplit_layout(plan, size).total, plan, tile});
     };
     visit_deal(whole, 1);
     if (shared.sharing) visit_deal(shared, 1);
-    for (const int cluster : {2, 4})
-      if (size.bm == kTile && tiles <= clusters_at_once(device.sms, cluster) && whole.steps >= cluster)
-        visit_deal(whole, cluster);
+    if (size.bm == kTile && tiles <= clusters_at_once(device.sms, 2) && whole.steps >= 2) visit_deal(whole, 2);
   }
 }
 

@@ -1,16 +1,18 @@
-// D = alpha A B + beta C for operands of bfloat16 or float16, by one product on the tensor cores.
+// D = alpha A B + beta C for operands of bfloat16, by one product on the tensor cores.
 //
 // Idea:   what a pass would write as hi is there already, so there is no pass, no scale and no guard: tensor maps bring
 //         panels from where they lie, along k or across, to shared memory in wgmma's order. A warpgroup has two blocks
 //         of 64 x 128 of a tile of 256 x 128, and adds up one while the tensor cores work for the other warpgroup.
-//         16-bit products are exact; sums leave the tensor cores each 32 or 64 of k, as split products' do.
+//         16-bit products are exact; sums leave the tensor cores each 32 or 64 of k, as split products' do. Warps
+//         that wait for the tensor cores look for subnormal elements, which these align too coarsely.
 // Bound:  the L2 cache, at 48 bytes a cycle and SM; the tensor cores where power allows it.
-// Reads:  16-bit elements that a tensor map can describe. Hopper only.
+// Reads:  bfloat16 elements that a tensor map can describe. Hopper only.
 #pragma once
 #include "../gpu/fixup.cuh"
 #include "../gpu/pipeline_state.cuh"
 #include "../gpu/stream_k.cuh"
 #include "../gpu/tensor_map.cuh"
+#include "subnormals.cuh"
 #include "turns.cuh"
 #include "unsplit_epilogue.cuh"
 
@@ -72,12 +74,8 @@ struct UnsplitView {
       : first(hopper::matrix_descriptor(address, ACROSS ? kBlockBytes : 16, 1024)) {}
 };
 
-// What wgmma calls T.
-template <class T>
-using WgmmaElement = std::conditional_t<std::is_same_v<T, BFloat16>, __nv_bfloat16, __half>;
-
 // The products of panels in the ring, for a warpgroup.
-template <class T, class Ring, bool A_ALONG_M, bool B_ALONG_N>
+template <class Ring, bool A_ALONG_M, bool B_ALONG_N>
 struct UnsplitProducts {
   UnsplitView<A_ALONG_M> a;
   UnsplitView<B_ALONG_N> b;
@@ -88,8 +86,8 @@ struct UnsplitProducts {
     hopper::fence_products();
 #pragma unroll
     for (int q = first; q < first + count; ++q)
-      hopper::multiply<WgmmaElement<T>, A_ALONG_M, B_ALONG_N>(d, a.first + at + block * a.kBlock + q * a.kNext16,
-                                                              b.first + at + q * b.kNext16, q > first);
+      hopper::multiply<__nv_bfloat16, A_ALONG_M, B_ALONG_N>(d, a.first + at + block * a.kBlock + q * a.kNext16,
+                                                            b.first + at + q * b.kNext16, q > first);
     hopper::commit_products();
   }
 };
@@ -100,15 +98,46 @@ __device__ __forceinline__ void add_window(float (&sum)[64], float (&window)[64]
   for (int e = 0; e < 64; ++e) sum[e] += window[e];
 }
 
+// The steps of k whose panels a tile looks through for subnormal elements. The tiles of a row share A's panels, those
+// of a column B's: each looks at every `apart`-th step.
+struct SearchedSteps {
+  int next_a, next_b, apart_a, apart_b;
+  __device__ __forceinline__ SearchedSteps(const UnsplitJob& job, const TileIndex& tile, int first)
+      : next_a((tile.col + job.tiles_n - first % job.tiles_n) % job.tiles_n),
+        next_b((tile.row + job.tiles_m - first % job.tiles_m) % job.tiles_m),
+        apart_a(job.tiles_n),
+        apart_b(job.tiles_m) {}
+};
+
+// Looks through `bytes` of shared memory, by all consumers.
+template <int BYTES>
+__device__ __forceinline__ uint32_t subnormals_of_panel(const char* panel, int t) {
+  uint32_t found = 0;
+#pragma unroll 2
+  for (int i = t * static_cast<int>(sizeof(uint4)); i < BYTES; i += Unsplit::kThreads * static_cast<int>(sizeof(uint4)))
+    found |= subnormals(*reinterpret_cast<const uint4*>(panel + i));
+  return found;
+}
+
 // Adds a tile's products, WINDOW of k at a time. A second window under way would take the registers of a block's sums.
 template <int WINDOW, class Ring, class Products, int BLOCKS>
-__device__ __forceinline__ void add_in_turns(const Products& products, PipelineState<Ring::kStages>& at, uint64_t* full,
-                                             uint64_t* empty, int steps, const Turns& turns, int t,
-                                             UnsplitSums<BLOCKS>& sum, float (&window)[64]) {
+__device__ __forceinline__ void add_in_turns(const Products& products, const char* ring,
+                                             PipelineState<Ring::kStages>& at, uint64_t* full, uint64_t* empty,
+                                             int steps, const Turns& turns, int t, UnsplitSums<BLOCKS>& sum,
+                                             float (&window)[64], SearchedSteps searched, uint32_t& found) {
   constexpr int kCount = WINDOW / 16;
 #pragma unroll 1
   for (int step = 0; step < steps; ++step, at.advance()) {
     hopper::wait(&full[at.stage], at.parity);
+    const char* const stage = ring + at.stage * Ring::kStageBytes;
+    if (step == searched.next_a) {
+      found |= subnormals_of_panel<Ring::kBytesA>(stage, t);
+      searched.next_a += searched.apart_a;
+    }
+    if (step == searched.next_b) {
+      found |= subnormals_of_panel<Ring::kBytesB>(stage + Ring::kBytesA, t);
+      searched.next_b += searched.apart_b;
+    }
 #pragma unroll
     for (int block = 0; block < BLOCKS; ++block)
 #pragma unroll
@@ -123,7 +152,29 @@ __device__ __forceinline__ void add_in_turns(const Products& products, PipelineS
   }
 }
 
-template <class T, int BLOCKS, bool A_ALONG_M, bool B_ALONG_N>
+// The thread that fills the ring.
+template <class Ring, bool A_ALONG_M, bool B_ALONG_N, class Scheduler>
+__device__ __forceinline__ void copy_panels(const UnsplitJob& job, const UnsplitMaps& maps, Scheduler scheduler,
+                                            char* ring, uint64_t* full, uint64_t* empty) {
+  PipelineState<Ring::kStages> at;
+  WorkTile work;
+  while (scheduler.next(work)) {
+    const TileIndex tile = sgemm::tile_at(work.tile, job.tiles_m, job.tiles_n, kTilesTogether);
+    const hopper::MapPlace place_a = hopper::place_in_map(job.p.a.batch, job.count_a, tile.batch);
+    const hopper::MapPlace place_b = hopper::place_in_map(job.p.b.batch, job.count_b, tile.batch);
+    for (int step = work.first; step < work.first + work.steps; ++step, at.advance()) {
+      char* const stage = ring + at.stage * Ring::kStageBytes;
+      hopper::wait(&empty[at.stage], at.parity ^ 1);
+      hopper::arrive_expecting(&full[at.stage], Ring::kStageBytes);
+      copy_panel<A_ALONG_M, Ring::kRows>(stage, maps.a, tile.row * Ring::kRows, step * Unsplit::BK, place_a,
+                                         &full[at.stage]);
+      copy_panel<B_ALONG_N, Ring::kCols>(stage + Ring::kBytesA, maps.b, tile.col * Ring::kCols, step * Unsplit::BK,
+                                         place_b, &full[at.stage]);
+    }
+  }
+}
+
+template <int BLOCKS, bool A_ALONG_M, bool B_ALONG_N>
 __global__ void __launch_bounds__(kUnsplitThreads, 1)
     unsplit(const __grid_constant__ UnsplitJob job, const __grid_constant__ UnsplitMaps maps) {
   using Ring = UnsplitRing<BLOCKS>;
@@ -134,8 +185,6 @@ __global__ void __launch_bounds__(kUnsplitThreads, 1)
   __shared__ ClusterBarriers cluster;
   using Scheduler = UnsplitScheduler<kClusters>;
   const uint32_t rank = Scheduler::rank(), blocks = Scheduler::blocks();
-  WorkTile work;
-  PipelineState<Ring::kStages> at;
   hopper::init_ring(full, empty, Unsplit::kThreads);
   if (threadIdx.x / 32 == 1 && blocks > 1) {
     cluster.init(threadIdx.x % 32, blocks, 64);
@@ -146,33 +195,26 @@ __global__ void __launch_bounds__(kUnsplitThreads, 1)
   hopper::wait_for_predecessor();
   hopper::launch_dependents();
 
+  // All of D is left to the kernel behind (subnormals.cuh).
+  if (job.words && found_some(job.found, job.words)) return;
+
   if (threadIdx.x >= Unsplit::kThreads) {
     hopper::release_registers<40>();
-    Scheduler scheduler(job.deal);
-    while (threadIdx.x == Unsplit::kThreads && scheduler.next(work)) {
-      const TileIndex tile = sgemm::tile_at(work.tile, job.tiles_m, job.tiles_n, kTilesTogether);
-      const hopper::MapPlace place_a = hopper::place_in_map(job.p.a.batch, job.count_a, tile.batch);
-      const hopper::MapPlace place_b = hopper::place_in_map(job.p.b.batch, job.count_b, tile.batch);
-      for (int step = work.first; step < work.first + work.steps; ++step, at.advance()) {
-        char* const stage = ring + at.stage * Ring::kStageBytes;
-        hopper::wait(&empty[at.stage], at.parity ^ 1);
-        hopper::arrive_expecting(&full[at.stage], Ring::kStageBytes);
-        copy_panel<A_ALONG_M, Ring::kRows>(stage, maps.a, tile.row * Ring::kRows, step * Unsplit::BK, place_a,
-                                           &full[at.stage]);
-        copy_panel<B_ALONG_N, Ring::kCols>(stage + Ring::kBytesA, maps.b, tile.col * Ring::kCols, step * Unsplit::BK,
-                                           place_b, &full[at.stage]);
-      }
-    }
+    if (threadIdx.x == Unsplit::kThreads)
+      copy_panels<Ring, A_ALONG_M, B_ALONG_N>(job, maps, Scheduler(job.deal), ring, full, empty);
     return;
   }
   hopper::acquire_registers<232>();
   const int t = threadIdx.x;
-  const UnsplitProducts<T, Ring, A_ALONG_M, B_ALONG_N> products = {
+  const UnsplitProducts<Ring, A_ALONG_M, B_ALONG_N> products = {
       UnsplitView<A_ALONG_M>(hopper::shared_address(ring) + t / 128 * BLOCKS * kBlockBytes),
       UnsplitView<B_ALONG_N>(hopper::shared_address(ring) + Ring::kBytesA)};
   const Turns turns(t / 128);
   float* const staging = reinterpret_cast<float*>(ring + Ring::kBytes) + t / 32 * kStagedFloats;
   UnsplitSums<BLOCKS> sum;
+  PipelineState<Ring::kStages> at;
+  WorkTile work;
+  uint32_t found = 0;
   Scheduler scheduler(job.deal);
   while (scheduler.next(work)) {
     const bool early = !uses_mailboxes<Ring>(work.steps, blocks);
@@ -182,16 +224,16 @@ __global__ void __launch_bounds__(kUnsplitThreads, 1)
     for (int e = 0; e < 64; ++e) window[e] = 0;
 #pragma unroll
     for (int e = 0; e < 64 * BLOCKS; ++e) sum[e / 64][e % 64] = 0;
+    const TileIndex tile = sgemm::tile_at(work.tile, job.tiles_m, job.tiles_n, kTilesTogether);
+    const SearchedSteps searched(job, tile, work.first);
     if (job.long_windows)
-      add_in_turns<kLongWindow, Ring>(products, at, full, empty, work.steps, turns, t, sum, window);
+      add_in_turns<kLongWindow, Ring>(products, ring, at, full, empty, work.steps, turns, t, sum, window, searched,
+                                      found);
     else
-      add_in_turns<kWindow, Ring>(products, at, full, empty, work.steps, turns, t, sum, window);
+      add_in_turns<kWindow, Ring>(products, ring, at, full, empty, work.steps, turns, t, sum, window, searched, found);
     if (blocks > 1 && !early) announce_mailboxes(cluster, t, rank, blocks);
     if constexpr (kClusters) {
-      if (blocks == 2)
-        reduce_cluster<Ring, 2>(cluster, sum[0], ring, t, rank);
-      else if (blocks == 4)
-        reduce_cluster<Ring, 4>(cluster, sum[0], ring, t, rank);
+      if (blocks > 1) reduce_cluster<Ring, 2>(cluster, sum[0], ring, t, rank);
     }
     if (work.count > 1) {
       constexpr int kSums = 64 * BLOCKS;
@@ -204,6 +246,8 @@ __global__ void __launch_bounds__(kUnsplitThreads, 1)
     __syncwarp();  // for wgmma: lanes without rows or columns may have parted
   }
   turns.finish();
+  found = __reduce_or_sync(~0u, found);
+  if (!job.words && t % 32 == 0) job.found[blockIdx.x * (Unsplit::kThreads / 32) + t / 32] = found;
 }
 
 }  // namespace sgemm::split

@@ -1,4 +1,4 @@
-// The family's row for operands that are bfloat16 or float16 in memory: how they are cut up. Pure host code.
+// The family's row for operands that are bfloat16 in memory: how they are cut up. Pure host code.
 #pragma once
 #include <array>
 
@@ -8,13 +8,13 @@
 namespace sgemm::split {
 
 struct Unsplit {
-  static constexpr const char* kIdea = "16-bit operands as they lie in memory, one tensor-core product";
+  static constexpr const char* kIdea = "bfloat16 operands as they lie in memory, one tensor-core product";
   static constexpr const char* kSource = "split/unsplit_sm90a.cu";
   static constexpr std::array kTiles = {TileSize{256, 128}, TileSize{128, 128}};
   static constexpr int BM = kTiles[0].bm, BN = kTiles[0].bn, BK = 64, TM = BM / 64, TN = 32;
   static constexpr int kThreads = 256;  // that hold sums
   static constexpr bool kActivates = true, kTakesPlanes = false;
-  static constexpr Reads kReads = Reads::kMapped16Bits;
+  static constexpr Reads kReads = Reads::kMappedBFloat16;
   static constexpr int kArch = 90;  // wgmma is sm_90a's alone
   static constexpr int64_t kAutoFrom = 0;
   static_assert(BK * sizeof(uint16_t) == 128, "a row of a panel is one of the swizzle's");
@@ -23,8 +23,9 @@ struct Unsplit {
   static void each_plan(const Problem& p, const Device& device, const PlanVisitor& visit);
   static void launch(const Problem& p, const Plan& plan, const Context& context);  // only where SGEMM_SM90A is defined
 
-  // Operands are not rounded, and products are exact: sums alone are.
-  static double error_bound(int64_t k) { return sum_bound(k, kLongWindow); }
+  // Operands are not rounded, and products are exact: sums alone are. Where an operand is subnormal, elements are chains
+  // of FMAs: no more of an error at any k.
+  static double error_bound(int64_t k) { return std::max(sum_bound(k, kLongWindow), chains_bound(k)); }
 
   // What is solved: D's rows lie along n.
   static Problem solved(const Problem& p) { return p.d.col != 1 && p.d.row == 1 ? transposed(p) : p; }
@@ -38,5 +39,17 @@ struct UnsplitPlan {
   int cluster;        // blocks that share a tile
   bool long_windows;  // of kLongWindow
 };
+
+// Blocks of the kernel that looks for subnormal elements ahead of the product, and their warps.
+inline constexpr int kSearchBlocks = 264, kSearchWords = kSearchBlocks * 8;
+
+// Where a product's buffers lie in the workspace.
+struct UnsplitLayout {
+  StreamKLayout shared;
+  size_t found;  // (words) uint32 (subnormals.cuh)
+  int words;
+  size_t total;
+};
+UnsplitLayout unsplit_layout(const UnsplitPlan& plan, const TileSize& tile);
 
 }  // namespace sgemm::split

@@ -1,4 +1,4 @@
-// The ends of tiles of 16-bit operands: alpha, C and the store; and sums that are not finite.
+// The ends of tiles of bfloat16 operands: alpha, C and the store; and sums that are not finite.
 #pragma once
 #include "../epilogue/epilogue.cuh"
 #include "../epilogue/in_order.cuh"
@@ -19,6 +19,8 @@ struct UnsplitJob {
   bool pairs, quads;  // two, or four, neighbours of D's rows can be written at once, and those of C read
   float* parts;       // (deal.parts(), sums of a thread / 4, threads, 4)
   uint32_t* arrived;  // parts of a tile left over that are there
+  uint32_t* found;    // (words) whether operands hold subnormal elements (subnormals.cuh)
+  int words;          // of a kernel in front of the product; 0 if the product itself looks for them
 };
 
 // A panel of 64 of k in shared memory: in blocks of 64 rows, or columns, of 128 bytes for each of them or each of k.
@@ -36,14 +38,6 @@ struct UnsplitRing {
 // The sums of a thread of a warpgroup, as hopper::multiply() leaves them.
 template <int BLOCKS>
 using UnsplitSums = float[BLOCKS][64];
-
-// Of a row of A, or a column of B.
-static __device__ __noinline__ bool all_finite(ElementPointer line, int64_t stride, int64_t k) {
-  bool finite = true;
-#pragma unroll 8
-  for (int64_t q = 0; q < k; ++q) finite = finite && is_finite(line[q * stride]);
-  return finite;
-}
 
 // A thread's first sum within D; others are 8 rows, or 64, and 8 columns on. Of the tile, in whose column `pair` it
 // lies, columns from `from` up to `to` are stored.
@@ -138,26 +132,19 @@ __device__ __forceinline__ void store_staged(const UnsplitJob& job, const Unspli
   }
 }
 
-// Stores a tile of which a sum is not finite, one by one. Where operands hold Inf or NaN, the tensor cores have made of
-// it what IEEE arithmetic does; where they don't, the sum in order of k may be finite.
+// Stores a tile of which a sum is not finite, one by one.
 template <int BLOCKS>
 __device__ __noinline__ void store_each(const Problem& p, const UnsplitPlace& at, const float* sums) {
-  const ElementMatrix a = matrix_of_a(p, at.entry), b = matrix_of_b(p, at.entry);
 #pragma unroll 1
   for (int r = 0; r < 2 * BLOCKS; ++r) {
     const int64_t i = at.row + UnsplitPlace::row_on(r);
-    bool looked = false, finite = false;
 #pragma unroll 1
     for (int c = 0; c < 32; ++c) {
       const int on = c / 2 * 8 + c % 2;
       const int64_t j = at.col + on;
       if (i >= p.d.rows || !at.stores(on + at.pair)) continue;
       float x = sums[UnsplitPlace::sum_at(r, c)];
-      if (!is_finite(x)) {
-        if (!looked) finite = all_finite(a.at(i, 0), a.col, p.k);
-        looked = true;
-        if (finite && all_finite(b.at(0, j), b.row, p.k)) x = in_order(p, at.entry, i, j, x == x ? x : conflict());
-      }
+      if (!is_finite(x)) x = in_order(p, at.entry, i, j);
       const float* const add = p.beta == 0 ? nullptr : p.c.matrix(at.entry).at(i, j);
       *p.d.matrix(at.entry).at(i, j) = finished(p, p.alpha * x, add);
     }

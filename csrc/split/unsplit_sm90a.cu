@@ -1,4 +1,4 @@
-// The launch of a product of 16-bit operands.
+// The launch of a product of bfloat16 operands.
 #include "../epilogue/mirror.cuh"
 #include "../gpu/launch_cluster.cuh"
 #include "unsplit.cuh"
@@ -6,51 +6,68 @@
 namespace sgemm::split {
 namespace {
 
-// Rows of `rows` and 64 of k at a time, or across: 64 of both.
-CUtensorMap panel_map(const Matrix16& x, int64_t count, bool across, int rows) {
-  return hopper::tensor_map(across ? transposed(x) : x, count, 64, across ? 64 : rows, true);
+// An operand of which rows, or columns of B, lie along k or across.
+struct Operand16 {
+  Lines16 lines;
+  bool across;
+};
+Operand16 operand_16(const Matrix16& rows, int64_t count) {
+  const bool across = !can_be_mapped(rows, count);
+  return {{across ? transposed(rows) : rows, count}, across};
 }
 
-template <class T, int BLOCKS>
+// Rows of `rows` and 64 of k at a time, or across: 64 of both.
+CUtensorMap panel_map(const Operand16& x, int rows) {
+  return hopper::tensor_map(x.lines.matrix, x.lines.count, 64, x.across ? 64 : rows, true);
+}
+
+template <int BLOCKS>
 void launch_tiles(const Problem& p, const UnsplitPlan& plan, const Context& context) {
   using Ring = UnsplitRing<BLOCKS>;
   constexpr int kBytes = Ring::kBytes + kStagingBytes;
-  const StreamKLayout at = stream_k_layout(plan.deal, Ring::kRows * Ring::kCols);
+  const UnsplitLayout at = unsplit_layout(plan, {Ring::kRows, Ring::kCols});
   char* const workspace = static_cast<char*>(context.workspace);
-  const int64_t count_a = matrices(p.a, p.batch), count_b = matrices(p.b, p.batch);
+  const bool looks_ahead = p.beta != 0;  // D may be C
+  SubnormalsJob ends = {p, {}, {}, false, false, reinterpret_cast<uint32_t*>(workspace + at.found)};
+  ends.words = looks_ahead ? kSearchWords : plan.blocks * Unsplit::kThreads / 32;
+  ends.tiles_m = static_cast<int>(ceil_div(p.m, kTile));
+  ends.tiles_n = static_cast<int>(ceil_div(p.n, kTile));
+  UnsplitMaps maps = {};
+  if (p.k > 0) {
+    const Operand16 a = operand_16(in_16_bits(p.a), matrices(p.a, p.batch));
+    const Operand16 b = operand_16(in_16_bits(transposed(p.b)), matrices(p.b, p.batch));
+    maps = {panel_map(a, Ring::kRows), panel_map(b, Ring::kCols)};
+    ends.a = a.lines;
+    ends.b = b.lines;
+    ends.a_across = a.across;
+    ends.b_across = b.across;
+  }
   const UnsplitJob job = {p,
-                          count_a,
-                          count_b,
+                          matrices(p.a, p.batch),
+                          matrices(p.b, p.batch),
                           plan.deal,
                           static_cast<int>(ceil_div(p.m, Ring::kRows)),
                           static_cast<int>(ceil_div(p.n, Ring::kCols)),
                           plan.long_windows,
                           ends_in_groups<2>(p),
                           ends_in_groups<4>(p),
-                          reinterpret_cast<float*>(workspace + at.parts),
-                          reinterpret_cast<uint32_t*>(workspace + at.arrived)};
+                          reinterpret_cast<float*>(workspace + at.shared.parts),
+                          reinterpret_cast<uint32_t*>(workspace + at.shared.arrived),
+                          ends.found,
+                          looks_ahead ? ends.words : 0};
   if (plan.deal.sharing)
     check(
         cudaMemsetAsync(job.arrived, 0, sizeof(uint32_t) * plan.deal.left(), static_cast<cudaStream_t>(context.stream)),
         "memset");
-  const Matrix16 a = in_16_bits(p.a), b = in_16_bits(transposed(p.b));
-  const bool across_a = p.k > 0 && !can_be_mapped(a, count_a), across_b = p.k > 0 && !can_be_mapped(b, count_b);
-  UnsplitMaps maps = {};
-  if (p.k > 0) maps = {panel_map(a, count_a, across_a, Ring::kRows), panel_map(b, count_b, across_b, Ring::kCols)};
-  with_constant(across_a, [&](auto a_along_m) {
-    with_constant(across_b, [&](auto b_along_n) {
-      launch_with_memory<unsplit<T, BLOCKS, a_along_m, b_along_n>>(plan.blocks, kUnsplitThreads, kBytes, kBytes,
-                                                                   plan.cluster, context.stream, job, maps);
+  if (looks_ahead) launch(find_subnormals, kSearchBlocks, kConsumers, 0, 1, true, context.stream, ends);
+  with_constant(ends.a_across, [&](auto a_along_m) {
+    with_constant(ends.b_across, [&](auto b_along_n) {
+      launch_with_memory<unsplit<BLOCKS, a_along_m, b_along_n>>(plan.blocks, kUnsplitThreads, kBytes, kBytes,
+                                                                plan.cluster, context.stream, job, maps);
     });
   });
-}
-
-template <int BLOCKS>
-void launch_elements(const Problem& p, const UnsplitPlan& plan, const Context& context) {
-  if (p.elements_a == ElementType::kBFloat16)
-    launch_tiles<BFloat16, BLOCKS>(p, plan, context);
-  else
-    launch_tiles<Float16, BLOCKS>(p, plan, context);
+  const int64_t tiles = int64_t{ends.tiles_m} * ends.tiles_n * p.batch;
+  launch(redo_subnormals, std::min<int64_t>(tiles, context.device->sms), kConsumers, 0, 1, true, context.stream, ends);
 }
 
 }  // namespace
@@ -59,9 +76,9 @@ void Unsplit::launch(const Problem& asked, const Plan& planned, const Context& c
   const Problem p = solved(asked);
   const auto plan = planned.own<UnsplitPlan>();
   if (planned.tile == 0)
-    launch_elements<2>(p, plan, context);
+    launch_tiles<2>(p, plan, context);
   else
-    launch_elements<1>(p, plan, context);
+    launch_tiles<1>(p, plan, context);
   if (is_gram(p)) launch_mirror(p, context);
 }
 

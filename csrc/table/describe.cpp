@@ -48,7 +48,7 @@ class Object {
   std::string body_;
 };
 
-constexpr const char* kReads[] = {"any", "rows16", "maps", "maps_along_k", "16_bits"};  // Reads
+constexpr const char* kReads[] = {"any", "rows16", "maps", "maps_along_k", "bfloat16"};  // Reads
 
 std::string tile(const TileSize& x) { return "[" + std::to_string(x.bm) + ", " + std::to_string(x.bn) + "]"; }
 

@@ -121,15 +121,15 @@ Problem planned_problem(const Kernel& kernel, const Problem& p) {
   return with_copies(kernel, p, packing(kernel, p), reinterpret_cast<float*>(uintptr_t{1024}));
 }
 
-// Why operands are none that a row reads as 16 bits.
-const char* unlike_16_bits(const Problem& p) {
-  if (p.elements_a == ElementType::kFloat32 || p.elements_a != p.elements_b)
-    return "takes operands that are both bfloat16 or both float16";
+// Why operands are none that a row reads as bfloat16.
+const char* unlike_bfloat16(const Problem& p) {
+  if (p.elements_a != ElementType::kBFloat16 || p.elements_b != ElementType::kBFloat16)
+    return "takes operands that are both bfloat16";
   const auto mapped = [&](const ConstMatrix& operand) {
     const Matrix16 x = in_16_bits(operand);
     return can_be_mapped(x, matrices(x, p.batch)) || can_be_mapped(transposed(x), matrices(x, p.batch));
   };
-  if (p.k > 0 && !(mapped(p.a) && mapped(p.b))) return "rows of 16-bit operands don't begin at multiples of 16 bytes";
+  if (p.k > 0 && !(mapped(p.a) && mapped(p.b))) return "rows of bfloat16 operands don't begin at multiples of 16 bytes";
   return nullptr;
 }
 
@@ -158,7 +158,7 @@ const char* unusable(const Kernel& kernel, const Problem& p, const Device& devic
   if (const char* reason = cannot_run(kernel, device)) return reason;
   if (kernel.max_size && std::max({p.m, p.n, p.k}) > kernel.max_size) return "m, n or k is larger than it takes";
   if (tiles(kernel, p) > std::numeric_limits<int32_t>::max()) return "more than 2^31 - 1 tiles";
-  if (kernel.reads == Reads::kMapped16Bits) return unlike_16_bits(p);
+  if (kernel.reads == Reads::kMappedBFloat16) return unlike_bfloat16(p);
   return nullptr;
 }
 
@@ -311,7 +311,7 @@ Problem simplified(Problem p) {
 
 Packing packing(const Kernel& kernel, const Problem& p) {
   Packing copies = {};
-  if (p.k == 0 || kernel.reads == Reads::kMapped16Bits) return copies;
+  if (p.k == 0 || kernel.reads == Reads::kMappedBFloat16) return copies;
   const auto packed = [&](const ConstMatrix& x, ElementType elements, bool larger) {
     const bool as_it_lies = kernel.reads_16_bits || (kernel.streams_16_bits && larger);
     if (elements != ElementType::kFloat32 && !as_it_lies) return true;
