@@ -91,8 +91,8 @@ def losses(a: Tensor, b: Tensor, row: Row, alpha: float = 1, c: Tensor | None = 
     units = {}
     units["writing"] = of_writing(x, y, many_x, many_y)
     units["left out"] = of_leaving_out(x, y, many_x, many_y)
-    # All that a small element is part of.
-    units["guard"] = sum(
+    # All that a small element is part of, and below what it cuts off its neighbours.
+    of_small = sum(
         loss(x, y, *chosen)
         for loss in (of_writing, of_leaving_out)
         for chosen in ((few_x, all_y), (many_x, few_y))
@@ -106,7 +106,7 @@ def losses(a: Tensor, b: Tensor, row: Row, alpha: float = 1, c: Tensor | None = 
         total = rounded(exact)
         promotion = promotion + (total - exact)
     units["aligned"], units["last"], units["promotion"] = steps.aligned, steps.last, promotion
-    units["neighbours"] = steps.neighbours
+    units["guard"] = of_small.abs() + steps.neighbours
     for q in range(0, a.size(1), STEP):
         correction = added_corrections(correction, x, y, q, of_corrections)
     units["corrections"] = (of_corrections.aligned + of_corrections.last) * row.form.correction

@@ -169,12 +169,19 @@ def small_elements(
 
 
 def subnormal_neighbours(factor: float = 1.001) -> Pair:
-    """A small element among each 16, beside which its neighbours' products are cut off whole."""
+    """A small element in each second 16 of k, beside which all 15 products and the sum are cut off.
+
+    It loses as much itself as in small_elements(): it meets an element just below 2^15, whose hi is
+    2^15, so that both signs of lo are others than there.
+    """
     a, b = (torch.zeros(1, SMALL_K, dtype=torch.float64) for _ in range(2))
-    a[0, 32:], b[0, 32:] = 2.0**-12 * (2 - 2.0**-6), 2.0**-13
-    a[0, 32::16], b[0, 32::16] = 2.0**-24, 2.0**15 - 4  # of which hi is 2^15
+    neighbour, b[0, 32:] = 2.0**-12 * (2 - 2.0**-10), 2.0**-13
+    a[0, 32::32] = neighbour  # the sum so far, less than what is kept beside a small element
+    for q in range(48, SMALL_K, 32):
+        a[0, q + 1 : q + 16] = neighbour
+        a[0, q], b[0, q] = 3 * 2.0**-24 - 1021.5 * 2.0**-35, 2.0**15 - 8 + 2.0**-8
     a[0, 0] = 2.0**14
-    return lifted(a, b, FP16X3, 6, factor)
+    return lifted(a, b, FP16X3, SMALL_K // 32 - 1, factor)
 
 
 def uncounted(form: Format, below: float) -> Pair:
