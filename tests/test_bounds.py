@@ -7,27 +7,28 @@ at least, so that the bound is known to be tight, and the search to be able to f
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
 import pytest
 import torch
-from support import tensor_cores
-from support.bounds import Reference, proven_units, roundings
+from support import split_terms
+from support.bounds import UNIT, Reference, proven_units, roundings
 from support.breeding import breed
 from support.crafted import (
     CASES,
-    TIES_OF_SUBNORMALS,
-    beside,
+    classes,
     crafted,
     everything,
     in_order,
-    mantissas,
+    inf_behind_overflow,
+    infs_in_parts,
     near_overflow,
 )
-from support.data import generator
 from support.layouts import PAIRS, Guarded
+from support.split_model import FP16X3, ROWS, product
 from support.table import TILED, Kernel, fit, row_params, runnable
 from torch import Tensor
 
@@ -42,7 +43,17 @@ DEPTHS = {
     "cpu": (1, 5, 64),
     "cuda": (1, 2, 5, 16, 31, 32, 33, 64, 65, 127, 129, 300, 1024, 2050, 8193, 20000),
 }
-FACTORS = ((1.0, 0.0), (2.0**-20, 0.0), (-1.1, 0.0), (1.25 * 2.0**-8, 0.0), (0.007, 1.0))
+
+
+def single(x: float) -> float:
+    """The nearest float32, which is what alpha and beta are by definition."""
+    return float(torch.tensor(x, dtype=torch.float32))
+
+
+FACTORS = (
+    (1.0, 0.0), (2.0**-20, 0.0), (single(-1.1), 0.0), (1.25 * 2.0**-8, 0.0), (single(0.007), 1.0),
+    (1 + 2998 * 2.0**-23, 0.0), (2 - 2.0**-23, 0.0), (single(1 / 3), single(-0.7)),
+)  # fmt: skip
 
 
 def blocks(row: Kernel, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
@@ -89,7 +100,7 @@ def test_no_element_breaks_the_bound(row: Kernel, device: str, case: str) -> Non
 @pytest.mark.parametrize(("alpha", "beta"), FACTORS)
 @each_proven
 def test_nor_with_alpha_and_c(row: Kernel, device: str, alpha: float, beta: float) -> None:
-    for k in fit(row, *((33,) if device == "cpu" else (33, 300))):
+    for k in dict.fromkeys(fit(row, *((1, 33) if device == "cpu" else (1, 33, 300)))):
         a, b = blocks(row, *everything(k, device))
         c = torch.randn(*a.shape[:-1], b.size(-1), device=device) if beta else None
         assert most_units(row, a, b, c, alpha, beta) <= 1, k
@@ -131,7 +142,7 @@ def test_nor_behind_an_activation(row: Kernel, device: str) -> None:
     assert share(row, reference, result, k) <= 1
 
 
-@pytest.mark.parametrize("alpha", [1.0, 0.007, 2.0**-149, 2.0**-100])
+@pytest.mark.parametrize("alpha", [1.0, single(0.007), 2.0**-149, 2.0**-100])
 @each_proven
 def test_nor_where_c_is_much_larger(row: Kernel, device: str, alpha: float) -> None:
     """Each part of k comes to just less than half of C's last bit: parts must meet before C."""
@@ -146,7 +157,7 @@ def test_nor_where_c_is_much_larger(row: Kernel, device: str, alpha: float) -> N
 
 
 @each_proven_on_a_gpu
-@pytest.mark.parametrize("alpha", [1.0, 0.007])
+@pytest.mark.parametrize("alpha", [1.0, single(0.007)])
 def test_nor_in_a_small_workspace(
     row: Kernel, device: str, alpha: float, limit_workspace: Callable[[int], None]
 ) -> None:
@@ -192,64 +203,71 @@ def test_what_is_bred_from_the_worst_keeps_the_bound(row: Kernel, device: str, k
 # --- how tight it is ------------------------------------------------------------------------
 
 
+Run = Callable[..., Tensor]  # alpha A B, plus C if there is one
+
+
 @dataclass(frozen=True)
 class Term:
-    """What a term of the bound gives, in units, and the depth at which it is measured."""
+    """What a term of the bound gives, in units, at a depth; and what a product has of it."""
 
     units: float
-    k: int = 32
+    k: int
+    measure: Callable[[Run, int], float]
+
+
+def largest_error(make: Callable) -> Callable[[Run, int], float]:
+    def measure(run: Run, k: int) -> float:
+        a, b = make(FP16X3, k)
+        return float(Reference.of(a, b).units_each(run(a, b), roundings(k)).max())
+
+    return measure
+
+
+def made_by_small_elements(run: Run, k: int) -> float:
+    """The difference between products with small elements and without, less the exact one's.
+
+    Of either operand, where thresholds are rounded up, and where a column's scale leaves a binade
+    for what comes.
+    """
+    found = []
+    for headroom, factor in itertools.product((0, 1), (1.001, 1.02)):
+        a, without, b = split_terms.small_elements(FP16X3, 1, factor, headroom)
+        exact, scale = (a.double() - without.double()) @ b.double(), Reference.of(a, b).scale
+        for turned in (False, True):
+            several, others = (run(b.t(), x.t()) if turned else run(x, b) for x in (a, without))
+            difference = several.double() - others.double()  # 1 x 1
+            found.append(((difference - exact).abs() / (UNIT * scale)).max())
+    return float(torch.stack(found).max())
+
+
+def behind_sums(run: Run, k: int) -> float:
+    """By corrections, alpha and C, each rounded; the operands are written as they are."""
+    end = split_terms.ending(FP16X3)
+    result = run(end.a, end.b, end.alpha, end.c)
+    return float(Reference.of(end.a, end.b, end.c, end.alpha, 1).units_each(result).max())
 
 
 # Of docs/split.md, for the rows of two float16 per element.
 TERMS = {
-    "writing": Term(4),
-    "lo_lo": Term(4, 48),  # split_fp16x3_tall leaves it out from 33 on
-    "window": Term(21),
-    "subnormal_lo": Term(4, 40),
-    "threshold": Term(3, 2000),
-    "storing": Term(1, 1),
+    "writing": Term(4, 40, largest_error(split_terms.writing)),
+    "lo_lo": Term(4, 48, largest_error(split_terms.left_out)),  # split_fp16x3_tall has it up to 32
+    "window": Term(21, 32, largest_error(split_terms.aligned)),
+    "subnormal_lo": Term(4, 40, largest_error(split_terms.subnormal_lo)),  # lo lo is nothing
+    "threshold": Term(3, split_terms.SMALL_K, made_by_small_elements),
+    "the end": Term(3, 1, behind_sums),
 }
-# The guard and the store aren't in the model.
-MODELLED = ("writing", "lo_lo", "window", "subnormal_lo")
 
 
-@cache
-def reaching(term: str, k: int, device: str) -> tuple[Tensor, Tensor]:
-    """Operands whose error is that term's, as far as terms can be had one by one."""
-    if term == "writing":  # lo is short, so that lo * lo is the least that it can be
-        values = mantissas(2, k, generator(1), (0, 1)).float().to(device)
-        return values, values.t()
-    if term == "lo_lo":  # exact in both parts, and lo as long as it can be
-        values = torch.full((2, k), 1 + 4094 * 2.0**-23, device=device)
-        return values, values.t()
-    if term == "window":  # exact in hi alone
-        a, b = crafted("dominated", k, device)
-        return a[: len(a) // 2], b[:, :1]
-    if term == "subnormal_lo":  # down to an exponent of -14, which the guard does not count
-        values = mantissas(14, k, generator(3), TIES_OF_SUBNORMALS).double()
-        tops = torch.exp2(torch.arange(22, 29).repeat_interleave(2).double())
-        a, b = beside(values, values.t().contiguous(), tops, tops)
-        return a.float().to(device), b.float().to(device)
-    if term == "storing":
-        values = mantissas(40, k, generator(2)).float().to(device)
-        return values, torch.ones(k, 1, device=device)
-    return crafted(term, k, device)
-
-
-def largest(term: str, product) -> float:
-    k = TERMS[term].k
-    a, b = reaching(term, k, "cuda" if torch.cuda.is_available() else "cpu")
-    return float(Reference.of(a, b).units_each(product(a, b), roundings(k)).max())
-
-
-@pytest.mark.parametrize("term", MODELLED)
+@pytest.mark.parametrize("term", TERMS)
 def test_terms_are_reached_in_a_model(term: str) -> None:
     """Without a GPU: the crafted operands do what they were made for."""
 
-    def model(a: Tensor, b: Tensor) -> Tensor:
-        return tensor_cores.split_fp16x3(a.cpu(), b.cpu()).to(a.device)
+    def model(a: Tensor, b: Tensor, alpha: float = 1, c: Tensor | None = None) -> Tensor:
+        found = product(a, b, ROWS["split_fp16x3"], alpha, c)
+        again = (a.double() @ b.double()).float()  # of what the guard doesn't certify
+        return found.values.where(found.certified, again)
 
-    found = largest(term, model)
+    found = TERMS[term].measure(model, TERMS[term].k)
     assert TERMS[term].units / 2 <= found, f"{found:.1f} units"
     assert found <= torch_sgemm.error_bound(TERMS[term].k, "split_fp16x3")
 
@@ -260,7 +278,14 @@ def test_terms_are_reached_in_a_model(term: str) -> None:
     "row, device", row_params(("cuda",), lambda row: row.name.startswith("split_fp16x3"))
 )
 def test_terms_are_reached(row: Kernel, device: str, term: str) -> None:
-    found = largest(term, lambda a, b: torch.ops.sgemm.mm(a, b, kernel=row.name))
+    def run(a: Tensor, b: Tensor, alpha: float = 1, c: Tensor | None = None) -> Tensor:
+        a, b = a.to(device), b.to(device)
+        if c is None:
+            return torch.ops.sgemm.mm(a, b, kernel=row.name).cpu()
+        c = c.to(device)
+        return torch.ops.sgemm.addmm(c, a, b, alpha=alpha, beta=1, kernel=row.name).cpu()
+
+    found = TERMS[term].measure(run, TERMS[term].k)
     assert TERMS[term].units / 2 <= found, f"{found:.1f} of {TERMS[term].units} units"
 
 
@@ -291,6 +316,43 @@ def test_sums_that_are_finite_in_order_are_finite(row: Kernel, device: str, alph
                     torch.zeros(1, device=device), left, right, alpha=alpha, kernel=row.name
                 )
                 assert bool(result.isfinite()[wanted].all()), k
+
+
+@cache
+def with_inf(k: int) -> tuple[tuple[Tensor, Tensor, Tensor], ...]:
+    """Operands with Inf, and the class of each element in order of k."""
+    pairs = [inf_behind_overflow(k), infs_in_parts(k)]
+    return tuple((a, b, classes(in_order(a, b))) for a, b in pairs)
+
+
+def check_classes(row: Kernel, device: str, k: int) -> None:
+    for a, b, expected in with_inf(k):
+        m, n = fit(row, len(a), b.size(1))
+        for part in range(0, len(a), m):
+            rows, wanted = a[part : part + m], expected[part : part + m, :n]
+            for left, right, of_sums in (
+                (rows, b[:, :n], wanted),
+                (b.t()[:n], rows.t(), wanted.t()),
+            ):
+                found = torch.ops.sgemm.mm(left.to(device), right.to(device), kernel=row.name)
+                assert torch.equal(classes(found.cpu()), of_sums), k
+
+
+@each_proven
+def test_inf_is_where_a_sum_in_order_has_it(row: Kernel, device: str) -> None:
+    """Also where a part of k overflows to the other Inf, or holds one."""
+    for k in dict.fromkeys(fit(row, *((33,) if device == "cpu" else (33, 300, 512, 4096)))):
+        check_classes(row, device, k)
+
+
+@each_proven_on_a_gpu
+def test_and_in_a_small_workspace(
+    row: Kernel, device: str, limit_workspace: Callable[[int], None]
+) -> None:
+    """Where pieces of k are added up in D."""
+    limit_workspace(1)
+    for k in dict.fromkeys(fit(row, 512, 4096)):
+        check_classes(row, device, k)
 
 
 @each_proven

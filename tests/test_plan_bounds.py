@@ -9,7 +9,15 @@ import math
 
 import pytest
 import torch
-from support.crafted import CASES, crafted, everything
+from support.crafted import (
+    CASES,
+    classes,
+    crafted,
+    everything,
+    in_order,
+    inf_behind_overflow,
+    infs_in_parts,
+)
 from support.layouts import PAIRS, laid_out
 from support.plans import by_each_plan, within_bound
 from support.table import Kernel, fit, row_params
@@ -48,7 +56,12 @@ def test_nor_in_any_layout(row: Kernel, device: str, layouts: str) -> None:
     check_bound(row, laid_out(a[:m], layouts[0]), laid_out(b[:, :n], layouts[1]))
 
 
-@pytest.mark.parametrize("factor", [2.0**-90, 2.0**-30, 8.0, 2.0**9, 2.0**25, 2.0**70, 2.0**110])
+# Scales that are found on the way differ by up to 2^15 between a cluster's blocks, and by 2^20
+# between a row's parts, before anything is lost.
+GROWTH = (-90, -30, -21, -20, -16, -15, 3, 9, 14, 15, 16, 19, 20, 21, 25, 70, 110)
+
+
+@pytest.mark.parametrize("factor", [2.0**by for by in GROWTH])
 @pytest.mark.parametrize("begin", [1, 63, 64, 290])
 @each_planned_on_a_gpu
 def test_rows_and_columns_that_grow_along_k(
@@ -99,3 +112,17 @@ def test_inf_and_nan_are_where_they_belong(
         assert torch.equal(result.isnan(), expected.isnan()), plan
         assert torch.equal(result.isinf(), expected.isinf()), plan
         assert torch.equal(result[expected.isinf()], expected[expected.isinf()]), plan
+
+
+@pytest.mark.parametrize("k", [33, 300, 4096])
+@each_planned_on_a_gpu
+def test_inf_is_where_a_sum_in_order_has_it(row: Kernel, device: str, k: int) -> None:
+    """Also where a part of k overflows to the other Inf before."""
+    (k,) = fit(row, k)
+    for a, b in (inf_behind_overflow(k), infs_in_parts(k)):
+        m, n = fit(row, len(a), b.size(1))
+        a, b = a[:m], b[:, :n]
+        for left, right in ((a, b), (b.t(), a.t())):
+            expected = classes(in_order(left, right))
+            for plan, result in by_each_plan(row, left.to(device), right.to(device)):
+                assert torch.equal(classes(result.cpu()), expected), plan

@@ -7,6 +7,7 @@ the products that are left out, what the tensor cores cut off, the guard's thres
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache
 
@@ -208,6 +209,51 @@ def near_overflow(k: int) -> Pair:
     columns = [torch.ones(k), -torch.ones(k), torch.full((k,), 0.5)]
     columns += [torch.where(q % 3 == 0, 0.0, 1.0), torch.where(q % 2 == 0, 1.0, 0.99)]
     return torch.stack(rows), torch.stack(columns, dim=1)
+
+
+def inf_behind_overflow(k: int) -> Pair:
+    """Rows whose sums in order of k are 3e38, 0 and -3e38 when an Inf, or a NaN, is added.
+
+    A part of k that begins with the second of these overflows to the other Inf before. Columns are
+    ones, or hold an Inf themselves.
+    """
+    cuts = [at for at in (8, 16, 32, 64, 128, 256, 512, 1024, 2048) if at + 3 < k]
+    places = [(0, 1, 2, 3), (0, 1, 2, k - 1), (k - 4, k - 3, k - 2, k - 1), (0, 8, 16, 24)]
+    for at in cuts:
+        places += [
+            (at - 1, at, at + 1, at + 2),
+            (at - 1, at, at + 1, k - 1),
+            (0, at, at + 1, k - 1),
+        ]
+        if 3 * at < k:
+            places.append((at - 1, at, 2 * at, 3 * at))
+    rows = []
+    for number, place in enumerate(places):
+        for last in (math.inf, -math.inf, math.nan, 1.0):
+            row = torch.full((k,), 1e30 * (number % 2))
+            row[list(place)] = torch.tensor([3e38, -3e38, -3e38, last])
+            rows += [row, -row]
+    columns = [torch.ones(k), -torch.ones(k), torch.full((k,), 0.5)]
+    for place in (3, k // 2, k - 1):
+        for value in (math.inf, -math.inf):
+            columns.append(torch.ones(k))
+            columns[-1][place] = value
+    return torch.stack(rows), torch.stack(columns, dim=1)
+
+
+def infs_in_parts(k: int) -> Pair:
+    """An Inf of A in one part of k, and one of B, alike or opposite, in a part behind or before."""
+    a, b = torch.full((16, k), 0.5), torch.full((k, 40), 1.5)
+    for i, (of_a, of_b) in enumerate(((0, k // 2), (k // 2, 0), (1, k - 1), (k - 1, 2))):
+        for sign in (1, -1):
+            a[4 * i + 1 + sign, of_a] = math.inf
+            b[of_b, 8 * i + 3 + sign] = sign * math.inf
+    return a, b
+
+
+def classes(x: Tensor) -> Tensor:
+    """0 for a finite element, 1 and 2 for Inf and -Inf, 3 for NaN."""
+    return x.isposinf() + 2 * x.isneginf() + 3 * x.isnan()
 
 
 def in_order(a: Tensor, b: Tensor) -> Tensor:

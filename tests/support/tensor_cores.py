@@ -37,15 +37,24 @@ def step(total: Tensor, x: Tensor, y: Tensor, dtype: torch.dtype) -> Tensor:
 
     All are float64 tensors; the result has float32's numbers.
     """
+    return step_and_losses(total, x, y, dtype)[0]
+
+
+def step_and_losses(
+    total: Tensor, x: Tensor, y: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The sum, what alignment cut off its terms, and what was cut off behind its 24 bits."""
     products = x[:, None] * y[None]
     sums = exponents(x, LEAST[dtype])[:, None] + exponents(y, LEAST[dtype])[None]
     top = torch.where(products == 0, NONE, sums).amax(dim=-1)
     top = torch.maximum(top, exponents(total, LEAST[torch.float32])).clamp(min=LEAST_ALIGNMENT)
-    grid = power(top - CUT)
-    terms = torch.cat([products, total[..., None]], dim=-1) / grid[..., None]
-    added = torch.trunc(terms).sum(dim=-1) * grid
+    grid = power(top - CUT)[..., None]
+    terms = torch.cat([products, total[..., None]], dim=-1)
+    kept = torch.trunc(terms / grid) * grid
+    added = kept.sum(dim=-1)
     last = power((torch.frexp(added)[1] - 24).clamp(min=-149))
-    return (torch.trunc(added / last) * last).float().double()
+    result = (torch.trunc(added / last) * last).float().double()
+    return result, (terms - kept).sum(dim=-1), added - result
 
 
 def multiplied(total: Tensor, x: Tensor, y: Tensor, dtype: torch.dtype = torch.float16) -> Tensor:
@@ -53,31 +62,3 @@ def multiplied(total: Tensor, x: Tensor, y: Tensor, dtype: torch.dtype = torch.f
     for q in range(0, x.size(1), GROUP):
         total = step(total, x[:, q : q + GROUP], y[:, q : q + GROUP], dtype)
     return total
-
-
-# --- the family split -----------------------------------------------------------------------
-
-
-def planes(x: Tensor, top: int = 14) -> tuple[Tensor, Tensor, Tensor]:
-    """hi and lo of each element, scaled by rows so that x is (hi + lo / 2^11) 2^exponent."""
-    largest = x.abs().amax(dim=1, keepdim=True).double()
-    exponent = torch.floor(torch.log2(largest)) - top
-    scaled = x.double() * torch.exp2(-exponent)
-    hi = scaled.half().double()
-    lo = ((scaled - hi) * 2.0**11).half().double()
-    return hi, lo, exponent
-
-
-def split_fp16x3(a: Tensor, b: Tensor, window: int = 32) -> Tensor:
-    """A B as split_fp16x3 computes it, without its guard, in float64."""
-    hi_a, lo_a, scale_a = planes(a)
-    hi_b, lo_b, scale_b = planes(b.t())
-    zero = torch.zeros(a.size(0), b.size(1), dtype=torch.float64)
-    total, correction = zero, zero
-    for q in range(0, a.size(1), window):
-        part = slice(q, q + window)
-        total = (total + multiplied(zero, hi_a[:, part], hi_b[:, part])).float().double()
-        correction = multiplied(correction, hi_a[:, part], lo_b[:, part])
-        correction = multiplied(correction, lo_a[:, part], hi_b[:, part])
-    total = (total + correction * 2.0**-11).float().double()
-    return total * torch.exp2(scale_a + scale_b.t())
