@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support import tensor_cores
 from support.bounds import Reference, roundings
 from support.crafted import classes, in_order, inf_behind_overflow, infs_in_parts
 from support.layouts import PAIRS, laid_out
@@ -17,7 +16,7 @@ from support.table import KERNELS, TILED, Kernel, arch, needs_cuda_build
 from torch import Tensor
 
 from benchmarks.problems import in_16_bits
-from torch_sgemm import error_bound
+from torch_sgemm import error_bound, tensor_cores
 
 SHORT = (torch.bfloat16, torch.float16)
 DEPTHS = (16, 64, 1024)

@@ -15,6 +15,7 @@ from functools import cache
 import pytest
 import torch
 from support import split_terms
+from support.activations import ACTIVATIONS, each_function
 from support.bounds import UNIT, Reference, proven_units, roundings
 from support.breeding import breed
 from support.crafted import (
@@ -130,16 +131,18 @@ def test_nor_in_batches_that_share_an_operand(row: Kernel, device: str) -> None:
     assert most_units(row, b.mT, a.mT) <= 1
 
 
+@each_function
 @each_proven
-def test_nor_behind_an_activation(row: Kernel, device: str) -> None:
-    k = fit(row, 200)[0]
-    a, b = everything(k, device)
-    m, n = fit(row, len(a), b.size(1))
-    a, b = a[:m], b[:, :n]
-    result = torch_sgemm.linear(a, b.t(), None, "relu", kernel=row.name)
-    exact = Reference.of(a, b)
-    reference = Reference(exact.value.relu(), exact.scale, exact.product)
-    assert share(row, reference, result, k) <= 1
+def test_nor_behind_an_activation(row: Kernel, device: str, activation: str) -> None:
+    for k in dict.fromkeys(fit(row, 5, 200)):
+        a, b = everything(k, device)
+        m, n = fit(row, len(a), b.size(1))
+        a, b = a[:m], b[:, :n]
+        result = torch_sgemm.linear(a, b.t(), None, activation, kernel=row.name)
+        exact = Reference.of(a, b)
+        reference = Reference(ACTIVATIONS[activation](exact.value), exact.scale, exact.product)
+        units = reference.units_each(result, 2 * roundings(k))
+        assert float(units.max()) <= torch_sgemm.error_bound(k, row.name, activation), k
 
 
 @pytest.mark.parametrize("alpha", [1.0, single(0.007), 2.0**-149, 2.0**-100])

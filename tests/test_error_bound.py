@@ -70,6 +70,17 @@ def test_nothing_is_proven_of_the_others(name: str) -> None:
         error_bound(100, name)
 
 
+def test_activations_have_their_slope_and_their_own_roundings() -> None:
+    plain = error_bound(100, "ieee_tall")
+    assert error_bound(100, "ieee_tall", "relu") == error_bound(100, "ieee_tall", None) == plain
+    for name in ("gelu", "gelu_tanh", "silu"):
+        assert plain * 1.09 < error_bound(100, "ieee_tall", name) <= plain * 1.13 + 4
+        assert 0 < error_bound(0, "ieee_tall", name) <= 4
+    for bad in ("tanh", "", 1, []):
+        with pytest.raises(ValueError, match="argument 'activation' is .*accepted: None, 'relu'"):
+            error_bound(100, "auto", bad)
+
+
 @pytest.mark.parametrize("k", [-1, True, 1.5, "8", None, 2**53, 2**62, 2**63])
 def test_bad_depths_are_refused(k) -> None:
     with pytest.raises(ValueError, match="argument 'k' is .*; accepted: an int"):

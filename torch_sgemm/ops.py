@@ -3,7 +3,7 @@
 All take tensors on one device, CPU or CUDA, of any strides: row-major, column-major, leading
 dimensions larger than the row, expanded (stride 0) and sliced views, any alignment. a, b, x and
 weight are float32, bfloat16 or float16, each by itself, c and bias float32; the result is float32,
-as if operands had been converted before. Where both are bfloat16, or both float16, and their rows
+as if operands had been converted before. Where both are bfloat16, and their rows
 begin at multiples of 16 bytes, Hopper's tensor cores read them as they lie (row ``unsplit``).
 ``mm``, ``bmm``, ``addmm`` and ``baddbmm`` have derivatives (:mod:`torch_sgemm.derivatives`).
 

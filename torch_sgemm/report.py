@@ -27,6 +27,8 @@ from torch_sgemm import files, info
 from torch_sgemm._library import operators
 from torch_sgemm.choice import explain
 from torch_sgemm.columns import aligned
+from torch_sgemm.table import kernels
+from torch_sgemm.tensor_cores import step
 from torch_sgemm.timing import seconds_by_turns
 
 UNIT = 2.0**-24  # of errors, times (|A||B|)_ij
@@ -163,6 +165,24 @@ def is_correct(row: dict[str, Any]) -> bool:
     return "failed" not in row and row["error_max"] <= bound
 
 
+def arithmetic(device: torch.device) -> dict[str, int] | None:
+    """Elements of one step of the tensor cores, and those whose bits aren't the model's.
+
+    None on a device without the row that shows a step. The bound of the family split is proven
+    given the model's arithmetic.
+    """
+    major = torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 0
+    row = next(row for row in kernels() if row.name == "unsplit")
+    if not row.runs_on(10 * major):
+        return None
+    spread = torch.randint(-12, 13, (2, 320, 16), device=device)
+    x, y = torch.ldexp(torch.randn(2, 320, 16, device=device), spread).bfloat16()
+    found = operators.mm(x, y.t(), row.name)
+    zero = torch.zeros_like(found, dtype=torch.float64)
+    expected = step(zero, x.double(), y.double(), x.dtype).float()
+    return {"elements": found.numel(), "differ": int((found != expected).sum())}
+
+
 # --- the machine ----------------------------------------------------------------------------
 
 
@@ -262,6 +282,7 @@ def collect(device: torch.device, repeats: int, say: Callable[[str], None]) -> d
             say(shape.label)
             row = product(shape, device, repeats)
             record["rows"].append(row | {"sm_mhz": clocks.take()})
+    record["tensor_cores"] = arithmetic(device)
     return record
 
 
@@ -290,9 +311,16 @@ def summary(record: dict[str, Any]) -> str:
     speeds = [row["speed"] for row in rows if "speed" in row]
     bad = sum(not row["correct"] for row in rows)
     mean = f"{geometric_mean(speeds):.2f} times as fast as torch" if speeds else "not timed"
+    found = record["tensor_cores"]
+    model = ""
+    if found:
+        proof = (
+            "so the error bounds are not proven here" if found["differ"] else "as the proof says"
+        )
+        model = f" Tensor cores: {found['differ']} of {found['elements']} sums differ, {proof}."
     return (
         f"{len(rows)} products on {where}: {mean} (geometric mean); {bad} failed or wrong. Errors "
-        "are the largest of a sample, in units of 2^-24 (|A||B|)."
+        f"are the largest of a sample, in units of 2^-24 (|A||B|).{model}"
     )
 
 

@@ -99,17 +99,24 @@ def kernels() -> list[Kernel]:
     return list(_rows())
 
 
-def error_bound(k: int, kernel: str = "auto") -> float:
+# Of |f(x) - f(y)| by |x - y|, at most; and units of x by which the function as computed is off.
+_ACTIVATIONS = {
+    None: (1, 0), "relu": (1, 0), "gelu": (1.13, 3), "gelu_tanh": (1.13, 4), "silu": (1.1, 2.5)
+}  # fmt: skip
+
+
+def error_bound(k: int, kernel: str = "auto", activation: str | None = None) -> float:
     """How far off an element of a product of depth ``k`` may be, proven for finite inputs.
 
     In units of 2^-24 (|alpha| (|A||B|)_ij + |beta C_ij|), of which an ordinary dot product
-    in float32 may be off by k. It holds where |A||B| stays below 2^127, for alpha and beta as
-    float32, to which they are rounded, and in row ``unsplit`` for operands without subnormal
-    elements. Beside it:
+    in float32 may be off by k. It holds given the arithmetic of the tensor cores as measured
+    (docs/split.md), where |A||B| stays below 2^127, for alpha and beta as float32, to which they
+    are rounded. Beside it:
 
     - half of float32's smallest subnormal, 2^-150, for each term that rounds where results are
       that small, |alpha| times that where |alpha| > 1; all of it, 2^-149, in row ``unsplit``;
-    - one unit more if ``alpha`` isn't a power of two, and one if there is a C.
+    - one unit more if ``alpha`` isn't a power of two, and one if there is a C; behind an
+      activation 1.13 units each.
 
     What a product is typically off by is far less: see ``python -m benchmarks accuracy``.
 
@@ -119,13 +126,16 @@ def error_bound(k: int, kernel: str = "auto") -> float:
             largest bound counts of the rows that it may take. Where ``"auto"`` takes ``aten``,
             PyTorch's own kernel, which promises nothing, the result is outside of this bound.
             ``"batch_invariant"``: on GPUs that run the family split.
+        activation: what the result goes through: ``"relu"``, ``"gelu"``, ``"gelu_tanh"``,
+            ``"silu"`` or None. Its slope is 1.13 at most (1.1 for silu), and its own roundings
+            come to 3, 4 and 2.5 units of its argument.
 
     Returns:
         The bound in units, 0 for ``k = 0``, where nothing is added up.
 
     Raises:
         ValueError: ``k`` is no int, negative, 2^53 or more, or larger than the row takes;
-            ``kernel`` isn't one of those that have a bound.
+            ``kernel`` isn't one of those that have a bound; ``activation`` is another one.
 
     Sources: N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.1,
     for sums in float32; docs/split.md and docs/ieee.md for what each row adds.
@@ -133,6 +143,9 @@ def error_bound(k: int, kernel: str = "auto") -> float:
     where = "torch_sgemm.error_bound"
     if not isinstance(k, int) or isinstance(k, bool) or not 0 <= k < 2**53:
         raise ValueError(f"{where}: argument 'k' is {k!r}; accepted: an int, 0 to 2^53 - 1")
+    if not isinstance(activation, str | None) or activation not in _ACTIVATIONS:
+        accepted = ", ".join(map(repr, _ACTIVATIONS))
+        raise ValueError(f"{where}: argument 'activation' is {activation!r}; accepted: {accepted}")
     bounds: dict[str, float] = json.loads(operators._error_bounds(k))
     rows = [row for row in _rows() if row.name in bounds]
     asked = [
@@ -153,4 +166,5 @@ def error_bound(k: int, kernel: str = "auto") -> float:
         raise ValueError(
             f"{where}: argument 'k' is {k}; accepted: up to {asked[0].max_size} for {kernel!r}"
         )
-    return float(max(bounds[row.name] for row in taking))
+    slope, own = _ACTIVATIONS[activation]
+    return float(slope * max(bounds[row.name] for row in taking) + own)

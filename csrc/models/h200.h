@@ -179,7 +179,7 @@ constexpr Models kFitted = {
     },
     // Unsplit
     {
-        2.189e-06,  // launch
+        4.189e-06,  // launch
         1.429e-06,  // step
         1.634e-06,  // tile
         0.3977,  // half_step
@@ -190,6 +190,7 @@ constexpr Models kFitted = {
         1.159e-05,  // share
         6.775e-07,  // part
         0.5457,  // bandwidth
+        6.7e-11,  // searched
     },
 };
 

@@ -174,7 +174,7 @@ struct SplitTallModel {
 };
 
 struct UnsplitModel {  // of tiles of 256 x 128
-  double launch;       // 2e-6
+  double launch;       // 4e-6: of the product and of the kernel behind it
   double step;         // 8e-7: 64 of k of a tile
   double tile;         // 2e-6: to fill the pipeline, and to store
   double half_step;    // 0.6: factor of steps of tiles of half the size
@@ -185,6 +185,7 @@ struct UnsplitModel {  // of tiles of 256 x 128
   double share;        // 5e-6: to share tiles that are left over
   double part;         // 5e-7: each block that shares one
   double bandwidth;    // 0.7: share
+  double searched;     // 7e-11: to look through a byte of a stage for subnormal elements
 };
 
 // The share of the FFMA peak that a rung of the ladder reaches on large products.

@@ -5,10 +5,10 @@
 
 namespace sgemm::split {
 
-// D = f(x + beta C). Not where C is the sum of earlier pieces of k and its sum with x may be finite after all.
+// D = f(x + beta C). Not where C is the sum of earlier pieces of k and their sum in order of k may be another.
 __device__ __forceinline__ bool store_element(const Problem& p, const float* c, float* d, float x) {
   const float sum = add_c(p, x, c);
-  if (p.k_before > 0 && may_be_finite(sum, x, *c)) return false;
+  if (p.k_before > 0 && may_differ_in_order(sum, x, *c)) return false;
   *d = activated(p.activation, sum);
   return true;
 }

@@ -284,10 +284,10 @@ __device__ __forceinline__ bool surely_overflows(float sum, int exponent) {
   return fabsf(unscaled(sum, exponent - 4)) >= 0x1p126f;
 }
 
-// Whether x + C, where C is the sum of earlier pieces of k, isn't finite although the sum in order of k may be. Where C
-// alone is Inf, that sum was Inf before, and a finite x leaves it so.
-__device__ __forceinline__ bool may_be_finite(float sum, float x, float c) {
-  return !isfinite(sum) && !isnan(x) && !isnan(c) && !(isinf(c) && isfinite(x));
+// Whether x + C, where C is the sum of earlier pieces of k, may be another than the sum in order of k: it isn't finite,
+// and a part may have overflowed. C is what that sum was so far: NaN stays, and so does Inf where x is finite.
+__device__ __forceinline__ bool may_differ_in_order(float sum, float x, float c) {
+  return !isfinite(sum) && !isnan(c) && !(isinf(c) && isfinite(x));
 }
 
 }  // namespace sgemm::split

@@ -94,7 +94,7 @@ std::string SplitProduct<F, STREAMS>::cut(const Plan& planned) {
   Cut cut;
   cut.tile(kTiles[planned.tile].bm, kTiles[planned.tile].bn).number("cluster", plan.cluster, 1);
   cut.number("slices", plan.slices, 1).number("parts", plan.parts, 1).number("splits_b", plan.splits_b, 0);
-  return cut.number("balances", plan.balances, 0).text();
+  return cut.text();
 }
 
 // Bytes of B's planes.

@@ -242,7 +242,8 @@ class TallEpilogue {
     store(at, first, x);
   }
 
-  // Adds beta C to alpha times values. Returns a bit for each that overflows where C is the sum of earlier pieces of k.
+  // Adds beta C to alpha times values. Returns a bit for each that isn't finite where C is the sum of earlier pieces of
+  // k.
   __device__ __forceinline__ uint32_t add(const TallRows& at, int first, float (&x)[8]) const {
     uint32_t failed = 0;
     if (job_.p.beta != 0) {
@@ -251,7 +252,7 @@ class TallEpilogue {
       for (int i = 0; i < 8; ++i)
         if (inside(at, first, i)) {
           const float c = from[i / 4 * job_.p.c.row + i % 4 * apart_ * job_.p.c.col], sum = add_c(job_.p, x[i], &c);
-          if (may_be_finite(sum, x[i], c)) failed |= 1u << i;
+          if (may_differ_in_order(sum, x[i], c)) failed |= 1u << i;
           x[i] = sum;
         }
       if (job_.p.k_before == 0) failed = 0;

@@ -10,18 +10,16 @@
 namespace sgemm::split {
 namespace {
 
-// Measured on an H200: the kernel behind the product, and what a block's idle warps look through (subnormals.cuh).
-constexpr double kBehindSeconds = 2e-6, kSearchedBytesPerSecond = 15e9;
-
 double seconds(const Problem& p, const Device& device, const TileSize& tile, const UnsplitPlan& plan) {
   const UnsplitModel& model = models().unsplit;
   const StreamK& deal = plan.deal;
   const bool half = tile.bm == kTile;
   const double product =
       plan.long_windows ? model.long_step * (half ? model.half_long : 1) : model.step * (half ? model.half_step : 1);
-  const double searched =
-      2.0 * Unsplit::BK * (double(tile.bm) / ceil_div(p.n, tile.bn) + double(tile.bn) / ceil_div(p.m, tile.bm));
-  const double step = std::max(product, searched / kSearchedBytesPerSecond);
+  // The tiles that share a panel look through it together.
+  const double searched = 2.0 * Unsplit::BK *
+                          (double(tile.bm) / ceil_div(p.n, tile.bn) + double(tile.bn) / ceil_div(p.m, tile.bm));
+  const double step = std::max(product, searched * model.searched);
   const double ends = model.tile * (half ? model.half_tile : 1);
   double waves = ceil_div(int64_t{deal.whole} * plan.cluster, device.sms) *
                  (ceil_div(deal.steps, plan.cluster) * step + ends + (plan.cluster - 1) * model.cluster);
@@ -31,7 +29,7 @@ double seconds(const Problem& p, const Device& device, const TileSize& tile, con
   const double bandwidth = device.bandwidth_gbs * 1e9, result = 4.0 * p.m * p.n * p.batch;
   const double moved = operand_bytes(p) / 2 + result * (p.beta != 0 ? 2 : 1);
   const double mirror = is_gram(p) ? models().choice.launch + 2 * result / bandwidth : 0;
-  return model.launch + std::max(waves, moved / (model.bandwidth * bandwidth)) + kBehindSeconds + mirror;
+  return model.launch + std::max(waves, moved / (model.bandwidth * bandwidth)) + mirror;
 }
 
 }  // namespace

@@ -59,7 +59,7 @@ def chains(k: int) -> float:
 
 
 COPY: dict[Format, Constants] = {
-    FP16X3: Constants(4, 4, 6.2, 2 * OF_STEP * 2 / 2048 / 16),
+    FP16X3: Constants(4, 4, 7.25, 2 * OF_STEP * 2 / 2048 / 16),
     BF16X6: Constants(0, 1, 2, 5 * OF_STEP * 1.02 / 128 / 16),
 }
 
