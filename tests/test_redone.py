@@ -19,11 +19,9 @@ import torch_sgemm
 SPLIT_SOURCES = ROOT / "csrc" / "split"
 TALL = (SPLIT_SOURCES / "tall.h").read_text(encoding="utf-8")
 LISTED = int(re.search(r"kMostElements = (\d+)", TALL)[1])  # elements of a tall tile
-REDO_SOME = (SPLIT_SOURCES / "redo_some.cuh").read_text(encoding="utf-8")
-SOME = int(re.search(r"kSome = (\d+)", REDO_SOME)[1])  # elements of a tile
 REDO = (SPLIT_SOURCES / "redo.cuh").read_text(encoding="utf-8")
-FEW = int(re.search(r"kFewAlongK = (\d+)", REDO)[1])  # of one whose operands lie along k
-MANY = 8 * max(SOME, FEW)  # of two tiles, which four blocks may share
+FEW = int(re.search(r"kFewElements = (\d+)", REDO)[1])  # of a tile
+MANY = 8 * FEW  # of two tiles, which blocks may share
 
 
 @pytest.mark.gpu
@@ -35,7 +33,7 @@ MANY = 8 * max(SOME, FEW)  # of two tiles, which four blocks may share
 def test_few_and_many_marked_elements(
     name: str, layouts: str, k: int, m: int, columns: int
 ) -> None:
-    """Results made of small elements alone: by dot products, some at once, or the whole tile."""
+    """Results made of small elements alone: by a warp each, or by the block."""
     row = next(row for row in SPLIT if row.name == name)
     here(row)
     n = TILE
@@ -59,10 +57,33 @@ def test_few_and_many_marked_elements(
     assert torch_sgemm.stats().redone[f"cuda:{torch.cuda.current_device()}"] == after
     # A warp's 16 rows come at once if all of k they have is 4096. Whatever the tiles, some block
     # has enough elements if there are many.
-    if m * columns <= SOME or 16 * columns * k <= 4096:
+    if m * columns <= FEW or 16 * columns * k <= 4096:
         assert after.tiles == before.tiles
     elif m * columns > MANY:
         assert after.tiles > before.tiles
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("k", [40, 1001, 4100])
+@pytest.mark.parametrize("layouts", ["NN", "NT", "TN", "TT"])
+@each_split
+def test_few_and_many_have_the_same_bits(row: Kernel, layouts: str, k: int) -> None:
+    """How many of a tile's elements are computed again decides nothing about one of them."""
+    here(row)
+    a, b = torch.randn(TILE, k, device="cuda"), torch.randn(k, TILE, device="cuda")
+    a[:, 0] = 2.0**20
+    a[:, 1:] *= 2.0**-30
+    few = b.clone()
+    b[0], few[0], few[0, [3, 70]] = 0, 1, 0  # these columns meet no large element of A
+    before = torch_sgemm.redone().elements
+    sums = [
+        torch.ops.sgemm.mm(laid_out(a, layouts[0]), laid_out(x, layouts[1]), kernel=row.name)
+        for x in (b, few)
+    ]
+    torch.cuda.synchronize()
+    if row.name.startswith("split_fp16x3:"):
+        assert torch_sgemm.redone().elements - before >= TILE * TILE
+    assert torch.equal(sums[0][:, [3, 70]], sums[1][:, [3, 70]])
 
 
 @pytest.mark.gpu

@@ -85,7 +85,8 @@ __global__ void __launch_bounds__(32 * kTallTiles[TILE].warps, 1) split_tall(con
       output.end_tile(rows);
   }
   if (__builtin_expect(listed != 0, false))
-    redo_tiles(job, entry, n0, reinterpret_cast<float*>(staged), shared[warp], list, listed);
+    redo_tiles<kSteps, READS>(job, entry, n0, reinterpret_cast<float*>(staged), shared[warp], panel,
+                              of_cols.plain_scales, list, listed);
 }
 
 }  // namespace sgemm::split

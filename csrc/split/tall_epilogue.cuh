@@ -227,17 +227,21 @@ class TallEpilogue {
     }
   }
 
-  // Columns from `first` on, all of them anew.
-  __device__ __forceinline__ void redo_group(const TallRows& at, int first) const {
-    float x[8], in_order[8];
-    add_chains(at, first, kChain, x);
-    bool finite = true;
+  // Stores columns from `first` on, of whose values `x` those that failed are computed again first.
+  __device__ __forceinline__ void redo_group(const TallRows& at, int first, uint32_t failed, float (&x)[8]) const {
+    if (failed) {
+      float sums[8], in_order[8];
+      add_chains(at, first, kChain, sums);
+      bool finite = true;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) finite = finite && isfinite(x[i]);
-    if (!finite) add_chains(at, first, TallProduct::kLargest.depth, in_order);
+      for (int i = 0; i < 8; ++i) finite = finite && isfinite(sums[i]);
+      if (!finite) add_chains(at, first, TallProduct::kLargest.depth, in_order);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) x[i] = job_.p.alpha * (isfinite(x[i]) ? x[i] : in_order[i]);
-    const uint32_t failed = add(at, first, x);
+      for (int i = 0; i < 8; ++i)
+        if (failed >> i & 1) x[i] = job_.p.alpha * (isfinite(sums[i]) ? sums[i] : in_order[i]);
+    }
+    __syncwarp();
+    failed = add(at, first, x);
     if (__any_sync(~0u, failed)) redo_elements(at, first, failed, x, job_.p.k_before);
     store(at, first, x);
   }

@@ -17,8 +17,9 @@ double seconds(const Problem& p, const Device& device, const TileSize& tile, con
   const double product =
       plan.long_windows ? model.long_step * (half ? model.half_long : 1) : model.step * (half ? model.half_step : 1);
   // The tiles that share a panel look through it together.
-  const double searched = 2.0 * Unsplit::BK *
-                          (double(tile.bm) / ceil_div(p.n, tile.bn) + double(tile.bn) / ceil_div(p.m, tile.bm));
+  const double searched =
+      2.0 * Unsplit::BK *
+      (tile.bm / std::max<double>(1, ceil_div(p.n, tile.bn)) + tile.bn / std::max<double>(1, ceil_div(p.m, tile.bm)));
   const double step = std::max(product, searched * model.searched);
   const double ends = model.tile * (half ? model.half_tile : 1);
   double waves = ceil_div(int64_t{deal.whole} * plan.cluster, device.sms) *
