@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.process import ROOT, tool
 
-INCLUDE = '#include "../split/split.h"\n'  # behind the ladder's
+INCLUDE = '#include "../split/rows.h"\n'  # behind the ladder's
 FIRST_PLANNED = '    planned_row<Large>("ieee_large"'
 
 

@@ -35,7 +35,7 @@ SPOILT_TERMS = [
     for term, share in COPY[form].shares(32, 32).items()
     if share > 0
 ]
-# Factors by which thresholds of csrc/split/format.cuh are spoilt. bfloat16's kSmall is about 2^13
+# Factors by which thresholds of csrc/split/format/format.cuh are spoilt. bfloat16's kSmall is about 2^13
 # times as large as it must be: products of such elements reach down to 2^-100, and sums lose bits
 # only below 2^-124.
 SPOILT_THRESHOLDS = {
@@ -60,8 +60,8 @@ def test_the_copy_is_the_bound(name: str) -> None:
 
 @each_format
 def test_the_format_is_that_of_the_kernels(name: str) -> None:
-    """The numbers of csrc/split/format.cuh that the model repeats."""
-    source = (ROOT / "csrc" / "split" / "format.cuh").read_text(encoding="utf-8")
+    """The numbers of csrc/split/format/format.cuh that the model repeats."""
+    source = (ROOT / "csrc" / "split" / "format" / "format.cuh").read_text(encoding="utf-8")
     struct = {"split_fp16x3": "Fp16x3", "split_bf16x6": "Bf16x6"}[name]
     body = source.split(f"struct {struct} {{")[1].split("\n};")[0]
     found = dict(re.findall(r"static constexpr \w+ (k\w+) = (\S+?)f?;", body))

@@ -17,9 +17,9 @@ from support.table import Kernel
 import torch_sgemm
 
 SPLIT_SOURCES = ROOT / "csrc" / "split"
-TALL = (SPLIT_SOURCES / "tall.h").read_text(encoding="utf-8")
+TALL = (SPLIT_SOURCES / "rows" / "tall.h").read_text(encoding="utf-8")
 LISTED = int(re.search(r"kMostElements = (\d+)", TALL)[1])  # elements of a tall tile
-REDO = (SPLIT_SOURCES / "redo.cuh").read_text(encoding="utf-8")
+REDO = (SPLIT_SOURCES / "redo" / "redo.cuh").read_text(encoding="utf-8")
 FEW = int(re.search(r"kFewElements = (\d+)", REDO)[1])  # of a tile
 MANY = 8 * FEW  # of two tiles, which blocks may share
 

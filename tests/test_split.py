@@ -1,6 +1,6 @@
 """The split family: what its guard certifies, and how it is cut into pieces.
 
-The guard's arithmetic is tried on the CPU with the constants of csrc/split/format.cuh; its kernels
+The guard's arithmetic is tried on the CPU with the constants of csrc/split/format/format.cuh; its kernels
 on a GPU, with bad rows, columns, tiles and elements planted anywhere.
 """
 
@@ -22,7 +22,7 @@ from torch import Tensor
 
 import torch_sgemm
 
-FORMAT = (ROOT / "csrc" / "split" / "format.cuh").read_text(encoding="utf-8")
+FORMAT = (ROOT / "csrc" / "split" / "format" / "format.cuh").read_text(encoding="utf-8")
 
 
 # --- the scheme, on the CPU -----------------------------------------------------------------
@@ -104,7 +104,7 @@ def test_fp16_loses_what_the_guard_stops() -> None:
 
 def test_thresholds_fit_their_word() -> None:
     """The upper 24 bits of a float hold the threshold of as many small elements as a slice has."""
-    plan = (ROOT / "csrc" / "split" / "plan.h").read_text(encoding="utf-8")
+    plan = (ROOT / "csrc" / "split" / "plan" / "plan.h").read_text(encoding="utf-8")
     most = int(re.search(r"kMaxSlice = (\d+);", plan)[1])
     for form in FORMATS:
         counts = torch.arange(most + 1, dtype=torch.float32) * form.constant("kThreshold")

@@ -3,7 +3,6 @@
 #include <stdexcept>
 #include <string>
 
-#include "../epilogue/epilogue.cuh"
 #include "../problem/problem.h"
 #include "build.h"
 
@@ -21,13 +20,6 @@ __device__ inline Tile block_tile(const MatrixView<T>& d, int bm, int bn) {
   const unsigned tiles_m = static_cast<unsigned>((d.rows + bm - 1) / bm);
   const unsigned row = blockIdx.x / tiles_n;
   return {row / tiles_m, int64_t{row % tiles_m} * bm, int64_t{blockIdx.x % tiles_n} * bn};
-}
-
-// D(i, j) = alpha * acc + beta * C(i, j), for elements inside the matrix.
-__device__ inline void store(const Problem& p, const Tile& tile, int64_t i, int64_t j, float acc) {
-  if (!p.d.contains(i, j)) return;
-  const float* const c = p.beta == 0 ? nullptr : p.c.matrix(tile.batch).at(i, j);
-  *p.d.matrix(tile.batch).at(i, j) = add_c(p, p.alpha * acc, c);
 }
 
 #if defined(__CUDACC__)

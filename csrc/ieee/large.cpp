@@ -7,8 +7,8 @@
 #include "../problem/buffers.h"
 #include "../gpu/clusters.h"
 #include "../gpu/stream_k.h"
-#include "../table/cut.h"
-#include "../table/fastest.h"
+#include "../problem/cut.h"
+#include "../problem/fastest.h"
 #include "../models/models.h"
 
 namespace sgemm::ieee {

@@ -5,7 +5,7 @@
 #include "../problem/elements.h"
 #include "../problem/views.h"
 #include "../models/models.h"
-#include "../table/cut.h"
+#include "../problem/cut.h"
 #include "bound.h"
 
 namespace sgemm::ieee {

@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "../gpu/clusters.h"
-#include "../table/cut.h"
-#include "../table/fastest.h"
+#include "../problem/cut.h"
+#include "../problem/fastest.h"
 #include "../problem/views.h"
 #include "../models/models.h"
 #include "bound.h"

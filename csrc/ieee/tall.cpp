@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "../table/cut.h"
-#include "../table/fastest.h"
+#include "../problem/cut.h"
+#include "../problem/fastest.h"
 #include "../models/models.h"
 #include "bound.h"
 

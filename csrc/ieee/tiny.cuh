@@ -8,6 +8,7 @@
 // Reads:  any strides, 16 bytes at a time where neighbours allow it.
 #pragma once
 #include "../gpu/dependent_launch.cuh"
+#include "../epilogue/epilogue.cuh"
 #include "../gpu/launch.h"
 #include "../problem/views.h"
 #include "tiny.h"

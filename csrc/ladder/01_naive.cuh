@@ -5,7 +5,7 @@
 //         and write 32 rows of C: 32 sectors where 4 would do.
 // Reads:  any strides.
 #pragma once
-#include "../gpu/launch.h"
+#include "../epilogue/store.h"
 
 namespace sgemm::SGEMM_BACKEND {
 

@@ -5,7 +5,7 @@
 // Bound:  loads. Every multiply-add still waits for two elements from the caches.
 // Reads:  any strides.
 #pragma once
-#include "../gpu/launch.h"
+#include "../epilogue/store.h"
 
 namespace sgemm::SGEMM_BACKEND {
 

@@ -5,7 +5,7 @@
 // Bound:  PAD = 0: bank conflicts, 32 to a load. PAD = 1: shared-memory loads, as before.
 // Reads:  any strides.
 #pragma once
-#include "../gpu/launch.h"
+#include "../epilogue/store.h"
 
 namespace sgemm::SGEMM_BACKEND {
 

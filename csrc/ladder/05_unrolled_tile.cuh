@@ -5,7 +5,7 @@
 // Bound:  shared-memory loads of B's tile: one for each multiply-add.
 // Reads:  any strides.
 #pragma once
-#include "../gpu/launch.h"
+#include "../epilogue/store.h"
 
 namespace sgemm::SGEMM_BACKEND {
 

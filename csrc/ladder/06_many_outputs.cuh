@@ -6,7 +6,7 @@
 // Bound:  shared-memory loads, until too few threads are left to hide latency.
 // Reads:  any strides.
 #pragma once
-#include "../gpu/launch.h"
+#include "../epilogue/store.h"
 
 namespace sgemm::SGEMM_BACKEND {
 

@@ -5,7 +5,7 @@
 // Bound:  shared-memory loads of A's tile: one for each multiply-add, though a whole warp reads the same address.
 // Reads:  any strides.
 #pragma once
-#include "../gpu/launch.h"
+#include "../epilogue/store.h"
 
 namespace sgemm::SGEMM_BACKEND {
 

@@ -5,7 +5,7 @@
 // Bound:  the loads into the tiles, one element at a time and between two barriers.
 // Reads:  any strides.
 #pragma once
-#include "../gpu/launch.h"
+#include "../epilogue/store.h"
 
 namespace sgemm::SGEMM_BACKEND {
 

@@ -1,6 +1,6 @@
 // Four neighbouring elements of a row at once.
 #pragma once
-#include "../gpu/launch.h"
+#include "../epilogue/store.h"
 #include "../gpu/ptx/async_copy.cuh"
 
 namespace sgemm::SGEMM_BACKEND {

@@ -123,10 +123,10 @@ using PlanVisitor = std::function<void(const Plan&)>;
 
 // The layouts that a kernel reads directly; operands of others are packed first.
 enum class Reads {
-  kAnyStrides,    // one element at a time
-  kAlignedRows,   // float4 along a row: unit column stride, 16-byte aligned rows of whole float4s
-  kMappedRows,    // rows that a tensor map can describe (can_be_mapped())
-  kMappedAlongK,  // the same of A and of B's transpose: both lie along k
+  kAnyStrides,     // one element at a time
+  kAlignedRows,    // float4 along a row: unit column stride, 16-byte aligned rows of whole float4s
+  kMappedRows,     // rows that a tensor map can describe (can_be_mapped())
+  kMappedAlongK,   // the same of A and of B's transpose: both lie along k
   kMappedBFloat16  // operands that are both bfloat16, along k or across: others are none of its problems
 };
 
@@ -176,7 +176,7 @@ struct Kernel {
   // dispatch.cpp predicts.
   Plan (*plan)(const Problem&, const Device&) = nullptr;
   void (*each_plan)(const Problem&, const Device&, const PlanVisitor&) = nullptr;
-  std::string (*cut)(const Plan&) = nullptr;  // a plan in words (table/cut.h), the same of no two different ones
+  std::string (*cut)(const Plan&) = nullptr;  // a plan in words (problem/cut.h), the same of no two different ones
   // Where plans have different tiles, all of them; the first is bm x bn.
   const TileSize* tiles = nullptr;
   int tile_count = 0;

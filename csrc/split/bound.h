@@ -2,7 +2,7 @@
 #pragma once
 #include <algorithm>
 
-#include "plan.h"
+#include "plan/plan.h"
 
 namespace sgemm::split {
 

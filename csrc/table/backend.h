@@ -1,13 +1,9 @@
 // THE TABLE, once for each of the two builds of kernels.cu.
 #pragma once
 #include "../problem/problem.h"
+#include "../problem/redone.h"
 
 namespace sgemm {
-
-// What the guard of the family split has had computed again: elements, and tiles as a whole.
-struct Redone {
-  uint64_t elements, tiles;
-};
 
 struct Backend {
   Table table;

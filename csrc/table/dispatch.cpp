@@ -7,7 +7,7 @@
 #include <stdexcept>
 
 #include "../models/aten.h"
-#include "fastest.h"
+#include "../problem/fastest.h"
 #include "tuned.h"
 #include "../problem/views.h"
 #include "../models/models.h"

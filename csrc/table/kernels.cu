@@ -1,7 +1,7 @@
 // THE TABLE: every kernel, in the order in which the documentation tells them. Tests, benchmarks, documentation and
 // `explain` enumerate it; a new kernel is an include and a row here.
 //
-// nvcc builds this file for GPUs; emulator/kernels_emulated.cpp includes it for the CPU.
+// nvcc builds this file for GPUs; table/kernels_emulated.cpp includes it for the CPU.
 #include "backend.h"
 
 #include <array>
@@ -32,9 +32,9 @@
 #include "../ladder/16_wgmma_tf32.cuh"
 #include "../ladder/17_wgmma_tf32x3.cuh"
 #include "../models/fitted.h"
-#include "../split/split.h"
-#include "../split/tall.h"
-#include "../split/unsplit.h"
+#include "../split/rows.h"
+#include "../split/rows/tall.h"
+#include "../split/native16/unsplit.h"
 
 namespace sgemm::SGEMM_BACKEND {
 namespace {

@@ -2,7 +2,7 @@
 #pragma once
 #include <vector>
 
-#include "gpu/launch.h"
+#include "epilogue/store.h"
 
 namespace sgemm::emulated_backend {
 

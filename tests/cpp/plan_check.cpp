@@ -6,8 +6,8 @@
 #include <random>
 #include <vector>
 
-#include "split/plan.h"
-#include "split/split.h"
+#include "split/plan/plan.h"
+#include "split/rows.h"
 
 using namespace sgemm;
 using namespace sgemm::split;

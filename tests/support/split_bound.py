@@ -54,7 +54,7 @@ class Constants:
 
 
 def chains(k: int) -> float:
-    """What is computed again: csrc/split/chains.cuh."""
+    """What is computed again: csrc/split/redo/chains.cuh."""
     return min(k, CHAIN) + (k - 1) // CHAIN + 2
 
 

@@ -1,2 +1,0 @@
-// The kernels' CPU build: the same source as the GPU's, on the emulator.
-#include "../table/kernels.cu"

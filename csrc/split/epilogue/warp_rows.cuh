@@ -1,0 +1,209 @@
+// A warp's sums on their way from its accumulators to D: scaled, and added to C, in as few instructions as can be.
+#pragma once
+#include "../../epilogue/epilogue.cuh"
+#include "../format/format.cuh"
+#include "../plan/staged_band.cuh"
+
+namespace sgemm::split {
+
+// 16 rows of a tile, and where they go.
+template <class Shape>
+class WarpRows {
+ public:
+  using Sums = float[Shape::kSums];
+
+  // `words` of the tile's rows and columns. Of each warp's columns the block finishes `cols` from `first` on.
+  __device__ __forceinline__ WarpRows(const Job& job, const TileIndex& tile, const uint32_t (&words)[2][kTile],
+                                      int first, int cols, int t)
+      : job_(job),
+        words_(words),
+        rows_(&words[0][Shape::warp_row(t)]),
+        cols_(words[1]),
+        first_(first),
+        share_(cols),
+        t_(t),
+        tile_(tile),
+        row0_(int64_t{tile.row} * Shape::kRows + Shape::warp_row(t)),
+        col0_(int64_t{tile.col} * Shape::kCols),
+        rows_left_(static_cast<int>(min(job.p.m - row0_, int64_t{16}))),
+        cols_left_(static_cast<int>(min(job.p.n - col0_, int64_t{Shape::kHalfSize ? first + cols : Shape::kCols}))),
+        bands_(bits(first / 32, (max(first, min(first + cols, cols_left_)) + 31) / 32)),
+        d_(job.p.d.matrix(tile.batch).at(row0_, col0_)),
+        c_(job.p.beta == 0 ? nullptr : job.p.c.matrix(tile.batch).at(row0_, col0_)) {}
+
+ protected:
+  // Those of `bands` that need no test, where D has neighbours in a row, or in a column.
+  __device__ __forceinline__ void store_direct(const Sums& sum, uint32_t bands, float* staging) const {
+    if (job_.down)
+      store_down(sum, bands);
+    else if (job_.pairs)
+      store_pairs<false>(sum, bands);
+    else
+      store_singles(sum, bands, staging);
+  }
+
+  template <bool WHOLE>
+  __device__ __forceinline__ void store_pairs(const Sums& sum, uint32_t bands) const {
+    const int lane = t_ % 32, r = lane / 4, j = lane % 4 * 2;
+    const float upper = job_.p.alpha * word_scale(rows_[r]), lower = job_.p.alpha * word_scale(rows_[r + 8]);
+    const float beta = job_.p.beta;
+    float* const to = d_ + r * job_.p.d.row + j;
+    float* const below = to + 8 * job_.p.d.row;
+    const float* const from = c_ + r * job_.p.c.row + j;
+    const float* const from_below = from + 8 * job_.p.c.row;
+#pragma unroll
+    for (int band = 0; band < Shape::kBands; ++band) {
+      if (!(bands >> band & 1)) continue;
+      Scaled s[4];  // D may be C: all is read before the first is written
+      bool in_x[4], in_y[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int col = band * 32 + i * 8;
+        in_x[i] = WHOLE || (r < rows_left_ && inside(col + j));
+        in_y[i] = WHOLE || (r + 8 < rows_left_ && inside(col + j));
+        s[i] = scaled(sum, band, i, j, upper, lower);
+      }
+      if (beta != 0) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int col = band * 32 + i * 8;
+          float2 add = {}, add_below = {};
+          if (in_x[i]) add = *reinterpret_cast<const float2*>(from + col);
+          if (in_y[i]) add_below = *reinterpret_cast<const float2*>(from_below + col);
+          s[i].x = add_c(beta, add, s[i].x);
+          s[i].y = add_c(beta, add_below, s[i].y);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int col = band * 32 + i * 8;
+        if (in_x[i]) hopper::store(to + col, s[i].x);
+        if (in_y[i]) hopper::store(below + col, s[i].y);
+      }
+    }
+  }
+
+  // Where rows begin within a sector, of which pairs would write two parts: of two lanes' pairs in twice eight columns,
+  // each has a quad, so that 16 neighbours of a row are written at once.
+  __device__ __forceinline__ void store_quads(const Sums& sum) const {
+    const int lane = t_ % 32, r = lane / 4, j = lane % 4 * 2;
+    const float upper = job_.p.alpha * word_scale(rows_[r]), lower = job_.p.alpha * word_scale(rows_[r + 8]);
+    const float beta = job_.p.beta;
+    const bool second = lane % 2;  // of the two lanes
+    const int own_col = lane % 2 * 8 + lane % 4 / 2 * 4;
+    float* const to = d_ + r * job_.p.d.row + own_col;
+    const float* const from = c_ + r * job_.p.c.row + own_col;
+    const auto store = [&](const float2& left, const float2& right, int64_t to_row, int64_t from_row, int col) {
+      const float2 give = second ? left : right, keep = second ? right : left;
+      const float2 got = {__shfl_xor_sync(~0u, give.x, 1), __shfl_xor_sync(~0u, give.y, 1)};
+      float x[4] = {keep.x, keep.y, got.x, got.y};
+      if (second) x[0] = got.x, x[1] = got.y, x[2] = keep.x, x[3] = keep.y;
+      if (beta != 0) {
+        const float4 add = *reinterpret_cast<const float4*>(from + from_row + col);
+        add_c(beta, {add.x, add.y, add.z, add.w}, x);
+      }
+      hopper::store(to + to_row + col, make_float4(x[0], x[1], x[2], x[3]));
+    };
+#pragma unroll
+    for (int band = 0; band < Shape::kBands; ++band) {
+      if (!(bands_ >> band & 1)) continue;
+#pragma unroll
+      for (int i = 0; i < 4; i += 2) {
+        const Scaled left = scaled(sum, band, i, j, upper, lower), right = scaled(sum, band, i + 1, j, upper, lower);
+        store(left.x, right.x, 0, 0, band * 32 + i * 8);
+        store(left.y, right.y, 8 * job_.p.d.row, 8 * job_.p.c.row, band * 32 + i * 8);
+      }
+    }
+  }
+
+  // Where a column's rows lie side by side: eight lanes have a sector.
+  __device__ __forceinline__ void store_down(const Sums& sum, uint32_t bands) const {
+    const int lane = t_ % 32, r = lane / 4, j = lane % 4 * 2;
+    const float upper = job_.p.alpha * word_scale(rows_[r]), lower = job_.p.alpha * word_scale(rows_[r + 8]);
+    const int64_t apart = job_.p.d.col;
+#pragma unroll
+    for (int band = 0; band < Shape::kBands; ++band) {
+      if (!(bands >> band & 1)) continue;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int col = band * 32 + i * 8 + j;
+        const Scaled s = scaled(sum, band, i, j, upper, lower);
+        float* const to = d_ + r + col * apart;
+        const float* const from = job_.p.beta == 0 ? nullptr : c_ + r * job_.p.c.row + col * job_.p.c.col;
+#pragma unroll
+        for (int x = 0; x < 2; ++x) {
+          const auto store = [&](int row, float sum) {
+            if (r + row < rows_left_ && inside(col + x))
+              to[row + x * apart] = add_c(job_.p, sum, from + row * job_.p.c.row + x * job_.p.c.col);
+          };
+          store(0, x == 0 ? s.x.x : s.x.y);
+          store(8, x == 0 ? s.y.x : s.y.y);
+        }
+      }
+    }
+  }
+
+  // Where neighbours can't be stored at once: a column per lane, by way of shared memory.
+  __device__ __forceinline__ void store_singles(const Sums& sum, uint32_t bands, float* staging) const {
+    const int lane = t_ % 32, r = lane / 4, j = lane % 4 * 2;
+    const float upper = job_.p.alpha * word_scale(rows_[r]), lower = job_.p.alpha * word_scale(rows_[r + 8]);
+    const float beta = job_.p.beta;
+    const float* const staged = staging + lane % 4;
+#pragma unroll
+    for (int band = 0; band < Shape::kBands; ++band) {
+      if (!(bands >> band & 1)) continue;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const Scaled s = scaled(sum, band, i, j, upper, lower);
+        stage_pairs(s.x, s.y, i, staging, lane);
+      }
+      __syncwarp();
+      const int col = band * 32 + lane, rows = rows_of(col);
+      float* to = d_ + col * job_.p.d.col;
+      if (beta == 0) {
+#pragma unroll
+        for (int row = 0; row < 16; ++row, to += job_.p.d.row)
+          if (row < rows) *to = staged[place_in_band(row, lane / 4)];
+      } else {
+        const float* from = c_ + col * job_.p.c.col;
+#pragma unroll 1
+        for (int row = 0; row < rows; ++row, to += job_.p.d.row, from += job_.p.c.row)
+          *to = add_c(job_.p, staged[place_in_band(row, lane / 4)], from);
+      }
+      __syncwarp();
+    }
+  }
+
+  __device__ __forceinline__ int rows_of(int col) const { return inside(col) ? rows_left_ : 0; }
+  __device__ __forceinline__ bool inside(int col) const {
+    return (!Shape::kHalfSize || col >= first_) && col < cols_left_;
+  }
+  const Job& job_;
+  const uint32_t (&words_)[2][kTile];
+  const uint32_t *rows_, *cols_;  // words of the warp's
+  const int first_, share_, t_;
+  const TileIndex tile_;
+  const int64_t row0_, col0_;  // of the warp
+  const int rows_left_, cols_left_;
+  const uint32_t bands_;  // that the block finishes, by bits
+  float* d_;              // there
+  const float* c_;
+
+ private:
+  // Bits from `first` up to `last`.
+  __device__ __forceinline__ static uint32_t bits(int first, int last) { return (1u << last) - (1u << first); }
+
+  // Two neighbours of row r of a thread's accumulators, and of row r + 8, in a band's i-th eight columns.
+  struct Scaled {
+    float2 x, y;
+  };
+  __device__ __forceinline__ Scaled scaled(const Sums& sum, int band, int i, int j, float upper, float lower) const {
+    const uint2 words = *reinterpret_cast<const uint2*>(&cols_[band * 32 + i * 8 + j]);
+    const float left = word_scale(words.x), right = word_scale(words.y);
+    const float* four = &sum[band * 16 + i * 4];
+    return {{four[0] * (upper * left), four[1] * (upper * right)},
+            {four[2] * (lower * left), four[3] * (lower * right)}};
+  }
+};
+
+}  // namespace sgemm::split

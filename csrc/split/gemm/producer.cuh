@@ -1,0 +1,90 @@
+// The thread that keeps the product's ring filled.
+#pragma once
+#include "../convert/lower_planes.cuh"
+#include "ring.cuh"
+
+namespace sgemm::split {
+
+// An operand's panels of a tile, in the order of k. ROWS of each are copied: all 128, or one half.
+template <class F, int ROWS>
+struct PanelSource {
+  static constexpr int kHalves = kTile / ROWS, kPlanes = QuadPlanes<F>::kPlanes;
+  static constexpr int kBytes = ROWS * kRowBytes / 2;  // of a plane
+  const Operand& operand;
+  int64_t index;  // of the panel, which counts those of all matrices
+  const char* panel;
+  const uint32_t* words;
+
+  __device__ __forceinline__ PanelSource(const Job& job, const Operand& x, int batch, int tile, int step)
+      : operand(x),
+        index(int64_t{x.count == 1 ? 0 : batch} * x.panels + tile / kHalves),
+        panel(job.panel<F>(x, index, step) + tile % kHalves * x.half_apart),
+        words(x.words + index * kTile + tile % kHalves * ROWS) {}
+
+  // Whether the planes of its rows lie together.
+  __device__ __forceinline__ bool together() const { return kHalves == 1 || operand.in_halves(); }
+
+  // `lower`: with the planes behind hi.
+  __device__ __forceinline__ static uint32_t bytes(bool lower) { return lower ? kPlanes * kBytes : kBytes; }
+  __device__ __forceinline__ void copy_next(bool lower, char* to, uint64_t* barrier) {
+    static_assert(kHalves == 1 || kPairs<F> == 1);
+    if (together()) {
+      hopper::copy_bulk(to, panel, bytes(lower), barrier);
+    } else {
+      hopper::copy_bulk(to, panel, kBytes, barrier);
+#pragma unroll
+      for (int i = 1; i < kPlanes; ++i)
+        if (lower) hopper::copy_bulk(to + i * kBytes, panel + i * kPanelBytes / 2, kBytes, barrier);
+    }
+    panel += kPairs<F> * kPanelBytes;
+  }
+};
+
+// By one thread: a warp with others in it would fill the ring too slowly.
+template <class F, class R>
+__device__ void produce(const Job& job, char* ring, ProductShared& shared, const TileScheduler& scheduler) {
+  using Shape = typename R::Shape;
+  PipelineState<R::kStages> at;
+  PipelineState<2> words;
+  for (int index = scheduler.first; index < job.work_tiles; index += scheduler.stride) {
+    const WorkTile work = scheduler.work_tile(job, index);
+    const TileIndex tile = tile_at(job, work.tile);
+    PanelSource<F, Shape::kRows> a(job, job.a, tile.batch, tile.row, work.step0);
+    PanelSource<F, Shape::kCols> b(job, job.b, tile.batch, tile.col, work.step0);
+    constexpr int kWordsA = Shape::kRows * sizeof(uint32_t), kWordsB = Shape::kCols * sizeof(uint32_t);
+    uint64_t* const words_full = &shared.words_full[words.stage];
+    uint32_t(&to)[2][kTile] = shared.words[words.stage];
+    hopper::wait(&shared.words_empty[words.stage], words.parity ^ 1);
+    shared.tiles[words.stage] = tile;
+    hopper::arrive_expecting(words_full, kWordsA + kWordsB);
+    const int steps = work.step1 - work.step0, ahead = steps_ahead<R>(scheduler, index, steps);
+    bool lower_a = true, lower_b = true;
+    for (int step = 0; step < steps;) {
+      if (step == ahead) {
+        lower_a = has_lower_planes(job.a, a.index);
+        lower_b = has_lower_planes(job.b, b.index);
+        shared.lower[words.stage] = (lower_a ? kLowerA : 0) | (lower_b ? kLowerB : 0);
+      }
+      char* const stage = ring + at.stage * R::kStageBytes;
+      // Where hi is all there is, that of the next step takes the place of lo.
+      const bool begins = step == 0, two = !lower_a && !lower_b && step + 1 < steps;
+      hopper::wait(&shared.empty[at.stage], at.parity ^ 1);
+      hopper::arrive_expecting(&shared.full[at.stage], (a.bytes(lower_a) + b.bytes(lower_b)) << two);
+      if (begins && index == scheduler.first) hopper::wait_for_predecessor();  // as late as can be
+      a.copy_next(lower_a, stage, &shared.full[at.stage]);
+      b.copy_next(lower_b, stage + R::kBytesA, &shared.full[at.stage]);
+      if (two) {
+        a.copy_next(false, stage + a.kBytes, &shared.full[at.stage]);
+        b.copy_next(false, stage + R::kBytesA + b.kBytes, &shared.full[at.stage]);
+      }
+      at.advance();
+      step += 1 + two;
+      if (!begins) continue;
+      hopper::copy_bulk(to[0], a.words, kWordsA, words_full);
+      hopper::copy_bulk(to[1], b.words, kWordsB, words_full);
+    }
+    words.advance();
+  }
+}
+
+}  // namespace sgemm::split

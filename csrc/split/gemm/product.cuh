@@ -1,0 +1,151 @@
+// The product of split operands on Hopper's tensor cores, with float32 accuracy.
+//
+// Idea:   16-bit wgmma adds with 25 bits and cuts off, so long sums drift. Here a sum lives in the tensor cores for
+//         32 of k only (64, where additions would cost time): hi * hi goes to a fresh accumulator that is added to a
+//         float32 one in the ordinary way, while the tensor cores work on the corrections, which are 2^11 times
+//         smaller (2^8 in bfloat16) and have an accumulator of their own.
+// Block:  a persistent block of three warpgroups works on 128 x 128 tiles. One thread of the first keeps a ring of
+//         stages filled with bulk copies; each of the others owns 64 x 128 of the tile: 192 accumulators per thread.
+//         Tiles of half the columns are for small problems, and for those that have no more.
+// Bound:  the tensor cores (256 cycles for a 16-bit product of a stage) and the chip's power.
+// Small problems: the blocks of a cluster share a tile, each with a part of k; each finishes a part of the columns.
+// Tiles left over when all blocks have had equally many are shared likewise, through device memory.
+#pragma once
+#include "../../gpu/fixup.cuh"
+#include "mainloop.cuh"
+#include "producer.cuh"
+#include "../epilogue/epilogue.cuh"
+#include "../redo/redo.cuh"
+
+namespace sgemm::split {
+
+constexpr int kProductThreads = 384;
+
+// Whether the block has the whole sums of a tile that is left over.
+template <int N>
+__device__ __forceinline__ bool fix_up(const Job& job, const WorkTile& work, float (&sum)[N], uint32_t& last, int t) {
+  const int shared = work.tile - job.whole;
+  float* const parts = job.part_sums + int64_t{shared} * job.parts * N * kConsumers;
+  return sgemm::fix_up<QuadSums, kConsumers>(parts, work.part, job.parts, &job.arrived[shared], sum, last, t);
+}
+
+// The planes were scaled beforehand; streamed.cuh has the other way.
+struct FixedScales {
+  using Shared = ProductShared;
+  static constexpr bool kKnown = true, kDown = false;
+  __device__ __forceinline__ static void tighten(Shared&, int, int) {}
+  template <class Sums>
+  __device__ __forceinline__ static void agree(Shared&, int, int, uint32_t, uint32_t, Sums&) {}
+  template <class Sums>
+  __device__ __forceinline__ static bool fix_up(const Job& job, Shared& shared, int, const WorkTile& work, Sums& sum,
+                                                int t) {
+    return split::fix_up(job, work, sum, shared.last, t);
+  }
+  __device__ __forceinline__ static auto words(const Shared& shared, int stage, uint32_t) -> const
+      uint32_t (&)[2][kTile] {
+    return shared.words[stage];
+  }
+};
+
+// Redoes what the block's tiles have marked.
+template <class Shape>
+static __device__ __noinline__ void redo_marked(const Job& job, uint32_t last, char* ring) {
+  const TileScheduler scheduler(job);
+  const int t = threadIdx.x - (blockDim.x - kConsumers);
+  for (int index = scheduler.first; index < job.work_tiles; index += scheduler.stride) {
+    const WorkTile work = scheduler.work_tile(job, index);
+    if (work.part < 0 || last) redo<Shape>(job, work.tile, scheduler.rank, t, ring);
+  }
+}
+
+// The main loop leaves a tile's sums, and in `others` some that tell of |A||B| as well (kOfMagnitudes, guard.cuh).
+template <class R, class Scales, class Mainloop, bool A_ALONG_M, bool B_ALONG_N>
+__device__ __forceinline__ void consume(const Job& job, char* ring, float* staging, typename Scales::Shared& shared,
+                                        int t, const TileScheduler& scheduler) {
+  const uint32_t rank = scheduler.rank, blocks = scheduler.blocks;
+  const int warpgroup = t / 128;
+  const bool leader = t % 32 == 0;
+  const uint32_t base = hopper::shared_address(ring);
+  using Shape = typename R::Shape;
+  const PanelView<A_ALONG_M, Shape::kRows> a(base, warpgroup);
+  const PanelView<B_ALONG_N, Shape::kCols> b(base + R::kBytesA, 0);
+  float sum[Shape::kSums], others[Shape::kSums];
+  PipelineState<R::kStages> at;
+  PipelineState<2> words;
+  for (int index = scheduler.first; index < job.work_tiles; index += scheduler.stride) {
+    const WorkTile work = scheduler.work_tile(job, index);
+    const int steps = work.step1 - work.step0;
+    const bool early = !uses_mailboxes<R>(steps, blocks);
+    if (blocks > 1 && early) announce_mailboxes(shared.cluster, t, rank, blocks);
+    const TileSteps all = {steps, steps_ahead<R>(scheduler, index, steps), words.stage, work.step0};
+    Mainloop::run(job, shared, ring, a, b, at, t, all, sum, others);
+    if (blocks > 1 && !early) announce_mailboxes(shared.cluster, t, rank, blocks);
+    hopper::wait(&shared.words_full[words.stage], words.parity);
+    Scales::tighten(shared, words.stage, t);
+    const int cols = Shape::kCols >> blocks / 2;
+    const TileEpilogue<Shape> output(job, shared.tiles[words.stage], Scales::words(shared, words.stage, blocks),
+                                     static_cast<int>(rank) * cols, cols, hopper::opaque(t));
+    // What most tiles need follows the main loop: where instructions are in no cache yet, each jump takes a good part
+    // of a microsecond. Those of streamed products are mostly shared.
+    uint32_t mark = 0;
+    const bool in_parts = work.part >= 0, shares = blocks > 1 || in_parts;
+    const auto stores_plain = [&] { return output.template stores_plain<Scales::kDown>(); };
+    if (Scales::kKnown && __builtin_expect(!shares && stores_plain(), true)) {
+      output.template store_plain<Scales::kDown>(sum);
+    } else {
+      if (blocks > 1) Scales::agree(shared, words.stage, t, rank, blocks, sum);
+      // Scales that are known are looked at while the other blocks still multiply.
+      bool plain = Scales::kKnown && !in_parts && stores_plain();
+      // Where scales are found on the way, `others` are in that of the block's own part of k, and so is the sum of a
+      // part that goes through device memory. And it may not depend on a band's other elements which sum certifies one.
+      Certain<Shape::kSums> known;
+      const bool tells = !job.batch_invariant && (Scales::kKnown || !in_parts);
+      if (__builtin_expect(!plain && tells && !output.is_plain(), false)) {
+        if (Scales::kKnown || !shares) known = output.certain(others, kOfMagnitudes);
+        if (shares) known = known | output.certain(sum, 1);
+      }
+      if (blocks > 1) reduce_cluster<R, 2>(shared.cluster, sum, ring, t, rank);
+      if (in_parts && !Scales::fix_up(job, shared, words.stage, work, sum, t)) break;
+      if (!Scales::kKnown || in_parts) plain = stores_plain();
+      if (plain) {
+        output.template store_plain<Scales::kDown>(sum);
+      } else {
+        mark = output.template store<Scales::kKnown>(sum, known, staging, work.tile);
+        if (mark) output.leave_words(&job.words[int64_t{work.tile} * 2 * kTile]);
+      }
+    }
+    __syncwarp();  // all lanes have read the words
+    if (leader) {
+      job.marks[(int64_t{work.tile} * 4 + rank) * 8 + t / 32] = mark;
+      if (mark) atomicOr(&shared.marked, 1u);
+      hopper::arrive(&shared.words_empty[words.stage]);
+    }
+    words.advance();
+  }
+  sync_consumers();
+  if (__builtin_expect(shared.marked != 0, false)) redo_marked<Shape>(job, shared.last, ring);
+}
+
+template <class F, class Shape, bool A_ALONG_M, bool B_ALONG_N>
+__global__ void __launch_bounds__(kProductThreads, 1) split_product(const __grid_constant__ Job job) {
+  using R = ProductRing<F, Shape>;
+  extern __shared__ __align__(1024) char ring[];
+  __shared__ ProductShared shared;
+  if (threadIdx.x < 32) shared.init<R>(1, 1, hopper::cluster_size());
+  __syncthreads();
+  hopper::enter_cluster(hopper::cluster_size());
+
+  if (threadIdx.x < 128) {
+    hopper::release_registers<40>();
+    if (threadIdx.x == 0) produce<F, R>(job, ring, shared, TileScheduler(job));
+  } else {
+    hopper::acquire_registers<232>();
+    hopper::wait_for_predecessor();
+    hopper::launch_dependents();
+    float* staging = reinterpret_cast<float*>(ring + R::kBytes);
+    consume<R, FixedScales, KeepCorrections<F, R>, A_ALONG_M, B_ALONG_N>(job, ring, staging, shared, threadIdx.x - 128,
+                                                                         TileScheduler(job));
+  }
+}
+
+}  // namespace sgemm::split

@@ -1,0 +1,198 @@
+// The guard's second look, at elements of a warp's rows that failed its comparison.
+//
+// Idea:   they are few and lie anywhere. So those of all bands are listed in shared memory, and each lane looks at one:
+//         what they need of memory is asked for at once. Most are certified, and a very few that aren't are
+//         computed again here (chains.cuh), so that all are stored like any others.
+// Order:  first with the rows' records, then with elements of A and B (guard.cuh).
+#pragma once
+#include "../../gpu/warp_scan.cuh"
+#include "../redo/chains.cuh"
+#include "guard.cuh"
+#include "../redo/redone.cuh"
+#include "../plan/staged_band.cuh"
+
+namespace sgemm::split {
+
+constexpr uint32_t kListed = kStagedFloats;  // a list lies where a band is staged
+
+// An element of a list: its magnitude, rounded down to 13 bits behind the first, and its place in the warp's rows.
+struct ListedElement {
+  uint32_t bits;
+
+  static __device__ __forceinline__ uint32_t place(int row, int col) { return row << 7 | col; }
+  __device__ __forceinline__ int row() const { return bits >> 7 & 15; }
+  __device__ __forceinline__ int col() const { return bits & 127; }
+  __device__ __forceinline__ float magnitude() const { return __uint_as_float(bits >> 1 & ~0x3ffu); }
+};
+
+// What becomes of an element of a list: it is certain, or it gives its sum up, or it is a sum anew, by its bits. These
+// two are signaling NaNs, which no sum is.
+constexpr uint32_t kCertain = 0xff000801, kGivenUp = 0x7f800801;
+constexpr int64_t kDepthAtOnce = 4096;  // of k of elements that a warp computes again at once
+
+// By a warp. Marks those of `count` elements that are certain, and returns how many are not. `words` of the tile's rows
+// and columns. RECORDED: both operands' have records; else those of A have none.
+template <class Shape, bool RECORDED>
+static __device__ __noinline__ uint32_t look_at_listed(const Job& job, TileIndex tile,
+                                                       const uint32_t (&words)[2][kTile], int t, uint32_t* list,
+                                                       uint32_t count) {
+  const int lane = t % 32;
+  const uint32_t *const rows = &words[0][Shape::warp_row(t)], *const cols = words[1];
+  const int64_t row0 = int64_t{tile.row} * Shape::kRows + Shape::warp_row(t), col0 = int64_t{tile.col} * Shape::kCols;
+  const ElementMatrix a = matrix_of_a(job.p, tile.batch), b = matrix_of_b(job.p, tile.batch);
+  const int64_t depth = RECORDED ? 0 : job.depth(tile.batch);
+  const auto records = [&](const Operand& x, int64_t first) {
+    return RECORDED || x.guards ? x.guards + job.first_row(x, tile.batch) + first : nullptr;
+  };
+  const uint32_t *const guards_a = RECORDED ? records(job.a, row0) : nullptr, *const guards_b = records(job.b, col0);
+  uint32_t places_a = kNoPlace;      // of the largest elements, lane i's of row i
+  uint32_t places_b[Shape::kBands];  // and of the columns of each band
+  if constexpr (!RECORDED) {
+    uint32_t asked = 0, asked_cols[Shape::kBands] = {};
+    for (uint32_t i = lane; i < count; i += 32) {
+      const ListedElement x = {list[i]};
+      asked |= 1u << x.row();
+#pragma unroll
+      for (int band = 0; band < Shape::kBands; ++band)
+        asked_cols[band] |= static_cast<uint32_t>(x.col() / 32 == band) << x.col() % 32;
+    }
+    const auto with_small = [&](uint32_t asked, uint32_t word) {
+      return __reduce_or_sync(~0u, asked) & __ballot_sync(~0u, word_threshold(word) > 0);
+    };
+    places_a = find_largest(with_small(asked, rows[lane % 16]), a.at(row0, 0), a.row, a.col, depth, rows);
+#pragma unroll
+    for (int band = 0; band < Shape::kBands; ++band) {
+      const uint32_t* const of_band = cols + band * 32;
+      const uint32_t wanted = guards_b ? 0 : with_small(asked_cols[band], of_band[lane]);
+      places_b[band] = find_largest(wanted, b.at(0, col0 + band * 32), b.col, b.row, depth, of_band);
+    }
+  }
+  // A column that was split on the way may lie a binade below its scale: then its small elements lose twice as much.
+  const float headroom = guards_b ? 1 : 2;
+  uint32_t left_over = 0;
+#pragma unroll 1
+  for (uint32_t first = 0; first < count; first += 32) {
+    const bool active = first + lane < count;
+    const ListedElement x = {active ? list[first + lane] : 0};
+    const uint32_t left = rows[x.row()], right = cols[x.col()];
+    const auto row_sum = [&] { return sum_of_bits(row_sums(words)[Shape::warp_row(t) + x.row()]); };
+    const GuardedRow of_row = RECORDED ? GuardedRow(left, guards_a + x.row()) : GuardedRow(left, headroom * row_sum());
+    const GuardedRow of_col(right, RECORDED || guards_b ? guards_b + x.col() : nullptr);
+    // NaN for a row that no magnitude certifies.
+    const float of_words = word_threshold(left) + word_threshold(right);
+    const float least = isnan(of_words) ? of_words : least_certain(of_row, of_col);
+    bool certain = x.magnitude() >= least || is_nan_of_operands(x.magnitude(), left, right);
+    const bool failed = active && !certain && !isnan(least);
+    if (__any_sync(~0u, failed)) {
+      uint32_t place_a = of_row.place, place_b = of_col.place;
+      if constexpr (!RECORDED) {
+        place_a = __shfl_sync(~0u, places_a, x.row());
+#pragma unroll
+        for (int band = 0; band < Shape::kBands; ++band) {
+          const uint32_t place = __shfl_sync(~0u, places_b[band], x.col() % 32);
+          if (!guards_b && x.col() / 32 == band) place_b = place;
+        }
+      }
+      if (failed)
+        certain = least_magnitude(a, b, row0 + x.row(), col0 + x.col(), place_a, place_b, left, right) >= least;
+    }
+    if (active && certain) list[first + lane] = kCertain;
+    left_over += __popc(__ballot_sync(~0u, active && !certain));
+  }
+  __syncwarp();
+  return left_over;
+}
+
+// An element anew, by a warp. Its operands' places are found here, for the callers' registers hold a tile's sums.
+static __device__ __noinline__ float element_again(const Job& job, int batch, int64_t row, int64_t col) {
+  const ElementMatrix a = matrix_of_a(job.p, batch), b = matrix_of_b(job.p, batch);
+  return element_of_chains({a.at(row, 0), a.col}, {b.at(0, col), b.row}, job.depth(batch));
+}
+
+// By a warp: those that aren't certain, `left_over` of them, are computed again, if they are few, or give up.
+template <class Shape>
+static __device__ __noinline__ void redo_listed(const Job& job, TileIndex tile, const uint32_t (&words)[2][kTile],
+                                                int t, uint32_t* list, uint32_t count, uint32_t left_over) {
+  const int lane = t % 32;
+  const int64_t row0 = int64_t{tile.row} * Shape::kRows + Shape::warp_row(t), col0 = int64_t{tile.col} * Shape::kCols;
+  // A sum of a piece of k is not the element's.
+  const bool at_once = left_over * job.depth(tile.batch) <= kDepthAtOnce && job.p.k_before == 0;
+  uint32_t redone = 0;
+#pragma unroll 1
+  for (uint32_t first = 0; first < count; first += 32) {
+    const uint32_t own = first + lane < count ? list[first + lane] : kCertain;
+    uint32_t now = own == kCertain ? kCertain : kGivenUp;
+#pragma unroll 1
+    for (uint32_t left = at_once ? __ballot_sync(~0u, own != kCertain) : 0; left; left &= left - 1) {
+      const int of = __ffs(left) - 1;
+      const ListedElement x = {__shfl_sync(~0u, own, of)};
+      const float product = element_again(job, tile.batch, row0 + x.row(), col0 + x.col());
+      // The scaled sum that this is of, if there is one.
+      const int exponent = word_exponent(words[0][Shape::warp_row(t) + x.row()]) + word_exponent(words[1][x.col()]);
+      const float sum = unscaled(product, -exponent);
+      const bool exact = fabsf(sum) >= 0x1p-100f && fabsf(sum) < 0x1p100f;
+      if (lane == of && exact) now = __float_as_uint(sum);
+      redone += exact;
+    }
+    if (first + lane < count) list[first + lane] = now;
+  }
+  count_redone(redone_elements, lane == 0 ? redone : 0);
+  __syncwarp();
+}
+
+// At what isn't certain in `bands` of the warp's sums, unless it is most; always where neighbours may decide nothing.
+// What is computed again becomes certain; what is not gives its sum up, but for NaN: whether it is one of the operands'
+// is not known.
+template <class Shape, bool RECORDED>
+__device__ __forceinline__ void look_again(const Job& job, const TileIndex& tile, const uint32_t (&words)[2][kTile],
+                                           float (&sum)[Shape::kSums], uint32_t bands, int t, uint32_t* list,
+                                           Certain<Shape::kSums>& sure) {
+  const auto count = [&](uint32_t bands) {
+    uint32_t own = 0;
+#pragma unroll
+    for (int i = 0; i < Shape::kSums / 32; ++i) own += __popc(sure.uncertain(i, bands));
+    return own;
+  };
+  const uint32_t all = __reduce_add_sync(~0u, count(bands));
+  const bool looks = job.batch_invariant || all <= Shape::kSums * 32 / 2;
+#pragma unroll 1
+  while (bands) {
+    const uint32_t some = !looks || all <= kListed ? bands : bands & -bands;
+    bands &= ~some;
+    // A lane's lie together.
+    const uint32_t own = count(some);
+    const uint32_t end = inclusive_sum(own), first = end - own;
+    const uint32_t listed = __shfl_sync(~0u, end, 31);
+    const auto each = [&](const auto& use) {
+      uint32_t* at = list + first;
+#pragma unroll
+      for (int band = 0; band < Shape::kBands; ++band) {
+        if (!(some >> band & 1)) continue;
+#pragma unroll
+        for (int e = band * 16; e < band * 16 + 16; ++e)
+          if (!(sure.bits[e / 32] >> e % 32 & 1)) use(e, at++);
+      }
+    };
+    if (looks) {
+      // It is 0, but for all that the compiler knows another one each time: else it would compute what is listed of all
+      // sums ahead of the loop, and keep it in registers.
+      const uint32_t zero = listed >> 31;
+      const uint32_t corner = ListedElement::place(t % 32 / 4, t % 4 * 2) + zero;
+      each([&](int e, uint32_t* to) {
+        const uint32_t magnitude = __float_as_uint(sum[e]) << (1 + zero) & ~0x7ffu;
+        *to = magnitude + corner + ListedElement::place(e / 2 % 2 * 8, e / 4 * 8 + e % 2);
+      });
+      __syncwarp();
+      const uint32_t left_over = look_at_listed<Shape, RECORDED>(job, tile, words, t, list, listed);
+      if (left_over > 0) redo_listed<Shape>(job, tile, words, t, list, listed, left_over);
+    }
+    each([&](int e, const uint32_t* from) {
+      const uint32_t now = looks ? *from : kGivenUp;
+      if (now != kGivenUp) sure.bits[e / 32] |= 1u << e % 32;
+      if (now != kCertain && (now != kGivenUp || !isnan(sum[e]))) sum[e] = __uint_as_float(now);
+    });
+    __syncwarp();
+  }
+}
+
+}  // namespace sgemm::split

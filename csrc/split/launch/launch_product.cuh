@@ -1,0 +1,25 @@
+// The launch of a product of planes. Each format has a file of its own.
+#pragma once
+#include "launch_persistent.cuh"
+#include "launches.h"
+#include "../gemm/product.cuh"
+
+namespace sgemm::split {
+
+template <class F, int TILE_M, int TILE_N>
+void launch_product(const Job& job, int sms, int cluster, Stream stream) {
+  using Shape = TileShape<TILE_M, TILE_N>;
+  with_constant(!job.a.along_k, [&](auto a_along_m) {
+    with_constant(!job.b.along_k, [&](auto b_along_n) {
+      launch_persistent<split_product<F, Shape, a_along_m, b_along_n>>(kProductThreads, ProductRing<F, Shape>::kBytes,
+                                                                       sms, cluster, stream, job);
+    });
+  });
+}
+
+template <class F>
+Redone redone_in_products() {
+  return redone_here();
+}
+
+}  // namespace sgemm::split

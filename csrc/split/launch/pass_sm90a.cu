@@ -1,0 +1,90 @@
+// The launch of the splitting pass: how many threads a block has, and how rows and strips are dealt out to blocks.
+#include <algorithm>
+
+#include "../../gpu/launch_cluster.cuh"
+#include "launches.h"
+#include "../convert/pass.cuh"
+
+namespace sgemm::split {
+namespace {
+
+int next_power_of_two(int64_t x) {
+  int power = 1;
+  while (power < x) power *= 2;
+  return power;
+}
+
+// Shared memory that keeps a block of the pass alone on its SM. Its blocks start while the kernel in front
+// still runs, and would crowd on the few SMs that are free by then.
+constexpr int kAloneBytes = 116 * 1024;
+
+// Whether one of the operands that are split comes in strips of columns.
+bool has_strips(const Job& job, bool split_a, bool split_b) {
+  return (split_a && !job.a.along_k) || (split_b && !job.b.along_k);
+}
+
+struct PassLaunch {
+  PassGrid grid;
+  int cluster;
+  int64_t blocks;
+};
+
+PassLaunch plan_pass(const Job& job, bool split_a, bool split_b, int threads) {
+  const int64_t depth = int64_t{job.steps} * kStep;
+  const bool strips = has_strips(job, split_a, split_b);
+  const int cluster = strips ? static_cast<int>(ceil_div(depth, kHeld * threads / kStripQuads)) : 1;
+  PassGrid grid = {};
+  grid.row_threads = std::max(8, next_power_of_two(ceil_div(depth, 4 * kHeld)));
+  const auto blocks = [&](const Operand& x) {
+    const int64_t panels = x.count * x.panels;
+    return x.along_k ? panels * kTile * grid.row_threads / threads : panels * (kTile / kStrip) * cluster;
+  };
+  grid.busy_b = split_b ? blocks(job.b) : 0;
+  grid.busy_a = split_a ? blocks(job.a) : 0;
+  grid.blocks_b = ceil_div(grid.busy_b, cluster) * cluster;
+  return {grid, cluster, grid.blocks_b + ceil_div(grid.busy_a, cluster) * cluster};
+}
+
+template <class F, int THREADS>
+void launch_pass(const Job& job, bool split_a, bool split_b, int sms, Stream stream) {
+  const PassLaunch pass = plan_pass(job, split_a, split_b, THREADS);
+  constexpr int kBytes = Held<THREADS, true>::kBytes, kMostBytes = std::max(kBytes, kAloneBytes);
+  const int bytes = pass.blocks <= sms ? kMostBytes : kBytes;
+  const auto run = [&](auto float32) {
+    launch_with_memory<split_pass<F, THREADS, float32>>(pass.blocks, THREADS, bytes, kMostBytes, pass.cluster, stream,
+                                                        job, pass.grid);
+  };
+  if constexpr (std::is_same_v<F, Fp16x3>) {
+    const auto is_float32 = [](const Operand& x) { return x.elements == ElementType::kFloat32; };
+    if (!is_float32(job.a) || !is_float32(job.b)) return run(std::false_type());
+  }
+  run(std::true_type());
+}
+
+}  // namespace
+
+template <class F>
+void launch_pass(const Job& job, bool split_a, bool split_b, int64_t product_blocks, int sms, Stream stream) {
+  const int64_t depth = int64_t{job.steps} * kStep;
+  const bool strips = has_strips(job, split_a, split_b);
+  // As small as may be, if that leaves SMs to the product's blocks, which then are ready when the pass
+  // ends: a quarter of them, or as many as there are blocks, up to half.
+  const int64_t others = sms - std::clamp<int64_t>(product_blocks, sms / 4, sms / 2);
+  const auto few = [&](int threads) {
+    const PassLaunch pass = plan_pass(job, split_a, split_b, threads);
+    return pass.cluster <= kMaxCluster && depth <= 1024 && pass.blocks <= others;
+  };
+  // A block holds as many of a strip's k as it has threads; a cluster, more.
+  if (strips && depth > kMaxCluster * 512)
+    launch_pass<F, 1024>(job, split_a, split_b, sms, stream);
+  else if (few(128) || (strips && depth <= 128))
+    launch_pass<F, 128>(job, split_a, split_b, sms, stream);
+  else if (few(256) || (strips && depth <= 256))
+    launch_pass<F, 256>(job, split_a, split_b, sms, stream);
+  else
+    launch_pass<F, 512>(job, split_a, split_b, sms, stream);
+}
+template void launch_pass<Bf16x6>(const Job&, bool, bool, int64_t, int, Stream);
+template void launch_pass<Fp16x3>(const Job&, bool, bool, int64_t, int, Stream);
+
+}  // namespace sgemm::split

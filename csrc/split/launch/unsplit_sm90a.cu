@@ -1,0 +1,85 @@
+// The launch of a product of bfloat16 operands.
+#include "../../epilogue/mirror.cuh"
+#include "../../gpu/launch_cluster.cuh"
+#include "../native16/unsplit.cuh"
+
+namespace sgemm::split {
+namespace {
+
+// An operand of which rows, or columns of B, lie along k or across.
+struct Operand16 {
+  Lines16 lines;
+  bool across;
+};
+Operand16 operand_16(const Matrix16& rows, int64_t count) {
+  const bool across = !can_be_mapped(rows, count);
+  return {{across ? transposed(rows) : rows, count}, across};
+}
+
+// Rows of `rows` and 64 of k at a time, or across: 64 of both.
+CUtensorMap panel_map(const Operand16& x, int rows) {
+  return hopper::tensor_map(x.lines.matrix, x.lines.count, 64, x.across ? 64 : rows, true);
+}
+
+template <int BLOCKS>
+void launch_tiles(const Problem& p, const UnsplitPlan& plan, const Context& context) {
+  using Ring = UnsplitRing<BLOCKS>;
+  constexpr int kBytes = Ring::kBytes + kStagingBytes;
+  const UnsplitLayout at = unsplit_layout(plan, {Ring::kRows, Ring::kCols});
+  char* const workspace = static_cast<char*>(context.workspace);
+  const bool looks_ahead = p.beta != 0;  // D may be C
+  SubnormalsJob ends = {p, {}, {}, false, false, reinterpret_cast<uint32_t*>(workspace + at.found)};
+  ends.words = looks_ahead ? kSearchWords : plan.blocks * kSearchers / 32;
+  ends.tiles_m = static_cast<int>(ceil_div(p.m, kTile));
+  ends.tiles_n = static_cast<int>(ceil_div(p.n, kTile));
+  UnsplitMaps maps = {};
+  if (p.k > 0) {
+    const Operand16 a = operand_16(in_16_bits(p.a), matrices(p.a, p.batch));
+    const Operand16 b = operand_16(in_16_bits(transposed(p.b)), matrices(p.b, p.batch));
+    maps = {panel_map(a, Ring::kRows), panel_map(b, Ring::kCols)};
+    ends.a = a.lines;
+    ends.b = b.lines;
+    ends.a_across = a.across;
+    ends.b_across = b.across;
+  }
+  const UnsplitJob job = {p,
+                          matrices(p.a, p.batch),
+                          matrices(p.b, p.batch),
+                          plan.deal,
+                          static_cast<int>(ceil_div(p.m, Ring::kRows)),
+                          static_cast<int>(ceil_div(p.n, Ring::kCols)),
+                          plan.long_windows,
+                          ends_in_groups<2>(p),
+                          ends_in_groups<4>(p),
+                          reinterpret_cast<float*>(workspace + at.shared.parts),
+                          reinterpret_cast<uint32_t*>(workspace + at.shared.arrived),
+                          ends.found,
+                          looks_ahead ? ends.words : 0};
+  if (plan.deal.sharing)
+    check(
+        cudaMemsetAsync(job.arrived, 0, sizeof(uint32_t) * plan.deal.left(), static_cast<cudaStream_t>(context.stream)),
+        "memset");
+  if (looks_ahead) launch(find_subnormals, kSearchBlocks, kConsumers, 0, 1, true, context.stream, ends);
+  with_constant(ends.a_across, [&](auto a_along_m) {
+    with_constant(ends.b_across, [&](auto b_along_n) {
+      launch_with_memory<unsplit<BLOCKS, a_along_m, b_along_n>>(plan.blocks, kUnsplitThreads, kBytes, kBytes,
+                                                                plan.cluster, context.stream, job, maps);
+    });
+  });
+  const int64_t tiles = int64_t{ends.tiles_m} * ends.tiles_n * p.batch;
+  launch(redo_subnormals, std::min<int64_t>(tiles, context.device->sms), kConsumers, 0, 1, true, context.stream, ends);
+}
+
+}  // namespace
+
+void Unsplit::launch(const Problem& asked, const Plan& planned, const Context& context) {
+  const Problem p = solved(asked);
+  const auto plan = planned.own<UnsplitPlan>();
+  if (planned.tile == 0)
+    launch_tiles<2>(p, plan, context);
+  else
+    launch_tiles<1>(p, plan, context);
+  if (is_gram(p)) launch_mirror(p, context);
+}
+
+}  // namespace sgemm::split

@@ -1,0 +1,123 @@
+// Subnormal elements of bfloat16 operands, which tensor cores align too coarsely.
+//
+// Why:    a tensor core takes a subnormal element for 2^-126 when it aligns a step's products. Opposite a large element
+//         that cuts off more of the other products than the bound allows.
+// Idea:   idle warps of the product's kernel look for subnormal elements as panels pass by in shared memory; the tiles
+//         that share a panel look through it together. If there is one, a kernel behind the product computes all tiles
+//         again whose rows or columns hold some, by chains of FMAs (chains.cuh). Where D is to take C, with which it
+//         may share memory, a kernel in front of the product looks instead, and the product leaves D to the one behind.
+// Words:  each warp that looked writes one, which is not 0 if it found a subnormal element.
+#pragma once
+#include "../../epilogue/epilogue.cuh"
+#include "../../epilogue/in_order.cuh"
+#include "../redo/chains.cuh"
+#include "unsplit.h"
+
+namespace sgemm::split {
+
+// Bits 15 and 31, if the lower or upper bfloat16 is subnormal and not zero: 1 to 0x7f without its sign.
+__device__ __forceinline__ uint32_t subnormals(uint32_t pair) {
+  const uint32_t magnitudes = pair & 0x7fff7fffu;
+  return (magnitudes + 0x7fff7fffu) & ~(magnitudes + 0x7f807f80u) & 0x80008000u;
+}
+__device__ __forceinline__ uint32_t subnormals(const uint4& eight) {
+  return subnormals(eight.x) | subnormals(eight.y) | subnormals(eight.z) | subnormals(eight.w);
+}
+
+// Those of `count` neighbours, by a warp. The first lies at a multiple of 16 bytes.
+__device__ __forceinline__ uint32_t subnormals_of_line(const uint16_t* line, int64_t count) {
+  uint32_t found = 0;
+#pragma unroll 4
+  for (int64_t q = threadIdx.x % 32 * 8; q < count; q += 32 * 8) {
+    if (q + 8 <= count) {
+      found |= subnormals(*reinterpret_cast<const uint4*>(line + q));
+    } else {
+      for (int64_t i = q; i < count; ++i) found |= subnormals(line[i]);
+    }
+  }
+  return found;
+}
+
+// An operand in lines of neighbours, and `count` matrices of it.
+struct Lines16 {
+  Matrix16 matrix;
+  int64_t count;
+};
+
+// What the kernels in front of the product and behind it have to know.
+struct SubnormalsJob {
+  Problem p;
+  Lines16 a, b;             // rows lie along the neighbours
+  bool a_across, b_across;  // which are those of m, or n, and not of k
+  uint32_t* found;          // (words)
+  int words;
+  int tiles_m, tiles_n;  // of kTile x kTile
+};
+
+__device__ __forceinline__ bool found_some(const uint32_t* found, int words) {
+  uint32_t some = 0;
+  for (int i = threadIdx.x; i < words; i += blockDim.x) some |= found[i];
+  return __syncthreads_or(some != 0);
+}
+
+static_assert(kSearchWords == kSearchBlocks * kConsumers / 32);
+
+// The kernel in front: a word for each warp.
+static __global__ void __launch_bounds__(kConsumers) find_subnormals(const __grid_constant__ SubnormalsJob job) {
+  wait_for_predecessor();
+  launch_dependents();
+  const int64_t warp = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / 32,
+                warps = int64_t{gridDim.x} * blockDim.x / 32;
+  uint32_t found = 0;
+  for (const Lines16* x : {&job.a, &job.b})
+    for (int64_t line = warp; line < x->count * x->matrix.rows; line += warps) {
+      const int64_t entry = line / x->matrix.rows, row = line % x->matrix.rows;
+      found |= subnormals_of_line(x->matrix.data + x->matrix.batch.offset(entry) + row * x->matrix.row, x->matrix.cols);
+    }
+  found = __reduce_or_sync(~0u, found);
+  if (threadIdx.x % 32 == 0) job.found[warp] = found;
+}
+
+// Whether kTile rows of A, or columns of B, from `first` on hold some: by the block.
+__device__ __forceinline__ bool holds_subnormals(const Lines16& x, bool across, int64_t entry, int64_t first) {
+  const Matrix16& matrix = x.matrix;
+  const uint16_t* data = matrix.data + (x.count == 1 ? 0 : matrix.batch.offset(entry));
+  const int64_t size = across ? matrix.cols : matrix.rows, own = min(size - first, int64_t{kTile});
+  data += across ? first : first * matrix.row;
+  const int64_t lines = across ? matrix.rows : own, count = across ? own : matrix.cols;
+  uint32_t found = 0;
+  for (int64_t line = threadIdx.x / 32; line < lines; line += kConsumers / 32)
+    found |= subnormals_of_line(data + line * matrix.row, count);
+  return __syncthreads_or(found != 0);
+}
+
+// The kernel behind.
+static __global__ void __launch_bounds__(kConsumers) redo_subnormals(const __grid_constant__ SubnormalsJob job) {
+  __shared__ ChainMemory memory;
+  wait_for_predecessor();
+  launch_dependents();
+  if (!found_some(job.found, job.words)) return;
+  const Problem& p = job.p;
+  const int64_t of_matrix = int64_t{job.tiles_m} * job.tiles_n;
+#pragma unroll 1
+  for (int64_t tile = blockIdx.x; tile < of_matrix * p.batch; tile += gridDim.x) {
+    const int64_t entry = tile / of_matrix, in_matrix = tile % of_matrix;
+    const int64_t row = in_matrix / job.tiles_n * kTile, col0 = in_matrix % job.tiles_n * kTile;
+    if (p.beta == 0 && !holds_subnormals(job.a, job.a_across, entry, row) &&
+        !holds_subnormals(job.b, job.b_across, entry, col0))
+      continue;
+    const ElementMatrix a = matrix_of_a(p, entry), b = matrix_of_b(p, entry);
+    const ConstMatrix c = p.c.matrix(entry);
+    const Matrix d = p.d.matrix(entry);
+#pragma unroll 1
+    for (int64_t col = col0; col < min(col0 + kTile, p.n); col += kChainCols) {
+      const TileLines lines = {{a.at(row, 0), a.col}, {b.at(0, col), b.row}, a.row, b.col, p.m - row, p.n - col, p.k};
+      tile_of_chains(lines, memory, threadIdx.x, [&](int i, int j, float sum) {
+        if (!is_finite(sum)) sum = in_order(p, entry, row + i, col + j);
+        *d.at(row + i, col + j) = finished(p, p.alpha * sum, c.at(row + i, col + j));
+      });
+    }
+  }
+}
+
+}  // namespace sgemm::split

@@ -1,0 +1,265 @@
+// D = alpha A B + beta C for operands of bfloat16, by one product on the tensor cores.
+//
+// Idea:   what a pass would write as hi is there already, so there is no pass, no scale and no guard: tensor maps bring
+//         panels from where they lie, along k or across, to shared memory in wgmma's order. A warpgroup has two blocks
+//         of 64 x 128 of a tile of 256 x 128, and adds up one while the tensor cores work for the other warpgroup.
+//         16-bit products are exact; sums leave the tensor cores each 32 or 64 of k, as split products' do. Idle
+//         warps look for subnormal elements, for which the tensor cores are too coarse (subnormals.cuh).
+// Bound:  the L2 cache, at 48 bytes a cycle and SM; the tensor cores where power allows it.
+// Reads:  bfloat16 elements that a tensor map can describe. Hopper only.
+#pragma once
+#include "../../gpu/fixup.cuh"
+#include "../../gpu/pipeline_state.cuh"
+#include "../../gpu/stream_k.cuh"
+#include "../../gpu/tensor_map.cuh"
+#include "subnormals.cuh"
+#include "../gemm/turns.cuh"
+#include "unsplit_epilogue.cuh"
+
+namespace sgemm::split {
+
+struct UnsplitMaps {
+  CUtensorMap a, b;
+};
+
+// The panel of ROWS from row `row` and k on. Along k one copy brings it, across one for each block.
+template <bool ACROSS, int ROWS>
+__device__ __forceinline__ void copy_panel(char* to, const CUtensorMap& map, int row, int k,
+                                           const hopper::MapPlace& place, uint64_t* barrier) {
+  if constexpr (ACROSS) {
+#pragma unroll
+    for (int block = 0; block < ROWS / 64; ++block)
+      hopper::copy_tensor(to + block * kBlockBytes, &map, row + block * 64, k, place.matrix, place.group, barrier);
+  } else {
+    hopper::copy_tensor(to, &map, k, row, place.matrix, place.group, barrier);
+  }
+}
+
+// What falls to a block: its tiles and parts of tiles; or, where CLUSTERS may share them, of the only tile of its
+// cluster its rank's part of k.
+template <bool CLUSTERS>
+class UnsplitScheduler {
+ public:
+  __device__ __forceinline__ explicit UnsplitScheduler(const StreamK& deal) : deal_(deal), of_block_(deal) {}
+
+  __device__ __forceinline__ static uint32_t rank() { return CLUSTERS ? hopper::cluster_rank() : 0; }
+  __device__ __forceinline__ static uint32_t blocks() { return CLUSTERS ? hopper::cluster_size() : 1; }
+
+  __device__ __forceinline__ bool next(WorkTile& work) {
+    if (blocks() == 1) return of_block_.next(work);
+    if (done_) return false;
+    done_ = true;
+    const int steps = deal_.steps, first = rank() * steps / blocks();
+    work = {static_cast<int>(blockIdx.x / blocks()),
+            first,
+            static_cast<int>((rank() + 1) * steps / blocks()) - first,
+            0,
+            1,
+            0};
+    return true;
+  }
+
+ private:
+  const StreamK& deal_;
+  StreamKScheduler of_block_;
+  bool done_ = false;
+};
+
+// A panel as wgmma's descriptors see it; distances in units of 16 bytes.
+template <bool ACROSS>
+struct UnsplitView {
+  static constexpr int kBlock = kBlockBytes / 16, kNext16 = ACROSS ? 128 : 2;
+  uint64_t first;
+  __device__ __forceinline__ explicit UnsplitView(uint32_t address)
+      : first(hopper::matrix_descriptor(address, ACROSS ? kBlockBytes : 16, 1024)) {}
+};
+
+// The products of panels in the ring, for a warpgroup.
+template <class Ring, bool A_ALONG_M, bool B_ALONG_N>
+struct UnsplitProducts {
+  UnsplitView<A_ALONG_M> a;
+  UnsplitView<B_ALONG_N> b;
+
+  // d = those of `count` times 16 of k, from the `first` on, for 64 rows.
+  __device__ __forceinline__ void issue(float (&d)[64], int stage, int block, int first, int count) const {
+    const int at = stage * (Ring::kStageBytes / 16);
+    hopper::fence_products();
+#pragma unroll
+    for (int q = first; q < first + count; ++q)
+      hopper::multiply<__nv_bfloat16, A_ALONG_M, B_ALONG_N>(d, a.first + at + block * a.kBlock + q * a.kNext16,
+                                                            b.first + at + q * b.kNext16, q > first);
+    hopper::commit_products();
+  }
+};
+
+__device__ __forceinline__ void add_window(float (&sum)[64], float (&window)[64]) {
+  hopper::fence_registers(window);
+#pragma unroll
+  for (int e = 0; e < 64; ++e) sum[e] += window[e];
+}
+
+// Adds a tile's products, WINDOW of k at a time. A second window under way would take the registers of a block's sums.
+template <int WINDOW, class Ring, class Products, int BLOCKS>
+__device__ __forceinline__ void add_in_turns(const Products& products, PipelineState<Ring::kStages>& at, uint64_t* full,
+                                             uint64_t* empty, int steps, const Turns& turns, int t,
+                                             UnsplitSums<BLOCKS>& sum, float (&window)[64]) {
+  constexpr int kCount = WINDOW / 16;
+#pragma unroll 1
+  for (int step = 0; step < steps; ++step, at.advance()) {
+    hopper::wait(&full[at.stage], at.parity);
+#pragma unroll
+    for (int block = 0; block < BLOCKS; ++block)
+#pragma unroll
+      for (int first = 0; first < Unsplit::BK / 16; first += kCount) {
+        turns.begin();
+        products.issue(window, at.stage, block, first, kCount);
+        turns.end();
+        hopper::wait_products<0>();
+        add_window(sum[block], window);
+      }
+    if (t % 32 == 0) hopper::arrive(&empty[at.stage]);
+  }
+}
+
+// The thread that fills the ring.
+template <class Ring, bool A_ALONG_M, bool B_ALONG_N, class Scheduler>
+__device__ __forceinline__ void copy_panels(const UnsplitJob& job, const UnsplitMaps& maps, Scheduler scheduler,
+                                            char* ring, uint64_t* full, uint64_t* empty) {
+  PipelineState<Ring::kStages> at;
+  WorkTile work;
+  while (scheduler.next(work)) {
+    const TileIndex tile = sgemm::tile_at(work.tile, job.tiles_m, job.tiles_n, kTilesTogether);
+    const hopper::MapPlace place_a = hopper::place_in_map(job.p.a.batch, job.count_a, tile.batch);
+    const hopper::MapPlace place_b = hopper::place_in_map(job.p.b.batch, job.count_b, tile.batch);
+    for (int step = work.first; step < work.first + work.steps; ++step, at.advance()) {
+      char* const stage = ring + at.stage * Ring::kStageBytes;
+      hopper::wait(&empty[at.stage], at.parity ^ 1);
+      hopper::arrive_expecting(&full[at.stage], Ring::kStageBytes);
+      copy_panel<A_ALONG_M, Ring::kRows>(stage, maps.a, tile.row * Ring::kRows, step * Unsplit::BK, place_a,
+                                         &full[at.stage]);
+      copy_panel<B_ALONG_N, Ring::kCols>(stage + Ring::kBytesA, maps.b, tile.col * Ring::kCols, step * Unsplit::BK,
+                                         place_b, &full[at.stage]);
+    }
+  }
+}
+
+constexpr int kSearched = 4;  // the barrier at which they tell consumers that they have read all stages
+
+// A tile's part of each stage's panel, bytes, of which the `searcher`-th thread has each kSearchers-th 16. The tiles
+// that share the panel look through it together.
+struct SearchedPart {
+  int first, end;
+  __device__ __forceinline__ SearchedPart(int bytes, int tile, int tiles, int searcher) {
+    const int each = (bytes / 16 + tiles - 1) / tiles * 16;
+    first = tile * each + searcher * 16;
+    end = min((tile + 1) * each, bytes);
+  }
+  __device__ __forceinline__ uint32_t subnormals(const char* panel) const {
+    uint32_t found = 0;
+#pragma unroll 4
+    for (int i = first; i < end; i += kSearchers * 16)
+      found |= split::subnormals(*reinterpret_cast<const uint4*>(panel + i));
+    return found;
+  }
+};
+
+// Looks for subnormal elements in the block's panels. Tiles of a row share A's panels, those of a column B's.
+template <class Ring, class Scheduler>
+__device__ __forceinline__ void search_panels(const UnsplitJob& job, Scheduler scheduler, const char* ring,
+                                              uint64_t* full, uint64_t* empty, int searcher, uint32_t blocks) {
+  uint32_t found = 0;
+  PipelineState<Ring::kStages> at;
+  WorkTile work;
+  while (scheduler.next(work)) {
+    const TileIndex tile = sgemm::tile_at(work.tile, job.tiles_m, job.tiles_n, kTilesTogether);
+    const SearchedPart a(Ring::kBytesA, tile.col, job.tiles_n, searcher);
+    const SearchedPart b(Ring::kBytesB, tile.row, job.tiles_m, searcher);
+    for (int step = 0; step < work.steps; ++step, at.advance()) {
+      const char* const stage = ring + at.stage * Ring::kStageBytes;
+      hopper::wait_suspended(&full[at.stage], at.parity);
+      if (!job.words) found |= a.subnormals(stage) | b.subnormals(stage + Ring::kBytesA);
+      __syncwarp();
+      if (searcher % 32 == 0) hopper::arrive(&empty[at.stage]);
+    }
+    if (blocks > 1 && uses_mailboxes<Ring>(work.steps, blocks))
+      hopper::arrive_some(kSearched, Unsplit::kThreads + kSearchers);
+  }
+  found = __reduce_or_sync(~0u, found);
+  if (!job.words && searcher % 32 == 0) job.found[(blockIdx.x * kSearchers + searcher) / 32] = found;
+}
+
+template <int BLOCKS, bool A_ALONG_M, bool B_ALONG_N>
+__global__ void __launch_bounds__(kUnsplitThreads, 1)
+    unsplit(const __grid_constant__ UnsplitJob job, const __grid_constant__ UnsplitMaps maps) {
+  using Ring = UnsplitRing<BLOCKS>;
+  constexpr bool kClusters = BLOCKS == 1;  // may share a tile
+  extern __shared__ __align__(1024) char ring[];
+  __shared__ uint64_t full[Ring::kStages], empty[Ring::kStages];
+  __shared__ bool last;
+  __shared__ ClusterBarriers cluster;
+  using Scheduler = UnsplitScheduler<kClusters>;
+  const uint32_t rank = Scheduler::rank(), blocks = Scheduler::blocks();
+  hopper::init_ring(full, empty, Unsplit::kThreads + kSearchers);
+  if (threadIdx.x / 32 == 1 && blocks > 1) {
+    cluster.init(threadIdx.x % 32, blocks, 64);
+    hopper::fence_barrier_init();
+  }
+  __syncthreads();
+  hopper::enter_cluster(blocks);
+  hopper::wait_for_predecessor();
+  hopper::launch_dependents();
+
+  // All of D is left to the kernel behind (subnormals.cuh).
+  if (job.words && found_some(job.found, job.words)) return;
+
+  if (threadIdx.x >= Unsplit::kThreads) {
+    hopper::release_registers<40>();
+    const int searcher = static_cast<int>(threadIdx.x) - Unsplit::kThreads - 32;
+    if (searcher >= 0)
+      search_panels<Ring>(job, Scheduler(job.deal), ring, full, empty, searcher, blocks);
+    else if (searcher == -32)
+      copy_panels<Ring, A_ALONG_M, B_ALONG_N>(job, maps, Scheduler(job.deal), ring, full, empty);
+    return;
+  }
+  hopper::acquire_registers<232>();
+  const int t = threadIdx.x;
+  const UnsplitProducts<Ring, A_ALONG_M, B_ALONG_N> products = {
+      UnsplitView<A_ALONG_M>(hopper::shared_address(ring) + t / 128 * BLOCKS * kBlockBytes),
+      UnsplitView<B_ALONG_N>(hopper::shared_address(ring) + Ring::kBytesA)};
+  const Turns turns(t / 128);
+  float* const staging = reinterpret_cast<float*>(ring + Ring::kBytes) + t / 32 * kStagedFloats;
+  UnsplitSums<BLOCKS> sum;
+  PipelineState<Ring::kStages> at;
+  WorkTile work;
+  Scheduler scheduler(job.deal);
+  while (scheduler.next(work)) {
+    const bool early = !uses_mailboxes<Ring>(work.steps, blocks);
+    if (blocks > 1 && early) announce_mailboxes(cluster, t, rank, blocks);
+    float window[64];
+#pragma unroll
+    for (int e = 0; e < 64; ++e) window[e] = 0;
+#pragma unroll
+    for (int e = 0; e < 64 * BLOCKS; ++e) sum[e / 64][e % 64] = 0;
+    if (job.long_windows)
+      add_in_turns<kLongWindow, Ring>(products, at, full, empty, work.steps, turns, t, sum, window);
+    else
+      add_in_turns<kWindow, Ring>(products, at, full, empty, work.steps, turns, t, sum, window);
+    if (blocks > 1 && !early) hopper::sync_some(kSearched, Unsplit::kThreads + kSearchers);
+    if (blocks > 1 && !early) announce_mailboxes(cluster, t, rank, blocks);
+    if constexpr (kClusters) {
+      if (blocks > 1) reduce_cluster<Ring, 2>(cluster, sum[0], ring, t, rank);
+    }
+    if (work.count > 1) {
+      constexpr int kSums = 64 * BLOCKS;
+      float* const parts = job.parts + int64_t{work.place} * kSums * Unsplit::kThreads;
+      if (!fix_up<QuadSums, Unsplit::kThreads>(parts, work.index, work.count, &job.arrived[work.tile - job.deal.whole],
+                                               reinterpret_cast<float(&)[kSums]>(sum), last, t))
+        continue;
+    }
+    store_tile(job, work.tile, sum, t, rank, blocks, staging);
+    __syncwarp();  // for wgmma: lanes without rows or columns may have parted
+  }
+  turns.finish();
+}
+
+}  // namespace sgemm::split

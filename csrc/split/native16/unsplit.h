@@ -1,0 +1,56 @@
+// The family's row for operands that are bfloat16 in memory: how they are cut up. Pure host code.
+#pragma once
+#include <array>
+
+#include "../../gpu/stream_k.h"
+#include "../bound.h"
+
+namespace sgemm::split {
+
+struct Unsplit {
+  static constexpr const char* kIdea = "bfloat16 operands as they lie in memory, one tensor-core product";
+  static constexpr const char* kSource = "split/launch/unsplit_sm90a.cu";
+  static constexpr std::array kTiles = {TileSize{256, 128}, TileSize{128, 128}};
+  static constexpr int BM = kTiles[0].bm, BN = kTiles[0].bn, BK = 64, TM = BM / 64, TN = 32;
+  static constexpr int kThreads = 256;  // that hold sums
+  static constexpr bool kActivates = true, kTakesPlanes = false;
+  static constexpr Reads kReads = Reads::kMappedBFloat16;
+  static constexpr int kArch = 90;  // wgmma is sm_90a's alone
+  static constexpr int64_t kAutoFrom = 0;
+  static_assert(BK * sizeof(uint16_t) == 128, "a row of a panel is one of the swizzle's");
+
+  static Plan plan(const Problem& p, const Device& device);
+  static void each_plan(const Problem& p, const Device& device, const PlanVisitor& visit);
+  static std::string cut(const Plan& plan);
+  static void launch(const Problem& p, const Plan& plan, const Context& context);  // only where SGEMM_SM90A is defined
+
+  // Operands are not rounded, and products are exact: sums alone are. Where an operand is subnormal, elements are
+  // chains of FMAs: no more of an error at any k.
+  static double error_bound(int64_t k) { return std::max(sum_bound(k, kLongWindow), chains_bound(k)); }
+
+  // What is solved: D's rows lie along n.
+  static Problem solved(const Problem& p) { return p.d.col != 1 && p.d.row == 1 ? transposed(p) : p; }
+};
+
+// The plan's own: how tiles are dealt out to persistent blocks. Or each cluster has one tile, of 128 x 128, and its
+// blocks a part of k each.
+struct UnsplitPlan {
+  StreamK deal;
+  int blocks;         // of the grid
+  int cluster;        // blocks that share a tile
+  bool long_windows;  // of kLongWindow
+};
+
+// Threads of a block that look for subnormal elements; and blocks, and their warps, of a kernel ahead of the product.
+inline constexpr int kSearchers = 96, kSearchBlocks = 264, kSearchWords = kSearchBlocks * 8;
+
+// Where a product's buffers lie in the workspace.
+struct UnsplitLayout {
+  StreamKLayout shared;
+  size_t found;  // (words) uint32 (subnormals.cuh)
+  int words;
+  size_t total;
+};
+UnsplitLayout unsplit_layout(const UnsplitPlan& plan, const TileSize& tile);
+
+}  // namespace sgemm::split

@@ -1,0 +1,183 @@
+// The ends of tiles of bfloat16 operands: alpha, C and the store; and sums that are not finite.
+#pragma once
+#include "../../epilogue/epilogue.cuh"
+#include "../../epilogue/in_order.cuh"
+#include "../../gpu/hopper.cuh"
+#include "../../gpu/rasterization.cuh"
+#include "../../problem/elements.h"
+#include "../plan/staged_band.cuh"
+#include "unsplit.h"
+
+namespace sgemm::split {
+
+struct UnsplitJob {
+  Problem p;
+  int64_t count_a, count_b;  // matrices in memory: 1 if the batch shares one
+  StreamK deal;
+  int tiles_m, tiles_n;
+  bool long_windows;  // kLongWindow
+  bool pairs, quads;  // two, or four, neighbours of D's rows can be written at once, and those of C read
+  float* parts;       // (deal.parts(), sums of a thread / 4, threads, 4)
+  uint32_t* arrived;  // parts of a tile left over that are there
+  uint32_t* found;    // (words) whether operands hold subnormal elements (subnormals.cuh)
+  int words;          // of a kernel in front of the product; 0 if the product itself looks for them
+};
+
+// A panel of 64 of k in shared memory: in blocks of 64 rows, or columns, of 128 bytes for each of them or each of k.
+constexpr int kBlockBytes = 64 * Unsplit::BK * 2;
+constexpr int kUnsplitThreads = Unsplit::kThreads + 128;
+
+template <int BLOCKS>  // of 64 x 128, that a warpgroup has
+struct UnsplitRing {
+  static constexpr int kRows = 2 * BLOCKS * 64, kCols = Unsplit::BN;
+  static constexpr int kBytesA = kRows / 64 * kBlockBytes, kBytesB = kCols / 64 * kBlockBytes;
+  static constexpr int kStageBytes = kBytesA + kBytesB, kStages = 192 * 1024 / kStageBytes;
+  static constexpr int kBytes = kStages * kStageBytes;
+};
+
+// The sums of a thread of a warpgroup, as hopper::multiply() leaves them.
+template <int BLOCKS>
+using UnsplitSums = float[BLOCKS][64];
+
+// A thread's first sum within D; others are 8 rows, or 64, and 8 columns on. Of the tile, in whose column `pair` it
+// lies, columns from `from` up to `to` are stored.
+struct UnsplitPlace {
+  int64_t entry, row, col;
+  int pair, from, to;
+  __device__ __forceinline__ bool stores(int in_tile) const { return in_tile >= from && in_tile < to; }
+  __device__ __forceinline__ static constexpr int row_on(int r) { return r / 2 * 64 + r % 2 * 8; }
+  __device__ __forceinline__ static constexpr int sum_at(int r, int c) {
+    return r / 2 * 64 + r % 2 * 2 + c / 2 * 4 + c % 2;
+  }
+};
+
+// Stores two neighbours at once.
+template <bool READS_C, int BLOCKS>
+__device__ __forceinline__ void store_pairs(const Problem& p, const UnsplitPlace& at, const UnsplitSums<BLOCKS>& sum) {
+  float* const d = p.d.data + p.d.batch.offset(at.entry) + at.row * p.d.row + at.col;
+  const float* const c = READS_C ? p.c.data + p.c.batch.offset(at.entry) + at.row * p.c.row + at.col : nullptr;
+#pragma unroll
+  for (int r = 0; r < 2 * BLOCKS; ++r) {
+    const int on = UnsplitPlace::row_on(r);
+    if (at.row + on >= p.d.rows) return;
+    float* const to = d + on * p.d.row;
+    const float* const add = READS_C ? c + on * p.c.row : nullptr;
+#pragma unroll
+    for (int j = 0; j < 32; j += 2) {
+      const int col = j * 4, e = UnsplitPlace::sum_at(r, j);
+      if (!at.stores(col + at.pair)) continue;
+      float2 x = {p.alpha * sum[e / 64][e % 64], p.alpha * sum[e / 64][e % 64 + 1]};
+      if (READS_C) x = add_c(p.beta, *reinterpret_cast<const float2*>(add + col), x);
+      hopper::store(to + col, x);
+    }
+  }
+}
+
+// A staged band of 16 rows from `row0` on and of 32 columns of the tile from `first` on: each lane stores a column, or,
+// if neighbours can be written at once, a quad of each fourth row. In a function of its own: f is in it.
+static __device__ __noinline__ void store_band(const UnsplitJob& job, const UnsplitPlace& at, int64_t row0, int first,
+                                               const float* staged) {
+  const Problem& p = job.p;
+  const int lane = threadIdx.x % 32, rows = static_cast<int>(min(p.d.rows - row0, int64_t{16}));
+  const int in_band = job.quads ? lane % 8 * 4 : lane;
+  if (!at.stores(first + in_band)) return;
+  const int64_t col = at.col - at.pair + first + in_band;
+  float* const to = p.d.matrix(at.entry).at(row0, col);
+  const float* const from = p.beta == 0 ? nullptr : p.c.matrix(at.entry).at(row0, col);
+  if (!job.quads) {
+#pragma unroll 4
+    for (int row = 0; row < rows; ++row) {
+      const float x = p.alpha * staged[place_in_band(row, lane / 4) + lane % 4];
+      to[row * p.d.row] = finished(p, x, from + row * p.c.row);
+    }
+    return;
+  }
+  float4 add[4] = {};
+  float x[16];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int row = lane / 8 + 4 * i;
+    if (from && row < rows) add[i] = *reinterpret_cast<const float4*>(from + row * p.c.row);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float4 sums = *reinterpret_cast<const float4*>(staged + place_in_band(lane / 8 + 4 * i, lane % 8));
+    float scaled[4] = {p.alpha * sums.x, p.alpha * sums.y, p.alpha * sums.z, p.alpha * sums.w};
+    if (from) add_c(p.beta, {add[i].x, add[i].y, add[i].z, add[i].w}, scaled);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) x[4 * i + e] = scaled[e];
+  }
+  activate(p.activation, x);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int row = lane / 8 + 4 * i;
+    if (row < rows) hopper::store(to + row * p.d.row, make_float4(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]));
+  }
+}
+
+// Stores a D, or reads a C, of any strides, and f of it: by way of shared memory.
+template <int BLOCKS>
+__device__ __forceinline__ void store_staged(const UnsplitJob& job, const UnsplitPlace& at,
+                                             const UnsplitSums<BLOCKS>& sum, float* staging) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int block = 0; block < BLOCKS; ++block) {
+#pragma unroll
+    for (int band = 0; band < 4; ++band) {
+      __syncwarp();
+      stage_band(sum[block], band, staging, lane);
+      __syncwarp();
+      store_band(job, at, at.row - lane / 4 + block * 64, band * 32, staging);
+    }
+  }
+}
+
+// Stores a tile of which a sum is not finite, one by one.
+template <int BLOCKS>
+__device__ __noinline__ void store_each(const Problem& p, const UnsplitPlace& at, const float* sums) {
+#pragma unroll 1
+  for (int r = 0; r < 2 * BLOCKS; ++r) {
+    const int64_t i = at.row + UnsplitPlace::row_on(r);
+#pragma unroll 1
+    for (int c = 0; c < 32; ++c) {
+      const int on = c / 2 * 8 + c % 2;
+      const int64_t j = at.col + on;
+      if (i >= p.d.rows || !at.stores(on + at.pair)) continue;
+      float x = sums[UnsplitPlace::sum_at(r, c)];
+      if (!is_finite(x)) x = in_order(p, at.entry, i, j);
+      const float* const add = p.beta == 0 ? nullptr : p.c.matrix(at.entry).at(i, j);
+      *p.d.matrix(at.entry).at(i, j) = finished(p, p.alpha * x, add);
+    }
+  }
+}
+
+template <int BLOCKS>
+__device__ __forceinline__ void store_tile(const UnsplitJob& job, int index, const UnsplitSums<BLOCKS>& sum, int t,
+                                           uint32_t rank, uint32_t blocks, float* staging) {
+  const TileIndex tile = sgemm::tile_at(index, job.tiles_m, job.tiles_n, kTilesTogether);
+  using Ring = UnsplitRing<BLOCKS>;
+  const int64_t first = int64_t{tile.row} * Ring::kRows + t / 128 * BLOCKS * 64 + t % 128 / 32 * 16 + t % 32 / 4;
+  const Problem& p = job.p;
+  const int64_t col0 = int64_t{tile.col} * Ring::kCols, left = p.d.cols - col0;
+  // Of a tile that a cluster shares, a block has the columns of its rank.
+  const int of_block = Ring::kCols >> blocks / 2, from = static_cast<int>(rank) * of_block, pair = t % 4 * 2;
+  const int to = static_cast<int>(min(left, int64_t{from + of_block}));
+  const UnsplitPlace at = {tile.batch, first, col0 + pair, pair, from, to};
+  float zero = 0;
+#pragma unroll
+  for (int block = 0; block < BLOCKS; ++block) zero = zero_if_finite(sum[block], zero);
+  // By all lanes, which share what is staged.
+  if (__builtin_expect(__any_sync(~0u, zero != 0), false)) {
+    float copy[64 * BLOCKS];
+#pragma unroll
+    for (int e = 0; e < 64 * BLOCKS; ++e) copy[e] = sum[e / 64][e % 64];
+    return store_each<BLOCKS>(p, at, copy);
+  }
+  if (!job.pairs || p.activation != Activation::kNone) return store_staged(job, at, sum, staging);
+  if (p.beta == 0)
+    store_pairs<false>(p, at, sum);
+  else
+    store_pairs<true>(p, at, sum);
+}
+
+}  // namespace sgemm::split

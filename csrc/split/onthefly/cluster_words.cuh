@@ -1,0 +1,135 @@
+// Scales that blocks found apart, each in its part of k, for the sums of one tile.
+#pragma once
+#include "../gemm/ring.cuh"
+
+namespace sgemm::split {
+
+// Binades by which a column's reference may become coarser in a block, or a row's scale for the cluster's other block.
+// Sums are multiples of 2^-59, the product of the planes' last bits, times 2^-kSpread for the row and for the column:
+// 2^-99. So 15 binades for a row and 15 for a column leave them exact. Beyond, earlier sums are off by a few 2^-149, or
+// by 2^-83 at a change of more than 126 binades, which is nothing to a product that passes the test for a small
+// element: so the row counts one more. Where B is split on the way, clusters don't share a tile, so no third change
+// comes on top.
+constexpr int kMostCoarser = 15;
+
+// Sums times their rows' factors, which are powers of two.
+template <class Shape>
+__device__ __forceinline__ void multiply_sums(const float (&change)[kTile], int t, float (&sum)[Shape::kSums]) {
+  const float upper = change[Shape::row(t, 0)], lower = change[Shape::row(t, 2)];
+#pragma unroll
+  for (int e = 0; e < Shape::kSums; e += 4) {
+    sum[e] *= upper;
+    sum[e + 1] *= upper;
+    sum[e + 2] *= lower;
+    sum[e + 3] *= lower;
+  }
+}
+
+// Calls `take` with values(i) of `count` parts, of which kPartsAtOnce are read before the first is taken: each read of
+// device memory would wait for the one before.
+constexpr uint32_t kPartsAtOnce = 4;
+template <class Values, class Take>
+__device__ __forceinline__ void for_each_part(uint32_t count, const Values& values, const Take& take) {
+  for (uint32_t first = 0; first < count; first += kPartsAtOnce) {
+    decltype(values(0)) read[kPartsAtOnce];
+#pragma unroll
+    for (uint32_t i = 0; i < kPartsAtOnce; ++i) read[i] = values(min(first + i, count - 1));
+#pragma unroll
+    for (uint32_t i = 0; i < kPartsAtOnce; ++i)
+      if (first + i < count) take(read[i]);
+  }
+}
+
+// A row's word for the sums of `count` parts, in the coarsest of their scales, `word(i)` of them.
+template <class Word>
+__device__ __forceinline__ uint32_t word_of_parts(uint32_t count, const Word& word) {
+  int exponent = kNoScale;
+  for_each_part(count, word, [&](uint32_t own) { exponent = max(exponent, word_exponent(own)); });
+  float threshold = -INFINITY;  // of zeros alone
+  uint32_t coarsest = 0;        // of those that had small elements
+  bool inf = false, nan = false;
+  for_each_part(count, word, [&](uint32_t own) {
+    const float part = word_threshold(own);
+    if (part == -INFINITY) return;
+    nan = nan || is_nan_row(own);
+    threshold = fmaxf(threshold, 0) + part * power_of_two(max(word_exponent(own) - exponent, -126));
+    inf = inf || is_inf_row(own);
+    if (part > 0 && (own & 0xff) >= (coarsest & 0xff)) coarsest = own;
+    if (exponent - word_exponent(own) > kMostCoarser) threshold += Fp16x3::kThreshold;
+  });
+  const uint32_t bits = nan ? kNanRow : inf ? kInfRow : __float_as_uint(threshold) & ~0xffu;
+  return with_step(bits | static_cast<uint32_t>(exponent + 128), word_step(coarsest));
+}
+
+// And its sum of magnitudes, by that word's scale.
+template <class Word, class Sum>
+__device__ __forceinline__ uint16_t sum_of_parts(uint32_t count, uint32_t word, const Word& word_of,
+                                                 const Sum& sum_of) {
+  float sum = 0;
+  const auto scaled = [&](uint32_t i) { return make_uint2(word_of(i), sum_of(i)); };
+  for_each_part(count, scaled, [&](const uint2& part) {
+    const float to_common = power_of_two(max(word_exponent(part.x) - word_exponent(word), -126));
+    sum = __fadd_ru(sum, __fmul_ru(sum_of_bits(static_cast<uint16_t>(part.y)), to_common));
+  });
+  return sum_bits(sum);
+}
+
+struct ClusterWords {
+  uint64_t arrived;  // a barrier: the other blocks' words are there
+  alignas(16) uint32_t of_block[2][2][kTile];
+  alignas(16) uint32_t agreed[2][kTile];
+  alignas(16) float change[kTile];  // what sums are multiplied by
+
+  // By a warp.
+  __device__ __forceinline__ void init(uint32_t blocks) {
+    if (blocks == 1) return;
+    const bool first = threadIdx.x % 32 == 0;
+    if (first) hopper::init_barrier(&arrived, 1);
+    __syncwarp();
+    if (first) hopper::arrive_expecting(&arrived, (blocks - 1) * sizeof of_block[0]);
+    hopper::fence_barrier_init();
+  }
+
+  // By the consumers, each for the word of a row or column: rows get the coarsest scale of the blocks; B's words are
+  // the same in all of them. What lies behind B's words are rows' sums. Returns the factors of rows.
+  __device__ __forceinline__ auto agree(const uint32_t (&words)[2][kTile], int t, uint32_t rank, uint32_t blocks)
+      -> const float (&)[kTile] {
+    const int operand = t / kTile, row = t % kTile;
+    const uint32_t own = words[operand][row];
+    of_block[rank][operand][row] = own;
+    if (t < blocks && t != rank)
+      hopper::copy_in_cluster(hopper::map_to_rank(hopper::shared_address(of_block[rank]), t), words, sizeof words,
+                              hopper::map_to_rank(hopper::shared_address(&arrived), t));
+    hopper::wait(&arrived, 0);
+    const auto word_of = [&](uint32_t i) { return of_block[i][operand][row]; };
+    const uint32_t common = operand == 1 ? own : word_of_parts(blocks, word_of);
+    // Not the block's own copy: other threads write that, and may not be done.
+    const auto sum_of = [&](uint32_t i) {
+      const uint32_t(&of_other)[2][kTile] = of_block[i];
+      return row_sums(i == rank ? words : of_other)[row];
+    };
+    if (operand == 0) row_sums(agreed)[row] = sum_of_parts(blocks, common, word_of, sum_of);
+    if (t < 2 * kTile - kSumWords) agreed[operand][row] = common;
+    if (operand == 0) change[row] = power_of_two(max(word_exponent(own) - word_exponent(common), -126));
+    sync_consumers();
+    return change;
+  }
+};
+
+// Of a kernel that finds scales on the way.
+struct FoundScales : ProductShared {
+  ClusterWords cluster_words;
+
+  template <class R>
+  __device__ __forceinline__ void init(int writers, int word_writers, uint32_t blocks) {
+    ProductShared::init<R>(writers, word_writers, blocks);
+    cluster_words.init(blocks);
+  }
+
+  // Of a tile's sums, when the cluster's blocks have agreed.
+  __device__ __forceinline__ auto words_of(int stage, uint32_t blocks) const -> const uint32_t (&)[2][kTile] {
+    return blocks > 1 ? cluster_words.agreed : words[stage];
+  }
+};
+
+}  // namespace sgemm::split

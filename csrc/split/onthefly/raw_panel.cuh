@@ -1,0 +1,72 @@
+// A raw panel: float32s of a stage as they lie in memory, on their way to the threads that split them.
+#pragma once
+#include "../../gpu/ptx/async_copy.cuh"
+#include "../../gpu/tensor_map.cuh"
+#include "../plan/job.h"
+
+namespace sgemm::split {
+
+constexpr int kProducers = 128;  // threads; what there is a tensor map of is copied by one, or by one of each warp
+
+// Both operands' tensor maps. A CUtensorMap's address has to be a multiple of 64.
+struct RawMaps {
+  CUtensorMap a, b;
+};
+
+// ROWS rows and 64 of k. Along k: boxes of 16 of k, in which a row holds 64 bytes. Else boxes of 32 rows, in which each
+// of k holds 128 bytes, swizzled.
+template <bool ALONG_MN, int ROWS>
+struct RawPanel {
+  static constexpr int kDepth = kStreamedSteps * kStep;
+  static constexpr int kBoxRows = ALONG_MN ? 32 : ROWS, kBoxDepth = ALONG_MN ? kDepth : 16;
+  static constexpr int kBytes = ROWS * kDepth * static_cast<int>(sizeof(float));
+  static constexpr int kBoxBytes = kBoxRows * kBoxDepth * static_cast<int>(sizeof(float));
+  static constexpr int kBoxes = kBytes / kBoxBytes;
+
+  __device__ __forceinline__ static int place(int row, int k) {
+    if (ALONG_MN) return row / 32 * kBoxBytes + k * 128 + ((row % 32 / 4 ^ k % 8) << 4) + row % 4 * 4;
+    return k / 16 * kBoxBytes + row * 64 + k % 16 * 4;
+  }
+
+  static CUtensorMap map(const ConstMatrix& lines, int64_t count) {
+    return hopper::tensor_map(lines, count, ALONG_MN ? kBoxRows : kBoxDepth, ALONG_MN ? kBoxDepth : kBoxRows, ALONG_MN);
+  }
+
+  // Box `i` of the rows from `row` on, in a tensor map: all but its place along k.
+  struct Box {
+    int i, row, first_k;
+    hopper::MapPlace place;
+
+    __device__ __forceinline__ Box(const Job& job, const Operand& x, int batch, int row, int i)
+        : i(i),
+          row(ALONG_MN ? row + i * kBoxRows : row),
+          first_k(static_cast<int>(batch * job.k_slice) + (ALONG_MN ? 0 : i * kBoxDepth)),
+          place(hopper::place_in_map(x.batch, x.count, job.k_slice ? 0 : batch)) {}
+
+    // Of k from `step` on, by one thread that has told `full` of the bytes.
+    __device__ __forceinline__ void copy(const CUtensorMap& map, int step, char* panel, uint64_t* full) const {
+      const int k = first_k + step * kStep;
+      hopper::copy_tensor_once(panel + i * kBoxBytes, &map, ALONG_MN ? row : k, ALONG_MN ? k : row, place.matrix,
+                               place.group, full);
+    }
+  };
+
+  // All of it where there is no tensor map, by all producers, each of whom arrives at `full`. A function of its own,
+  // whose registers threads that split don't have to spare.
+  static __device__ __noinline__ void copy_elements(const Job& job, const Operand& x, int batch, int row, int step,
+                                                    char* panel, uint64_t* full) {
+    const float* const from = x.data + x.batch.offset(batch);
+    const int64_t k0 = int64_t{step} * kStep, depth = job.depth(batch);
+#pragma unroll 4
+    for (int i = threadIdx.x; i < ROWS * kDepth; i += kProducers) {
+      const int r = ALONG_MN ? i % ROWS : i / kDepth, k = ALONG_MN ? i / ROWS : i % kDepth;
+      const bool inside = int64_t{row} + r < x.size && k0 + k < depth;
+      copy_async<4>(reinterpret_cast<float*>(panel + place(r, k)),
+                    inside ? from + (int64_t{row} + r) * x.stride + (k0 + k) * x.k_stride : x.data, inside ? 4 : 0);
+    }
+    // Arrives when the thread's copies have.
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(hopper::shared_address(full)) : "memory");
+  }
+};
+
+}  // namespace sgemm::split

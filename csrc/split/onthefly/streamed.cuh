@@ -1,0 +1,305 @@
+// An operand that is streamed once past the planes of the other, and split in registers on its way to the tensor cores.
+//
+// Idea:   a large operand that few tiles share need not be written to memory as planes. Its raw panels come to shared
+//         memory as they lie in memory; each consumer warp reads 16 rows of them as the fragments of a wgmma whose A is
+//         in registers, and scales (streamed_rows.cuh) and splits them while the tensor cores work on those before. The
+//         other operand is small: a pass has split it.
+// Block:  as split_product's, for tiles of 128 rows and 64 columns. The streamed operand is A; a problem in which it is
+//         B is solved transposed.
+// Start:  the first raw panels are on their way while the pass still runs, for it writes none of them.
+// Order:  the places of a fragment's elements along k are dealt out as they can be read best. Where A lies along k, a
+//         lane reads four neighbours at once, and the pass has written B's planes in that order (Operand::by_lanes).
+// Bound:  memory, and the consumers: about 14 instructions an element, of which each waits for the one before.
+#pragma once
+#include "../gemm/product.cuh"
+#include "streamed_producer.cuh"
+
+namespace sgemm::split {
+
+// Where a consumer thread finds its elements of a stage.
+template <bool ALONG_M>
+class FragmentReader {
+ public:
+  using Panel = RawPanel<ALONG_M, kTile>;
+  __device__ __forceinline__ explicit FragmentReader(int t) {
+    const int row = t / 32 * 16 + t % 32 / 4, c = t % 4;
+    first_ = Panel::place(row, ALONG_M ? 2 * c : 4 * c);
+  }
+
+  __device__ __forceinline__ void read(const char* panel, RawFragments& v) const {
+    if constexpr (ALONG_M) {
+      // Eight rows on, and with the next of k, another chunk of 16 bytes.
+      const char* const at[2][2] = {{panel + first_, panel + (first_ ^ 16) + 128},
+                                    {panel + (first_ ^ 32), panel + (first_ ^ 48) + 128}};
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+#pragma unroll
+        for (int chunk = 0; chunk < kChunks; ++chunk) {
+          const auto element = [&](int i) {
+            return *reinterpret_cast<const float*>(at[r][i % 2] + (chunk * 16 + i / 2 * 8) * 128);
+          };
+          v[r][chunk] = make_float4(element(0), element(1), element(2), element(3));
+        }
+    } else {
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+#pragma unroll
+        for (int chunk = 0; chunk < kChunks; ++chunk)
+          v[r][chunk] = *reinterpret_cast<const float4*>(panel + first_ + r * 8 * 64 + chunk * Panel::kBoxBytes);
+    }
+  }
+
+ private:
+  int first_;
+};
+
+// What consume() asks of scales, those of A's rows found by SplitInRegisters, and those of B's columns by the producers
+// if they split it.
+template <class R, bool SPLITS_B>
+struct StreamedScales {
+  using Shape = typename R::Shape;
+  using Shared = std::conditional_t<SPLITS_B, SplittingShared<R>, FoundScales>;
+  static constexpr bool kKnown = false, kDown = true;
+  __device__ __forceinline__ static void tighten(Shared&, int, int) {
+    hopper::wait_for_predecessor();
+    hopper::launch_dependents();
+    hopper::fence_async_proxy();  // a cluster's blocks copy the words
+    sync_consumers();
+  }
+  __device__ __forceinline__ static void agree(Shared& shared, int stage, int t, uint32_t rank, uint32_t blocks,
+                                               float (&sum)[Shape::kSums]) {
+    multiply_sums<Shape>(shared.cluster_words.agree(shared.words[stage], t, rank, blocks), t, sum);
+  }
+
+  // Parts are added up as if their rows had no scales. Beyond what a float32 sum then holds, a row's elements are
+  // certified where they are far enough from that, or not at all.
+  __device__ __forceinline__ static bool fix_up(const Job& job, Shared& shared, int stage, const WorkTile& work,
+                                                float (&sum)[Shape::kSums], int t) {
+    uint32_t(&words)[kTile] = shared.words[stage][0], * const sums = &shared.words[stage][1][kTile - kSumWords];
+    uint32_t* const of_parts = job.part_words + int64_t{work.tile - job.whole} * job.parts * kPartWords;
+    if (t < kPartWords) __stcg(of_parts + work.part * kPartWords + t, t < kTile ? words[t] : sums[t - kTile]);
+    scale_rows(words, 1, t, sum);
+    if (!split::fix_up(job, work, sum, shared.last, t)) return false;
+    if (t < kTile) {
+      const auto word_of_part = [&](uint32_t i) { return __ldcg(of_parts + i * kPartWords + t); };
+      const auto sum_of_part = [&](uint32_t i) {
+        return __ldcg(reinterpret_cast<const uint16_t*>(of_parts + i * kPartWords + kTile) + t);
+      };
+      const uint32_t word = word_of_parts(job.parts, word_of_part);
+      words[t] = without_scale(word);
+      row_sums(shared.words[stage])[t] = sum_of_parts(job.parts, word, word_of_part, sum_of_part);
+    }
+    sync_consumers();
+    scale_rows(words, -1, t, sum);
+    return true;
+  }
+
+  __device__ __forceinline__ static auto words(const Shared& shared, int stage, uint32_t blocks) -> const
+      uint32_t (&)[2][kTile] {
+    return shared.words_of(stage, blocks);
+  }
+
+ private:
+  static constexpr int kCoarsest = 60;  // up to which sums of 2^13 terms below 2^30 stay finite
+
+  __device__ __forceinline__ static uint32_t without_scale(uint32_t word) {
+    const int exponent = word_exponent(word);
+    const float threshold = word_threshold(word);
+    if (!is_finite_row(word) || !(threshold >= 0) || (exponent >= kFinestSum && exponent <= kCoarsest)) return word;
+    if (exponent > kCoarsest) return kUncertified | (word & 0xff);
+    return with_step(with_threshold(word, threshold + lost_in_parts(exponent)), word_step(word));
+  }
+
+  // By their scales, or their inverse.
+  __device__ __forceinline__ static void scale_rows(const uint32_t (&words)[kTile], int sign, int t,
+                                                    float (&sum)[Shape::kSums]) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) scale_row(r, power_of_two(sign * word_exponent(words[Shape::row(t, 2 * r)])), sum);
+  }
+};
+
+// While the tensor cores work on a step, the next one is split. Sums of hi * hi begin anew with each step, those of the
+// corrections with each stage.
+template <class R, bool A_ALONG_M, bool SPLITS_B>
+struct SplitInRegisters {
+  using Shape = typename R::Shape;
+  using Shared = typename StreamedScales<R, SPLITS_B>::Shared;
+  template <class ViewA, class ViewB, int N>
+  __device__ __forceinline__ static void run(const Job& job, Shared& shared, const char* ring, const ViewA&,
+                                             const ViewB& b, PipelineState<R::kStages>& at, int t,
+                                             const TileSteps& steps, float (&sum)[N], float (&main)[N]) {
+    static_assert(kStreamedSteps == 2);
+    const bool outside = t >= kConsumers / 2 && job.a.size <= Shape::kRows / 2;
+    if (SPLITS_B && __shfl_sync(~0u, outside, 0)) return skip(shared, at, t, steps, sum, main);
+    const FragmentReader<A_ALONG_M> reader(t);
+    StreamedRows rows;
+    RawFragments raw;
+    Fragments first, second;
+    float correction[N];
+#pragma unroll
+    for (int e = 0; e < N; ++e) sum[e] = 0;
+    const auto read = [&](const PipelineState<R::kStages>& from) {
+      hopper::wait(&shared.full[from.stage], from.parity);
+      reader.read(ring + from.stage * R::kStageBytes, raw);
+    };
+    const auto multiply = [&](const Fragments& x, int step) {
+      hopper::fence_products();
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const auto product = [&](float(&d)[N], const uint32_t(&x)[4], int plane, bool adds) {
+          const int planes = at.stage * R::kStageBytes + step * R::kPlaneBytes;
+          hopper::multiply_registers<ViewB::kAlongMn>(d, x, b.plane(planes / 16, plane, i), adds);
+        };
+        product(main, x.hi[i], 0, i > 0);
+        product(correction, x.hi[i], 1, step + i > 0);
+        product(correction, x.lo[i], 0, true);
+      }
+      hopper::commit_products();
+    };
+    const auto wait = [&] {
+      hopper::wait_products<0>();
+      hopper::fence_registers(main);
+      hopper::fence_registers(correction);
+    };
+    read(at);
+    RowScales scales = rows.choose_scales(raw, steps.first, sum);
+    rows.split(raw, 0, scales, first);
+    bool factors = false;  // of columns
+    const auto add = [&](bool corrections) {
+      const float upper = rows.factor(scales, 0), lower = rows.factor(scales, 1);
+      const auto product = [&](int e) {
+        return corrections ? fmaf(correction[e], Fp16x3::kCorrection, main[e]) : main[e];
+      };
+      const auto add_to_sum = [&](float x, int e) { sum[e] = fmaf(x, e % 4 < 2 ? upper : lower, sum[e]); };
+      if (SPLITS_B && __builtin_expect(factors, false)) {
+        if constexpr (SPLITS_B) {
+#pragma unroll
+          for (int e = 0; e < N; ++e) {
+            main[e] = product(e) * shared.columns.factor[at.stage][Shape::col(t, e)];
+            add_to_sum(main[e], e);
+          }
+        }
+      } else {
+#pragma unroll
+        for (int e = 0; e < N; ++e) add_to_sum(product(e), e);
+      }
+      hopper::fence_registers(main);
+      hopper::fence_registers(correction);
+    };
+    const auto multiply_step = [&](Fragments& x, int step, const auto& meanwhile) {
+      multiply(x, step);
+      meanwhile();
+      wait();
+      x.fence();
+      add(step > 0);
+    };
+#pragma unroll 1
+    for (int step = kStreamedSteps;; step += kStreamedSteps) {
+      const bool more = step < steps.count;
+      PipelineState<R::kStages> following = at;
+      following.advance();
+      if constexpr (SPLITS_B) {
+        hopper::wait(&shared.columns.ready[at.stage], at.parity);
+        factors = follow(shared, at.stage, t, sum);
+      }
+      multiply_step(first, 0, [&] {
+        rows.split(raw, 1, scales, second);
+        if (more) read(following);
+      });
+      RowScales next = {};
+      multiply_step(second, 1, [&] {
+        if (more) next = rows.choose_scales(raw, steps.first + step, sum);
+        if (more) rows.split(raw, 0, next, first);
+      });
+      __syncwarp();
+      if (t % 32 == 0) hopper::arrive(&shared.empty[at.stage]);
+      if (!more) break;
+      at = following;
+      scales = next;
+    }
+    at.advance();
+    rows.finish(scales, sum, main);
+    if constexpr (SPLITS_B) {
+#pragma unroll
+      for (int e = 0; e < N; ++e) {
+        const float factor = shared.columns.last[steps.parity][Shape::col(t, e)];
+        sum[e] *= factor;
+        main[e] *= factor;
+      }
+    }
+    tell(shared, t, steps, rows);
+  }
+
+ private:
+  // What run() leaves of a warpgroup's rows that are all outside of A. Zeros would take longer than others, for each is
+  // looked at as if it were small.
+  template <int N>
+  __device__ __forceinline__ static void skip(Shared& shared, PipelineState<R::kStages>& at, int t,
+                                              const TileSteps& steps, float (&sum)[N], float (&others)[N]) {
+#pragma unroll
+    for (int e = 0; e < N; ++e) sum[e] = others[e] = 0;
+#pragma unroll 1
+    for (int step = 0; step < steps.count; step += kStreamedSteps, at.advance()) {
+      hopper::wait_suspended(&shared.full[at.stage], at.parity);
+      __syncwarp();
+      if (t % 32 == 0) hopper::arrive(&shared.empty[at.stage]);
+    }
+    tell(shared, t, steps, StreamedRows());
+  }
+
+  __device__ __forceinline__ static void tell(Shared& shared, int t, const TileSteps& steps, const StreamedRows& rows) {
+    if (t % 4 != 0) return;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = Shape::row(t, 2 * r);
+      shared.words[steps.parity][0][row] = rows.word(r);
+      row_sums(shared.words[steps.parity])[row] = rows.sum(r);
+    }
+  }
+
+  // Columns whose reference changes with this stage. Returns whether the stage's products have factors.
+  template <int N>
+  __device__ __forceinline__ static bool follow(const Shared& shared, int stage, int t, float (&sum)[N]) {
+    const uint32_t news = *reinterpret_cast<const uint32_t*>(shared.columns.news[stage]);
+    if (news & 0x01010101 * kChanges) {
+#pragma unroll
+      for (int e = 0; e < N; ++e) sum[e] *= shared.columns.change[stage][Shape::col(t, e)];
+    }
+    return news & 0x01010101 * kFactors;
+  }
+};
+
+template <class Shape, bool A_ALONG_M, bool B_ALONG_N, bool SPLITS_B>
+__global__ void __launch_bounds__(kProductThreads, 1)
+    split_streamed(const __grid_constant__ Job job, const __grid_constant__ RawMaps maps) {
+  using R = StreamedRing<Shape>;
+  using Scales = StreamedScales<R, SPLITS_B>;
+  extern __shared__ __align__(1024) char ring[];
+  __shared__ typename Scales::Shared shared;
+  if (threadIdx.x < 32) {
+    if constexpr (SPLITS_B)
+      SplittingProducer<R, A_ALONG_M, B_ALONG_N>::init(job, shared, hopper::cluster_size());
+    else
+      shared.template init<R>(job.a.mapped ? 1 : 1 + kProducers, 1, hopper::cluster_size());
+  }
+  if (threadIdx.x == 0 && job.a.mapped) hopper::prefetch_map(&maps.a);
+  if (threadIdx.x == 0 && job.b.mapped) hopper::prefetch_map(&maps.b);
+  __syncthreads();
+  hopper::enter_cluster(hopper::cluster_size());
+  if constexpr (SPLITS_B) hopper::wait_for_predecessor();
+
+  if (threadIdx.x < kProducers) {
+    hopper::release_registers<88>();
+    if constexpr (SPLITS_B)
+      SplittingProducer<R, A_ALONG_M, B_ALONG_N>{job, maps, ring, shared}.run(TileScheduler(job));
+    else
+      StreamedProducer<R, A_ALONG_M>{job, maps, ring, shared}.run(TileScheduler(job));
+  } else {
+    hopper::acquire_registers<208>();
+    float* staging = reinterpret_cast<float*>(ring + R::kBytes);
+    consume<R, Scales, SplitInRegisters<R, A_ALONG_M, SPLITS_B>, A_ALONG_M, B_ALONG_N>(
+        job, ring, staging, shared, threadIdx.x - kProducers, TileScheduler(job));
+  }
+}
+
+}  // namespace sgemm::split

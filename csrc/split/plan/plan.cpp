@@ -1,0 +1,319 @@
+#include "plan.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "../../problem/elements.h"
+#include "../../problem/buffers.h"
+#include "../../gpu/clusters.h"
+#include "../../problem/fastest.h"
+#include "../../models/models.h"
+
+namespace sgemm::split {
+namespace {
+
+constexpr int64_t kLeastPart = 2;  // steps of k
+constexpr int64_t kShortestSlice = 256;
+constexpr int64_t kMoreSlices = 6;
+
+// Whether neighbours can be read four at a time.
+bool quads(const ConstMatrix& x, ElementType elements = ElementType::kFloat32) {
+  return has_quads(x.col == 1 ? x : transposed(x), elements);
+}
+
+// `triangle`: those below the diagonal are left out.
+int64_t tiles_of(const Shape& shape, const Problem& p, bool triangle) {
+  if (triangle) return upper_tiles(ceil_div(p.m, kTile)) * p.batch;
+  return ceil_div(p.m, shape.tile_m) * ceil_div(p.n, shape.tile_n) * p.batch;
+}
+
+// How much longer a kernel that splits takes for elements that are read one by one: of A, or the share of each operand
+// where it splits B as well.
+double unaligned(const Problem& p, const SplitPlan& plan, double of_a, double of_b) {
+  const auto factor = [](const ConstMatrix& x) { return quads(x) ? 1 : models().split_streamed.unaligned; };
+  return plan.splits_b ? (of_a * factor(p.a) + of_b * factor(p.b)) / (of_a + of_b) : factor(p.a);
+}
+
+// How many products a step is: with an operand of 16 bits one less, for its lower plane is zero. That of another would
+// be one less too, but a step of one product takes more than a third of the time.
+int products(const Shape& shape, const Problem& p) {
+  return shape.products - (p.elements_a != ElementType::kFloat32 || p.elements_b != ElementType::kFloat32);
+}
+
+// The share of a tile's time that one of the shape's tiles takes.
+double tile_share(const Shape& shape) { return shape.half() ? models().split.half_step : 1; }
+
+// The time of a step of k of a tile.
+double step_seconds(const Shape& shape, const Problem& p, const SplitPlan& plan) {
+  const SplitStreamedModel& streamed = models().split_streamed;
+  if (shape.streams) {
+    // Of a tile whose second half is outside, a warpgroup has nothing to split.
+    const double splits_both = p.m > shape.tile_m / 2 ? streamed.split_b : (1 + streamed.split_b) / 2;
+    return streamed.step * (plan.splits_b ? splits_both : 1) * unaligned(p, plan, shape.tile_m, shape.tile_n);
+  }
+  return products(shape, p) * models().split.step * tile_share(shape);
+}
+
+// How many blocks share each of the tiles that are left over: fewer steps of k each, but more parts to add up. A part
+// takes about as long as a step of three products.
+int parts(const Shape& shape, const SplitPlan& plan, const Device& device) {
+  if (plan.left == 0) return 1;
+  const int64_t most =
+      std::min(device.sms / int64_t{plan.left}, shape.steps(plan.slice) / (kLeastPart * shape.together()));
+  const double best = std::sqrt(shape.steps(plan.slice) * shape.products / 3.0);
+  return static_cast<int>(std::min(most, static_cast<int64_t>(best + 0.5)));
+}
+
+// Bytes of the planes of so many rows of A, or columns of B.
+double planes(const Shape& shape, const SplitPlan& plan, int64_t size) {
+  return ceil_div(size, kTile) * kTile * 4.0 * plan.slices * shape.steps(plan.slice) * kStep * shape.pairs;
+}
+
+// A pass reads an operand of so many rows, or columns, and writes its planes.
+double pass_bytes(const Shape& shape, const Problem& p, const SplitPlan& plan, const ConstMatrix& x, int64_t size,
+                  ElementType elements = ElementType::kFloat32) {
+  return matrices(x, p.batch) * (double(element_bytes(elements)) * size * p.k + planes(shape, plan, size));
+}
+
+// Seconds of waves of tiles; among them, of what a block does once, before its last tile and behind it; of D's or its
+// slices' way to memory, of the last part of that, which no product hides, and of the slices' sum.
+struct Product {
+  double waves, ends, stores, last, sum;
+};
+
+// `tile`: to begin and to end one; `adding`: the parts of a cluster; `summing`: to launch the slices' sum.
+template <class Model>
+Product product(const Model& model, const Shape& shape, const Problem& p, const Device& device, const SplitPlan& plan,
+                double tile, double adding, double summing) {
+  const int64_t tiles = tiles_of(shape, p, plan.triangle) * plan.slices;
+  const double step = step_seconds(shape, p, plan);
+  // The time of a wave of tiles, each shared by `blocks`.
+  const auto wave = [&](int64_t blocks) { return ceil_div(shape.steps(plan.slice), blocks) * step + tile; };
+  Product all = {};
+  all.waves = ceil_div(tiles - plan.left, clusters_at_once(device.sms, plan.cluster)) * (wave(plan.cluster) + adding);
+  all.ends = tile + adding;
+  if (plan.left) {
+    const double shared = model.share + plan.parts * model.part;
+    all.waves += wave(plan.parts) + shared;
+    all.ends = tile + shared;
+  }
+
+  const double bandwidth = device.bandwidth_gbs * 1e9;
+  const double result = double(p.m) * p.n * p.batch * 4 / bandwidth;
+  all.stores = (plan.triangle ? result / 2 : result) * plan.slices;
+  all.last = std::min(all.stores, 4.0 * shape.tile_m * shape.tile_n * device.sms / bandwidth);
+  if (plan.slices > 1) all.sum = summing + model.sum_moves * all.stores;
+  if (is_gram(p) && !plan.batch_invariant) all.sum += models().split.sum + result;  // the mirror
+  return all;
+}
+
+double seconds(const Shape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
+  const SplitModel& model = models().split;
+  const double bandwidth = device.bandwidth_gbs * 1e9;
+  const auto pass = [&](const ConstMatrix& x, ElementType elements, int64_t size, bool along_k) {
+    return pass_bytes(shape, p, plan, x, size, elements) / (model.pass * bandwidth) *
+           (along_k ? 1 : model.pass_across) * (quads(x, elements) ? 1 : model.pass_unaligned);
+  };
+  double passes = pass(p.a, p.elements_a, p.m, runs_along_k(p.a.col, p.a.row));
+  if (!plan.packed_b && !plan.triangle) passes += pass(p.b, p.elements_b, p.n, runs_along_k(p.b.row, p.b.col));
+  Product all = product(model, shape, p, device, plan, model.tile * tile_share(shape),
+                        (plan.cluster - 1) * model.cluster, model.sum);
+  // Those that a pass has just written are in the cache.
+  if (plan.packed_b) all.waves = std::hypot(all.waves, planes(shape, plan, p.n) / (model.pass * bandwidth));
+  return model.launch + passes + std::hypot(all.waves, all.stores) + all.last + all.sum;
+}
+
+double streamed_seconds(const Shape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
+  const SplitStreamedModel& model = models().split_streamed;
+  const double bandwidth = device.bandwidth_gbs * 1e9;
+  const Product all =
+      product(model, shape, p, device, plan, model.tile, plan.cluster > 1 ? model.cluster : 0, model.other_launch);
+  const double raw = plan.splits_b ? operand_bytes(p) : 4.0 * p.m * p.k * matrices(p.a, p.batch);
+  const double read = raw * unaligned(p, plan, p.m, p.n) / (model.bandwidth * bandwidth);
+  const double pass =
+      plan.splits_b ? 0 : model.other_launch + pass_bytes(shape, p, plan, p.b, p.n) / (model.pass * bandwidth);
+  return model.launch + pass + all.ends + overlapped(all.waves - all.ends, read + all.stores) + all.last + all.sum;
+}
+
+double predicted_seconds(const Shape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
+  return shape.streams ? streamed_seconds(shape, p, device, plan) : seconds(shape, p, device, plan);
+}
+
+// About half of a batch: whole groups, or part of one.
+int64_t half(int64_t batch, int64_t group) {
+  const int64_t count = ceil_div(batch, 2);
+  return group && batch > group ? ceil_div(count, group) * group : count;
+}
+
+size_t piece_bytes(const Shape& shape, const Problem& p, const SplitPlan& plan) {
+  Problem piece = p;
+  piece.m = plan.m;
+  piece.n = plan.n;
+  piece.batch = plan.batch;
+  return layout(shape, piece, plan).total;
+}
+
+// Calls `visit` with every plan, in one piece. Of a batch whose slices take its place, those of one matrix.
+template <class Visit>
+void visit_plans(const Shape& shape, const Problem& p, const Device& device, bool packed_b, const Visit& visit) {
+  const bool gram = is_gram(p) && !shape.streams && !shape.half() && !packed_b;
+  const int64_t fewest = std::max<int64_t>(1, ceil_div(p.k, kMaxSlice));
+  const auto predicted = [&](SplitPlan plan) {
+    plan.seconds = predicted_seconds(shape, p, device, plan);
+    visit(plan);
+  };
+  const auto consider = [&](int64_t wanted) {
+    const int64_t slice = even_piece(p.k, wanted, shape.together() * kStep),
+                  slices = std::max<int64_t>(1, ceil_div(p.k, slice));
+    const int64_t tiles = tiles_of(shape, p, gram);
+    for (int cluster = 1; cluster <= 2; ++cluster) {
+      const bool fits = std::max<int64_t>(1, tiles * slices) <= clusters_at_once(device.sms, cluster);
+      if (cluster > 1 && (!fits || shape.steps(slice) < 2 * cluster * shape.together())) continue;
+      SplitPlan plan = {p.m, p.n, p.batch, slice, slices, cluster, 0, packed_b};
+      plan.triangle = gram;
+      predicted(plan);
+      if (cluster > 1) continue;
+      if (shape.streams) {
+        SplitPlan other = plan;
+        other.splits_b = true;
+        predicted(other);
+      }
+      plan.left = static_cast<int>(tiles * slices % device.sms);
+      plan.parts = parts(shape, plan, device);
+      if (plan.parts > 1) predicted(plan);
+    }
+  };
+  const int64_t all_tiles = tiles_of(shape, p, false);  // also those below the diagonal
+  // A few more slices than needed may fill the last wave; many, a device that has few tiles.
+  const int64_t most = p.batch > 1 || packed_b ? fewest : std::max(fewest, p.k / kShortestSlice);
+  for (int64_t slices = fewest; slices <= std::min(most, fewest + kMoreSlices); ++slices) consider(slices);
+  const auto consider_many = [&](int64_t slices) {
+    if (slices > fewest + kMoreSlices && slices <= most) consider(slices);
+  };
+  for (int64_t slices = 2 * fewest; slices <= most && all_tiles * slices <= 2 * device.sms; slices *= 2)
+    consider_many(slices);
+  for (int cluster = 1; cluster <= 2 && all_tiles > 0; ++cluster)
+    consider_many(clusters_at_once(device.sms, cluster) / all_tiles);
+}
+
+// About half as much of k in a piece, in whole slices first. False if there is no less.
+bool halve_k(const Shape& shape, SplitPlan& plan) {
+  const int64_t least = shape.together() * kStep;
+  if (plan.slices > 1)
+    plan.slices = ceil_div(plan.slices, 2);
+  else if (plan.slice > least)
+    plan.slice = ceil_div(plan.slice, 2 * least) * least;
+  else
+    return false;
+  return true;
+}
+
+// In pieces of `p` that fit. Each halving keeps whole tiles; k comes last, because its pieces read and write C again.
+SplitPlan in_pieces(SplitPlan plan, const Shape& shape, const Problem& p, size_t limit) {
+  for (;;) {
+    if (piece_bytes(shape, p, plan) <= limit) return plan;
+    plan.left = 0;
+    plan.parts = 1;
+    int64_t* widest = plan.packed_b || plan.m > plan.n ? &plan.m : &plan.n;
+    if (plan.packed_b && plan.m <= kTile) return plan;
+    if (plan.batch > 1)
+      plan.batch = half(plan.batch, std::max(p.a.batch.group, p.b.batch.group));
+    else if (*widest > kTile) {
+      *widest = ceil_div(*widest, 2 * kTile) * kTile;
+      plan.triangle = false;
+    } else if (!halve_k(shape, plan))
+      return plan;  // the least that works
+  }
+}
+
+// One matrix after the other, where its slices take the place of a batch.
+Problem at_once(const Problem& p) {
+  Problem one = p;
+  if (p.k > kMaxSlice) one.batch = std::min<int64_t>(p.batch, 1);
+  return one;
+}
+
+// The plan found for `one` matrix, or for the whole batch at once: in pieces, and for `batch` of them.
+SplitPlan whole(const SplitPlan& found, const Shape& shape, const Problem& one, int64_t batch, size_t limit) {
+  SplitPlan plan = in_pieces(found, shape, one, limit);
+  if (one.batch < batch) plan.seconds *= static_cast<double>(batch);
+  return plan;
+}
+
+}  // namespace
+
+SplitPlan plan(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b) {
+  const Problem one = at_once(p);
+  const auto each = [&](const auto& visit) { visit_plans(shape, one, device, packed_b, visit); };
+  return whole(fastest<SplitPlan>(each), shape, one, p.batch, limit);
+}
+
+void each_plan(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b,
+               const std::function<void(const SplitPlan&)>& visit) {
+  const Problem one = at_once(p);
+  visit_plans(shape, one, device, packed_b,
+              [&](const SplitPlan& plan) { visit(whole(plan, shape, one, p.batch, limit)); });
+}
+
+SplitPlan invariant_plan(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b) {
+  const Problem one = at_once(p);
+  const PackedLayout of_k = packed_layout(shape, p.k, p.n);
+  SplitPlan plan = {2 * kTile, 2 * kTile, 1, of_k.slice, of_k.slices, 1, 0, packed_b};
+  plan.batch_invariant = true;
+  // Pieces of k for more rows and columns than the least piece has, in tiles of whatever size.
+  Shape largest = shape;
+  largest.tile_m = largest.tile_n = kTile;
+  while (!packed_b && piece_bytes(largest, one, plan) > limit && halve_k(shape, plan)) continue;
+  plan.m = p.m;
+  plan.n = p.n;
+  plan.batch = one.batch;
+  plan.seconds = seconds(shape, one, device, plan);
+  return whole(plan, shape, one, p.batch, limit);
+}
+
+PackedLayout packed_layout(const Shape& shape, int64_t k, int64_t n) {
+  const int64_t fewest = std::max<int64_t>(1, ceil_div(k, kMaxSlice)), slice = even_piece(k, fewest, kStep);
+  const int64_t slices = std::max<int64_t>(1, ceil_div(k, slice)), panels = slices * ceil_div(n, kTile);
+  const size_t planes = panels * shape.steps(slice) * shape.pairs * kPanelBytes;
+  const size_t words = panels * kTile * sizeof(uint32_t);
+  return {slice, slices, planes, planes + words, planes + 2 * words, planes + 2 * words + panels * kLowerEntries};
+}
+
+Layout layout(const Shape& shape, const Problem& piece, const SplitPlan& plan) {
+  const int64_t batch = piece.batch * plan.slices, tiles = tiles_of(shape, piece, plan.triangle) * plan.slices;
+  const int64_t panel = shape.steps(plan.slice) * shape.pairs * kPanelBytes;
+  const auto count = [&](const ConstMatrix& x) { return split_matrices(x, batch, plan); };
+  Layout l = {};
+  Buffers buffers;
+  const bool has_b = !plan.splits_b && !plan.packed_b && !plan.triangle;
+  const int64_t panels_a = !shape.streams ? count(piece.a) * ceil_div(piece.m, kTile) : 0;
+  const int64_t panels_b = has_b ? count(piece.b) * ceil_div(piece.n, kTile) : 0;
+  l.planes_a = buffers.take(panels_a * panel);
+  l.planes_b = buffers.take(panels_b * panel);
+  l.words_a = buffers.take(panels_a * kTile * 4);
+  l.words_b = buffers.take(panels_b * kTile * 4);
+  l.guards_a = buffers.take(panels_a * kTile * 4);
+  l.guards_b = buffers.take(panels_b * kTile * 4);
+  l.lower_a = buffers.take(panels_a * kLowerEntries);
+  l.lower_b = buffers.take(panels_b * kLowerEntries);
+  l.marks = buffers.take(tiles * 4 * 8 * 4);
+  l.masks = buffers.take(tiles * 4 * 256 * 2);
+  l.tile_words = buffers.take(tiles * 2 * kTile * 4);
+  l.part_sums = buffers.take(int64_t{plan.left} * plan.parts * shape.tile_m * shape.tile_n * 4);
+  l.part_words = buffers.take(shape.streams ? int64_t{plan.left} * plan.parts * kPartWords * 4 : 0);
+  l.arrived = buffers.take(plan.left * 4);
+  l.partials = buffers.take(plan.slices > 1 ? piece.m * piece.n * plan.slices * 4 : 0);
+  l.total = buffers.total;
+  return l;
+}
+
+size_t pieces_at(const Shape& shape, const Problem& p, const SplitPlan& plan) {
+  return (piece_bytes(shape, p, plan) + 15) / 16 * 16;
+}
+
+size_t workspace(const Shape& shape, const Problem& p, const SplitPlan& plan) {
+  const Pieces cut = plan.pieces(p);
+  return cut.in_d ? piece_bytes(shape, p, plan) : pieces_at(shape, p, plan) + cut.sum_bytes();
+}
+
+}  // namespace sgemm::split

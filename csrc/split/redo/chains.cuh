@@ -1,0 +1,165 @@
+// An element in float32: chains of 32 FMAs, which are added up in order of k.
+//
+// Order:  chain c holds the products of k = 32 c to 32 c + 31 and starts at 0. The total starts at 0 as well, and takes
+//         the chains in order. A warp (element_of_chains) and a block (tile_of_chains) give the same bits.
+// Error:  32 + ceil(k / 32) roundings at most, for any operands of float32's range.
+// Values: a sum that isn't finite tells nothing of the operands, for a chain may overflow where a sum in order of k
+//         doesn't. Such an element is computed again in order of k, one FMA after the other.
+#pragma once
+#include "../../problem/elements.h"
+#include "../plan/tile_shape.cuh"
+
+namespace sgemm::split {
+
+constexpr int kChainCols = 32;  // columns of a tile that a block computes at once
+
+// A row of A, or a column of B, from the first k on; the next k lies `step` elements further.
+struct ElementLine {
+  ElementPointer first;
+  int64_t step;
+};
+
+// The element in order of k, by a warp. Every lane returns it.
+static __device__ __noinline__ float element_in_order(const ElementLine& a, const ElementLine& b, int64_t depth) {
+  const int lane = threadIdx.x % 32;
+  float sum = 0;
+#pragma unroll 1
+  for (int64_t q = 0; q < depth; q += 32) {
+    const bool inside = q + lane < depth;
+    const float x = inside ? a.first[(q + lane) * a.step] : 0, y = inside ? b.first[(q + lane) * b.step] : 0;
+    for (int i = 0; i < 32; ++i) sum = fmaf(__shfl_sync(~0u, x, i), __shfl_sync(~0u, y, i), sum);
+    if (isnan(sum)) break;  // no later product changes it
+  }
+  return sum;
+}
+
+// The element by a warp, each lane of which has a chain. Every lane returns it.
+static __device__ __noinline__ float element_of_chains(const ElementLine& a, const ElementLine& b, int64_t depth) {
+  constexpr int kAtOnce = 8;  // reads: one after the other, each would wait for memory
+  const int lane = threadIdx.x % 32;
+  float total = 0;
+#pragma unroll 1
+  for (int64_t q0 = 0; q0 < depth; q0 += 32 * kChain) {
+    const int64_t own = q0 + lane * kChain;
+    float chain = 0;
+#pragma unroll 1
+    for (int i = 0; i < kChain; i += kAtOnce) {
+      float x[kAtOnce], y[kAtOnce];
+      const auto inside = [&](int e) { return own + i + e < depth; };
+      read_elements(
+          x, a.first, [&](int e) { return (own + i + e) * a.step; }, inside);
+      read_elements(
+          y, b.first, [&](int e) { return (own + i + e) * b.step; }, inside);
+#pragma unroll
+      for (int e = 0; e < kAtOnce; ++e) chain = fmaf(x[e], y[e], chain);
+    }
+    const int chains = static_cast<int>(min(ceil_div(depth - q0, kChain), int64_t{32}));
+    for (int i = 0; i < chains; ++i) total += __shfl_sync(~0u, chain, i);
+  }
+  return isfinite(total) ? total : element_in_order(a, b, depth);
+}
+
+// ROWS lines of an operand in shared memory, kChain of k at a time: element (k, row) lies at k * kPitch + row. Threads
+// read neighbours in memory, and the next chain's elements while this one's are multiplied.
+template <int ROWS>
+class ChainPanel {
+ public:
+  static constexpr int kPitch = ROWS + 4, kFloats = kChain * kPitch;
+
+  // `rows` lines are inside, from `first` on, `stride` elements apart.
+  __device__ __forceinline__ ChainPanel(const ElementLine& first, int64_t stride, int64_t rows, int64_t depth, int t)
+      : along_k_(first.step == 1 || stride != 1),
+        row_(along_k_ ? t / kChain : t % ROWS),
+        k_(along_k_ ? t % kChain : t / ROWS),
+        rows_(static_cast<int>(min(rows, int64_t{ROWS})) - row_),
+        k_left_(depth - k_),
+        step_(first.step),
+        apart_(along_k_ ? kConsumers / kChain * stride : kConsumers / ROWS * first.step),
+        from_(first.first + (row_ * stride + k_ * first.step)) {}
+
+  __device__ __forceinline__ void read() {
+    read_elements(
+        next_, from_, [&](int i) { return i * apart_; },
+        [&](int i) {
+          return along_k_ ? i * (kConsumers / kChain) < rows_ && k_left_ > 0
+                          : rows_ > 0 && i * (kConsumers / ROWS) < k_left_;
+        });
+    from_ = from_ + kChain * step_;
+    k_left_ -= kChain;
+  }
+  __device__ __forceinline__ void write(float* panel) const {
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const int row = row_ + (along_k_ ? i * (kConsumers / kChain) : 0);
+      const int k = k_ + (along_k_ ? 0 : i * (kConsumers / ROWS));
+      panel[k * kPitch + row] = next_[i];
+    }
+  }
+
+ private:
+  static constexpr int kOwn = ROWS * kChain / kConsumers;
+  const bool along_k_;
+  const int row_, k_, rows_;
+  int64_t k_left_;
+  const int64_t step_, apart_;
+  ElementPointer from_;
+  float next_[kOwn];
+};
+
+struct ChainMemory {
+  alignas(16) float a[ChainPanel<kTile>::kFloats], b[ChainPanel<kChainCols>::kFloats];
+};
+
+// The rows of A and columns of B that a tile has, from its first ones on; `rows` and `cols` are inside.
+struct TileLines {
+  ElementLine a, b;
+  int64_t a_stride, b_stride, rows, cols, depth;
+};
+
+// A tile of kTile x kChainCols, by kConsumers threads, of which each has 4 x 4 elements. Calls store(row, col, sum) for
+// those inside; the sum may be Inf or NaN.
+template <class Store>
+__device__ __forceinline__ void tile_of_chains(const TileLines& lines, ChainMemory& memory, int t, const Store& store) {
+  constexpr int kOwn = 4, kAcross = kChainCols / kOwn;
+  const int row = t / kAcross * kOwn, col = t % kAcross * kOwn;
+  ChainPanel<kTile> a(lines.a, lines.a_stride, lines.rows, lines.depth, t);
+  ChainPanel<kChainCols> b(lines.b, lines.b_stride, lines.cols, lines.depth, t);
+  float total[kOwn][kOwn] = {};
+  a.read();
+  b.read();
+#pragma unroll 1
+  for (int64_t q = 0; q < lines.depth; q += kChain) {
+    sync_consumers();  // the chain before has been read
+    a.write(memory.a);
+    b.write(memory.b);
+    sync_consumers();
+    a.read();
+    b.read();
+    float chain[kOwn][kOwn] = {};
+#pragma unroll 8
+    for (int k = 0; k < kChain; ++k) {
+      const float4 x = *reinterpret_cast<const float4*>(&memory.a[k * ChainPanel<kTile>::kPitch + row]);
+      const float4 y = *reinterpret_cast<const float4*>(&memory.b[k * ChainPanel<kChainCols>::kPitch + col]);
+      const float of_rows[kOwn] = {x.x, x.y, x.z, x.w}, of_cols[kOwn] = {y.x, y.y, y.z, y.w};
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i)
+#pragma unroll
+        for (int j = 0; j < kOwn; ++j) chain[i][j] = fmaf(of_rows[i], of_cols[j], chain[i][j]);
+    }
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i)
+#pragma unroll
+      for (int j = 0; j < kOwn; ++j) total[i][j] += chain[i][j];
+  }
+#pragma unroll 1
+  for (int i = 0; i < kOwn; ++i)
+#pragma unroll 1
+    for (int j = 0; j < kOwn; ++j) {
+      float sum = 0;  // total[i][j], without an index that would put the array into local memory
+#pragma unroll
+      for (int e = 0; e < kOwn * kOwn; ++e) sum = e == i * kOwn + j ? total[e / kOwn][e % kOwn] : sum;
+      if (row + i < lines.rows && col + j < lines.cols) store(row + i, col + j, sum);
+    }
+}
+
+}  // namespace sgemm::split

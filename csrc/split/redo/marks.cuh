@@ -1,0 +1,49 @@
+// The elements of a tile that the guard marked, and how they are stored anew.
+#pragma once
+#include "../../epilogue/epilogue.cuh"
+#include "../format/format.cuh"
+#include "../plan/tile_shape.cuh"
+
+namespace sgemm::split {
+
+// A tile's first element.
+struct Corner {
+  int batch;
+  int64_t row, col;
+};
+
+// The marked elements of a tile, in shared memory.
+struct Marks {
+  uint32_t bits[kTile][kTile / 32];   // one per element
+  uint32_t words[2][kTile];           // of the tile's rows and columns
+  uint32_t inf_lines[2][kTile / 32];  // those that hold Inf, by bits
+  uint32_t counts[2];
+
+  __device__ __forceinline__ bool is_marked(int row, int col) const { return bits[row][col / 32] >> col % 32 & 1; }
+  // Those of word `i` of the bits whose row and column hold no Inf.
+  __device__ __forceinline__ uint32_t finite(int i) const {
+    const int row = i / (kTile / 32);
+    return inf_lines[0][row / 32] >> row % 32 & 1 ? 0 : bits[0][i] & ~inf_lines[1][i % (kTile / 32)];
+  }
+  __device__ __forceinline__ void clear(int row, int col) { atomicAnd(&bits[row][col / 32], ~(1u << col % 32)); }
+};
+constexpr int kMarksBytes = 4096;
+static_assert(sizeof(Marks) <= kMarksBytes);
+
+// Stores an element from its sum over all of k, earlier pieces included.
+__device__ __forceinline__ void store_redone(const Job& job, int batch, int64_t i, int64_t j, float sum) {
+  const Problem& p = job.p;
+  const float* const c = p.c.matrix(batch).at(i, j);
+  float* const d = p.d.matrix(batch).at(i, j);
+  if (p.k_before > 0) {  // D is nothing but that sum
+    *d = activated(p.activation, sum);
+  } else if (job.scaled_only) {
+    *d = add_c(p, p.alpha * sum, c);
+  } else {
+    int of_alpha;
+    const float alpha = frexpf(p.alpha, &of_alpha);
+    *d = finished(p, unscaled(alpha * sum, of_alpha), c);
+  }
+}
+
+}  // namespace sgemm::split

@@ -1,0 +1,107 @@
+// The family's rows: what the table and the dispatch want to know of them.
+#pragma once
+#include <array>
+
+#include "../problem/buffers.h"
+#include "../problem/cut.h"
+#include "../problem/fastest.h"
+#include "../problem/problem.h"
+#include "../problem/redone.h"
+#include "bound.h"
+#include "plan/plan.h"
+
+namespace sgemm::split {
+
+// The tiles of a row. Half the columns: twice as many tiles for a problem that doesn't fill the GPU, and half as much
+// for the blocks of a cluster to add up.
+template <class F, bool STREAMS>
+inline constexpr std::array kTilesOf = {TileSize{kTile, kTile}};
+template <>
+inline constexpr std::array kTilesOf<Fp16x3, false> = {TileSize{kTile, kTile},
+                                                       TileSize{kTile, kTile / 2, "split_fp16x3_narrow"}};
+template <>
+inline constexpr std::array kTilesOf<Fp16x3, true> = {TileSize{kTile, kTile / 2, "split_fp16x3_fused"}};
+
+template <class F, bool STREAMS = false>
+struct SplitProduct {
+  using Format = F;
+  static constexpr bool kStreams = STREAMS;
+  static constexpr const auto& kTiles = kTilesOf<F, STREAMS>;
+  static constexpr int kTileCount = kTiles.size();
+  static constexpr const char* kSource = STREAMS          ? "split/launch/streamed_sm90a.cu"
+                                         : kPairs<F> == 1 ? "split/launch/product_sm90a.cu"
+                                                          : "split/launch/product_bf16x6_sm90a.cu";
+  static constexpr int BM = kTiles[0].bm, BN = kTiles[0].bn, BK = kStep, TM = 2, TN = BM * BN / 256 / TM;
+  static constexpr int kThreads = 256;  // that hold sums
+  static constexpr bool kActivates = true;
+  static constexpr Reads kReads = Reads::kAnyStrides;
+  static constexpr int kArch = 90;  // wgmma is sm_90a's alone
+  // Few terms seldom make up for each other's errors: of two elements, and of lo * lo, which is left out.
+  static constexpr int64_t kAutoFrom = kPairs<F> == 1 ? 32 : 0;
+
+  static constexpr bool kTakesPlanes = !STREAMS && kPairs<F> == 1;
+
+  static constexpr Shape shape(int tile) {
+    return {kPairs<F>, kPairs<F> == 1 ? 3 : 6, STREAMS, kTiles[tile].bm, kTiles[tile].bn};
+  }
+
+  static Plan plan(const Problem& p, const Device& device) { return in_best_tile(split::plan, p, device); }
+  static Plan invariant_plan(const Problem& p, const Device& device) {  // where both have planes
+    return in_best_tile(split::invariant_plan, p, device);
+  }
+  static void each_plan(const Problem& p, const Device& device, const PlanVisitor& visit);
+  static std::string cut(const Plan& plan);
+  static void launch(const Problem& p, const Plan& plan, const Context& context);  // only where SGEMM_SM90A is defined
+
+  // A kernel that splits adds the corrections of each stage to the sum: one rounding more a stage.
+  static double error_bound(int64_t k) {
+    const int window = STREAMS || k <= kLongWindow ? kWindow : kLongWindow;
+    constexpr int64_t kStage = kStreamedSteps * kStep;
+    return Bound<F>::of(k, window) + (STREAMS ? static_cast<double>((k + kStage - 1) / kStage) : 0);
+  }
+
+  // What is solved: the larger operand is streamed, as A.
+  static Problem solved(const Problem& p) { return STREAMS && p.m < p.n ? transposed(p) : p; }
+
+ private:
+  using MakePlan = SplitPlan (*)(const Shape&, const Problem&, const Device&, size_t limit, bool packed_b);
+  static Plan in_best_tile(MakePlan make, const Problem& p, const Device& device);
+};
+
+template <class F, bool STREAMS>
+Plan SplitProduct<F, STREAMS>::in_best_tile(MakePlan make, const Problem& asked, const Device& device) {
+  const Problem p = solved(asked);
+  return fastest<Plan>([&](const auto& visit) {
+    for (int tile = 0; tile < kTileCount; ++tile) {
+      const SplitPlan plan = make(shape(tile), p, device, workspace_limit(), kTakesPlanes && p.b_planes);
+      visit(Plan(plan.seconds, workspace(shape(tile), p, plan), plan, tile));
+    }
+  });
+}
+
+template <class F, bool STREAMS>
+void SplitProduct<F, STREAMS>::each_plan(const Problem& asked, const Device& device, const PlanVisitor& visit) {
+  const Problem p = solved(asked);
+  for (int tile = 0; tile < kTileCount; ++tile)
+    split::each_plan(shape(tile), p, device, workspace_limit(), kTakesPlanes && p.b_planes, [&](const SplitPlan& plan) {
+      visit({plan.seconds, workspace(shape(tile), p, plan), plan, tile});
+    });
+}
+
+template <class F, bool STREAMS>
+std::string SplitProduct<F, STREAMS>::cut(const Plan& planned) {
+  const auto plan = planned.own<SplitPlan>();
+  Cut cut;
+  cut.tile(kTiles[planned.tile].bm, kTiles[planned.tile].bn).number("cluster", plan.cluster, 1);
+  cut.number("slices", plan.slices, 1).number("parts", plan.parts, 1).number("splits_b", plan.splits_b, 0);
+  return cut.text();
+}
+
+// Bytes of B's planes.
+size_t plane_bytes(int64_t k, int64_t n);
+
+// Only where SGEMM_SM90A is defined.
+void pack_b(const ConstMatrix& b, ElementType elements, void* planes, const Context& context);
+Redone redone();
+
+}  // namespace sgemm::split

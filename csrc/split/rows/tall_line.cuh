@@ -1,0 +1,318 @@
+// How a lane of split_fp16x3_tall's warps has its part of rows of A and of columns of B, and splits it.
+#pragma once
+#include "../format/format.cuh"
+#include "tall.h"
+#include "warp_product.cuh"
+
+namespace sgemm::split {
+
+// Where the e-th of a lane's four elements lies among 16 of k, or 16 columns: it depends on how they are read or
+// stored.
+template <class How>
+__device__ __forceinline__ int place_of(How how, int t, int e) {
+  return how == How::kQuads ? 4 * t + e : 4 * e + t;
+}
+
+// A row of A or a column of B: a lane's elements, a quarter of it.
+template <int STEPS>
+using LineElements = float[STEPS][4];
+
+__device__ __forceinline__ float4 scaled(const float (&x)[4], float factor) {
+  return make_float4(x[0] * factor, x[1] * factor, x[2] * factor, x[3] * factor);
+}
+
+// Two rows as float16s, in the order of a tensor core's operand.
+template <int STEPS>
+struct RowPlanes {
+  uint32_t hi[2][STEPS][2], lo[2][STEPS][2];
+
+  // Row h, times `factor`.
+  __device__ __forceinline__ void split(int h, const LineElements<STEPS>& x, float factor, SmallestHalves& smallest) {
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s) {
+      const QuadPlanes<Fp16x3> planes(scaled(x[s], factor));
+      hi[h][s][0] = planes.xy[0];
+      hi[h][s][1] = planes.zw[0];
+      lo[h][s][0] = planes.xy[1];
+      lo[h][s][1] = planes.zw[1];
+      smallest.add(planes.xy[0]);
+      smallest.add(planes.zw[0]);
+    }
+  }
+};
+
+// Reads a lane's elements of 16 rows: from `from` on, its first, of which `rows` rows and `k` of k are inside; zeros
+// beyond.
+template <TallReads READS, int STEPS>
+__device__ __forceinline__ void read_rows(LineElements<STEPS> (&x)[2], const float* from, const ConstMatrix& a,
+                                          int64_t rows, int k) {
+#pragma unroll
+  for (int s = 0; s < STEPS; ++s) {
+    if constexpr (READS == TallReads::kQuads) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float4 quad = {};
+        if (h < rows && s * TallTile::kStep < k)
+          quad = *reinterpret_cast<const float4*>(from + h * a.row + s * TallTile::kStep);
+        x[h][s][0] = quad.x;
+        x[h][s][1] = quad.y;
+        x[h][s][2] = quad.z;
+        x[h][s][3] = quad.w;
+      }
+    } else {
+#pragma unroll
+      for (int e = 0; e < 4; ++e, from += 4 * a.col) {
+        const bool inside = s * TallTile::kStep + 4 * e < k;
+        if constexpr (READS == TallReads::kPairs) {
+          float2 pair = {};
+          if (rows > 0 && inside) pair = *reinterpret_cast<const float2*>(from);
+          x[0][s][e] = pair.x;
+          x[1][s][e] = pair.y;
+        } else {
+          x[0][s][e] = rows > 0 && inside ? *from : 0.0f;
+          x[1][s][e] = rows > 1 && inside ? from[a.row] : 0.0f;
+        }
+      }
+    }
+  }
+}
+
+__device__ __forceinline__ float smaller_or_nan(float x, float y) {
+  float result;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(x), "f"(y));
+  return result;
+}
+
+// Reduces over lanes 4 g ... 4 g + 3, which share a line.
+template <class T, class Op>
+__device__ __forceinline__ T of_quad(T x, const Op& op) {
+  x = op(x, __shfl_xor_sync(~0u, x, 2));
+  return op(x, __shfl_xor_sync(~0u, x, 1));
+}
+
+template <class T>
+__device__ __forceinline__ T sum_of_quad(T x) {
+  return of_quad(x, [](T a, T b) { return a + b; });
+}
+
+// The bits of a line's largest magnitude.
+template <int STEPS>
+__device__ __forceinline__ uint32_t largest_magnitude(const LineElements<STEPS>& x) {
+  float largest = 0;
+#pragma unroll
+  for (int s = 0; s < STEPS; ++s)
+    largest = larger_or_nan(largest, larger_or_nan(larger_or_nan(x[s][0], x[s][1]), larger_or_nan(x[s][2], x[s][3])));
+  return __float_as_uint(of_quad(largest, larger_or_nan));
+}
+
+// Whether one of the lane's elements loses accuracy by their line's scale.
+template <int STEPS>
+__device__ __forceinline__ bool some_small(const LineElements<STEPS>& x, int exponent) {
+  Magnitudes own;
+#pragma unroll
+  for (int s = 0; s < STEPS; ++s)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) own.take(x[s][e]);
+  return own.some_small<Fp16x3>(exponent);
+}
+
+// d += a b, of the lane's two rows of a.
+template <class T>
+__device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&a0)[2], const uint32_t (&a1)[2], uint32_t b0,
+                                         uint32_t b1) {
+  multiply<T>(d, a0[0], a1[0], a0[1], a1[1], b0, b1);
+}
+
+// How many of a line's elements lose accuracy by their scale, and all of its scaled magnitudes added up.
+struct LineGuard {
+  uint32_t small = 0;
+  float sum = 0;
+
+  // A lane's elements.
+  template <class F, int STEPS>
+  __device__ __forceinline__ void take(const LineElements<STEPS>& x, float factor) {
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        small += is_small<F>(x[s][e], x[s][e] * factor);
+        sum += fabsf(x[s][e] * factor);
+      }
+  }
+  // The sums over the line's four lanes.
+  __device__ __forceinline__ LineGuard of_line() const { return {sum_of_quad(small), sum_of_quad(sum)}; }
+};
+template <class F, int STEPS>
+__device__ __forceinline__ LineGuard line_guard(const LineElements<STEPS>& x, float factor) {
+  LineGuard guard;
+  guard.take<F>(x, factor);
+  return guard.of_line();
+}
+
+// Returns whether one of the warp's 16 rows has small elements. Then `of_others` is, for each of them, what its sum
+// makes of the other operand's small elements; a lane reads its own rows' alone.
+template <int STEPS>
+__device__ __forceinline__ bool split_rows(const LineElements<STEPS> (&x)[2], RowPlanes<STEPS>& planes,
+                                           uint32_t (&words)[2], float* of_others) {
+  uint32_t largest[2];
+  int exponent[2];
+  uint32_t small[2] = {};
+  bool some = false;
+  SmallestHalves smallest;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    largest[h] = largest_magnitude(x[h]);
+    exponent[h] = row_exponent<Fp16x3>(largest[h]);
+    planes.split(h, x[h], power_of_two(-exponent[h]), smallest);
+  }
+  if (__any_sync(~0u, smallest.small_or_zero())) {  // zeros are frequent, small ones are not
+    some = __any_sync(~0u, some_small(x[0], exponent[0]) || some_small(x[1], exponent[1]));
+    if (some) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const LineGuard line = line_guard<Fp16x3>(x[h], power_of_two(-exponent[h]));
+        small[h] = line.small;
+        of_others[threadIdx.x % 32 / 4 * 2 + h] = sum_threshold<Fp16x3>(line.sum);
+      }
+    }
+  }
+#pragma unroll
+  for (int h = 0; h < 2; ++h) words[h] = row_word<Fp16x3>(largest[h], exponent[h], small[h]);
+  return some;
+}
+
+// 16 rows' scaled sums in 16 of the panel's columns: a lane's four of either row. Short ones have lo * lo too, which
+// makes up a good part of what few terms are off by, and costs little where memory is the limit.
+class RowSums {
+ public:
+  // `steps`: of all the piece's k.
+  __device__ __forceinline__ explicit RowSums(int steps) : short_(steps <= TallTile::kShortSteps) {}
+
+  // Step `s` of k, the `at`-th of `a`. `b` is where the lane's planes of the step begin.
+  template <int STEPS>
+  __device__ __forceinline__ void add(int s, bool last, const RowPlanes<STEPS>& a, int at, const uint4* b) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const uint4 of_col = b[j * 32];
+      if (s % 2 == 0) fresh_[j][0] = fresh_[j][1] = fresh_[j][2] = fresh_[j][3] = 0;
+      multiply<__half>(fresh_[j], a.hi[0][at], a.hi[1][at], of_col.x, of_col.y);
+      multiply<__half>(cross_[j][0], a.hi[0][at], a.hi[1][at], of_col.z, of_col.w);
+      multiply<__half>(cross_[j][1], a.lo[0][at], a.lo[1][at], of_col.x, of_col.y);
+      if (short_) multiply<__half>(of_lower_[j], a.lo[0][at], a.lo[1][at], of_col.z, of_col.w);
+    }
+    if (s % 2 == 0 && !last) return;
+#pragma unroll
+    for (int j = 0; j < 2; ++j)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sum_[j][i] = s < 2 ? fresh_[j][i] : sum_[j][i] + fresh_[j][i];
+  }
+
+  __device__ __forceinline__ void finish(float (&sums)[8]) const {
+#pragma unroll
+    for (int j = 0; j < 2; ++j)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float cross = cross_[j][0][i] + cross_[j][1][i];
+        if (short_) cross = fmaf(of_lower_[j][i], Fp16x3::kCorrection, cross);
+        sums[i / 2 * 4 + j * 2 + i % 2] = fmaf(cross, Fp16x3::kCorrection, sum_[j][i]);
+      }
+  }
+
+ private:
+  const bool short_;
+  float fresh_[2][4], sum_[2][4], cross_[2][2][4] = {}, of_lower_[2][4] = {};  // [a block of 8 columns]
+};
+
+// `b` is where the lane's planes begin.
+template <int STEPS>
+__device__ __forceinline__ void multiply_rows(const RowPlanes<STEPS>& a, const uint4* b, float (&sums)[8]) {
+  RowSums of_steps(STEPS);
+#pragma unroll
+  for (int s = 0; s < STEPS; ++s) of_steps.add(s, s == STEPS - 1, a, s, b + s * 64);
+  of_steps.finish(sums);
+}
+
+// A lane's elements of a column of B, all of them before the first is used. `from` is the first, and `k_left` counts
+// the column's elements from there on.
+template <TallReads READS, int STEPS>
+__device__ __forceinline__ void read_column(LineElements<STEPS>& x, const float* from, int64_t k_stride, int k_left) {
+#pragma unroll
+  for (int s = 0; s < STEPS; ++s)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int q = s * TallTile::kStep + place_of(READS, 0, i);
+      x[s][i] = q < k_left ? from[q * k_stride] : 0.0f;
+    }
+}
+
+// Whether columns need no test, and whether their scales are plain at least.
+struct PlainColumns {
+  bool plain, plain_scales;
+};
+
+// The block's panel of B, in shared memory.
+struct TallColumns {
+  uint4* planes;     // for each 16 columns and 16 of k two blocks of 8 columns, a lane's of one side by side
+  uint32_t* words;   // in the order of lanes' columns
+  float* of_others;  // what a column's sum makes of small elements of A, likewise
+};
+template <int STEPS>
+struct TallPanel : TallColumns {
+  __device__ __forceinline__ TallPanel(char* memory, int cols) {
+    planes = reinterpret_cast<uint4*>(memory);
+    words = reinterpret_cast<uint32_t*>(memory + cols * STEPS * TallTile::kStep * 4);
+    of_others = reinterpret_cast<float*>(words + cols);
+  }
+
+  // `at` counts blocks of 8 columns.
+  __device__ __forceinline__ uint4* block(int at, int s) const {
+    return planes + ((at / 2 * STEPS + s) * 2 + at % 2) * 32 + threadIdx.x % 32;
+  }
+
+  // Thresholds of a lane's rows, no larger than the panel's columns let them be.
+  __device__ __forceinline__ void lower_thresholds(uint32_t (&of_rows)[2], int cols) const {
+    float most = 0;
+    for (int col = threadIdx.x % 32; col < cols; col += 32) most = larger_or_nan(most, of_others[col]);
+    most = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(most)));
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+      if (word_threshold(of_rows[h]) > most) of_rows[h] = with_threshold(of_rows[h], most);
+  }
+
+  // Columns from n0 on. Returns what all of them are, once it is filled.
+  template <TallReads READS>
+  __device__ __forceinline__ PlainColumns fill(const TallJob& job, const ConstMatrix& b, int64_t n0) const {
+    const int lane = threadIdx.x % 32, c = lane / 4, first_k = place_of(READS, lane % 4, 0);
+    PlainColumns all = {true, true};
+#pragma unroll 1
+    for (int at = threadIdx.x / 32; at < job.cols / 8; at += blockDim.x / 32) {
+      const int of_lane = c / 2, e = at % 2 * 2 + c % 2;  // whose column it is
+      const int64_t col = n0 + at / 2 * 16 + place_of(job.stores, of_lane, e);
+      const float* const from = b.data + col * b.col + first_k * b.row;
+      const int k_left = col < b.cols ? static_cast<int>(b.rows) - first_k : 0;
+      LineElements<STEPS> x;
+      read_column<READS>(x, from, b.row, k_left);
+      const uint32_t largest = largest_magnitude(x);
+      const int exponent = row_exponent<Fp16x3>(largest);
+      const float factor = power_of_two(-exponent);
+#pragma unroll
+      for (int s = 0; s < STEPS; ++s) {
+        const QuadPlanes<Fp16x3> split(scaled(x[s], factor));
+        *block(at, s) = make_uint4(split.xy[0], split.zw[0], split.xy[1], split.zw[1]);
+      }
+      const LineGuard guard = line_guard<Fp16x3>(x, factor);
+      const uint32_t word = row_word<Fp16x3>(largest, exponent, guard.small);
+      if (lane % 4 == 0) {
+        words[at / 2 * 16 + of_lane * 4 + e] = word;
+        of_others[at / 2 * 16 + of_lane * 4 + e] = sum_threshold<Fp16x3>(guard.sum);
+      }
+      all.plain = all.plain && is_plain(word);
+      all.plain_scales = all.plain_scales && has_plain_scale(word);
+    }
+    // Plain columns have plain scales: ordinary panels need one barrier.
+    const bool plain = __syncthreads_and(all.plain);
+    return {plain, plain || __syncthreads_and(all.plain_scales)};
+  }
+};
+
+}  // namespace sgemm::split

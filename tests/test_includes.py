@@ -1,0 +1,63 @@
+"""Which folders of csrc may include which: none includes one that includes it."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from pathlib import Path
+
+from support.process import ROOT
+
+CSRC = ROOT / "csrc"
+INCLUDE = re.compile(r'^\s*#include "([^"]+)"', re.MULTILINE)
+SPLIT = (
+    "plan", "", "format", "redo", "guard", "epilogue", "convert", "gemm", "onthefly", "native16",
+    "rows", "launch",
+)  # fmt: skip
+# Each includes itself and what stands before it.
+ORDER = (
+    "problem", "emulator", "gpu", "epilogue", "models", "ladder", "ieee",
+    *(f"split/{room}".rstrip("/") for room in SPLIT), "table", "binding",
+)  # fmt: skip
+
+MOST_LINES = {"onthefly": 1210, "rows": 1110}  # of rooms that have more than they should
+
+
+def folder(path: Path) -> str:
+    """Of csrc; ``gpu/ptx`` is part of ``gpu``."""
+    return path.parent.relative_to(CSRC).as_posix().removesuffix("/ptx")
+
+
+def includes() -> dict[str, set[tuple[str, str]]]:
+    """Folders that each folder includes, and a file that does."""
+    found = defaultdict(set)
+    for path in sorted(CSRC.rglob("*")):
+        if path.suffix not in (".h", ".cuh", ".cpp", ".cu"):
+            continue
+        for name in INCLUDE.findall(path.read_text(encoding="utf-8")):
+            included = (path.parent / name).resolve()
+            assert included.is_file(), f"{path.relative_to(ROOT)} includes {name}"
+            found[folder(path)].add((folder(included), f"{path.relative_to(ROOT)}: {name}"))
+    return found
+
+
+def test_every_folder_has_its_place() -> None:
+    assert sorted(includes()) == sorted(ORDER)
+
+
+def test_folders_include_what_stands_before_them() -> None:
+    wrong = [
+        where
+        for own, others in includes().items()
+        for other, where in sorted(others)
+        if ORDER.index(other) > ORDER.index(own)
+    ]
+    assert not wrong
+
+
+def test_rooms_stay_small() -> None:
+    for room in filter(None, SPLIT):
+        files = [path for path in (CSRC / "split" / room).iterdir() if path.is_file()]
+        lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files)
+        assert len(files) <= 12, room
+        assert lines <= MOST_LINES.get(room, 1100), room
