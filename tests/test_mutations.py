@@ -35,9 +35,9 @@ SPOILT_TERMS = [
     for term, share in COPY[form].shares(32, 32).items()
     if share > 0
 ]
-# Factors by which thresholds of csrc/split/format/format.cuh are spoilt. bfloat16's kSmall is about 2^13
-# times as large as it must be: products of such elements reach down to 2^-100, and sums lose bits
-# only below 2^-124.
+# Factors by which thresholds of csrc/split/format are spoilt. bfloat16's kSmall is about 2^13 times
+# as large as it must be: products of such elements reach down to 2^-100, and sums lose bits only
+# below 2^-124.
 SPOILT_THRESHOLDS = {
     ("split_fp16x3", "small"): 1 / 8,
     ("split_fp16x3", "threshold"): 1 / 8,

@@ -1,6 +1,6 @@
 """The split family: what its guard certifies, and how it is cut into pieces.
 
-The guard's arithmetic is tried on the CPU with the constants of csrc/split/format/format.cuh; its kernels
+The guard's arithmetic is tried on the CPU with the constants of csrc/split/format; its kernels
 on a GPU, with bad rows, columns, tiles and elements planted anywhere.
 """
 
