@@ -25,7 +25,7 @@ std::string list(IntHeaderOnlyArrayRef values) {
   return out + "]";
 }
 
-// Python's name of a dtype.
+// Returns Python's name of a dtype.
 std::string dtype_name(ScalarType type) {
   switch (type) {
     case ScalarType::Float:
@@ -67,7 +67,7 @@ std::string device_name(const Tensor& tensor) {
   fail(op, std::string("argument '") + name + "' has " + describe(tensor) + "; accepted: " + accepted);
 }
 
-// The product's sizes, of at most four dimensions; operators of fewer have the last ones.
+// The product's sizes, in at most four dimensions; operators with fewer dimensions use the last ones.
 constexpr int64_t kMostDims = 4;
 using Sizes = std::array<int64_t, kMostDims>;
 
@@ -82,12 +82,12 @@ std::string product_shape(const Tensor& a, const Tensor& b) {
   return list(IntHeaderOnlyArrayRef(sizes.data() + kMostDims - a.dim(), a.dim()));
 }
 
-// One dimension of a tensor in memory.
+// A dimension of a tensor in memory.
 struct Axis {
   int64_t stride, size;
 };
 
-// The dimensions that have a second element, shortest stride first.
+// Returns the dimensions of size greater than one, shortest stride first.
 std::array<Axis, kMostDims> axes(const Tensor& tensor, int& count) {
   std::array<Axis, kMostDims> out;
   count = 0;
@@ -100,7 +100,7 @@ std::array<Axis, kMostDims> axes(const Tensor& tensor, int& count) {
   return out;
 }
 
-// First element and the one behind the last.
+// Returns the addresses of the first element and one past the last.
 std::pair<const char*, const char*> extent(const Tensor& tensor) {
   const char* first = static_cast<const char*>(tensor.const_data_ptr());
   int64_t last = 0;
@@ -108,7 +108,7 @@ std::pair<const char*, const char*> extent(const Tensor& tensor) {
   return {first, first + (last + 1) * static_cast<int64_t>(tensor.element_size())};
 }
 
-// An argument's dtype, dimensions and device; `dtypes`: those that are accepted.
+// Returns true if an argument's dtype, dimensions and device are accepted; `dtypes`: the accepted dtypes.
 bool is_accepted(const Tensor& tensor, const Tensor& like, int dims, std::initializer_list<ScalarType> dtypes) {
   return std::find(dtypes.begin(), dtypes.end(), tensor.scalar_type()) != dtypes.end() && tensor.dim() == dims &&
          same_device(tensor, like);
@@ -121,8 +121,8 @@ std::string accepted(const char* dtypes, const Tensor& like, int dims) {
          " dimensions " + shape;
 }
 
-// Both are float32 and lie in columns of one matrix, whose rows are a multiple of all longer strides apart, and the
-// columns are different ones.
+// Returns true if x and y are both float32 and lie in disjoint columns of one matrix. The pitch of its rows divides all
+// strides longer than one element.
 bool in_disjoint_columns(const Tensor& x, const Tensor& y) {
   if (x.scalar_type() != y.scalar_type()) return false;
   int64_t pitch = 0;
@@ -137,7 +137,7 @@ bool in_disjoint_columns(const Tensor& x, const Tensor& y) {
   if (pitch == 0 || columns_x > pitch) return false;
   const int64_t offset =
       (static_cast<const float*>(y.const_data_ptr()) - static_cast<const float*>(x.const_data_ptr())) % pitch;
-  const int64_t column = offset < 0 ? offset + pitch : offset;  // of y's first element, counted from x's
+  const int64_t column = offset < 0 ? offset + pitch : offset;  // the first column of y, relative to x's
   return column >= columns_x && column + columns_y <= pitch;
 }
 
@@ -258,7 +258,7 @@ bool is_writable(const Tensor& out) {
   if (out.numel() == 0) return true;
   int count;
   const std::array<Axis, kMostDims> dims = axes(out, count);
-  int64_t reached = 0;  // distance of the last element along the axes so far
+  int64_t reached = 0;  // offset of the last element along the axes so far
   for (int i = 0; i < count; ++i) {
     if (dims[i].stride <= reached) return false;
     reached += (dims[i].size - 1) * dims[i].stride;

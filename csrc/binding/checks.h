@@ -1,5 +1,5 @@
-// Checks of an operator's arguments, before anything runs or is written. Each failure is a std::runtime_error that
-// names the operator, the argument, its shape, strides, dtype and device, and what is accepted.
+// Checks of an operator's arguments, before it runs or writes anything. Each failure is a std::runtime_error that names
+// the operator, the argument, its shape, strides, dtype and device, and the accepted values.
 #pragma once
 #include <string>
 
@@ -7,49 +7,50 @@
 
 namespace sgemm {
 
-// float32, on the device of `like`, of `dims` dimensions.
+// Requires a float32 tensor of `dims` dimensions on the device of `like`.
 void check_tensor(const char* op, const char* name, const Tensor& tensor, const Tensor& like, int dims);
 
-// The same of an operand, which may be bfloat16 or float16 as well.
+// The same for an operand, which may also be bfloat16 or float16.
 void check_operand(const char* op, const char* name, const Tensor& tensor, const Tensor& like, int dims);
 
-// What an operand's elements are.
+// Returns the type of an operand's elements.
 ElementType elements(const Tensor& operand);
 
-// b's batch and inner size fit a's.
+// Requires that b's batch and inner size fit a's.
 void check_product(const char* op, const Tensor& a, const Tensor& b);
 
-// Operands of `dims` dimensions.
+// Requires valid operands of `dims` dimensions.
 void check_inputs(const char* op, const Tensor& a, const Tensor& b, int dims);
 
-// A tensor, and not None.
+// Requires a tensor that is not None.
 void check_defined(const char* op, const char* name, const Tensor& tensor);
 
-// A tensor of the product's shape (m, n) or (batch, m, n).
+// Requires a tensor of the product's shape, (m, n) or (batch, m, n).
 void check_shape(const char* op, const char* name, const Tensor& tensor, const Tensor& a, const Tensor& b);
 
-// c broadcasts to the product's shape.
+// Requires that c broadcasts to the product's shape.
 void check_broadcast(const char* op, const char* name, const Tensor& tensor, const Tensor& a, const Tensor& b);
 
-// No two elements of `out` share memory.
+// Requires that no two elements of `out` share memory.
 void check_writable(const char* op, const char* name, const Tensor& out);
 
-// `out` shares no memory with `input`.
+// Requires that `out` shares no memory with `input`.
 void check_no_overlap(const char* op, const char* name, const Tensor& out, const char* input_name, const Tensor& input);
 
-// c is read and broadcasts; `out`, if there is one, may be c itself, but not share memory with it otherwise.
+// Requires a c that can be read and broadcasts. `out`, if there is one, may be c itself, but must not overlap it
+// otherwise.
 void check_addend(const char* op, const Tensor& c, const Tensor& a, const Tensor& b, const Tensor* out);
 
-// `out` is written, and shares no memory with a and b.
+// Requires an `out` that can be written and shares no memory with a and b.
 void check_output(const char* op, const char* name, const Tensor& out, const Tensor& a, const Tensor& b);
 
-// After all checks: autograd sees the change of `out`.
+// Reports the change of `out` to autograd. Call it after all checks.
 void begin_writing(const char* op, const char* name, const Tensor& out);
 
-// A factor as float32, in whose range it has to be; Inf and NaN are.
+// Returns a factor as float32. Requires that it is within the range of float32, or Inf or NaN.
 float check_factor(const char* op, const char* name, double factor);
 
-// The same as questions.
+// The same checks as predicates.
 bool fits_float32(double factor);
 bool same_device(const Tensor& x, const Tensor& y);
 bool has_product_shape(const Tensor& tensor, const Tensor& a, const Tensor& b);
@@ -58,10 +59,10 @@ bool is_writable(const Tensor& out);
 
 bool is_strided(const Tensor& tensor);
 
-// Views of one storage.
+// Returns true if x and y are views of one storage.
 bool share_storage(const Tensor& x, const Tensor& y);
 
-// The same elements in the same order.
+// Returns true if x and y have the same elements in the same order.
 bool is_same(const Tensor& x, const Tensor& y);
 
 // "shape [2, 3], strides [3, 1], dtype float32, device cuda:0"

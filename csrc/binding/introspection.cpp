@@ -1,5 +1,5 @@
-// What torch_sgemm/table.py, choice.py and guard.py, tests and benchmarks ask: the table, choices, plans, devices, the
-// guard's counts.
+// Introspection for torch_sgemm/table.py, choice.py and guard.py, tests and benchmarks: the table, choices, plans,
+// devices, and the guard's counts.
 #include <torch/csrc/stable/accelerator.h>
 
 #include <cstring>
@@ -18,7 +18,7 @@
 namespace sgemm {
 namespace {
 
-// A row's plans for c = alpha a b + beta c, and that product by one of them: for tests and for measuring.
+// A row's plans for c = alpha a b + beta c, and that product with one of them, for tests and measurements.
 struct Planned {
   Problem p;
   const Device& device;
@@ -44,7 +44,7 @@ struct Planned {
   }
 };
 
-// The predicted times of a row's plans, in seconds.
+// Returns the predicted times of a row's plans, seconds.
 std::vector<double> plans(const Tensor& c, const Tensor& a, const Tensor& b, const std::string& kernel, double alpha,
                           double beta) {
   std::vector<double> seconds;
@@ -70,7 +70,7 @@ std::string kernels() { return describe_table(emulated_backend::backend().table,
 
 std::string error_bounds(int64_t k) { return describe_bounds(backend(DeviceType::kCuda).table, k); }
 
-// A device's index as the operators take it.
+// Returns a device's index in the operators' type, after a range check.
 int checked_index(const char* op, int64_t index) {
   using Index = torch::stable::accelerator::DeviceIndex;
   if (index < 0 || index > std::numeric_limits<Index>::max())
@@ -78,7 +78,7 @@ int checked_index(const char* op, int64_t index) {
   return static_cast<int>(index);
 }
 
-// {cuda or not, arch, SMs, clock in kHz, bandwidth in MB/s, L2 in bytes, the code's arch}
+// Returns {1 for cuda or 0, arch, SMs, clock in kHz, bandwidth in MB/s, L2 in bytes, arch of the code}.
 std::vector<int64_t> device(int64_t index) {
   const Device& d = device_of_index(checked_index("_device", index));
   return {
@@ -88,7 +88,7 @@ std::vector<int64_t> device(int64_t index) {
 
 std::string device_name(int64_t index) { return device_of_index(checked_index("_device_name", index)).name; }
 
-// {elements, tiles} that the split family's guard had redone on a device
+// Returns {elements, tiles} that the guard of the family split has recomputed on a device.
 std::vector<int64_t> redone(int64_t index) {
   const auto redone = backend(DeviceType::kCuda).redone;
   if (!redone)
@@ -98,8 +98,8 @@ std::vector<int64_t> redone(int64_t index) {
   return {static_cast<int64_t>(counts.elements), static_cast<int64_t>(counts.tiles)};
 }
 
-// problem: {m, n, k, batch, then for a and for b: row, column and batch stride and the address modulo 16, then their
-// ElementType}, and, if C is given, the same of it; D is new
+// Decodes a problem: {m, n, k, batch}, then for a and for b the row, column and batch stride and the address modulo 16,
+// then their ElementTypes. If C is given, its strides and address follow. D is a new tensor.
 Problem problem_of(const char* op, const std::vector<int64_t>& numbers, double alpha, double beta) {
   if (numbers.size() != 14 && numbers.size() != 18) fail(op, "14 numbers of the problem are accepted, 18 with C");
   constexpr int64_t kMost = int64_t{1} << 53;
@@ -135,7 +135,7 @@ std::string explain(std::vector<int64_t> problem, double alpha, double beta, std
   return describe_choice(backend(d.type).table, problem_of("_explain", problem, alpha, beta), d, kernel);
 }
 
-// The predicted times of all plans of a row, in seconds, in the order of _plans.
+// Returns the predicted times of all plans of a row, seconds, in the order of _plans.
 std::vector<double> predictions(std::vector<int64_t> problem, std::vector<int64_t> device, const std::string& kernel) {
   constexpr const char* op = "_predictions";
   const Device d = device_from(op, device, "");
@@ -147,7 +147,7 @@ std::vector<double> predictions(std::vector<int64_t> problem, std::vector<int64_
   return seconds;
 }
 
-// The same plans in words, a line each; of a row that has no plans, an empty line.
+// Returns the same plans as text, one line each; an empty line for a row without plans.
 std::string cuts(std::vector<int64_t> problem, std::vector<int64_t> device, const std::string& kernel) {
   constexpr const char* op = "_cuts";
   const Device d = device_from(op, device, "");
@@ -159,7 +159,7 @@ std::string cuts(std::vector<int64_t> problem, std::vector<int64_t> device, cons
   return lines;
 }
 
-// What predictions are made of, in the order of models/models.h.
+// Returns the quantities of all models, in the order of models/models.h.
 std::vector<double> model_quantities() {
   std::vector<double> all(sizeof(Models) / sizeof(double));
   std::memcpy(all.data(), &models(), sizeof(Models));
@@ -173,7 +173,7 @@ void set_model_quantities(std::vector<double> all) {
   set_models(models);
 }
 
-// In place of TORCH_SGEMM_WORKSPACE, for tests. Returns what it was.
+// Replaces the limit of TORCH_SGEMM_WORKSPACE, for tests. Returns the previous value.
 int64_t set_workspace(int64_t mib) {
   if (mib < 1) fail("_set_workspace", "argument 'mib' is " + std::to_string(mib) + "; accepted: at least 1");
   return workspace_mib().exchange(mib);
@@ -188,7 +188,8 @@ void register_plans(torch::stable::detail::StableLibrary& m) {
 }  // namespace sgemm
 
 STABLE_TORCH_LIBRARY_FRAGMENT(SGEMM_NAMESPACE, m) {
-  m.def("_allocate(int elements, ScalarType dtype, int index) -> Tensor?");  // Python's, see torch_sgemm/memory.py
+  m.def("_allocate(int elements, ScalarType dtype, int index) -> Tensor?");  // implemented in Python, see
+                                                                             // torch_sgemm/memory.py
   m.def("_let_python_allocate() -> ()");
   m.def("_kernels() -> str");
   m.def("_error_bounds(int k) -> str");

@@ -1,4 +1,4 @@
-// sgemm::linear: a layer's product, with its bias and activation in the kernel's last step.
+// sgemm::linear: a layer's product, with bias and activation in the kernel's epilogue.
 #include <torch/csrc/stable/ops.h>
 
 #include <algorithm>
@@ -35,10 +35,10 @@ void check_arguments(const Tensor& x, const Tensor& weight, const std::optional<
            "shape [" + std::to_string(weight.size(0)) + "], the rows of 'weight' with " + describe(weight));
 }
 
-// All but the last dimension as one, without a copy where strides allow it.
+// Flattens all dimensions except the last, without a copy if strides allow it.
 Tensor rows_of(const Tensor& x, int64_t rows) {
   const int64_t last = x.dim() - 1, features = x.size(last);
-  int64_t stride = features, expected = 0;  // of the rows; of the next dimension
+  int64_t stride = features, expected = 0;  // stride of the rows; expected stride of the next dimension
   bool first = true, regular = true;
   for (int64_t i = last - 1; i >= 0; --i) {
     if (x.size(i) == 1) continue;
@@ -51,7 +51,7 @@ Tensor rows_of(const Tensor& x, int64_t rows) {
   return view_as(torch::stable::contiguous(x), {rows, features}, {features, 1});
 }
 
-// With what goes into the activation, if that is wanted.
+// Computes the layer. `with_inner`: also returns the input of the activation.
 std::pair<Tensor, std::optional<Tensor>> layer(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
                                                const std::optional<std::string>& name, const std::string& kernel,
                                                bool with_inner) {
@@ -103,7 +103,7 @@ Activation activation_named(const char* op, const std::optional<std::string>& na
 
 STABLE_TORCH_LIBRARY_FRAGMENT(SGEMM_NAMESPACE, m) {
   m.def("linear(Tensor x, Tensor weight, Tensor? bias=None, str? activation=None, str kernel=\"auto\") -> Tensor");
-  // With what went into the activation, for a backward.
+  // Also returns the input of the activation, which a backward needs.
   m.def("_linear_with_inner(Tensor x, Tensor weight, Tensor? bias, str activation, str kernel) -> (Tensor, Tensor)");
 }
 

@@ -1,4 +1,4 @@
-// The operators: schemas and checks. Forward only; torch_sgemm/ops.py adds the fakes.
+// The operators: schemas and checks. They are forward only; torch_sgemm/ops.py adds the fakes.
 #include "../table/namespace.h"
 #include "checks.h"
 #include "product.h"
@@ -6,8 +6,7 @@
 namespace sgemm {
 namespace {
 
-// Each operator once for matrices (DIMS = 2) and once for batches of them (3); mm also for batches of two dimensions
-// (4).
+// Operators on matrices (DIMS = 2) and on batches of matrices (3). mm also takes batches of two dimensions (4).
 template <int DIMS>
 struct Operators {
   static constexpr bool kBatched = DIMS == 3;
@@ -70,10 +69,10 @@ void register_products(torch::stable::detail::StableLibrary& m) {
 }  // namespace
 }  // namespace sgemm
 
-// PyTorch's macro, which pastes its argument, sees the namespace's name.
+// PyTorch's macro pastes its argument, so this one expands the namespace's name first.
 #define SGEMM_TORCH_LIBRARY(space, m) STABLE_TORCH_LIBRARY(space, m)
 
-// `kernel` may be positional: Inductor can't pass on a keyword-only argument of that name.
+// `kernel` may be positional, because Inductor can't pass on a keyword-only argument of that name.
 SGEMM_TORCH_LIBRARY(SGEMM_NAMESPACE, m) {
   m.def("mm(Tensor a, Tensor b, str kernel=\"auto\") -> Tensor");
   m.def("bmm(Tensor a, Tensor b, str kernel=\"auto\") -> Tensor");
@@ -89,7 +88,7 @@ SGEMM_TORCH_LIBRARY(SGEMM_NAMESPACE, m) {
       "-> "
       "()");
   m.def("gemm_(Tensor(a!) c, Tensor a, Tensor b, str kernel=\"auto\", *, float alpha=1, float beta=0) -> ()");
-  m.def("_matmul(Tensor a, Tensor b, str kernel=\"auto\") -> Tensor");  // of batches of two dimensions
+  m.def("_matmul(Tensor a, Tensor b, str kernel=\"auto\") -> Tensor");  // batches of two dimensions
 }
 
 STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CPU, m) { sgemm::register_products(m); }

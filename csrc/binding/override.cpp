@@ -1,6 +1,6 @@
-// The operators that torch_sgemm/overrides.py calls in place of aten's products. Each checks a call, counts it, and
-// runs it if it is a float32 product. Another product goes to PyTorch's own kernel: from here where it is sound, else
-// from Python, where errors keep their types.
+// The operators that torch_sgemm/overrides.py calls instead of aten's products. Each operator checks a call, counts it,
+// and runs it if it is a float32 product. Other products go to PyTorch's own kernel: from here if that is sound,
+// otherwise from Python, where errors keep their types.
 #include <algorithm>
 #include <atomic>
 #include <initializer_list>
@@ -19,7 +19,7 @@
 namespace sgemm {
 namespace {
 
-enum Op { kMm, kMmOut, kAddmm, kAddmmOut, kAddmmInPlace, kOfMatrices };  // those of batches follow in the same order
+enum Op { kMm, kMmOut, kAddmm, kAddmmOut, kAddmmInPlace, kOfMatrices };  // the batched ones follow in the same order
 constexpr const char* kOps[] = {"mm",  "mm.out",  "addmm",   "addmm.out",   "addmm_",
                                 "bmm", "bmm.out", "baddbmm", "baddbmm.out", "baddbmm_"};
 
@@ -50,7 +50,7 @@ constexpr const char* kReasons[] = {"",
                                     "output overlaps itself",
                                     "failed"};
 
-// Calls of all threads, counted without a lock; one without a reason to refuse it is a hit.
+// Calls of all threads, counted without a lock. A call without a reason to refuse it counts as a hit.
 std::atomic<int64_t> counts[std::size(kOps)][std::size(kReasons)];
 
 struct Setting {
@@ -62,12 +62,12 @@ struct Setting {
 };
 std::atomic<const Setting*> current{nullptr};
 
-// True where the overrides cover PyTorch's own kernels, on the CPU and on CUDA devices. Then a refused product is
-// computed here, and other Python threads run meanwhile. A kernel that Python calls holds the interpreter's lock.
+// True if the overrides replace PyTorch's own kernels, on the CPU and on CUDA devices. A refused product is then
+// computed here, and other Python threads run meanwhile. A kernel called from Python would hold the interpreter's lock.
 std::atomic<bool> covers_pytorch[2];
 void set_covers_pytorch(bool cuda, bool plain) { covers_pytorch[cuda] = plain; }
 
-// "" for none. Settings are kept, since a thread may still be reading one; they are few.
+// Sets the requested kernel; "" for none. Old settings are kept, because a thread may still read one; they are few.
 void set(const std::string& kernel, bool cpu, bool cuda) {
   static std::mutex mutex;
   static std::set<Setting>& kept = *new std::set<Setting>;
@@ -75,7 +75,7 @@ void set(const std::string& kernel, bool cpu, bool cuda) {
   current = kernel.empty() ? nullptr : &*kept.insert({kernel, cpu, cuda}).first;
 }
 
-// {"mm": {"": 3, "dtype": 1}, ...} of what has happened.
+// Returns the counts so far: {"mm": {"": 3, "dtype": 1}, ...}.
 std::string read_counts() {
   std::string json;
   for (size_t op = 0; op < std::size(kOps); ++op) {
@@ -88,7 +88,8 @@ std::string read_counts() {
   return "{" + json + "}";
 }
 
-// Counts a call of the operator `name` with a factor that is no real number. Python sends it to PyTorch's kernel.
+// Counts a call of the operator `name` with a factor that is not a real number. Python sends such a call to PyTorch's
+// kernel.
 void count_factor(const std::string& name) {
   const auto* const op = std::find(std::begin(kOps), std::end(kOps), name);
   if (op != std::end(kOps)) ++counts[op - std::begin(kOps)][kFactor];
@@ -115,20 +116,20 @@ Reason refusal_of_shapes(int dims, const Tensor& a, const Tensor& b) {
   return fits ? kNone : kShape;
 }
 
-// PyTorch words the error of a factor that no float32 holds.
+// Refuses factors outside float32, so that PyTorch words the error.
 Reason refusal_of_factors(double beta, double alpha) {
   return fits_float32(beta) && fits_float32(alpha) ? kNone : kFactor;
 }
 
-// PyTorch resizes an output, and words the error of one that overlaps.
+// Refuses outputs that PyTorch must resize, and outputs whose overlap is an error, so that PyTorch words it.
 Reason refusal_of_output(const Tensor& out, const Tensor& a, const Tensor& b) {
   if (out.dim() != a.dim() || !has_product_shape(out, a, b)) return kOutShape;
   if (share_storage(out, a) || share_storage(out, b)) return kOutShared;
   return is_writable(out) ? kNone : kOutOverlaps;
 }
 
-// Returns true if PyTorch multiplies tensors of these dtypes, layouts and devices. It multiplies integers on the CPU
-// only, and refuses them in a sum, whose factors reach it as floating-point numbers.
+// Returns true if PyTorch multiplies tensors of these dtypes, layouts and devices. PyTorch multiplies integers only on
+// the CPU. It refuses integers in a sum, because a sum's factors arrive as floating-point numbers.
 bool are_alike(std::initializer_list<const Tensor*> tensors, bool sum) {
   using torch::headeronly::ScalarType;
   const Tensor& first = **tensors.begin();
@@ -146,14 +147,14 @@ bool are_alike(std::initializer_list<const Tensor*> tensors, bool sum) {
   });
 }
 
-// A call of an operator, the first reason to refuse it, and the setting that held when it came.
+// A call of an operator, the first reason to refuse it, and the setting at the time of the call.
 struct Call {
   Op op;
   int dims;
   const Tensor &a, &b;
   const Setting* setting;
   Reason reason;
-  bool pytorch_s;  // refused, and PyTorch's own kernel will take it
+  bool pytorch_s;  // refused, and PyTorch's own kernel will compute it
 
   Call(Op op, int dims, const Tensor& a, const Tensor& b, bool ieee, std::initializer_list<const Tensor*> tensors)
       : op(op),
@@ -181,9 +182,9 @@ struct Call {
     if (!reason) reason = found;
   }
 
-  // Counts and runs it, into `out` or a new tensor. False, or none, if PyTorch's own kernel has to be called from
-  // Python: also where PyTorch had no memory for a result or failed otherwise, of which its kernel will raise the
-  // error.
+  // Counts the call and runs it, into `out` or a new tensor. Returns false, or no tensor, if Python has to call
+  // PyTorch's own kernel. That includes failures in PyTorch, such as no memory for a result, whose error PyTorch's
+  // kernel will raise again.
   bool run(const char* name, const char* batched_name, const Tensor& out, const Tensor* c, double beta,
            double alpha) const {
     return succeeds([&] { return compute(name, batched_name, out, c, beta, alpha); });
@@ -199,7 +200,8 @@ struct Call {
   }
 
  private:
-  // Where there is no memory for a workspace, before `out` is written, PyTorch's kernel computes it: kFailed.
+  // Returns kFailed, for PyTorch's kernel to take over, if there was no memory for a workspace; `out` is unwritten
+  // then.
   Reason compute(const char* name, const char* batched_name, const Tensor& out, const Tensor* c, double beta,
                  double alpha) const {
     if (reason) {
@@ -227,13 +229,13 @@ struct Call {
         done = true;
       } catch (const TorchError& failure) {
         if (!reason) outcome = kFailed;
-        if (!reason && setting->kernel == kBatchInvariant) {  // PyTorch's kernel would have other bits
+        if (!reason && setting->kernel == kBatchInvariant) {  // PyTorch's kernel would give other bits
           ++of_op[outcome];
           throw std::runtime_error(failure.what());
         }
       }
     }
-    ++of_op[outcome];  // not where no row takes it, or a launch failed, which the caller is told
+    ++of_op[outcome];  // not reached if no row takes it or a launch failed: those throw
     return done;
   }
 };
@@ -242,13 +244,13 @@ Reason refusal_of_addend(const Tensor& c, const Tensor& a, const Tensor& b) {
   return broadcasts_to_product(c, a, b) ? kNone : kShape;
 }
 
-// `out` may be the addend itself, but not share memory with it otherwise.
+// Refuses an `out` that overlaps the addend, unless both are the same tensor.
 Reason refusal_beside(const Tensor& out, const Tensor& c) {
   return share_storage(out, c) && !is_same(out, c) ? kOutShared : kNone;
 }
 
-// Each for matrices (DIMS = 2) and for batches of them (3).
-// `ieee`: PyTorch's settings ask for float32 products.
+// Overrides for matrices (DIMS = 2) and for batches of matrices (3). `ieee`: PyTorch's settings ask for float32
+// products.
 template <int DIMS>
 struct Override {
   static std::optional<Tensor> mm(const Tensor& a, const Tensor& b, bool ieee) {
@@ -289,8 +291,9 @@ struct Override {
   }
 };
 
-// Products of tensors with names, which PyTorch had up to 2.14: it hands none to a kernel in Python, as overrides are,
-// but to one at the key "Named". PyTorch's own kernel below the dispatcher finds and checks the result's names.
+// Products of named tensors, which PyTorch had up to 2.14. PyTorch does not pass them to Python kernels, such as the
+// overrides, but to kernels at the dispatch key "Named". PyTorch's own kernel below the dispatcher finds and checks the
+// result's names.
 struct Named {
   static Tensor product(const Tensor& a, const Tensor& b) { return product_out(a, b, empty_like_product(a, b)); }
   static Tensor product_out(const Tensor& a, const Tensor& b, const Tensor& out) {

@@ -1,4 +1,4 @@
-// Right operands that are split once, see torch_sgemm/packed.py.
+// Right operands that are split once; see torch_sgemm/packed.py.
 #include <torch/csrc/stable/accelerator.h>
 
 #include <algorithm>
@@ -22,7 +22,8 @@ namespace {
 
 using Planes = std::unique_ptr<Tensor>;
 
-// Planes whose graphs are gone. CUDA tells so on a thread where nothing can be freed; the next pack() does.
+// Planes whose graphs are destroyed. CUDA reports that on a thread that must not free memory, so the next pack() frees
+// them.
 struct Discarded {
   std::mutex mutex;
   std::vector<Planes> planes;
@@ -38,13 +39,13 @@ struct Discarded {
   }
 
   static void free() {
-    std::vector<Planes> planes;  // freed when the lock is
+    std::vector<Planes> planes;  // freed after the lock is released
     const std::lock_guard<std::mutex> lock(all().mutex);
     planes.swap(all().planes);
   }
 };
 
-// The planes of b, or nothing where no kernel of the family split runs.
+// Returns the planes of b, or nothing if no kernel of the family split runs.
 std::optional<Tensor> pack(const Tensor& b) {
   check_operand("pack", "b", b, b, 2);
   Discarded::free();
@@ -58,7 +59,7 @@ std::optional<Tensor> pack(const Tensor& b) {
   return planes;
 }
 
-// The graph that the current stream is being captured into keeps the planes.
+// Makes the graph that the current stream is being captured into an owner of the planes.
 void keep_with_graph(const Tensor& planes) {
 #if defined(SGEMM_CUDA)
   const torch::stable::accelerator::DeviceGuard guard(planes.get_device_index());
@@ -68,8 +69,8 @@ void keep_with_graph(const Tensor& planes) {
 #endif
 }
 
-// activation(beta c + alpha a b), with what goes into the activation if that is wanted; `planes` is what pack(b)
-// returned.
+// Returns activation(beta c + alpha a b), and also the input of the activation if requested. Precondition: `planes` is
+// the result of pack(b).
 std::pair<Tensor, std::optional<Tensor>> packed_product(const Tensor& a, const Tensor& b,
                                                         const std::optional<Tensor>& planes,
                                                         const std::optional<Tensor>& c, const std::string& kernel,
@@ -85,7 +86,7 @@ std::pair<Tensor, std::optional<Tensor>> packed_product(const Tensor& a, const T
   const Tensor out = new_output(a, b);
   std::optional<Tensor> inner;
   if (with_inner) extras.inner = &inner.emplace(new_output(a, b));
-  const Tensor& addend = c ? *c : inner ? *inner : out;  // not read with beta = 0
+  const Tensor& addend = c ? *c : inner ? *inner : out;  // not read if beta = 0
   product(op, out, &addend, a, b, alpha, c ? beta : 0, kernel, extras);
   return {out, inner};
 }

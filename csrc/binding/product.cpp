@@ -1,4 +1,4 @@
-// From checked arguments to a launch: the problem, its choice, workspace, stream.
+// From checked arguments to a launch: problem, choice, workspace, stream.
 #include <torch/csrc/stable/accelerator.h>
 #include <torch/csrc/stable/ops.h>
 
@@ -31,7 +31,7 @@ const Device& cuda_device(int) {
   throw std::runtime_error("sgemm: this build has no CUDA kernels; see python -m torch_sgemm.info");
 }
 
-// The same rows, so that they can be named and explained; none can run.
+// The same rows without launches, for builds without CUDA: they can be named and explained, but not run.
 Backend cuda() {
   static const std::vector<Kernel> rows = [] {
     const Table cpu = emulated_backend::backend().table;
@@ -46,8 +46,8 @@ Backend cuda() {
 }
 #endif
 
-// The strides of the one or two dimensions in front of the matrix: in groups, if one stride doesn't describe both; 0 of
-// a batch of one.
+// Returns the stride of the one or two dimensions in front of the matrix. Two dimensions form groups if one stride
+// doesn't describe both. A batch of one has stride 0.
 BatchStride batch_stride(const Tensor& x) {
   const auto stride = [&x](int64_t i) { return x.size(i) == 1 ? 0 : x.stride(i); };
   if (x.dim() < 3) return 0;
@@ -58,7 +58,7 @@ BatchStride batch_stride(const Tensor& x) {
   return {x.stride(0), x.size(1), x.stride(1)};
 }
 
-// c broadcast to the product's shape: stride 0 along the dimensions that it lacks or has only once.
+// Broadcasts c to the product's shape, with stride 0 along dimensions that are missing or of size one.
 ConstMatrix broadcast_view(const Tensor& c, const Problem& p) {
   const auto stride = [&c](int64_t from_last) {
     const int64_t i = c.dim() - 1 - from_last;
@@ -67,7 +67,7 @@ ConstMatrix broadcast_view(const Tensor& c, const Problem& p) {
   return {static_cast<const float*>(c.const_data_ptr()), p.m, p.n, stride(1), stride(0), stride(2)};
 }
 
-// TORCH_SGEMM_LOG=1: one line on stderr for each new combination of problem and request.
+// TORCH_SGEMM_LOG=1: prints one line to stderr for each new combination of problem and request.
 void log_choice(const char* op, const Kernel& kernel, const std::string& request, const Tensor& a, const Tensor& b) {
   static const bool enabled = [] {
     const char* text = std::getenv("TORCH_SGEMM_LOG");
@@ -82,7 +82,7 @@ void log_choice(const char* op, const Kernel& kernel, const std::string& request
   if (seen.insert(line).second) std::fprintf(stderr, "%s\n", line.c_str());
 }
 
-// For PyTorch and for the CUDA runtime; both need not be asked where there is no other one.
+// Returns true if `index` is the current device of both PyTorch and the CUDA runtime. Always true with one GPU.
 bool is_current(int index) {
   static const bool alone = cuda_device_count() == 1;
   return alone || (torch::stable::accelerator::getCurrentDeviceIndex() == index && current_cuda_device() == index);
@@ -93,7 +93,7 @@ Matrix writable_view(const Tensor& x) {
   return {static_cast<float*>(x.mutable_data_ptr()), d.rows, d.cols, d.row, d.col, d.batch};
 }
 
-// The tensor itself, or a copy of one of 16 bits.
+// Returns the tensor itself if it is float32, otherwise a float32 copy.
 Tensor in_float32(const Tensor& x) { return torch::stable::to(x, torch::headeronly::ScalarType::Float); }
 
 std::optional<Tensor> workspace_of(size_t bytes, const Tensor& like) {
@@ -176,7 +176,7 @@ const Device& device_of(const Tensor& x) {
 
 void launch(const Backend& rows, const Kernel& kernel, const Problem& p, const Plan& plan, const Device& device,
             const Tensor& out, const Tensor* activated) {
-  std::optional<torch::stable::accelerator::DeviceGuard> guard;  // where needed: it takes 0.3 us
+  std::optional<torch::stable::accelerator::DeviceGuard> guard;  // only if needed: it takes 0.3 us
   if (out.is_cuda() && !is_current(out.get_device_index())) guard.emplace(out.get_device_index());
   const auto workspace = workspace_of(workspace_bytes(kernel, p, plan), out);
   const Context context = {current_stream(out), &device, workspace ? workspace->mutable_data_ptr() : nullptr};
@@ -203,7 +203,7 @@ void product(const char* op, const Tensor& out, const Tensor* c, const Tensor& a
     aten_product(sum, c, in_float32(a), in_float32(b), alpha, beta);
     return aten_activation(out, sum, extras.activation);
   }
-  // Allocating a workspace may run Python, and products there that take the choice's place in the cache.
+  // Copies the plan: allocating a workspace may run Python, whose own products may replace the choice in the cache.
   const Plan plan = choice.plan;
   launch(rows, kernel, p, plan, device, sum, extras.inner ? &out : nullptr);
 }

@@ -22,8 +22,8 @@ using torch::headeronly::ScalarType;
 
 std::atomic<bool> python_allocates{false};
 
-// libtorch_cuda's functions are looked up when the first CUDA tensor comes: linked, they would keep the library from
-// loading under a PyTorch without CUDA.
+// Looks up a function of libtorch_cuda, when the first CUDA tensor arrives. Linking the functions would prevent loading
+// the library into a PyTorch without CUDA.
 void* cuda_function(const char* name) {
   static void* library = dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_NOLOAD);
   void* function = library ? dlsym(library, name) : nullptr;
@@ -38,7 +38,7 @@ void check(AOTITorchError status, const char* what) {
 using Product = decltype(&aoti_torch_cpu_mm_out);
 using SumOfProduct = decltype(&aoti_torch_cpu_addmm_out);
 
-// PyTorch's own products, of matrices and of batches.
+// PyTorch's own products, for matrices and for batches.
 struct CudaProducts {
   Product product[2] = {reinterpret_cast<Product>(cuda_function("aoti_torch_cuda_mm_out")),
                         reinterpret_cast<Product>(cuda_function("aoti_torch_cuda_bmm_out"))};
@@ -51,7 +51,7 @@ const CudaProducts& cuda_products() {
   return products;
 }
 
-// None where there is no memory. A Python function, see torch_sgemm/memory.py.
+// Allocates through a Python function (torch_sgemm/memory.py). Returns nothing if there is no memory.
 std::optional<Tensor> allocated_by_python(int64_t elements, ScalarType dtype, const Tensor& like) {
   static const std::string name = std::string(kOperators) + "_allocate";
   const int64_t index = like.is_cuda() ? like.get_device_index() : -1;
@@ -61,7 +61,7 @@ std::optional<Tensor> allocated_by_python(int64_t elements, ScalarType dtype, co
   return torch::stable::detail::to<std::optional<Tensor>>(stack[0]);
 }
 
-// In PyTorch's words: programs look for them, and try again with less.
+// Throws NoMemory in PyTorch's words, which programs search for before they retry with smaller sizes.
 [[noreturn]] void fail_to_allocate(int64_t bytes, bool cuda) {
   const std::string tried = std::to_string(bytes) + " bytes";
   throw NoMemory(cuda ? "CUDA out of memory. Tried to allocate " + tried + " for a product of torch_sgemm."
@@ -69,7 +69,7 @@ std::optional<Tensor> allocated_by_python(int64_t elements, ScalarType dtype, co
                             " for a product of torch_sgemm.");
 }
 
-// Contiguous, on the device of `like`.
+// Returns a contiguous tensor on the device of `like`.
 Tensor empty(const int64_t* sizes, size_t dims, ScalarType dtype, size_t element_bytes, const Tensor& like) {
   std::vector<int64_t> strides(dims);
   int64_t stride = 1;
@@ -91,8 +91,8 @@ Tensor empty(const int64_t* sizes, size_t dims, ScalarType dtype, size_t element
   return Tensor(handle);
 }
 
-// Computes out = alpha * sum + beta * c on the CPU; c broadcasts. PyTorch's kernels multiply elements by alpha before
-// they add them, and an infinite alpha would give Inf - Inf.
+// Computes out = alpha * sum + beta * c on the CPU; c broadcasts. PyTorch's kernels multiply the elements by alpha
+// before they add them up, so an infinite alpha would give Inf - Inf.
 void add_scaled(const Tensor& out, const Tensor& sum, const Tensor& c, float alpha, float beta) {
   const int64_t dims = out.dim(), missing = dims - c.dim();
   std::vector<int64_t> index(dims);
@@ -166,7 +166,7 @@ void aten_product(const Tensor& out, const Tensor* c, const Tensor& a, const Ten
 }
 
 void count_change(const Tensor& tensor) {
-  // There is no call for it; of those that write, the one that exchanges a dimension with itself does nothing else.
+  // The C interface has no call for it. Exchanging a dimension with itself is a write that has no other effect.
   const auto dimension = torch::stable::detail::from(int64_t{0});
   std::array<StableIValue, 3> stack = {torch::stable::detail::from(tensor), dimension, dimension};
   check(torch_call_dispatcher("aten::transpose_", "", stack.data(), TORCH_ABI_VERSION), "transpose_");

@@ -1,4 +1,4 @@
-// The calls that the operators make to PyTorch, through its stable C interface only.
+// The operators' calls to PyTorch, only through its stable C interface.
 #pragma once
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/tensor.h>
@@ -13,7 +13,7 @@ namespace sgemm {
 
 using torch::stable::Tensor;
 
-// A call of PyTorch's failed; what it said went to stderr, for its C interface passes on no more.
+// A call to PyTorch failed. Its message went to stderr, because the C interface does not return it.
 struct TorchError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -23,37 +23,38 @@ struct NoMemory : TorchError {
   using TorchError::TorchError;
 };
 
-// PyTorch's C interface prints what it can't allocate, even where the caller then does without. From this size on a
-// Python function takes its place, an operator of ours, once Python has said that there is one.
+// Size in bytes from which tensors are allocated through an operator of ours in Python. PyTorch's C interface prints
+// every failed allocation, even if the caller can do without the memory. let_python_allocate() enables this operator.
 constexpr int64_t kAllocatedByPython = int64_t{64} << 20;
 void let_python_allocate();
 
-// An uninitialised contiguous float32 tensor on the device of `like`, from PyTorch's allocator. Throws NoMemory; those
-// below throw TorchError if PyTorch refuses.
+// Returns an uninitialised contiguous float32 tensor on the device of `like`, from PyTorch's allocator. Throws
+// NoMemory; the functions below throw TorchError if PyTorch refuses.
 Tensor empty(std::initializer_list<int64_t> sizes, const Tensor& like);
 
-// The same of the product's shape and of a's dtype.
+// The same with the product's shape and a's dtype.
 Tensor empty_like_product(const Tensor& a, const Tensor& b);
 
-// The same memory seen as a tensor of these sizes and strides.
+// Returns a view of the same memory with these sizes and strides.
 Tensor view_as(const Tensor& tensor, const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides);
 
-// The stream that PyTorch is using on the device; null on the CPU.
+// Returns the stream that PyTorch uses on the device; null on the CPU.
 Stream current_stream(const Tensor& tensor);
 
-// PyTorch's own kernel, below the dispatcher: out = alpha a b + beta c, 2-D or batched. Without c: out = a b, also for
-// batches of two dimensions, which are copied where one stride doesn't do; `out` is contiguous then.
+// Computes out = alpha a b + beta c with PyTorch's own kernel, below the dispatcher, 2-D or batched. Without c,
+// computes out = a b, also for batches of two dimensions; they are copied if one stride doesn't describe them. `out`
+// must then be contiguous.
 void aten_product(const Tensor& out, const Tensor* c, const Tensor& a, const Tensor& b, double alpha, double beta);
 
-// Counts a change of the tensor, as PyTorch's operators do that write: whoever has saved it, for a backward or beside
-// what was packed of it, sees that. Throws TorchError for a leaf that requires grad, and for an inference tensor
-// outside of inference mode.
+// Increments the tensor's version, as PyTorch's in-place operators do, so that autograd and packed operands notice the
+// change. Throws TorchError for a leaf that requires grad, and for an inference tensor outside of inference mode.
 void count_change(const Tensor& tensor);
 
-// PyTorch's own activation: out = f(x); x may be `out`.
+// Computes out = f(x) with PyTorch's own activation; x may be `out`.
 void aten_activation(const Tensor& out, const Tensor& x, Activation activation);
 
-// A range that torch.profiler shows while it lives; 30 ns where no profiler runs. The name has to outlive it.
+// A range that torch.profiler shows while this object lives; it costs 30 ns without a profiler. The name must outlive
+// it.
 class ProfiledRange {
  public:
   explicit ProfiledRange(const char* name);

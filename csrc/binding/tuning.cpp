@@ -1,4 +1,4 @@
-// What torch_sgemm/tuning.py and tuned.py ask and set.
+// Operators behind torch_sgemm/tuning.py and tuned.py.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -34,8 +34,8 @@ std::string candidates_of(std::vector<int64_t> problem, std::vector<int64_t> dev
   return describe_candidates(backend(d.type).table, problem_like(key_of(op, problem.data())), d);
 }
 
-// A line a choice: the GPU's name, a tab, the row's. Numbers, for each: the GPU's arch and SMs, the plan, how many
-// plans there were, and the problem's key.
+// Sets the measured choices. `lines`: one line per choice, with the GPU's name, a tab, and the row's name. `numbers`
+// has for each choice the GPU's arch and SMs, the plan, the number of plans at the time, and the problem's key.
 void set_choices(const std::string& lines, std::vector<int64_t> numbers) {
   constexpr const char* op = "_set_tuned";
   constexpr size_t kEach = 4 + std::tuple_size_v<ChoiceKey>;
@@ -54,7 +54,7 @@ void set_choices(const std::string& lines, std::vector<int64_t> numbers) {
   set_tuned(std::move(choices));
 }
 
-// out = activation(alpha a b + beta c) by "auto", for operands of any dimensions that an operator takes.
+// Computes out = activation(alpha a b + beta c) by "auto". Operands may have any dimensions that an operator takes.
 void product_into(const Tensor& out, const Tensor& a, const Tensor& b, const std::optional<Tensor>& c,
                   const std::optional<Tensor>& planes, const std::optional<std::string>& activation, double alpha,
                   double beta) {

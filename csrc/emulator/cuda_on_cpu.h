@@ -1,8 +1,8 @@
-// The words of CUDA C++ that the ladder uses, for a host compiler: the same kernel source then runs on the CPU.
+// CUDA C++ vocabulary of the ladder on a host compiler: the same kernel source then runs on the CPU.
 //
 // A block's threads are fibers of one OS thread and switch at __syncthreads(); blocks are spread over the cores. So a
-// __shared__ array is a static one of the OS thread: one block runs in it at a time, and it keeps what the last block
-// left there, as shared memory does.
+// __shared__ array is a static one of the OS thread, in which one block runs at a time. The array keeps the values of
+// the last block, as shared memory does.
 #pragma once
 #include <algorithm>
 #include <cstdint>

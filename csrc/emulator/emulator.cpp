@@ -58,7 +58,7 @@ std::atomic<unsigned>& shuffle_seed() {
 class Block;
 thread_local Block* running;
 
-// The fibers of one block at a time.
+// Runs the fibers of one block at a time.
 class Block {
  public:
   void run(unsigned index, unsigned blocks, Index threads, const Body& body, unsigned seed);
@@ -124,7 +124,7 @@ void Block::run(unsigned index, unsigned blocks, Index threads, const Body& body
   }
 }
 
-// Blocks that keep their stacks between launches.
+// Pool of idle blocks, which keep their stacks between launches.
 std::mutex idle_mutex;
 std::vector<std::unique_ptr<Block>> idle;
 
@@ -168,7 +168,7 @@ void launch(unsigned blocks, Index threads, const Body& body) {
   try {
     for (unsigned i = 1; i < std::min(blocks, std::thread::hardware_concurrency()); ++i) workers.emplace_back(work);
   } catch (const std::system_error&) {
-    // The system allows no more threads: those that there are do all blocks.
+    // The system allows no more threads: the existing ones run all blocks.
   }
   work();
   for (std::thread& worker : workers) worker.join();

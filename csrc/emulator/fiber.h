@@ -1,8 +1,8 @@
-// A fiber: a function on a stack of its own that can stop in the middle and be resumed.
+// A fiber: a function with its own stack that can stop in the middle and be resumed.
 //
-// The switch stores the registers that a called function must keep and exchanges stack pointers: some 5 ns, where
-// ucontext's swapcontext makes two system calls for the signal mask. Machines other than x86-64 use ucontext.
-// AddressSanitizer is told of each switch, since it keeps the bounds of the current stack.
+// The switch stores the callee-saved registers and exchanges stack pointers. It takes about 5 ns, while ucontext's
+// swapcontext makes two system calls for the signal mask. Machines other than x86-64 use ucontext. Each switch is
+// reported to AddressSanitizer, which tracks the bounds of the current stack.
 #pragma once
 #include <sys/mman.h>
 
@@ -23,14 +23,14 @@
 
 namespace emulator {
 
-// Addresses at which one thread of control stopped.
+// Saved state of a thread of control that has stopped.
 struct Stopped {
 #if defined(SGEMM_EMULATOR_UCONTEXT)
   ucontext_t registers;
 #else
   void* stack_pointer = nullptr;
 #endif
-  const void* stack = nullptr;  // lowest address, for the sanitizer
+  const void* stack = nullptr;  // lowest address; AddressSanitizer needs it
   size_t stack_size = 0;
   void* fake_stack = nullptr;
 };
@@ -39,7 +39,7 @@ struct Stopped {
 extern "C" void emulator_switch_stacks(void** save, void* load);
 #endif
 
-// Stops the running thread of control as `from` and goes on where `to` stopped. `last` says that `from` never returns.
+// Stops the running thread of control as `from` and resumes `to`. `last`: `from` never returns.
 inline void switch_to(Stopped& from, Stopped& to, bool last = false) {
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_start_switch_fiber(last ? nullptr : &from.fake_stack, to.stack, to.stack_size);
@@ -56,7 +56,7 @@ inline void switch_to(Stopped& from, Stopped& to, bool last = false) {
 #endif
 }
 
-// The stacks of a block's fibers, one mapping; pages are taken when they are touched.
+// The stacks of a block's fibers, in one mapping; pages are allocated when they are first touched.
 class Stacks {
  public:
   // The odd extra keeps equal depths of different stacks out of the same cache set.
@@ -84,7 +84,7 @@ class Stacks {
   size_t bytes_ = 0;
 };
 
-// Lets `fiber` begin with `entry`, which never returns, on the given stack.
+// Prepares `fiber` to start with `entry`, which never returns, on the given stack.
 inline void prepare(Stopped& fiber, char* stack, void (*entry)()) {
   fiber.stack = stack;
   fiber.stack_size = Stacks::kSize;
@@ -96,8 +96,8 @@ inline void prepare(Stopped& fiber, char* stack, void (*entry)()) {
   fiber.registers.uc_link = nullptr;
   makecontext(&fiber.registers, entry, 0);
 #else
-  // As emulator_switch_stacks leaves a stack: six registers, the address to return to, and above it 8 bytes, so that
-  // the entry finds the alignment that a call would give it.
+  // Layout that emulator_switch_stacks leaves on a stack: six registers, the return address, and 8 more bytes, so that
+  // the entry has the alignment of a call.
   const uintptr_t top = (reinterpret_cast<uintptr_t>(stack) + Stacks::kSize) & ~uintptr_t{15};
   void** sp = reinterpret_cast<void**>(top) - 2;
   *sp = reinterpret_cast<void*>(entry);

@@ -1,4 +1,4 @@
-// An activation that is not a product's last step: D = f(C), D may be C. Bound by memory: 8 bytes per element.
+// An activation as a separate kernel: D = f(C). D may be C. Bound by memory: 8 bytes per element.
 #pragma once
 #include "activation.h"
 #include "../gpu/launch.h"

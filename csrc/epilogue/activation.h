@@ -1,6 +1,6 @@
-// The function that a product may end with, as torch.nn.functional computes it: the same for NaN, infinities and what
-// is too large to square. It has the same bits in a kernel's last step as in a pass of its own: no product here is left
-// for a compiler to contract with a sum, which it may do in one place and not in the other.
+// Activations of a product's epilogue, as torch.nn.functional computes them: they agree for NaN, infinities and numbers
+// whose square overflows. A fused activation and a separate one give the same bits, because every product here is
+// rounded explicitly. The compiler could otherwise contract a product with a sum in one place and not in the other.
 #pragma once
 #include <cmath>
 
@@ -8,7 +8,7 @@
 
 namespace sgemm {
 
-// Rounded each. On the host erff(), tanhf() and expf() are calls, which nothing is contracted with.
+// Rounded multiplication. On the host, erff(), tanhf() and expf() are calls, so that the compiler can't contract them.
 SGEMM_HOST_DEVICE inline float times(float x, float y) {
 #if defined(__CUDA_ARCH__)
   return __fmul_rn(x, y);
@@ -27,7 +27,7 @@ SGEMM_HOST_DEVICE inline float one_plus(float x) {
 SGEMM_HOST_DEVICE inline float activated(Activation activation, float x) {
   switch (activation) {
     case Activation::kRelu:
-      return x < 0 ? 0.0f : x;  // NaN stays
+      return x < 0 ? 0.0f : x;  // NaN remains NaN
     case Activation::kGelu:
       return times(times(0.5f, x), one_plus(erff(times(x, 0.70710678f))));  // sqrt(1/2)
     case Activation::kGeluTanh: {
@@ -41,7 +41,7 @@ SGEMM_HOST_DEVICE inline float activated(Activation activation, float x) {
   }
 }
 
-// The same for several elements.
+// The same for N elements.
 template <int N>
 SGEMM_HOST_DEVICE inline void activate(Activation activation, float (&x)[N]) {
   const auto each = [&](auto constant) {

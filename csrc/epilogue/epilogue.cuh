@@ -1,5 +1,5 @@
-// The end of a sum: D = f(alpha * sum + beta * C), with one rule of rounding for all rows. Alpha times the sum is
-// rounded, and beta C is added to that by one FMA. C is not read where beta is 0: it may hold NaN.
+// Epilogue of a sum: D = f(alpha * sum + beta * C), with the same rounding in all rows. Alpha times the sum is rounded,
+// and one FMA adds beta C. C is not read if beta is 0, because C may hold NaN.
 #pragma once
 #include "activation.h"
 
@@ -10,7 +10,7 @@ SGEMM_HOST_DEVICE inline float add_c(const Problem& p, float x, const float* c) 
   return p.beta == 0 ? x : fmaf(p.beta, *c, x);
 }
 
-// Of neighbours of C that have been read, where beta is not 0.
+// The same for four neighbours of C that have been read. Precondition: beta != 0.
 SGEMM_HOST_DEVICE inline void add_c(float beta, const float (&c)[4], float (&x)[4]) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) x[i] = fmaf(beta, c[i], x[i]);

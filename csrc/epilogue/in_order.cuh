@@ -1,9 +1,9 @@
-// Sums that are not finite, computed again in order of k.
+// Recomputes sums that are not finite, in order of k.
 //
-// A row adds up parts of k, in an order of its own. A part may overflow where the sum in order of k does not. Where an
-// operand holds Inf, a part that has overflowed to the opposite infinity gives NaN. So neither an infinity nor a NaN of
-// parts is evidence: only the operands tell, and one thread adds them up again in order of k, as one chain of FMAs.
-// That is as rare as overflow, Inf and NaN are, and out of the kernels' way. A chain that has come to NaN ends there.
+// A row adds up parts of k in its own order. A part may overflow although the sum in order of k does not. If an operand
+// holds Inf, a part that has overflowed to the opposite infinity gives NaN. So an infinity or a NaN of parts proves
+// nothing. One thread therefore adds up the operands again in order of k, as one chain of FMAs. This is as rare as
+// overflow, Inf and NaN, and outside the kernels' hot path. A chain ends early at a NaN.
 #pragma once
 #include <cfloat>
 
@@ -13,8 +13,8 @@ namespace sgemm {
 
 __device__ __forceinline__ bool is_finite(float x) { return fabsf(x) <= FLT_MAX; }
 
-// Adds a chain to the sum of those before it, and begins another. Where that overflows, the chain goes on instead: the
-// sum of those before stays finite.
+// Adds a chain to the sum of the previous chains, and begins another. If the sum overflows, the chain continues
+// instead, and the sum of the previous chains stays finite.
 __device__ __forceinline__ void end_chain(float& total, float& chain) {
   const float sum = total + chain;
   if (!is_finite(sum)) return;
@@ -22,7 +22,7 @@ __device__ __forceinline__ void end_chain(float& total, float& chain) {
   chain = 0;
 }
 
-// 0 if all are finite and `sum` was 0, else NaN.
+// Returns 0 if all elements are finite and `sum` was 0, else NaN.
 template <int N>
 __device__ __forceinline__ float zero_if_finite(const float (&x)[N], float sum = 0) {
 #pragma unroll
@@ -30,9 +30,9 @@ __device__ __forceinline__ float zero_if_finite(const float (&x)[N], float sum =
   return sum;
 }
 
-// Element (i, j) of A B in order of k, from the first of k that is in memory.
+// Returns element (i, j) of A B, added in order of k from the first k in memory (see Problem::k_before).
 static __device__ __noinline__ float in_order(const Problem& p, int64_t entry, int64_t i, int64_t j) {
-  constexpr int kAtOnce = 16;  // reads: one after the other, each would wait for memory
+  constexpr int kAtOnce = 16;  // reads in flight; consecutive reads would each wait for memory
   ElementPointer a = matrix_of_a(p, entry).at(i, -p.k_before), b = matrix_of_b(p, entry).at(-p.k_before, j);
   float sum = 0;
 #pragma unroll 1
@@ -45,7 +45,7 @@ static __device__ __noinline__ float in_order(const Problem& p, int64_t entry, i
         y, b, [&](int q) { return q * p.b.row; }, inside);
 #pragma unroll
     for (int q = 0; q < kAtOnce; ++q) sum = fmaf(x[q], y[q], sum);
-    if (sum != sum) break;  // no later product changes it
+    if (sum != sum) break;  // no later product changes a NaN
     a = a + kAtOnce * p.a.col;
     b = b + kAtOnce * p.b.row;
   }

@@ -1,8 +1,8 @@
-// D's lower triangle from its upper one, behind a product of a matrix with its transpose.
+// Copies D's upper triangle to its lower one, after a product of a matrix with its transpose.
 //
-// Idea:   a block copies a tile on or above the diagonal to below it, through shared memory, so that both are read and
-//         written along D's rows. All of a thread's reads are under way at once.
-// Bound:  memory: 4 bytes per element of D; latency for small ones.
+// Idea:   a block copies a tile on or above the diagonal to below it through shared memory, so that both are read and
+//         written along D's rows. All reads of a thread are in flight at once.
+// Bound:  memory: 4 bytes per element of D; latency for small matrices.
 #pragma once
 #include "../gpu/dependent_launch.cuh"
 #include "../gpu/launch_cluster.cuh"
@@ -18,7 +18,7 @@ static __global__ void __launch_bounds__(kMirrorTile* kMirrorRows) mirror_upper(
   const TileIndex tile = upper_tile_at(static_cast<int>(blockIdx.x), tiles, kTilesTogether);
   const Matrix d = p.d.matrix(tile.batch);
   const int64_t row0 = int64_t{tile.row} * kMirrorTile, col0 = int64_t{tile.col} * kMirrorTile;
-  const bool down = d.row == 1;  // neighbours of a column lie side by side
+  const bool down = d.row == 1;  // neighbours of a column are contiguous
   const int along = threadIdx.x % kMirrorTile, across = threadIdx.x / kMirrorTile;
   wait_for_predecessor();
   float x[kMirrorTile / kMirrorRows];
@@ -35,7 +35,7 @@ static __global__ void __launch_bounds__(kMirrorTile* kMirrorRows) mirror_upper(
   __syncthreads();
 #pragma unroll
   for (int s = 0; s < kMirrorTile / kMirrorRows; ++s) {
-    // Read across the way it was written: of (i, j), i and not j now follows the threads, or the other way round.
+    // Reads the tile transposed: if j followed the threads during the write, i does now, and vice versa.
     const int other = across + s * kMirrorRows, i = down ? other : along, j = down ? along : other;
     const int64_t row = row0 + i, col = col0 + j;
     if (row < col && d.contains(row, col)) *d.at(col, row) = shared[along][other];

@@ -1,4 +1,4 @@
-// The sum of slices of k.
+// Split-K reduction: adds up slices of k.
 #pragma once
 #include "epilogue.cuh"
 #include "../gpu/dependent_launch.cuh"
@@ -10,12 +10,12 @@ namespace sgemm {
 
 constexpr int kSumThreads = 256;
 
-// Which of D's elements slices have been computed of. The diagonal belongs to both triangles.
+// The triangle of D for which slices have been computed. The diagonal belongs to both triangles.
 enum class Triangle { kBoth, kUpper, kLower };
 
-// D = f(alpha * (the slices' sum) + beta * C). A block's threads are in `groups`, each with a part of the slices for
-// the same elements; parts are summed first to last, and then these sums. What is not finite is added up in order of
-// k.
+// Computes D = f(alpha * (the slices' sum) + beta * C). A block's threads form `groups`, each with a part of the slices
+// for the same elements. Each part is added up first to last, then the parts' sums. Sums that are not finite are
+// recomputed in order of k.
 static __global__ void __launch_bounds__(kSumThreads)
     reduce_slices(const float* partials, int64_t slices, int groups, Triangle of_d, const __grid_constant__ Problem p) {
   __shared__ float sums[kSumThreads];
@@ -51,12 +51,12 @@ static __global__ void __launch_bounds__(kSumThreads)
   *p.d.at(i, j) = finished(p, p.alpha * sum, &add);
 }
 
-// The product of which slices of k are computed: plain sums, one behind the other.
+// Returns the product whose slices of k are computed: plain sums, stored consecutively.
 inline Problem product_of_slices(Problem p, float* partials) {
   p.d = {partials, p.m, p.n, p.n, 1, p.m * p.n};
   p.alpha = 1;
   p.beta = 0;
-  p.activation = Activation::kNone;  // of the sum, as k_before is
+  p.activation = Activation::kNone;  // f and k_before apply to the sum
   p.k_before = 0;
   return p;
 }
@@ -68,7 +68,7 @@ inline void launch_sum(const float* partials, int64_t slices, const Problem& p, 
          slices, groups, of_d, p);
 }
 
-// Calls `run` for all pieces. Slices that are added up in the workspace come to lie in `sums`, one behind the other.
+// Calls `run` for all pieces. Slices that are added up in the workspace are stored consecutively in `sums`.
 template <class Run>
 void for_each_piece(const Problem& p, const Pieces& cut, void* sums, const Context& context, const Run& run) {
   if (cut.in_d) return for_each_piece(p, cut, run);

@@ -1,4 +1,4 @@
-// Which of its two builds a kernel's source is in: nvcc for GPUs, or host C++ on the emulator.
+// Selects the build of a kernel's source: nvcc for GPUs, or host C++ on the emulator.
 #pragma once
 #if defined(__CUDACC__)
 #include <cuda_runtime.h>

@@ -1,5 +1,5 @@
-// Blocks of a cluster that add up what lies in their shared memory, for kernels that run without clusters as well: on
-// architectures that have none, a cluster has one block.
+// Sums over the shared memory of a cluster's blocks. The same kernels also run without clusters: on architectures that
+// lack them, a cluster has one block.
 #pragma once
 #include "ptx/cluster.cuh"
 
@@ -21,7 +21,7 @@ __device__ __forceinline__ uint32_t size() {
 #endif
 }
 
-// A barrier for the threads of `blocks` blocks.
+// Barrier for all threads of the cluster's `blocks` blocks.
 __device__ __forceinline__ void sync(uint32_t blocks) {
 #if __CUDA_ARCH__ >= 900
   if (blocks > 1) {
@@ -33,8 +33,8 @@ __device__ __forceinline__ void sync(uint32_t blocks) {
   __syncthreads();
 }
 
-// The sum of the words of all blocks, in the order of their ranks, that lie where `own` does in this block's shared
-// memory.
+// Returns the sum of one float of each block, in the order of the ranks. Each float has the address of `own` in its
+// block's shared memory.
 __device__ __forceinline__ float sum(const float* own, uint32_t blocks) {
 #if __CUDA_ARCH__ >= 900
   if (blocks > 1) {

@@ -1,21 +1,22 @@
-// Programmatic dependent launch, where there is such (sm_90 and later): a kernel that is launched for it starts before
-// the kernel in front of it has ended, and does there what needs no memory.
+// Programmatic dependent launch, on sm_90 and later: a kernel starts before its predecessor has ended, and meanwhile
+// does work that needs no memory.
 //
-// A block calls launch_dependents() behind wait_for_predecessor(): no more than two kernels are in flight then. Of
-// three, the last one's blocks would crowd on few SMs. A streamed product relies on it, too: it reads A without waiting
-// for the pass in front of it, and what wrote A has ended when the pass's blocks have waited.
+// A block calls launch_dependents() after wait_for_predecessor(), so that at most two kernels are in flight. With
+// three, the last one's blocks would crowd on few SMs. A streamed product relies on this order, too: it reads A without
+// waiting for the pass in front of it. By then the kernel that wrote A has ended, because the pass's blocks have waited
+// for it.
 #pragma once
 
 namespace sgemm {
 
-// The kernel behind this one may start, once all blocks have called this or ended.
+// Lets the next kernel start, once all blocks have called this or ended.
 __device__ __forceinline__ void launch_dependents() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-// Until the kernel in front has ended and its writes are visible.
+// Waits until the preceding kernel has ended and its writes are visible.
 __device__ __forceinline__ void wait_for_predecessor() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

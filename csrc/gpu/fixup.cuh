@@ -1,12 +1,12 @@
-// The fix-up of a tile whose k is shared by blocks through device memory: a block writes its part of the sums, and the
-// last to come adds them all up, in the order of k. Nobody waits for anybody, so it doesn't matter which blocks run at
+// Fix-up of a tile whose k is shared by blocks, through device memory. Each block writes its part of the sums, and the
+// last to arrive adds all parts up, in the order of k. No block waits for another, so any set of blocks may run at
 // once.
 #pragma once
 #include "ptx/mbarrier.cuh"
 
 namespace sgemm {
 
-// How THREADS lay out their N sums of a part: (N / 4, THREADS) float4.
+// Layout of the N sums that each of THREADS threads writes for a part: (N / 4, THREADS) float4.
 template <int THREADS>
 struct QuadSums {
   template <int N>
@@ -29,7 +29,8 @@ struct QuadSums {
   }
 };
 
-// (N, THREADS) float: stored in fours, sums of FFMAs would lie in the register bank of what they are multiplied from.
+// Layout (N, THREADS) float. With four-element stores, the FFMA's accumulators would share a register bank with their
+// factors.
 template <int THREADS>
 struct SingleSums {
   template <int N>
@@ -39,7 +40,7 @@ struct SingleSums {
   }
   template <int N>
   __device__ __forceinline__ static void add(const float* part, float (&sum)[N], int t) {
-    constexpr int kAtOnce = 64;  // reads: one after the other, each would wait for memory
+    constexpr int kAtOnce = 64;  // reads in flight; consecutive reads would each wait for memory
 #pragma unroll
     for (int e = 0; e < N; e += kAtOnce) {
       float add[kAtOnce];
@@ -51,14 +52,15 @@ struct SingleSums {
   }
 };
 
-// Of a tile with `count` parts at `parts`, of which this is part `index`; `arrived` counts them, and `last` is shared
-// by the THREADS, which meet at barrier 1. Returns whether this part was the last to come: then `sum` is that of all.
+// Adds up a tile with `count` parts at `parts`; this block has part `index`. `arrived` counts parts. `last` is shared
+// by the THREADS threads, which meet at barrier 1. Returns true if this part was the last to arrive; then `sum` holds
+// the total.
 template <template <int> class Sums, int THREADS, int N, class Flag>
 __device__ __forceinline__ bool fix_up(float* parts, int index, int count, uint32_t* arrived, float (&sum)[N],
                                        Flag& last, int t) {
   constexpr int kFloats = N * THREADS;
   Sums<THREADS>::put(parts + index * kFloats, sum, t);
-  __syncwarp();  // lanes may have parted
+  __syncwarp();  // the warp may have diverged
   hopper::sync_some(1, THREADS);
   if (t == 0) last = hopper::arrives_last(arrived, count);
   __syncwarp();

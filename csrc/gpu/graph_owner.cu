@@ -7,7 +7,7 @@
 namespace sgemm {
 namespace {
 
-// Null where nothing is captured.
+// Returns null if the stream is not being captured.
 cudaGraph_t captured_graph(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   cudaGraph_t graph = nullptr;

@@ -1,4 +1,4 @@
-// How a kernel's grid is laid out and launched, the same for both builds.
+// Grid layouts and kernel launches, with the same interface in both builds.
 #pragma once
 #include <stdexcept>
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace sgemm::SGEMM_BACKEND {
 
-// Where a block's tile of C begins.
+// Position of a block's tile in C: its first row and column.
 struct Tile {
   int64_t batch, row, col;
 };
@@ -23,15 +23,15 @@ __device__ inline Tile block_tile(const MatrixView<T>& d, int bm, int bn) {
 }
 
 #if defined(__CUDACC__)
-// Takes the error away from where whoever calls cudaGetLastError() next would find it.
+// Throws if a CUDA call has failed, and clears the error, which the next cudaGetLastError() would otherwise return.
 inline void check(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
   cudaGetLastError();
   throw std::runtime_error(std::string("sgemm: ") + what + ": " + cudaGetErrorString(status));
 }
 
-// In clusters of `cluster` blocks; 0 where the GPU may have none. `overlapping`: the kernel may start before the one in
-// front has ended; it waits for it by itself.
+// Launches in clusters of `cluster` blocks; 0 if the GPU may lack clusters. `overlapping`: programmatic dependent
+// launch, so the kernel itself must wait for its predecessor.
 template <class... Params>
 void launch(void (*kernel)(Params...), int64_t blocks, dim3 threads, int shared_bytes, int cluster, bool overlapping,
             Stream stream, const Params&... params) {
@@ -58,7 +58,8 @@ void launch_blocks(void (*kernel)(Params...), unsigned blocks, dim3 threads, Str
   launch(kernel, blocks, threads, 0, 0, false, stream, params...);
 }
 
-// The kernel overlaps the one in front, where GPUs can and its code waits for that.
+// Programmatic dependent launch (sm_90+): the kernel must call wait_for_predecessor() before it reads the predecessor's
+// output.
 template <class... Params>
 void launch_overlapping(void (*kernel)(Params...), int64_t blocks, dim3 threads, const Context& context,
                         const Params&... params) {
@@ -77,7 +78,7 @@ void launch_overlapping(void (*kernel)(Params...), int64_t blocks, dim3 threads,
 }
 #endif
 
-// Calls `run` with an index as a constant, one of COUNT from FIRST on; or with a flag.
+// Calls `run` with `index` as a compile-time constant, one of COUNT from FIRST on; or with a flag as a constant.
 template <int COUNT, int FIRST = 0, class Run>
 void with_constant(int index, const Run& run) {
   if constexpr (COUNT > 1)
@@ -89,7 +90,7 @@ void with_constant(bool flag, const Run& run) {
   flag ? run(std::true_type()) : run(std::false_type());
 }
 
-// One block per tile of C.
+// Launches one block per tile of C.
 template <class... Params>
 void launch_tiles(void (*kernel)(Params...), int bm, int bn, dim3 threads, const Problem& p, const Context& context) {
   const int64_t blocks = ceil_div(p.m, bm) * ceil_div(p.n, bn) * p.batch;

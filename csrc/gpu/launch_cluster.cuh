@@ -1,4 +1,4 @@
-// Launches with clusters and programmatic dependent launch, for kernels that are built for GPUs alone.
+// Launches with clusters and programmatic dependent launch, for kernels without a CPU build.
 #pragma once
 #include <atomic>
 
@@ -8,7 +8,7 @@ namespace sgemm {
 
 using cuda_backend::check, cuda_backend::launch, cuda_backend::with_constant;
 
-// Raises a kernel's limit of shared memory, once per device.
+// Raises a kernel's limit on dynamic shared memory, once per device.
 template <auto KERNEL>
 void allow_shared_bytes(int bytes) {
   static std::atomic<uint64_t> prepared{0};
@@ -20,7 +20,8 @@ void allow_shared_bytes(int bytes) {
   prepared.fetch_or(bit, std::memory_order_relaxed);
 }
 
-// A kernel that overlaps the one in front, with `bytes` of shared memory; `most`: at any launch.
+// Launches with programmatic dependent launch and `bytes` of shared memory. `most`: the maximum over all launches of
+// the kernel.
 template <auto KERNEL, class... Params>
 void launch_with_memory(int64_t blocks, int threads, int bytes, int most, int cluster, Stream stream,
                         const Params&... params) {

@@ -1,8 +1,9 @@
-// Copies an operand that a kernel can't read directly to a row-major one of float32 whose rows are whole float4s,
-// filled with zeros.
+// Copies an operand that a kernel can't read directly to a row-major float32 matrix. Its rows are whole float4s, padded
+// with zeros.
 //
-// A 32 x 32 tile goes through shared memory, so that both sides are coalesced whichever way the source runs; the
-// padding column keeps the transposed reads free of bank conflicts. Bound by memory: 8 bytes per element, or 6.
+// A 32 x 32 tile goes through shared memory, so that both sides are coalesced for any direction of the source. The
+// padding column avoids bank conflicts of the transposed reads. Bound by memory: 8 bytes per element, or 6 from 16
+// bits.
 #pragma once
 #include "../problem/elements.h"
 #include "dependent_launch.cuh"
@@ -12,7 +13,7 @@ namespace sgemm::SGEMM_BACKEND {
 
 constexpr int kPackTile = 32, kPackRows = 8;  // tile, and rows of it that the threads copy at a time
 
-// TRANSPOSED: the source's neighbours in memory lie along its columns.
+// TRANSPOSED: the source is contiguous along its columns.
 template <bool TRANSPOSED, class T>
 __global__ void __launch_bounds__(kPackTile* kPackRows) pack_rows(MatrixView<T> source, Matrix target) {
   __shared__ float buffer[kPackTile][kPackTile + 1];  // (rows,cols)
@@ -21,7 +22,7 @@ __global__ void __launch_bounds__(kPackTile* kPackRows) pack_rows(MatrixView<T> 
   const Matrix to = target.matrix(tile.batch);
   constexpr int kEach = kPackTile / kPackRows;
   const int x = threadIdx.x;
-  float value[kEach];  // all are read before one is stored
+  float value[kEach];  // all reads precede the first store
   wait_for_predecessor();
   launch_dependents();
 #pragma unroll

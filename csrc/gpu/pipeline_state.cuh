@@ -1,4 +1,4 @@
-// A place in a ring of stages, and the parity of the round, which the stages' barriers are asked for.
+// Stage index in a ring, and the parity of the round, on which the stages' barriers are waited for.
 #pragma once
 #include <cstdint>
 

@@ -1,4 +1,4 @@
-// The order of tiles, for kernels whose blocks take one after the other.
+// Rasterization: the order of tiles in persistent kernels.
 #pragma once
 #include <cstdint>
 
@@ -8,10 +8,10 @@ struct TileIndex {
   int batch, row, col;
 };
 
-constexpr int kTilesTogether = 8;  // the `group` of kernels that have no number of their own
+constexpr int kTilesTogether = 8;  // the default `group` of kernels
 
-// Neighbours share panels, which stay in the L2 cache meanwhile: `group` rows of tiles are walked together, column by
-// column.
+// Walks `group` rows of tiles together, column by column. Neighbouring tiles share panels, which stay in the L2 cache
+// meanwhile.
 __device__ __forceinline__ TileIndex tile_at(int t, int tiles_m, int tiles_n, int group) {
   const int of_matrix = tiles_m * tiles_n;
   const int in_matrix = t % of_matrix, of_group = group * tiles_n;
@@ -20,8 +20,8 @@ __device__ __forceinline__ TileIndex tile_at(int t, int tiles_m, int tiles_n, in
   return {t / of_matrix, first + in_group % height, in_group / height};
 }
 
-// The same for the tiles on and above the diagonal of a square of `tiles`: the last rows fill up the first, to a
-// rectangle.
+// The same for the tiles on and above the diagonal of a square of `tiles`. The last rows are appended to the first
+// ones, which makes a rectangle.
 __device__ __forceinline__ TileIndex upper_tile_at(int t, int tiles, int group) {
   const int even = tiles % 2 == 0;
   const TileIndex at = tile_at(t, (tiles + 1) / 2, tiles + even, group);

@@ -1,4 +1,4 @@
-// The tile scheduler of persistent blocks: what falls to a block by stream_k.h, in turn.
+// The tile scheduler of persistent blocks: iterates over a block's work tiles in the division of stream_k.h.
 #pragma once
 #include "stream_k.h"
 
@@ -9,7 +9,7 @@ class StreamKScheduler {
   __device__ __forceinline__ explicit StreamKScheduler(const StreamK& deal)
       : deal_(deal), whole_(blockIdx.x), at_(first_step(blockIdx.x)), end_(first_step(blockIdx.x + 1)) {}
 
-  // The block's next tile, or part of one. False if there is none.
+  // Returns the block's next tile, or part of one, in `work`. Returns false if there is none.
   __device__ __forceinline__ bool next(WorkTile& work) {
     if (whole_ >= deal_.whole) return next_shared(work);
     work = {whole_, 0, deal_.steps, 0, 1, 0};
@@ -17,7 +17,7 @@ class StreamKScheduler {
     return true;
   }
 
-  // Of those left over alone.
+  // The same, but only for shared tiles.
   __device__ __forceinline__ bool next_shared(WorkTile& work) {
     if (at_ >= end_) return false;
     const int left_over = at_ / deal_.steps, first = at_ % deal_.steps, begin = left_over * deal_.steps;
@@ -33,19 +33,19 @@ class StreamKScheduler {
   }
 
  private:
-  // The first step of a block; of one that shares nothing, the end.
+  // Returns the first shared step of a block; the end for a block that shares nothing.
   __device__ __forceinline__ int first_step(int block) const {
     return block < deal_.sharing ? static_cast<int>(int64_t{block} * deal_.shared_steps() / deal_.sharing)
                                  : deal_.shared_steps();
   }
-  // The block whose steps the step is one of.
+  // Returns the block that has the shared step.
   __device__ __forceinline__ int owner(int step) const {
     return static_cast<int>(((step + int64_t{1}) * deal_.sharing - 1) / deal_.shared_steps());
   }
 
   const StreamK& deal_;
   int whole_;  // the block's next whole tile
-  int at_;     // and its next step of those left over
+  int at_;     // the block's next shared step
   const int end_;
 };
 

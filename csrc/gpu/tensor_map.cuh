@@ -1,4 +1,4 @@
-// Tensor maps of matrices of float32 or 16-bit elements, for bulk copies of boxes with zeros for what is outside.
+// Tensor maps of matrices of float32 or 16-bit elements, for bulk copies of boxes; elements outside read as zeros.
 #pragma once
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -10,7 +10,7 @@
 
 namespace sgemm::hopper {
 
-// The driver's function, by way of the runtime: the library is not linked to libcuda.
+// Fetches the driver's function through the runtime, because the library is not linked to libcuda.
 inline decltype(&cuTensorMapEncodeTiled) encode_tensor_map() {
   static const auto function = [] {
     void* found = nullptr;
@@ -27,16 +27,16 @@ inline decltype(&cuTensorMapEncodeTiled) encode_tensor_map() {
   return function;
 }
 
-// The driver's functions need a context that is current in their thread. The runtime makes the device's so at a
-// thread's first launch, say, or by cudaSetDevice.
+// Makes the device's context current in this thread, which the driver's functions need. The runtime does so at a
+// thread's first launch, for example, or in cudaSetDevice.
 inline void make_context_current() {
   int device;
   if (cudaGetDevice(&device) == cudaSuccess) cudaSetDevice(device);
 }
 
-// (columns, rows, matrices of a group, groups), of `count` matrices in memory that can_be_mapped(). Copies are of boxes
-// of `cols` and `rows`; `swizzled`: `cols` are 128 bytes, in the order of wgmma's descriptors. Throws
-// std::runtime_error if the driver refuses.
+// Makes a map of (columns, rows, matrices of a group, groups) for `count` matrices in memory. Precondition:
+// can_be_mapped(). Copies are boxes of `cols` x `rows`. `swizzled`: `cols` are 128 bytes, in the order of wgmma's
+// descriptors. Throws std::runtime_error if the driver refuses.
 template <class T>
 CUtensorMap tensor_map(const MatrixView<T>& x, int64_t count, int cols, int rows, bool swizzled = false) {
   constexpr CUtensorMapDataType kType =
@@ -65,7 +65,7 @@ CUtensorMap tensor_map(const MatrixView<T>& x, int64_t count, int cols, int rows
   return map;
 }
 
-// Where a batch's entry lies in a map.
+// Coordinates of a batch entry in a map.
 struct MapPlace {
   int matrix, group;
 };

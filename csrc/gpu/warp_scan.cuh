@@ -1,10 +1,10 @@
-// Sums over the lanes of a warp.
+// Prefix sums over the lanes of a warp.
 #pragma once
 #include <cstdint>
 
 namespace sgemm {
 
-// The sum of x over the lanes up to and with this one. All lanes call.
+// Returns the sum of x over the lanes up to and including this one. All lanes must call.
 __device__ __forceinline__ uint32_t inclusive_sum(uint32_t x) {
 #pragma unroll
   for (int o = 1; o < 32; o *= 2) {

@@ -20,7 +20,7 @@ double step_seconds(int rows, const Device& device) {
   return 2.0 * rows * Large::BN * Large::BK / (256 * device.clock_ghz * 1e9 * models().large.ffma);
 }
 
-// Calls `visit` with every plan without clusters; what comes before the product is left out.
+// Calls `visit` with every plan without clusters. The predicted times exclude copies and launches.
 template <class Visit>
 void visit_tiles(const Problem& p, bool quads, const Device& device, const Visit& visit) {
   const double ends = models().large.tile + (quads ? 0 : models().large.elements);
@@ -43,7 +43,7 @@ void visit_tiles(const Problem& p, bool quads, const Device& device, const Visit
   visit(plan);
 }
 
-// The same with clusters.
+// The same for plans with clusters.
 template <class Visit>
 void visit_clusters(const Problem& p, bool quads, const Device& device, const Visit& visit) {
   constexpr int kRows = Large::BM / 2;
@@ -70,12 +70,12 @@ void visit_clusters(const Problem& p, bool quads, const Device& device, const Vi
 
 template <class Visit>
 void visit_plans(const Problem& p, const Device& device, const Visit& visit) {
-  const bool quads = p.n % 4 == 0;  // four of a row of results are stored at once
+  const bool quads = p.n % 4 == 0;  // D's rows can be stored four elements at a time
   visit_tiles(p, quads, device, visit);
   visit_clusters(p, quads, device, visit);
 }
 
-// With what comes before the product.
+// Adds operand copies and the launch to a plan.
 LargePlan whole(LargePlan plan, const Problem& p, const Device& device) {
   plan.pack_a = p.k > 0 && !can_be_mapped(transposed(p.a), matrices(p.a, p.batch));
   plan.pack_b = p.k > 0 && !can_be_mapped(p.b, matrices(p.b, p.batch));
@@ -125,10 +125,10 @@ Plan Large::plan(const Problem& p, const Device& device) {
     most = std::max(most, large_layout(piece, plan).total);
   });
   return {std::max(seconds, models().large.launch), large_slices_bytes(p) + most,
-          plan};  // where there is nothing to compute
+          plan};  // the minimum is for products with nothing to compute
 }
 
-// A problem of several pieces has one plan.
+// A problem of several pieces of k has one plan.
 void Large::each_plan(const Problem& p, const Device& device, const PlanVisitor& visit) {
   if (large_pieces(p).of_k(p) > 1) return visit(plan(p, device));
   for (const bool swapped : {false, true}) {

@@ -1,14 +1,14 @@
 // Large products by FFMA: each product and sum is rounded as float32.
 //
-// Idea:   the fewer reads of shared memory an FFMA needs the better: a thread has 8 x 16 of a tile of 256 x 128, so
-//         that six 16-byte reads serve 128 FFMAs, and a step's fragments are read while the one before is multiplied.
-//         Of an FFMA's three operands one comes from the register file's cache: rows are walked to and fro.
-// Block:  persistent, two warpgroups that multiply, and one thread that keeps a ring of stages filled by tensor maps.
-//         Both operands lie along m or n there, 32 of k per stage; what lies otherwise is copied first.
-// Order:  whole tiles as long as all blocks have equally many; blocks share those left over evenly along k, and the
-//         last to come adds the parts up, in the order of k. Nobody waits for another block.
-// Small problems: tiles of 128 x 128. Two groups of warps share each stage's k, and a cluster's blocks the stages; of
-//         a long k, slices are products of their own, added up by a kernel behind.
+// Idea:   few reads of shared memory per FFMA: a thread computes 8 x 16 elements of a 256 x 128 tile, so six 16-byte
+//         reads serve 128 FFMAs. A step's fragments are read while the previous step is multiplied. Rows are traversed
+//         in alternating directions, so that one of an FFMA's three operands comes from the register file's cache.
+// Block:  persistent. Two warpgroups multiply, and one thread fills a ring of stages through tensor maps. Both operands
+//         lie along m or n there, 32 of k per stage; operands of other layouts are copied first.
+// Order:  blocks take whole tiles while all blocks have equally many. They share the remaining tiles evenly along k,
+//         and the last block to arrive adds up a tile's parts, in the order of k. No block waits for another.
+// Small problems: tiles of 128 x 128. Two groups of warps share each stage's k, and the blocks of a cluster share the
+//         stages. For a long k, slices are separate products, which a second kernel adds up.
 // Bound:  the FFMA pipe: 92 % of the loop's instructions are FFMAs.
 #pragma once
 #include "../gpu/pipeline_state.cuh"
@@ -25,11 +25,11 @@ struct LargeMaps {
 
 struct LargeShared {
   uint64_t full[kLargeStages], empty[kLargeStages];
-  bool last;         // of the blocks that share a tile
-  WorkTile redo[2];  // of shared tiles with sums that are not finite; a count of 0 if there is none
+  bool last;         // true in the last block that arrives at a shared tile
+  WorkTile redo[2];  // shared tiles with sums that are not finite; count is 0 if there are none
 };
 
-// Keeps the ring full, a tile's or a part's steps after the other.
+// Fills the ring with the steps of one tile or part after the other.
 template <class Shape>
 class LargeProducer {
  public:
@@ -60,7 +60,7 @@ class LargeProducer {
   PipelineState<kLargeStages> at_;
 };
 
-// In this order: the compiler would change it, and lose what the register file's cache holds.
+// Keeps the FFMAs in source order: the compiler would reorder them and lose the hits in the register file's cache.
 __device__ __forceinline__ void multiply_add(float& sum, float x, float y) {
   asm volatile("fma.rn.f32 %0, %1, %2, %0;" : "+f"(sum) : "f"(x), "f"(y));
 }
@@ -78,15 +78,15 @@ class LargeConsumer {
   __device__ __forceinline__ LargeConsumer(LargeShared& shared, const char* ring, int t)
       : shared_(shared), leader_(t % 32 == 0) {
     const LargePlace place(t % Shape::kGroupThreads);
-    const int k = t / Shape::kGroupThreads * (Large::BK / Shape::kGroups);  // of a stage, the group's first
+    const int k = t / Shape::kGroupThreads * (Large::BK / Shape::kGroups);  // the group's first k of a stage
     a_ = hopper::shared_address(ring) + 4 * place.row + k * Shape::kPitchA;
     b_ = hopper::shared_address(ring) + Shape::kBytesA + 4 * place.col + k * Shape::kPitchB;
   }
 
-  // The next `steps` stages, of which there is one at least. The compiler makes a leaner loop of it where `steps` comes
-  // straight from the kernel's parameters: it knows then that no threads of a warp part.
+  // Multiplies the next `steps` stages. Precondition: steps >= 1. The compiler emits a leaner loop if `steps` comes
+  // straight from the kernel's parameters, because `steps` is then the same in all threads of a warp.
   __device__ __forceinline__ void multiply(LargeSums& sum, int steps) {
-    constexpr int kDepth = 8;  // of k a round: longer loops miss the instruction cache
+    constexpr int kDepth = 8;  // k per unrolled round; longer loops miss the instruction cache
     constexpr int kRounds = Large::BK / Shape::kGroups / kDepth;
 #pragma unroll
     for (int i = 0; i < Large::TM; ++i)
@@ -109,8 +109,8 @@ class LargeConsumer {
 #pragma unroll
       for (int k = 0; k < kDepth; ++k) {
         if (k == kDepth - 1 && (round - 1) % kRounds == 0) {
-          // The fragments read from the stage before have been multiplied by now.
-          __syncwarp();  // by all lanes
+          // The fragments from the previous stage have been multiplied by now.
+          __syncwarp();  // in all lanes
           if (used_up && leader_) hopper::arrive(used_up);
           used_up = &shared_.empty[at_.stage];
           at_.advance();
@@ -118,7 +118,7 @@ class LargeConsumer {
             hopper::wait(&shared_.full[at_.stage], at_.parity);
             next_a = a_ + at_.stage * Shape::kStageBytes;
             next_b = b_ + at_.stage * Shape::kStageBytes;
-          } else {  // nothing behind: what is read once more is there still
+          } else {  // no next stage: reads the current one again, which is still valid
             next_a = a;
             next_b = b;
           }
@@ -155,7 +155,7 @@ __device__ __forceinline__ void init(LargeShared& shared) {
   __syncthreads();
 }
 
-// Calls `produce` in one thread, and `consume` in those that multiply.
+// Calls `produce` in one thread, and `consume` in the threads that multiply.
 template <class Produce, class Consume>
 __device__ __forceinline__ void share_out(const Produce& produce, const Consume& consume) {
   if (threadIdx.x >= Large::kThreads) {
@@ -204,7 +204,7 @@ __global__ void __launch_bounds__(Large::kBlockThreads, 1)
   share_out(produce, consume);
 }
 
-// A cluster of BLOCKS has one tile, or a slice of its k.
+// A cluster of BLOCKS blocks computes one tile, or a slice of its k.
 template <int BLOCKS>
 __global__ void __launch_bounds__(Large::kBlockThreads, 1)
     large_in_clusters(const __grid_constant__ LargeJob job, const __grid_constant__ LargeMaps maps) {

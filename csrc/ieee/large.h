@@ -1,4 +1,4 @@
-// The row for large products by FFMA on Hopper: how they are cut up. Pure host code.
+// Row for large products by FFMA on Hopper: the choice of plans. Pure host code.
 #pragma once
 #include "../problem/pieces.h"
 
@@ -8,8 +8,8 @@ struct Large {
   static constexpr const char* kIdea = "large tiles fed by bulk copies, 8 x 16 per thread; tiles left over are shared";
   static constexpr const char* kSource = "ieee/large_sm90a.cu";
   static constexpr int BM = 256, BN = 128, BK = 32, TM = 8, TN = 16;
-  static constexpr int kThreads = BM * BN / (TM * TN);  // that multiply
-  static constexpr int kBlockThreads = kThreads + 128;  // with the one that copies
+  static constexpr int kThreads = BM * BN / (TM * TN);  // threads that multiply
+  static constexpr int kBlockThreads = kThreads + 128;  // plus the producer's warpgroup
   static constexpr bool kActivates = false;             // f's code for 128 sums would be several times the rest
   static constexpr Reads kReads = Reads::kAnyStrides;
   static constexpr int kArch = 90;
@@ -17,37 +17,38 @@ struct Large {
   static Plan plan(const Problem& p, const Device& device);
   static void each_plan(const Problem& p, const Device& device, const PlanVisitor& visit);
   static std::string cut(const Plan& plan);
-  // In units of 2^-24 |A||B|: whole tiles are one chain of k FMAs, and no other order rounds more often.
+  // Units of 2^-24 |A||B|: whole tiles are one chain of k FMAs, and no other order of additions rounds more often.
   static double error_bound(int64_t k) { return static_cast<double>(k); }
   static void launch(const Problem& p, const Plan& plan, const Context& context);  // only where SGEMM_SM90A is defined
 };
 
-// Blocks have equally many whole tiles each; those that are left over, they share evenly along k. Or a cluster has one
-// tile, where they are few.
+// All blocks have equally many whole tiles; they share the tiles that are left over evenly along k. If there are few
+// tiles, each one gets a cluster of blocks instead.
 struct LargePlan {
   bool swapped;         // the transposed product, D^T = B^T A^T
-  bool pack_a, pack_b;  // copied first: to lie along m or n, in rows that begin at multiples of 16 bytes
-  int cluster;          // blocks that share a tile of 128 rows, or a slice of it; 0 where tiles have 256
-  int slices;           // of k, added up at the end
-  int64_t whole, left;  // tiles
-  int blocks;           // of the grid
-  int sharing;          // of them; 0 if no tile is shared
-  double seconds;       // predicted
+  bool pack_a, pack_b;  // operands copied first: contiguous along m or n, with rows aligned to 16 bytes
+  int cluster;          // blocks that share a tile of 128 rows, or a slice of it; 0 if tiles have 256 rows
+  int slices;           // slices of k, added up by a second kernel
+  int64_t whole, left;  // number of whole tiles, and of tiles that blocks share
+  int blocks;           // grid size
+  int sharing;          // number of blocks with shared tiles; 0 if no tile is shared
+  double seconds;       // predicted time
 };
 LargePlan large_plan(const Problem& p, const Device& device);
 
-// Where things lie in the workspace. A block has a part of two shared tiles at most.
+// Layout of the workspace. A block has parts of at most two shared tiles.
 struct LargeLayout {
   size_t copy_a, copy_b;  // packed_copy() of A's transpose and of B
   size_t parts;           // (sharing + left, sums of a thread, threads) float
-  size_t arrived;         // (left) uint32
+  size_t arrived;         // (left) uint32; number of parts that have arrived
   size_t partials;        // (slices, m, n) float, if there are several
   size_t total;
 };
 LargeLayout large_layout(const Problem& p, const LargePlan& plan);
 
-// Pieces whose m, n and k a tensor map can count. Those of a longer k are slices, added up in the workspace in front of
-// all else. The plan is that of the last piece: of the only one, on today's GPUs. Others are planned as they come.
+// Pieces whose m, n and k fit in a tensor map. A longer k is cut into slices, whose sums lie at the start of the
+// workspace. The plan belongs to the last piece, which on today's GPUs is the only one. launch() plans the pieces of
+// larger problems one by one.
 inline constexpr int64_t kLargeExtent = int64_t{1} << 30;
 inline Pieces large_pieces(const Problem& p) {
   Pieces cut = pieces_of_k(p, kLargeExtent, kLargeExtent, int64_t{32} << 20);

@@ -1,4 +1,4 @@
-// The ends of a large product's tiles: parts of k are added up, and results go to memory.
+// Epilogue of large products: adds up parts of k and stores the results.
 #pragma once
 #include "../gpu/hopper.cuh"
 #include "../epilogue/epilogue.cuh"
@@ -12,34 +12,34 @@ namespace sgemm::ieee {
 
 struct LargeJob {
   Problem p;
-  int64_t count_a, count_b;  // matrices in memory: 1 if the batch shares one
+  int64_t count_a, count_b;  // number of matrices in memory: 1 if the batch shares one
   StreamK deal;
-  int slices;  // of k, with results of their own: one if there is a batch
+  int slices;  // slices of k, each with its own results; 1 if there is a batch
   int tiles_m, tiles_n;
-  bool rows, columns;  // four neighbours of a row of d, or of a column, can be written at once, and those of c read
+  bool rows, columns;  // four neighbours of a row or a column of d can be stored as a vector, and read in c
   float* parts;        // (deal.parts(), sums of a thread, threads)
-  uint32_t* arrived;   // parts of a tile left over that are there
+  uint32_t* arrived;   // number of parts of each shared tile that have arrived
 };
 
 constexpr int kLargeStages = 4;
 
-// A tile of which GROUPS of warps have all elements each, of a part of k.
+// A tile computed by GROUPS groups of warps. Each group has all of the elements for a part of k.
 template <int GROUPS>
 struct LargeShape {
   static constexpr int kGroups = GROUPS;
   static constexpr int kRows = Large::BM / kGroups, kCols = Large::BN;
   static constexpr int kGroupThreads = Large::kThreads / kGroups;
-  static constexpr int kPitchA = kRows * 4, kPitchB = kCols * 4;  // bytes of a k
+  static constexpr int kPitchA = kRows * 4, kPitchB = kCols * 4;  // bytes per k
   static constexpr int kBytesA = Large::BK * kPitchA, kStageBytes = kBytesA + Large::BK * kPitchB;
   static constexpr int kRingBytes = kLargeStages * kStageBytes;
 };
 
-// The place in a tile of thread t of a group: a warp has 32 rows and all columns; its lanes, 4 x 8 of them, have quads
-// of both.
+// The place in a tile of thread t of a group. A warp has 32 rows and all columns; its 4 x 8 lanes have quads of rows
+// and of columns.
 struct LargePlace {
   int row, col;
   __device__ __forceinline__ explicit LargePlace(int t) : row(t / 32 * 32 + t % 32 / 8 * 4), col(t % 8 * 4) {}
-  // From the first row or column of a thread to the i-th.
+  // Distance from a thread's first row or column to its i-th.
   __device__ __forceinline__ static constexpr int row_on(int i) { return i / 4 * 16 + i % 4; }
   __device__ __forceinline__ static constexpr int col_on(int j) { return j / 4 * 32 + j % 4; }
 };
@@ -47,8 +47,8 @@ struct LargePlace {
 using LargeSums = float[Large::TM][Large::TN];
 constexpr int kLargeSums = Large::TM * Large::TN;
 
-// Stores a thread's sums of a shared tile, whose `count` parts are at `first`, if some are not finite: then the thread
-// has not done so.
+// Recomputes and stores a thread's sums of a shared tile if some are not finite; fix_up() has left such sums unstored.
+// The tile's `count` parts begin with part `first`.
 static __device__ __noinline__ void redo_parts(const LargeJob& job, int tile, int first, int count, int t) {
   const Problem& p = job.p;
   const float* const parts = job.parts + int64_t{first} * kLargeSums * Large::kThreads + t;
@@ -74,8 +74,8 @@ static __device__ __noinline__ void redo_parts(const LargeJob& job, int tile, in
   }
 }
 
-// As sgemm::fix_up(). A thread of which some sums are not finite leaves that for later, and `part` in `redo`: here it
-// would cost the loop its registers.
+// Like sgemm::fix_up(). If some of a thread's sums are not finite, the thread saves `part` to `redo` for later:
+// recomputing them here would cost the loop its registers.
 __device__ __forceinline__ bool fix_up(const LargeJob& job, const WorkTile& part, LargeSums& sum, bool& last,
                                        WorkTile& redo, int t) {
   float(&all)[kLargeSums] = reinterpret_cast<float(&)[kLargeSums]>(sum);
@@ -88,18 +88,19 @@ __device__ __forceinline__ bool fix_up(const LargeJob& job, const WorkTile& part
   return false;
 }
 
-// Room for a warp's 4 x 4 sums per lane, on their way to memory.
+// Staging for 4 x 4 sums of each lane of a warp, on their way to memory.
 struct LargeStaging {
   static constexpr int kRows = 16, kCols = 32, kPitch = kCols + 4;  // rows begin in different banks
   alignas(16) float sums[kRows][kPitch];
 };
 
-// Where a tile's results go: D = alpha sum + beta C. STAGED: sums that can't be stored in fours are exchanged first.
-// Not in tiles of 256 rows: it costs their loop registers in the right banks, and more than it gains.
+// Stores a tile's results: D = alpha sum + beta C. STAGED: lanes first exchange sums that can't be stored in fours.
+// Tiles of 256 rows don't use it: their loop would lose its favourable register banks, which costs more than STAGED
+// gains.
 template <bool STAGED>
 class LargeOutput {
  public:
-  // From the thread's first element of the tile on. `staging` is the warp's.
+  // Starts at the thread's first element of the tile. `staging` belongs to the warp.
   __device__ __forceinline__ LargeOutput(const LargeJob& job, const TileIndex& tile, int rows, int cols,
                                          const LargePlace& place, LargeStaging& staging)
       : job_(job),
@@ -109,7 +110,7 @@ class LargeOutput {
         col_(int64_t{tile.col} * cols + place.col),
         staging_(staging) {}
 
-  // 4 x 4 sums, `row` and `col` further on. For all lanes of a warp.
+  // Stores 4 x 4 sums at offset (`row`, `col`). All lanes of a warp must call.
   __device__ __forceinline__ void store(int row, int col, const float (&sum)[4][4]) const {
     const int64_t i0 = row_ + row, j0 = col_ + col;
     if (job_.rows) {
@@ -129,12 +130,12 @@ class LargeOutput {
   }
 
  private:
-  // Lanes exchange their sums, so that neighbouring ones store neighbours.
+  // Lanes exchange their sums, so that neighbouring lanes store neighbouring elements.
   __device__ __forceinline__ void store_exchanged(int64_t i0, int64_t j0, const float (&sum)[4][4]) const {
     using S = LargeStaging;
     const Problem& p = job_.p;
     const int lane = threadIdx.x % 32, row = lane / 8 * 4, col = lane % 8 * 4;
-    __syncwarp();  // the sums before have been stored
+    __syncwarp();  // the previous sums have been stored
 #pragma unroll
     for (int i = 0; i < 4; ++i)
       *reinterpret_cast<float4*>(&staging_.sums[row + i][col]) =
@@ -152,7 +153,7 @@ class LargeOutput {
     if (d_.contains(i, j)) *d_.at(i, j) = add_c(job_.p, value, c_.at(i, j));
   }
 
-  // Neighbours in memory, the first at (i, j).
+  // Stores four neighbours in memory, the first at (i, j).
   __device__ __forceinline__ void store_four(int64_t i, int64_t j, float4 v) const {
     const Problem& p = job_.p;
     if (!d_.contains(i, j)) return;
@@ -171,7 +172,7 @@ class LargeOutput {
   LargeStaging& staging_;
 };
 
-// A thread's sums are eight blocks of 4 x 4.
+// A thread's sums form eight blocks of 4 x 4.
 constexpr int kSumBlocks = Large::TM * Large::TN / 16;
 __device__ __forceinline__ constexpr int first_row(int block) { return block / (Large::TN / 4) * 4; }
 __device__ __forceinline__ constexpr int first_col(int block) { return block % (Large::TN / 4) * 4; }
@@ -186,7 +187,7 @@ __device__ __forceinline__ OutputOf<Shape> output_of(const LargeJob& job, int ti
           LargePlace(t), staging[threadIdx.x / 32]};
 }
 
-// The sums of a thread of the first group.
+// Stores the sums of a thread of the first group.
 template <class Shape>
 __device__ __forceinline__ void store(const LargeJob& job, int tile, const LargeSums& sum, int t) {
   const OutputOf<Shape> output = output_of<Shape>(job, tile, t);
@@ -200,14 +201,15 @@ __device__ __forceinline__ void store(const LargeJob& job, int tile, const Large
   }
 }
 
-// Where a cluster's blocks keep a thread's e-th sum, of the thread's number in its group: bytes in the ring.
+// Byte offset in the ring of a thread's e-th sum, for thread `of_group` of group `group`. Blocks of a cluster exchange
+// sums there.
 template <class Shape>
 __device__ __forceinline__ constexpr int place_in_ring(int group, int e, int of_group) {
   return ((group * kLargeSums + e) * Shape::kGroupThreads + of_group) * static_cast<int>(sizeof(float));
 }
 
-// Adds up again what came to no finite sum, in every `step`-th from `first` on of the 4 x 4 blocks that a thread adds
-// up, its block's and its group's. Sums go to the place of the thread's own part, which nobody else reads.
+// Adds up again the sums that are not finite, in 4 x 4 blocks `first`, `first` + `step`, ... of the thread's place in
+// the tile. Results replace the thread's own part in the ring, which no other thread reads.
 template <class Shape>
 __device__ __noinline__ void redo_blocks(const LargeJob& job, int tile, char* ring, int t, int first, int step) {
   const int group = t / Shape::kGroupThreads, of_group = t % Shape::kGroupThreads;
@@ -230,8 +232,9 @@ __device__ __noinline__ void redo_blocks(const LargeJob& job, int tile, char* ri
   }
 }
 
-// The only tile of a cluster, whose blocks have a part of k each. All sums go to the ring, which has been used up; of
-// those at a place of the tile each thread there, of all groups and blocks, adds up and stores some.
+// Stores a cluster's only tile, whose k is split over the cluster's blocks and their groups. All sums go to the ring,
+// which is free by then. The threads at the same place of the tile, one in each group and block, divide that place's
+// sums: each adds up and stores some of them.
 template <class Shape, int BLOCKS>
 __device__ __forceinline__ void store_cluster_tile(const LargeJob& job, int tile, const LargeSums& sum, char* ring,
                                                    int t) {
@@ -290,7 +293,7 @@ __device__ __forceinline__ void store_cluster_tile(const LargeJob& job, int tile
     if (kSumBlocks % kParts && b >= kSumBlocks) break;
     output.store(LargePlace::row_on(first_row(b)), LargePlace::col_on(first_col(b)), total[n]);
   }
-  hopper::wait_cluster();  // others may still be reading here
+  hopper::wait_cluster();  // other blocks may still be reading this block's ring
 }
 
 }  // namespace sgemm::ieee

@@ -1,4 +1,4 @@
-// The launches of a large product: copies of operands that don't lie along m or n, and the product.
+// Launches a large product: first copies operands that don't lie along m or n, then multiplies.
 #include <algorithm>
 
 #include "../gpu/launch_cluster.cuh"

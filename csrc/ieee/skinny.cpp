@@ -12,7 +12,7 @@ namespace sgemm::ieee {
 namespace {
 
 constexpr int64_t kResident = 2;        // blocks per SM
-constexpr int64_t kShortestPart = 256;  // of k, of a block
+constexpr int64_t kShortestPart = 256;  // minimum k per block
 
 }  // namespace
 
@@ -26,11 +26,12 @@ SkinnyPlan skinny_plan(const Problem& problem, const Device& device) {
   plan.rows = plan.along_k ? 32 : 128;
   const int64_t tiles_m = ceil_div(p.m, plan.rows), tiles_n = ceil_div(p.n, plan.width);
   const int64_t tiles = tiles_m * tiles_n * p.batch;
-  // Blocks that run at once: clusters stay within a GPC, which they may not fill. Along m a few left over do no harm.
+  // Capacity for concurrent blocks. Clusters stay within a GPC, which they may not fill. If A lies along m, a few
+  // blocks beyond the capacity do no harm.
   const auto room = [&](int64_t cluster) {
     return kResident * device.sms * (cluster <= 2 || !plan.along_k ? 10 : cluster == 4 ? 9 : 8) / 10;
   };
-  // Parts of k until the device is full: first a cluster's, then slices.
+  // Splits k until the device is full: first over a cluster's blocks, then into slices.
   const auto fits = [&](int64_t cluster, int64_t slices) {
     return tiles * cluster * slices <= room(cluster) && p.k >= cluster * slices * kShortestPart;
   };
@@ -50,7 +51,7 @@ SkinnyPlan skinny_plan(const Problem& problem, const Device& device) {
   const double part_k = plan.slice / double(plan.cluster), part = plan.rows * plan.width * part_k;
   const int bytes_a = element_bytes(p.elements_a);
   const double alone = plan.rows * part_k * bytes_a / model.block_bandwidth;
-  // Threads whose rows lie outside read nothing, and so many fewer bytes are in flight.
+  // Threads whose rows lie outside read nothing, which leaves fewer bytes in flight.
   const double rows = static_cast<double>(tiles_m * plan.rows);
   const double moved = (rows * tiles_n * bytes_a + p.n * 4.0) * p.k * p.batch;
   const double read = std::max(alone, moved / (share * bandwidth));
@@ -78,9 +79,9 @@ std::string Skinny::cut(const Plan& planned) {
   return cut.number("cluster", plan.cluster, 1).number("slices", plan.slices, 1).text();
 }
 
-// The most of all plans: what a block adds up, then the cluster's blocks one by one, then the slices. Along k, a lane
-// has a chain of four FMAs of every 128 of k, and 5 shuffles add the lanes up; along m, a warp has every eighth of k,
-// in chains that are added up, and then come the warps.
+// The maximum over all plans: a block's additions, then one per further block of the cluster, then the slices'. If A
+// lies along k, a lane has a chain of four FMAs per 128 of k, and 5 shuffles add up the lanes. If A lies along m, a
+// warp has every eighth of k in chains, which are added up before the warps.
 double Skinny::error_bound(int64_t k) {
   constexpr int64_t kWarps = kThreads / 32;
   int64_t most = 0;

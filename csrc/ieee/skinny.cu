@@ -1,4 +1,4 @@
-// The launch of a product with few rows or columns.
+// Launches a product with few rows or columns.
 #include "skinny.cuh"
 
 #include "../gpu/launch_cluster.cuh"

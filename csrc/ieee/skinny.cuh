@@ -1,13 +1,12 @@
 // Products with few columns (or few rows, transposed): bound by reading A once.
 //
 // Idea:   A goes straight from memory to registers, four elements per thread, and each element meets all of B's columns
-//         there; B, which is small, waits in shared memory. Where A runs along k, a warp owns rows and its lanes parts
-//         of k, which are added up by shuffles; where A runs along m, a lane owns four rows and the warps take turns
-//         in k.
-// 16 bits: an A of bfloat16 or float16 is read as it lies.
-// Long k: sums along m end after a while, and wait in shared memory for those to come.
-// Small problems: the blocks of a cluster share a tile, each with a part of k; beyond that, slices of k are products of
-//         their own.
+//         there. B is small and stays in shared memory. If A runs along k, a warp owns rows and its lanes own parts of
+//         k, which shuffles add up. If A runs along m, a lane owns four rows and the warps take turns in k.
+// 16 bits: an A of bfloat16 or float16 is read directly.
+// Long k: chains of sums along m end after a while; their sums are kept in shared memory.
+// Small problems: the blocks of a cluster share a tile, each with a part of k. Beyond that, slices of k are separate
+//         products.
 // Bound:  memory, up to about 16 columns; then the FFMA pipe.
 #pragma once
 #include <type_traits>
@@ -25,14 +24,14 @@ constexpr int kThreads = Skinny::kThreads, kWarps = kThreads / 32;
 
 struct SkinnyJob {
   Problem p;      // d takes the product, or the partial products of slices
-  int64_t slice;  // of k
+  int64_t slice;  // k per slice
   int slices;
   int tiles_m, tiles_n;
   bool vector;    // A can be read four elements at a time
-  bool b_vector;  // so can B, along k
+  bool b_vector;  // the same for B, along k
 };
 
-// Four neighbours of A, as they are in memory.
+// Four neighbours of A, in their type in memory.
 template <class T>
 using Four = std::conditional_t<sizeof(T) == sizeof(float), float4, uint2>;
 
@@ -50,8 +49,8 @@ __device__ __forceinline__ void read_singles(uint2& to, const T* from, int64_t s
   if (inside > 3) to.y |= uint32_t{from[3 * stride].bits} << 16;
 }
 
-// They are read once: together, or where they don't lie so, those that are `inside`, one by one. As words, straight to
-// where they wait for their turn: whatever is done to them here would wait for memory.
+// Reads four neighbours, which are read only once. `vector`: reads them together; otherwise one by one, those that are
+// `inside`. The bits stay unconverted in their registers, because any conversion here would wait for memory.
 template <class T>
 __device__ __forceinline__ void read_four(Four<T>& to, const T* from, int64_t stride, int64_t inside, bool vector) {
   to = {};
@@ -76,7 +75,7 @@ __device__ __forceinline__ float4 as_floats(const Four<T>& four) {
 template <class T>
 struct SkinnyPart {
   int64_t m0, n0, k0, k1;
-  int64_t entry;  // of d's batch
+  int64_t entry;  // entry of d's batch
   MatrixView<const T> a;
   ConstMatrix b;
 
@@ -89,13 +88,14 @@ struct SkinnyPart {
     a = in_elements<T>(job.p.a).matrix(batch);
     b = job.p.b.matrix(batch);
     const int64_t first = slice * job.slice, end = min(job.p.k, first + job.slice);
-    const int64_t each = ((end - first + blocks - 1) / blocks + 3) / 4 * 4;  // quads are not cut
+    const int64_t each = ((end - first + blocks - 1) / blocks + 3) / 4 * 4;  // no quad is cut
     k0 = min(end, first + each * rank);
     k1 = min(end, k0 + each);
   }
 };
 
-// Starts to copy B's rows k ... k + DEPTH of the block's columns, zeros outside, to [col * COL_PITCH + q * K_PITCH].
+// Starts to copy rows k ... k + DEPTH of the block's columns of B to [col * COL_PITCH + q * K_PITCH], with zeros
+// outside.
 template <int WIDTH, int DEPTH, int COL_PITCH, int K_PITCH, class T>
 __device__ __forceinline__ void load_b(float* to, const SkinnyJob& job, const SkinnyPart<T>& part, int64_t k) {
   const int depth = static_cast<int>(max(int64_t{0}, min(int64_t{DEPTH}, part.k1 - k)));
@@ -120,8 +120,8 @@ __device__ __forceinline__ void load_b(float* to, const SkinnyJob& job, const Sk
   commit_copies();
 }
 
-// Adds up each v[i] over the warp's lanes: half of the sums go to half of the lanes, again and again. Afterwards a
-// lane's v[0], v[1], ... are the sums from the returned index on, N / 32 of them, at least one.
+// Adds up each v[i] over the warp's lanes: in each round, half of the lanes keep half of the sums. Returns the index of
+// the first sum that the lane then holds in v[0], v[1], ...: N / 32 sums, at least one.
 template <int N>
 __device__ __forceinline__ int add_up_lanes(float (&v)[N], int lane) {
   int first = 0, left = N;
@@ -145,7 +145,7 @@ __device__ __forceinline__ int add_up_lanes(float (&v)[N], int lane) {
   return first;
 }
 
-// The cluster's parts of the tile, (WIDTH, ROWS) each.
+// Stores the sum of the cluster's parts of the tile, (WIDTH, ROWS) each.
 template <int WIDTH, int ROWS, class T>
 __device__ __forceinline__ void store_part(const SkinnyJob& job, const SkinnyPart<T>& part, const float* sums,
                                            uint32_t rank, uint32_t blocks) {
@@ -156,10 +156,11 @@ __device__ __forceinline__ void store_part(const SkinnyJob& job, const SkinnyPar
 template <int WIDTH, class T>
 struct AlongK {
   static constexpr int kRowsOfWarp = 4;
-  // Fours of each row, in registers. With 16 columns it is FFMAs that take the time, and sums that take the registers.
+  // Fours of each row that are read ahead into registers. With 16 columns, FFMAs dominate the time, and sums take the
+  // registers.
   static constexpr int kAhead = WIDTH == 16 ? 1 : sizeof(float) / sizeof(T);
   static constexpr int kRows = kRowsOfWarp * kWarps;
-  static constexpr int kDepth = WIDTH == 16 ? 256 : 512;  // of k, that B waits with
+  static constexpr int kDepth = WIDTH == 16 ? 256 : 512;  // k per buffer of B
   static constexpr int kPitch = kDepth + 4;               // columns start in different banks
   static_assert(kDepth % (kAhead * 128) == 0);
 };
@@ -174,7 +175,7 @@ __global__ void __launch_bounds__(kThreads, 2) skinny_along_k(const __grid_const
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 
   const int64_t first_row = part.m0 + warp * S::kRowsOfWarp;
-  const int rows = static_cast<int>(min(int64_t{S::kRowsOfWarp}, part.a.rows - first_row));  // inside
+  const int rows = static_cast<int>(min(int64_t{S::kRowsOfWarp}, part.a.rows - first_row));  // number of rows inside
   const T* const from = part.a.at(rows > 0 ? first_row : 0, part.k0);
   const int64_t depth = part.k1 - part.k0;
   Four<T> next[S::kAhead][S::kRowsOfWarp];
@@ -194,7 +195,7 @@ __global__ void __launch_bounds__(kThreads, 2) skinny_along_k(const __grid_const
   int buffer = 0;
   for (int64_t begin = 0; begin < depth; begin += S::kDepth, buffer ^= 1) {
     wait_copies<0>();
-    __syncthreads();  // B is here, and the other buffer is free
+    __syncthreads();  // B has arrived, and the other buffer is free
     load_b<WIDTH, S::kDepth, S::kPitch, 1>(&bs[buffer ^ 1][0][0], job, part, part.k0 + begin + S::kDepth);
 #pragma unroll 1
     for (int q0 = 4 * lane; q0 < S::kDepth; q0 += S::kAhead * 128) {
@@ -234,13 +235,13 @@ template <int WIDTH>
 struct AlongM {
   static constexpr int kRowsOfLane = 4;
   static constexpr int kRows = kRowsOfLane * 32;
-  static constexpr int kAhead = WIDTH == 16 ? 4 : 8;                        // of a warp's k, in registers
-  static constexpr int kDepth = WIDTH == 16 ? 128 : 256;                    // of k, that B waits with
+  static constexpr int kAhead = WIDTH == 16 ? 4 : 8;                        // k that a warp reads ahead, in registers
+  static constexpr int kDepth = WIDTH == 16 ? 128 : 256;                    // k per buffer of B
   static constexpr int kPitch = (WIDTH + 3) / 4 * 4 + (WIDTH < 4 ? 0 : 4);  // rows start in different banks
   static_assert(kSkinnyChain % kDepth == 0);
 };
 
-// Shared memory for the sums of the threads' chains, for which registers have no room. `depth`: of the block's k.
+// Shared memory for the sums of the threads' chains, bytes; registers have no room for them. `depth`: the block's k.
 inline int chain_bytes(int width, int64_t depth) {
   return depth > kSkinnyChain ? width * kThreads * static_cast<int>(sizeof(float4)) : 0;
 }
@@ -249,7 +250,7 @@ __device__ __forceinline__ float4 add_fours(const float4& x, const float4& y) {
   return make_float4(x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w);
 }
 
-// Adds up the warps' parts, (WIDTH, four rows per lane), to (WIDTH, rows): one after the other.
+// Adds up the warps' parts, (WIDTH, four rows per lane), to (WIDTH, rows), one warp after the other.
 template <int WIDTH>
 __device__ __forceinline__ void add_up_warps(const float4 (&part)[WIDTH], float* sums, int warp, int lane) {
   for (int turn = 0; turn < kWarps; ++turn) {
@@ -268,13 +269,13 @@ __global__ void __launch_bounds__(kThreads, 2) skinny_along_m(const __grid_const
   using S = AlongM<WIDTH>;
   __shared__ alignas(16) float bs[2][S::kDepth][S::kPitch];
   __shared__ alignas(16) float sums[WIDTH][S::kRows];
-  extern __shared__ float4 chains[];  // (WIDTH, threads), of a long k
+  extern __shared__ float4 chains[];  // (WIDTH, threads); used with a long k
   const uint32_t rank = cluster::rank(), blocks = cluster::size();
   const SkinnyPart<T> part(job, S::kRows, WIDTH, rank, blocks);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 
   const int64_t m = part.m0 + lane * S::kRowsOfLane;
-  const int rows = static_cast<int>(max(int64_t{0}, min(int64_t{S::kRowsOfLane}, part.a.rows - m)));  // inside
+  const int rows = static_cast<int>(max(int64_t{0}, min(int64_t{S::kRowsOfLane}, part.a.rows - m)));  // rows inside
   const T* const from = part.a.at(rows ? m : 0, part.k0);
   const int64_t depth = part.k1 - part.k0;
   Four<T> next[S::kAhead];
@@ -293,7 +294,7 @@ __global__ void __launch_bounds__(kThreads, 2) skinny_along_m(const __grid_const
   int buffer = 0;
   for (int64_t begin = 0; begin < depth; begin += S::kDepth, buffer ^= 1) {
     wait_copies<0>();
-    __syncthreads();  // B is here, and the other buffer is free
+    __syncthreads();  // B has arrived, and the other buffer is free
     load_b<WIDTH, S::kDepth, 1, S::kPitch>(&bs[buffer ^ 1][0][0], job, part, part.k0 + begin + S::kDepth);
 #pragma unroll 1
     for (int q = warp; q < S::kDepth; q += kWarps * S::kAhead) {
@@ -321,7 +322,7 @@ __global__ void __launch_bounds__(kThreads, 2) skinny_along_m(const __grid_const
     const int64_t end = begin + S::kDepth;
     if (end < depth && end % kSkinnyChain == 0) {
       int thread = threadIdx.x;
-      asm volatile("" : "+r"(thread));  // no place in front of the loop, where it would cost a register
+      asm volatile("" : "+r"(thread));  // opaque: a hoisted address would cost the loop a register
 #pragma unroll
       for (int col = 0; col < WIDTH; ++col) {
         float4* const chain = &chains[col * kThreads + thread];

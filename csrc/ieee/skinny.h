@@ -1,4 +1,4 @@
-// The row for products that are bound by reading one operand: how it is cut up. Pure host code.
+// Row for products that are bound by reading one operand: the choice of plans. Pure host code.
 #pragma once
 #include "../problem/problem.h"
 
@@ -21,22 +21,22 @@ struct Skinny {
   static void launch(const Problem& p, const Plan& plan, const Context& context);  // only where SGEMM_CUDA is defined
 };
 
-// Long sums drift: of so many of k that lie across a block's warps, an eighth each, a thread's chains end. In whole
-// turns of what B waits with.
+// Length of an accumulation chain if A lies along m, in k of the block; each of its 8 warps takes an eighth. Ending
+// chains limits the error of long sums. The length must be a multiple of the k in a buffer of B.
 inline constexpr int kSkinnyChain = 768;
 
 struct SkinnyPlan {
-  bool swapped;           // the transposed product, D^T = B^T A^T: A is then the operand that is streamed
-  bool along_k;           // its neighbours in memory lie along k
-  int width;              // columns of a block: 1, 2, 4, 8 or 16
-  int rows;               // of a block
+  bool swapped;           // the transposed product, D^T = B^T A^T: A is always the streamed operand
+  bool along_k;           // A is contiguous along k
+  int width;              // columns per block: 1, 2, 4, 8 or 16
+  int rows;               // rows per block
   int cluster;            // blocks that share a tile, each with a part of k
-  int64_t slice, slices;  // of k: products of their own, added up at the end
-  double seconds;         // predicted
+  int64_t slice, slices;  // k of a slice, and number of slices: separate products, added up by a second kernel
+  double seconds;         // predicted time
 };
 SkinnyPlan skinny_plan(const Problem& p, const Device& device);
 
-// A block's part of k: quads are not cut.
+// Returns a block's part of k, a multiple of 4 so that no quad is cut.
 inline int64_t skinny_part(const SkinnyPlan& plan) { return ceil_div(ceil_div(plan.slice, plan.cluster), 4) * 4; }
 
 }  // namespace sgemm::ieee

@@ -13,10 +13,10 @@
 namespace sgemm::ieee {
 namespace {
 
-constexpr int64_t kLeastSliced = 2048, kShortestPart = 512, kMostSlices = 128;  // of k, all of it and a block's
-constexpr int64_t kSlicedBlocks = 2;                                            // of an SM
+constexpr int64_t kLeastSliced = 2048, kShortestPart = 512, kMostSlices = 128;  // minimum k, minimum k per block
+constexpr int64_t kSlicedBlocks = 2;                                            // blocks per SM
 
-// `p` as it is computed: transposed, if the plan says so.
+// Number of blocks. Precondition: `p` is already transposed if the plan is swapped.
 int64_t blocks(const SmallPlan& plan, const Problem& p) {
   const SmallTile& tile = kSmallTiles[plan.tile];
   const int64_t tiles = ceil_div(p.m, tile.rows()) * ceil_div(p.n, tile.cols()) * p.batch;
@@ -43,7 +43,7 @@ double seconds(const SmallPlan& plan, const Problem& p, const SmallRead& a, cons
       kH200.clock_ghz / device.clock_ghz;
 
   const double bandwidth = device.bandwidth_gbs * 1e9;
-  // SMs that are done, or have no block, leave bandwidth unused.
+  // SMs without a running block leave bandwidth unused.
   const double memory = bytes(p) / bandwidth * (mean > 0 ? busy / mean : 1);
   double total = model.fixed + overlapped(compute, memory);
   if (plan.cluster > 1) total += model.cluster + (most - 1) * model.next_cluster;
@@ -51,7 +51,7 @@ double seconds(const SmallPlan& plan, const Problem& p, const SmallRead& a, cons
   return total;
 }
 
-// The roundings of a block's `k`: a warp's chains of FMAs, their sum, and that of the warps.
+// Number of roundings in a block's `k`: a warp's chain of FMAs, the sum of its chains, and the sum of the warps.
 int64_t roundings(int64_t k) {
   const int64_t turns = ceil_div(k, Small::BK * Small::kWarps), chains = ceil_div(turns, kSmallRun);
   return std::min<int64_t>(turns, kSmallRun) * Small::BK + std::max<int64_t>(0, chains - 1) + Small::kWarps - 1;
@@ -59,7 +59,7 @@ int64_t roundings(int64_t k) {
 
 bool may_be_sliced(const Problem& p) { return p.k >= kLeastSliced && p.batch == 1; }
 
-// The number of slices of k that fill the device.
+// Returns the number of slices of k that fill the device.
 int64_t most_slices(const Problem& p, const SmallTile& tile, int cluster, const Device& device) {
   if (!may_be_sliced(p)) return 1;
   const int64_t tiles = ceil_div(p.m, tile.rows()) * ceil_div(p.n, tile.cols());
@@ -70,7 +70,7 @@ int64_t most_slices(const Problem& p, const SmallTile& tile, int cluster, const 
 // Calls `visit` with every plan.
 template <class Visit>
 void visit_plans(const Problem& problem, const Device& device, const Visit& visit) {
-  const int most = problem.k > Small::BK * Small::kWarps ? kMostBlocks : 1;  // a step of each warp: nothing to share
+  const int most = problem.k > Small::BK * Small::kWarps ? kMostBlocks : 1;  // a step for each warp: nothing to share
   for (const bool swapped : {false, true}) {
     const Problem p = swapped ? transposed(problem) : problem;
     const SmallRead a = small_read(p.a), b = small_read(transposed(p.b));
@@ -103,7 +103,7 @@ SmallRead small_read(const ConstMatrix& x) {
   return {along_k, has_aligned_rows<4>(along_k ? x : transposed(x))};
 }
 
-// The most of all plans: what a block adds up, then the cluster's blocks one by one, then the slices.
+// The maximum over all plans: a block's additions, then one per further block of the cluster, then the slices'.
 double Small::error_bound(int64_t k) {
   int64_t most = 0;
   for (int cluster = 1; cluster <= kMostBlocks; cluster *= 2) {

@@ -1,4 +1,4 @@
-// The launch of a product of few tiles.
+// Launches a product of few tiles.
 #include "small.cuh"
 
 #include "../gpu/launch_cluster.cuh"
@@ -7,12 +7,13 @@
 namespace sgemm::ieee {
 namespace {
 
-// From so many blocks on that read the same elements; 256^3, where 16 do, would take a sixth longer.
+// Minimum number of blocks that read the same elements for the L1 cache to pay off. 256^3, with 16 such blocks, would
+// take a sixth longer.
 constexpr int64_t kManyBlocks = 32;
 
-// Whether an operand of so many rows along m or n, that so many blocks read, is better read through the L1 cache. Not
-// where each copies few rows along k, or lines of 64 bytes: these are few requests as it is. One that is read element
-// by element goes there anyway.
+// Returns true if an operand is better read through the L1 cache: `rows` along m or n per block, read by `blocks`
+// blocks. That does not pay if each block copies few rows along k, or lines of 64 bytes, because there are few requests
+// anyway. Operands read element by element always go through L1.
 bool is_shared(const SmallRead& read, int64_t rows, int64_t blocks) {
   return read.vector && blocks >= kManyBlocks && (read.along_k ? rows > 2 : rows < 16);
 }

@@ -1,11 +1,11 @@
-// Products of few tiles: bound by latency, from the launch to the first element and from the last sum to memory.
+// Products of few tiles, bound by latency: from the launch to the first element, and from the last sum to memory.
 //
-// Idea:   tiles are small, so that many SMs have one, and k is shared by the warps of a block, and by the
-//         blocks of a cluster, so that each warp has a few steps only. Their reads are under way at once, straight to
-//         shared memory; a warp waits for nothing but its own. The warps' sums are added at the end, then the blocks'.
-// Long k: slices of it are products of their own, added up by a kernel behind.
-// Reads:  any strides, 16 bytes at a time where neighbours allow it; through the L1 cache what many blocks read, for
-//         these come for it at the same time, and the L2 cache gives a line to one after the other.
+// Idea:   small tiles occupy many SMs. The warps of a block and the blocks of a cluster share k, so each warp has only
+//         a few steps. All reads of a warp are in flight at once, straight to shared memory, and a warp waits only for
+//         its own reads. At the end the warps' sums are added up, then the blocks'.
+// Long k: slices of k are separate products, which a second kernel adds up.
+// Reads:  any strides, 16 bytes at a time if alignment allows. Elements that many blocks read go through the L1 cache:
+//         these blocks request a line at the same time, and the L2 cache serves its requests one after the other.
 #pragma once
 #include "../gpu/cluster.cuh"
 #include "../gpu/dependent_launch.cuh"
@@ -17,14 +17,14 @@ namespace sgemm::ieee {
 
 struct SmallJob {
   Problem p;
-  int64_t part;  // of k, of a block; quads are not cut
-  bool sliced;   // d's batch are slices of k
+  int64_t part;  // k per block, a multiple of 4 so that no quad is cut
+  bool sliced;   // the entries of d's batch are slices of k
   uint32_t tiles_m, tiles_n;
   bool a_vector, b_vector;  // can be read 16 bytes at a time
   bool a_shared, b_shared;  // read through the L1 cache
 };
 
-// TILE counts kSmallTiles.
+// TILE is an index into kSmallTiles.
 template <int TILE, bool A_ALONG_K, bool B_ALONG_K>
 struct SmallRing {
   static constexpr SmallTile kTile = kSmallTiles[TILE];
@@ -32,13 +32,14 @@ struct SmallRing {
   using ReaderB = WarpReader<B_ALONG_K, kTile.tn, 4>;
   static constexpr int kStageFloats = ReaderA::Panel::kFloats + ReaderB::Panel::kFloats;
   static constexpr int kWarpFloats = kTile.stages * kStageFloats;
-  // Afterwards each warp's sums lie there, with rows that begin in different banks.
+  // After the loop the rings hold the warps' sums, with rows that begin in different banks.
   static constexpr int kSumPitch = kTile.cols() + 1, kSums = kTile.rows() * kSumPitch;
   static_assert(kSums <= kWarpFloats && Small::BK == kWarpDepth);
   static constexpr int kBytes = Small::kWarps * kWarpFloats * static_cast<int>(sizeof(float));
 };
 
-// SHARED: an operand may be. Without, the code is shorter, which is a twentieth of the smallest products' time.
+// SHARED: an operand may be read through the L1 cache. The code without it is shorter, which saves a twentieth of the
+// smallest products' time.
 template <int TILE, bool A_ALONG_K, bool B_ALONG_K, bool SHARED>
 __global__ void __launch_bounds__(Small::kThreads, kSmallTiles[TILE].resident[A_ALONG_K][B_ALONG_K])
     small(const __grid_constant__ SmallJob job) {
@@ -55,7 +56,7 @@ __global__ void __launch_bounds__(Small::kThreads, kSmallTiles[TILE].resident[A_
   const int64_t m0 = int64_t{of_rows - entry * job.tiles_m} * A::kRows;
   const int64_t n0 = int64_t{tile - of_rows * job.tiles_n} * B::kRows;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, lane_m = lane % 8, lane_n = lane / 8;
-  // A block has a part of k, of which its warps take steps in turn.
+  // A block has a part of k; its warps take the steps in turn.
   const uint32_t slice = job.sliced ? entry : 0, matrix = entry - slice;
   const int64_t k0 = min(p.k, job.part * (slice * blocks + rank)), depth = min(p.k - k0, job.part);
   const int64_t first = k0 + warp * kDepth;
@@ -65,7 +66,7 @@ __global__ void __launch_bounds__(Small::kThreads, kSmallTiles[TILE].resident[A_
   typename R::ReaderB b(p.b.data + p.b.batch.offset(matrix) + n0 * p.b.col + first * p.b.row, p.b.col, p.b.row,
                         inside(p.n - n0, B::kRows), job.b_vector, SHARED && job.b_shared, kTurn);
   float* const ring = memory + warp * R::kWarpFloats;
-  int64_t left = depth - warp * kDepth;  // of k, from the next step to be read
+  int64_t left = depth - warp * kDepth;  // k from the next step to be read to the end
   const auto read = [&](float* stage) {
     if (left > 0) {
       const int of_step = inside(left, kDepth);
@@ -109,9 +110,9 @@ __global__ void __launch_bounds__(Small::kThreads, kSmallTiles[TILE].resident[A_
     read(stage);
     stage = stage == ring + (kStages - 1) * R::kStageFloats ? ring : stage + R::kStageFloats;
   }
-  launch_dependents();  // late: SMs whose blocks have ended take the next kernel's
+  launch_dependents();  // late: the next kernel's blocks go to SMs whose blocks have ended
   wait_copies<0>();
-  __syncthreads();  // the sums take the rings' place
+  __syncthreads();  // the sums overwrite the rings
 
 #pragma unroll
   for (int i = 0; i < TM; ++i)

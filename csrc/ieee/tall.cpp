@@ -10,21 +10,21 @@
 namespace sgemm::ieee {
 namespace {
 
-constexpr int64_t kSumBytes = int64_t{32} << 20;                 // of the workspace: they stay in the L2 cache
-constexpr int kSharedBytes = 227 * 1024, kReservedBytes = 1024;  // of an SM, and more for each block
+constexpr int64_t kSumBytes = int64_t{32} << 20;                 // workspace for sums, which stay in the L2 cache
+constexpr int kSharedBytes = 227 * 1024, kReservedBytes = 1024;  // shared memory per SM, and part reserved per block
 
 struct Place {
-  bool along_k;           // A's neighbours
+  bool along_k;           // A is contiguous along k
   bool vector;            // A can be read 16 bytes at a time
-  int64_t groups;         // blocks of a panel
-  int64_t blocks, waves;  // of an SM: all of them, and one after the other
+  int64_t groups;         // blocks per panel
+  int64_t blocks, waves;  // blocks per SM in total, and their waves
 };
 
 double seconds(int index, const Problem& p, const Place& place, const Device& device) {
   const TallModel& model = models().tall;
   const TallTile& tile = kTallTiles[index];
   const int64_t tiles_m = ceil_div(p.m, TallTile::rows()), tiles_n = ceil_div(p.n, tile.cols());
-  const int64_t turns = ceil_div(tiles_m, place.groups * Tall::kWarps);  // of a warp
+  const int64_t turns = ceil_div(tiles_m, place.groups * Tall::kWarps);  // tiles per warp
   const double of_block = static_cast<double>(std::min<int64_t>(turns * Tall::kWarps, tiles_m));
   const double fours = static_cast<double>(ceil_div(p.k, 4)), steps = static_cast<double>(ceil_div(p.k, Tall::BK));
   const TallStores stores = tall_stores(index, p);
@@ -36,9 +36,9 @@ double seconds(int index, const Problem& p, const Place& place, const Device& de
       std::max(place.blocks * of_block * of_tile,
                double(place.waves * turns) * fours * model.warp_four + (place.waves - 1) * model.wave);
 
-  const double again = 4.0 * p.m * p.k * p.batch * (tiles_n - 1);  // from the cache, twice as fast
+  const double again = 4.0 * p.m * p.k * p.batch * (tiles_n - 1);  // from the L2 cache, twice as fast
   double moved = bytes(p) + again / 2;
-  // Sectors of D that panels share are written several times.
+  // Sectors of D that several panels share are written several times.
   const bool cut = p.d.row % kSectorFloats || tile.cols() < kSectorFloats;
   if (p.d.col == 1 && (tiles_n > 1 || (cut && !place.along_k)))
     moved += double(p.m) * tiles_n * p.batch * 4 * kSectorFloats / (cut ? 1 : 2);
@@ -47,7 +47,7 @@ double seconds(int index, const Problem& p, const Place& place, const Device& de
          compute * kH200.clock_ghz / device.clock_ghz;
 }
 
-// The longest piece of k.
+// Returns the longest piece of k.
 int64_t piece_of(int64_t k) {
   const int64_t most = k <= 2 * Tall::kMostK ? Tall::kMostK : Tall::kPieceK;
   return even_piece(k, std::max<int64_t>(1, ceil_div(k, most)), Tall::BK);
@@ -58,7 +58,7 @@ Pieces pieces_of(const Problem& p) {
   return pieces_of_k(p, depth, std::max(p.k, depth), kSumBytes);
 }
 
-// A piece in one of the tiles.
+// Plans a piece with the given tile.
 TallPiece in_tile(int tile, const Problem& problem, const Device& device) {
   const bool swapped = problem.m < problem.n;
   const Problem p = swapped ? transposed(problem) : problem;
@@ -75,7 +75,7 @@ TallPiece in_tile(int tile, const Problem& problem, const Device& device) {
   return {tile, swapped, place.groups, seconds(tile, p, place, device)};
 }
 
-// The plan whose pieces `find` has planned.
+// The plan of the whole problem; `find` plans one piece.
 template <class Find>
 Plan planned(const Problem& p, const Find& find) {
   const Pieces cut = pieces_of(p);
@@ -107,7 +107,7 @@ int tall_bytes(int tile, bool a_along_k, int64_t k) {
   return static_cast<int>((b + Tall::kWarps * (ring + staged)) * sizeof(float));
 }
 
-// A piece is one chain of FMAs; then the pieces are added one by one, in D or in the workspace.
+// A piece is one chain of FMAs. Pieces are then added one by one, in D or in the workspace.
 double Tall::error_bound(int64_t k) {
   const int64_t piece = piece_of(k);
   return k <= piece ? static_cast<double>(k) : ieee::error_bound(k, piece + ceil_div(k, piece) - 1);

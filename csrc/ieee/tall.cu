@@ -1,4 +1,4 @@
-// The launch of a product with many rows, of few columns and a short k.
+// Launches a product with many rows, few columns and a short k.
 #include "tall.cuh"
 
 #include "../gpu/launch_cluster.cuh"

@@ -1,10 +1,10 @@
-// Products with many rows, of few columns and a short k: bound by reading A and writing D once.
+// Products with many rows, few columns and a short k: bound by reading A and writing D once.
 //
-// Idea:   a block keeps a panel of B in shared memory, all of its k. Its warps stream rows of A past it, each through a
-//         ring of its own, without waiting for each other: the next rows' reads are under way while a tile is
+// Idea:   a block keeps a panel of B in shared memory, with all of its k. Each warp streams rows of A past the panel
+//         through its own ring, without waiting for other warps. The next rows' reads are in flight while a tile is
 //         multiplied and stored.
-// Layout: a warp has 64 rows, A's panel as warp_panel.cuh has it; B's as rows of n.
-// Reads:  any strides, 16 bytes at a time where neighbours allow it.
+// Layout: a warp has 64 rows. A's panel has the layout of warp_panel.cuh, B's panel consists of rows of n.
+// Reads:  any strides, 16 bytes at a time if alignment allows.
 // Bound:  memory; from about 32 columns and a k of 64 on the FFMA pipe.
 #pragma once
 #include "../gpu/dependent_launch.cuh"
@@ -17,20 +17,20 @@ namespace sgemm::ieee {
 
 struct TallJob {
   Problem p;
-  int depth;  // k, in whole steps
+  int depth;  // k, rounded up to whole steps
   uint32_t tiles_m, tiles_n;
   uint32_t groups;  // blocks that share the rows of one panel of B
   bool a_vector, b_vector;
   TallStores stores;
 };
 
-// Starts to copy COLS columns of B from n0 on, all of k, zeros outside. A warp's copies one by one are of 8 x 4
-// elements, which suits both layouts.
+// Starts to copy COLS columns of B from n0 on, with all of k and zeros outside. Single-element copies of a warp cover 8
+// x 4 elements, which suits both layouts.
 template <int COLS>
 __device__ __forceinline__ void load_panel(float* to, const TallJob& job, const ConstMatrix& b, int64_t n0) {
   const int rows = static_cast<int>(b.rows), cols = static_cast<int>(min(int64_t{COLS}, b.cols - n0));
   const float* const from = b.data + n0 * b.col;
-  constexpr int kQuads = COLS / 4;  // of a row
+  constexpr int kQuads = COLS / 4;  // quads per row
   if (job.b_vector) {
     for (int x = threadIdx.x; x < job.depth * kQuads; x += Tall::kThreads) {
       const int q = x / kQuads, col = x % kQuads * 4;
@@ -46,7 +46,8 @@ __device__ __forceinline__ void load_panel(float* to, const TallJob& job, const 
   commit_copies();
 }
 
-// Computes again what is not finite in a tile that the warp has stored, rows x cols from (m0, n0) on.
+// Recomputes the elements that are not finite in a tile that the warp has stored: rows x cols elements from (m0, n0)
+// on.
 static __device__ __noinline__ void redo_tile(const Problem& p, int64_t entry, int64_t m0, int64_t n0, int rows,
                                               int cols) {
   const Matrix d = p.d.matrix(entry);
@@ -57,8 +58,8 @@ static __device__ __noinline__ void redo_tile(const Problem& p, int64_t entry, i
   }
 }
 
-// A thread's sums on their way to D, of tiles in the block's columns from n0 on. ADDED: to the sum of the pieces
-// before.
+// Stores a thread's sums, for tiles in the block's columns from n0 on. ADDED: adds them to the sum of the previous
+// pieces.
 template <class A, class B, int TM, int TN, bool ADDED>
 class TallEpilogue {
  public:
@@ -75,7 +76,7 @@ class TallEpilogue {
         to_(job.p.d.matrix(entry).at(0, n0)),
         add_(job.p.c.matrix(entry).at(0, n0)) {}
 
-  // Stores the rows from m0 on, of which `rows` are inside.
+  // Stores the tile's rows from m0 on, of which `rows` are inside.
   __device__ __forceinline__ void store(int64_t m0, int rows, const float (&sums)[TM][TN]) const {
     Place place = {to_ + m0 * job_.p.d.row, add_ + m0 * job_.p.c.row, rows};
     const bool whole = rows == A::kRows && cols_ == B::kRows;
@@ -93,14 +94,14 @@ class TallEpilogue {
   }
 
  private:
-  static constexpr int kRows = A::kWide, kCols = B::kWide;  // that a thread has side by side
+  static constexpr int kRows = A::kWide, kCols = B::kWide;  // rows and columns that a thread has side by side
 
-  // A tile.
+  // Destination of a tile.
   struct Place {
     float* to;
     const float* add;
     int rows;
-    bool infinite = false;  // one of the thread's elements
+    bool infinite = false;  // true if one of the thread's elements is not finite
   };
 
   __device__ __forceinline__ int row(int i) const { return A::row(lane_m_, i); }
@@ -145,7 +146,8 @@ class TallEpilogue {
       }
   }
 
-  // Neighbours by neighbouring lanes, by way of shared memory: eight rows at a time.
+  // Stores elements one by one through shared memory, eight rows at a time: neighbouring lanes store neighbours of a
+  // row.
   __device__ __forceinline__ void store_rows(Place& at, const float (&sums)[TM][TN]) const {
 #pragma unroll
     for (int i = 0; i < TM; ++i) {
@@ -162,7 +164,7 @@ class TallEpilogue {
     }
   }
 
-  // The same down the columns: 32 rows of four columns at a time.
+  // The same along the columns: 32 rows of four columns at a time.
   __device__ __forceinline__ void store_columns(Place& at, const float (&sums)[TM][TN]) const {
     constexpr int kPitch = kRows == 1 ? kTallPitch : 33;  // lanes write to different banks
     static_assert(TM % 4 == 0 && kPitch <= kTallPitch);
@@ -227,7 +229,7 @@ __global__ void __launch_bounds__(Tall::kThreads, kTallTiles[TILE].blocks) tall(
   const uint32_t panel = blockIdx.x / job.groups, entry = panel / job.tiles_n;
   const int64_t n0 = int64_t{panel - entry * job.tiles_n} * B::kRows;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, lane_m = lane % 8, lane_n = lane / 8;
-  // The panel's warps take tiles in turn.
+  // The warps of all of the panel's blocks take tiles in turn.
   const uint32_t stride = job.groups * Tall::kWarps;
   uint32_t tile = (blockIdx.x - panel * job.groups) * Tall::kWarps + warp;
   float* const ring = memory + job.depth * B::kRows + warp * S::kWarpFloats;
@@ -238,8 +240,8 @@ __global__ void __launch_bounds__(Tall::kThreads, kTallTiles[TILE].blocks) tall(
   typename S::Reader reader(p.a.data + p.a.batch.offset(entry) + int64_t{tile} * A::kRows * p.a.row, p.a.row, p.a.col,
                             rows_left(tile), job.a_vector, false, kDepth);
   const int64_t to_next_tile = int64_t{stride} * A::kRows * p.a.row - job.depth * p.a.col;
-  uint32_t next = tile;  // to be read
-  int begin = 0;         // of its k
+  uint32_t next = tile;  // next tile to be read
+  int begin = 0;         // first k of its next step
   const auto read = [&](float* stage) {
     if (next < job.tiles_m) {
       reader.next(stage, min(kDepth, k - begin));
@@ -257,7 +259,7 @@ __global__ void __launch_bounds__(Tall::kThreads, kTallTiles[TILE].blocks) tall(
 #pragma unroll 1
   for (int stage = 0; stage < kStages; ++stage) read(ring + stage * A::kFloats);
   wait_copies<kStages>();
-  __syncthreads();  // B is here
+  __syncthreads();  // B has arrived
 
   const Output output(job, entry, n0,
                       memory + job.depth * B::kRows + Tall::kWarps * S::kWarpFloats + warp * Output::kStagedFloats);
@@ -272,7 +274,7 @@ __global__ void __launch_bounds__(Tall::kThreads, kTallTiles[TILE].blocks) tall(
       __syncwarp();
       const int depth = min(kDepth, left);
 #pragma unroll 1
-      for (int q = 0; q < depth; q += 4) {  // unrolled it would not fit in the instruction cache
+      for (int q = 0; q < depth; q += 4) {  // unrolled, it would not fit in the instruction cache
         float x[4][TM];
         A::read(x, stage, lane_m, q);
 #pragma unroll
@@ -283,7 +285,7 @@ __global__ void __launch_bounds__(Tall::kThreads, kTallTiles[TILE].blocks) tall(
           for (int i = 0; i < TM; ++i)
 #pragma unroll
             for (int l = 0; l < TN; ++l) {
-              const int col = i % 2 ? TN - 1 - l : l;  // to and fro: a register read before is kept
+              const int col = i % 2 ? TN - 1 - l : l;  // alternating directions: two FFMAs in a row share a register
               acc[i][col] += x[j][i] * y[col];
             }
         }
@@ -294,7 +296,7 @@ __global__ void __launch_bounds__(Tall::kThreads, kTallTiles[TILE].blocks) tall(
     }
     output.store(int64_t{tile} * A::kRows, rows_left(tile), acc);
   }
-  launch_dependents();  // late: SMs whose blocks have ended take the next kernel's
+  launch_dependents();  // late: the next kernel's blocks go to SMs whose blocks have ended
 }
 
 }  // namespace sgemm::ieee

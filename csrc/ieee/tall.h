@@ -1,15 +1,15 @@
-// The row for products with many rows, of few columns and a short k: how they are cut up. Pure host code.
+// Row for products with many rows, few columns and a short k: the choice of plans. Pure host code.
 #pragma once
 #include "../problem/pieces.h"
 
 namespace sgemm::ieee {
 
-// A warp's tile; its lanes are 8 x 4.
+// A warp's tile; the warp's lanes form a grid of 8 x 4.
 struct TallTile {
   static constexpr int tm = 8;
   int tn;      // thread tile
-  int stages;  // of a warp's ring
-  int blocks;  // that an SM has registers for
+  int stages;  // stages of a warp's ring
+  int blocks;  // blocks per SM that registers allow
 
   static constexpr int rows() { return 8 * tm; }
   constexpr int cols() const { return 4 * tn; }
@@ -24,11 +24,11 @@ struct Tall {
   static constexpr int kThreads = 128, kWarps = kThreads / 32;
   static constexpr int BM = TallTile::rows() * kWarps, BN = kLargest.cols(), BK = 16;
   static constexpr int TM = TallTile::tm, TN = kLargest.tn;
-  static constexpr bool kActivates = false;  // sums stay in registers, for each of which the code would be repeated
+  static constexpr bool kActivates = false;  // sums stay in registers, and f's code would be repeated for each one
   static constexpr Reads kReads = Reads::kAnyStrides;
   static constexpr int kMinArch = 90;  // shared memory
-  // Long sums drift: of a longer k, pieces are added up. Two may be as long; with more, a result's error is the smaller
-  // the shorter they are.
+  // Pieces of a longer k are added up, which limits the error of long sums. Two pieces may have 128 of k each. With
+  // more pieces, shorter ones give a smaller error.
   static constexpr int64_t kMostK = 128, kPieceK = 96;
 
   static Plan plan(const Problem& p, const Device& device);
@@ -38,28 +38,29 @@ struct Tall {
   static void launch(const Problem& p, const Plan& plan, const Context& context);  // only where SGEMM_CUDA is defined
 };
 
-// How a piece is cut up: all of them alike.
+// Plan of a piece. All pieces have the same one.
 struct TallPiece {
-  int tile;        // of kTallTiles
+  int tile;        // index into kTallTiles
   bool swapped;    // the transposed product, D^T = B^T A^T
   int64_t groups;  // blocks that share the rows of one panel of B
-  double seconds;  // predicted
+  double seconds;  // predicted time
 };
 struct TallPlan {
   Pieces pieces;
   TallPiece piece;
 };
 
-// How a warp stores its tile: one by one; rows or columns of neighbours, one by one; as many at once as a thread has
+// Store method of a warp's tile. kSingles: one element at a time. kRows, kColumns: one element at a time. In these two,
+// neighbouring lanes store neighbours of a row or a column. kAlongN, kAlongM: vectors of the elements that a thread has
 // side by side.
 enum class TallStores { kSingles, kRows, kColumns, kAlongN, kAlongM };
-TallStores tall_stores(int tile, const Problem& p);  // of a problem that is not swapped
+TallStores tall_stores(int tile, const Problem& p);  // precondition: the problem is not swapped
 
-// Floats of a part of a warp's tile on its way to D: eight rows, or 32 rows of four columns.
+// Floats of staging for a part of a warp's tile: eight rows, or 32 rows of four columns.
 inline constexpr int kTallPitch = 40;
 constexpr int tall_staged(int cols) { return 8 * cols > 4 * kTallPitch ? 8 * cols : 4 * kTallPitch; }
 
-// A block's shared memory: B's panel, and each warp's ring and a part of its tile.
+// Bytes of shared memory of a block: B's panel, and for each warp a ring and staging for a part of its tile.
 int tall_bytes(int tile, bool a_along_k, int64_t k);
 
 }  // namespace sgemm::ieee

@@ -12,9 +12,10 @@
 namespace sgemm::ieee {
 namespace {
 
-constexpr int kRequests = 4;  // of elements that are read one by one, for one of 16 bytes each
+constexpr int kRequests = 4;  // requests for elements read one by one that replace one request of 16 bytes
 
-// With blocks of a class: each does one step of k after the other, those of an SM share its four schedulers.
+// Predicted time with a class. Each block does one step of k after the other; the blocks of an SM share its four
+// schedulers.
 double seconds(const TinyClass& tile, const Problem& p, const Device& device) {
   const TinyModel& model = models().tiny;
   const bool quads_a = tiny_read(p.a).quads, quads_b = tiny_read(p.b).quads, quads_d = p.n % 4 == 0;
@@ -27,9 +28,9 @@ double seconds(const TinyClass& tile, const Problem& p, const Device& device) {
   const double store = quads_d ? model.store_quad : model.store_element;
   const double cycles =
       fours * (steps * (read(quads_a) + read(quads_b)) + store + 4 * model.ffma * (ceil_div(p.k, 4) * 4));
-  const double blocks = ceil_div(ceil_div(p.batch, tile.products), device.sms);  // of the busiest SM
+  const double blocks = ceil_div(ceil_div(p.batch, tile.products), device.sms);  // blocks of the busiest SM
   const double issue = blocks * cycles * tile.threads() / 32 / 4 / (device.clock_ghz * 1e9);
-  // Blocks of a wave read together, then multiply together; with more waves the one hides the other.
+  // Blocks of a wave read together, then multiply together. With more waves, reads and multiplications overlap.
   const double wait = steps * (model.step + (quads_a && quads_b ? 0 : model.element));
   const double waves = std::max(1.0, std::ceil(blocks / tile.resident));
   const double moves = memory / (model.bandwidth * device.bandwidth_gbs * 1e9);

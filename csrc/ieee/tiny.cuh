@@ -1,11 +1,11 @@
 // Batches of tiny products: bound by reading A and B and writing D once.
 //
-// Idea:   a product is too small for a block of its own, so a block computes several; all of its reads are under way
-//         before the first is waited for, neighbouring threads read neighbouring float4s across the products, and one
-//         barrier separates them from the sums, which stay in registers. Both operands lie row by row in shared
-//         memory, whichever way they come: A is read from there along k, four steps at once, B along n.
+// Idea:   a product is too small for a block of its own, so a block computes several. All reads of a block are in
+//         flight before the first is waited for. Neighbouring threads read neighbouring float4s across the products.
+//         One barrier separates the reads from the sums, which stay in registers. Both operands lie row by row in
+//         shared memory, whatever their layout. A is read from there along k, four steps at once, B along n.
 // Bound:  memory, up to 32 x 32; then the FFMA pipe.
-// Reads:  any strides, 16 bytes at a time where neighbours allow it.
+// Reads:  any strides, 16 bytes at a time if alignment allows.
 #pragma once
 #include "../gpu/dependent_launch.cuh"
 #include "../epilogue/epilogue.cuh"
@@ -23,7 +23,7 @@ struct Tiny {
   static constexpr int kThreads = kLargest.threads(), kMaxSize = kLargest.size;
   static constexpr bool kActivates = false;
   static constexpr Reads kReads = Reads::kAnyStrides;
-  static double error_bound(int64_t k) { return static_cast<double>(k); }  // of 2^-24 |A||B|: a chain of k FMAs
+  static double error_bound(int64_t k) { return static_cast<double>(k); }  // units of 2^-24 |A||B|: a chain of k FMAs
   static constexpr auto plan = ieee::tiny_plan;
   static constexpr auto each_plan = ieee::each_tiny_plan;
   static constexpr auto cut = ieee::tiny_cut;
@@ -44,26 +44,26 @@ struct TinyTile {
   static constexpr int kThreads = kClass.threads();
   // Rows, and the products of a warp, begin in different banks.
   static constexpr int kPitch = S == 4 ? 4 : S + 4, kPlane = S * kPitch + S;
-  static constexpr int kQuads = S * S / 4;  // of a product's operand
+  static constexpr int kQuads = S * S / 4;  // quads of a product's operand
   static constexpr int kCopies = kQuads * kProducts / kThreads;
   static_assert(TN % 4 == 0, "a thread's columns are quads");
   static_assert(kQuads % kThreads == 0 || kThreads % kQuads == 0, "copies are whole products or whole parts of one");
 
-  // The quad that a thread copies: number `quad` of a line, which is a row or, BY_COLS, a column. Each field is a bit
-  // field of the index, so the place of a sum is the sum of the places.
+  // The quad that a thread copies: number `quad` of a line, which is a row or, with BY_COLS, a column. Each field is a
+  // bit field of the index, so the place of a sum of indices is the sum of their places.
   struct Place {
     int product, line, quad;
   };
   template <bool BY_COLS>
   __device__ static constexpr Place place(int index) {
     const int within = index % kQuads;
-    // Columns are turned as they are stored: 16 of them, and 2 quads of each, fall into different banks.
+    // Columns are transposed as they are stored: 16 columns with 2 quads each fall into different banks.
     constexpr int kWide = !BY_COLS ? S / 4 : S == 4 ? 1 : 2;
     return {index / kQuads, within / kWide % S, within % kWide + within / (kWide * S) * kWide};
   }
 };
 
-// An operand's part of a block: `rows` x `cols` of each of `products` products, from memory to registers. Zeros
+// Loads a block's part of an operand into registers: `rows` x `cols` of each of `products` products, with zeros
 // outside.
 template <class T, bool BY_COLS>
 __device__ __forceinline__ void tiny_fetch(float4 (&quads)[T::kCopies], const ConstMatrix& x, int products, int rows,
@@ -96,7 +96,7 @@ __device__ __forceinline__ void tiny_fetch(float4 (&quads)[T::kCopies], const Co
   }
 }
 
-// From there to shared memory, row by row.
+// Stores these registers to shared memory, row by row.
 template <class T, bool BY_COLS>
 __device__ __forceinline__ void tiny_deposit(float* to, const float4 (&quads)[T::kCopies]) {
   const auto first = T::template place<BY_COLS>(threadIdx.x);
@@ -129,11 +129,11 @@ __global__ void __launch_bounds__(TinyTile<CLASS>::kThreads, TinyTile<CLASS>::kC
   const int products = static_cast<int>(p.batch - begin < T::kProducts ? p.batch - begin : T::kProducts);
   const int m = static_cast<int>(p.m), n = static_cast<int>(p.n), k = static_cast<int>(p.k);
 
-  // Neighbouring threads share a row of A or a quad of B: their reads of shared memory are one.
+  // Neighbouring threads share a row of A or a quad of B, so that their reads of shared memory are merged.
   constexpr int kPair = T::Y == 1 ? 1 : 2;
   const int t = threadIdx.x, product = t / (T::X * T::Y);
-  const int row = t % kPair + t / (kPair * T::X) % (T::Y / kPair) * kPair;  // and every Y-th from there
-  const int col = 4 * (t / kPair % T::X);                                   // quads of columns, every X-th from there
+  const int row = t % kPair + t / (kPair * T::X) % (T::Y / kPair) * kPair;  // first row; then every Y-th
+  const int col = 4 * (t / kPair % T::X);                                   // first quad of columns; then every X-th
   const float* const a_rows = as + product * T::kPlane + row * T::kPitch;
   const float* const b_cols = bs + product * T::kPlane + col;
 
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(TinyTile<CLASS>::kThreads, TinyTile<CLASS>::kC
   do {
     const int depth = k - k0 < T::S ? k - k0 : T::S;
     ConstMatrix a = p.a.matrix(begin), b = p.b.matrix(begin);
-    a.batch = p.a.batch;  // of one stride
+    a.batch = p.a.batch;  // a single stride
     b.batch = p.b.batch;
     a.data += k0 * a.col;
     b.data += k0 * b.row;
@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(TinyTile<CLASS>::kThreads, TinyTile<CLASS>::kC
       tiny_fetch<T, true>(next_b, b, products, depth, n, job.b.quads);
     else
       tiny_fetch<T, false>(next_b, b, products, depth, n, job.b.quads);
-    if (k0) __syncthreads();  // the step before has been added up
+    if (k0) __syncthreads();  // the previous step has been multiplied
     if (job.a.by_cols)
       tiny_deposit<T, true>(as, next_a);
     else
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(TinyTile<CLASS>::kThreads, TinyTile<CLASS>::kC
   for (int r = 0; r < T::TM; ++r)
 #pragma unroll
     for (int s = 0; s < T::TN; ++s) acc[r][s] *= p.alpha;
-  if (p.beta != 0) {  // all of C before the first store, which may go to the same place
+  if (p.beta != 0) {  // reads all of C before the first store, because D may be C
 #pragma unroll
     for (int r = 0; r < T::TM; ++r) {
       const int i = row + r * T::Y;
@@ -243,7 +243,7 @@ void launch_tiny(const TinyJob& job, const Context& context) {
 }
 
 inline void Tiny::launch(const Problem& problem, const Plan& plan, const Context& context) {
-  // Columns of D that are neighbours in memory become rows, which are stored four elements at a time.
+  // If D's columns are contiguous, the product is transposed, so that they are stored as rows, four elements at a time.
   const Problem p = problem.d.col != 1 && problem.d.row == 1 ? transposed(problem) : problem;
   const TinyJob job = {p, ieee::tiny_read(p.a), ieee::tiny_read(p.b), has_quads(p.c), has_quads(p.d)};
   with_constant<ieee::kTinyCount>(plan.own<ieee::TinyPlan>().index,

@@ -1,36 +1,37 @@
-// Batches of tiny products: how they are cut up, and what that takes. Pure host code.
+// Batches of tiny products: the plans and their predicted time. Pure host code.
 #pragma once
 #include "../problem/problem.h"
 
 namespace sgemm::ieee {
 
-// Products whose m and n are at most `size`, k in steps of as many. A block computes `products` of them.
+// Class of products whose m and n are at most `size`; k is processed in steps of `size`. A block computes `products` of
+// them.
 struct TinyClass {
   int size;
   int tm, tn;  // thread tile
   int products;
-  int resident;  // blocks per SM, by shared memory and by registers
+  int resident;  // blocks per SM, as limited by shared memory and registers
 
   constexpr int threads_of_product() const { return size / tm * (size / tn); }
   constexpr int threads() const { return products * threads_of_product(); }
 };
 
-// The thread tile grows as the product does, from what memory bounds to what the FFMA pipe bounds.
+// The thread tile grows with the product: small products are bound by memory, larger ones by the FFMA pipe.
 inline constexpr TinyClass kTinyClasses[] = {
     {4, 4, 4, 128, 8}, {8, 4, 4, 32, 8}, {16, 4, 4, 8, 8}, {32, 4, 4, 2, 8}, {64, 4, 4, 1, 4}};
 inline constexpr int kTinyCount = sizeof kTinyClasses / sizeof kTinyClasses[0];
 inline constexpr int kLargestTiny = kTinyClasses[kTinyCount - 1].size;
 
-// A class that a problem fits in. A larger one than needed takes a long k in fewer steps.
+// A class that a problem fits in. A larger class than needed takes a long k in fewer steps.
 struct TinyPlan {
-  int index;  // of the class
+  int index;  // index into kTinyClasses
   double seconds;
 };
-Plan tiny_plan(const Problem& p, const Device& device);  // the fastest, as predicted
+Plan tiny_plan(const Problem& p, const Device& device);  // the plan with the shortest predicted time
 void each_tiny_plan(const Problem& p, const Device& device, const PlanVisitor& visit);
 std::string tiny_cut(const Plan& plan);
 
-// How a block reads an operand: 16 bytes at a time or one element after the other.
+// Access pattern of an operand. `quads`: 16 bytes at a time instead of one element.
 struct TinyRead {
   bool by_cols;  // along columns
   bool quads;

@@ -1,8 +1,7 @@
-// An operand's panel in shared memory that a warp fills for itself, without waiting for other warps, and how its lanes
-// read it.
+// An operand's panel in shared memory that a warp fills and reads without waiting for other warps.
 //
-// Layout: an operand whose neighbours lie along k waits as rows of k, any other one as rows of m or n: nothing is
-//         turned on the way. Four of k are multiplied at a time.
+// Layout: an operand that is contiguous along k is stored as rows of k, any other one as rows of m or n, so that copies
+//         never transpose. Four of k are multiplied at a time.
 #pragma once
 #include <cstdint>
 #include <type_traits>
@@ -11,23 +10,23 @@
 
 namespace sgemm::ieee {
 
-constexpr int kWarpDepth = 16;  // of k, of a step
+constexpr int kWarpDepth = 16;  // k per step
 
-// ROWS of A or columns of B, and a step of k, in shared memory. N of a thread's rows go to each of LANES lanes.
+// ROWS of A or columns of B for one step of k, in shared memory. Each of LANES lanes has N rows.
 template <bool ALONG_K, int N, int LANES>
 struct WarpPanel {
   static constexpr int kRows = N * LANES, kDepth = kWarpDepth;
   static constexpr int kPitch = ALONG_K ? kDepth + 4 : kRows;  // eight rows of k begin in different banks
   static constexpr int kFloats = ALONG_K ? kRows * kPitch : kDepth * kPitch;
-  static constexpr int kWide = N < 4 ? N : 4;  // neighbours of a thread, where they lie side by side
+  static constexpr int kWide = N < 4 ? N : 4;  // neighbouring rows of a thread, if they lie side by side
   using Wide = std::conditional_t<kWide == 4, float4, std::conditional_t<kWide == 2, float2, float>>;
 
-  // The i-th of a thread's N rows; `lane` counts lanes with different rows.
+  // The i-th of a thread's N rows; `lane` counts the lanes that have different rows.
   __device__ __forceinline__ static int row(int lane, int i) {
     return ALONG_K ? lane + LANES * i : i / kWide * kWide * LANES + kWide * lane + i % kWide;
   }
 
-  // Elements q ... q + 3 along k of the thread's rows.
+  // Reads elements q ... q + 3 along k of the thread's rows.
   __device__ __forceinline__ static void read(float (&to)[4][N], const float* panel, int lane, int q) {
     if constexpr (ALONG_K) {
 #pragma unroll
@@ -44,7 +43,7 @@ struct WarpPanel {
     }
   }
 
-  // One element along k of the thread's rows, where those lie side by side.
+  // Reads one element along k of the thread's rows. Precondition: the rows lie side by side.
   __device__ __forceinline__ static void read(float (&to)[N], const float* panel, int lane, int q) {
     static_assert(!ALONG_K);
 #pragma unroll
@@ -53,15 +52,15 @@ struct WarpPanel {
   }
 };
 
-// A warp's copies of an operand's steps of k, one step after the other: lines of neighbours, of which a lane always has
-// the same ones.
+// Copies an operand's steps of k for a warp, one step after the other. The copies run along contiguous lines, and a
+// lane always has the same lines.
 template <bool ALONG_K, int N, int LANES>
 class WarpReader {
  public:
   using Panel = WarpPanel<ALONG_K, N, LANES>;
 
-  // From `data` on, `stride` from row to row; of the panel's rows so many are inside. Steps are `advance` apart.
-  // `shared` is copy_async's.
+  // Starts at `data`, with `stride` from row to row; `rows` of the panel's rows are inside. Steps are `advance`
+  // elements apart. `shared` is passed to copy_async.
   __device__ __forceinline__ WarpReader(const float* data, int64_t stride, int64_t k_stride, int rows, bool vector,
                                         bool shared, int64_t advance)
       : vector_(vector), shared_(shared) {
@@ -77,13 +76,13 @@ class WarpReader {
     place_ = line_ * Panel::kPitch + at_;
   }
 
-  // To other rows, `distance` elements from the step that would be next; so many are inside.
+  // Moves to other rows, `distance` elements from the next step; `rows` of them are inside.
   __device__ __forceinline__ void move(int64_t distance, int rows) {
     from_ += distance;
     left_ = rows - (ALONG_K ? line_ : at_);
   }
 
-  // Starts to copy the next step, of which `depth` of k are inside; zeros beyond.
+  // Starts to copy the next step. `depth` of its k are inside; the rest becomes zeros.
   __device__ __forceinline__ void next(float* to, int depth) {
     to += place_;
     const float* from = from_;
@@ -106,7 +105,7 @@ class WarpReader {
  private:
   static constexpr int kLines = ALONG_K ? Panel::kRows : Panel::kDepth;
   static constexpr int kLength = ALONG_K ? Panel::kDepth : Panel::kRows;
-  // That a warp copies at once, 16 bytes or one element a lane.
+  // Lines that a warp copies at once, with 16 bytes or one element per lane.
   static constexpr int kLinesOfQuads = 128 / kLength, kLinesOfSingles = kLength < 32 ? 32 / kLength : 1;
   static_assert(32 % kLength == 0 || kLength == 64, "a lane's copies all begin at the same place of a line");
 

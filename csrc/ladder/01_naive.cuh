@@ -1,8 +1,8 @@
-// One thread, one element of C; neighbouring threads take neighbouring rows.
+// Each thread computes one element of C; neighbouring threads have neighbouring rows.
 //
 // Idea:   the definition of the product, nothing else.
-// Bound:  memory transactions. threadIdx.x walks down a column of C, so the 32 threads of a warp read 32 rows of A
-//         and write 32 rows of C: 32 sectors where 4 would do.
+// Bound:  memory transactions. threadIdx.x runs along a column of C. So the 32 threads of a warp read 32 rows of A and
+//         write 32 rows of C: 32 sectors instead of 4.
 // Reads:  any strides.
 #pragma once
 #include "../epilogue/store.h"

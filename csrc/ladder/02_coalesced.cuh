@@ -1,7 +1,7 @@
-// One thread, one element of C; neighbouring threads take neighbouring columns.
+// Each thread computes one element of C; neighbouring threads have neighbouring columns.
 //
-// Idea:   threadIdx.x walks along a row of C. A warp then reads 32 neighbouring elements of B (4 sectors of 32 bytes),
-//         one element of A (1 sector, broadcast), and writes 4 sectors of C.
+// Idea:   threadIdx.x runs along a row of C. A warp then reads 32 neighbouring elements of B (4 sectors of 32 bytes)
+//         and one element of A (1 sector, broadcast), and writes 4 sectors of C.
 // Bound:  loads. Every multiply-add still waits for two elements from the caches.
 // Reads:  any strides.
 #pragma once

@@ -1,9 +1,9 @@
 // A block copies tiles of A and B to shared memory and multiplies them there.
 //
-// Idea:   each element of A and B is read from memory once per block instead of once per thread: BLOCK times less
-//         traffic.
-// Bound:  shared-memory loads. The inner loop, whose trip count the compiler can't see here, does two for each
-//         multiply-add.
+// Idea:   each element of A and B is read from memory once per block instead of once per thread, which divides the
+//         traffic by BLOCK.
+// Bound:  shared-memory loads. The inner loop needs two loads for each multiply-add; its trip count is not known to the
+//         compiler here.
 // Reads:  any strides.
 #pragma once
 #include "../epilogue/store.h"

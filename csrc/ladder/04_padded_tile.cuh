@@ -1,8 +1,9 @@
-// The tile kept transposed, as kernels born from column-major code keep it, and what a padding column then saves.
+// A tile stored transposed, as in kernels ported from column-major code, and the gain of a padding column.
 //
-// Idea:   in bs[n][k] the 32 threads of a warp read addresses BLOCK floats apart: all in one of the 32 banks, one after
-//         another. With PAD = 1 each row begins one bank further on, and the 32 reads take one cycle again.
-// Bound:  PAD = 0: bank conflicts, 32 to a load. PAD = 1: shared-memory loads, as before.
+// Idea:   in bs[n][k] the 32 threads of a warp read addresses BLOCK floats apart, which all lie in one of the 32 banks
+//         and are served one by one. With PAD = 1 each row begins one bank further on, and the 32 reads take one cycle
+//         again.
+// Bound:  PAD = 0: bank conflicts, 32 per load. PAD = 1: shared-memory loads, as before.
 // Reads:  any strides.
 #pragma once
 #include "../epilogue/store.h"

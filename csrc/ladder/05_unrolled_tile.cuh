@@ -1,7 +1,7 @@
 // The shared-memory tile with its inner loop unrolled.
 //
-// Idea:   a trip count known at compile time. No counter, compare and branch per step, addresses folded into the
-//         loads, and four neighbouring elements of A's tile in one 16-byte load.
+// Idea:   the trip count is known at compile time. A step then needs no counter, compare or branch, addresses are
+//         folded into the loads, and one 16-byte load reads four neighbouring elements of A's tile.
 // Bound:  shared-memory loads of B's tile: one for each multiply-add.
 // Reads:  any strides.
 #pragma once

@@ -1,8 +1,8 @@
-// Several elements of C a thread, spread over the tile: fewer threads, each with independent sums.
+// Several elements of C per thread, spread over the tile: fewer threads, each with independent sums.
 //
-// Idea:   an element loaded from shared memory serves several multiply-adds (ROWS share one of B, COLS one of A), and
-//         the independent sums hide each other's latency. The elements of a thread lie a block's width apart, so that
-//         a warp still touches neighbouring addresses.
+// Idea:   an element loaded from shared memory serves several multiply-adds: ROWS of them share one of B, COLS share
+//         one of A. The independent sums hide each other's latency. A thread's elements are a block's width apart, so
+//         that a warp still accesses neighbouring addresses.
 // Bound:  shared-memory loads, until too few threads are left to hide latency.
 // Reads:  any strides.
 #pragma once

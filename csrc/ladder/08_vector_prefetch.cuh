@@ -1,10 +1,10 @@
-// float4 loads, four neighbouring elements of C a thread, and the next tiles on their way during the arithmetic.
+// float4 loads, four neighbouring elements of C per thread, and the next tiles in flight during the arithmetic.
 //
-// Idea:   16 bytes an instruction from memory and from shared memory: two loads for four multiply-adds. The next step's
+// Idea:   an instruction loads 16 bytes from memory or shared memory: two loads for four multiply-adds. The next step's
 //         elements are fetched into registers before this step's arithmetic, which hides their latency. A's tile is
-//         transposed on its way in, so that a warp reads neighbouring rows of A from neighbouring banks.
+//         transposed as it is stored, so that a warp reads neighbouring rows of A from neighbouring banks.
 // Bound:  shared-memory loads, still one for two multiply-adds.
-// Reads:  aligned rows of whole float4s; anything else is packed first.
+// Reads:  aligned rows of whole float4s; operands of other layouts are packed first.
 #pragma once
 #include "vector.h"
 

@@ -1,7 +1,7 @@
-// A TM x TN tile of C a thread.
+// Each thread computes a TM x TN tile of C.
 //
-// Idea:   TM + TN elements loaded into registers serve TM * TN multiply-adds: 16 loads for 64 with an 8 x 8 tile. For
-//         the first time there is more arithmetic than loading.
+// Idea:   TM + TN elements loaded into registers serve TM * TN multiply-adds: 16 loads for 64 with an 8 x 8 tile. This
+//         is the first rung with more arithmetic than loads.
 // Bound:  the loads into the tiles, one element at a time and between two barriers.
 // Reads:  any strides.
 #pragma once
@@ -15,7 +15,7 @@ struct ThreadTile2d {
   static constexpr const char* kSource = "ladder/09_thread_tile_2d.cuh";
   static constexpr int BM = BM_, BN = BN_, BK = BK_, TM = TM_, TN = TN_;
   static constexpr int kThreads = (BM / TM) * (BN / TN);
-  static constexpr int kBlocks = kThreads == 256 ? 2 : 1;  // an SM: 128 registers per thread at most
+  static constexpr int kBlocks = kThreads == 256 ? 2 : 1;  // per SM: 128 registers per thread at most
   static constexpr Reads kReads = Reads::kAnyStrides;
   static_assert(BM % TM == 0 && BN % TN == 0, "the threads' tiles fill the block's");
   static_assert(BM * BK % kThreads == 0 && BK * BN % kThreads == 0, "the threads copy whole tiles");

@@ -1,7 +1,8 @@
-// The two-dimensional thread tile with every move 16 bytes wide.
+// The two-dimensional thread tile with every access 16 bytes wide.
 //
-// Idea:   float4 from memory to shared memory (A transposed on its way, so that a thread's rows are neighbours there),
-//         from shared memory to registers, and from registers to C: a quarter of the load and store instructions.
+// Idea:   float4 from memory to shared memory, from shared memory to registers, and from registers to C: a quarter of
+//         the load and store instructions. A is transposed as it is stored, so that a thread's rows are neighbours
+//         there.
 // Bound:  the wait for memory at each step, between two barriers.
 // Reads:  aligned rows of whole float4s.
 #pragma once
@@ -15,7 +16,7 @@ struct ThreadTile2dVector {
   static constexpr const char* kSource = "ladder/10_thread_tile_2d_vector.cuh";
   static constexpr int BM = BM_, BN = BN_, BK = BK_, TM = TM_, TN = TN_;
   static constexpr int kThreads = (BM / TM) * (BN / TN);
-  static constexpr int kBlocks = kThreads == 256 ? 2 : 1;  // an SM: 128 registers per thread at most
+  static constexpr int kBlocks = kThreads == 256 ? 2 : 1;  // per SM: 128 registers per thread at most
   static constexpr Reads kReads = Reads::kAlignedRows;
   static_assert(BM % TM == 0 && BN % TN == 0 && TM % 4 == 0 && TN % 4 == 0, "the threads' tiles fill the block's");
   static_assert(BM * BK % (4 * kThreads) == 0 && BK * BN % (4 * kThreads) == 0, "the threads copy whole tiles");

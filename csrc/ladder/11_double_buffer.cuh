@@ -1,8 +1,8 @@
-// Two buffers for the tiles, one barrier per step, and the next tiles on their way during the arithmetic.
+// Two buffers for the tiles, one barrier per step, and the next tiles in flight during the arithmetic.
 //
-// Idea:   a step writes the buffer that the last step did not read, so the barrier behind the arithmetic goes; the
-//         prefetch into registers of 08 hides the wait for memory. A thread's 8 x 8 elements are four quads of 4 x 4,
-//         half a tile apart: the 16 threads of a row then read 16 neighbouring float4, without bank conflicts.
+// Idea:   a step writes the buffer that the previous step did not read, so no barrier is needed after the arithmetic.
+//         The prefetch into registers of 08 hides the wait for memory. A thread's 8 x 8 elements are four quads of 4 x
+//         4, half a tile apart: the 16 threads of a row then read 16 neighbouring float4s, without bank conflicts.
 // Bound:  shared-memory latency at the start of each of the BK inner steps.
 // Reads:  aligned rows of whole float4s.
 #pragma once
@@ -17,7 +17,7 @@ struct DoubleBuffer {
   static constexpr int BM = 128, BN = 128, BK = 8, TM = 8, TN = 8;
   static constexpr int X = BN / TN, Y = BM / TM;  // threads along n and m
   static constexpr int kThreads = X * Y;
-  static constexpr int kBlocks = kThreads == 256 ? 2 : 1;  // an SM: 128 registers per thread at most
+  static constexpr int kBlocks = kThreads == 256 ? 2 : 1;  // per SM: 128 registers per thread at most
   static constexpr Reads kReads = Reads::kAlignedRows;
   static_assert(BM * BK == 4 * kThreads && BK * BN == 4 * kThreads, "each thread copies one float4 of A and one of B");
   static void launch(const Problem& p, const Context& context);
@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) double_buffer(Problem
   alignas(16) __shared__ float bs[2][T::BK][T::BN];  // (2,BK,BN)
   const Tile tile = block_tile(p.d, T::BM, T::BN);
   const int t = threadIdx.x;
-  const int row = t / T::X * 4, col = t % T::X * 4;  // of the thread's first quad
+  const int row = t / T::X * 4, col = t % T::X * 4;  // the thread's first quad
   const int rows = inside(p.m - tile.row, T::BM), cols = inside(p.n - tile.col, T::BN);
 
   using ReaderA = TileReader<T::BM, T::BK, T::kThreads>;
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) double_buffer(Problem
         for (int s = 0; s < T::TN; ++s) acc[r][s] += frag_a[r] * frag_b[s];
     }
   }
-#pragma unroll  // the sums are in registers
+#pragma unroll  // keeps the sums in registers
   for (int r = 0; r < T::TM; ++r)
 #pragma unroll
     for (int h = 0; h < 2; ++h)

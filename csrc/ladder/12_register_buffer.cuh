@@ -1,8 +1,8 @@
 // Two buffers in shared memory and two in registers, with every size a parameter.
 //
 // Idea:   while a thread multiplies one pair of fragments it loads the next, so that the arithmetic never waits for
-//         shared memory; the step's last fragments are multiplied after the next tiles have been made visible.
-// Bound:  the FFMA pipe, less what registers cost in threads that share an SM, and register-bank conflicts.
+//         shared memory. The step's last fragments are multiplied after the next tiles have become visible.
+// Bound:  the FFMA pipe, reduced by register-bank conflicts and by the threads per SM that registers cost.
 // Reads:  aligned rows of whole float4s.
 #pragma once
 #include "vector.h"
@@ -16,7 +16,7 @@ struct RegisterBuffer {
   static constexpr int BM = BM_, BN = BN_, BK = BK_, TM = TM_, TN = TN_;
   static constexpr int X = BN / TN, Y = BM / TM;  // threads along n and m
   static constexpr int kThreads = X * Y;
-  static constexpr int kBlocks = kThreads == 256 ? 2 : 1;  // an SM: 128 registers per thread at most
+  static constexpr int kBlocks = kThreads == 256 ? 2 : 1;  // per SM: 128 registers per thread at most
   static constexpr Reads kReads = Reads::kAlignedRows;
   static_assert(BM % TM == 0 && BN % TN == 0 && TM % 4 == 0 && TN % 4 == 0, "the threads' quads fill the tile");
   static_assert(BK % 4 == 0, "fragments alternate, and a float4 of A stays in one row of the tile");
@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) register_buffer(Probl
   alignas(16) __shared__ float bs[2][T::BK][T::BN];  // (2,BK,BN)
   const Tile tile = block_tile(p.d, T::BM, T::BN);
   const int t = threadIdx.x;
-  const int row = t / T::X * 4, col = t % T::X * 4;  // of the thread's first quad
+  const int row = t / T::X * 4, col = t % T::X * 4;  // the thread's first quad
   const int rows = inside(p.m - tile.row, T::BM), cols = inside(p.n - tile.col, T::BN);
 
   using ReaderA = TileReader<T::BM, T::BK, T::kThreads>;
@@ -80,7 +80,8 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) register_buffer(Probl
         __syncthreads();
         load_fragments(buffer, 0);
       }
-      // Every second row backwards: two FFMAs in a row then share a second operand, which the reuse cache still holds.
+      // Every second row runs backwards: two FFMAs in a row then share a second operand, which the reuse cache still
+      // holds.
 #pragma unroll
       for (int r = 0; r < T::TM; ++r)
 #pragma unroll
@@ -90,8 +91,8 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) register_buffer(Probl
         }
     }
   }
-  const Tile at = block_tile(p.d, T::BM, T::BN);  // kept from the start on, it would take registers
-#pragma unroll                                    // the sums are in registers
+  const Tile at = block_tile(p.d, T::BM, T::BN);  // computed here again: keeping it would take registers
+#pragma unroll                                    // keeps the sums in registers
   for (int r = 0; r < T::TM; ++r)
 #pragma unroll
     for (int s = 0; s < T::TN; s += 4)

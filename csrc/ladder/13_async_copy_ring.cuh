@@ -1,9 +1,9 @@
-// A ring of tiles in shared memory, filled by copies that don't pass through registers.
+// A ring of tiles in shared memory, filled by copies that bypass registers.
 //
-// Idea:   cp.async brings the tiles of later steps while this one is multiplied: no register waits for memory, and no
-//         thread stores what it loaded. Copies can't transpose, so A lies in its tile as it does in memory, and a
-//         thread reads four of k of each of its rows at once.
-// Bound:  the FFMA pipe, less what threads spend on the addresses of copies and on the barrier of each step.
+// Idea:   cp.async copies the tiles of later steps while this one is multiplied: no register waits for memory, and no
+//         thread stores what it loaded. Copies can't transpose, so A's tile has the layout of memory, and a thread
+//         reads four of k of each of its rows at once.
+// Bound:  the FFMA pipe, reduced by the addresses of copies and by the barrier of each step.
 // Reads:  aligned rows of whole float4s.
 #pragma once
 #include "vector.h"
@@ -17,7 +17,7 @@ struct AsyncCopyRing {
   static constexpr int BM = BM_, BN = BN_, BK = BK_, TM = TM_, TN = TN_;
   static constexpr int X = BN / TN, Y = BM / TM;  // threads along n and m
   static constexpr int kThreads = X * Y, kStages = STAGES;
-  static constexpr int kBlocks = kThreads == 256 ? 2 : 1;  // an SM: 128 registers per thread at most
+  static constexpr int kBlocks = kThreads == 256 ? 2 : 1;  // per SM: 128 registers per thread at most
   static constexpr Reads kReads = Reads::kAlignedRows;
   static_assert(BM % TM == 0 && BN % TN == 0 && TM % 4 == 0 && TN % 4 == 0, "the threads' quads fill the tile");
   static_assert(BK % 4 == 0, "a thread reads four of k of A at once");
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) async_copy_ring(Probl
   alignas(16) __shared__ float bs[T::kStages][T::BK][T::BN];  // (STAGES,BK,BN)
   const Tile tile = block_tile(p.d, T::BM, T::BN);
   const int t = threadIdx.x;
-  const int row = t / T::X * 4, col = t % T::X * 4;  // of the thread's first quad
+  const int row = t / T::X * 4, col = t % T::X * 4;  // the thread's first quad
   const int rows = inside(p.m - tile.row, T::BM), cols = inside(p.n - tile.col, T::BN);
 
   using ReaderA = TileReader<T::BM, T::BK, T::kThreads>;
@@ -58,7 +58,8 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) async_copy_ring(Probl
 #pragma unroll
     for (int q = 0; q < T::BK; ++q) {
       load_fragments(stage, q);
-      // Every second row backwards: two FFMAs in a row then share a second operand, which the reuse cache still holds.
+      // Every second row runs backwards: two FFMAs in a row then share a second operand, which the reuse cache still
+      // holds.
 #pragma unroll
       for (int r = 0; r < T::TM; ++r)
 #pragma unroll
@@ -72,13 +73,13 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) async_copy_ring(Probl
   for (int i = 0; i < T::kStages - 1; ++i) fetch(i, i * T::BK);
   for (int64_t k0 = 0; k0 < p.k; k0 += T::BK) {
     wait_copies<T::kStages - 2>();
-    __syncthreads();  // the stage is there, and all have multiplied the one before
+    __syncthreads();  // the stage has arrived, and all threads have multiplied the previous one
     fetch((stage + T::kStages - 1) % T::kStages, k0 + (T::kStages - 1) * T::BK);
     multiply(stage);
     stage = (stage + 1) % T::kStages;
   }
-  const Tile at = block_tile(p.d, T::BM, T::BN);  // kept from the start on, it would take registers
-#pragma unroll                                    // the sums are in registers
+  const Tile at = block_tile(p.d, T::BM, T::BN);  // computed here again: keeping it would take registers
+#pragma unroll                                    // keeps the sums in registers
   for (int r = 0; r < T::TM; ++r)
 #pragma unroll
     for (int s = 0; s < T::TN; s += 4)

@@ -1,11 +1,11 @@
-// A warp that does nothing but copy, by tensor maps.
+// A producer warp, which only copies, through tensor maps.
 //
-// Idea:   one instruction of one thread copies a tile (TMA): the hardware finds its addresses, and puts zeros where the
-//         matrix ends. mbarriers tell consumers that a stage is full, and the producer that it is empty: warps wait
-//         for what they need, and no barrier stops them all. The producer hands its registers on to the consumers,
-//         which hold 8 x 16 sums each, and read fewer fragments.
-// Bound:  the FFMA pipe, less the time in which a block begins and ends while nothing else is on its SM.
-// Reads:  what tensor maps describe. Hopper only.
+// Idea:   one instruction of one thread copies a tile (TMA): the hardware computes its addresses, and writes zeros
+//         beyond the matrix's end. The producer and the consumers signal full and empty stages through mbarriers. Warps
+//         wait only for data that they need, and no barrier stops all warps. The producer releases its registers for
+//         the consumers, which hold 8 x 16 sums each and read fewer fragments.
+// Bound:  the FFMA pipe, reduced by a block's prologue and epilogue, which no other block on the SM overlaps.
+// Reads:  layouts that tensor maps describe. Hopper only.
 #pragma once
 #include "vector.h"
 #if defined(__CUDACC__)
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(T::kThreads + 128, 1)
   __shared__ uint64_t full[T::kStages], empty[T::kStages];
   const Tile tile = block_tile(p.d, T::BM, T::BN);
   const int t = threadIdx.x;
-  const int row = t / T::X * 4, col = t % T::X * 4;  // of the thread's first quad
+  const int row = t / T::X * 4, col = t % T::X * 4;  // the thread's first quad
   PipelineState<T::kStages> at;
   init_barriers(full, empty, T::kThreads);
 
@@ -60,10 +60,11 @@ __global__ void __launch_bounds__(T::kThreads + 128, 1)
 
   float acc[T::TM][T::TN] = {};
   const auto multiply = [&](int stage) {
-#pragma unroll 8  // of k: longer loops miss the instruction cache
+#pragma unroll 8  // 8 of k: longer loops miss the instruction cache
     for (int q = 0; q < T::BK; ++q) {
       load_fragments(stage, q);
-      // Every second row backwards: two FFMAs in a row then share a second operand, which the reuse cache still holds.
+      // Every second row runs backwards: two FFMAs in a row then share a second operand, which the reuse cache still
+      // holds.
 #pragma unroll
       for (int r = 0; r < T::TM; ++r)
 #pragma unroll

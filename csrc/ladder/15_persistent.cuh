@@ -1,11 +1,12 @@
-// Persistent blocks, which share what is left over (stream-K).
+// Persistent blocks, which share the remaining tiles (stream-K).
 //
-// Idea:   as many blocks as SMs, and each takes one tile after the other: its ring is full again before the sums of the
-//         tile before have been stored. Tiles that are left over when all blocks have had equally many are shared along
-//         k, so that all SMs end at the same time; the last block to come adds the parts up, in the order of k.
-// Bound:  the FFMA pipe. ieee_large keeps it busier: its operands lie along m and n, so that the register file's banks
-//         keep up with it, and where tiles are few, clusters share them through shared memory.
-// Reads:  what tensor maps describe. Hopper only.
+// Idea:   there are as many blocks as SMs, and each takes one tile after the other: its ring is full again before the
+//         previous tile's sums have been stored. Once all blocks have had equally many tiles, they share the remaining
+//         ones along k, so that all SMs end at the same time. The last block to arrive adds the parts up, in order of
+//         k.
+// Bound:  the FFMA pipe. ieee_large keeps it busier. Its operands lie along m and n, so that the register file's banks
+//         keep up with it, and clusters share few tiles through shared memory.
+// Reads:  layouts that tensor maps describe. Hopper only.
 #pragma once
 #include "vector.h"
 #if defined(__CUDACC__)
@@ -39,7 +40,7 @@ __global__ void __launch_bounds__(T::kThreads + 128, 1)
   StreamKScheduler scheduler(shared.deal);
   WorkTile work;
   const int t = threadIdx.x;
-  const int row = t / T::X * 4, col = t % T::X * 4;  // of the thread's first quad
+  const int row = t / T::X * 4, col = t % T::X * 4;  // the thread's first quad
   PipelineState<T::kStages> at;
   init_barriers(full, empty, T::kThreads);
 
@@ -66,10 +67,11 @@ __global__ void __launch_bounds__(T::kThreads + 128, 1)
 
   float acc[T::TM][T::TN];
   const auto multiply = [&](int stage) {
-#pragma unroll 8  // of k: longer loops miss the instruction cache
+#pragma unroll 8  // 8 of k: longer loops miss the instruction cache
     for (int q = 0; q < T::BK; ++q) {
       load_fragments(stage, q);
-      // Every second row backwards: two FFMAs in a row then share a second operand, which the reuse cache still holds.
+      // Every second row runs backwards: two FFMAs in a row then share a second operand, which the reuse cache still
+      // holds.
 #pragma unroll
       for (int r = 0; r < T::TM; ++r)
 #pragma unroll

@@ -1,11 +1,11 @@
-// The tensor cores, with the 11 bits that they read of a float32.
+// The tensor cores, which use 11 significand bits of a float32.
 //
-// Idea:   a warpgroup multiplies 64 x 128 x 8 by one instruction (wgmma), which reads both operands from shared memory:
-//         no fragments, no FFMAs. The tensor maps swizzle the tiles so that its reads meet no bank conflicts. It takes
-//         TF32: both operands have to lie along k, and the lower 13 bits of every element are ignored. No float32
-//         product, so this row has a family of its own.
+// Idea:   one instruction (wgmma) of a warpgroup multiplies 64 x 128 x 8 with both operands in shared memory: no
+//         fragments, no FFMAs. The tensor maps swizzle the tiles so that its reads have no bank conflicts. It reads
+//         TF32: both operands must lie along k, and the lower 13 bits of every element are ignored. That is not a
+//         float32 product, so this row has its own family.
 // Bound:  the tensor cores, which wait while a warpgroup begins its next stage.
-// Reads:  what tensor maps describe, both operands along k. Hopper only.
+// Reads:  layouts that tensor maps describe, both operands along k. Hopper only.
 #pragma once
 #include "vector.h"
 #if defined(__CUDACC__)
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(T::kThreads + 128, 1)
   StreamKScheduler scheduler(shared.deal);
   WorkTile work;
   const int t = threadIdx.x;
-  const int row = t / 32 * 16 + t % 32 / 4, col = t % 4 * 2;  // of the thread's first sum
+  const int row = t / 32 * 16 + t % 32 / 4, col = t % 4 * 2;  // the thread's first sum
   PipelineState<T::kStages> at;
   init_barriers(full, empty, T::kThreads);
 

@@ -1,12 +1,12 @@
-// Three products, and 22 bits of every element.
+// Three products, for 22 significand bits of every element.
 //
-// Idea:   x = high + low, both TF32: what rounding to 11 bits leaves of x is written to a second tile, and
-//         high high + high low + low high lacks but low low, 2^-22 of the product.
-// Bound:  the threads that split, while the tensor cores wait. Long sums drift, because the tensor cores cut sums off
-//         where float32 rounds them, and no element is looked after that is too small or not finite. The family split
-//         (docs/split.md) does all that: other warps split, sums leave the tensor cores in time, and a guard certifies
-//         every result.
-// Reads:  what tensor maps describe, both operands along k. Hopper only.
+// Idea:   x = high + low, both TF32: the remainder of x after rounding to 11 bits is written to a second tile. The sum
+//         high high + high low + low high lacks only low low, 2^-22 of the product.
+// Bound:  the threads that split, while the tensor cores wait. The error of long sums grows, because the tensor cores
+//         truncate sums where float32 rounds them. Elements that are too small or not finite are not handled. The
+//         family split (docs/split.md) solves all of this: other warps split, sums leave the tensor cores in time, and
+//         a guard certifies every result.
+// Reads:  layouts that tensor maps describe, both operands along k. Hopper only.
 #pragma once
 #include "vector.h"
 #if defined(__CUDACC__)
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(T::kThreads + 128, 1)
   StreamKScheduler scheduler(shared.deal);
   WorkTile work;
   const int t = threadIdx.x;
-  const int row = t / 32 * 16 + t % 32 / 4, col = t % 4 * 2;  // of the thread's first sum
+  const int row = t / 32 * 16 + t % 32 / 4, col = t % 4 * 2;  // the thread's first sum
   PipelineState<T::kStages> at;
   init_barriers(full, empty, T::kThreads);
 

@@ -1,4 +1,4 @@
-// The launches of the rungs that only Hopper has the instructions for.
+// Launches the rungs whose instructions only Hopper has.
 #include "14_tma_producer.cuh"
 #include "15_persistent.cuh"
 #include "16_wgmma_tf32.cuh"

@@ -1,4 +1,4 @@
-// Tiles of both operands, which a thread copies by tensor maps to a ring of stages.
+// Copies tiles of both operands through tensor maps to a ring of stages, with one thread.
 #pragma once
 #include "../gpu/fixup.cuh"
 #include "../gpu/hopper.cuh"
@@ -13,13 +13,13 @@ namespace sgemm::cuda_backend {
 
 struct OperandMaps {
   CUtensorMap a, b;
-  int64_t count_a, count_b;  // matrices in memory: 1 if the batch shares one
+  int64_t count_a, count_b;  // number of matrices in memory: 1 if the batch shares one
 };
 
 template <class T>
 constexpr int kStageBytes = (T::BM + T::BN) * T::BK * 4;
 
-// Full stages wait for the producer's bytes, empty ones for the consumer warps.
+// Full barriers wait for the producer's bytes, empty ones for the consumer warps.
 template <int STAGES>
 __device__ __forceinline__ void init_barriers(uint64_t (&full)[STAGES], uint64_t (&empty)[STAGES], int consumers) {
   hopper::init_ring(full, empty, consumers);
@@ -50,18 +50,18 @@ OperandMaps operand_maps(const Problem& p) {
   return maps;
 }
 
-// Calls `run` for pieces that the maps' coordinates can count.
+// Calls `run` for pieces that fit in the range of the maps' coordinates.
 template <class Run>
 void for_each_mapped(const Problem& p, const Run& run) {
   constexpr int64_t kExtent = int64_t{1} << 30;
   for_each_piece(p, Pieces{kExtent, kExtent, kExtent, p.batch}, run);
 }
 
-// What persistent blocks share.
+// State that persistent blocks share.
 struct SharedTiles {
   StreamK deal;
   float* parts;       // (deal.parts(), BM * BN)
-  uint32_t* arrived;  // parts of a tile left over that are there
+  uint32_t* arrived;  // number of parts of each shared tile that have arrived
 };
 
 template <class T>
@@ -82,7 +82,7 @@ __device__ __forceinline__ void clear(Sums& sums) {
   for (int i = 0; i < sizeof sums / sizeof(float); ++i) reinterpret_cast<float*>(&sums)[i] = 0;
 }
 
-// Whether the block has the sums of all parts of the tile then.
+// Returns true if the block now has the sums of all of the tile's parts.
 template <class T, class Sums>
 __device__ __forceinline__ bool add_parts(const SharedTiles& shared, const WorkTile& work, Sums& sums) {
   __shared__ bool last;
@@ -92,18 +92,18 @@ __device__ __forceinline__ bool add_parts(const SharedTiles& shared, const WorkT
                                          reinterpret_cast<float(&)[kSums]>(sums), last, threadIdx.x);
 }
 
-// A tile of rows of 128 bytes, swizzled, for wgmma.
+// Describes a swizzled tile with rows of 128 bytes for wgmma.
 __device__ __forceinline__ uint64_t descriptor(const void* rows) {
   return hopper::matrix_descriptor(hopper::shared_address(rows), 16, 1024);
 }
 
-// The float32 nearest to x that has 11 bits.
+// Returns the float32 nearest to x that has 11 significand bits.
 __device__ __forceinline__ float to_tf32(float x) {
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(reinterpret_cast<uint32_t&>(x)) : "f"(x));
   return x;
 }
 
-// Rounds a tile to TF32, and leaves what is lost, likewise rounded, in `low`.
+// Rounds a tile to TF32, and writes the remainder, also rounded to TF32, to `low`.
 template <int THREADS, int ROWS, int COLS>
 __device__ __forceinline__ void split(float (&tile)[ROWS][COLS], float (&low)[ROWS][COLS], int t) {
 #pragma unroll
@@ -116,7 +116,7 @@ __device__ __forceinline__ void split(float (&tile)[ROWS][COLS], float (&low)[RO
   }
 }
 
-// With a warpgroup behind the consumers, and the ring in dynamic shared memory.
+// Launches with one more warpgroup than the consumers, and with the ring in dynamic shared memory.
 template <class T, auto KERNEL, class... Params>
 void launch_with_producer(int64_t blocks, const Context& context, const Params&... params) {
   constexpr int kBytes = T::kStages * kStageBytes<T> * T::kPlanes;

@@ -1,11 +1,12 @@
-// Four neighbouring elements of a row at once.
+// Accesses to four neighbouring elements of a row at once.
 #pragma once
 #include "../epilogue/store.h"
 #include "../gpu/ptx/async_copy.cuh"
 
 namespace sgemm::SGEMM_BACKEND {
 
-// Elements (i, j) ... (i, j+3) of a matrix that Reads::kAlignedRows describes, j a multiple of 4; zeros outside.
+// Loads elements (i, j) ... (i, j+3), with zeros outside. Preconditions: x satisfies Reads::kAlignedRows, and j is a
+// multiple of 4.
 __device__ __forceinline__ float4 load4(const ConstMatrix& x, int64_t i, int64_t j) {
   if (!x.contains(i, j)) return make_float4(0, 0, 0, 0);
   return *reinterpret_cast<const float4*>(x.data + i * x.row + j);
@@ -13,17 +14,17 @@ __device__ __forceinline__ float4 load4(const ConstMatrix& x, int64_t i, int64_t
 
 __device__ __forceinline__ float4 load4(const float* x) { return *reinterpret_cast<const float4*>(x); }
 
-// How many of `size` elements lie before the end, `left` elements away.
+// Returns the number of `size` elements that lie before the end, which is `left` elements away.
 __device__ __forceinline__ int inside(int64_t left, int size) { return left < size ? static_cast<int>(left) : size; }
 
-// The part of a ROWS x COLS tile that one of THREADS threads copies: float4s kStride rows apart, by a pointer that
-// walks from tile to tile. Equivalent to load4() at each place, with the addresses and limits that don't change taken
-// out of the loop.
+// The part of a ROWS x COLS tile that one of THREADS threads copies: float4s kStride rows apart, through a pointer that
+// moves from tile to tile. Equivalent to load4() at each place, but constant addresses and limits are hoisted out of
+// the loop.
 template <int ROWS, int COLS, int THREADS>
 struct TileReader {
   static constexpr int kCopies = ROWS * COLS / (4 * THREADS), kStride = 4 * THREADS / COLS;
   static_assert(ROWS == kCopies * kStride, "the threads copy whole tiles, in columns of float4s");
-  int row, col;  // of the first in the tile
+  int row, col;  // place of the thread's first float4 in the tile
   const float* from;
   int64_t pitch;
 
@@ -31,14 +32,14 @@ struct TileReader {
   __device__ TileReader(const ConstMatrix& x, int64_t i, int64_t j, int t)
       : row(4 * t / COLS), col(4 * t % COLS), from(x.data + (i + row) * x.row + j + col), pitch(x.row) {}
 
-  // Zeros beyond the first `rows` and `cols` of the tile.
+  // Reads zeros beyond the first `rows` and `cols` of the tile.
   __device__ __forceinline__ void read(float4 (&out)[kCopies], int rows, int cols) const {
 #pragma unroll
     for (int i = 0; i < kCopies; ++i)
       out[i] = row + i * kStride < rows && col < cols ? load4(from + i * kStride * pitch) : make_float4(0, 0, 0, 0);
   }
 
-  // The same to a tile in shared memory, by copies that are under way then.
+  // The same, but starts asynchronous copies to a tile in shared memory.
   __device__ __forceinline__ void copy(float* tile, int rows, int cols) const {  // (ROWS,COLS)
 #pragma unroll
     for (int i = 0; i < kCopies; ++i)
@@ -47,7 +48,7 @@ struct TileReader {
   }
 };
 
-// A row-major tile kept transposed: v holds four elements along k of one row of A.
+// Stores to a row-major tile transposed: v holds four elements along k of one row of A.
 template <int BM>
 __device__ __forceinline__ void store_transposed(float (*tile)[BM], int q, int row, const float4& v) {  // (BK,BM)
   tile[q][row] = v.x;
@@ -56,7 +57,7 @@ __device__ __forceinline__ void store_transposed(float (*tile)[BM], int q, int r
   tile[q + 3][row] = v.w;
 }
 
-// store() for acc[0..3] at (i, j) ... (i, j+3), as one 16-byte store where D's rows allow it.
+// Like store() for acc[0..3] at (i, j) ... (i, j+3), with one 16-byte store if D's rows allow it.
 __device__ __forceinline__ void store4(const Problem& p, const Tile& tile, int64_t i, int64_t j, const float* acc) {
   const Matrix d = p.d.matrix(tile.batch);
   float* target = d.at(i, j);

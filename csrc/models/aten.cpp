@@ -10,26 +10,26 @@
 namespace sgemm {
 namespace {
 
-// cuBLAS computes a product in tiles of some size, and may share a tile's k among several blocks, whose parts a second
-// kernel adds up. It picks the size and the number of parts by rules of its own. What the fastest pick takes is a lower
-// bound of what it does take, and mostly near: `python -m benchmarks choice` tells how near.
+// cuBLAS computes a product in tiles of some size, and may split a tile's k over several blocks, whose parts a second
+// kernel adds up. It picks the tile size and the number of parts by rules of its own. The time of the fastest pick is a
+// lower bound of the actual time, and usually close: `python -m benchmarks choice` shows how close.
 
 struct Tile {
-  int rows, cols;  // or the other way round
+  int rows, cols;  // or transposed
 };
 constexpr Tile kTiles[] = {{32, 32}, {32, 64}, {64, 64}, {128, 32}, {64, 128}, {128, 128}, {256, 128}};
 constexpr int kParts[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192};
-constexpr int64_t kShortestPart = 16;  // of k
+constexpr int64_t kShortestPart = 16;  // minimum k per part
 constexpr int64_t kLongK = 2000;
 
-// Few rows of a matrix that lies along k: the other matrix is streamed once, at a speed that falls with the rows, and
-// by blocks of some columns that each go through all of k.
+// Few rows of a matrix that lies along k: the other matrix is streamed once. The bandwidth falls with the number of
+// rows. Each block has some columns and goes through all of k.
 constexpr int64_t kMostRows = 16, kFewestColumns = 32;
-// Matrix times vector: so long a k is shared. Across k, so many columns of not too large a matrix don't share k,
-// however long it is.
+// Matrix times vector: from k = kVectorLong on, blocks share k. Exception: across k, a matrix of at least
+// kUnsharedColumns columns and fewer than kUnsharedElements elements is never shared, for any k.
 constexpr int64_t kVectorLong = 8192, kUnsharedColumns = 845, kUnsharedElements = 1 << 21;
-// Vector times vector, up to some length: a few blocks go through k, part by part. A vector times a number (k = 1) is a
-// product like any other.
+// Vector times vector, up to kDotLongest: a few blocks go through k, part by part. A vector times a number (k = 1) is
+// predicted like any other product.
 constexpr int64_t kDotSteps = 450, kDotLongest = 65536;
 
 double tiled_seconds(const Problem& p, const Device& device) {
@@ -94,8 +94,8 @@ double aten_seconds(const Problem& p, const Device& device) {
   return seconds;
 }
 
-// The prediction is what cuBLAS's fastest pick takes. Where k is long and an operand lies along it, it often picks
-// another one, and is hardly ever faster than predicted.
+// Factor on the prediction, which is the time of cuBLAS's fastest pick. If k is long and an operand lies along it,
+// cuBLAS often picks a slower kernel, and is hardly ever faster than predicted.
 double aten_caution(const Problem& p) {
   const bool along_k = p.a.col == 1 || p.b.row == 1;
   const bool long_k = along_k && p.batch == 1 && p.k >= kLongK && p.m > kMostRows && p.n > 1;

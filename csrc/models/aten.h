@@ -1,4 +1,4 @@
-// The time that PyTorch's own kernel is predicted to take. Pure host code.
+// Predicted time of PyTorch's own kernel. Pure host code.
 #pragma once
 #include "../problem/problem.h"
 
@@ -6,7 +6,7 @@ namespace sgemm {
 
 double aten_seconds(const Problem& p, const Device& device);
 
-// How much of it counts in a choice.
+// Factor by which a choice multiplies the prediction.
 double aten_caution(const Problem& p);
 
 }  // namespace sgemm

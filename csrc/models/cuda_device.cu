@@ -11,11 +11,11 @@
 namespace sgemm {
 namespace {
 
-// Compiled for the same architectures as all kernels but those of sm_90a alone.
+// A probe kernel, compiled for the same architectures as all kernels except those of sm_90a.
 __global__ void compiled() {}
 
-// The architecture that the code loaded for the current device was compiled for; 0 if there is none. It may be a lower
-// one: PTX for it runs as well, but without what came later, clusters, say.
+// Returns the architecture that the code loaded for the current device was compiled for; 0 if there is none. It may be
+// lower than the device's: PTX for a lower one also runs, but without later features such as clusters.
 int code_arch() {
   cudaFuncAttributes attributes;
   const cudaError_t status = cudaFuncGetAttributes(&attributes, compiled);
@@ -29,7 +29,7 @@ int code_arch() {
 
 int code_arch(int index) {
   if (current_cuda_device() == index) return code_arch();
-  // In a thread of its own: to come back to a device that nobody has used yet would make a context there.
+  // Asks in a separate thread, because switching back to a device that is still unused would create a context there.
   const auto ask = [index] {
     cuda_backend::check(cudaSetDevice(index), "cudaSetDevice");
     return code_arch();
@@ -55,7 +55,7 @@ Device query(int index) {
   cudaDeviceProp properties;
   cuda_backend::check(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties");
   std::snprintf(device.name, sizeof device.name, "%s", properties.name);
-  // Devices, parts of them and emulations may not tell.
+  // Devices, partitions and emulations may not report these.
   if (device.clock_ghz <= 0) device.clock_ghz = kH200.clock_ghz;
   if (device.bandwidth_gbs <= 0) device.bandwidth_gbs = kH200.bandwidth_gbs;
   return device;

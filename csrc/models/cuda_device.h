@@ -4,10 +4,11 @@
 
 namespace sgemm {
 
-// Asked once per device, then remembered. Throws std::runtime_error.
+// Returns a device's properties, queried once and then cached. Throws std::runtime_error.
 const Device& cuda_device(int index);
 
-// The one that launches go to: PyTorch may not have told the CUDA runtime yet which it takes for the current one.
+// Returns the device that launches go to. It may differ from PyTorch's current device, which PyTorch may not have set
+// in the CUDA runtime yet.
 int current_cuda_device();
 int cuda_device_count();
 

@@ -1,4 +1,4 @@
-// The workspace: how large it may be, and buffers that lie in it one behind the other. Pure host code.
+// The workspace: its size limit, and the layout of consecutive buffers in it. Pure host code.
 #pragma once
 #include <atomic>
 
@@ -7,7 +7,7 @@
 
 namespace sgemm {
 
-// In MiB. The environment is read once: another thread may change it while a product runs.
+// Workspace limit, MiB. The environment is read once, because another thread may change it while a product runs.
 inline std::atomic<int64_t>& workspace_mib() {
   static std::atomic<int64_t> mib{whole_number_from_environment("TORCH_SGEMM_WORKSPACE", 4096, 1, int64_t{1} << 40,
                                                                 "a whole number of MiB, 1 to 2^40")};
@@ -22,7 +22,7 @@ struct Buffers {
   static constexpr int64_t kAlignment = 1024;  // more than any access asks for
   size_t total = 0;
 
-  // Where the next one begins.
+  // Reserves `bytes` and returns the offset of the new buffer.
   size_t take(int64_t bytes) {
     const size_t at = total;
     total += static_cast<size_t>(ceil_div(bytes, kAlignment) * kAlignment);

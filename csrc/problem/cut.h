@@ -1,4 +1,4 @@
-// A plan in words, for records of benchmarks: "tile=128x64 cluster=2". Pure host code.
+// A plan as text, for benchmark results: "tile=128x64 cluster=2". Pure host code.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -8,7 +8,7 @@ namespace sgemm {
 class Cut {
  public:
   Cut& tile(int rows, int cols) { return word("tile", std::to_string(rows) + "x" + std::to_string(cols)); }
-  // Left out where it is the `usual` value.
+  // Omits the number if it has its `usual` value.
   Cut& number(const char* name, int64_t value, int64_t usual) {
     return value == usual ? *this : word(name, std::to_string(value));
   }

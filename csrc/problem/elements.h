@@ -1,4 +1,4 @@
-// The 16-bit floats that operands may be in memory; each is a float32 too.
+// The 16-bit floats that operands may hold in memory; float32 represents each of them exactly.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -38,13 +38,13 @@ struct Float16 {
   }
 };
 
-// An operand as a view of what its elements are.
+// Returns a view of operand x with element type T.
 template <class T>
 SGEMM_HOST_DEVICE MatrixView<const T> in_elements(const ConstMatrix& x) {
   return {reinterpret_cast<const T*>(x.data), x.rows, x.cols, x.row, x.col, x.batch};
 }
 
-// Calls `run` with that view.
+// Calls `run` with a view of x in its element type.
 template <class Run>
 void with_elements(const ConstMatrix& x, ElementType elements, const Run& run) {
   if (elements == ElementType::kBFloat16)
@@ -59,7 +59,7 @@ SGEMM_HOST_DEVICE inline float from_16_bits(uint16_t bits, bool is_bfloat16) {
   return is_bfloat16 ? static_cast<float>(BFloat16{bits}) : static_cast<float>(Float16{bits});
 }
 
-// The element at index `i` of an operand's memory, where code is too cold for each type to have its own.
+// Reads the element at index `i` of an operand. For cold code, which is not worth an instantiation for each type.
 SGEMM_HOST_DEVICE inline float element_at(const float* data, int64_t i, ElementType elements) {
   if (elements == ElementType::kFloat32) return data[i];
   return from_16_bits(reinterpret_cast<const uint16_t*>(data)[i], elements == ElementType::kBFloat16);
@@ -67,9 +67,9 @@ SGEMM_HOST_DEVICE inline float element_at(const float* data, int64_t i, ElementT
 
 SGEMM_HOST_DEVICE inline int element_bytes(ElementType elements) { return elements == ElementType::kFloat32 ? 4 : 2; }
 
-// Where an operand's elements lie, whatever they are.
+// Address of an operand's elements of any type.
 struct ElementPointer {
-  const float* data;  // of 16-bit elements it is the address alone
+  const float* data;  // for 16-bit elements only an address; don't dereference
   ElementType elements = ElementType::kFloat32;
 
   SGEMM_HOST_DEVICE ElementPointer operator+(int64_t count) const {
@@ -79,7 +79,7 @@ struct ElementPointer {
   SGEMM_HOST_DEVICE float operator[](int64_t i) const { return element_at(data, i, elements); }
 };
 
-// A matrix of them, entry `batch` of an operand.
+// Matrix of an operand with elements of any type: entry `batch`.
 struct ElementMatrix {
   ElementPointer data;
   int64_t row, col;
@@ -95,7 +95,7 @@ inline SGEMM_HOST_DEVICE ElementMatrix matrix_of_b(const Problem& p, int64_t bat
 }
 
 #if defined(__CUDACC__)
-// Of 16 bits, four neighbours at once: the i-th four is `apart` elements from the one before, or 0 where it isn't
+// Reads fours of neighbouring 16-bit elements. The i-th four is `i * apart` elements after `from`; it is 0 unless
 // inside(i).
 template <int N, class Inside>
 __device__ __forceinline__ void read_fours(float (&x)[N], const ElementPointer& from, int64_t apart,
@@ -113,8 +113,8 @@ __device__ __forceinline__ void read_fours(float (&x)[N], const ElementPointer& 
   }
 }
 
-// N elements at once: the i-th at at(i), or 0 where it isn't inside(i). No branch parts one read from the next, for it
-// would wait for what is under way.
+// Reads N elements: the i-th from index at(i), or 0 unless inside(i). No branch separates the reads, because a branch
+// would wait for the reads in flight.
 template <int N, class At, class Inside>
 __device__ __forceinline__ void read_elements(float (&x)[N], const ElementPointer& from, const At& at,
                                               const Inside& inside) {

@@ -7,8 +7,8 @@
 
 namespace sgemm {
 
-// What the variable `name` holds, from `least` to `most`, or `otherwise` if it is unset or empty. Else it throws and
-// says what is accepted.
+// Returns the value of the variable `name`, or `otherwise` if it is unset or empty. Throws if the value is no whole
+// number from `least` to `most`; the error quotes `accepted`.
 inline int64_t whole_number_from_environment(const char* name, int64_t otherwise, int64_t least, int64_t most,
                                              const char* accepted) {
   const char* const text = std::getenv(name);

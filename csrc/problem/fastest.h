@@ -1,10 +1,10 @@
-// Which of a row's plans it takes.
+// Chooses among the plans of a row.
 #pragma once
 #include <limits>
 
 namespace sgemm {
 
-// The one that is predicted to be fastest of those that `each` calls its argument with; the first on a tie.
+// Calls `each` with a visitor and returns the visited plan with the shortest predicted time; the first one on a tie.
 template <class P, class Each>
 P fastest(const Each& each) {
   P best = {};

@@ -1,26 +1,27 @@
-// How a problem is cut into pieces, which run one after the other, and where those of k are added up. Pure host code.
+// Cuts a problem into pieces, which run one after the other, and decides where pieces of k are added up. Pure host
+// code.
 #pragma once
 #include "views.h"
 
 namespace sgemm {
 
-// Whether pieces of k may be added up in D: only where it is nothing but their sum. Times alpha, or beside a larger C,
-// each would be rounded as the result is.
+// Returns true if pieces of k may be added up in D: D must be only the sum of their products. With alpha or a larger C,
+// each partial sum would be rounded like a result.
 inline bool adds_up_in_d(const Problem& p) { return p.alpha == 1 && p.beta == 0; }
 
-// How large a piece is at most, and where those of k are added up: in D, if there are several and it is nothing but
-// their sum; else in the workspace, for a part of one matrix at a time. Then m and n are the part's, and slices of some
-// pieces are added up on their own first, so that as few roundings follow each other as can be.
+// The largest size of a piece, and where pieces of k are added up. The sum is in D if D is only the sum of their
+// products. Otherwise it is in the workspace, one part of a matrix after the other: m and n are the part's size.
+// Several slices, of a few pieces each, are added up separately first, which shortens the longest chain of roundings.
 struct Pieces {
   int64_t m, n, k, batch;
-  int64_t slice = 0;  // of k, in whole pieces
+  int64_t slice = 0;  // k of a slice, a multiple of the piece's k
   int slices = 1;
   bool in_d = true;
 
-  int64_t of_k(const Problem& p) const { return std::max<int64_t>(1, ceil_div(p.k, k)); }  // how many
-  size_t sum_bytes() const { return in_d ? 0 : 4 * static_cast<size_t>(slices * m * n); }  // of the workspace
+  int64_t of_k(const Problem& p) const { return std::max<int64_t>(1, ceil_div(p.k, k)); }  // number of pieces
+  size_t sum_bytes() const { return in_d ? 0 : 4 * static_cast<size_t>(slices * m * n); }  // workspace
 
-  // One of `depth` of k, as it is planned.
+  // Returns the problem of a piece with `depth` of k, for planning.
   Problem piece(const Problem& p, int64_t depth) const {
     Problem piece = p;
     piece.k = piece.a.cols = piece.b.rows = depth;
@@ -34,8 +35,8 @@ struct Pieces {
   Problem last(const Problem& p) const { return piece(p, p.k - (of_k(p) - 1) * k); }
 };
 
-// The piece by which a row is chosen: D is a new tensor, to which pieces are added if there are several. A problem's
-// only piece may be one as it is.
+// Returns the piece by which a row is chosen. Its D is a new tensor, which is also C if several pieces are added up.
+// is_typical(): true if a problem's D already has the layout of a new tensor.
 inline Problem typical(Problem piece, bool added) {
   piece.d = {nullptr, piece.m, piece.n, piece.n, 1, piece.m * piece.n};
   if (added) piece.beta = 1;
@@ -47,12 +48,13 @@ inline bool is_typical(const Problem& p) {
   return p.d.col == 1 && p.d.row == p.n && together && reinterpret_cast<uintptr_t>(p.d.data) % 16 == 0;
 }
 
-// So much of k, in whole steps, that `count` pieces are as long as can be, but for the last.
+// Returns the k of each of `count` equally long pieces, in whole steps; the last piece may be shorter.
 inline int64_t even_piece(int64_t k, int64_t count, int64_t step) {
   return std::max<int64_t>(1, ceil_div(ceil_div(k, count), step)) * step;
 }
 
-// Pieces of `depth` of k, in slices of `slice`, whose sums take no more than `bytes`: of whole rows, if that can be.
+// Cuts k into pieces of `depth`, grouped into slices of `slice`. Their sums take at most `bytes`, of whole rows of D if
+// a row fits.
 inline Pieces pieces_of_k(const Problem& p, int64_t depth, int64_t slice, int64_t bytes) {
   Pieces cut = {p.m, p.n, depth, p.batch, slice, static_cast<int>(std::max<int64_t>(1, ceil_div(p.k, slice)))};
   cut.in_d = p.k <= depth || (cut.slices == 1 && adds_up_in_d(p));
@@ -64,8 +66,8 @@ inline Pieces pieces_of_k(const Problem& p, int64_t depth, int64_t slice, int64_
   return cut;
 }
 
-// Calls `run` for pieces of at most `largest`'s m, n, k and batch, one after the other. Those of k are added up in D.
-// None begins within a group of the batch and ends in another.
+// Calls `run` for pieces of at most `largest`'s m, n, k and batch, one after the other. Pieces of k are added up in D.
+// A piece that starts inside a group of the batch ends in the same group.
 template <class Run>
 void for_each_piece(const Problem& p, const Pieces& largest, const Run& run) {
   const int64_t depth = p.k > 0 ? p.k : 1;
@@ -91,7 +93,7 @@ void for_each_piece(const Problem& p, const Pieces& largest, const Run& run) {
             piece.c = {piece.d.data, piece.m, piece.n, p.d.row, p.d.col, p.d.batch};
             if (adds_up_in_d(p)) piece.k_before = q;
           }
-          if (q + piece.k < p.k) piece.activation = Activation::kNone;  // of the last piece
+          if (q + piece.k < p.k) piece.activation = Activation::kNone;  // f is applied with the last piece
           run(piece);
         }
   }

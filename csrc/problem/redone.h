@@ -1,10 +1,10 @@
-// How much the guard of the family split has had computed again.
+// Counts of what the guard of the family split has computed again.
 #pragma once
 #include <cstdint>
 
 namespace sgemm {
 
-// Elements, and tiles as a whole.
+// Recomputed single elements, and recomputed whole tiles.
 struct Redone {
   uint64_t elements, tiles;
 };

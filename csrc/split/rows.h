@@ -1,4 +1,4 @@
-// The family's rows: what the table and the dispatch want to know of them.
+// The split family's rows of the kernel table: tiles, limits, plans and launches.
 #pragma once
 #include <array>
 
@@ -12,8 +12,8 @@
 
 namespace sgemm::split {
 
-// The tiles of a row. Half the columns: twice as many tiles for a problem that doesn't fill the GPU, and half as much
-// for the blocks of a cluster to add up.
+// Tile sizes of a row. Tiles of half the columns give a problem that doesn't fill the GPU twice as many tiles, and the
+// blocks of a cluster half as much to add up.
 template <class F, bool STREAMS>
 inline constexpr std::array kTilesOf = {TileSize{kTile, kTile}};
 template <>
@@ -32,11 +32,12 @@ struct SplitProduct {
                                          : kPairs<F> == 1 ? "split/launch/product_sm90a.cu"
                                                           : "split/launch/product_bf16x6_sm90a.cu";
   static constexpr int BM = kTiles[0].bm, BN = kTiles[0].bn, BK = kStep, TM = 2, TN = BM * BN / 256 / TM;
-  static constexpr int kThreads = 256;  // that hold sums
+  static constexpr int kThreads = 256;  // threads that hold accumulators
   static constexpr bool kActivates = true;
   static constexpr Reads kReads = Reads::kAnyStrides;
-  static constexpr int kArch = 90;  // wgmma is sm_90a's alone
-  // Few terms seldom make up for each other's errors: of two elements, and of lo * lo, which is left out.
+  static constexpr int kArch = 90;  // only sm_90a has wgmma
+  // Smallest k for which `auto` takes the row. In a sum of few terms, the rounding errors of both elements and the
+  // omitted lo * lo rarely cancel.
   static constexpr int64_t kAutoFrom = kPairs<F> == 1 ? 32 : 0;
 
   static constexpr bool kTakesPlanes = !STREAMS && kPairs<F> == 1;
@@ -46,21 +47,22 @@ struct SplitProduct {
   }
 
   static Plan plan(const Problem& p, const Device& device) { return in_best_tile(split::plan, p, device); }
-  static Plan invariant_plan(const Problem& p, const Device& device) {  // where both have planes
+  static Plan invariant_plan(const Problem& p, const Device& device) {  // only if both operands have planes
     return in_best_tile(split::invariant_plan, p, device);
   }
   static void each_plan(const Problem& p, const Device& device, const PlanVisitor& visit);
   static std::string cut(const Plan& plan);
-  static void launch(const Problem& p, const Plan& plan, const Context& context);  // only where SGEMM_SM90A is defined
+  static void launch(const Problem& p, const Plan& plan, const Context& context);  // defined only if SGEMM_SM90A is
 
-  // A kernel that splits adds the corrections of each stage to the sum: one rounding more a stage.
+  // A product kernel that splits an operand itself adds each stage's corrections to the sum: one more rounding a stage.
   static double error_bound(int64_t k) {
     const int window = STREAMS || k <= kLongWindow ? kWindow : kLongWindow;
     constexpr int64_t kStage = kStreamedSteps * kStep;
     return Bound<F>::of(k, window) + (STREAMS ? static_cast<double>((k + kStage - 1) / kStage) : 0);
   }
 
-  // What is solved: the larger operand is streamed, as A.
+  // Returns the problem that the kernel computes. The operand that is split on the fly is the larger one and must be A,
+  // so that the problem may be the transposed one.
   static Problem solved(const Problem& p) { return STREAMS && p.m < p.n ? transposed(p) : p; }
 
  private:
@@ -97,10 +99,10 @@ std::string SplitProduct<F, STREAMS>::cut(const Plan& planned) {
   return cut.text();
 }
 
-// Bytes of B's planes.
+// Bytes of a packed B: PackedLayout::total.
 size_t plane_bytes(int64_t k, int64_t n);
 
-// Only where SGEMM_SM90A is defined.
+// Defined only if SGEMM_SM90A is.
 void pack_b(const ConstMatrix& b, ElementType elements, void* planes, const Context& context);
 Redone redone();
 

@@ -7,15 +7,16 @@ namespace sgemm {
 
 struct Backend {
   Table table;
-  // Copies `source` to `target`, which has unit column stride and as many rows; its further columns become zero.
+  // Copies `source` to `target`, which has unit column stride and as many rows; zeros its further columns.
   void (*pack)(const ConstMatrix& source, ElementType elements, const Matrix& target, int64_t batch,
                const Context& context);
-  // D = f(C), for a row that leaves f out, and for who wants what goes into f as well. D may be C.
+  // Computes D = f(C), for rows without f and for calls that also return the input of f. D may be C.
   void (*activate)(const Problem& problem, const Context& context);
-  // Splits a B for many products, into so many bytes of Problem::b_planes. `pack_b` is null where no row takes them.
+  // plane_bytes: the size of Problem::b_planes. pack_b: splits a B for many products; null if no row takes planes.
   size_t (*plane_bytes)(int64_t k, int64_t n);
   void (*pack_b)(const ConstMatrix& b, ElementType elements, void* planes, const Context& context);
-  // On the current device since the library was loaded, without waiting for work under way; null without the family.
+  // Returns the counts on the current device since the library was loaded, without waiting for kernels in flight. Null
+  // without the family split.
   Redone (*redone)();
 };
 

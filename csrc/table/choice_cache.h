@@ -1,4 +1,4 @@
-// The latest choices of a thread: a program asks for the same few products again and again.
+// Caches a thread's latest choices, because a program repeats the same few products.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -21,13 +21,13 @@ struct Choice {
 
 class ChoiceCache {
  public:
-  // As choose(), for a table, a device and a name of an operator that outlive the cache.
+  // Like choose(). Precondition: the table, the device and the operator's name outlive the cache.
   const Choice& choose(const char* op, const Table& table, const Problem& p, const Device& device,
                        const std::string& request) {
     const ChoiceKey problem = choice_key(p);
     const Key key = key_of(op, problem, table, device);
     size_t hash = std::hash<std::string>()(request);
-    for (size_t i = 0; i < key.size(); i += 2) {  // two at a time: each multiplication waits for the one before
+    for (size_t i = 0; i < key.size(); i += 2) {  // two at a time: each multiplication waits for the last
       const auto first = static_cast<size_t>(key[i]), second = static_cast<size_t>(key[i + 1]);
       hash = (hash ^ first ^ (second << 32 | second >> 32)) * 0x9E3779B97F4A7C15u;
     }

@@ -1,4 +1,4 @@
-// What a choice and its plan depend on, of a problem, as numbers: to be compared, and to be written into a file.
+// The properties of a problem that a choice and its plan depend on, as numbers, for comparison and for files.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -8,11 +8,11 @@
 
 namespace sgemm {
 
-// Sizes, strides, alignment, the workspace that may be used, and the Flags. torch_sgemm/tuned.py has their names.
+// Sizes, strides, alignment, the workspace limit, and the Flags. torch_sgemm/tuned.py has their names.
 using ChoiceKey = std::array<int64_t, 22>;
 
-// How C is read, whether f is computed, whether D may add up pieces of k, whether B's planes are there, whether B is A
-// transposed; and the numbers of A's and B's ElementType.
+// Flags of a problem: reading of C, computing f, adding up pieces of k in D, presence of B's planes, and B being A
+// transposed. The remaining bits are A's and B's ElementType.
 enum Flags : int64_t {
   kReadsC = 1,
   kComputesF = 2,
@@ -56,7 +56,7 @@ inline ChoiceKey choice_key(const Problem& p) {
           flags};
 }
 
-// A problem with that key, at addresses that are aligned like its own and that nobody may read.
+// Returns a problem with that key. Its addresses have the original alignment but must not be read.
 inline Problem problem_like(const ChoiceKey& key) {
   const auto batch = [&key](int at) { return BatchStride(key[at + 2], key[at + 1], key[at]); };
   const int64_t flags = key[21];

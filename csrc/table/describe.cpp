@@ -28,7 +28,7 @@ std::string number(double value, int digits = 6) {
   return text;
 }
 
-// Whole: rounded, it might no longer be a bound.
+// Formats all 17 digits: a rounded value might be below the bound.
 std::string bound(const Kernel& kernel, int64_t k) {
   if (!kernel.error_bound) return "null";
   return number(k == 0 ? 0 : kernel.error_bound(k), 17);

@@ -15,7 +15,7 @@
 namespace sgemm {
 namespace {
 
-constexpr int kThreadsToFill = 512;  // an SM needs about as many to reach a row's measured efficiency
+constexpr int kThreadsToFill = 512;  // threads per SM that a row needs, approximately, to reach its measured efficiency
 
 double ffma_peak(const Device& device) { return device.sms * 128 * 2 * device.clock_ghz * 1e9; }
 
@@ -27,8 +27,8 @@ int64_t tiles(const Kernel& kernel, const Problem& p) {
   return ceil_div(p.m, kernel.bm) * ceil_div(p.n, kernel.bn) * p.batch;
 }
 
-// Operands are copied first for a row that can't read them as they lie, and for PyTorch's kernel in a batch of two
-// strides.
+// Predicted time of operand copies: for rows that can't read an operand directly, and for PyTorch's kernel if a batch
+// has two strides.
 double copying_seconds(const Kernel& kernel, const Problem& p, const Device& device) {
   const Packing packed = packing(kernel, p);
   const auto elements = [&](const ConstMatrix& x, int64_t floats) {
@@ -40,8 +40,8 @@ double copying_seconds(const Kernel& kernel, const Problem& p, const Device& dev
   return seconds;
 }
 
-// The busiest SM does its tiles at the row's measured share of the FFMA peak, less where its tiles have too
-// few threads to hide latency; memory sets a floor.
+// The busiest SM computes its tiles at the row's measured share of the FFMA peak, and slower if they have too few
+// threads to hide latency. Memory bandwidth sets a lower bound.
 double row_seconds(const Kernel& kernel, const Problem& p, const Device& device) {
   const double busiest = std::max<int64_t>(1, ceil_div(tiles(kernel, p), device.sms));
   const double fill = std::min(1.0, busiest * kernel.threads / kThreadsToFill);
@@ -54,20 +54,20 @@ double row_seconds(const Kernel& kernel, const Problem& p, const Device& device)
   return models().choice.launch + std::max(compute, bytes(p) / (device.bandwidth_gbs * 1e9));
 }
 
-// PyTorch's kernel is followed by a pass over D as well.
+// Predicted time of a separate activation kernel over D, which also follows PyTorch's kernel.
 double activation_seconds(const Kernel& kernel, const Problem& p, const Device& device) {
   if (p.activation == Activation::kNone || kernel.activates) return 0;
   return models().choice.launch + 8.0 * p.batch * p.m * p.n / (device.bandwidth_gbs * 1e9);
 }
 
-// The tile that a request names; -1 if it leaves it to the plan.
+// Returns the tile that a request names; -1 if the request leaves the tile to the plan.
 int named_tile(const Kernel& kernel, const std::string& request) {
   for (int tile = 0; tile < kernel.tile_count; ++tile)
     if (request == tile_name(kernel, tile)) return tile;
   return -1;
 }
 
-// Calls `visit` with the plans of a planned row, or with those of one tile.
+// Calls `visit` with the plans of a planned row, or only with the plans of one tile.
 template <class Visit>
 void visit_plans(const Kernel& kernel, const Problem& p, const Device& model, int tile, const Visit& visit) {
   kernel.each_plan(p, model, [&](const Plan& plan) {
@@ -75,7 +75,7 @@ void visit_plans(const Kernel& kernel, const Problem& p, const Device& model, in
   });
 }
 
-// The fastest plan, as predicted, or the fastest with the tile that the request names.
+// Returns the plan with the shortest predicted time; only plans with the tile that the request names, if any.
 Plan planned(const Kernel& kernel, const Problem& p, const Device& model, const std::string& request) {
   if (is_aten(kernel)) return Plan(aten_seconds(p, model));
   if (!kernel.plan) return Plan(row_seconds(kernel, p, model), kernel.workspace ? kernel.workspace(p, model) : 0);
@@ -85,10 +85,11 @@ Plan planned(const Kernel& kernel, const Problem& p, const Device& model, const 
   return fastest<Plan>([&](const auto& visit) { visit_plans(kernel, p, model, tile, visit); });
 }
 
-// An operand as its copy has it.
+// Returns an operand in the orientation of its copy.
 ConstMatrix turned(const ConstMatrix& x, bool turn) { return turn ? transposed(x) : x; }
 
-// What a row reads of an operand whose copy is at `memory`. Rows of float4s end with zeros.
+// Returns the view that a row reads of an operand whose copy is at `memory`. Rows of the copy are padded to whole
+// float4s with zeros.
 ConstMatrix copied(const Kernel& kernel, const ConstMatrix& x, bool turn, int64_t batch, float* memory) {
   const ConstMatrix source = turned(x, turn);
   const Matrix copy = packed_copy(source, matrices(source, batch), memory);
@@ -96,7 +97,7 @@ ConstMatrix copied(const Kernel& kernel, const ConstMatrix& x, bool turn, int64_
   return turned({copy.data, copy.rows, cols, copy.row, 1, copy.batch}, turn);
 }
 
-// The problem as a row reads it, with copies from `memory` on.
+// Returns the problem as a row reads it, with copies from `memory` on.
 Problem with_copies(const Kernel& kernel, const Problem& p, const Packing& copies, float* memory) {
   Problem read = p;
   if (copies.a) {
@@ -114,14 +115,14 @@ bool has_16_bits(const Problem& p) {
   return p.elements_a != ElementType::kFloat32 || p.elements_b != ElementType::kFloat32;
 }
 
-// By which a row is planned: operands of 16 bits are float32 by the time that most rows read them. Nobody reads from
-// this address.
+// Returns the problem for which a row is planned. Most rows read 16-bit operands as float32 copies. The copies' address
+// is a placeholder that is never read.
 Problem planned_problem(const Kernel& kernel, const Problem& p) {
   if (!has_16_bits(p)) return p;
   return with_copies(kernel, p, packing(kernel, p), reinterpret_cast<float*>(uintptr_t{1024}));
 }
 
-// Why operands are none that a row reads as bfloat16.
+// Returns the reason why a row can't read the operands as bfloat16, or null.
 const char* unlike_bfloat16(const Problem& p) {
   if (p.elements_a != ElementType::kBFloat16 || p.elements_b != ElementType::kBFloat16)
     return "takes operands that are both bfloat16";
@@ -152,7 +153,7 @@ const char* unusable(const Kernel& kernel, const Problem& p, const Device& devic
   }
   if (is_aten(kernel)) return nullptr;
   if (request == kAuto && !cuda) return "on CPU tensors auto is PyTorch's own kernel";
-  // A long k is added up in one go, with errors, and an error bound, larger than "auto" promises.
+  // These rows add up a long k in one chain; its errors and its error bound are larger than "auto" promises.
   if (request == kAuto && !kernel.in_auto) return "taken by its name or family only";
   if (request == kAuto && p.k < kernel.auto_from) return "sums of so few terms have larger errors than auto promises";
   if (const char* reason = cannot_run(kernel, device)) return reason;
@@ -162,14 +163,14 @@ const char* unusable(const Kernel& kernel, const Problem& p, const Device& devic
   return nullptr;
 }
 
-// A row's time by a plan, with what comes before and after it.
+// Predicted time of a row with a plan, including the work before and after it.
 double seconds_with(const Kernel& kernel, const Problem& p, const Device& device, const Plan& plan) {
   const Device& model = model_of(device);
   const double product = plan.seconds * (is_aten(kernel) ? aten_caution(p) : 1);
   return product + copying_seconds(kernel, p, model) + activation_seconds(kernel, p, model);
 }
 
-// Nothing if the row can't take the problem, or has other plans than when it was measured.
+// Returns nothing if the row can't take the problem, or if its plans have changed since the measurement.
 std::optional<Verdict> measured(const Table& table, const Problem& p, const Device& device, const TunedChoice& tuned) {
   for (const Kernel& kernel : table) {
     if (tuned.kernel != kernel.name || unusable(kernel, p, device, kAuto)) continue;
@@ -196,12 +197,12 @@ int edit_distance(const std::string& x, const std::string& y) {
   return row[y.size()];
 }
 
-// The sizes that a row for small problems would have accepted.
+// Text with the sizes that a row for small problems accepts.
 std::string limit(const Kernel& kernel) {
   return kernel.max_size ? "; accepted: m, n and k up to " + std::to_string(kernel.max_size) : "";
 }
 
-// Why none of the rows that a request is for can be taken, each reason once.
+// Returns the reasons why no row of a request can be taken, each reason once.
 template <class Asked>
 std::string reasons(const Table& table, const Problem& p, const Device& device, const std::string& request,
                     const Asked& asked) {
@@ -236,7 +237,7 @@ std::string reasons(const Table& table, const Problem& p, const Device& device, 
                                     "\" has its problems; accepted: \"" + names.back() + "\"");
     }
   }
-  // A name that was cut short is as near as one with a letter wrong.
+  // A truncated name counts like a name with one wrong letter.
   const auto distance = [&request](const std::string& name) {
     return std::min(edit_distance(request, name), 1 + edit_distance(request, name.substr(0, request.size())));
   };
@@ -325,7 +326,7 @@ Packing packing(const Kernel& kernel, const Problem& p) {
         return !can_be_mapped(x, matrices(x, p.batch));
     }
   };
-  // Of a row that reads any strides, neighbours in memory stay neighbours.
+  // For a row that reads any strides, copies keep neighbours in memory as neighbours.
   const auto turns = [&](const ConstMatrix& x) {
     return kernel.reads == Reads::kAnyStrides && x.row == 1 && x.col != 1;
   };

@@ -1,5 +1,5 @@
-// THE TABLE: every kernel, in the order in which the documentation tells them. Tests, benchmarks, documentation and
-// `explain` enumerate it; a new kernel is an include and a row here.
+// THE TABLE: every kernel, in the order of the documentation. Tests, benchmarks, documentation and `explain` enumerate
+// it; a new kernel needs an include and a row here.
 //
 // nvcc builds this file for GPUs; table/kernels_emulated.cpp includes it for the CPU.
 #include "backend.h"
@@ -42,14 +42,14 @@ namespace {
 using ieee::Large, ieee::Skinny, ieee::Small, ieee::Tall;
 using split::Bf16x6, split::Fp16x3, split::SplitProduct, split::TallProduct, split::Unsplit;
 
-// PyTorch's own kernel, which the binding calls. It belongs to no family: no family falls back to it.
+// PyTorch's own kernel, which the binding calls. It belongs to no family, so that no family falls back to it.
 constexpr Kernel kAten = {
     "aten", "",     "PyTorch's own kernel (cuBLAS, MKL)", "", 0, 0, 0, 0, 0, 0, Reads::kAnyStrides, 0, kAnyArch,
     0,      nullptr};
 
 using Launch = void (*)(const Problem&, const Plan&, const Context&);
 
-// A row of one kernel needs no plan, and may have none for this backend.
+// Launch of a row with a single kernel. Such a row ignores plans, and may have no launch in this backend.
 template <class T>
 constexpr Launch launch_of() {
   if (T::launch == nullptr) return nullptr;
@@ -63,13 +63,13 @@ constexpr Kernel basic_row(const char* name, const char* family, const char* ide
           T::TN, T::kThreads, T::kReads, min_arch,   max_arch, share, launch};
 }
 
-// A row of one kernel.
+// A row with a single kernel.
 template <class T>
 constexpr Kernel row(const char* name, const char* family) {
   return basic_row<T>(name, family, T::kIdea, kMinArch, kAnyArch, rung_share(name), launch_of<T>());
 }
 
-// Rows of several launches, with a cost model of their own.
+// A row with several launches and its own cost model.
 template <class T>
 constexpr Kernel planned_row(const char* name, const char* family, const char* idea, int min_arch, int max_arch,
                              Launch launch) {
@@ -110,7 +110,7 @@ constexpr Kernel in_tiles(const std::array<TileSize, COUNT>& tiles, Kernel kerne
   return kernel;
 }
 
-// A row for small problems alone, with a cost model of its own.
+// A row only for small problems, with its own cost model.
 template <class T>
 constexpr Kernel limited_row(const char* name, const char* family) {
   Kernel kernel = planned_row<T>(name, family, T::kIdea, kMinArch, kAnyArch, T::launch);
@@ -119,7 +119,7 @@ constexpr Kernel limited_row(const char* name, const char* family) {
   return in_auto(kernel);
 }
 
-// Launched by a file of their own: for GPUs alone, the second for Hopper alone.
+// Launches defined in separate files, which exist only in GPU builds; those of the second macro only run on Hopper.
 #if defined(__CUDACC__)
 #define SGEMM_ON_GPU(launch) launch
 #else
@@ -142,7 +142,7 @@ constexpr Kernel sharing(Kernel kernel) {
   return kernel;
 }
 
-// A row that multiplies fewer bits than float32 has.
+// A row that multiplies fewer significand bits than float32 has.
 template <class T>
 constexpr Kernel tf32_row(const char* name) {
   Kernel kernel = sharing<T>(hopper_row<T>(name, "tf32"));

@@ -1,2 +1,2 @@
-// The kernels' CPU build: the same source as the GPU's, on the emulator.
+// The kernels' CPU build: compiles the GPU's source with the emulator.
 #include "kernels.cu"

@@ -1,5 +1,6 @@
-// The namespace of the operators in torch.ops: `sgemm`, unless the build names another (SGEMM_NAMESPACE in CMake), so
-// that several builds can be loaded into one process. The C++ namespace is `sgemm` always; it is hidden.
+// The namespace of the operators in torch.ops: `sgemm`, unless the build names another (SGEMM_NAMESPACE in CMake).
+// Different names let several builds load into one process. The C++ namespace is always `sgemm`; its symbols are
+// hidden.
 #pragma once
 #ifndef SGEMM_NAMESPACE
 #define SGEMM_NAMESPACE sgemm
@@ -10,6 +11,6 @@
 
 namespace sgemm {
 
-constexpr char kOperators[] = SGEMM_TEXT(SGEMM_NAMESPACE) "::";  // in front of an operator's name: "sgemm::"
+constexpr char kOperators[] = SGEMM_TEXT(SGEMM_NAMESPACE) "::";  // prefix of an operator's name: "sgemm::"
 
 }  // namespace sgemm

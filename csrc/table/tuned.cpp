@@ -12,7 +12,7 @@ namespace {
 
 std::mutex mutex;
 std::map<Gpu, TunedChoices> tuned;
-std::set<Gpu> told;  // on stderr, that there are no choices for them
+std::set<Gpu> told;  // GPUs reported on stderr as having no choices
 std::vector<std::pair<Gpu, ChoiceKey>> noted;
 bool noting = false;
 std::atomic<int64_t> epoch{0};
@@ -54,7 +54,7 @@ void note_problems(bool on) {
   const std::lock_guard<std::mutex> lock(mutex);
   noting = on;
   noted.clear();
-  ++epoch;  // problems that are in a thread's cache are looked up again
+  ++epoch;  // invalidates the problems in the threads' caches
 }
 
 void note_problem(const Device& device, const ChoiceKey& key) {

@@ -1,5 +1,5 @@
-// What torch_sgemm.tune() asks and sets: the problems for which a program asks for "auto", and the choices that were
-// measured for them. Pure host code.
+// State behind torch_sgemm.tune(): the problems for which a program requests "auto", and the choices that were measured
+// for them. Pure host code.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -12,7 +12,8 @@
 
 namespace sgemm {
 
-// A GPU by what doesn't change with a driver: its name tells an H100 from an H200, the SMs a part of it from the whole.
+// A GPU, identified by properties that don't change with the driver. The name distinguishes an H100 from an H200; the
+// number of SMs distinguishes a part of a GPU from the whole.
 struct Gpu {
   std::string name;
   int arch, sms;
@@ -23,25 +24,27 @@ struct Gpu {
   bool operator==(const Gpu& x) const { return std::tie(name, arch, sms) == std::tie(x.name, x.arch, x.sms); }
 };
 
-// A row and which of its plans(). How many plans it had tells a row that has changed since.
+// A row and the index of one of its plans(). `plans`, the number of plans at the time, reveals a row that has changed
+// since.
 struct TunedChoice {
   std::string kernel;
   size_t plan, plans;
 };
 using TunedChoices = std::map<ChoiceKey, TunedChoice>;
 
-// In place of those that were set before, for all GPUs.
+// Replaces all earlier choices of all GPUs.
 void set_tuned(std::map<Gpu, TunedChoices> choices);
 
-// Says once on stderr if choices were set, but none for this GPU.
+// Returns the measured choice for a problem, if there is one. Prints one message to stderr if choices were set, but
+// none for this GPU.
 std::optional<TunedChoice> tuned_choice(const Device& device, const ChoiceKey& key);
 
-// Another number whenever a choice that was made before may no longer hold.
+// Returns a number that changes whenever an earlier choice may no longer hold.
 int64_t tuning_epoch();
 
-// From now on, or no longer; those that were noted before are forgotten.
+// Starts or stops recording problems; forgets those recorded before.
 void note_problems(bool on);
 void note_problem(const Device& device, const ChoiceKey& key);
-std::vector<std::pair<Gpu, ChoiceKey>> noted_problems();  // in their order, each once
+std::vector<std::pair<Gpu, ChoiceKey>> noted_problems();  // each problem once, in the order of recording
 
 }  // namespace sgemm

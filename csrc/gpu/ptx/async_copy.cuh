@@ -1,5 +1,5 @@
-// Copies from global to shared memory that don't pass through registers (sm_80 and later), and the groups in which they
-// are waited for. The emulator copies at once.
+// Asynchronous copies from global to shared memory that bypass registers (sm_80 and later), and their commit groups.
+// The emulator copies immediately.
 #pragma once
 #include "../build.h"
 
@@ -10,9 +10,9 @@ namespace sgemm {
 
 #if defined(__CUDACC__)
 
-// BYTES (4 or 16), of which the first `valid` are read; the rest becomes zero. `shared`: blocks on all SMs
-// read the same at about the same time; 16 bytes go through the L1 cache then, or requests for a line would queue at
-// the L2 cache, and past it otherwise.
+// Copies BYTES bytes (4 or 16). Only the first `valid` are read; the rest becomes zero. `shared`: blocks on all SMs
+// read the same data at about the same time. Copies of 16 bytes then go through the L1 cache, because requests for a
+// line would queue at the L2 cache. Otherwise they bypass L1.
 template <int BYTES>
 __device__ __forceinline__ void copy_async(float* target, const float* source, int valid, bool shared = false) {
   const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(target));
@@ -32,7 +32,7 @@ __device__ __forceinline__ void copy_async(float* target, const float* source, i
 
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Until at most PENDING committed groups are under way.
+// Waits until at most PENDING committed groups are in flight.
 template <int PENDING>
 __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");

@@ -1,4 +1,4 @@
-// Blocks of a cluster: their barrier, and each other's shared memory.
+// Blocks of a cluster: their barrier, and access to each other's shared memory.
 #pragma once
 #include "mbarrier.cuh"
 
@@ -16,46 +16,48 @@ __device__ __forceinline__ uint32_t cluster_size() {
   return size;
 }
 
-// The cluster's barrier in two halves, for all threads; what each wrote before arriving is visible behind the wait.
+// The cluster's barrier in two halves; all threads must call both. Writes before a thread's arrival are visible to
+// others after the wait.
 __device__ __forceinline__ void arrive_cluster() {
   dawdle();
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
-// Without a fence, which waits for all that is under way: nothing but initialised barriers is handed on.
+// Arrives without a fence, which would wait for all memory accesses in flight. Use it only to publish initialised
+// barriers.
 __device__ __forceinline__ void arrive_cluster_relaxed() {
   dawdle();
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void wait_cluster() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
-// The address in shared memory of block `rank` that corresponds to `address` in this block's.
+// Returns the address in shared memory of block `rank` that corresponds to `address` in this block's.
 __device__ __forceinline__ uint32_t map_to_rank(uint32_t address, uint32_t rank) {
   uint32_t mapped;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
   return mapped;
 }
 
-// As arrive() at the barrier of another block.
+// Like arrive(), at the barrier of another block.
 __device__ __forceinline__ void arrive_in_cluster(uint32_t barrier) {
   dawdle();
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// A word of another block, or of this one.
+// Loads a float from another block, or from this one.
 __device__ __forceinline__ float load_in_cluster(uint32_t from) {
   float value;
   asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(from));
   return value;
 }
 
-// A word to another block, or to this one, whose barrier counts the bytes.
+// Stores 32 bits to another block, or to this one; the barrier there counts the bytes.
 __device__ __forceinline__ void store_in_cluster(uint32_t target, uint32_t value, uint32_t barrier) {
   asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(target),
                "r"(value), "r"(barrier)
                : "memory");
 }
 
-// Four floats or integers, likewise.
+// The same for four floats or integers.
 __device__ __forceinline__ void store_in_cluster(uint32_t target, const float* four, uint32_t barrier) {
   asm volatile(
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(target),
@@ -69,7 +71,7 @@ __device__ __forceinline__ void store_in_cluster(uint32_t target, const uint32_t
       : "memory");
 }
 
-// A bulk copy to another block, whose barrier counts the bytes.
+// Bulk copy to another block, whose barrier counts the bytes.
 __device__ __forceinline__ void copy_in_cluster(uint32_t target, const void* source, uint32_t bytes, uint32_t barrier) {
   dawdle();
   asm volatile(

@@ -1,5 +1,5 @@
-// A warpgroup's matrix products, 64 x 128 x 16 and 64 x 64 x 16 (8 of TF32): operands in shared memory, or A in
-// registers; sums in registers.
+// A warpgroup's matrix products, 64 x 128 x 16 and 64 x 64 x 16 (8 for TF32). Both operands lie in shared memory, or A
+// in registers; accumulators lie in registers.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -10,7 +10,7 @@
 
 namespace sgemm::hopper {
 
-// ---- registers: a warpgroup hands some to another
+// ---- registers: one warpgroup releases some for another
 
 template <int COUNT>
 __device__ __forceinline__ void release_registers() {
@@ -24,9 +24,9 @@ __device__ __forceinline__ void acquire_registers() {
 
 // ---- products
 
-// An operand's tile in shared memory with the swizzle of 128 or 64 bytes. Along k ("K-major"): rows of so many bytes,
-// eight of them `stride` bytes from the next eight. Along m or n ("MN-major"): for each of k 64 elements in 128 bytes,
-// eight of k `stride` bytes from the next eight, 64 elements `leading` bytes from the next 64.
+// Describes an operand's tile in shared memory with the swizzle of 128 or 64 bytes. Along k ("K-major"): rows of
+// SWIZZLE bytes, and each group of eight rows is `stride` bytes after the previous one. Along m or n ("MN-major"): 64
+// elements in 128 bytes for each k. Groups of eight k are `stride` bytes apart, groups of 64 elements `leading` bytes.
 template <int SWIZZLE = 128>
 __device__ __forceinline__ uint64_t matrix_descriptor(uint32_t address, uint32_t leading, uint32_t stride) {
   static_assert(SWIZZLE == 128 || SWIZZLE == 64);
@@ -34,7 +34,7 @@ __device__ __forceinline__ uint64_t matrix_descriptor(uint32_t address, uint32_t
          (uint64_t{stride >> 4} << 32);
 }
 
-// Registers and shared memory written before are visible to the products behind.
+// Makes earlier writes to registers and shared memory visible to the products that follow.
 __device__ __forceinline__ void fence_products() {
   dawdle();
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -42,7 +42,7 @@ __device__ __forceinline__ void fence_products() {
 
 __device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// Until at most PENDING committed groups are under way.
+// Waits until at most PENDING committed groups are in flight.
 template <int PENDING>
 __device__ __forceinline__ void wait_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
@@ -70,7 +70,7 @@ __device__ __forceinline__ void fence_registers(uint32_t (&a)[N]) {
   SGEMM_LIST_32                                                                                            \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, " \
   "%52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-// Behind the list of sums come a, b, add and the two layouts: their numbers.
+// After the list of sums come the operand numbers of a, b, add and the two layouts.
 #define SGEMM_WGMMA(TYPE, COLUMNS, LIST, A, B, ADD, A_LAYOUT, B_LAYOUT, ...)                        \
   asm volatile(                                                                                     \
       "{\n"                                                                                         \
@@ -90,8 +90,8 @@ __device__ __forceinline__ void fence_registers(uint32_t (&a)[N]) {
 #define SGEMM_WGMMA_64(TYPE) \
   SGEMM_WGMMA(TYPE, "64", SGEMM_LIST_32, "%32", "%33", "%34", "%35", "%36", SGEMM_SUMS_16(0), SGEMM_SUMS_16(16))
 
-// d = a b, or d += a b if `add`; 2 N columns. Thread t of the warpgroup holds in d[4 j + i] the element of row
-// 16 (t / 32) + t % 32 / 4 + 8 (i / 2) and column 8 j + 2 (t % 4) + i % 2.
+// Computes d = a b, or d += a b if `add`; 2 N columns. In thread t of the warpgroup, d[4 j + i] is an element of row 16
+// (t / 32) + t % 32 / 4 + 8 (i / 2). Its column is 8 j + 2 (t % 4) + i % 2.
 template <class T, bool A_ALONG_M, bool B_ALONG_N, int N>
 __device__ __forceinline__ void multiply(float (&d)[N], uint64_t a, uint64_t b, bool add) {
   constexpr bool kHalf = std::is_same_v<T, __half>;
@@ -105,9 +105,9 @@ __device__ __forceinline__ void multiply(float (&d)[N], uint64_t a, uint64_t b, 
     SGEMM_WGMMA_64("bf16");
 }
 
-// The same of float16 with A in registers, 64 x 64 x 16. Thread t holds pairs of neighbours along k: in a[i] those of
-// row 16 (t / 32) + t % 32 / 4 + 8 (i % 2), from k = 2 (t % 4) + 8 (i / 2) on. They may change when the product is
-// done.
+// The same for float16 with A in registers, 64 x 64 x 16. Thread t holds pairs of neighbours along k. The pair in a[i]
+// is of row 16 (t / 32) + t % 32 / 4 + 8 (i % 2), and begins at k = 2 (t % 4) + 8 (i / 2). The registers may change
+// once the product has completed.
 template <bool B_ALONG_N>
 __device__ __forceinline__ void multiply_registers(float (&d)[32], const uint32_t (&a)[4], uint64_t b, bool add) {
   asm volatile(
@@ -122,8 +122,8 @@ __device__ __forceinline__ void multiply_registers(float (&d)[32], const uint32_
         "n"(static_cast<int>(B_ALONG_N)));
 }
 
-// d += a b of float32 that the tensor cores read as TF32: they ignore the lower 13 bits. 64 x 128 x 8, both operands
-// along k.
+// Computes d += a b, 64 x 128 x 8, both operands along k. The tensor cores read float32 operands as TF32: they ignore
+// the lower 13 bits.
 __device__ __forceinline__ void multiply_tf32(float (&d)[64], uint64_t a, uint64_t b) {
   asm volatile("wgmma.mma_async.sync.aligned.m64n128k8.f32.tf32.tf32 {" SGEMM_LIST_64 "}, %64, %65, 1, 1, 1;\n"
                : SGEMM_SUMS_16(0), SGEMM_SUMS_16(16), SGEMM_SUMS_16(32), SGEMM_SUMS_16(48)

@@ -1,28 +1,29 @@
-// Where the splitting pass's threads keep what they have read until its rows' scales are known.
+// Held: the elements that a thread of the convert kernel keeps in shared memory until the scales of its rows are known.
 #pragma once
 #include "../../gpu/ptx/async_copy.cuh"
 #include "../plan/job.h"
 
 namespace sgemm::split {
 
-constexpr int kHeld = 8;        // float4s of a thread
-constexpr int kStripQuads = 8;  // of columns
+constexpr int kHeld = 8;        // float4s per thread
+constexpr int kStripQuads = 8;  // quads of columns per strip
 constexpr int kStrip = 4 * kStripQuads;
 constexpr int kMaxCluster = 8;
 template <int THREADS>
-constexpr int kStripApart = THREADS / kStripQuads;  // a thread's quads of a strip, along k
+constexpr int kStripApart = THREADS / kStripQuads;  // k from one quad of a thread to the next, in a strip
 
-// A thread's quads of neighbours in shared memory, which only its warp uses. In short loops: a block runs through each
-// once, and waits for its instructions. FLOAT32: elements are nothing else.
+// A thread's quads of neighbours in shared memory, which only its warp uses. Loops are short, because a block runs each
+// loop once and waits for its instructions. FLOAT32: all elements are float32.
 template <int THREADS, bool FLOAT32>
 class Held {
  public:
   static constexpr int kBytes = kHeld * THREADS * 16;
 
-  // From (mn, q) on, `k_apart` further along k each time, up to `end`; zeros outside. Nothing is read before read().
+  // The quads begin at (mn, q), `k_apart` apart along k, up to `end`. Elements outside the operand are zeros. Only
+  // read() touches memory.
   __device__ __forceinline__ Held(float4* quads, const Operand& x, int64_t batch, int64_t mn, int q, int k_apart,
                                   int64_t depth, int end)
-      : count(min(kHeld, (end - q + k_apart - 1) / k_apart)),  // none, if q is beyond the end
+      : count(min(kHeld, (end - q + k_apart - 1) / k_apart)),  // at most 0 if q is beyond the end
         quads_(quads),
         data_(x.data),
         from_(FLOAT32 ? x.data + x.batch.offset(batch) + mn * x.stride + q * x.k_stride : x.at(batch, mn, q).data),
@@ -58,12 +59,12 @@ class Held {
   const int count;
 
  private:
-  // Element by element, neighbouring lanes those of neighbouring quads: a fourth of as many lines a copy as if each
-  // lane read its own.
+  // Copies element by element. Four neighbouring lanes copy the four elements of a quad. A copy instruction then
+  // touches a fourth as many cache lines as if each lane copied its own quad.
   __device__ __forceinline__ void read_elements() const {
     const int lane = threadIdx.x % 32, element = lane % 4;
     const float* from[4];
-    int k_left[4];  // none, if the row is outside
+    int k_left[4];  // 0 if the row is outside
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       const int owner = 8 * e + lane / 4;
@@ -86,7 +87,7 @@ class Held {
     }
   }
 
-  // Elements of 16 bits, each thread its own, four quads at once.
+  // Converts 16-bit elements: each thread reads its own quads, four at once.
   __device__ __forceinline__ void convert_elements() const {
     const ElementPointer from = {from_, elements_};
     constexpr int kAtOnce = 4;
@@ -116,10 +117,10 @@ class Held {
   const bool along_k_, vector_;
 };
 
-// Where a thread's quads lie: element `r` of a panel, of which four neighbours along k, or from it on along mn; `q` of
-// k and every `apart` further.
+// Position of a thread's quads in the planes. A quad is four neighbours along k in row `r` of a panel, or the four rows
+// from `r` on at one k. The first quad is at k = `q`, the others follow `apart` apart.
 struct Place {
-  int64_t panel;  // counts all matrices' rows of panels
+  int64_t panel;  // index among the panels of all matrices
   int r, q, apart;
 };
 

@@ -1,17 +1,18 @@
-// Whether an operand's panels need more than hi.
+// Finds the panels whose lower planes are zero: hi alone holds their elements.
 //
-// Idea:   few float32 matrices hold 24 bits. Of what was bfloat16, float16 or a small integer before, a row's scale
-//         leaves nothing for the lower planes. Each block of the pass notes whether it wrote anything there, and the
-//         product neither copies nor multiplies the lower planes of a panel in which all are zero. Sums have the same
-//         bits without them.
+// Idea:   few float32 matrices use all 24 bits. If an element was bfloat16, float16 or a small integer before, hi holds
+//         all of the scaled element. Each block of the convert kernel notes whether it wrote nonzero bits to lower
+//         planes. If a panel has none, the product does not copy or multiply its lower planes. Sums have the same bits
+//         without them.
 #pragma once
 #include "../format/format.cuh"
 #include "../plan/job.h"
 
 namespace sgemm::split {
 
-// By a whole block of the pass, behind a barrier: `of_warps` are its warps'. Of the panel's kLowerEntries every
-// `apart`-th from `first` on, up to `end`, is the block's. The second warp writes them: the first has more to do then.
+// Writes the block's flags of a panel. A whole block of the convert kernel calls this behind a barrier. `of_warps`:
+// flags of its warps. Among the panel's kLowerEntries, the block owns every `apart`-th one from `first` up to `end`.
+// The second warp writes them, because the first warp has more to do at this time.
 template <int THREADS>
 __device__ __forceinline__ void note_lower_planes(const Operand& x, int64_t panel, int first, int apart, int end,
                                                   const bool (&of_warps)[32]) {

@@ -1,9 +1,9 @@
-// The splitting pass: float32 operands to pairs of 16-bit planes, both operands in one launch, each element read once.
+// The convert kernel: splits float32 operands into 16-bit planes, both operands in one launch, each element read once.
 //
-// Idea:   a row that lies along k is held in one block's shared memory, a strip of 32 columns in that of a cluster,
-//         while its largest magnitude is found; then it is scaled and split. The planes come out as the product wants
-//         them in shared memory: panels of 128 rows x 32 of k, already swizzled, K-major or MN-major as the source
-//         runs, so that the product loads a panel with one plain bulk copy and nothing is ever transposed.
+// Idea:   shared memory holds a row until its largest magnitude is known; then the row is scaled and split. One block
+//         holds a row that lies along k; a cluster holds a strip of 32 columns. The planes have the layout that the
+//         product needs in shared memory: swizzled panels of 128 rows x 32 of k, K-major or MN-major like the source.
+//         So the product loads a panel with one plain bulk copy, and no layout is transposed.
 // Bound:  memory: 4 bytes per element in, 4 (8 for three planes) out.
 #pragma once
 #include "../guard/guard.cuh"
@@ -15,13 +15,15 @@ namespace sgemm::split {
 struct PassScratch {
   uint32_t of_warp[32][kStrip];
   uint32_t of_block[kMaxCluster][kStrip];
-  // Of each block's part of k, up to 1024, of all in the first block: how many elements of a column are small and, in
-  // the lower 16 bits, where the largest one of all lies, counted from 1, if it is here; and its magnitudes' units.
+  // Column statistics of each block's part of k (up to 1024); the cluster's first block gathers those of all blocks.
+  // `places`: in the upper 16 bits the number of the column's small elements. In the lower 16 bits the position of the
+  // column's largest element, counted from 1, or 0 if another part holds it. `units`: the sum of magnitudes, in units
+  // of guard.cuh.
   alignas(16) uint32_t places[kMaxCluster][kStrip], units[kMaxCluster][kStrip];
-  uint64_t maxima_here, guards_here;  // barriers of of_block, and of these two
-  bool lower[32];                     // of each warp: whether its elements need lower planes
+  uint64_t maxima_here, guards_here;  // barriers for `of_block`, and for `places` and `units`
+  bool lower[32];                     // for each warp: its elements need lower planes
 
-  // For strips, before anything is under way that a fence would wait for.
+  // Initialises the barriers, for strips. Call it before any copy starts, because the fence would wait for that.
   __device__ __forceinline__ void start(uint32_t blocks) {
     if (blocks == 1) return;
     if (threadIdx.x == 0) {
@@ -32,14 +34,14 @@ struct PassScratch {
       }
       hopper::fence_barrier_init();
     }
-    hopper::arrive_cluster();  // the others may write here
+    hopper::arrive_cluster();  // the other blocks may now write here
   }
 };
 
-// Reduces over the `threads` of a row, in all their warps; all of the block's threads call it.
+// Reduces over the `threads` threads of a row, and returns the result to each. All threads of the block call it.
 template <class Op>
 __device__ __forceinline__ uint32_t reduce_row(uint32_t value, int threads, uint32_t* scratch, const Op& op) {
-  const int warps = threads / 32;  // of a row; 0 if a warp holds several
+  const int warps = threads / 32;  // warps per row; 0 if a warp holds several rows
   for (int o = min(threads, 32) / 2; o; o /= 2) value = op(value, __shfl_xor_sync(~0u, value, o));
   if (warps > 1) {
     __syncthreads();
@@ -55,10 +57,9 @@ struct Larger {
   __device__ __forceinline__ uint32_t operator()(uint32_t a, uint32_t b) const { return max(a, b); }
 };
 
-// Code that ordinary data don't need is kept in functions of its own: a short kernel waits for its instructions.
-//
-// Counts the small elements of a row. Each of its threads has `count` quads in shared memory, from `q` of k on and
-// every `apart`. Leaves the row's record.
+// Counts the small elements of a row, and writes the row statistics to `record`. Each thread of the row has `count`
+// quads in shared memory, from k = `q` on, `apart` apart. Ordinary data doesn't need this code. It is a separate
+// function, because a short kernel waits for its instructions.
 template <class F, int THREADS>
 static __device__ __noinline__ uint32_t guard_row(const float4* quads, int count, int q, int apart, float factor,
                                                   uint32_t largest, int threads, uint32_t* scratch, uint32_t* record) {
@@ -84,13 +85,13 @@ static __device__ __noinline__ uint32_t guard_row(const float4* quads, int count
   return small;
 }
 
-// How far a pair's planes are apart, in bytes.
+// Distance of the two planes of a pair, bytes.
 template <class F>
 __device__ __forceinline__ int planes_apart(const Operand& x) {
   return kPairs<F> == 1 && x.in_halves() ? kHalfPlaneBytes : 2 * kHalfPlaneBytes;
 }
 
-// Rows along k, each held by `threads` neighbours.
+// Splits rows along k. `threads` neighbouring threads hold a row.
 template <class F, int THREADS, bool FLOAT32>
 __device__ __forceinline__ void split_rows(const Job& job, const Operand& x, const Place& at,
                                            const Held<THREADS, FLOAT32>& held, int threads, PassScratch& shared) {
@@ -105,7 +106,7 @@ __device__ __forceinline__ void split_rows(const Job& job, const Operand& x, con
 
   const int step_q = at.q % kStep;
   const int place = place_in_panel<false>(at.r, x.by_lanes ? lane_place(step_q) : step_q, x.half_apart);
-  const int pairs_apart = x.by_lanes ? (place ^ 16) - place : 4;  // a quad's
+  const int pairs_apart = x.by_lanes ? (place ^ 16) - place : 4;  // the quad's two pairs of elements, bytes
   const int64_t apart = int64_t{at.apart / kStep} * kPairs<F> * kPanelBytes;
   uint32_t lower = 0;
   char* to = job.panel<F>(x, at.panel, at.q / kStep) + place;
@@ -125,12 +126,13 @@ __device__ __forceinline__ void split_rows(const Job& job, const Operand& x, con
     small = guard_row<F, THREADS>(held.quads(), held.count, at.q, at.apart, factor, largest, threads, scratch,
                                   &x.guards[at.panel * kTile + at.r]);
   if (t == 0) x.words[at.panel * kTile + at.r] = row_word<F>(largest, exponent, small);
-  const int rows = __ffs(THREADS) - __ffs(threads);  // of the block, a power of two: no division at a kernel's end
+  const int rows = __ffs(THREADS) - __ffs(threads);  // log2 of the block's rows: avoids a division at the kernel's end
   note_lower_planes<THREADS>(x, at.panel, at.r >> rows, kTile >> rows, kLowerEntries, shared.lower);
 }
 
-// What the first warp then finds of the block's part of a strip's columns in `places` and `units`, from the threads'
-// quads of four columns. `of_warp` is free.
+// Computes the column statistics of the block's part of a strip. The block's threads pass their quads of four columns.
+// Warp 0 writes the counts of small elements and the positions of the largest elements to `to_places`, and the sums of
+// magnitudes to `to_units`. Only warp 0 may read them afterwards. `of_warp` is scratch.
 template <class F, int THREADS>
 static __device__ __noinline__ void guard_strip(const float4* quads, int count, int apart, const uint32_t (&largest)[4],
                                                 const float (&factor)[4], uint32_t (*of_warp)[kStrip],
@@ -180,8 +182,8 @@ static __device__ __noinline__ void guard_strip(const float4* quads, int count, 
   __syncwarp();
 }
 
-// A strip of columns (rows of the operand, whose neighbours lie side by side). Each block of a cluster holds a part of
-// k.
+// Splits a strip of columns: rows of the operand that are neighbours in memory. Each block of the cluster holds a part
+// of k.
 template <class F, int THREADS, bool FLOAT32>
 __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, const Place& at,
                                             const Held<THREADS, FLOAT32>& held, PassScratch& scratch) {
@@ -237,7 +239,7 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
     some_small |= own[i].some_small<F>(exponent);
   }
 
-  // Quads that are multiples of 8 of k apart lie in the same chunk, the first one's. Offsets are from k = 0.
+  // A thread's quads are multiples of 8 of k apart, so that their swizzle is the first quad's. Offsets are from k = 0.
   const auto offset = [](uint32_t q) { return q / kStep * (kPairs<F> * kPanelBytes) + q % kStep * 128; };
   const int first_q = x.by_lanes ? lane_place(at.q) : at.q;
   char* const panel = job.panel<F>(x, at.panel, 0) - offset(first_q % kStep) +
@@ -251,13 +253,14 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
     lower |= planes.lower();
   }
   scratch.lower[threadIdx.x / 32] = __any_sync(~0u, lower);
-  // Without small elements in its part of the strip, a block looks at no magnitudes; other columns may be why it does.
+  // A block without small elements in its part of the strip skips the statistics, and writes an upper bound of the
+  // sums. A small element in any column triggers them for all columns, so batch-invariant products always compute them.
   if (__syncthreads_or(some_small || (job.batch_invariant && blocks > 1))) {
     guard_strip<F, THREADS>(held.quads(), held.count, at.apart, largest, factor, scratch.of_warp, scratch.places[rank],
                             scratch.units[rank]);
   } else if (threadIdx.x < kStrip) {
     scratch.places[rank][lane] = 0;
-    scratch.units[rank][lane] = kHeld * at.apart * kUnits;  // at most
+    scratch.units[rank][lane] = kHeld * at.apart * kUnits;  // an upper bound
     __syncwarp();
   }
   constexpr int kOfStrip = kLowerEntries * kStrip / kTile;
@@ -296,14 +299,15 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
   *reinterpret_cast<uint4*>(&x.words[row]) = make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// How the pass's blocks are dealt out: first those of b, then those of a.
+// The convert kernel's grid: the blocks of b come first, those of a follow.
 struct PassGrid {
   int64_t blocks_b;
   int64_t busy_a, busy_b;  // blocks with work; the rest fills the last cluster
-  int row_threads;         // that hold a row along k; a power of two
+  int row_threads;         // threads that hold a row along k; a power of two
 };
 
-// FLOAT32: both operands' elements are. A short kernel waits for its instructions, so it has no others.
+// FLOAT32: all elements of both operands are float32, and the kernel has no code for 16-bit elements. A short kernel
+// waits for its instructions.
 template <class F, int THREADS, bool FLOAT32>
 __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     split_pass(const __grid_constant__ Job job, const __grid_constant__ PassGrid grid) {
@@ -314,9 +318,9 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
   const uint32_t block = is_b ? blockIdx.x : blockIdx.x - static_cast<uint32_t>(grid.blocks_b);
   if (block >= (is_b ? grid.busy_b : grid.busy_a)) return;
 
-  // Divisions, of 64 bits above all, would take a good part of the time until elements are asked for.
+  // Avoid divisions, of 64 bits above all: they would take a large part of the time until the first read is issued.
   Place at;
-  int64_t first;  // of the block's rows, counting all matrices', of which each has whole panels
+  int64_t first;  // the thread's first row, among the rows of all matrices, of which each has whole panels
   if (x.along_k) {
     first = (int64_t{block} * THREADS + threadIdx.x) >> (__ffs(grid.row_threads) - 1);
     at.q = 4 * (threadIdx.x & (grid.row_threads - 1));
@@ -339,7 +343,7 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
   if (blockIdx.x == 0)
     for (int i = threadIdx.x; i * job.parts < job.work_tiles - job.whole; i += THREADS) job.arrived[i] = 0;
   wait_copies<0>();
-  __syncwarp();  // lanes may have copied for each other
+  __syncwarp();  // lanes may have copied each other's elements
   if (x.along_k)
     split_rows<F>(job, x, at, held, grid.row_threads, scratch);
   else

@@ -1,11 +1,12 @@
-// The epilogue: a tile's sums become D, through the guard.
+// The epilogue: tests a tile's sums with the guard, and writes them to D.
 #pragma once
 #include "../guard/second_look.cuh"
 #include "warp_rows.cuh"
 
 namespace sgemm::split {
 
-// D = f(x + beta C). Not where C is the sum of earlier pieces of k and their sum in order of k may be another.
+// Stores D = f(x + beta C), and returns true. Returns false, and stores nothing, if C is the sum of earlier pieces of k
+// and the result may differ from the sum in order of k.
 __device__ __forceinline__ bool store_element(const Problem& p, const float* c, float* d, float x) {
   const float sum = add_c(p, x, c);
   if (p.k_before > 0 && may_differ_in_order(sum, x, *c)) return false;
@@ -18,13 +19,13 @@ static __device__ __noinline__ uint32_t store_staged(const Job& job, TileIndex t
                                                      int first, int cols, int t, const float* staged, int band,
                                                      bool carefully, int index);
 
-// A tile's sums on their way to D, through the guard; each warp has 16 rows of them.
+// The epilogue of a tile for one warp, which has 16 rows.
 //
-// Most tiles are plain: they are scaled in the accumulators and go there in as few instructions as can be, for the
-// tensor cores wait, and a kernel of one tile a block waits for each of its instructions. Where rows have thresholds,
-// elements are first compared with them there. Only bands of columns with an element that fails, or with scales that
-// aren't plain, and all where D is more than a scaled sum, go through shared memory, so that lanes store neighbours, in
-// short loops.
+// Most tiles are plain: their sums are scaled and stored from the accumulators in as few instructions as possible. The
+// tensor cores wait for the epilogue, and a kernel of one tile per block waits for each of its instructions. If rows
+// have thresholds, the accumulators are compared with them first. Bands of columns go through shared memory only if an
+// element fails, if scales aren't plain, or if D is more than a scaled sum. Short loops then let lanes store
+// neighbours.
 template <class Shape>
 class TileEpilogue : public WarpRows<Shape> {
  public:
@@ -33,18 +34,18 @@ class TileEpilogue : public WarpRows<Shape> {
   using Certainty = Certain<Shape::kSums>;
   using Base::Base;
 
-  // Copies the words to memory, for those who redo what was marked.
+  // Copies the scales and thresholds to memory, where the redo reads them.
   __device__ __forceinline__ void leave_words(uint32_t* to) const {
     for (int i = t_ % 32; i < 2 * kTile; i += 32) to[i] = words_[i / kTile][i % kTile];
   }
 
-  // Whether its rows and columns have plain scales and no thresholds.
+  // Returns true if the warp's rows and columns have plain scales and no thresholds.
   __device__ __forceinline__ bool is_plain() const {
     return all_of_words([](uint32_t word) { return split::is_plain(word); });
   }
 
-  // Whether the warp's sums need no test, are only scaled, and all neighbours are there, so that store_plain() does.
-  // DOWN: those of a column may be side by side.
+  // Returns true if store_plain() applies: the warp's sums need no test, are only scaled, and all of them are inside.
+  // DOWN: D's columns may be contiguous.
   template <bool DOWN>
   __device__ __forceinline__ bool stores_plain() const {
     const bool whole = rows_left_ == 16 && (first_ | cols_left_) % 32 == 0;
@@ -60,15 +61,15 @@ class TileEpilogue : public WarpRows<Shape> {
       this->template store_pairs<true>(sum, bands_);
   }
 
-  // Of sums whose magnitude times `factor` is no more than |A||B|.
+  // Certifies elements. Precondition: |x| * factor <= (|A||B|)_ij, scaled.
   __device__ __forceinline__ Certainty certain(const Sums& x, float factor) const {
     return certain_elements(
         x, factor, rows_, cols_, rows_left_, [&](int col) { return inside(col); }, t_ % 32);
   }
 
-  // An element that the guard doesn't certify is not stored and gets a mask. Returns the warp's mark. `known`: what is
-  // certain whatever the sums are. RECORDED: a pass has split both operands; then what is seldom needed is in a
-  // function of its own.
+  // Stores the certified elements. Elements that the guard refuses are not stored, but get a bit in a mask. Returns the
+  // bits of the slots that have masks. `known`: elements already certified from other sums. RECORDED: the convert
+  // kernel has split both operands; rarely needed code is then in a separate function.
   template <bool RECORDED>
   __device__ __forceinline__ uint32_t store(Sums& sum, const Certainty& known, float* staging, int index) const {
     staging += t_ / 32 * kStagedFloats;
@@ -113,7 +114,8 @@ class TileEpilogue : public WarpRows<Shape> {
     return mark;
   }
 
-  // A band whose sums have been staged, element by element if some have failed or by other scales than plain ones.
+  // Stores a staged band. `carefully`: tests and scales it element by element, because some elements have failed or
+  // some scales aren't plain. Returns the slot's bit if the band has refused elements.
   __device__ __forceinline__ uint32_t store_band(const float* staged, int band, bool carefully, int index) const {
     const int lane = t_ % 32;
     if (carefully || !job_.plain_alpha || job_.p.k_before > 0 || !(job_.quads || job_.down))
@@ -126,14 +128,14 @@ class TileEpilogue : public WarpRows<Shape> {
   }
 
  private:
-  // Whether all words of the warp's rows and columns hold what is asked for.
+  // Returns true if the predicate holds for the scales and thresholds of all of the warp's rows and columns.
   template <class Holds>
   __device__ __forceinline__ bool all_of_words(const Holds& holds) const {
     const uint4 words = *reinterpret_cast<const uint4*>(&cols_[t_ % (Shape::kCols / 4) * 4]);
     return __all_sync(~0u, holds(rows_[t_ % 16]) & holds(words.x) & holds(words.y) & holds(words.z) & holds(words.w));
   }
 
-  // A staged band where neighbours of D lie in a column, with C and f: half of the lanes have a column.
+  // Stores a staged band, with C and f, if D's columns are contiguous: half of the lanes have a column.
   __device__ __forceinline__ void store_band_down(const float* staged, int band, int lane) const {
     const int r = lane % 16;
     const float scale = job_.p.alpha * word_scale(rows_[r]);
@@ -145,7 +147,7 @@ class TileEpilogue : public WarpRows<Shape> {
     }
   }
 
-  // A quad in row lane / 8 and in every fourth from there on.
+  // Stores a staged band by quads: a lane has a quad in row lane / 8, and in every fourth row from there on.
   __device__ __forceinline__ void store_band_quads(const float* staged, int band, int lane) const {
     const int q = lane % 8, col = band * 32 + q * 4;
     if (!inside(col)) return;
@@ -165,7 +167,7 @@ class TileEpilogue : public WarpRows<Shape> {
     }
   }
 
-  // A column per lane, but for what has failed, and whatever the scales.
+  // Stores the elements of a staged band that haven't failed, for any scales. Each lane has a column.
   __device__ __forceinline__ uint32_t store_certified(const float* staged, int band, int lane, int index) const {
     const int col = band * 32 + lane, rows = rows_of(col);
     const uint32_t right = cols_[col];
@@ -176,8 +178,8 @@ class TileEpilogue : public WarpRows<Shape> {
       const float x = sum(r);
       if (isnan(x) && (__float_as_uint(x) == kGivenUp || !is_nan_of_operands(x, rows_[r], right))) failed |= 1u << r;
     }
-    // An element with plain scales is multiplied as in a plain tile, whatever the scales of the others here, for the
-    // same bits. The loops are short, for their instructions are not in the caches.
+    // An element with plain scales is multiplied as in a plain tile, so that its bits don't depend on its neighbours'
+    // scales. The loops are short, because their instructions are not in the caches.
     const bool plain = job_.plain_alpha && has_plain_scale(right);
     const auto plainly_scaled = [&](int r) {
       return sum(r) * (job_.p.alpha * word_scale(rows_[r]) * word_scale(right));
@@ -208,15 +210,15 @@ class TileEpilogue : public WarpRows<Shape> {
     return __any_sync(~0u, failed) ? mark_failed(failed, band, index) : 0;
   }
 
-  // Rows of a lane's column, by bits. Returns the slot's bit of the warp's mark.
+  // Writes the mask of a lane's column: `failed` has a bit for each row. Returns the slot's bit.
   __device__ __forceinline__ uint32_t mark_failed(uint32_t failed, int band, int index) const {
     const int slot = Shape::kHalfSize ? band * 2 + first_ / 16 % 2 : band;
     job_.masks[(int64_t{index} * Shape::kSlots + slot) * kConsumers + t_] = static_cast<uint16_t>(failed);
     return 1u << slot;
   }
 
-  // Whether most of the warp's elements are uncertain, so that all of these bands' are computed again; not where a NaN
-  // of the operands decides some.
+  // Returns true if more than half of the warp's elements are uncertified: all elements of `bands` are then recomputed.
+  // Returns false if a row or column holds NaN, which decides some elements.
   __device__ __forceinline__ bool gives_up(const Certainty& sure, uint32_t bands) const {
     int own = 0;
 #pragma unroll
@@ -251,9 +253,9 @@ class TileEpilogue : public WarpRows<Shape> {
   using Base::words_;
 };
 
-// TileEpilogue::store_band(), a function of its own: the more code lies between what ordinary tiles run through, the
-// longer a short kernel waits for its instructions. Where registers are short, as in a streamed kernel, a call costs
-// more.
+// TileEpilogue::store_band() as a separate function. Rare code between the instructions of ordinary tiles makes a short
+// kernel wait longer for its instructions. Kernels with few free registers, such as the on-the-fly kernel, inline it,
+// because a call costs them more.
 template <class Shape>
 static __device__ __noinline__ uint32_t store_staged(const Job& job, TileIndex tile, const uint32_t (&words)[2][kTile],
                                                      int first, int cols, int t, const float* staged, int band,

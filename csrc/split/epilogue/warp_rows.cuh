@@ -1,4 +1,4 @@
-// A warp's sums on their way from its accumulators to D: scaled, and added to C, in as few instructions as can be.
+// WarpRows: scales a warp's accumulators, adds C, and stores them to D, in as few instructions as possible.
 #pragma once
 #include "../../epilogue/epilogue.cuh"
 #include "../format/format.cuh"
@@ -6,13 +6,14 @@
 
 namespace sgemm::split {
 
-// 16 rows of a tile, and where they go.
+// A warp's 16 rows of a tile, and their positions in C and D.
 template <class Shape>
 class WarpRows {
  public:
   using Sums = float[Shape::kSums];
 
-  // `words` of the tile's rows and columns. Of each warp's columns the block finishes `cols` from `first` on.
+  // `words`: scales and thresholds of the tile's rows and columns. The block finishes the `cols` columns from `first`
+  // on.
   __device__ __forceinline__ WarpRows(const Job& job, const TileIndex& tile, const uint32_t (&words)[2][kTile],
                                       int first, int cols, int t)
       : job_(job),
@@ -32,7 +33,7 @@ class WarpRows {
         c_(job.p.beta == 0 ? nullptr : job.p.c.matrix(tile.batch).at(row0_, col0_)) {}
 
  protected:
-  // Those of `bands` that need no test, where D has neighbours in a row, or in a column.
+  // Stores the bands in `bands`, whose sums need no test, straight from the accumulators if D's layout allows it.
   __device__ __forceinline__ void store_direct(const Sums& sum, uint32_t bands, float* staging) const {
     if (job_.down)
       store_down(sum, bands);
@@ -54,7 +55,7 @@ class WarpRows {
 #pragma unroll
     for (int band = 0; band < Shape::kBands; ++band) {
       if (!(bands >> band & 1)) continue;
-      Scaled s[4];  // D may be C: all is read before the first is written
+      Scaled s[4];  // D may be C: all elements are read before the first is written
       bool in_x[4], in_y[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -83,13 +84,14 @@ class WarpRows {
     }
   }
 
-  // Where rows begin within a sector, of which pairs would write two parts: of two lanes' pairs in twice eight columns,
-  // each has a quad, so that 16 neighbours of a row are written at once.
+  // Stores quads, for rows that begin within a memory sector: pairs would write a sector in two parts. Two lanes
+  // exchange the pairs that they have in twice eight columns, so that each has a quad. 16 neighbours of a row are
+  // written at once.
   __device__ __forceinline__ void store_quads(const Sums& sum) const {
     const int lane = t_ % 32, r = lane / 4, j = lane % 4 * 2;
     const float upper = job_.p.alpha * word_scale(rows_[r]), lower = job_.p.alpha * word_scale(rows_[r + 8]);
     const float beta = job_.p.beta;
-    const bool second = lane % 2;  // of the two lanes
+    const bool second = lane % 2;  // the second of the two lanes
     const int own_col = lane % 2 * 8 + lane % 4 / 2 * 4;
     float* const to = d_ + r * job_.p.d.row + own_col;
     const float* const from = c_ + r * job_.p.c.row + own_col;
@@ -116,7 +118,7 @@ class WarpRows {
     }
   }
 
-  // Where a column's rows lie side by side: eight lanes have a sector.
+  // Stores to D with contiguous columns: eight lanes write a sector.
   __device__ __forceinline__ void store_down(const Sums& sum, uint32_t bands) const {
     const int lane = t_ % 32, r = lane / 4, j = lane % 4 * 2;
     const float upper = job_.p.alpha * word_scale(rows_[r]), lower = job_.p.alpha * word_scale(rows_[r + 8]);
@@ -143,7 +145,8 @@ class WarpRows {
     }
   }
 
-  // Where neighbours can't be stored at once: a column per lane, by way of shared memory.
+  // Stores element by element, through shared memory, if two neighbours can't be stored at once. Each lane has a
+  // column.
   __device__ __forceinline__ void store_singles(const Sums& sum, uint32_t bands, float* staging) const {
     const int lane = t_ % 32, r = lane / 4, j = lane % 4 * 2;
     const float upper = job_.p.alpha * word_scale(rows_[r]), lower = job_.p.alpha * word_scale(rows_[r + 8]);
@@ -180,20 +183,20 @@ class WarpRows {
   }
   const Job& job_;
   const uint32_t (&words_)[2][kTile];
-  const uint32_t *rows_, *cols_;  // words of the warp's
+  const uint32_t *rows_, *cols_;  // scales and thresholds of the warp's rows and columns
   const int first_, share_, t_;
   const TileIndex tile_;
-  const int64_t row0_, col0_;  // of the warp
+  const int64_t row0_, col0_;  // the warp's first row and column
   const int rows_left_, cols_left_;
-  const uint32_t bands_;  // that the block finishes, by bits
-  float* d_;              // there
+  const uint32_t bands_;  // bands that the block finishes, a bit each
+  float* d_;              // the elements of D and C at (row0_, col0_)
   const float* c_;
 
  private:
-  // Bits from `first` up to `last`.
+  // Bits `first` to `last` - 1.
   __device__ __forceinline__ static uint32_t bits(int first, int last) { return (1u << last) - (1u << first); }
 
-  // Two neighbours of row r of a thread's accumulators, and of row r + 8, in a band's i-th eight columns.
+  // A thread's two neighbouring accumulators in row r (x) and in row r + 8 (y), in a band's i-th eight columns.
   struct Scaled {
     float2 x, y;
   };

@@ -1,19 +1,20 @@
-// Sums of a tile whose k is shared by the blocks of a cluster.
+// Cluster reduction: adds up the sums of a tile whose k is shared by the blocks of a cluster.
 //
-// Idea:   block r gets the whole sums of its share of each thread's elements, the r-th N / BLOCKS of them, added in
-//         the order of the ranks. The last stages of its ring serve as mailboxes, one for each of the other blocks:
-//         (quad, thread) float4. Where a block has so few steps that it never uses them, each warp says so before it
-//         begins, else when it is done. Barriers count arrivals and bytes. Nobody waits for a cluster's barrier, whose
-//         fence would wait for everything that is under way.
+// Idea:   block r gets the whole sums of its share of each thread's elements, the r-th N / BLOCKS of them, added in the
+//         order of the ranks. The last stages of its ring serve as mailboxes, one for each of the other blocks: (quad,
+//         thread) float4. Each warp announces to the other blocks that its block's mailboxes are free. A warp does so
+//         before its main loop if the block has too few steps to use those stages, otherwise after its main loop.
+//         Barriers count arrivals and bytes. No thread waits for barrier.cluster, because its fence would wait for
+//         every memory operation in flight.
 #pragma once
 #include "../plan/tile_shape.cuh"
 
 namespace sgemm::split {
 
-// For a cluster's only tile.
+// Barriers that are used once: a cluster has only one tile.
 struct ClusterBarriers {
   uint64_t ready;                   // the other blocks' mailboxes are free
-  uint64_t parts[kConsumers / 32];  // of a warp's sums, from the other blocks
+  uint64_t parts[kConsumers / 32];  // complete when the other blocks have stored their parts of a warp's sums
 
   __device__ __forceinline__ void init(int i, uint32_t blocks, int sums) {
     if (i == 0) hopper::init_barrier(&ready, (blocks - 1) * (kConsumers / 32));
@@ -24,7 +25,7 @@ struct ClusterBarriers {
   }
 };
 
-// Which stage of block `owner`'s ring is the mailbox of block `sender`.
+// Returns the stage of block `owner`'s ring that is the mailbox of block `sender`.
 template <class R>
 __device__ __forceinline__ int mailbox(int owner, int sender, int blocks) {
   return R::kStages - 1 - ((sender - owner - 1) & (blocks - 1));
@@ -35,7 +36,7 @@ __device__ __forceinline__ bool uses_mailboxes(int steps, int blocks) {
   return steps > R::kStages - (blocks - 1);
 }
 
-// Tells the other blocks that the warp has read what was in the mailboxes.
+// Signals to the other blocks that the warp has read what the mailboxes' stages held.
 __device__ __forceinline__ void announce_mailboxes(ClusterBarriers& barriers, int t, uint32_t rank, uint32_t blocks) {
   const uint32_t to = t % 32;
   if (to < blocks && to != rank)

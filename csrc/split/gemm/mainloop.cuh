@@ -1,20 +1,20 @@
-// A tile's sums from the panels in the ring: by a warpgroup, on the tensor cores.
+// The main loop: a warpgroup computes a tile's sums on the tensor cores, from the panels in the ring.
 #pragma once
 #include "ring.cuh"
 #include "turns.cuh"
 
 namespace sgemm::split {
 
-// An operand's panels of ROWS in shared memory as wgmma's descriptors see them; distances in units of 16 bytes.
+// wgmma descriptors of an operand's panels of ROWS rows in shared memory. Distances are in units of 16 bytes.
 template <bool ALONG_MN, int ROWS>
 struct PanelView {
-  uint64_t first;  // the first plane, the warpgroup's rows
+  uint64_t first;  // descriptor of the first plane, from the warpgroup's first row on
   static constexpr bool kAlongMn = ALONG_MN;
-  static constexpr int kRowsApart = 64;             // bytes
-  static constexpr int kHalf = ALONG_MN ? 128 : 2;  // to the second 16 of k
+  static constexpr int kRowsApart = 64;             // distance of rows, bytes
+  static constexpr int kHalf = ALONG_MN ? 128 : 2;  // distance to the second 16 of k
   static constexpr int kSecondPlane = ROWS * 4;
   static constexpr int kSecondPair = ROWS * kRowBytes / 16;
-  // `block`: 64 rows of the panel.
+  // `block`: index of 64 rows within the panel.
   __device__ __forceinline__ PanelView(uint32_t address, int block)
       : first(ALONG_MN ? hopper::matrix_descriptor(address + block * 4096, 4096, 1024)
                        : hopper::matrix_descriptor<kRowsApart>(address + block * 64 * kRowsApart, 16, 8 * kRowsApart)) {
@@ -24,21 +24,21 @@ struct PanelView {
   }
 };
 
-// The products of one stage of a tile's rows; a thread has N sums.
+// Issues the products of one stage for a warpgroup's rows of a tile. Each thread has N sums.
 template <class F, class ViewA, class ViewB, int N>
 struct StageProducts {
   using Sums = float[N];
   const ViewA& a;
   const ViewB& b;
-  const int offset;  // of the stage in the ring, in units of 16 bytes
+  const int offset;  // offset of the stage in the ring, in units of 16 bytes
 
-  // d = plane i of A times plane j of B, 16 of k; d += that if `add`.
+  // Computes d = plane i of A times plane j of B, over 16 of k, or adds that product to d if `add`.
   __device__ __forceinline__ void product(Sums& d, int i, int j, int half, bool add) const {
     hopper::multiply<typename F::Element, ViewA::kAlongMn, ViewB::kAlongMn>(d, a.plane(offset, i, half),
                                                                             b.plane(offset, j, half), add);
   }
 
-  // Of hi, or where that is all there is, of the second step's hi in the place of lo.
+  // Computes hi * hi. In a stage that holds only hi, plane 1 is the hi of a second step of k, stored where lo would be.
   __device__ __forceinline__ void main(Sums& d, bool add, int plane = 0) const {
     product(d, plane, plane, 0, add);
     product(d, plane, plane, 1, true);
@@ -59,7 +59,7 @@ struct StageProducts {
     }
   }
 
-  // Added to `d`, where one operand has lower planes: A, or B.
+  // Adds the corrections to `d` where only one operand has lower planes: A if `lower_a`, else B.
   __device__ __forceinline__ void corrections_of(bool lower_a, Sums& d) const {
 #pragma unroll
     for (int plane = 1; plane < QuadPlanes<F>::kPlanes; ++plane) {
@@ -70,15 +70,16 @@ struct StageProducts {
   }
 };
 
-// A tile's part of the work, in steps of k.
+// The steps of k that a warpgroup multiplies for a tile.
 struct TileSteps {
-  int count, ahead;  // steps_ahead()
-  int parity;        // of the tile
-  int first;         // counted from the tile's
+  int count, ahead;  // `ahead`: steps_ahead()
+  int parity;        // the tile's buffer of two: PipelineState<2>::stage
+  int first;         // the first step, counted from the start of the tile's k
 };
 
-// hi * hi is added to the sum while the tensor cores work on the corrections, which stay there for all of k. There are
-// three loops over stages: with the lower planes of both operands, of one, and of none.
+// The main loop for operands that have planes. Adds hi * hi to the sum while the tensor cores work on the corrections,
+// which keep one accumulator for all of k. There are three loops over stages: with the lower planes of both operands,
+// of one, and of none.
 template <class F, class R>
 struct KeepCorrections {
   template <class ViewA, class ViewB, int N>
@@ -86,7 +87,7 @@ struct KeepCorrections {
                                              const ViewB& b, PipelineState<R::kStages>& at, int t,
                                              const TileSteps& steps, float (&sum)[N], float (&correction)[N]) {
     const bool leader = t % 32 == 0;
-    float fresh[N];  // set too: else its registers would be taken for what the tile before left in them
+    float fresh[N];  // initialised too: otherwise the compiler would keep the previous tile's values alive
 #pragma unroll
     for (int e = 0; e < N; ++e) sum[e] = correction[e] = fresh[e] = 0;
     hopper::fence_registers(correction);
@@ -103,8 +104,8 @@ struct KeepCorrections {
     int step = 0, end = steps.ahead, previous = -1;
     uint32_t lower = kLowerBoth;
     const auto learn_lower = [&] {
-      hopper::wait(&shared.full[at.stage], at.parity);            // the producer knows by then
-      lower = __reduce_or_sync(~0u, shared.lower[steps.parity]);  // one value, in the compiler's eyes as well
+      hopper::wait(&shared.full[at.stage], at.parity);            // the producer has written shared.lower by then
+      lower = __reduce_or_sync(~0u, shared.lower[steps.parity]);  // uniform for the compiler too
       end = steps.count;
     };
     const auto multiply = [&](const auto& corrections) {
@@ -116,7 +117,7 @@ struct KeepCorrections {
         hopper::commit_products();
         corrections(stage);
         hopper::commit_products();
-        hopper::wait_products<1>();  // hi * hi is done, and with it the corrections of the stage before
+        hopper::wait_products<1>();  // hi * hi is complete, and so are the corrections of the previous stage
         hopper::fence_registers(fresh);
         if (previous >= 0) release(previous);
         if ((step & job.promotion) == job.promotion || step + 1 == steps.count) add_fresh();
@@ -145,10 +146,11 @@ struct KeepCorrections {
         multiply([&](const auto& stage) { stage.corrections_of(lower == kLowerA, correction); });
         drain();
       }
-      // hi alone, of two steps a stage. Only steps that were multiplied before it was known have corrections: zeros.
+      // Only hi is needed here, so a stage holds two steps of k. Only steps multiplied before this was known have
+      // corrections, and these are zeros.
       const uint32_t left = __reduce_max_sync(~0u, steps.count - step);
       const Turns turns(t / 128);
-      // A plane of a stage, or both; its last gives the stage back.
+      // Multiplies a plane of a stage, or both of its planes. `last` releases the stage.
       const auto add_window = [&](int plane, bool both, bool last) {
         const auto stage = stage_products();
         if (plane == 0) hopper::wait(&shared.full[at.stage], at.parity);

@@ -1,17 +1,17 @@
-// The thread that keeps the product's ring filled.
+// The producer: one thread that keeps the product's ring filled.
 #pragma once
 #include "../convert/lower_planes.cuh"
 #include "ring.cuh"
 
 namespace sgemm::split {
 
-// An operand's panels of a tile, in the order of k. ROWS of each are copied: all 128, or one half.
+// Copies an operand's panels of a tile, in the order of k. ROWS rows of each panel are copied: all 128, or one half.
 template <class F, int ROWS>
 struct PanelSource {
   static constexpr int kHalves = kTile / ROWS, kPlanes = QuadPlanes<F>::kPlanes;
-  static constexpr int kBytes = ROWS * kRowBytes / 2;  // of a plane
+  static constexpr int kBytes = ROWS * kRowBytes / 2;  // size of a plane
   const Operand& operand;
-  int64_t index;  // of the panel, which counts those of all matrices
+  int64_t index;  // index of the panel, counted over all matrices
   const char* panel;
   const uint32_t* words;
 
@@ -21,10 +21,10 @@ struct PanelSource {
         panel(job.panel<F>(x, index, step) + tile % kHalves * x.half_apart),
         words(x.words + index * kTile + tile % kHalves * ROWS) {}
 
-  // Whether the planes of its rows lie together.
+  // Returns true if the planes of the copied rows are contiguous.
   __device__ __forceinline__ bool together() const { return kHalves == 1 || operand.in_halves(); }
 
-  // `lower`: with the planes behind hi.
+  // `lower`: includes the planes after hi.
   __device__ __forceinline__ static uint32_t bytes(bool lower) { return lower ? kPlanes * kBytes : kBytes; }
   __device__ __forceinline__ void copy_next(bool lower, char* to, uint64_t* barrier) {
     static_assert(kHalves == 1 || kPairs<F> == 1);
@@ -40,7 +40,7 @@ struct PanelSource {
   }
 };
 
-// By one thread: a warp with others in it would fill the ring too slowly.
+// Fills the ring. Called by a single thread: a warp with other active threads would fill the ring too slowly.
 template <class F, class R>
 __device__ void produce(const Job& job, char* ring, ProductShared& shared, const TileScheduler& scheduler) {
   using Shape = typename R::Shape;
@@ -66,11 +66,11 @@ __device__ void produce(const Job& job, char* ring, ProductShared& shared, const
         shared.lower[words.stage] = (lower_a ? kLowerA : 0) | (lower_b ? kLowerB : 0);
       }
       char* const stage = ring + at.stage * R::kStageBytes;
-      // Where hi is all there is, that of the next step takes the place of lo.
+      // If both operands have only hi, the hi of the next step is stored where lo would be.
       const bool begins = step == 0, two = !lower_a && !lower_b && step + 1 < steps;
       hopper::wait(&shared.empty[at.stage], at.parity ^ 1);
       hopper::arrive_expecting(&shared.full[at.stage], (a.bytes(lower_a) + b.bytes(lower_b)) << two);
-      if (begins && index == scheduler.first) hopper::wait_for_predecessor();  // as late as can be
+      if (begins && index == scheduler.first) hopper::wait_for_predecessor();  // as late as possible
       a.copy_next(lower_a, stage, &shared.full[at.stage]);
       b.copy_next(lower_b, stage + R::kBytesA, &shared.full[at.stage]);
       if (two) {

@@ -1,15 +1,16 @@
 // The product of split operands on Hopper's tensor cores, with float32 accuracy.
 //
-// Idea:   16-bit wgmma adds with 25 bits and cuts off, so long sums drift. Here a sum lives in the tensor cores for
-//         32 of k only (64, where additions would cost time): hi * hi goes to a fresh accumulator that is added to a
-//         float32 one in the ordinary way, while the tensor cores work on the corrections, which are 2^11 times
-//         smaller (2^8 in bfloat16) and have an accumulator of their own.
-// Block:  a persistent block of three warpgroups works on 128 x 128 tiles. One thread of the first keeps a ring of
-//         stages filled with bulk copies; each of the others owns 64 x 128 of the tile: 192 accumulators per thread.
-//         Tiles of half the columns are for small problems, and for those that have no more.
+// Idea:   16-bit wgmma adds with 25 bits and truncates, so long sums drift. Here hi * hi stays in the tensor cores for
+//         32 of k only, or for 64 where additions would cost time. Each hi * hi goes to a fresh accumulator, which is
+//         added to a float32 one by ordinary additions while the tensor cores work on the corrections. The corrections
+//         are 2^11 times smaller (2^8 in bfloat16) and have an accumulator of their own.
+// Block:  a persistent block of three warpgroups works on 128 x 128 tiles. One thread of the first warpgroup keeps a
+//         ring of stages filled with bulk copies. Each of the other two owns 64 x 128 of the tile: 192 accumulators per
+//         thread. Tiles of half the columns are for small problems, and for problems that have no more columns.
 // Bound:  the tensor cores (256 cycles for a 16-bit product of a stage) and the chip's power.
 // Small problems: the blocks of a cluster share a tile, each with a part of k; each finishes a part of the columns.
-// Tiles left over when all blocks have had equally many are shared likewise, through device memory.
+// Leftover tiles, which remain when all blocks have had equally many, are shared in the same way, through device
+// memory.
 #pragma once
 #include "../../gpu/fixup.cuh"
 #include "mainloop.cuh"
@@ -21,7 +22,7 @@ namespace sgemm::split {
 
 constexpr int kProductThreads = 384;
 
-// Whether the block has the whole sums of a tile that is left over.
+// Adds up the parts of a leftover tile. Returns true if the block is the last to arrive, and so has the whole sums.
 template <int N>
 __device__ __forceinline__ bool fix_up(const Job& job, const WorkTile& work, float (&sum)[N], uint32_t& last, int t) {
   const int shared = work.tile - job.whole;
@@ -29,7 +30,7 @@ __device__ __forceinline__ bool fix_up(const Job& job, const WorkTile& work, flo
   return sgemm::fix_up<QuadSums, kConsumers>(parts, work.part, job.parts, &job.arrived[shared], sum, last, t);
 }
 
-// The planes were scaled beforehand; streamed.cuh has the other way.
+// Scales that the convert kernel has chosen. StreamedScales (streamed.cuh) finds scales while the product runs.
 struct FixedScales {
   using Shared = ProductShared;
   static constexpr bool kKnown = true, kDown = false;
@@ -47,7 +48,7 @@ struct FixedScales {
   }
 };
 
-// Redoes what the block's tiles have marked.
+// Computes the refused elements of the block's tiles again.
 template <class Shape>
 static __device__ __noinline__ void redo_marked(const Job& job, uint32_t last, char* ring) {
   const TileScheduler scheduler(job);
@@ -58,7 +59,8 @@ static __device__ __noinline__ void redo_marked(const Job& job, uint32_t last, c
   }
 }
 
-// The main loop leaves a tile's sums, and in `others` some that tell of |A||B| as well (kOfMagnitudes, guard.cuh).
+// Runs a consumer thread through the main loop, the guard and the store of each of the block's tiles. The main loop
+// leaves a tile's sums, and in `others` sums that also bound |A||B| from below (kOfMagnitudes, guard.cuh).
 template <class R, class Scales, class Mainloop, bool A_ALONG_M, bool B_ALONG_N>
 __device__ __forceinline__ void consume(const Job& job, char* ring, float* staging, typename Scales::Shared& shared,
                                         int t, const TileScheduler& scheduler) {
@@ -85,8 +87,8 @@ __device__ __forceinline__ void consume(const Job& job, char* ring, float* stagi
     const int cols = Shape::kCols >> blocks / 2;
     const TileEpilogue<Shape> output(job, shared.tiles[words.stage], Scales::words(shared, words.stage, blocks),
                                      static_cast<int>(rank) * cols, cols, hopper::opaque(t));
-    // What most tiles need follows the main loop: where instructions are in no cache yet, each jump takes a good part
-    // of a microsecond. Those of streamed products are mostly shared.
+    // The code that most tiles need follows the main loop: while instructions are in no cache yet, each jump takes a
+    // good part of a microsecond. On-the-fly products take the other branch, since most of their tiles are shared.
     uint32_t mark = 0;
     const bool in_parts = work.part >= 0, shares = blocks > 1 || in_parts;
     const auto stores_plain = [&] { return output.template stores_plain<Scales::kDown>(); };
@@ -94,10 +96,11 @@ __device__ __forceinline__ void consume(const Job& job, char* ring, float* stagi
       output.template store_plain<Scales::kDown>(sum);
     } else {
       if (blocks > 1) Scales::agree(shared, words.stage, t, rank, blocks, sum);
-      // Scales that are known are looked at while the other blocks still multiply.
+      // Known scales are tested while the other blocks still multiply.
       bool plain = Scales::kKnown && !in_parts && stores_plain();
-      // Where scales are found on the way, `others` are in that of the block's own part of k, and so is the sum of a
-      // part that goes through device memory. And it may not depend on a band's other elements which sum certifies one.
+      // Scales found while the product runs are those of the block's own part of k. Such scales apply to `others`, and
+      // to the sum of a part that goes through device memory. With batch_invariant, the sum that certifies an element
+      // must not depend on other elements of its band.
       Certain<Shape::kSums> known;
       const bool tells = !job.batch_invariant && (Scales::kKnown || !in_parts);
       if (__builtin_expect(!plain && tells && !output.is_plain(), false)) {
@@ -114,7 +117,7 @@ __device__ __forceinline__ void consume(const Job& job, char* ring, float* stagi
         if (mark) output.leave_words(&job.words[int64_t{work.tile} * 2 * kTile]);
       }
     }
-    __syncwarp();  // all lanes have read the words
+    __syncwarp();  // all lanes have read the row scales and thresholds
     if (leader) {
       job.marks[(int64_t{work.tile} * 4 + rank) * 8 + t / 32] = mark;
       if (mark) atomicOr(&shared.marked, 1u);

@@ -1,5 +1,5 @@
-// The ring of stages between the thread that copies panels and the warpgroups that multiply them, and what else they
-// tell each other.
+// The ring of stages between the producer and the consumer warpgroups, and the rest of the shared memory through which
+// they communicate.
 #pragma once
 #include "../../gpu/pipeline_state.cuh"
 #include "cluster_reduction.cuh"
@@ -8,7 +8,7 @@
 
 namespace sgemm::split {
 
-// Stages of both operands' panels, one behind the other.
+// A ring of stages; each stage holds A's panel, then B's.
 template <class F, class SHAPE, int STAGES>
 struct Ring {
   using Shape = SHAPE;
@@ -24,16 +24,17 @@ template <class F, class Shape>
 using ProductRing = Ring<F, Shape, (Shape::kHalfSize ? kMaxStages : 6) / kPairs<F>>;
 
 struct ProductShared {
-  uint64_t full[kMaxStages], empty[kMaxStages];  // of the ring's stages
+  uint64_t full[kMaxStages], empty[kMaxStages];  // barriers of the ring's stages
   uint64_t words_full[2], words_empty[2];
   ClusterBarriers cluster;
-  uint32_t marked;                          // the guard has marked something
-  uint32_t last;                            // of the blocks that share a tile
-  uint32_t lower[2];                        // (tile's parity): Lower
-  alignas(16) uint32_t words[2][2][kTile];  // (tile's parity, operand, row)
-  TileIndex tiles[2];                       // that the words are of
+  uint32_t marked;                          // not 0 if the guard has refused an element
+  uint32_t last;                            // not 0 if the block is the last of those that share a tile
+  uint32_t lower[2];                        // (tile's parity): flags of Lower
+  alignas(16) uint32_t words[2][2][kTile];  // (tile's parity, operand, row): row scales and thresholds
+  TileIndex tiles[2];                       // tiles that `words` belongs to
 
-  // A warp initialises them. Full stages of a ring wait for `writers`, words for theirs. `blocks` of the cluster.
+  // Initialises the barriers, by one warp. `writers` arrive at a stage's full barrier, and `word_writers` at that of
+  // `words`. `blocks` is the size of the cluster.
   template <class R>
   __device__ __forceinline__ void init(int writers, int word_writers, uint32_t blocks) {
     const int i = threadIdx.x % 32;
@@ -51,11 +52,11 @@ struct ProductShared {
   }
 };
 
-// Which operands of a tile need lower planes.
+// Flags of the operands of a tile that need lower planes.
 enum Lower : uint32_t { kLowerA = 1, kLowerB = 2, kLowerBoth = 3 };
 
-// The first steps of a block, before it is known what they need, are multiplied by all planes: whole windows that fill
-// the ring.
+// Returns the number of a block's first steps, which are multiplied with all planes before it is known which planes
+// they need: whole windows that fill the ring.
 template <class R>
 __device__ __forceinline__ int steps_ahead(const TileScheduler& scheduler, int index, int steps) {
   return index == scheduler.first ? min(R::kStages / 2 * 2, steps) : 0;

@@ -1,24 +1,24 @@
-// The tile scheduler: which tiles of C, and which part of their k, fall to a block.
+// The tile scheduler: assigns tiles of C, and parts of their k, to blocks.
 #pragma once
 #include "../../gpu/hopper.cuh"
 #include "../plan/job.h"
 
 namespace sgemm::split {
 
-// A tile, or part of the k of one that is left over.
+// A tile, or a part of the k of a leftover tile.
 struct WorkTile {
   int tile;
   int step0, step1;
-  int part;  // -1 if the tile is the block's, or its cluster's
+  int part;  // -1 if the whole tile is the block's, or its cluster's
 };
 
-// Which work tiles a block takes in turn, and of a tile's k the steps that fall to its rank in the cluster.
+// Enumerates a block's work tiles, and finds the steps of a tile's k that fall to the block's rank in the cluster.
 struct TileScheduler {
-  uint32_t rank, blocks;  // in the cluster
-  int first, stride;      // work tiles
+  uint32_t rank, blocks;  // rank in the cluster, and size of the cluster
+  int first, stride;      // first work tile, and distance to the next
   int step0, step1;
 
-  // Clusters of 1, 2 or 4: no division, which would take longer than all that is done meanwhile.
+  // A cluster has 1, 2 or 4 blocks, so shifts suffice: a division would take longer than everything done meanwhile.
   __device__ __forceinline__ explicit TileScheduler(const Job& job)
       : rank(hopper::cluster_rank()),
         blocks(hopper::cluster_size()),

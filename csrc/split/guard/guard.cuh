@@ -1,32 +1,35 @@
-// The guard: its test of sums, and its second look at elements whose sum alone doesn't pass that.
+// The guard certifies elements of C: the first comparison, and the quantities of the second look (second_look.cuh).
 //
-// The test compares |C_ij| with the threshold of row i plus that of column j, which assume that each small element
-// meets the largest one of the other operand. Both sides can be had tighter. What a row's small elements lose in all is
-// no more than a column's sum of magnitudes lets it be; and the accuracy that is promised is relative to (|A||B|)_ij,
-// which is at least the product at the place of the row's, or the column's, largest element, also where C_ij is small
-// by cancellation. Both are recorded for rows with small elements alone, so that ordinary data pays nothing. Where the
-// scales are found while the product runs, only the step of k is known that set a row's scale, of which an element is
-// nearly the largest; and the sum of its magnitudes is known by the largest of each few.
+// The first comparison is |C_ij| against the threshold of row i plus that of column j. These thresholds assume that
+// each small element meets the largest element of the other operand. Both sides have tighter bounds. A column's sum of
+// magnitudes limits what all of a row's small elements lose, and vice versa. And the promised accuracy is relative to
+// (|A||B|)_ij. The product at the position of the row's, or of the column's, largest element is a lower bound of that,
+// even if C_ij is small by cancellation.
+//
+// Row statistics hold both for rows with small elements only, so that ordinary data pays nothing. Rows that are split
+// on the fly have no such statistics. For these rows, the guard has the step of k that set the row's scale, which
+// contains an element that is nearly the largest. It bounds the sum of magnitudes by the largest of every few elements.
 #pragma once
 #include "../format/format.cuh"
 #include "../plan/job.h"
 
 namespace sgemm::split {
 
-// A row's record: the upper 16 bits of a threshold, rounded up, and below them the place along k of its largest
-// element.
+// Row statistics (`record`), packed. The upper 16 bits hold a threshold for the other operand's small elements, rounded
+// up. The lower 16 bits hold the position along k of the row's largest element, or kNoPlace.
 constexpr uint32_t kNoPlace = 0xffff;
 
-// A row's scaled magnitudes are added up in whole units, each rounded up: the sum is the same in whatever order, so it
-// depends on no other row and no number of threads. kMaxSlice of them are at most 2^31.
-constexpr uint32_t kUnits = 1 << 18;  // of the largest magnitude there may be
+// A row's scaled magnitudes are added up as integers, in units of F::kLimit / kUnits, each magnitude rounded up. The
+// sum is the same in any order, so that it doesn't depend on other rows or on the number of threads. kMaxSlice
+// magnitudes are at most 2^31 units.
+constexpr uint32_t kUnits = 1 << 18;  // units of the largest possible magnitude
 template <class F>
 __device__ __forceinline__ uint32_t magnitude_units(float scaled) {
-  // In 2^23's mantissa, for a conversion takes four times as long as a sum.
+  // Adding 2^23 leaves the integer in the mantissa. A conversion would take four times as long as an addition.
   return __float_as_uint(__fadd_ru(fabsf(scaled) * (kUnits / F::kLimit), 0x1p23f)) - __float_as_uint(0x1p23f);
 }
 
-// `units` of the scaled row's magnitudes, or more than that.
+// Packs row statistics. `units`: the sum of the scaled row's magnitudes, or an upper bound of it.
 template <class F>
 __device__ __forceinline__ uint32_t guard_record(uint32_t units, uint32_t place) {
   const float sum = static_cast<float>(units) * (F::kLimit / kUnits);
@@ -37,40 +40,43 @@ __device__ __forceinline__ uint32_t record_place(uint32_t record) { return recor
 
 // A row of A or a column of B, as the guard sees it.
 struct GuardedRow {
-  float threshold;  // by the count of its small elements
-  float of_others;  // what its sum makes of the other operand's small elements; infinite if it is not known
-  uint32_t place;   // of its largest element, or kNoPlace
-  float floor = 0;  // of the threshold, whatever the other operand's sum: for what sums of parts may have lost
+  float threshold;  // from the number of the row's small elements
+  float of_others;  // threshold for the other operand's small elements, from the row's sum; Inf if the sum is unknown
+  uint32_t place;   // position of the row's largest element, or kNoPlace
+  float floor = 0;  // lower bound of the threshold: covers the bits that sums of parts may have lost
 
-  // `record`: null where there is none.
+  // `record`: the row statistics, or null if the row has none.
   __device__ __forceinline__ GuardedRow(uint32_t word, const uint32_t* record)
       : threshold(word_threshold(word)), of_others(INFINITY), place(kNoPlace) {
     if (!(threshold > 0) || !record) return;
     of_others = record_threshold(*record);
     place = record_place(*record);
   }
-  // A row whose scale has been found on the way, and whose magnitudes come to so much at most.
+  // A row that was split on the fly. `sum`: upper bound of the sum of its scaled magnitudes.
   __device__ __forceinline__ GuardedRow(uint32_t word, float sum) : GuardedRow(word, nullptr) {
     of_others = sum_threshold<Fp16x3>(sum);
     if (word_exponent(word) < kFinestSum) floor = lost_in_parts(word_exponent(word));
   }
 };
 
-// The least magnitude at which a product is accurate enough.
+// Returns the smallest magnitude of a sum that is certified.
 __device__ __forceinline__ float least_certain(const GuardedRow& a, const GuardedRow& b) {
   return (a.threshold > 0 ? fminf(a.threshold, fmaxf(b.of_others, a.floor)) : 0) +
          (b.threshold > 0 ? fminf(b.threshold, a.of_others) : 0);
 }
 
-// Sums that a main loop leaves beside C tell of |A||B| as well, and are small by cancellation where C is not.
+// Other sums of the mainloop are lower bounds of |A||B| as well. They and C are rarely small by cancellation together.
 //
-// The corrections of Fp16x3, hi lo' + lo' hi with lo' = 2^11 lo: lo' is at most the element in magnitude, and of a
-// small one 2^-14, times up to 2^15. So they are at most 2 |A||B|, but for a 2^-10 of it, and 2 (na + nb), which is
-// half of the threshold. Those of Bf16x6 are smaller. And hi * hi of some of k, which is |A||B| at most, but for as
-// little. So is a block's whole sum of a part of k, which is compared with the threshold as C is.
+// Fp16x3: the corrections are hi lo' + lo' hi with lo' = 2^11 lo. Each |lo'| is at most the element's magnitude. If the
+// element is small, |lo'| may be up to 2^-14, and it meets elements of up to 2^15. So |corrections| is at most
+// 2 |A||B| + 2 (na + nb), to within 2^-10 of that. Here 2 (na + nb) is half of the threshold. Bf16x6: the corrections
+// are smaller.
+//
+// The sum of hi * hi over a part of k is at most |A||B|, to within 2^-10 of that. A block's whole sum of a part of k is
+// at most |A||B| as well, and is compared with the threshold like C.
 constexpr float kOfMagnitudes = 1.0f / 3;
 
-// Which of a thread's N accumulators, of a warp's 16 rows, are certain, by bits.
+// The certified elements among a thread's N accumulators, a bit each. A warp has 16 rows.
 template <int N>
 struct Certain {
   uint32_t bits[N / 32] = {};
@@ -82,7 +88,7 @@ struct Certain {
     return both;
   }
 
-  // What lies outside, whatever it is: 0 times Inf is NaN there too.
+  // Adds all elements outside of C, for any value: 0 times Inf makes them NaN too.
   template <class Inside>
   __device__ __forceinline__ void add_outside(int rows_left, const Inside& inside, int lane) {
     const int r = lane / 4, j = lane % 4 * 2;
@@ -94,12 +100,12 @@ struct Certain {
     }
   }
 
-  // Those of `bands` that are not, of the thread's accumulators from the 32 i-th on.
+  // Returns the uncertified elements of `bands` among the thread's accumulators 32 i to 32 i + 31, a bit each.
   __device__ __forceinline__ uint32_t uncertain(int i, uint32_t bands) const {
     return ~bits[i] & ((bands >> 2 * i & 1) * 0xffffu | (bands >> 2 * i & 2) * 0x7fff8000u);
   }
 
-  // Bands of 32 columns, by bits, in which not all of the warp's are.
+  // Returns the bands of 32 columns in which some element of the warp is uncertified, a bit each.
   __device__ __forceinline__ uint32_t uncertain_bands() const {
     uint32_t uncertain = 0;
 #pragma unroll
@@ -109,8 +115,8 @@ struct Certain {
   }
 };
 
-// The comparison: those whose magnitude, factor |x[e]| of the thread's e-th, is not below the threshold, and those
-// outside unless they are NaN. `rows` and `cols`: the words of the warp's.
+// The first comparison: certifies each element e with factor |x[e]| >= threshold, and elements outside of C unless they
+// are NaN. `rows`, `cols`: the scales and thresholds of the warp's rows and columns.
 template <int N, class Inside>
 __device__ __forceinline__ Certain<N> certain_elements(const float (&x)[N], float factor, const uint32_t* rows,
                                                        const uint32_t* cols, int rows_left, const Inside& inside,
@@ -138,7 +144,7 @@ __device__ __forceinline__ Certain<N> certain_elements(const float (&x)[N], floa
 
 constexpr float kProductRounding = 0.999f;  // keeps a rounded product, or the sum of two, below the exact one
 
-// A lower bound of (|A||B|)_ij, scaled.
+// Returns a lower bound of (|A||B|)_ij, scaled: the products at the positions place_a and place_b along k.
 __device__ __forceinline__ float least_magnitude(const ElementMatrix& a, const ElementMatrix& b, int64_t i, int64_t j,
                                                  uint32_t place_a, uint32_t place_b, uint32_t left, uint32_t right) {
   const float scale_a = power_of_two(-word_exponent(left)), scale_b = power_of_two(-word_exponent(right));
@@ -149,9 +155,9 @@ __device__ __forceinline__ float least_magnitude(const ElementMatrix& a, const E
   return kProductRounding * (place_a == place_b ? first : first + second);
 }
 
-// Of a line, a row of A or a column of B, the place of the largest element of the steps that set its scale. By a warp,
-// of up to 32 lines from `first` on, those `asked` for by bits; lane i has line i's. Lanes read neighbours along k, a
-// step of several lines at once.
+// Finds the position of a line's largest element among the two steps that set its scale. A line is a row of A or a
+// column of B. A warp searches up to 32 lines from `first` on, those whose bits in `asked` are set; lane i returns line
+// i's position. Lanes read neighbours along k, a step of several lines at once.
 static __device__ __noinline__ uint32_t find_largest(uint32_t asked, ElementPointer first, int64_t line_stride,
                                                      int64_t k_stride, int64_t depth, const uint32_t* words) {
   static_assert(kStep == 32 && kStreamedSteps == 2);

@@ -1,9 +1,9 @@
-// The guard's second look, at elements of a warp's rows that failed its comparison.
+// The guard's second look: tests elements that failed the first comparison against tighter bounds.
 //
-// Idea:   they are few and lie anywhere. So those of all bands are listed in shared memory, and each lane looks at one:
-//         what they need of memory is asked for at once. Most are certified, and a very few that aren't are
-//         computed again here (chains.cuh), so that all are stored like any others.
-// Order:  first with the rows' records, then with elements of A and B (guard.cuh).
+// Idea:   these elements are few and scattered. So a list in shared memory holds those of all of a warp's bands, and
+//         each lane tests one: their reads from memory overlap. Most are certified. If very few are not, the warp
+//         recomputes them here (chains.cuh), and the epilogue stores all elements alike.
+// Order:  first the row statistics, then elements of A and B (guard.cuh).
 #pragma once
 #include "../../gpu/warp_scan.cuh"
 #include "../redo/chains.cuh"
@@ -13,9 +13,9 @@
 
 namespace sgemm::split {
 
-constexpr uint32_t kListed = kStagedFloats;  // a list lies where a band is staged
+constexpr uint32_t kListed = kStagedFloats;  // capacity of a list, which shares its memory with a staged band
 
-// An element of a list: its magnitude, rounded down to 13 bits behind the first, and its place in the warp's rows.
+// A list entry: an element's magnitude, with the mantissa cut to 13 bits, and its position in the warp's rows.
 struct ListedElement {
   uint32_t bits;
 
@@ -25,13 +25,14 @@ struct ListedElement {
   __device__ __forceinline__ float magnitude() const { return __uint_as_float(bits >> 1 & ~0x3ffu); }
 };
 
-// What becomes of an element of a list: it is certain, or it gives its sum up, or it is a sum anew, by its bits. These
-// two are signaling NaNs, which no sum is.
+// Results in a list: kCertain if the element is certified, kGivenUp if it is refused, else the bits of a recomputed
+// sum. Both constants are signaling NaNs, which no sum is.
 constexpr uint32_t kCertain = 0xff000801, kGivenUp = 0x7f800801;
-constexpr int64_t kDepthAtOnce = 4096;  // of k of elements that a warp computes again at once
+constexpr int64_t kDepthAtOnce = 4096;  // most k, summed over the elements that a warp recomputes at once
 
-// By a warp. Marks those of `count` elements that are certain, and returns how many are not. `words` of the tile's rows
-// and columns. RECORDED: both operands' have records; else those of A have none.
+// Tests the list of `count` elements, by a warp: sets those that are certified to kCertain, and returns the number of
+// the others. `words`: scales and thresholds of the tile's rows and columns. RECORDED: both operands have row
+// statistics; otherwise A has none.
 template <class Shape, bool RECORDED>
 static __device__ __noinline__ uint32_t look_at_listed(const Job& job, TileIndex tile,
                                                        const uint32_t (&words)[2][kTile], int t, uint32_t* list,
@@ -45,8 +46,8 @@ static __device__ __noinline__ uint32_t look_at_listed(const Job& job, TileIndex
     return RECORDED || x.guards ? x.guards + job.first_row(x, tile.batch) + first : nullptr;
   };
   const uint32_t *const guards_a = RECORDED ? records(job.a, row0) : nullptr, *const guards_b = records(job.b, col0);
-  uint32_t places_a = kNoPlace;      // of the largest elements, lane i's of row i
-  uint32_t places_b[Shape::kBands];  // and of the columns of each band
+  uint32_t places_a = kNoPlace;      // position of row i's largest element, in lane i
+  uint32_t places_b[Shape::kBands];  // per band, the positions of the columns' largest elements
   if constexpr (!RECORDED) {
     uint32_t asked = 0, asked_cols[Shape::kBands] = {};
     for (uint32_t i = lane; i < count; i += 32) {
@@ -67,7 +68,7 @@ static __device__ __noinline__ uint32_t look_at_listed(const Job& job, TileIndex
       places_b[band] = find_largest(wanted, b.at(0, col0 + band * 32), b.col, b.row, depth, of_band);
     }
   }
-  // A column that was split on the way may lie a binade below its scale: then its small elements lose twice as much.
+  // A column that was split on the fly may lie a binade below its scale: its small elements then lose twice as much.
   const float headroom = guards_b ? 1 : 2;
   uint32_t left_over = 0;
 #pragma unroll 1
@@ -78,7 +79,7 @@ static __device__ __noinline__ uint32_t look_at_listed(const Job& job, TileIndex
     const auto row_sum = [&] { return sum_of_bits(row_sums(words)[Shape::warp_row(t) + x.row()]); };
     const GuardedRow of_row = RECORDED ? GuardedRow(left, guards_a + x.row()) : GuardedRow(left, headroom * row_sum());
     const GuardedRow of_col(right, RECORDED || guards_b ? guards_b + x.col() : nullptr);
-    // NaN for a row that no magnitude certifies.
+    // NaN if no magnitude certifies the row or the column.
     const float of_words = word_threshold(left) + word_threshold(right);
     const float least = isnan(of_words) ? of_words : least_certain(of_row, of_col);
     bool certain = x.magnitude() >= least || is_nan_of_operands(x.magnitude(), left, right);
@@ -103,19 +104,21 @@ static __device__ __noinline__ uint32_t look_at_listed(const Job& job, TileIndex
   return left_over;
 }
 
-// An element anew, by a warp. Its operands' places are found here, for the callers' registers hold a tile's sums.
+// Recomputes an element, by a warp. This function computes the operands' addresses, because the callers' registers hold
+// a tile's sums.
 static __device__ __noinline__ float element_again(const Job& job, int batch, int64_t row, int64_t col) {
   const ElementMatrix a = matrix_of_a(job.p, batch), b = matrix_of_b(job.p, batch);
   return element_of_chains({a.at(row, 0), a.col}, {b.at(0, col), b.row}, job.depth(batch));
 }
 
-// By a warp: those that aren't certain, `left_over` of them, are computed again, if they are few, or give up.
+// Recomputes the `left_over` list elements that aren't certified, by a warp, if they are few. Otherwise sets them to
+// kGivenUp.
 template <class Shape>
 static __device__ __noinline__ void redo_listed(const Job& job, TileIndex tile, const uint32_t (&words)[2][kTile],
                                                 int t, uint32_t* list, uint32_t count, uint32_t left_over) {
   const int lane = t % 32;
   const int64_t row0 = int64_t{tile.row} * Shape::kRows + Shape::warp_row(t), col0 = int64_t{tile.col} * Shape::kCols;
-  // A sum of a piece of k is not the element's.
+  // After earlier pieces of k, this piece's sum is not the whole element.
   const bool at_once = left_over * job.depth(tile.batch) <= kDepthAtOnce && job.p.k_before == 0;
   uint32_t redone = 0;
 #pragma unroll 1
@@ -127,7 +130,7 @@ static __device__ __noinline__ void redo_listed(const Job& job, TileIndex tile, 
       const int of = __ffs(left) - 1;
       const ListedElement x = {__shfl_sync(~0u, own, of)};
       const float product = element_again(job, tile.batch, row0 + x.row(), col0 + x.col());
-      // The scaled sum that this is of, if there is one.
+      // The scaled sum that gives this product, if a float holds it exactly.
       const int exponent = word_exponent(words[0][Shape::warp_row(t) + x.row()]) + word_exponent(words[1][x.col()]);
       const float sum = unscaled(product, -exponent);
       const bool exact = fabsf(sum) >= 0x1p-100f && fabsf(sum) < 0x1p100f;
@@ -140,9 +143,10 @@ static __device__ __noinline__ void redo_listed(const Job& job, TileIndex tile, 
   __syncwarp();
 }
 
-// At what isn't certain in `bands` of the warp's sums, unless it is most; always where neighbours may decide nothing.
-// What is computed again becomes certain; what is not gives its sum up, but for NaN: whether it is one of the operands'
-// is not known.
+// Tests the uncertified elements in `bands` of the warp's sums again, unless they are more than half of the warp's
+// sums. Batch-invariant products always test them, because neighbours must not affect an element. Elements that are
+// certified or recomputed are added to `sure`. The sum of a refused element becomes kGivenUp, unless it is NaN: a NaN
+// may come from the operands.
 template <class Shape, bool RECORDED>
 __device__ __forceinline__ void look_again(const Job& job, const TileIndex& tile, const uint32_t (&words)[2][kTile],
                                            float (&sum)[Shape::kSums], uint32_t bands, int t, uint32_t* list,
@@ -159,7 +163,7 @@ __device__ __forceinline__ void look_again(const Job& job, const TileIndex& tile
   while (bands) {
     const uint32_t some = !looks || all <= kListed ? bands : bands & -bands;
     bands &= ~some;
-    // A lane's lie together.
+    // The list entries of a lane are contiguous.
     const uint32_t own = count(some);
     const uint32_t end = inclusive_sum(own), first = end - own;
     const uint32_t listed = __shfl_sync(~0u, end, 31);
@@ -174,8 +178,8 @@ __device__ __forceinline__ void look_again(const Job& job, const TileIndex& tile
       }
     };
     if (looks) {
-      // It is 0, but for all that the compiler knows another one each time: else it would compute what is listed of all
-      // sums ahead of the loop, and keep it in registers.
+      // Always 0, but opaque to the compiler, which would otherwise hoist the list entries of all sums out of the loop
+      // and hold them in registers.
       const uint32_t zero = listed >> 31;
       const uint32_t corner = ListedElement::place(t % 32 / 4, t % 4 * 2) + zero;
       each([&](int e, uint32_t* to) {

@@ -1,4 +1,4 @@
-// The launch of a product of planes. Each format has a file of its own.
+// Launches the product kernel. Each format has a separate file.
 #pragma once
 #include "launch_persistent.cuh"
 #include "launches.h"

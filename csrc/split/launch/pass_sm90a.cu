@@ -1,4 +1,4 @@
-// The launch of the splitting pass: how many threads a block has, and how rows and strips are dealt out to blocks.
+// Launches the convert kernel: chooses the threads per block, and assigns rows and strips to blocks.
 #include <algorithm>
 
 #include "../../gpu/launch_cluster.cuh"
@@ -14,11 +14,11 @@ int next_power_of_two(int64_t x) {
   return power;
 }
 
-// Shared memory that keeps a block of the pass alone on its SM. Its blocks start while the kernel in front
-// still runs, and would crowd on the few SMs that are free by then.
+// Shared memory, bytes, that keeps a block of the convert kernel alone on its SM. Blocks start while the previous
+// kernel still runs, and would otherwise crowd on the few SMs that are free then.
 constexpr int kAloneBytes = 116 * 1024;
 
-// Whether one of the operands that are split comes in strips of columns.
+// Returns true if an operand that is split comes in strips of columns.
 bool has_strips(const Job& job, bool split_a, bool split_b) {
   return (split_a && !job.a.along_k) || (split_b && !job.b.along_k);
 }
@@ -67,14 +67,14 @@ template <class F>
 void launch_pass(const Job& job, bool split_a, bool split_b, int64_t product_blocks, int sms, Stream stream) {
   const int64_t depth = int64_t{job.steps} * kStep;
   const bool strips = has_strips(job, split_a, split_b);
-  // As small as may be, if that leaves SMs to the product's blocks, which then are ready when the pass
-  // ends: a quarter of them, or as many as there are blocks, up to half.
+  // Use the smallest blocks that leave SMs free for the product's blocks, which are then ready when the convert kernel
+  // ends. It leaves as many SMs as the product has blocks, but at least a quarter of all and at most half.
   const int64_t others = sms - std::clamp<int64_t>(product_blocks, sms / 4, sms / 2);
   const auto few = [&](int threads) {
     const PassLaunch pass = plan_pass(job, split_a, split_b, threads);
     return pass.cluster <= kMaxCluster && depth <= 1024 && pass.blocks <= others;
   };
-  // A block holds as many of a strip's k as it has threads; a cluster, more.
+  // A block holds as much k of a strip as it has threads; a cluster of blocks holds more.
   if (strips && depth > kMaxCluster * 512)
     launch_pass<F, 1024>(job, split_a, split_b, sms, stream);
   else if (few(128) || (strips && depth <= 128))

@@ -1,4 +1,4 @@
-// Products of bfloat16 planes.
+// Instantiates the product of bfloat16 planes.
 #include "launch_product.cuh"
 
 namespace sgemm::split {

@@ -1,4 +1,4 @@
-// Products of float16 planes.
+// Instantiates the product of float16 planes.
 #include "launch_product.cuh"
 
 namespace sgemm::split {

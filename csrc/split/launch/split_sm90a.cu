@@ -1,4 +1,4 @@
-// The launches of a split product: for each piece the splitting pass, the product and the sum of slices.
+// Launches a split product: in turn for every piece, the convert kernel, the product and the sum of slices.
 #include "../rows.h"
 
 #include <initializer_list>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kGroup = 8;  // rows of tiles walked together: 8 to 12 are fastest at 4096 and 8192
 
-// `tile`: how many of its rows a block's tile has.
+// `tile`: the operand's rows per tile.
 Operand operand(const float* data, ElementType elements, int64_t size, int64_t stride, int64_t k_stride,
                 const BatchStride& strides, int64_t count, int64_t depth, int tile) {
   Operand x = {};
@@ -31,10 +31,11 @@ Operand operand(const float* data, ElementType elements, int64_t size, int64_t s
   return x;
 }
 
-// Whether D's neighbours in memory are those of a column.
+// Returns true if D's columns are contiguous in memory, and its rows are not.
 bool runs_down(const Problem& p) { return p.d.row == 1 && p.d.col != 1; }
 
-// A piece's problem with its buffers. The k of `p` is that of its slices, d and c are whole.
+// Returns a piece's job, with its buffers in the workspace. `p.k`: k of all slices of the piece. `p.d`, `p.c`: D and C,
+// not the slices' partial sums.
 Job make_job(const Shape& shape, const Problem& p, const SplitPlan& plan, char* workspace) {
   const Layout at = layout(shape, p, plan);
   Job job = {};
@@ -47,7 +48,7 @@ Job make_job(const Shape& shape, const Problem& p, const SplitPlan& plan, char* 
     job.p.batch = ceil_div(p.k, plan.slice);
     job.p.a.batch = plan.slice * p.a.col;
     job.p.b.batch = plan.slice * p.b.row;
-    if (runs_down(p)) {  // neighbours lie as those of d do
+    if (runs_down(p)) {  // partial sums have d's layout
       job.p.d.row = 1;
       job.p.d.col = p.m;
     }
@@ -64,7 +65,7 @@ Job make_job(const Shape& shape, const Problem& p, const SplitPlan& plan, char* 
   };
   if (!shape.streams) place(job.a, workspace, at.planes_a, at.words_a, at.guards_a, at.lower_a);
   if (!plan.splits_b) {
-    const bool shared = plan.triangle;  // A's
+    const bool shared = plan.triangle;  // B's planes are A's
     place(job.b, workspace, shared ? at.planes_a : at.planes_b, shared ? at.words_a : at.words_b,
           shared ? at.guards_a : at.guards_b, shared ? at.lower_a : at.lower_b);
   }
@@ -77,7 +78,8 @@ Job make_job(const Shape& shape, const Problem& p, const SplitPlan& plan, char* 
   job.groups = job.steps / job.together;
   job.group = kGroup;
   job.b.by_lanes = shape.streams && job.a.along_k;
-  // A copy for half a panel. Packed planes, and those that are A's too, are for tiles of any size.
+  // All planes of half a panel lie together, so that one copy loads them. Packed planes, and planes shared with A, have
+  // the layout that tiles of any size can read.
   if (shape.half() && !plan.packed_b && !plan.triangle) job.b.half_apart = 2 * kHalfPlaneBytes;
   job.down = runs_down(q);
   job.quads = ends_in_groups<4>(q);
@@ -120,7 +122,7 @@ void launch_piece(const Problem& p, const SplitPlan& plan, const Context& contex
     launch_product<F, kShape.tile_m, kShape.tile_n>(job, sms, cluster, context.stream);
   const Triangle computed = !plan.triangle ? Triangle::kBoth
                             : job.down     ? Triangle::kLower
-                                           : Triangle::kUpper;  // of what is summed
+                                           : Triangle::kUpper;  // as launch_sum() sees D
   if (plan.slices > 1) launch_sum(job.p.d.data, job.p.batch, job.down ? transposed(p) : p, context, computed);
 }
 
@@ -152,7 +154,7 @@ void pack_b(const ConstMatrix& b, ElementType elements, void* planes, const Cont
   p.elements_b = elements;
   p.b_planes = planes;
   SplitPlan plan = {0, p.n, 1, at.slice, at.slices, 1, 0, true};
-  plan.batch_invariant = true;  // for products that are
+  plan.batch_invariant = true;  // batch-invariant products read these planes too
   const Job job = make_job(SplitProduct<Fp16x3>::shape(0), p, plan, nullptr);
   launch_pass<Fp16x3>(job, false, true, 0, context.device->sms, context.stream);
 }

@@ -1,4 +1,4 @@
-// The launch of a product whose A is streamed.
+// Launches the on-the-fly product, whose kernel reads A as raw float32 and splits it.
 #include "launch_persistent.cuh"
 #include "launches.h"
 #include "../onthefly/streamed.cuh"

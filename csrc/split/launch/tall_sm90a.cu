@@ -1,4 +1,4 @@
-// The launch of a split product with many rows, of few columns and a short k.
+// Launches a split product with many rows, few columns and a short k.
 #include "../../gpu/launch_cluster.cuh"
 #include "../../epilogue/mirror.cuh"
 #include "../../epilogue/split_k_reduction.cuh"

@@ -1,4 +1,4 @@
-// The launch of a product of bfloat16 operands.
+// Launches a product of bfloat16 operands.
 #include "../../epilogue/mirror.cuh"
 #include "../../gpu/launch_cluster.cuh"
 #include "../native16/unsplit.cuh"
@@ -6,7 +6,8 @@
 namespace sgemm::split {
 namespace {
 
-// An operand of which rows, or columns of B, lie along k or across.
+// An operand, given as rows along k. `across`: a tensor map can't describe these rows, so that `lines` has the
+// transpose.
 struct Operand16 {
   Lines16 lines;
   bool across;
@@ -16,7 +17,7 @@ Operand16 operand_16(const Matrix16& rows, int64_t count) {
   return {{across ? transposed(rows) : rows, count}, across};
 }
 
-// Rows of `rows` and 64 of k at a time, or across: 64 of both.
+// Returns a tensor map with boxes of `rows` rows x 64 of k. If the operand lies across, boxes are 64 x 64.
 CUtensorMap panel_map(const Operand16& x, int rows) {
   return hopper::tensor_map(x.lines.matrix, x.lines.count, 64, x.across ? 64 : rows, true);
 }

@@ -1,12 +1,13 @@
-// Subnormal elements of bfloat16 operands, which tensor cores align too coarsely.
+// Subnormal elements of bfloat16 operands, which tensor cores align too coarsely: the search for them, and the redo.
 //
-// Why:    a tensor core takes a subnormal element for 2^-126 when it aligns a step's products. Opposite a large element
-//         that cuts off more of the other products than the bound allows.
-// Idea:   idle warps of the product's kernel look for subnormal elements as panels pass by in shared memory; the tiles
-//         that share a panel look through it together. If there is one, a kernel behind the product computes all tiles
-//         again whose rows or columns hold some, by chains of FMAs (chains.cuh). Where D is to take C, with which it
-//         may share memory, a kernel in front of the product looks instead, and the product leaves D to the one behind.
-// Words:  each warp that looked writes one, which is not 0 if it found a subnormal element.
+// Why:    a tensor core treats a subnormal element as 2^-126 when it aligns a step's products. If that element meets a
+//         large one, more of the other products is cut off than the bound allows.
+// Idea:   idle warps of the product's kernel look for subnormal elements while panels are in shared memory; the tiles
+//         that share a panel divide its search. If there is one, a kernel after the product computes all tiles again
+//         whose rows or columns hold some, by chains of FMAs (chains.cuh). If D is to take C, with which D may share
+//         memory, a kernel before the product searches instead. Then the product leaves D to the kernel after it if
+//         there is a subnormal element.
+// Words:  each warp that searched writes one, which is not 0 if the warp found a subnormal element.
 #pragma once
 #include "../../epilogue/epilogue.cuh"
 #include "../../epilogue/in_order.cuh"
@@ -15,7 +16,8 @@
 
 namespace sgemm::split {
 
-// Bits 15 and 31, if the lower or upper bfloat16 is subnormal and not zero: 1 to 0x7f without its sign.
+// Returns bit 15 set if the lower bfloat16 is subnormal and not zero (1 to 0x7f without its sign), and bit 31 for the
+// upper.
 __device__ __forceinline__ uint32_t subnormals(uint32_t pair) {
   const uint32_t magnitudes = pair & 0x7fff7fffu;
   return (magnitudes + 0x7fff7fffu) & ~(magnitudes + 0x7f807f80u) & 0x80008000u;
@@ -24,7 +26,7 @@ __device__ __forceinline__ uint32_t subnormals(const uint4& eight) {
   return subnormals(eight.x) | subnormals(eight.y) | subnormals(eight.z) | subnormals(eight.w);
 }
 
-// Those of `count` neighbours, by a warp. The first lies at a multiple of 16 bytes.
+// Searches `count` neighbours, by a warp. Precondition: the first lies at a multiple of 16 bytes.
 __device__ __forceinline__ uint32_t subnormals_of_line(const uint16_t* line, int64_t count) {
   uint32_t found = 0;
 #pragma unroll 4
@@ -38,20 +40,20 @@ __device__ __forceinline__ uint32_t subnormals_of_line(const uint16_t* line, int
   return found;
 }
 
-// An operand in lines of neighbours, and `count` matrices of it.
+// An operand as lines of neighbouring elements, and the number of its matrices.
 struct Lines16 {
   Matrix16 matrix;
   int64_t count;
 };
 
-// What the kernels in front of the product and behind it have to know.
+// Parameters of the kernels before and after the product.
 struct SubnormalsJob {
   Problem p;
-  Lines16 a, b;             // rows lie along the neighbours
-  bool a_across, b_across;  // which are those of m, or n, and not of k
+  Lines16 a, b;             // rows are lines of neighbours
+  bool a_across, b_across;  // lines run along m, or n, instead of k
   uint32_t* found;          // (words)
   int words;
-  int tiles_m, tiles_n;  // of kTile x kTile
+  int tiles_m, tiles_n;  // numbers of tiles of kTile x kTile
 };
 
 __device__ __forceinline__ bool found_some(const uint32_t* found, int words) {
@@ -62,7 +64,7 @@ __device__ __forceinline__ bool found_some(const uint32_t* found, int words) {
 
 static_assert(kSearchWords == kSearchBlocks * kConsumers / 32);
 
-// The kernel in front: a word for each warp.
+// Searches the operands before the product. Each warp writes a word.
 static __global__ void __launch_bounds__(kConsumers) find_subnormals(const __grid_constant__ SubnormalsJob job) {
   wait_for_predecessor();
   launch_dependents();
@@ -78,7 +80,7 @@ static __global__ void __launch_bounds__(kConsumers) find_subnormals(const __gri
   if (threadIdx.x % 32 == 0) job.found[warp] = found;
 }
 
-// Whether kTile rows of A, or columns of B, from `first` on hold some: by the block.
+// Returns true if kTile rows of A, or columns of B, from `first` on hold subnormal elements. Called by the whole block.
 __device__ __forceinline__ bool holds_subnormals(const Lines16& x, bool across, int64_t entry, int64_t first) {
   const Matrix16& matrix = x.matrix;
   const uint16_t* data = matrix.data + (x.count == 1 ? 0 : matrix.batch.offset(entry));
@@ -91,7 +93,7 @@ __device__ __forceinline__ bool holds_subnormals(const Lines16& x, bool across, 
   return __syncthreads_or(found != 0);
 }
 
-// The kernel behind.
+// Computes tiles again after the product: those with subnormal rows or columns, or all if D takes C.
 static __global__ void __launch_bounds__(kConsumers) redo_subnormals(const __grid_constant__ SubnormalsJob job) {
   __shared__ ChainMemory memory;
   wait_for_predecessor();

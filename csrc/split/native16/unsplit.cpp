@@ -16,7 +16,7 @@ double seconds(const Problem& p, const Device& device, const TileSize& tile, con
   const bool half = tile.bm == kTile;
   const double product =
       plan.long_windows ? model.long_step * (half ? model.half_long : 1) : model.step * (half ? model.half_step : 1);
-  // The tiles that share a panel look through it together.
+  // The tiles that share a panel divide its search.
   const double searched =
       2.0 * Unsplit::BK *
       (tile.bm / std::max<double>(1, ceil_div(p.n, tile.bn)) + tile.bn / std::max<double>(1, ceil_div(p.m, tile.bm)));

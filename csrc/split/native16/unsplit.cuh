@@ -1,11 +1,12 @@
 // D = alpha A B + beta C for operands of bfloat16, by one product on the tensor cores.
 //
-// Idea:   what a pass would write as hi is there already, so there is no pass, no scale and no guard: tensor maps bring
-//         panels from where they lie, along k or across, to shared memory in wgmma's order. A warpgroup has two blocks
-//         of 64 x 128 of a tile of 256 x 128, and adds up one while the tensor cores work for the other warpgroup.
-//         16-bit products are exact; sums leave the tensor cores each 32 or 64 of k, as split products' do. Idle
-//         warps look for subnormal elements, for which the tensor cores are too coarse (subnormals.cuh).
-// Bound:  the L2 cache, at 48 bytes a cycle and SM; the tensor cores where power allows it.
+// Idea:   the elements themselves are what a convert kernel would write as hi, so there is no convert kernel, no scale
+//         and no guard. Tensor maps bring panels from memory, along k or across, to shared memory in wgmma's order. A
+//         warpgroup has two blocks of 64 x 128 of a tile of 256 x 128, and adds up one while the tensor cores work for
+//         the other warpgroup. Products of 16 bits are exact; sums leave the tensor cores each 32 or 64 of k, as those
+//         of split products do. Idle warps look for subnormal elements, which the tensor cores align too coarsely
+//         (subnormals.cuh).
+// Bound:  the L2 cache, at 48 bytes per cycle and SM; the tensor cores where power allows it.
 // Reads:  bfloat16 elements that a tensor map can describe. Hopper only.
 #pragma once
 #include "../../gpu/fixup.cuh"
@@ -22,7 +23,7 @@ struct UnsplitMaps {
   CUtensorMap a, b;
 };
 
-// The panel of ROWS from row `row` and k on. Along k one copy brings it, across one for each block.
+// Copies a panel of ROWS rows from `row` and `k` on: by one copy along k, or by one copy for each block across k.
 template <bool ACROSS, int ROWS>
 __device__ __forceinline__ void copy_panel(char* to, const CUtensorMap& map, int row, int k,
                                            const hopper::MapPlace& place, uint64_t* barrier) {
@@ -35,8 +36,8 @@ __device__ __forceinline__ void copy_panel(char* to, const CUtensorMap& map, int
   }
 }
 
-// What falls to a block: its tiles and parts of tiles; or, where CLUSTERS may share them, of the only tile of its
-// cluster its rank's part of k.
+// Enumerates a block's tiles and parts of tiles. If CLUSTERS and the cluster has several blocks, enumerates its rank's
+// part of the k of the cluster's only tile.
 template <bool CLUSTERS>
 class UnsplitScheduler {
  public:
@@ -65,7 +66,7 @@ class UnsplitScheduler {
   bool done_ = false;
 };
 
-// A panel as wgmma's descriptors see it; distances in units of 16 bytes.
+// wgmma descriptors of a panel. Distances are in units of 16 bytes.
 template <bool ACROSS>
 struct UnsplitView {
   static constexpr int kBlock = kBlockBytes / 16, kNext16 = ACROSS ? 128 : 2;
@@ -74,13 +75,13 @@ struct UnsplitView {
       : first(hopper::matrix_descriptor(address, ACROSS ? kBlockBytes : 16, 1024)) {}
 };
 
-// The products of panels in the ring, for a warpgroup.
+// Issues a warpgroup's products of panels in the ring.
 template <class Ring, bool A_ALONG_M, bool B_ALONG_N>
 struct UnsplitProducts {
   UnsplitView<A_ALONG_M> a;
   UnsplitView<B_ALONG_N> b;
 
-  // d = those of `count` times 16 of k, from the `first` on, for 64 rows.
+  // Computes d, the product of 64 rows over `count` times 16 of k, from the `first` 16 on.
   __device__ __forceinline__ void issue(float (&d)[64], int stage, int block, int first, int count) const {
     const int at = stage * (Ring::kStageBytes / 16);
     hopper::fence_products();
@@ -98,7 +99,7 @@ __device__ __forceinline__ void add_window(float (&sum)[64], float (&window)[64]
   for (int e = 0; e < 64; ++e) sum[e] += window[e];
 }
 
-// Adds a tile's products, WINDOW of k at a time. A second window under way would take the registers of a block's sums.
+// Adds a tile's products, WINDOW of k at a time. A second window in flight would take the registers of a block's sums.
 template <int WINDOW, class Ring, class Products, int BLOCKS>
 __device__ __forceinline__ void add_in_turns(const Products& products, PipelineState<Ring::kStages>& at, uint64_t* full,
                                              uint64_t* empty, int steps, const Turns& turns, int t,
@@ -121,7 +122,7 @@ __device__ __forceinline__ void add_in_turns(const Products& products, PipelineS
   }
 }
 
-// The thread that fills the ring.
+// Fills the ring, by one thread.
 template <class Ring, bool A_ALONG_M, bool B_ALONG_N, class Scheduler>
 __device__ __forceinline__ void copy_panels(const UnsplitJob& job, const UnsplitMaps& maps, Scheduler scheduler,
                                             char* ring, uint64_t* full, uint64_t* empty) {
@@ -143,10 +144,10 @@ __device__ __forceinline__ void copy_panels(const UnsplitJob& job, const Unsplit
   }
 }
 
-constexpr int kSearched = 4;  // the barrier at which they tell consumers that they have read all stages
+constexpr int kSearched = 4;  // the named barrier at which searchers signal to consumers that they have read all stages
 
-// A tile's part of each stage's panel, bytes, of which the `searcher`-th thread has each kSearchers-th 16. The tiles
-// that share the panel look through it together.
+// A tile's part of each stage's panel, bytes. The tiles that share the panel divide it, and the `searcher`-th thread
+// has every kSearchers-th 16 bytes of a part.
 struct SearchedPart {
   int first, end;
   __device__ __forceinline__ SearchedPart(int bytes, int tile, int tiles, int searcher) {
@@ -163,7 +164,7 @@ struct SearchedPart {
   }
 };
 
-// Looks for subnormal elements in the block's panels. Tiles of a row share A's panels, those of a column B's.
+// Looks for subnormal elements in the block's panels. Tiles of a row share A's panels, and tiles of a column share B's.
 template <class Ring, class Scheduler>
 __device__ __forceinline__ void search_panels(const UnsplitJob& job, Scheduler scheduler, const char* ring,
                                               uint64_t* full, uint64_t* empty, int searcher, uint32_t blocks) {
@@ -192,7 +193,7 @@ template <int BLOCKS, bool A_ALONG_M, bool B_ALONG_N>
 __global__ void __launch_bounds__(kUnsplitThreads, 1)
     unsplit(const __grid_constant__ UnsplitJob job, const __grid_constant__ UnsplitMaps maps) {
   using Ring = UnsplitRing<BLOCKS>;
-  constexpr bool kClusters = BLOCKS == 1;  // may share a tile
+  constexpr bool kClusters = BLOCKS == 1;  // clusters may share a tile
   extern __shared__ __align__(1024) char ring[];
   __shared__ uint64_t full[Ring::kStages], empty[Ring::kStages];
   __shared__ bool last;
@@ -209,7 +210,7 @@ __global__ void __launch_bounds__(kUnsplitThreads, 1)
   hopper::wait_for_predecessor();
   hopper::launch_dependents();
 
-  // All of D is left to the kernel behind (subnormals.cuh).
+  // Leaves all of D to the kernel after the product (subnormals.cuh).
   if (job.words && found_some(job.found, job.words)) return;
 
   if (threadIdx.x >= Unsplit::kThreads) {
@@ -257,7 +258,7 @@ __global__ void __launch_bounds__(kUnsplitThreads, 1)
         continue;
     }
     store_tile(job, work.tile, sum, t, rank, blocks, staging);
-    __syncwarp();  // for wgmma: lanes without rows or columns may have parted
+    __syncwarp();  // reconverges lanes for wgmma: those without rows or columns may have diverged
   }
   turns.finish();
 }

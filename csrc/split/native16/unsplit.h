@@ -1,4 +1,4 @@
-// The family's row for operands that are bfloat16 in memory: how they are cut up. Pure host code.
+// The split family's row of the table for operands that are bfloat16 in memory, and its plans. Pure host code.
 #pragma once
 #include <array>
 
@@ -12,10 +12,10 @@ struct Unsplit {
   static constexpr const char* kSource = "split/launch/unsplit_sm90a.cu";
   static constexpr std::array kTiles = {TileSize{256, 128}, TileSize{128, 128}};
   static constexpr int BM = kTiles[0].bm, BN = kTiles[0].bn, BK = 64, TM = BM / 64, TN = 32;
-  static constexpr int kThreads = 256;  // that hold sums
+  static constexpr int kThreads = 256;  // threads that hold sums
   static constexpr bool kActivates = true, kTakesPlanes = false;
   static constexpr Reads kReads = Reads::kMappedBFloat16;
-  static constexpr int kArch = 90;  // wgmma is sm_90a's alone
+  static constexpr int kArch = 90;  // only sm_90a has wgmma
   static constexpr int64_t kAutoFrom = 0;
   static_assert(BK * sizeof(uint16_t) == 128, "a row of a panel is one of the swizzle's");
 
@@ -24,30 +24,31 @@ struct Unsplit {
   static std::string cut(const Plan& plan);
   static void launch(const Problem& p, const Plan& plan, const Context& context);  // only where SGEMM_SM90A is defined
 
-  // Operands are not rounded, and products are exact: sums alone are. Where an operand is subnormal, elements are
-  // chains of FMAs: no more of an error at any k.
+  // Operands are not rounded and products are exact: only sums round. Elements with a subnormal operand are chains of
+  // FMAs. The bound is the larger one of both.
   static double error_bound(int64_t k) { return std::max(sum_bound(k, kLongWindow), chains_bound(k)); }
 
-  // What is solved: D's rows lie along n.
+  // Returns the problem that is solved, p or its transpose: D's rows lie along n.
   static Problem solved(const Problem& p) { return p.d.col != 1 && p.d.row == 1 ? transposed(p) : p; }
 };
 
-// The plan's own: how tiles are dealt out to persistent blocks. Or each cluster has one tile, of 128 x 128, and its
-// blocks a part of k each.
+// The row's own part of a plan: how tiles are dealt out to persistent blocks. Alternatively, each cluster has one tile
+// of 128 x 128, and each of its blocks has a part of k.
 struct UnsplitPlan {
   StreamK deal;
-  int blocks;         // of the grid
+  int blocks;         // number of blocks of the grid
   int cluster;        // blocks that share a tile
-  bool long_windows;  // of kLongWindow
+  bool long_windows;  // windows have kLongWindow of k
 };
 
-// Threads of a block that look for subnormal elements; and blocks, and their warps, of a kernel ahead of the product.
+// Threads of a block that look for subnormal elements. Number of blocks, and of their warps, of the kernel before the
+// product.
 inline constexpr int kSearchers = 96, kSearchBlocks = 264, kSearchWords = kSearchBlocks * 8;
 
-// Where a product's buffers lie in the workspace.
+// Layout of a product's buffers in the workspace; offsets in bytes.
 struct UnsplitLayout {
   StreamKLayout shared;
-  size_t found;  // (words) uint32 (subnormals.cuh)
+  size_t found;  // uint32 (words): results of the search (subnormals.cuh)
   int words;
   size_t total;
 };

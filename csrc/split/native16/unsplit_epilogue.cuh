@@ -1,4 +1,5 @@
-// The ends of tiles of bfloat16 operands: alpha, C and the store; and sums that are not finite.
+// The epilogue of products of bfloat16 operands: alpha, C, activation and the store. Sums that are not finite are
+// computed again.
 #pragma once
 #include "../../epilogue/epilogue.cuh"
 #include "../../epilogue/in_order.cuh"
@@ -15,19 +16,20 @@ struct UnsplitJob {
   int64_t count_a, count_b;  // matrices in memory: 1 if the batch shares one
   StreamK deal;
   int tiles_m, tiles_n;
-  bool long_windows;  // kLongWindow
+  bool long_windows;  // windows have kLongWindow of k
   bool pairs, quads;  // two, or four, neighbours of D's rows can be written at once, and those of C read
   float* parts;       // (deal.parts(), sums of a thread / 4, threads, 4)
-  uint32_t* arrived;  // parts of a tile left over that are there
-  uint32_t* found;    // (words) whether operands hold subnormal elements (subnormals.cuh)
-  int words;          // of a kernel in front of the product; 0 if the product itself looks for them
+  uint32_t* arrived;  // number of a leftover tile's parts that have arrived
+  uint32_t* found;    // (words) not 0 if operands hold subnormal elements (subnormals.cuh)
+  int words;          // number written by a kernel before the product; 0 if the product itself searches
 };
 
-// A panel of 64 of k in shared memory: in blocks of 64 rows, or columns, of 128 bytes for each of them or each of k.
+// A panel of 64 of k lies in shared memory in blocks of 64 rows, or columns. Each row of a block holds 128 bytes along
+// k; across k, each of k holds 128 bytes.
 constexpr int kBlockBytes = 64 * Unsplit::BK * 2;
 constexpr int kUnsplitThreads = Unsplit::kThreads + 128;
 
-template <int BLOCKS>  // of 64 x 128, that a warpgroup has
+template <int BLOCKS>  // blocks of 64 x 128 per warpgroup
 struct UnsplitRing {
   static constexpr int kRows = 2 * BLOCKS * 64, kCols = Unsplit::BN;
   static constexpr int kBytesA = kRows / 64 * kBlockBytes, kBytesB = kCols / 64 * kBlockBytes;
@@ -35,12 +37,12 @@ struct UnsplitRing {
   static constexpr int kBytes = kStages * kStageBytes;
 };
 
-// The sums of a thread of a warpgroup, as hopper::multiply() leaves them.
+// The sums of a thread, as hopper::multiply() leaves them.
 template <int BLOCKS>
 using UnsplitSums = float[BLOCKS][64];
 
-// A thread's first sum within D; others are 8 rows, or 64, and 8 columns on. Of the tile, in whose column `pair` it
-// lies, columns from `from` up to `to` are stored.
+// The place in D of a thread's first sum; others lie 8 or 64 rows, and 8 columns, further on. `pair` is the first sum's
+// column within the tile. Only the tile's columns in [from, to) are stored.
 struct UnsplitPlace {
   int64_t entry, row, col;
   int pair, from, to;
@@ -73,8 +75,9 @@ __device__ __forceinline__ void store_pairs(const Problem& p, const UnsplitPlace
   }
 }
 
-// A staged band of 16 rows from `row0` on and of 32 columns of the tile from `first` on: each lane stores a column, or,
-// if neighbours can be written at once, a quad of each fourth row. In a function of its own: f is in it.
+// Stores a staged band: 16 rows from `row0` on, and 32 columns of the tile from `first` on. Each lane stores a column,
+// or a quad of every fourth row if four neighbours can be written at once. The function is not inlined, because it
+// contains the activation.
 static __device__ __noinline__ void store_band(const UnsplitJob& job, const UnsplitPlace& at, int64_t row0, int first,
                                                const float* staged) {
   const Problem& p = job.p;
@@ -115,7 +118,7 @@ static __device__ __noinline__ void store_band(const UnsplitJob& job, const Unsp
   }
 }
 
-// Stores a D, or reads a C, of any strides, and f of it: by way of shared memory.
+// Stores through shared memory: for D or C of any strides, and for activations.
 template <int BLOCKS>
 __device__ __forceinline__ void store_staged(const UnsplitJob& job, const UnsplitPlace& at,
                                              const UnsplitSums<BLOCKS>& sum, float* staging) {
@@ -132,7 +135,7 @@ __device__ __forceinline__ void store_staged(const UnsplitJob& job, const Unspli
   }
 }
 
-// Stores a tile of which a sum is not finite, one by one.
+// Stores a thread's sums one by one, in a tile with a sum that is not finite.
 template <int BLOCKS>
 __device__ __noinline__ void store_each(const Problem& p, const UnsplitPlace& at, const float* sums) {
 #pragma unroll 1
@@ -159,14 +162,14 @@ __device__ __forceinline__ void store_tile(const UnsplitJob& job, int index, con
   const int64_t first = int64_t{tile.row} * Ring::kRows + t / 128 * BLOCKS * 64 + t % 128 / 32 * 16 + t % 32 / 4;
   const Problem& p = job.p;
   const int64_t col0 = int64_t{tile.col} * Ring::kCols, left = p.d.cols - col0;
-  // Of a tile that a cluster shares, a block has the columns of its rank.
+  // If a cluster shares the tile, a block has the columns of its rank.
   const int of_block = Ring::kCols >> blocks / 2, from = static_cast<int>(rank) * of_block, pair = t % 4 * 2;
   const int to = static_cast<int>(min(left, int64_t{from + of_block}));
   const UnsplitPlace at = {tile.batch, first, col0 + pair, pair, from, to};
   float zero = 0;
 #pragma unroll
   for (int block = 0; block < BLOCKS; ++block) zero = zero_if_finite(sum[block], zero);
-  // By all lanes, which share what is staged.
+  // All lanes take the same branch, because they share what is staged.
   if (__builtin_expect(__any_sync(~0u, zero != 0), false)) {
     float copy[64 * BLOCKS];
 #pragma unroll

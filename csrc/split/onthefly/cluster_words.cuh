@@ -1,18 +1,18 @@
-// Scales that blocks found apart, each in its part of k, for the sums of one tile.
+// Common scales for the sums of one tile whose blocks found scales separately, each in its part of k.
 #pragma once
 #include "../gemm/ring.cuh"
 
 namespace sgemm::split {
 
-// Binades by which a column's reference may become coarser in a block, or a row's scale for the cluster's other block.
-// Sums are multiples of 2^-59, the product of the planes' last bits, times 2^-kSpread for the row and for the column:
-// 2^-99. So 15 binades for a row and 15 for a column leave them exact. Beyond, earlier sums are off by a few 2^-149, or
-// by 2^-83 at a change of more than 126 binades, which is nothing to a product that passes the test for a small
-// element: so the row counts one more. Where B is split on the way, clusters don't share a tile, so no third change
-// comes on top.
+// Binades by which a column's reference may become coarser in a block, or a row's scale because of the cluster's other
+// block. Sums are multiples of 2^-59, the product of the planes' last bits, times 2^-kSpread for the row and for the
+// column: 2^-99. So 15 binades for a row and 15 for a column leave sums exact. Beyond that, earlier sums are off by a
+// few 2^-149, or by 2^-83 at a change of more than 126 binades. Such an error is negligible for a product that passes
+// the test for a small element, so the row counts one more element. Where the same kernel splits B, clusters don't
+// share a tile, so no third change is added.
 constexpr int kMostCoarser = 15;
 
-// Sums times their rows' factors, which are powers of two.
+// Multiplies sums by their rows' factors, which are powers of two.
 template <class Shape>
 __device__ __forceinline__ void multiply_sums(const float (&change)[kTile], int t, float (&sum)[Shape::kSums]) {
   const float upper = change[Shape::row(t, 0)], lower = change[Shape::row(t, 2)];
@@ -25,8 +25,8 @@ __device__ __forceinline__ void multiply_sums(const float (&change)[kTile], int 
   }
 }
 
-// Calls `take` with values(i) of `count` parts, of which kPartsAtOnce are read before the first is taken: each read of
-// device memory would wait for the one before.
+// Calls `take` with values(i) of `count` parts. kPartsAtOnce of them are read before the first is taken: otherwise each
+// read of device memory would wait for the previous one.
 constexpr uint32_t kPartsAtOnce = 4;
 template <class Values, class Take>
 __device__ __forceinline__ void for_each_part(uint32_t count, const Values& values, const Take& take) {
@@ -40,13 +40,14 @@ __device__ __forceinline__ void for_each_part(uint32_t count, const Values& valu
   }
 }
 
-// A row's word for the sums of `count` parts, in the coarsest of their scales, `word(i)` of them.
+// Returns a row's word (scale and threshold) for the sums of `count` parts, in the coarsest of their scales. `word(i)`
+// is the word of part i.
 template <class Word>
 __device__ __forceinline__ uint32_t word_of_parts(uint32_t count, const Word& word) {
   int exponent = kNoScale;
   for_each_part(count, word, [&](uint32_t own) { exponent = max(exponent, word_exponent(own)); });
-  float threshold = -INFINITY;  // of zeros alone
-  uint32_t coarsest = 0;        // of those that had small elements
+  float threshold = -INFINITY;  // for zeros alone
+  uint32_t coarsest = 0;        // the word with the coarsest scale, among parts with small elements
   bool inf = false, nan = false;
   for_each_part(count, word, [&](uint32_t own) {
     const float part = word_threshold(own);
@@ -61,7 +62,7 @@ __device__ __forceinline__ uint32_t word_of_parts(uint32_t count, const Word& wo
   return with_step(bits | static_cast<uint32_t>(exponent + 128), word_step(coarsest));
 }
 
-// And its sum of magnitudes, by that word's scale.
+// Returns the row's sum of magnitudes, in the scale of `word`.
 template <class Word, class Sum>
 __device__ __forceinline__ uint16_t sum_of_parts(uint32_t count, uint32_t word, const Word& word_of,
                                                  const Sum& sum_of) {
@@ -75,12 +76,12 @@ __device__ __forceinline__ uint16_t sum_of_parts(uint32_t count, uint32_t word, 
 }
 
 struct ClusterWords {
-  uint64_t arrived;  // a barrier: the other blocks' words are there
+  uint64_t arrived;  // barrier: the other blocks' words have arrived
   alignas(16) uint32_t of_block[2][2][kTile];
   alignas(16) uint32_t agreed[2][kTile];
-  alignas(16) float change[kTile];  // what sums are multiplied by
+  alignas(16) float change[kTile];  // factors of the rows' sums
 
-  // By a warp.
+  // Called by one warp.
   __device__ __forceinline__ void init(uint32_t blocks) {
     if (blocks == 1) return;
     const bool first = threadIdx.x % 32 == 0;
@@ -90,8 +91,8 @@ struct ClusterWords {
     hopper::fence_barrier_init();
   }
 
-  // By the consumers, each for the word of a row or column: rows get the coarsest scale of the blocks; B's words are
-  // the same in all of them. What lies behind B's words are rows' sums. Returns the factors of rows.
+  // Called by all consumers, each for the word of one row or column. Rows get the coarsest scale of the blocks. B's
+  // words are the same in all blocks. The rows' sums of magnitudes follow B's words. Returns the rows' factors.
   __device__ __forceinline__ auto agree(const uint32_t (&words)[2][kTile], int t, uint32_t rank, uint32_t blocks)
       -> const float (&)[kTile] {
     const int operand = t / kTile, row = t % kTile;
@@ -103,7 +104,7 @@ struct ClusterWords {
     hopper::wait(&arrived, 0);
     const auto word_of = [&](uint32_t i) { return of_block[i][operand][row]; };
     const uint32_t common = operand == 1 ? own : word_of_parts(blocks, word_of);
-    // Not the block's own copy: other threads write that, and may not be done.
+    // The block's own sums come from `words`, since other threads write their copy in of_block and may not be done.
     const auto sum_of = [&](uint32_t i) {
       const uint32_t(&of_other)[2][kTile] = of_block[i];
       return row_sums(i == rank ? words : of_other)[row];
@@ -116,7 +117,7 @@ struct ClusterWords {
   }
 };
 
-// Of a kernel that finds scales on the way.
+// Shared memory of a kernel that finds scales while it multiplies.
 struct FoundScales : ProductShared {
   ClusterWords cluster_words;
 
@@ -126,7 +127,7 @@ struct FoundScales : ProductShared {
     cluster_words.init(blocks);
   }
 
-  // Of a tile's sums, when the cluster's blocks have agreed.
+  // Returns the words for a tile's sums. Precondition: the cluster's blocks have agreed.
   __device__ __forceinline__ auto words_of(int stage, uint32_t blocks) const -> const uint32_t (&)[2][kTile] {
     return blocks > 1 ? cluster_words.agreed : words[stage];
   }

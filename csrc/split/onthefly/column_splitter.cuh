@@ -1,11 +1,11 @@
-// The other operand of a streamed one, split by the producers where a pass of its own would cost more.
+// Splits the small operand of an on-the-fly product in the producers, where a convert kernel would cost more.
 //
-// Idea:   its raw panels come to where its planes will be. The producers read a stage's, agree on the largest element
-//         of each column, and write the planes over it.
-// Scales: as of a streamed row (streamed_rows.cuh), each 64 of k may have a scale of their own, and what their products
-//         add up to is multiplied by a power of two on its way to the sum. A column's sums are relative to its
-//         reference, which is a little coarser than its largest element, so that it seldom has to follow a larger one.
-//         What needs a scale that is nearly as coarse has the reference itself: so most stages need no such factor.
+// Idea:   the operand's raw panels are copied to where its planes will be. The producers read a stage's panel, agree on
+//         the largest element of each column, and write the planes over the panel.
+// Scales: each 64 of k may have a scale of their own, as in streamed_rows.cuh. The sum of their products is then
+//         multiplied by a power of two when it is added. A column's sums are relative to its reference, which is a
+//         little coarser than its largest element, so that it rarely has to change. A stage that needs a nearly as
+//         coarse scale gets the reference itself, so most stages need no such factor.
 #pragma once
 #include "cluster_words.cuh"
 #include "raw_panel.cuh"
@@ -15,23 +15,23 @@ namespace sgemm::split {
 
 constexpr int kHeadroom = 1, kNear = 3;  // binades
 
-// Whether some changes, or factors, are other than 1.
+// Flags: some changes, or some factors, are other than 1.
 enum News : uint32_t { kChanges = 1, kFactors = 2 };
 
-// What producers tell consumers of a stage's columns, and of a tile's.
+// Shared memory in which producers write the scales of a stage's and of a tile's columns for the consumers.
 template <int STAGES, int COLS>
 struct SplitColumns {
   uint64_t raw_full[STAGES], ready[STAGES];          // barriers
-  alignas(4) uint8_t news[STAGES][kProducers / 32];  // of a producers' warp's columns, with this stage: News
-  alignas(16) float change[STAGES][COLS];            // what sums of earlier stages are multiplied by
-  alignas(16) float factor[STAGES][COLS];            // what this stage's products count, at most 1
-  alignas(16) float last[2][COLS];                   // (tile's parity): from the reference to the word's scale
-  // Among the producers, of this stage and of the next: the largest magnitudes that warps have found, and references.
+  alignas(4) uint8_t news[STAGES][kProducers / 32];  // News of the columns of each warp of producers
+  alignas(16) float change[STAGES][COLS];            // factors of the sums of earlier stages
+  alignas(16) float factor[STAGES][COLS];            // factors of this stage's products, at most 1
+  alignas(16) float last[2][COLS];                   // (tile's parity): factors from the reference to the word's scale
+  // For the producers alone, of this stage and of the next: the largest magnitudes found by each warp, and references.
   alignas(16) uint32_t largest[2][kProducers / 32][COLS];
   alignas(16) int reference[2][COLS];
-  uint32_t small[2][COLS];  // how many small elements, of this stage and of the one before
+  uint32_t small[2][COLS];  // numbers of small elements, of this stage and of the previous one
 
-  // By a warp. `writers` of a raw panel.
+  // Called by one warp. `writers`: arrivals that complete a raw panel.
   __device__ __forceinline__ void init(int writers) {
     const int i = threadIdx.x % 32;
     if (i < STAGES) {
@@ -42,29 +42,30 @@ struct SplitColumns {
   }
 };
 
-// The exponent of what 64 of a column's k with this largest magnitude need; kNoScale for zeros, and for Inf and NaN:
-// columns with Inf are redone, and sums with NaN are NaN by any scale.
+// Returns the exponent that 64 of a column's k with this largest magnitude need. It is kNoScale for zeros, and for Inf
+// and NaN: columns with Inf are redone, and sums with NaN are NaN at any scale.
 __device__ __forceinline__ int wanted_exponent(uint32_t largest) {
   return largest == 0 || largest >= kInfinity ? kNoScale : row_exponent<Fp16x3>(largest);
 }
 __device__ __forceinline__ int next_reference(int wanted, int reference) {
   return wanted > reference ? wanted + kHeadroom : reference;
 }
-// The one that they have, `reference` being that of before. What needs no scale has the next reference: its factor
-// is 1.
+// Returns the exponent of 64 of k that need `wanted`; `reference` is the column's before them. If these 64 need no
+// scale, they get the next reference, so that their factor is 1.
 __device__ __forceinline__ int step_exponent(int wanted, int reference) {
   const int next = next_reference(wanted, reference);
   if (wanted >= next - kNear || wanted == kNoScale) return next;
   return max(wanted, next - kSpread);
 }
 
-// A column's scales in a tile, kept by one thread, or by two alike.
+// A column's scales in a tile, kept by one thread, or by two threads with equal values.
 struct ColumnScales {
   int reference = kNoScale, first = kNoScale, coarsest = kNoScale;
-  int step = -1;    // that of the coarsest; of zeros alone, none
-  float small = 0;  // found_word(), relative to the reference
+  int step = -1;    // the step that set `coarsest`; -1 for zeros alone
+  float small = 0;  // weighted count for found_word(), relative to the reference
 
-  // For 64 of k with this largest magnitude, from this step on. Returns what sums of earlier ones are multiplied by.
+  // Adds 64 of k with this largest magnitude, whose first step is `at`. Returns the factor of the sums of earlier
+  // steps.
   __device__ __forceinline__ float take(uint32_t largest, int at) {
     const int wanted = wanted_exponent(largest);
     float change = 1;
@@ -84,7 +85,7 @@ struct ColumnScales {
     }
     return change;
   }
-  // What products of a step count in the sums.
+  // Returns the factor of a step's products in the sums.
   __device__ __forceinline__ float factor(int exponent) const { return power_of_two(max(exponent - reference, -126)); }
   __device__ __forceinline__ void count_small(uint32_t count, int exponent) {
     small = __fmaf_ru(static_cast<float>(count), factor(exponent), small);
@@ -95,7 +96,7 @@ struct ColumnScales {
   }
 };
 
-// By the producers' threads.
+// Splits columns; each thread of the producers has one splitter.
 template <bool ALONG_N, bool BY_LANES, int STAGES, int COLS>
 class ColumnSplitter {
  public:
@@ -108,13 +109,13 @@ class ColumnSplitter {
     scales_ = {};
     if (!is_owner()) return;
     const int col = own_column();
-    shared_.small[0][col] = shared_.small[1][col] = 0;  // seen behind the first stage's barrier
+    shared_.small[0][col] = shared_.small[1][col] = 0;  // visible after the first stage's barrier
     shared_.reference[turn_][col] = kNoScale;
   }
 
-  // The stage's panel, from this step of k on.
+  // Splits the stage's panel, which begins at this step of k.
   __device__ __forceinline__ void split(char* panel, int stage, int step) {
-    const Place at(hopper::opaque(threadIdx.x) & (kProducers - 1));  // found each time, for registers are few
+    const Place at(hopper::opaque(threadIdx.x) & (kProducers - 1));  // computed each time, because registers are few
     float4 v[kQuads];
 #pragma unroll
     for (int j = 0; j < kQuads; ++j) v[j] = *reinterpret_cast<const float4*>(panel + at.raw_of(j));
@@ -149,14 +150,14 @@ class ColumnSplitter {
       if (at.t % 32 < COLS / 4)
         *reinterpret_cast<uint4*>(&shared_.largest[turn_][at.t / 32][at.col]) =
             make_uint4(largest[0], largest[1], largest[2], largest[3]);
-      sync();  // which all know, and all of the panel has been read
+      sync();  // all maxima are stored, and all of the panel has been read
       const int4 reference = *reinterpret_cast<const int4*>(&shared_.reference[turn_][at.col]);
       const int references[4] = {reference.x, reference.y, reference.z, reference.w};
 #pragma unroll
       for (int i = 0; i < 4; ++i) exponent[i] = step_exponent(wanted_exponent(largest_of(at.col + i)), references[i]);
     } else {
       exponent[0] = step_exponent(wanted_exponent(largest[0]), scales_.reference);
-      __syncwarp();  // a column's planes take the places of its own elements
+      __syncwarp();  // a column's planes overwrite its own elements only
     }
     bool some_small = false, nonzero = false;
 #pragma unroll
@@ -170,7 +171,7 @@ class ColumnSplitter {
     turn_ ^= 1;
   }
 
-  // When all of a tile's stages have been split.
+  // Writes the tile's words. Precondition: all of the tile's stages have been split.
   __device__ __forceinline__ void finish_tile(uint32_t (&words)[kTile], int parity) {
     sync();  // all small elements have been counted
     if (!is_owner()) return;
@@ -181,7 +182,7 @@ class ColumnSplitter {
   }
 
  private:
-  static constexpr int kQuads = Raw::kBytes / 16 / kProducers, kColumns = ALONG_N ? 4 : 1;  // of a thread
+  static constexpr int kQuads = Raw::kBytes / 16 / kProducers, kColumns = ALONG_N ? 4 : 1;  // per thread
   static constexpr uint32_t kPlaneBytes = COLS * kRowBytes / 2;
   static_assert(kQuads == 8);
 
@@ -190,15 +191,15 @@ class ColumnSplitter {
     hopper::sync_some(2, kProducers);
   }
 
-  // Who looks after a column, and which one.
+  // The thread that owns a column's scale, and the column's index.
   __device__ __forceinline__ static bool is_owner() { return ALONG_N ? threadIdx.x < COLS : threadIdx.x % 2 == 0; }
   __device__ __forceinline__ static int own_column() { return ALONG_N ? threadIdx.x : threadIdx.x / 2; }
 
-  // Where a thread's quads lie: bytes in the raw panel, and in the planes of which a step's first holds kPlaneBytes.
-  // Along k a thread has half of a column, and threads that read or write at once, different banks: their quads change
-  // places within 16 of k. Then what is added to k is an exclusive or of its place.
+  // Offsets of a thread's quads, bytes: in the raw panel, and in the planes, of which a step's first holds kPlaneBytes.
+  // Along k a thread has half of a column, and quads are permuted within 16 of k, so that threads that read or write at
+  // once use different banks. Therefore an offset along k is applied to a quad's place by an exclusive or.
   struct Place {
-    static constexpr uint32_t kApart = 4 * kProducers / COLS;  // of k
+    static constexpr uint32_t kApart = 4 * kProducers / COLS;  // distance of a thread's quads along k
     static_assert(!ALONG_N || kApart == 8);
     uint32_t t, col, raw, plane;
 
@@ -214,12 +215,12 @@ class ColumnSplitter {
     __device__ __forceinline__ uint32_t plane_of(int j) const {
       if (!ALONG_N) return plane ^ j / 4 * 32 ^ j % 4 * (BY_LANES ? 4 : 8);
       const uint32_t k = j * kApart % kStep, step = j * kApart / kStep;
-      // Lanes' places of each second 8 of k are 4 on, and the swizzle is by the last 3 bits.
+      // lane_place() of every second 8 of k is 4 larger, and the swizzle depends on its last 3 bits.
       return (BY_LANES ? (plane ^ j % 2 * 64) + lane_place(k) * 128 : plane + k * 128) + step * 2 * kPlaneBytes;
     }
   };
 
-  // The column of a quad's i-th element, of the thread's.
+  // Returns which of the thread's columns holds a quad's i-th element.
   __device__ __forceinline__ static constexpr int of(int i) { return ALONG_N ? i : 0; }
 
   __device__ __forceinline__ uint32_t largest_of(int col) const {
@@ -269,7 +270,7 @@ class ColumnSplitter {
     }
   }
 
-  // An owner's column: small elements of the stage before, which all threads have counted by now.
+  // Adds the previous stage's small elements of an owner's column, which all threads have counted by now.
   __device__ __forceinline__ void take_count(int col) {
     const uint32_t count = shared_.small[turn_ ^ 1][col];
     if (count == 0) return;
@@ -277,7 +278,7 @@ class ColumnSplitter {
     shared_.small[turn_ ^ 1][col] = 0;
   }
 
-  // Tells the consumers of an owner's column, of which this is the stage's largest magnitude.
+  // Writes the scales of an owner's column for the consumers. `largest`: the column's largest magnitude in this stage.
   __device__ __forceinline__ void tell(uint32_t largest, int stage, int step) {
     const bool owner = is_owner();
     if (owner) take_count(own_column());
@@ -296,8 +297,8 @@ class ColumnSplitter {
   }
 
   Shared& shared_;
-  ColumnScales scales_;  // of an owner's column
-  int exponent_ = 0;     // of its last stage
+  ColumnScales scales_;  // scales of an owner's column
+  int exponent_ = 0;     // exponent of that column in its last stage
   int turn_ = 0;
 };
 

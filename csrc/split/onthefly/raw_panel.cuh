@@ -1,4 +1,4 @@
-// A raw panel: float32s of a stage as they lie in memory, on their way to the threads that split them.
+// Raw panels: float32 elements of a stage, copied unchanged to shared memory for the threads that split them.
 #pragma once
 #include "../../gpu/ptx/async_copy.cuh"
 #include "../../gpu/tensor_map.cuh"
@@ -6,15 +6,15 @@
 
 namespace sgemm::split {
 
-constexpr int kProducers = 128;  // threads; what there is a tensor map of is copied by one, or by one of each warp
+constexpr int kProducers = 128;  // threads; with a tensor map one of them copies, or one of each warp
 
-// Both operands' tensor maps. A CUtensorMap's address has to be a multiple of 64.
+// Both operands' tensor maps. The address of a CUtensorMap must be a multiple of 64 bytes.
 struct RawMaps {
   CUtensorMap a, b;
 };
 
-// ROWS rows and 64 of k. Along k: boxes of 16 of k, in which a row holds 64 bytes. Else boxes of 32 rows, in which each
-// of k holds 128 bytes, swizzled.
+// A panel of ROWS rows and 64 of k. If memory runs along k, boxes have 16 of k, and a row of a box holds 64 bytes.
+// Otherwise boxes have 32 rows, and each of k holds 128 bytes of a box, swizzled.
 template <bool ALONG_MN, int ROWS>
 struct RawPanel {
   static constexpr int kDepth = kStreamedSteps * kStep;
@@ -32,7 +32,7 @@ struct RawPanel {
     return hopper::tensor_map(lines, count, ALONG_MN ? kBoxRows : kBoxDepth, ALONG_MN ? kBoxDepth : kBoxRows, ALONG_MN);
   }
 
-  // Box `i` of the rows from `row` on, in a tensor map: all but its place along k.
+  // Box `i` of the panel whose first row is `row`: the box's place in a tensor map, except along k.
   struct Box {
     int i, row, first_k;
     hopper::MapPlace place;
@@ -43,7 +43,7 @@ struct RawPanel {
           first_k(static_cast<int>(batch * job.k_slice) + (ALONG_MN ? 0 : i * kBoxDepth)),
           place(hopper::place_in_map(x.batch, x.count, job.k_slice ? 0 : batch)) {}
 
-    // Of k from `step` on, by one thread that has told `full` of the bytes.
+    // Copies the box from `step` of k on, by one thread. Precondition: `full` already expects the bytes.
     __device__ __forceinline__ void copy(const CUtensorMap& map, int step, char* panel, uint64_t* full) const {
       const int k = first_k + step * kStep;
       hopper::copy_tensor_once(panel + i * kBoxBytes, &map, ALONG_MN ? row : k, ALONG_MN ? k : row, place.matrix,
@@ -51,8 +51,8 @@ struct RawPanel {
     }
   };
 
-  // All of it where there is no tensor map, by all producers, each of whom arrives at `full`. A function of its own,
-  // whose registers threads that split don't have to spare.
+  // Copies the whole panel where there is no tensor map. All producers call this, and each arrives at `full`. The
+  // function is not inlined, because threads that split have no registers to spare.
   static __device__ __noinline__ void copy_elements(const Job& job, const Operand& x, int batch, int row, int step,
                                                     char* panel, uint64_t* full) {
     const float* const from = x.data + x.batch.offset(batch);
@@ -64,7 +64,7 @@ struct RawPanel {
       copy_async<4>(reinterpret_cast<float*>(panel + place(r, k)),
                     inside ? from + (int64_t{row} + r) * x.stride + (k0 + k) * x.k_stride : x.data, inside ? 4 : 0);
     }
-    // Arrives when the thread's copies have.
+    // Arrives when the thread's copies are complete.
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(hopper::shared_address(full)) : "memory");
   }
 };

@@ -1,22 +1,24 @@
-// An operand that is streamed once past the planes of the other, and split in registers on its way to the tensor cores.
+// On-the-fly products: the large operand is read once, and split in registers on its way to the tensor cores.
 //
 // Idea:   a large operand that few tiles share need not be written to memory as planes. Its raw panels come to shared
-//         memory as they lie in memory; each consumer warp reads 16 rows of them as the fragments of a wgmma whose A is
-//         in registers, and scales (streamed_rows.cuh) and splits them while the tensor cores work on those before. The
-//         other operand is small: a pass has split it.
-// Block:  as split_product's, for tiles of 128 rows and 64 columns. The streamed operand is A; a problem in which it is
-//         B is solved transposed.
-// Start:  the first raw panels are on their way while the pass still runs, for it writes none of them.
-// Order:  the places of a fragment's elements along k are dealt out as they can be read best. Where A lies along k, a
-//         lane reads four neighbours at once, and the pass has written B's planes in that order (Operand::by_lanes).
-// Bound:  memory, and the consumers: about 14 instructions an element, of which each waits for the one before.
+//         memory unchanged. Each consumer warp reads 16 rows of them as the fragments of a wgmma whose A is in
+//         registers. Each warp scales (streamed_rows.cuh) and splits its fragments while the tensor cores work on the
+//         previous ones. The other operand is small: the convert kernel has split it, or the producers split it
+//         (column_splitter.cuh).
+// Block:  as in split_product, for tiles of 128 rows and 64 columns. The on-the-fly operand is A; a problem in which
+//         that operand is B is solved transposed.
+// Start:  the first raw panels are copied while the convert kernel, which writes none of them, still runs.
+// Order:  a fragment's elements are taken from the places along k that can be read best. Where A lies along k, a lane
+//         reads four neighbours at once, and the convert kernel has written B's planes in that order
+//         (Operand::by_lanes).
+// Bound:  memory, and the consumers: about 14 instructions an element, each of which waits for the previous one.
 #pragma once
 #include "../gemm/product.cuh"
 #include "streamed_producer.cuh"
 
 namespace sgemm::split {
 
-// Where a consumer thread finds its elements of a stage.
+// Reads a consumer thread's elements of a stage.
 template <bool ALONG_M>
 class FragmentReader {
  public:
@@ -28,7 +30,7 @@ class FragmentReader {
 
   __device__ __forceinline__ void read(const char* panel, RawFragments& v) const {
     if constexpr (ALONG_M) {
-      // Eight rows on, and with the next of k, another chunk of 16 bytes.
+      // Eight rows further on, and at the next of k, the swizzle takes another chunk of 16 bytes.
       const char* const at[2][2] = {{panel + first_, panel + (first_ ^ 16) + 128},
                                     {panel + (first_ ^ 32), panel + (first_ ^ 48) + 128}};
 #pragma unroll
@@ -53,8 +55,8 @@ class FragmentReader {
   int first_;
 };
 
-// What consume() asks of scales, those of A's rows found by SplitInRegisters, and those of B's columns by the producers
-// if they split it.
+// Scales as consume() uses them. SplitInRegisters finds those of A's rows, and the producers find those of B's columns
+// if they split B.
 template <class R, bool SPLITS_B>
 struct StreamedScales {
   using Shape = typename R::Shape;
@@ -63,7 +65,7 @@ struct StreamedScales {
   __device__ __forceinline__ static void tighten(Shared&, int, int) {
     hopper::wait_for_predecessor();
     hopper::launch_dependents();
-    hopper::fence_async_proxy();  // a cluster's blocks copy the words
+    hopper::fence_async_proxy();  // the cluster's blocks copy the words
     sync_consumers();
   }
   __device__ __forceinline__ static void agree(Shared& shared, int stage, int t, uint32_t rank, uint32_t blocks,
@@ -71,8 +73,8 @@ struct StreamedScales {
     multiply_sums<Shape>(shared.cluster_words.agree(shared.words[stage], t, rank, blocks), t, sum);
   }
 
-  // Parts are added up as if their rows had no scales. Beyond what a float32 sum then holds, a row's elements are
-  // certified where they are far enough from that, or not at all.
+  // Adds up parts of sums times their rows' scales. Where float32 sums then lose bits, the row's threshold allows for
+  // the loss. Where they might overflow, no element of the row is certified.
   __device__ __forceinline__ static bool fix_up(const Job& job, Shared& shared, int stage, const WorkTile& work,
                                                 float (&sum)[Shape::kSums], int t) {
     uint32_t(&words)[kTile] = shared.words[stage][0], * const sums = &shared.words[stage][1][kTile - kSumWords];
@@ -100,7 +102,7 @@ struct StreamedScales {
   }
 
  private:
-  static constexpr int kCoarsest = 60;  // up to which sums of 2^13 terms below 2^30 stay finite
+  static constexpr int kCoarsest = 60;  // exponent up to which sums of 2^13 terms below 2^30 stay finite
 
   __device__ __forceinline__ static uint32_t without_scale(uint32_t word) {
     const int exponent = word_exponent(word);
@@ -110,7 +112,7 @@ struct StreamedScales {
     return with_step(with_threshold(word, threshold + lost_in_parts(exponent)), word_step(word));
   }
 
-  // By their scales, or their inverse.
+  // Multiplies rows' sums by their scales (`sign` 1), or by the inverse (-1).
   __device__ __forceinline__ static void scale_rows(const uint32_t (&words)[kTile], int sign, int t,
                                                     float (&sum)[Shape::kSums]) {
 #pragma unroll
@@ -118,8 +120,8 @@ struct StreamedScales {
   }
 };
 
-// While the tensor cores work on a step, the next one is split. Sums of hi * hi begin anew with each step, those of the
-// corrections with each stage.
+// The main loop of on-the-fly products: while the tensor cores work on a step, the next one is split. Sums of hi * hi
+// begin at 0 with each step, and those of the corrections with each stage.
 template <class R, bool A_ALONG_M, bool SPLITS_B>
 struct SplitInRegisters {
   using Shape = typename R::Shape;
@@ -164,7 +166,7 @@ struct SplitInRegisters {
     read(at);
     RowScales scales = rows.choose_scales(raw, steps.first, sum);
     rows.split(raw, 0, scales, first);
-    bool factors = false;  // of columns
+    bool factors = false;  // the stage's columns have factors
     const auto add = [&](bool corrections) {
       const float upper = rows.factor(scales, 0), lower = rows.factor(scales, 1);
       const auto product = [&](int e) {
@@ -231,8 +233,8 @@ struct SplitInRegisters {
   }
 
  private:
-  // What run() leaves of a warpgroup's rows that are all outside of A. Zeros would take longer than others, for each is
-  // looked at as if it were small.
+  // Leaves what run() would leave for a warpgroup whose rows are all outside A. There run() would be slow, because each
+  // zero triggers the count of small elements.
   template <int N>
   __device__ __forceinline__ static void skip(Shared& shared, PipelineState<R::kStages>& at, int t,
                                               const TileSteps& steps, float (&sum)[N], float (&others)[N]) {
@@ -257,7 +259,8 @@ struct SplitInRegisters {
     }
   }
 
-  // Columns whose reference changes with this stage. Returns whether the stage's products have factors.
+  // Multiplies sums of columns whose reference changes with this stage. Returns true if the stage's products have
+  // factors.
   template <int N>
   __device__ __forceinline__ static bool follow(const Shared& shared, int stage, int t, float (&sum)[N]) {
     const uint32_t news = *reinterpret_cast<const uint32_t*>(shared.columns.news[stage]);

@@ -1,25 +1,25 @@
-// The threads that fill a streamed product's ring: with raw panels of A, and with planes of B, or raw panels that they
-// split.
+// The producers of an on-the-fly product: they fill the ring with raw panels of A, and with planes of B or raw panels
+// of B that they split.
 #pragma once
 #include "column_splitter.cuh"
 #include "../gemm/producer.cuh"
 
 namespace sgemm::split {
 
-// Stages of kStreamedSteps steps: a raw panel of A and planes of B, which may have been a raw panel, one behind the
-// other.
+// A ring of stages of kStreamedSteps steps. A stage holds a raw panel of A, then planes of B, which may have been
+// written over a raw panel.
 template <class SHAPE>
 struct StreamedRing {
   using Shape = SHAPE;
   static constexpr int kStages = 4;
-  static constexpr int kPlaneBytes = Shape::kCols * kRowBytes;  // of a step
+  static constexpr int kPlaneBytes = Shape::kCols * kRowBytes;  // size of a step's planes
   static constexpr int kBytesA = RawPanel<false, kTile>::kBytes, kBytesB = kStreamedSteps * kPlaneBytes;
   static_assert(kBytesB == RawPanel<false, Shape::kCols>::kBytes);
   static constexpr int kStageBytes = kBytesA + kBytesB;
   static constexpr int kBytes = kStages * kStageBytes;
 };
 
-// B has planes: by one thread, but for an A without a tensor map.
+// The producer for a B that has planes. One thread copies, or all producers copy A if it has no tensor map.
 template <class R, bool A_ALONG_M>
 struct StreamedProducer {
   using Shape = typename R::Shape;
@@ -45,7 +45,7 @@ struct StreamedProducer {
         hopper::arrive_expecting(words_full, kWordsB);
       }
       const int stages = (work.step1 - work.step0) / kStreamedSteps;
-      const int ahead = index == scheduler.first ? min(R::kStages, stages) : 0;  // of the pass
+      const int ahead = index == scheduler.first ? min(R::kStages, stages) : 0;  // stages ahead of the convert kernel
       const auto copy_b = [&](int stage) {
 #pragma unroll
         for (int i = 0; i < kStreamedSteps; ++i)
@@ -83,7 +83,7 @@ struct SplittingShared : FoundScales {
   SplitColumns<R::kStages, R::Shape::kCols> columns;
 };
 
-// B is split on the way, by all producers. One thread of each of their warps copies a box of each raw panel.
+// The producer for a B that all producers split. One thread of each of their warps copies a box of each raw panel.
 template <class R, bool A_ALONG_M, bool B_ALONG_N>
 struct SplittingProducer {
   using Shape = typename R::Shape;
@@ -91,7 +91,7 @@ struct SplittingProducer {
   using PanelB = RawPanel<B_ALONG_N, Shape::kCols>;
   static constexpr int kWarps = kProducers / 32;
   static_assert(PanelA::kBoxes <= kWarps && PanelB::kBoxes <= kWarps);
-  static constexpr int kAhead = 2;  // stages of raw panels, with that which is split next
+  static constexpr int kAhead = 2;  // stages of raw panels in flight, including the one that is split next
   const Job& job;
   const RawMaps& maps;
   char* const ring;
@@ -128,7 +128,7 @@ struct SplittingProducer {
         hopper::wait(&shared.columns.raw_full[at.stage], at.parity);
         splitter.split(ring + at.stage * R::kStageBytes + R::kBytesA, at.stage, step);
         if (step + kStreamedSteps >= scheduler.step1) splitter.finish_tile(shared.words[words.stage][1], words.stage);
-        // All that have written arrive, for racecheck takes an arrival for its own thread's writes alone.
+        // All threads that have written arrive: racecheck counts an arrival for its own thread's writes alone.
         hopper::fence_async_proxy();
         __syncwarp();
         hopper::arrive(&shared.columns.ready[at.stage]);
@@ -140,7 +140,7 @@ struct SplittingProducer {
   }
 
  private:
-  // Where a tile's raw panels lie, and the warp's boxes of them.
+  // A tile's place in the operands, and the warp's boxes of its raw panels.
   struct Source {
     int batch, row, col;
     typename PanelA::Box a;
@@ -155,7 +155,7 @@ struct SplittingProducer {
           b(job, job.b, batch, col, threadIdx.x / 32) {}
   };
 
-  // To a stage of the ring, when that is empty.
+  // Copies raw panels to a stage of the ring, once the stage is empty.
   __device__ __forceinline__ void copy(const Source& from, int step, const PipelineState<R::kStages>& to) const {
     char* const panel_a = ring + to.stage * R::kStageBytes;
     char* const panel_b = panel_a + R::kBytesA;

@@ -1,23 +1,23 @@
-// Rows that are scaled and split in registers, each 64 of k by themselves.
+// Rows of the on-the-fly operand, scaled and split in registers, each 64 of k separately.
 //
-// Idea:   a thread holds the same two rows of a wgmma's A and of its sums, so a row needs no scale of its own: 64 of k
-//         are scaled by their largest element, and what their products add up to is multiplied by a power of two on its
-//         way to the sum. Elements are small only beside their neighbours among these.
+// Idea:   a thread holds the same two rows of a wgmma's A and of its sums, so a row needs no single scale. Each 64 of k
+//         are scaled by their largest element, and the sum of their products is multiplied by a power of two when it is
+//         added. Elements are small only relative to the others among their 64.
 // Range:  sums are relative to one exponent, the reference. A step's scale is at most kSpread binades finer, so that
-//         its products are whole multiples of what the sum holds, and where one is more than so many coarser it
-//         becomes the reference.
+//         its products remain whole multiples of the sums' unit. A scale more than kSpread binades coarser becomes the
+//         reference.
 #pragma once
 #include "../format/format.cuh"
 
 namespace sgemm::split {
 
 constexpr int kSpread = 20;
-constexpr int kMostReference = 93;  // so that Inf is always too coarse
+constexpr int kMostReference = 93;  // the largest reference, so that Inf is always too coarse
 
 constexpr int kChunks = kStreamedSteps * kStep / 16;
 
-// Which of a row's elements are small, of a step that is divided by 2^exponent: in three instructions each, for
-// where scales are found on the way they are counted on the way.
+// Tests for a row's small elements, in a step that is divided by 2^exponent. Each test takes three instructions only,
+// since the main loop itself counts these elements.
 struct SmallElements {
   uint32_t limit;
 
@@ -25,7 +25,7 @@ struct SmallElements {
     limit = 2 * max(__float_as_uint(Fp16x3::kSmall * power_of_two(exponent)), 1u) - 1;
   }
 
-  // What `limit` is compared with: twice the magnitude's bits, less one; zero is large.
+  // Returns the number to compare with `limit`: twice the magnitude's bits, less one, so that zero is large.
   __device__ __forceinline__ static uint32_t key(float x) { return 2 * __float_as_uint(x) - 1; }
   __device__ __forceinline__ uint32_t holds(float x) const { return key(x) < limit; }
   __device__ __forceinline__ uint32_t count(const float4& v) const {
@@ -33,15 +33,15 @@ struct SmallElements {
   }
 };
 
-// A thread's elements of the steps that are scaled alike: [row of two, 8 apart][16 of k]; those of a quad in the order
-// of a fragment's pairs.
+// A thread's elements of the steps that share a scale: [one of two rows, 8 apart][16 of k]. A quad's elements are in
+// the order of a fragment's pairs.
 using RawFragments = float4[2][kChunks];
 
-// Those of a step, as wgmma's A: [16 of k][register].
+// A thread's elements of a step, as wgmma's A: [16 of k][register].
 struct Fragments {
   uint32_t hi[2][4], lo[2][4];
 
-  // Keeps the compiler from changing them before a wait_products() that completes what reads them.
+  // Keeps the compiler from changing the registers before a wait_products() that completes the products that read them.
   __device__ __forceinline__ void fence() {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -51,7 +51,7 @@ struct Fragments {
   }
 };
 
-// The sums of the r-th of a thread's two rows.
+// Multiplies the sums of the r-th of a thread's two rows.
 template <int N>
 __device__ __forceinline__ void scale_row(int r, float factor, float (&sum)[N]) {
 #pragma unroll
@@ -65,10 +65,11 @@ struct RowScales {
   int exponent[2];
 };
 
-// A thread's two rows in a tile. The four lanes of a row agree on all but `small`.
+// A thread's two rows in a tile. The four lanes of a row have equal members, except `small_` and `sum_`.
 class StreamedRows {
  public:
-  // Scales for the elements from this step of k on. Sums of rows whose reference changes follow.
+  // Chooses scales for the elements from this step of k on. If a row's reference changes, its sums are multiplied to
+  // match.
   template <int N>
   __device__ __forceinline__ RowScales choose_scales(const RawFragments& v, int step, float (&sum)[N]) {
     float most[2] = {};
@@ -89,7 +90,7 @@ class StreamedRows {
     int wanted[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      // row_exponent(), for no NaN comes here: fmaxf() leaves it out.
+      // row_exponent() without its test for NaN: fmaxf() ignores NaN, so `most` is never NaN.
       wanted[r] = max(static_cast<int>(__float_as_uint(most[r]) >> 23) - 127 - Fp16x3::kTopExponent, kNoScale);
     }
     if (wanted[0] > reference_[0] + kSpread || wanted[1] > reference_[1] + kSpread) {
@@ -101,7 +102,7 @@ class StreamedRows {
         const int reference = min(wanted[r], kMostReference);
         if (is_nonzero(r)) {
           const float change = power_of_two(max(reference_[r] - reference, -126));
-          small_[r] = __fmaf_ru(small_[r], change, 1);  // one more for what the sums may lose
+          small_[r] = __fmaf_ru(small_[r], change, 1);  // counts one more for what the sums may lose
           scale_row(r, change, sum);
         }
         reference_[r] = reference;
@@ -116,7 +117,7 @@ class StreamedRows {
     return scales;
   }
 
-  // A step, the first or the second one.
+  // Splits a step, the first (0) or the second one (1).
   __device__ __forceinline__ void split(const RawFragments& v, int step, const RowScales& scales, Fragments& to) {
     const float factor[2] = {power_of_two(-scales.exponent[0]), power_of_two(-scales.exponent[1])};
     __half2 smallest = __float2half2_rn(Fp16x3::kLimit);
@@ -134,7 +135,7 @@ class StreamedRows {
         smallest = __hmin2_nan(smallest, __habs2(*reinterpret_cast<const __half2*>(&planes.xy[0])));
         smallest = __hmin2_nan(smallest, __habs2(*reinterpret_cast<const __half2*>(&planes.zw[0])));
       }
-    if (!__hbge2(smallest, __float2half2_rn(Fp16x3::kSmall))) {  // or NaN
+    if (!__hbge2(smallest, __float2half2_rn(Fp16x3::kSmall))) {  // also true for NaN
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const float4 &x = v[r][2 * step], &y = v[r][2 * step + 1];
@@ -146,12 +147,12 @@ class StreamedRows {
     }
   }
 
-  // What products with these scales count in the sums of row r.
+  // Returns the factor of products with these scales in the sums of row r.
   __device__ __forceinline__ float factor(const RowScales& scales, int r) const {
     return power_of_two(max(scales.exponent[r] - reference_[r], -126));
   }
 
-  // To the scale that the rows' words tell; `last`: sums in the scales of the last step.
+  // Brings sums to the scale in the rows' words. `last`: sums in the scales of the last step.
   template <int N>
   __device__ __forceinline__ void finish(const RowScales& scales, float (&sum)[N], float (&last)[N]) {
 #pragma unroll
@@ -187,7 +188,7 @@ class StreamedRows {
   }
 
   static constexpr int kSummedTogether = 8;
-  // The coarsest is the largest of these, and of equal ones the first.
+  // `coarsest_` is the largest scale_at(): the coarsest scale, and among equal scales the first step.
   static constexpr int kStepBits = 8, kLastStep = (1 << kStepBits) - 1;
   static_assert(kLastStep == kMaxSlice / kStep - 1);
   __device__ __forceinline__ static constexpr int scale_at(int exponent, int step) {
@@ -199,8 +200,8 @@ class StreamedRows {
 
   int reference_[2] = {kNoScale - kSpread, kNoScale - kSpread};
   int coarsest_[2] = {kOfZeros, kOfZeros};
-  float small_[2] = {};  // found_word(), in this lane's part of the rows, relative to the reference
-  float sum_[2] = {};    // of the largest of each kSummedTogether elements, in this lane's part
+  float small_[2] = {};  // weighted counts for found_word(), in this lane's part of the rows, relative to the reference
+  float sum_[2] = {};    // sums of the largest of each kSummedTogether elements, in this lane's part
 };
 
 }  // namespace sgemm::split

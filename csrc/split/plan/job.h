@@ -1,4 +1,4 @@
-// One piece of a split product, as its kernels see it.
+// Job: the kernel arguments of one piece of a split product.
 #pragma once
 #include "../../problem/elements.h"
 #include "../../problem/views.h"
@@ -6,7 +6,7 @@
 
 namespace sgemm::split {
 
-// An operand seen as `size` rows along k, whichever operand it is: rows of A, columns of B.
+// An operand seen as `size` rows along k: rows of A, or columns of B.
 struct Operand {
   const float* data;
   ElementType elements;
@@ -15,75 +15,77 @@ struct Operand {
   BatchStride batch;
   int64_t count;  // matrices that are split: 1 if the batch shares one
   int tiles;      // rows or columns of tiles
-  int panels;     // of 128 rows
+  int panels;     // panels of 128 rows
   bool along_k;   // planes are K-major, else MN-major
-  bool by_lanes;  // each 16 of k of the planes in the order of lane_place()
+  bool by_lanes;  // within each 16 of k, planes are in the order of lane_place()
   bool vector;    // four neighbours can be read at once
-  bool mapped;    // there is a tensor map
-  // Bytes from a panel's first 64 rows to the others: of one plane, or of all planes where those of half a panel lie
+  bool mapped;    // the kernel has a tensor map of the operand
+  // Bytes from a panel's first 64 rows to the last 64: half a plane, or all planes of half a panel if these lie
   // together.
   int half_apart = kHalfPlaneBytes;
   char* planes;
   uint32_t* words;
-  uint32_t* guards;  // records of rows that have small elements (guard.cuh)
-  bool* lower;       // entries of panels (lower_planes.cuh)
+  uint32_t* guards;  // statistics of rows that have small elements (guard.cuh)
+  bool* lower;       // panels' flags of nonzero lower planes (lower_planes.cuh)
 
-  // Row `row` of a matrix of the batch, from `k` on.
+  // Points to element `k` of row `row` in matrix `entry` of the batch.
   SGEMM_HOST_DEVICE ElementPointer at(int64_t entry, int64_t row, int64_t k) const {
     return ElementPointer{data, elements} + (batch.offset(entry) + row * stride + k * k_stride);
   }
   SGEMM_HOST_DEVICE bool in_halves() const { return half_apart > kHalfPlaneBytes; }
-  SGEMM_HOST_DEVICE int64_t neighbour() const { return along_k ? k_stride : stride; }  // distances in memory
+  SGEMM_HOST_DEVICE int64_t neighbour() const { return along_k ? k_stride : stride; }  // strides, elements
   int64_t across() const { return along_k ? stride : k_stride; }
-  // `depth` of k as lines of neighbours.
+  // Returns the operand's first `depth` of k as a matrix whose rows run along neighbour().
   ConstMatrix lines(int64_t depth) const {
     return {data, along_k ? size : depth, along_k ? depth : size, across(), neighbour(), count == 1 ? 0 : batch};
   }
 };
 
-// Where k lies within its 16, if a lane that reads four neighbours has them in its places of a wgmma's A: pairs, 8
-// apart.
+// Returns where element k lies within the plane. The order is such that four neighbours, which one lane reads, are the
+// elements that this lane holds of wgmma's A fragment: two pairs, 8 apart.
 SGEMM_HOST_DEVICE constexpr int lane_place(int k) { return k / 16 * 16 + k % 16 / 4 * 2 + k % 2 + k % 4 / 2 * 8; }
 
 struct Job {
-  Problem p;  // k is a slice's; batch counts slices as well; d takes the sums, or the partial sums of slices
+  Problem p;  // k is one slice's; batch counts slices as well; d receives the result, or the slices' partial sums
   Operand a, b;
-  int64_t k_all;         // of all slices
-  int64_t k_slice;       // 0 if the batch entries are not slices
-  int steps;             // of k per tile
-  int together, groups;  // Shape::together() of them, and how many groups of these there are
+  int64_t k_all;         // k of all slices
+  int64_t k_slice;       // k of a slice; 0 if the batch entries are not slices
+  int steps;             // steps of k per tile
+  int together, groups;  // Shape::together(): steps per group; and the number of groups
   int group;             // rows of tiles that are walked together, so that their panels stay in the L2 cache
   bool triangle;         // SplitPlan::triangle
-  // Blocks take work tiles in turn: tiles, and of those from `whole` on, which are left over, one of `parts` parts.
+  // Blocks take work tiles in turn. The first `whole` work tiles are tiles. Each tile from there on is left over, and
+  // has `parts` work tiles.
   int work_tiles, whole, parts;
-  bool down;             // neighbours of d lie in a column
+  bool down;             // d's columns are contiguous in memory
   bool quads, pairs;     // four, or two, neighbours of d, and of c if it is read, can be read and written at once
-  bool cut_quads;        // quads, and rows of d begin within a sector of memory
-  bool plain_alpha;      // of no extreme size
+  bool cut_quads;        // quads, and rows of d begin within a memory sector
+  bool plain_alpha;      // is_plain_alpha(): alpha is of no extreme size
   bool batch_invariant;  // SplitPlan::batch_invariant
-  // Elements are scaled, by an alpha of no extreme size, and added to the caller's c, and that is all.
+  // The epilogue only scales sums, by a plain alpha, and adds the caller's c: no activation, no earlier pieces of k.
   bool scaled_only;
-  int promotion;  // sums leave the tensor cores every step of k (0) or every second one (1)
-  // The guard's marks: for each tile, block of its cluster and warp, a bit for each slot that has masks; and the masks.
+  int promotion;  // sums leave the tensor cores every step of k (0) or every second step (1)
+  // The elements that the guard refused. `marks` has, per tile, block of its cluster and warp, a bit for each slot that
+  // has masks. `masks` has, per tile, slot and thread, a bit for each of 16 rows.
   uint32_t* marks;       // (tiles, 4, 8)
   uint16_t* masks;       // (tiles, 4, 256)
-  uint32_t* words;       // of tiles with marks: (tiles, operand, 128)
+  uint32_t* words;       // scales and thresholds for tiles with refused elements: (tiles, operand, 128)
   float* part_sums;      // (tiles left over, parts, a thread's sums / 4, 256) float4
-  uint32_t* part_words;  // of A's rows, where they are found on the way: (tiles left over, parts, kPartWords)
-  uint32_t* arrived;     // how many of a tile's parts are there
+  uint32_t* part_words;  // A's row scales and sums, if A is split on the fly: (tiles left over, parts, kPartWords)
+  uint32_t* arrived;     // (tiles left over): number of a tile's parts that are complete
 
-  // Where the words and records of a matrix of the batch begin.
+  // Index of a matrix's first row in `words` and `guards`.
   SGEMM_HOST_DEVICE int64_t first_row(const Operand& x, int64_t batch) const {
     return x.count == 1 ? 0 : batch * x.panels * kTile;
   }
 
-  // A step of a panel; panels of all matrices are counted.
+  // Planes of a step of panel `index`, which counts the panels of all matrices.
   template <class F>
   SGEMM_HOST_DEVICE char* panel(const Operand& x, int64_t index, int step) const {
     return x.planes + (index * steps + step) * kPairs<F> * kPanelBytes;
   }
 
-  // k of one entry of the batch: the last slice may be shorter.
+  // k of one batch entry: the last slice may be shorter.
   SGEMM_HOST_DEVICE int64_t depth(int64_t batch) const {
     if (!k_slice) return p.k;
     const int64_t left = k_all - batch * k_slice;

@@ -16,46 +16,46 @@ constexpr int64_t kLeastPart = 2;  // steps of k
 constexpr int64_t kShortestSlice = 256;
 constexpr int64_t kMoreSlices = 6;
 
-// Whether neighbours can be read four at a time.
+// Returns true if neighbours can be read four at a time.
 bool quads(const ConstMatrix& x, ElementType elements = ElementType::kFloat32) {
   return has_quads(x.col == 1 ? x : transposed(x), elements);
 }
 
-// `triangle`: those below the diagonal are left out.
+// `triangle`: tiles below the diagonal don't count.
 int64_t tiles_of(const Shape& shape, const Problem& p, bool triangle) {
   if (triangle) return upper_tiles(ceil_div(p.m, kTile)) * p.batch;
   return ceil_div(p.m, shape.tile_m) * ceil_div(p.n, shape.tile_n) * p.batch;
 }
 
-// How much longer a kernel that splits takes for elements that are read one by one: of A, or the share of each operand
-// where it splits B as well.
+// Slowdown factor of an on-the-fly kernel that reads elements one by one. If the kernel splits B as well, the factor is
+// the average of A's and B's, weighted by `of_a` and `of_b`.
 double unaligned(const Problem& p, const SplitPlan& plan, double of_a, double of_b) {
   const auto factor = [](const ConstMatrix& x) { return quads(x) ? 1 : models().split_streamed.unaligned; };
   return plan.splits_b ? (of_a * factor(p.a) + of_b * factor(p.b)) / (of_a + of_b) : factor(p.a);
 }
 
-// How many products a step is: with an operand of 16 bits one less, for its lower plane is zero. That of another would
-// be one less too, but a step of one product takes more than a third of the time.
+// 16-bit products per step. An operand of 16 bits saves one, because its lower plane is zero. A second such operand
+// would save another product, but a step of one product takes more than a third of the time of three.
 int products(const Shape& shape, const Problem& p) {
   return shape.products - (p.elements_a != ElementType::kFloat32 || p.elements_b != ElementType::kFloat32);
 }
 
-// The share of a tile's time that one of the shape's tiles takes.
+// Time of a tile of the shape, relative to a tile of 128 x 128.
 double tile_share(const Shape& shape) { return shape.half() ? models().split.half_step : 1; }
 
-// The time of a step of k of a tile.
+// Seconds of a tile's step of k.
 double step_seconds(const Shape& shape, const Problem& p, const SplitPlan& plan) {
   const SplitStreamedModel& streamed = models().split_streamed;
   if (shape.streams) {
-    // Of a tile whose second half is outside, a warpgroup has nothing to split.
+    // If the second half of a tile is outside, one warpgroup has nothing to split.
     const double splits_both = p.m > shape.tile_m / 2 ? streamed.split_b : (1 + streamed.split_b) / 2;
     return streamed.step * (plan.splits_b ? splits_both : 1) * unaligned(p, plan, shape.tile_m, shape.tile_n);
   }
   return products(shape, p) * models().split.step * tile_share(shape);
 }
 
-// How many blocks share each of the tiles that are left over: fewer steps of k each, but more parts to add up. A part
-// takes about as long as a step of three products.
+// Returns the number of blocks that share each left-over tile. More blocks mean fewer steps of k each, but more parts
+// to add up. Adding a part takes about as long as a step of three products.
 int parts(const Shape& shape, const SplitPlan& plan, const Device& device) {
   if (plan.left == 0) return 1;
   const int64_t most =
@@ -64,30 +64,32 @@ int parts(const Shape& shape, const SplitPlan& plan, const Device& device) {
   return static_cast<int>(std::min(most, static_cast<int64_t>(best + 0.5)));
 }
 
-// Bytes of the planes of so many rows of A, or columns of B.
+// Bytes of the planes of `size` rows of A, or columns of B.
 double planes(const Shape& shape, const SplitPlan& plan, int64_t size) {
   return ceil_div(size, kTile) * kTile * 4.0 * plan.slices * shape.steps(plan.slice) * kStep * shape.pairs;
 }
 
-// A pass reads an operand of so many rows, or columns, and writes its planes.
+// Bytes that the convert kernel moves: it reads an operand of `size` rows, or columns, and writes its planes.
 double pass_bytes(const Shape& shape, const Problem& p, const SplitPlan& plan, const ConstMatrix& x, int64_t size,
                   ElementType elements = ElementType::kFloat32) {
   return matrices(x, p.batch) * (double(element_bytes(elements)) * size * p.k + planes(shape, plan, size));
 }
 
-// Seconds of waves of tiles; among them, of what a block does once, before its last tile and behind it; of D's or its
-// slices' way to memory, of the last part of that, which no product hides, and of the slices' sum.
+// Predicted seconds of a product. `waves`: waves of tiles, `ends` included. `ends`: a block's prologue and epilogue,
+// which nothing overlaps. `stores`: writing D, or its slices. `last`: the last part of the stores, which no product
+// hides. `sum`: the sum of slices.
 struct Product {
   double waves, ends, stores, last, sum;
 };
 
-// `tile`: to begin and to end one; `adding`: the parts of a cluster; `summing`: to launch the slices' sum.
+// Arguments in seconds. `tile`: begins and ends a tile. `adding`: adds up a cluster's parts. `summing`: launches the
+// sum of slices.
 template <class Model>
 Product product(const Model& model, const Shape& shape, const Problem& p, const Device& device, const SplitPlan& plan,
                 double tile, double adding, double summing) {
   const int64_t tiles = tiles_of(shape, p, plan.triangle) * plan.slices;
   const double step = step_seconds(shape, p, plan);
-  // The time of a wave of tiles, each shared by `blocks`.
+  // Seconds of a wave of tiles, each shared by `blocks` blocks.
   const auto wave = [&](int64_t blocks) { return ceil_div(shape.steps(plan.slice), blocks) * step + tile; };
   Product all = {};
   all.waves = ceil_div(tiles - plan.left, clusters_at_once(device.sms, plan.cluster)) * (wave(plan.cluster) + adding);
@@ -118,7 +120,7 @@ double seconds(const Shape& shape, const Problem& p, const Device& device, const
   if (!plan.packed_b && !plan.triangle) passes += pass(p.b, p.elements_b, p.n, runs_along_k(p.b.row, p.b.col));
   Product all = product(model, shape, p, device, plan, model.tile * tile_share(shape),
                         (plan.cluster - 1) * model.cluster, model.sum);
-  // Those that a pass has just written are in the cache.
+  // Packed planes come from memory. Planes that the convert kernel has just written are in the L2 cache.
   if (plan.packed_b) all.waves = std::hypot(all.waves, planes(shape, plan, p.n) / (model.pass * bandwidth));
   return model.launch + passes + std::hypot(all.waves, all.stores) + all.last + all.sum;
 }
@@ -139,7 +141,7 @@ double predicted_seconds(const Shape& shape, const Problem& p, const Device& dev
   return shape.streams ? streamed_seconds(shape, p, device, plan) : seconds(shape, p, device, plan);
 }
 
-// About half of a batch: whole groups, or part of one.
+// Returns about half of a batch: whole groups, or a part of one group.
 int64_t half(int64_t batch, int64_t group) {
   const int64_t count = ceil_div(batch, 2);
   return group && batch > group ? ceil_div(count, group) * group : count;
@@ -153,7 +155,8 @@ size_t piece_bytes(const Shape& shape, const Problem& p, const SplitPlan& plan) 
   return layout(shape, piece, plan).total;
 }
 
-// Calls `visit` with every plan, in one piece. Of a batch whose slices take its place, those of one matrix.
+// Calls `visit` with every plan in one piece. Precondition: `p` has one matrix if its k needs several slices
+// (at_once()).
 template <class Visit>
 void visit_plans(const Shape& shape, const Problem& p, const Device& device, bool packed_b, const Visit& visit) {
   const bool gram = is_gram(p) && !shape.streams && !shape.half() && !packed_b;
@@ -183,8 +186,8 @@ void visit_plans(const Shape& shape, const Problem& p, const Device& device, boo
       if (plan.parts > 1) predicted(plan);
     }
   };
-  const int64_t all_tiles = tiles_of(shape, p, false);  // also those below the diagonal
-  // A few more slices than needed may fill the last wave; many, a device that has few tiles.
+  const int64_t all_tiles = tiles_of(shape, p, false);  // including tiles below the diagonal
+  // A few more slices than needed may fill the last wave. Many more may fill a device that has few tiles.
   const int64_t most = p.batch > 1 || packed_b ? fewest : std::max(fewest, p.k / kShortestSlice);
   for (int64_t slices = fewest; slices <= std::min(most, fewest + kMoreSlices); ++slices) consider(slices);
   const auto consider_many = [&](int64_t slices) {
@@ -196,7 +199,7 @@ void visit_plans(const Shape& shape, const Problem& p, const Device& device, boo
     consider_many(clusters_at_once(device.sms, cluster) / all_tiles);
 }
 
-// About half as much of k in a piece, in whole slices first. False if there is no less.
+// Halves the k of a piece, about: first by whole slices, then by the slice's k. Returns false if k can't be smaller.
 bool halve_k(const Shape& shape, SplitPlan& plan) {
   const int64_t least = shape.together() * kStep;
   if (plan.slices > 1)
@@ -208,7 +211,8 @@ bool halve_k(const Shape& shape, SplitPlan& plan) {
   return true;
 }
 
-// In pieces of `p` that fit. Each halving keeps whole tiles; k comes last, because its pieces read and write C again.
+// Cuts `p` into pieces that fit `limit` bytes. Each halving keeps whole tiles. k is halved last, because each piece of
+// k reads and writes C again.
 SplitPlan in_pieces(SplitPlan plan, const Shape& shape, const Problem& p, size_t limit) {
   for (;;) {
     if (piece_bytes(shape, p, plan) <= limit) return plan;
@@ -222,18 +226,18 @@ SplitPlan in_pieces(SplitPlan plan, const Shape& shape, const Problem& p, size_t
       *widest = ceil_div(*widest, 2 * kTile) * kTile;
       plan.triangle = false;
     } else if (!halve_k(shape, plan))
-      return plan;  // the least that works
+      return plan;  // the smallest piece there is
   }
 }
 
-// One matrix after the other, where its slices take the place of a batch.
+// Returns the problem that is planned at once: a single matrix if k needs several slices, which then are the batch.
 Problem at_once(const Problem& p) {
   Problem one = p;
   if (p.k > kMaxSlice) one.batch = std::min<int64_t>(p.batch, 1);
   return one;
 }
 
-// The plan found for `one` matrix, or for the whole batch at once: in pieces, and for `batch` of them.
+// Returns the plan `found` for `one`, cut into pieces, with the predicted time of all `batch` matrices.
 SplitPlan whole(const SplitPlan& found, const Shape& shape, const Problem& one, int64_t batch, size_t limit) {
   SplitPlan plan = in_pieces(found, shape, one, limit);
   if (one.batch < batch) plan.seconds *= static_cast<double>(batch);
@@ -260,7 +264,7 @@ SplitPlan invariant_plan(const Shape& shape, const Problem& p, const Device& dev
   const PackedLayout of_k = packed_layout(shape, p.k, p.n);
   SplitPlan plan = {2 * kTile, 2 * kTile, 1, of_k.slice, of_k.slices, 1, 0, packed_b};
   plan.batch_invariant = true;
-  // Pieces of k for more rows and columns than the least piece has, in tiles of whatever size.
+  // Choose pieces of k that fit with 2 kTile rows and columns, more than the smallest piece has, for any size of tile.
   Shape largest = shape;
   largest.tile_m = largest.tile_n = kTile;
   while (!packed_b && piece_bytes(largest, one, plan) > limit && halve_k(shape, plan)) continue;

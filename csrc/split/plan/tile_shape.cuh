@@ -1,4 +1,4 @@
-// How the consumer warps share a tile of C.
+// Maps the consumer warps' accumulators to a tile of C.
 #pragma once
 #include "../../gpu/hopper.cuh"
 #include "../../gpu/rasterization.cuh"
@@ -8,7 +8,7 @@ namespace sgemm::split {
 
 constexpr int kConsumers = 256;  // threads of the consumer warpgroups, which hold a tile's sums
 
-// The lanes of a warp may have parted before.
+// Synchronises the consumers. The lanes of a warp may have diverged.
 __device__ __forceinline__ void sync_consumers() {
   __syncwarp();
   hopper::sync_some(1, kConsumers);
@@ -19,27 +19,28 @@ __device__ __forceinline__ TileIndex tile_at(const Job& job, int t) {
   return sgemm::tile_at(t, job.a.tiles, job.b.tiles, job.group);
 }
 
-// How the consumers share a tile of M x N: each warp has 16 rows of it.
+// Layout of a tile of M x N over the consumers: each warp has 16 rows.
 template <int M, int N>
 struct TileShape {
   static_assert(M == kConsumers / 32 * 16);
   static constexpr int kRows = M, kCols = N;
-  static constexpr int kSums = M * N / kConsumers;  // of a thread
-  static constexpr int kBands = N / 32;             // columns, 32 at a time
+  static constexpr int kSums = M * N / kConsumers;  // accumulators of a thread
+  static constexpr int kBands = N / 32;             // bands of 32 columns
 
-  // `t` counts the consumers' threads.
+  // `t`: index of the thread among the consumers.
   __device__ __forceinline__ static int warp_row(int t) { return t / 32 * 16; }
-  // Where the thread's element `e` lies in the tile.
+  // Position of thread t's accumulator `e` in the tile.
   __device__ __forceinline__ static int row(int t, int e) { return warp_row(t) + t % 32 / 4 + e / 2 % 2 * 8; }
   __device__ __forceinline__ static int col(int t, int e) { return e / 4 * 8 + t % 4 * 2 + e % 2; }
 
   static constexpr bool kHalfSize = M * N < kTile * kTile;
-  // Then blocks of a cluster may finish half a band each. What they mark lies in the slot of its own half.
+  // Number of a thread's masks of refused elements. In a tile of half size, two blocks of a cluster may finish half a
+  // band each, so each half of a band has a slot.
   static constexpr int kSlots = 4;
   __device__ __forceinline__ static int band_of_slot(int slot) { return kHalfSize ? slot / 2 : slot; }
 };
 
-// Where bit `e` of thread `t`'s mask in a slot lies in the tile.
+// Position in the tile of bit `e` of thread t's mask in a slot.
 template <class Shape>
 __device__ __forceinline__ int marked_row(int t, int e) {
   return Shape::warp_row(t) + e;

@@ -1,10 +1,10 @@
-// An element in float32: chains of 32 FMAs, which are added up in order of k.
+// Recomputes elements in float32: chains of 32 FMAs, which are added up in order of k.
 //
 // Order:  chain c holds the products of k = 32 c to 32 c + 31 and starts at 0. The total starts at 0 as well, and takes
 //         the chains in order. A warp (element_of_chains) and a block (tile_of_chains) give the same bits.
 // Error:  32 + ceil(k / 32) roundings at most, for any operands of float32's range.
-// Values: a sum that isn't finite tells nothing of the operands, for a chain may overflow where a sum in order of k
-//         doesn't. Such an element is computed again in order of k, one FMA after the other.
+// Values: a chain may overflow although the sum in order of k does not. So an element whose sum isn't finite is
+//         computed once more in order of k, one FMA after the other.
 #pragma once
 #include "../../problem/elements.h"
 #include "../plan/tile_shape.cuh"
@@ -13,13 +13,13 @@ namespace sgemm::split {
 
 constexpr int kChainCols = 32;  // columns of a tile that a block computes at once
 
-// A row of A, or a column of B, from the first k on; the next k lies `step` elements further.
+// A row of A, or a column of B, from its first k on. `step`: elements from one k to the next.
 struct ElementLine {
   ElementPointer first;
   int64_t step;
 };
 
-// The element in order of k, by a warp. Every lane returns it.
+// Computes an element in order of k, by a warp. Every lane returns the element.
 static __device__ __noinline__ float element_in_order(const ElementLine& a, const ElementLine& b, int64_t depth) {
   const int lane = threadIdx.x % 32;
   float sum = 0;
@@ -33,9 +33,9 @@ static __device__ __noinline__ float element_in_order(const ElementLine& a, cons
   return sum;
 }
 
-// The element by a warp, each lane of which has a chain. Every lane returns it.
+// Computes an element by a warp, a chain per lane. Every lane returns the element.
 static __device__ __noinline__ float element_of_chains(const ElementLine& a, const ElementLine& b, int64_t depth) {
-  constexpr int kAtOnce = 8;  // reads: one after the other, each would wait for memory
+  constexpr int kAtOnce = 8;  // reads in flight: one at a time, each would wait for memory
   const int lane = threadIdx.x % 32;
   float total = 0;
 #pragma unroll 1
@@ -59,14 +59,14 @@ static __device__ __noinline__ float element_of_chains(const ElementLine& a, con
   return isfinite(total) ? total : element_in_order(a, b, depth);
 }
 
-// ROWS lines of an operand in shared memory, kChain of k at a time: element (k, row) lies at k * kPitch + row. Threads
-// read neighbours in memory, and the next chain's elements while this one's are multiplied.
+// ROWS lines of an operand in shared memory, kChain of k at a time. Element (k, row) lies at k * kPitch + row. Threads
+// read neighbours in memory. They read the next chain's elements while this chain's are multiplied.
 template <int ROWS>
 class ChainPanel {
  public:
   static constexpr int kPitch = ROWS + 4, kFloats = kChain * kPitch;
 
-  // `rows` lines are inside, from `first` on, `stride` elements apart.
+  // `first`: the first line. `stride`: elements from one line to the next. `rows`: number of lines inside the operand.
   __device__ __forceinline__ ChainPanel(const ElementLine& first, int64_t stride, int64_t rows, int64_t depth, int t)
       : along_k_(first.step == 1 || stride != 1),
         row_(along_k_ ? t / kChain : t % ROWS),
@@ -110,14 +110,15 @@ struct ChainMemory {
   alignas(16) float a[ChainPanel<kTile>::kFloats], b[ChainPanel<kChainCols>::kFloats];
 };
 
-// The rows of A and columns of B that a tile has, from its first ones on; `rows` and `cols` are inside.
+// A tile's rows of A and columns of B. `a`, `b`: the first row and column. `rows`, `cols`: numbers of them from there
+// to the operands' ends.
 struct TileLines {
   ElementLine a, b;
   int64_t a_stride, b_stride, rows, cols, depth;
 };
 
-// A tile of kTile x kChainCols, by kConsumers threads, of which each has 4 x 4 elements. Calls store(row, col, sum) for
-// those inside; the sum may be Inf or NaN.
+// Computes a tile of kTile x kChainCols by kConsumers threads, 4 x 4 elements each. Calls store(row, col, sum) for the
+// elements inside. The sum may be Inf or NaN.
 template <class Store>
 __device__ __forceinline__ void tile_of_chains(const TileLines& lines, ChainMemory& memory, int t, const Store& store) {
   constexpr int kOwn = 4, kAcross = kChainCols / kOwn;
@@ -129,7 +130,7 @@ __device__ __forceinline__ void tile_of_chains(const TileLines& lines, ChainMemo
   b.read();
 #pragma unroll 1
   for (int64_t q = 0; q < lines.depth; q += kChain) {
-    sync_consumers();  // the chain before has been read
+    sync_consumers();  // all threads have read the previous chain
     a.write(memory.a);
     b.write(memory.b);
     sync_consumers();
@@ -155,7 +156,7 @@ __device__ __forceinline__ void tile_of_chains(const TileLines& lines, ChainMemo
   for (int i = 0; i < kOwn; ++i)
 #pragma unroll 1
     for (int j = 0; j < kOwn; ++j) {
-      float sum = 0;  // total[i][j], without an index that would put the array into local memory
+      float sum = 0;  // total[i][j]; a runtime index would move the array to local memory
 #pragma unroll
       for (int e = 0; e < kOwn * kOwn; ++e) sum = e == i * kOwn + j ? total[e / kOwn][e % kOwn] : sum;
       if (row + i < lines.rows && col + j < lines.cols) store(row + i, col + j, sum);

@@ -1,4 +1,4 @@
-// The elements of a tile that the guard marked, and how they are stored anew.
+// Marks: the elements of a tile that the guard refused. store_redone(): stores a recomputed element.
 #pragma once
 #include "../../epilogue/epilogue.cuh"
 #include "../format/format.cuh"
@@ -12,15 +12,15 @@ struct Corner {
   int64_t row, col;
 };
 
-// The marked elements of a tile, in shared memory.
+// The refused elements of a tile, in shared memory.
 struct Marks {
-  uint32_t bits[kTile][kTile / 32];   // one per element
-  uint32_t words[2][kTile];           // of the tile's rows and columns
-  uint32_t inf_lines[2][kTile / 32];  // those that hold Inf, by bits
+  uint32_t bits[kTile][kTile / 32];   // a bit per element
+  uint32_t words[2][kTile];           // scales and thresholds of the tile's rows and columns
+  uint32_t inf_lines[2][kTile / 32];  // rows and columns that hold Inf, a bit each
   uint32_t counts[2];
 
   __device__ __forceinline__ bool is_marked(int row, int col) const { return bits[row][col / 32] >> col % 32 & 1; }
-  // Those of word `i` of the bits whose row and column hold no Inf.
+  // Returns the refused elements in the i-th uint32 of `bits` whose row and column hold no Inf.
   __device__ __forceinline__ uint32_t finite(int i) const {
     const int row = i / (kTile / 32);
     return inf_lines[0][row / 32] >> row % 32 & 1 ? 0 : bits[0][i] & ~inf_lines[1][i % (kTile / 32)];
@@ -30,12 +30,12 @@ struct Marks {
 constexpr int kMarksBytes = 4096;
 static_assert(sizeof(Marks) <= kMarksBytes);
 
-// Stores an element from its sum over all of k, earlier pieces included.
+// Stores an element. `sum`: its sum over all of k, earlier pieces included.
 __device__ __forceinline__ void store_redone(const Job& job, int batch, int64_t i, int64_t j, float sum) {
   const Problem& p = job.p;
   const float* const c = p.c.matrix(batch).at(i, j);
   float* const d = p.d.matrix(batch).at(i, j);
-  if (p.k_before > 0) {  // D is nothing but that sum
+  if (p.k_before > 0) {  // D is that sum, without alpha and beta C
     *d = activated(p.activation, sum);
   } else if (job.scaled_only) {
     *d = add_c(p, p.alpha * sum, c);

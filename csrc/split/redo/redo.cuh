@@ -1,10 +1,11 @@
-// The redo: elements that the guard refused are computed again in float32, from the original operands.
+// The redo: recomputes the elements that the guard refused, in float32, from the original operands.
 //
-// Idea:   a block's consumers do this behind all its tiles; nothing happens if none has a mark. A few elements take a
-//         warp each. Where there are more, the block computes the 32 columns of the tile that hold them. Both give the
-//         same bits (chains.cuh), so an element's bits depend on no other element.
+// Idea:   a block's consumers do this after all of its tiles, and only if some element was refused. A few elements take
+//         a warp each. If a tile has more, the block computes the groups of 32 columns that hold them. Both ways give
+//         the same bits (chains.cuh), so an element's bits depend on no other element.
 // Inf:    a row that holds Inf has no scale; its elements come from its products with Inf (redo_inf.cuh).
-// Calls:  functions of their own, so that the kernels in which they may be needed are what they would be without them.
+// Calls:  these are separate functions, so that the compiler's code for the rest of the kernel is the same as without
+//         them.
 #pragma once
 #include "chains.cuh"
 #include "redo_inf.cuh"
@@ -12,14 +13,15 @@
 
 namespace sgemm::split {
 
-constexpr uint32_t kFewElements = 128;  // past which the warps take longer than the block
+constexpr uint32_t kFewElements = 128;  // for more elements, the block is faster than its warps
 
-// Each thread reads the masks that it wrote. Returns whether there are any: else the tile's words weren't written.
+// Reads the tile's masks into `marks`: each thread reads the masks that it wrote. Returns false if the tile has none;
+// its scales and thresholds weren't written then.
 template <class Shape>
 __device__ __forceinline__ bool read_marks(const Job& job, int index, uint32_t rank, int t, Marks& marks) {
   const uint32_t* const of_warps = job.marks + (int64_t{index} * 4 + rank) * 8;
   if (!__any_sync(~0u, of_warps[t % 8])) return false;
-  sync_consumers();  // the tile before is done
+  sync_consumers();  // the previous tile is done
   for (int i = t; i < kTile * kTile / 32; i += kConsumers) marks.bits[0][i] = 0;
   static_assert(kConsumers == 2 * kTile);
   const uint32_t word = job.words[int64_t{index} * 2 * kTile + t], infs = __ballot_sync(~0u, is_inf_row(word));
@@ -41,7 +43,7 @@ __device__ __forceinline__ bool read_marks(const Job& job, int index, uint32_t r
   return true;
 }
 
-// How many elements are marked: all of them, and those whose row and column hold no Inf.
+// Numbers of refused elements: all, and those whose row and column hold no Inf.
 struct MarkCounts {
   uint32_t all, finite;
 };
@@ -61,8 +63,8 @@ __device__ __forceinline__ MarkCounts count_marks(Marks& marks, int t) {
   return counts;
 }
 
-// The lines of a tile's elements, from column `col` of D on. Where C is the sum of earlier pieces of k, from the first
-// of these on.
+// Returns the rows of A and columns of B of a tile's elements, from column `col` of D on. If C is the sum of earlier
+// pieces of k, the lines begin with the first piece.
 __device__ __forceinline__ TileLines lines_of(const Job& job, const Corner& tile, int64_t col) {
   const ElementMatrix a = matrix_of_a(job.p, tile.batch), b = matrix_of_b(job.p, tile.batch);
   const int64_t before = job.p.k_before;
@@ -71,7 +73,7 @@ __device__ __forceinline__ TileLines lines_of(const Job& job, const Corner& tile
       before + job.depth(tile.batch)};
 }
 
-// The marked elements of 32 columns of a tile, of which `word` has the marks. What isn't finite stays marked.
+// Recomputes the refused elements of a tile's `word`-th 32 columns. Elements whose sum isn't finite stay refused.
 static __device__ __noinline__ void redo_columns(const Job& job, const Corner& tile, int word, int t, Marks& marks,
                                                  ChainMemory& memory) {
   const int64_t col = tile.col + word * 32;
@@ -82,7 +84,7 @@ static __device__ __noinline__ void redo_columns(const Job& job, const Corner& t
   });
 }
 
-// All marked elements of a tile, which the warps take in turn.
+// Recomputes all refused elements of a tile. The warps take them in turn.
 static __device__ __noinline__ void redo_elements(const Job& job, const Corner& tile, int t, const Marks& marks) {
   const int warp = t / 32, lane = t % 32;
   int next = 0;
@@ -103,8 +105,8 @@ static __device__ __noinline__ void redo_elements(const Job& job, const Corner& 
   }
 }
 
-// The marked elements of a tile that block `rank` of a cluster finished. `t` counts the consumers' threads; `memory` is
-// the ring, which has been used up.
+// Recomputes the refused elements of a tile that block `rank` of a cluster finished. `t`: index of the thread among the
+// consumers. `memory`: the ring, which the product no longer uses.
 template <class Shape>
 __device__ __forceinline__ void redo(const Job& job, int index, uint32_t rank, int t, char* memory) {
   Marks& marks = *reinterpret_cast<Marks*>(memory);
@@ -124,7 +126,7 @@ __device__ __forceinline__ void redo(const Job& job, int index, uint32_t rank, i
     }
     count = count_marks(marks, t);
   }
-  // A line's Inf decides by itself only where all of k is here.
+  // An Inf of a row or column decides an element only if there are no earlier pieces of k.
   if (count.all > count.finite && job.p.k_before == 0) {
     redo_inf(job, tile, t, marks, *reinterpret_cast<InfMemory*>(rest));
     count = count_marks(marks, t);

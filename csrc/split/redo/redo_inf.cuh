@@ -1,9 +1,11 @@
-// Marked elements of a tile's rows and columns that hold Inf.
+// Recomputes the refused elements of a tile's rows and columns that hold Inf.
 //
-// Idea:   products with Inf or NaN alone decide what such an element is. So the block looks through a row of A once,
-//         for all its elements, and multiplies what it finds by B, a column per thread; likewise a column of B.
-// Calls:  a function of its own, so that the kernels in which it may be needed are what they would be without it.
-// Bound:  a row's reading; and where it holds Inf everywhere and B's column has one sign, B's.
+// Idea:   only the products with Inf or NaN decide the value of such an element. So the block searches a row of A once
+//         for all of its elements, and multiplies each Inf and NaN by B, a column per thread. A column of B is handled
+//         the same way.
+// Calls:  this is a separate function, so that the compiler's code for the rest of the kernel is the same as without
+//         it.
+// Bound:  reading the row; also reading B, if the row holds Inf everywhere and B's column has one sign.
 #pragma once
 #include <cmath>
 
@@ -11,22 +13,22 @@
 
 namespace sgemm::split {
 
-constexpr int kInfPart = 8 * kConsumers;  // of k, that are read at once: one after the other would wait for memory
+constexpr int kInfPart = 8 * kConsumers;  // k that is read at once: reads one at a time would each wait for memory
 
 struct InfMemory {
   float x[kInfPart];                 // a part of the row
-  uint32_t specials[kInfPart / 32];  // a bit for each Inf and NaN of these
-  float sums[kTile];                 // of the second half of the threads
+  uint32_t specials[kInfPart / 32];  // a bit for each Inf and NaN in x
+  float sums[kTile];                 // sums of the second half of the threads
 };
 
-// A row of A or a column of B that holds Inf, and the operand that it is multiplied with.
+// A row of A or a column of B that holds Inf, and the operand that multiplies it.
 struct InfLine {
-  ElementPointer x, others;  // of the first k
+  ElementPointer x, others;  // at the first k
   int64_t x_step, others_step, apart, depth;
 };
 
-// Its product with line `other` of the other operand, in the first kTile threads: of x's Inf and NaN alone. The halves
-// of the threads take 32 of k in turn. Not for lines that are not `wanted`.
+// Multiplies the Inf and NaN of line x by line t of the other operand, and returns the sum in the first kTile threads.
+// The two halves of the threads take 32 of k in turn. Threads whose line isn't `wanted` skip the products.
 __device__ __forceinline__ float inf_product(const InfLine& line, int t, bool wanted, InfMemory& memory) {
   constexpr int kAtOnce = 4;
   const ElementPointer other = line.others + t % kTile * line.apart;
@@ -69,8 +71,8 @@ __device__ __forceinline__ float inf_product(const InfLine& line, int t, bool wa
   return sum + memory.sums[t % kTile];
 }
 
-// Elements whose row and column both hold Inf or NaN stay marked. Not for a piece of k behind others, which may hold
-// Inf.
+// Elements whose row and column both hold Inf or NaN stay refused. Precondition: there are no earlier pieces of k,
+// which may hold Inf as well.
 static __device__ __noinline__ void redo_inf(const Job& job, const Corner& tile, int t, Marks& marks,
                                              InfMemory& memory) {
   const ElementMatrix a = matrix_of_a(job.p, tile.batch), b = matrix_of_b(job.p, tile.batch);

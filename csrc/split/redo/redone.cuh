@@ -1,16 +1,16 @@
-// How much the guard has redone: each file's kernels count for themselves.
+// Counters of recomputed elements and tiles. Each file that includes this counts its own kernels.
 #pragma once
 #include "../../gpu/launch.h"
 #include "../rows.h"
 
 namespace sgemm::split {
 
-// Elements that were computed again, and tiles that were computed whole for it, on this device since the library was
-// loaded.
+// Numbers of recomputed elements, and of tiles that were recomputed by whole groups of columns, on this device since
+// the library was loaded.
 static __device__ unsigned long long redone_elements, redone_tiles;
 
-// Adds what isn't 0 without a branch, behind which the lanes of a warp would not be sure to meet again: the tensor
-// cores' instructions want them together.
+// Adds `count` to a counter, unless it is 0, without a branch. After a branch the lanes of a warp might not reconverge,
+// which the tensor-core instructions need.
 __device__ __forceinline__ void count_redone(unsigned long long& counter, uint32_t count) {
   asm volatile(
       "{\n"
@@ -22,7 +22,8 @@ __device__ __forceinline__ void count_redone(unsigned long long& counter, uint32
       : "memory");
 }
 
-// A stream of its own, and calls that no capture under way, in this thread or another, takes for part of it.
+// A private stream. While this object lives, the thread's calls don't become part of a stream capture in progress, in
+// this thread or in another.
 class Aside {
  public:
   Aside() {
@@ -40,10 +41,10 @@ class Aside {
   cudaStream_t stream;
 
  private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  // the other one's, while this lives
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  // the thread's previous mode, while this object lives
 };
 
-// By the including file's kernels, without waiting for work under way.
+// Returns the counters of the including file's kernels, without waiting for work in progress.
 static Redone redone_here() {
   using cuda_backend::check;
   const Aside aside;

@@ -15,7 +15,7 @@ namespace {
 constexpr int kSmallBlock = 4;  // warps
 constexpr int64_t kFewPieces = 8;
 
-// How A's rows can be read, of a problem that is not swapped.
+// Returns how A's rows can be read. Precondition: p is transposed already if the plan swaps operands.
 TallReads reads(const Problem& p) {
   if (has_quads(p.a)) return TallReads::kQuads;
   return has_groups<2>(transposed(p.a)) ? TallReads::kPairs : TallReads::kSingles;
@@ -34,7 +34,7 @@ TallStores stores(int tile, const Problem& p) {
   return has_quads(p.d) ? TallStores::kQuads : TallStores::kSingles;
 }
 
-// How much more of D is written where sectors of memory are written in parts.
+// Returns how much is written beyond D, as a multiple of D, where memory sectors are written in parts.
 double written_again(TallStores stores, const Problem& p) {
   switch (stores) {
     case TallStores::kQuads:
@@ -55,7 +55,7 @@ double seconds(const TallPiece& plan, const Problem& p, const Device& device) {
   const int resident = tile.warps / plan.warps;
   const int64_t blocks = ceil_div(p.n, plan.cols) * p.batch * plan.groups;
   const int64_t waves = ceil_div(blocks, int64_t{device.sms} * resident);
-  const int64_t turns = ceil_div(ceil_div(p.m, TallTile::kRows), plan.groups * plan.warps);  // of a warp
+  const int64_t turns = ceil_div(ceil_div(p.m, TallTile::kRows), plan.groups * plan.warps);  // tiles per warp
   const int64_t warps = std::min<int64_t>(ceil_div(blocks, device.sms), resident) * plan.warps;
   const int steps = tile.steps(), groups = plan.cols / TallTile::kCols;
 
@@ -72,7 +72,7 @@ double seconds(const TallPiece& plan, const Problem& p, const Device& device) {
                     moved / (model.bandwidth * device.bandwidth_gbs * 1e9));
 }
 
-// Pieces of no more than a tile's depth; of many, slices of some.
+// Cuts k into pieces no deeper than a tile; many pieces are grouped in slices.
 Pieces pieces_of(const Problem& p) {
   const int64_t count = std::max<int64_t>(1, ceil_div(p.k, TallProduct::kLargest.depth));
   const int64_t depth = even_piece(p.k, count, TallTile::kStep);
@@ -81,7 +81,7 @@ Pieces pieces_of(const Problem& p) {
   return pieces_of_k(p, depth, of_slice * depth, static_cast<int64_t>(workspace_limit()));
 }
 
-// A piece in blocks of all of an SM's warps, of which fewer split B; or in small ones, for many panels.
+// Plans a piece in blocks of all of an SM's warps, so that fewer blocks split B; or in small blocks, for many panels.
 TallPiece in_blocks(bool small, const Problem& problem, const Device& device) {
   TallPiece plan = {};
   plan.swapped = problem.m < problem.n;
@@ -100,12 +100,12 @@ TallPiece in_blocks(bool small, const Problem& problem, const Device& device) {
   return plan;
 }
 
-// The plan whose pieces `find` has planned.
+// Returns the plan of a problem whose pieces `find` plans.
 template <class Find>
 Plan planned(const Problem& p, const Find& find) {
   const Pieces cut = pieces_of(p);
   const Problem first = cut.first(p), last = cut.last(p);
-  Problem whole = first;  // a matrix, or the whole batch
+  Problem whole = first;  // one matrix, or the whole batch
   whole.m = p.m;
   whole.n = p.n;
   const int64_t of_k = cut.of_k(p);

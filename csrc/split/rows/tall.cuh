@@ -1,11 +1,12 @@
-// Products with many rows, of few columns and a short k, split on the way: bound by reading A and writing D once.
+// Products with many rows, few columns and a short k, split in registers: bound by reading A and writing D once.
 //
-// Idea:   a block keeps a panel of B in shared memory, split, all of its k. Its warps stream rows of A past it. A lane
-//         reads just those elements of A that it holds in the tensor cores' products, for which the order of rows,
-//         columns and k makes no difference: nothing goes through shared memory, no warp waits for another, and a row's
-//         scale is known before it is split. The next rows are on their way while a tile is multiplied and stored.
+// Idea:   a block keeps a panel of B in shared memory, split, with all of its k. Its warps multiply one tile of A's
+//         rows after the other by the panel. A lane reads just those elements of A that it holds in the tensor cores'
+//         products, for which the order of rows, columns and k makes no difference. So A skips shared memory, no warp
+//         waits for another, and a row's scale is known before the row is split. The next rows are read while a tile is
+//         multiplied and stored.
 // Layout: lane 4 g + t has rows 2 g and 2 g + 1 of 16, four elements of each 16 of k, and four of each 16 columns.
-// Bound:  memory; from about 64 columns on also what a lane does for the tensor cores.
+// Bound:  memory; from about 64 columns on also a lane's instructions around the tensor cores' products.
 #pragma once
 #include "tall_redo.cuh"
 
@@ -14,7 +15,7 @@ namespace sgemm::split {
 template <int TILE, TallReads READS>
 __global__ void __launch_bounds__(32 * kTallTiles[TILE].warps, 1) split_tall(const __grid_constant__ TallJob job) {
   constexpr int kSteps = kTallTiles[TILE].steps();
-  constexpr int kPanelBytes = tall_panel_bytes(TILE, 1), kStagedBytes = tall_staged_bytes(1);  // a column
+  constexpr int kPanelBytes = tall_panel_bytes(TILE, 1), kStagedBytes = tall_staged_bytes(1);  // bytes per column
   extern __shared__ __align__(16) char panel_memory[];
   const Problem& p = job.p;
   const uint32_t index = blockIdx.x / job.groups, entry = index / job.tiles_n;
@@ -43,9 +44,8 @@ __global__ void __launch_bounds__(32 * kTallTiles[TILE].warps, 1) split_tall(con
   const PlainColumns of_cols = panel.template fill<READS>(job, p.b.matrix(entry), n0);
   const bool plain_cols = of_cols.plain && job.plain;
 
-  // Tiles of which something is uncertain wait in a list until all others are done: a call in the loop would cost it
-  // registers.
-  const uint32_t before = tile * (job.tiles_m / stride) + min(tile, job.tiles_m % stride);  // tiles of other warps
+  // Tiles with uncertain elements wait in a list until all others are done: a call in the loop would cost it registers.
+  const uint32_t before = tile * (job.tiles_m / stride) + min(tile, job.tiles_m % stride);  // tiles of preceding warps
   TallEntry* const list = job.lists + int64_t{index} * job.tiles_m + before;
   uint32_t listed = 0;
 #pragma unroll 1
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(32 * kTallTiles[TILE].warps, 1) split_tall(con
     const bool plain = __all_sync(~0u, plain_cols && is_plain(words[0]) && is_plain(words[1]));
     const TallRows rows = output.begin_tile(int64_t{tile} * TallTile::kRows, words);
     const bool plain_scales = plain || output.plain_scales(words, of_cols.plain_scales);
-    bool uncertain = false;  // something is
+    bool uncertain = false;  // the tile has uncertain elements
     tile += stride;
     read();
     const uint4* b = panel.block(0, 0);

@@ -1,4 +1,4 @@
-// The way of split_fp16x3_tall's sums to memory, through the guard.
+// The epilogue of split_fp16x3_tall: the guard, scales, C, the activation and the store.
 #pragma once
 #include "../../epilogue/epilogue.cuh"
 #include "../../gpu/warp_scan.cuh"
@@ -8,24 +8,24 @@
 
 namespace sgemm::split {
 
-// Two neighbouring rows of a lane, of which `rows` are inside.
+// A lane's two neighbouring rows, of which `rows` are inside D.
 struct TallRows {
   int64_t row;
   int rows;
   uint32_t words[2];
-  float scales[2];  // where they are plain
-  float* to;        // D, there and in the first of the lane's columns of the panel
+  float scales[2];  // valid where the scales are plain
+  float* to;        // D at these rows and the lane's first column of the panel
 };
 
-// A warp's shared memory, for the tile under way.
+// A warp's shared memory for its current tile.
 struct TallWarp {
-  alignas(8) float rows_of_others[TallTile::kRows];  // of rows with small elements, as split_rows() leaves it
-  TallEntry uncertain;                               // if something is
+  alignas(8) float rows_of_others[TallTile::kRows];  // thresholds, as left by split_rows()
+  TallEntry uncertain;                               // valid if an element is uncertain
 };
 
-// Notes what failed in a group of columns, from `first` on, by a bit for each of the lane's elements. Returns whether
-// these are few enough to be listed, if they may be: then the group can be stored. A function of its own, for in the
-// kernel's loop its code would cost registers.
+// Notes which elements failed in the group of columns from `first` on; `failed` has a bit for each of the lane's
+// elements. Returns true if they may be listed and are few enough: then the group can be stored. The function is not
+// inlined, because its code would cost registers in the kernel's loop.
 static __device__ __noinline__ bool note_uncertain(TallEntry& entry, int first, uint32_t failed, bool may_list) {
   const int lane = threadIdx.x % 32, row = lane / 4 * 2;
   __syncwarp();
@@ -50,10 +50,10 @@ static __device__ __noinline__ bool note_uncertain(TallEntry& entry, int first, 
   return few;
 }
 
-// A lane's sums on their way to D, through the guard.
+// Certifies a lane's sums, scales and stores them.
 class TallEpilogue {
  public:
-  // `staged`: the warp's place for a tile on its way.
+  // `staged`: the warp's shared memory for a tile that is staged.
   __device__ __forceinline__ TallEpilogue(const TallJob& job, uint32_t entry, int64_t n0, float* staged,
                                           TallWarp& shared)
       : job_(job),
@@ -65,12 +65,13 @@ class TallEpilogue {
         inside_(static_cast<int>(min(job.p.n - col0_, int64_t{job.cols}))),
         d_(job.p.d.data + job.p.d.batch.offset(entry) + col0_ * job.p.d.col) {}
 
-  // Whether elements of the warp's rows are scaled by plain factors, if those of the panel's columns are plain.
+  // Returns true if alpha and all scales of the warp's rows and the panel's columns are plain. `of_cols`: columns'
+  // scales are.
   __device__ __forceinline__ bool plain_scales(const uint32_t (&words)[2], bool of_cols) const {
     return __all_sync(~0u, job_.plain && of_cols && has_plain_scale(words[0]) && has_plain_scale(words[1]));
   }
 
-  // The lane's of 16 rows from `first` on.
+  // Returns the lane's two of the 16 rows from `first` on.
   __device__ __forceinline__ TallRows begin_tile(int64_t first, const uint32_t (&words)[2]) const {
     const int64_t row = first + in_tile();
     return {row,
@@ -80,16 +81,16 @@ class TallEpilogue {
             d_ + row * job_.p.d.row};
   }
 
-  // Sums of the lane's columns from `first` of the panel on, four of either row, become alpha times their values. Here
-  // rows and columns are plain.
+  // Scales the lane's sums of a group of columns, four of either row, to alpha times their values. `cols`: the columns'
+  // words. Precondition: rows and columns are plain.
   __device__ __forceinline__ static void scale(const TallRows& at, const uint4& cols, float (&x)[8]) {
     const float by[4] = {word_scale(cols.x), word_scale(cols.y), word_scale(cols.z), word_scale(cols.w)};
 #pragma unroll
     for (int i = 0; i < 8; ++i) x[i] *= at.scales[i / 4] * by[i % 4];
   }
 
-  // The same with a test of each element, and whatever the scales. Returns a bit for each element that failed. `words`
-  // and `of_others` are the lane's columns'.
+  // Tests each sum and scales it, for any scales. Returns a bit for each element that failed. `words` and `of_others`
+  // are those of the lane's columns.
   __device__ __forceinline__ uint32_t certify(const TallRows& at, int first, const uint32_t* words,
                                               const float* of_others, bool some_small, bool plain_scales,
                                               float (&x)[8]) const {
@@ -109,7 +110,7 @@ class TallEpilogue {
       int of_alpha;
       const float alpha = frexpf(job_.p.alpha, &of_alpha);
 #pragma unroll 1
-      for (int i = 0; i < 8; ++i) {  // seldom, so in a short loop
+      for (int i = 0; i < 8; ++i) {  // rare, so the loop is not unrolled
         const int exponent = word_exponent(i < 4 ? at.words[0] : at.words[1]) + word_exponent(words[i % 4]);
         float value = x[0];
 #pragma unroll
@@ -124,8 +125,8 @@ class TallEpilogue {
     return failed;
   }
 
-  // The warp's elements that failed become alpha times their products, one after the other. `before`: so much of k
-  // more, that lies in front.
+  // Recomputes the warp's failed elements, one after the other, as alpha times their products. `before`: additional
+  // length of k, which lies in memory before the operands.
   __device__ __forceinline__ void redo_elements(const TallRows& at, int first, uint32_t failed, float (&x)[8],
                                                 int64_t before) const {
     const ConstMatrix a = job_.p.a.matrix(entry_), b = job_.p.b.matrix(entry_);
@@ -144,14 +145,14 @@ class TallEpilogue {
     }
   }
 
-  // note_uncertain(), of the tile's columns from `first` on.
+  // Calls note_uncertain() for the tile's columns from `first` on.
   __device__ __forceinline__ bool note(uint32_t tile, int first, uint32_t failed, bool is_first) const {
     __syncwarp();
     if (is_first && threadIdx.x % 32 == 0) shared_.uncertain = {0, tile, 0, {}};
     return note_uncertain(shared_.uncertain, first, failed, !job_.more && !is_staged(job_.stores));
   }
 
-  // A tile of which something was noted goes to a list. A staged one is redone as a whole.
+  // Writes a tile with noted elements to a list. A staged tile is redone as a whole.
   __device__ __forceinline__ void list(TallEntry& to) const {
     __syncwarp();
     TallEntry entry = shared_.uncertain;
@@ -159,13 +160,13 @@ class TallEpilogue {
     if (threadIdx.x % 32 == 0) to = entry;
   }
 
-  // Elements of up to 32 tiles of a list, of which lane i has tile i's `count`. Eight at a time, whatever their tiles:
-  // four lanes have one, and a chain each.
+  // Recomputes listed elements of up to 32 tiles; lane i has tile i's `count`. Eight elements of any tiles are computed
+  // at a time: four lanes share an element, with a chain each.
   __device__ __forceinline__ void redo_elements(const TallEntry* list, uint32_t count) const {
     static_assert(TallProduct::kLargest.depth == 4 * kChain);
     const ConstMatrix a = job_.p.a.matrix(entry_), b = job_.p.b.matrix(entry_);
     const int lane = threadIdx.x % 32, depth = static_cast<int>(job_.p.k);
-    const uint32_t end = inclusive_sum(count);  // of the lane's tile, among all elements
+    const uint32_t end = inclusive_sum(count);  // end of the lane's tile among all elements
     const uint32_t all = __shfl_sync(~0u, end, 31);
 #pragma unroll 1
     for (uint32_t first = 0; first < all; first += 8) {
@@ -192,7 +193,7 @@ class TallEpilogue {
       float sum = 0;
 #pragma unroll
       for (int i = 0; i < 4; ++i) sum += __shfl_sync(~0u, chain, lane / 4 * 4 + i);
-      // What overflows, or has Inf, alone.
+      // Sums that overflow, or have Inf, are computed one by one in order of k.
       for (uint32_t left = __ballot_sync(~0u, active && lane % 4 == 0 && !isfinite(sum)); left; left &= left - 1) {
         const int of = __ffs(left) - 1;
         const int64_t i = __shfl_sync(~0u, row, of), j = __shfl_sync(~0u, col, of);
@@ -203,11 +204,11 @@ class TallEpilogue {
     }
   }
 
-  // The lane's eight elements of columns from `first` on: chains of `length` products, added up in order.
+  // Computes the lane's eight elements of columns from `first` on, as chains of `length` products added up in order.
   __device__ __forceinline__ void add_chains(const TallRows& at, int first, int length, float (&sums)[8]) const {
     const ConstMatrix a = job_.p.a.matrix(entry_), b = job_.p.b.matrix(entry_);
     const int depth = static_cast<int>(job_.p.k);
-    const float *rows[2], *cols[4];  // outside of D, the last ones again
+    const float *rows[2], *cols[4];  // outside D, the last row or column again
 #pragma unroll
     for (int i = 0; i < 2; ++i) rows[i] = a.at(min(at.row + i, job_.p.m - 1), 0);
 #pragma unroll
@@ -227,7 +228,7 @@ class TallEpilogue {
     }
   }
 
-  // Stores columns from `first` on, of whose values `x` those that failed are computed again first.
+  // Recomputes those of the values `x` that failed, then stores all, in columns from `first` on.
   __device__ __forceinline__ void redo_group(const TallRows& at, int first, uint32_t failed, float (&x)[8]) const {
     if (failed) {
       float sums[8], in_order[8];
@@ -246,8 +247,8 @@ class TallEpilogue {
     store(at, first, x);
   }
 
-  // Adds beta C to alpha times values. Returns a bit for each that isn't finite where C is the sum of earlier pieces of
-  // k.
+  // Adds beta C to alpha times values. If C is the sum of earlier pieces of k, returns a bit for each sum that isn't
+  // finite and may differ from the sum in order of k.
   __device__ __forceinline__ uint32_t add(const TallRows& at, int first, float (&x)[8]) const {
     uint32_t failed = 0;
     if (job_.p.beta != 0) {
@@ -264,7 +265,7 @@ class TallEpilogue {
     return failed;
   }
 
-  // Sums with C, on their way to D.
+  // Applies the activation, then stores values in D, or in shared memory for end_tile().
   __device__ __forceinline__ void store(const TallRows& at, int first, float (&x)[8]) const {
     if (__builtin_expect(job_.more, false)) activate(job_.p.activation, x);
     float* const to = at.to + first * job_.p.d.col;
@@ -296,7 +297,7 @@ class TallEpilogue {
     }
   }
 
-  // Behind the tile's last sums.
+  // Stores a staged tile, after its last sums.
   __device__ __forceinline__ void end_tile(const TallRows& at) const {
     if (!is_staged(job_.stores)) return;
     const int64_t first = at.row - in_tile();
@@ -313,23 +314,23 @@ class TallEpilogue {
       for (int col = lane / TallTile::kRows; col < cols; col += 2)
         if (row < rows) to[row + col * job_.p.d.col] = staged_[col * TallTile::kRows + row];
     }
-    __syncwarp();  // before the next tile's sums
+    __syncwarp();  // all lanes have read before the next tile's sums are staged
   }
 
  private:
-  // The panel's column of which the `at`-th word tells.
+  // Returns the column of D to which the panel's `at`-th word belongs.
   __device__ __forceinline__ int64_t column(int at) const {
     return col0_ - lane_col() + at / TallTile::kCols * TallTile::kCols +
            place_of(job_.stores, at % TallTile::kCols / 4, at % 4);
   }
-  // The first of the lane's columns of a panel, and of its rows of a tile.
+  // The lane's first column within a panel, and its first row within a tile.
   __device__ __forceinline__ int lane_col() const { return place_of(job_.stores, threadIdx.x % 4, 0); }
   __device__ __forceinline__ static int in_tile() { return static_cast<int>(threadIdx.x) % 32 / 4 * 2; }
   __device__ __forceinline__ bool inside(const TallRows& at, int first, int i) const {
     return i / 4 < at.rows && first + i % 4 * apart_ < inside_;
   }
 
-  // A bit for each of the lane's elements that is inside and that its own row's and column's sums don't certify either.
+  // Returns a bit for each of the lane's elements inside D that its own row's and column's sums don't certify either.
   __device__ __forceinline__ uint32_t uncertain(const TallRows& at, int first, const uint32_t* words,
                                                 const float* of_others, bool some_small, const float (&x)[8]) const {
     const float* const of_rows = &shared_.rows_of_others[in_tile()];
@@ -349,9 +350,9 @@ class TallEpilogue {
   const uint32_t entry_;
   float* const staged_;
   TallWarp& shared_;
-  const int64_t col0_;  // the lane's first
-  const int apart_;     // its columns
-  const int inside_;    // of the panel, from there on
+  const int64_t col0_;  // the lane's first column
+  const int apart_;     // distance of the lane's columns
+  const int inside_;    // columns of the panel from col0_ on
   float* const d_;
 };
 

@@ -1,4 +1,4 @@
-// How a lane of split_fp16x3_tall's warps has its part of rows of A and of columns of B, and splits it.
+// Lines of split_fp16x3_tall, rows of A and columns of B: a lane reads, scales and splits its part of them.
 #pragma once
 #include "../format/format.cuh"
 #include "tall.h"
@@ -6,14 +6,14 @@
 
 namespace sgemm::split {
 
-// Where the e-th of a lane's four elements lies among 16 of k, or 16 columns: it depends on how they are read or
-// stored.
+// Returns the place of the e-th of a lane's four elements among 16 of k, or 16 columns. The place depends on how
+// elements are read or stored.
 template <class How>
 __device__ __forceinline__ int place_of(How how, int t, int e) {
   return how == How::kQuads ? 4 * t + e : 4 * e + t;
 }
 
-// A row of A or a column of B: a lane's elements, a quarter of it.
+// A lane's elements of a line, a row of A or a column of B: a quarter of the line.
 template <int STEPS>
 using LineElements = float[STEPS][4];
 
@@ -21,12 +21,12 @@ __device__ __forceinline__ float4 scaled(const float (&x)[4], float factor) {
   return make_float4(x[0] * factor, x[1] * factor, x[2] * factor, x[3] * factor);
 }
 
-// Two rows as float16s, in the order of a tensor core's operand.
+// A lane's planes of two rows, in the order of a tensor core's operand.
 template <int STEPS>
 struct RowPlanes {
   uint32_t hi[2][STEPS][2], lo[2][STEPS][2];
 
-  // Row h, times `factor`.
+  // Splits row h, times `factor`.
   __device__ __forceinline__ void split(int h, const LineElements<STEPS>& x, float factor, SmallestHalves& smallest) {
 #pragma unroll
     for (int s = 0; s < STEPS; ++s) {
@@ -41,8 +41,8 @@ struct RowPlanes {
   }
 };
 
-// Reads a lane's elements of 16 rows: from `from` on, its first, of which `rows` rows and `k` of k are inside; zeros
-// beyond.
+// Reads a lane's elements of 16 rows. `from` is the first; from there on `rows` rows and `k` of k are inside A.
+// Elements beyond are zeros.
 template <TallReads READS, int STEPS>
 __device__ __forceinline__ void read_rows(LineElements<STEPS> (&x)[2], const float* from, const ConstMatrix& a,
                                           int64_t rows, int k) {
@@ -95,7 +95,7 @@ __device__ __forceinline__ T sum_of_quad(T x) {
   return of_quad(x, [](T a, T b) { return a + b; });
 }
 
-// The bits of a line's largest magnitude.
+// Returns the bits of a line's largest magnitude.
 template <int STEPS>
 __device__ __forceinline__ uint32_t largest_magnitude(const LineElements<STEPS>& x) {
   float largest = 0;
@@ -105,7 +105,7 @@ __device__ __forceinline__ uint32_t largest_magnitude(const LineElements<STEPS>&
   return __float_as_uint(of_quad(largest, larger_or_nan));
 }
 
-// Whether one of the lane's elements loses accuracy by their line's scale.
+// Returns true if one of the lane's elements loses accuracy by its line's scale.
 template <int STEPS>
 __device__ __forceinline__ bool some_small(const LineElements<STEPS>& x, int exponent) {
   Magnitudes own;
@@ -116,19 +116,19 @@ __device__ __forceinline__ bool some_small(const LineElements<STEPS>& x, int exp
   return own.some_small<Fp16x3>(exponent);
 }
 
-// d += a b, of the lane's two rows of a.
+// Computes d += a b; a0 and a1 are the lane's two rows of a.
 template <class T>
 __device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&a0)[2], const uint32_t (&a1)[2], uint32_t b0,
                                          uint32_t b1) {
   multiply<T>(d, a0[0], a1[0], a0[1], a1[1], b0, b1);
 }
 
-// How many of a line's elements lose accuracy by their scale, and all of its scaled magnitudes added up.
+// Statistics of a line: the number of elements that lose accuracy by its scale, and the sum of its scaled magnitudes.
 struct LineGuard {
   uint32_t small = 0;
   float sum = 0;
 
-  // A lane's elements.
+  // Adds a lane's elements.
   template <class F, int STEPS>
   __device__ __forceinline__ void take(const LineElements<STEPS>& x, float factor) {
 #pragma unroll
@@ -139,7 +139,7 @@ struct LineGuard {
         sum += fabsf(x[s][e] * factor);
       }
   }
-  // The sums over the line's four lanes.
+  // Returns the sums over the line's four lanes.
   __device__ __forceinline__ LineGuard of_line() const { return {sum_of_quad(small), sum_of_quad(sum)}; }
 };
 template <class F, int STEPS>
@@ -149,8 +149,9 @@ __device__ __forceinline__ LineGuard line_guard(const LineElements<STEPS>& x, fl
   return guard.of_line();
 }
 
-// Returns whether one of the warp's 16 rows has small elements. Then `of_others` is, for each of them, what its sum
-// makes of the other operand's small elements; a lane reads its own rows' alone.
+// Splits the lane's two rows and finds their words (scale and threshold). Returns true if one of the warp's 16 rows has
+// small elements. Then `of_others` has each row's threshold for the other operand's small elements; a lane reads only
+// its own rows'.
 template <int STEPS>
 __device__ __forceinline__ bool split_rows(const LineElements<STEPS> (&x)[2], RowPlanes<STEPS>& planes,
                                            uint32_t (&words)[2], float* of_others) {
@@ -165,7 +166,7 @@ __device__ __forceinline__ bool split_rows(const LineElements<STEPS> (&x)[2], Ro
     exponent[h] = row_exponent<Fp16x3>(largest[h]);
     planes.split(h, x[h], power_of_two(-exponent[h]), smallest);
   }
-  if (__any_sync(~0u, smallest.small_or_zero())) {  // zeros are frequent, small ones are not
+  if (__any_sync(~0u, smallest.small_or_zero())) {  // zeros are frequent, small elements are not
     some = __any_sync(~0u, some_small(x[0], exponent[0]) || some_small(x[1], exponent[1]));
     if (some) {
 #pragma unroll
@@ -181,14 +182,14 @@ __device__ __forceinline__ bool split_rows(const LineElements<STEPS> (&x)[2], Ro
   return some;
 }
 
-// 16 rows' scaled sums in 16 of the panel's columns: a lane's four of either row. Short ones have lo * lo too, which
-// makes up a good part of what few terms are off by, and costs little where memory is the limit.
+// A lane's scaled sums of 16 rows in 16 of the panel's columns, four of either row. Short sums include lo * lo, which
+// is a good part of the error of few terms, and costs little where memory is the limit.
 class RowSums {
  public:
-  // `steps`: of all the piece's k.
+  // `steps`: the steps in all of the piece's k.
   __device__ __forceinline__ explicit RowSums(int steps) : short_(steps <= TallTile::kShortSteps) {}
 
-  // Step `s` of k, the `at`-th of `a`. `b` is where the lane's planes of the step begin.
+  // Adds step `s` of k, the `at`-th of `a`. `b` points to the lane's planes of the step.
   template <int STEPS>
   __device__ __forceinline__ void add(int s, bool last, const RowPlanes<STEPS>& a, int at, const uint4* b) {
 #pragma unroll
@@ -220,10 +221,10 @@ class RowSums {
 
  private:
   const bool short_;
-  float fresh_[2][4], sum_[2][4], cross_[2][2][4] = {}, of_lower_[2][4] = {};  // [a block of 8 columns]
+  float fresh_[2][4], sum_[2][4], cross_[2][2][4] = {}, of_lower_[2][4] = {};  // [block of 8 columns]
 };
 
-// `b` is where the lane's planes begin.
+// Computes a lane's sums over all of k. `b` points to the lane's planes.
 template <int STEPS>
 __device__ __forceinline__ void multiply_rows(const RowPlanes<STEPS>& a, const uint4* b, float (&sums)[8]) {
   RowSums of_steps(STEPS);
@@ -232,8 +233,8 @@ __device__ __forceinline__ void multiply_rows(const RowPlanes<STEPS>& a, const u
   of_steps.finish(sums);
 }
 
-// A lane's elements of a column of B, all of them before the first is used. `from` is the first, and `k_left` counts
-// the column's elements from there on.
+// Reads all of a lane's elements of a column of B before the first is used. `from` points to the first, and `k_left`
+// counts the column's elements from there on.
 template <TallReads READS, int STEPS>
 __device__ __forceinline__ void read_column(LineElements<STEPS>& x, const float* from, int64_t k_stride, int k_left) {
 #pragma unroll
@@ -245,16 +246,16 @@ __device__ __forceinline__ void read_column(LineElements<STEPS>& x, const float*
     }
 }
 
-// Whether columns need no test, and whether their scales are plain at least.
+// `plain`: columns need no test. `plain_scales`: at least their scales are plain.
 struct PlainColumns {
   bool plain, plain_scales;
 };
 
 // The block's panel of B, in shared memory.
 struct TallColumns {
-  uint4* planes;     // for each 16 columns and 16 of k two blocks of 8 columns, a lane's of one side by side
-  uint32_t* words;   // in the order of lanes' columns
-  float* of_others;  // what a column's sum makes of small elements of A, likewise
+  uint4* planes;     // for each 16 columns and 16 of k, two blocks of 8 columns; a lane's in a block are contiguous
+  uint32_t* words;   // scales and thresholds, in the order of lanes' columns
+  float* of_others;  // thresholds for small elements of A, by columns' sums, in the same order
 };
 template <int STEPS>
 struct TallPanel : TallColumns {
@@ -269,7 +270,7 @@ struct TallPanel : TallColumns {
     return planes + ((at / 2 * STEPS + s) * 2 + at % 2) * 32 + threadIdx.x % 32;
   }
 
-  // Thresholds of a lane's rows, no larger than the panel's columns let them be.
+  // Lowers the thresholds of a lane's rows to the largest one that the panel's columns require.
   __device__ __forceinline__ void lower_thresholds(uint32_t (&of_rows)[2], int cols) const {
     float most = 0;
     for (int col = threadIdx.x % 32; col < cols; col += 32) most = larger_or_nan(most, of_others[col]);
@@ -279,14 +280,14 @@ struct TallPanel : TallColumns {
       if (word_threshold(of_rows[h]) > most) of_rows[h] = with_threshold(of_rows[h], most);
   }
 
-  // Columns from n0 on. Returns what all of them are, once it is filled.
+  // Fills the panel with columns from n0 on. Returns what is true of all columns, once the whole panel is filled.
   template <TallReads READS>
   __device__ __forceinline__ PlainColumns fill(const TallJob& job, const ConstMatrix& b, int64_t n0) const {
     const int lane = threadIdx.x % 32, c = lane / 4, first_k = place_of(READS, lane % 4, 0);
     PlainColumns all = {true, true};
 #pragma unroll 1
     for (int at = threadIdx.x / 32; at < job.cols / 8; at += blockDim.x / 32) {
-      const int of_lane = c / 2, e = at % 2 * 2 + c % 2;  // whose column it is
+      const int of_lane = c / 2, e = at % 2 * 2 + c % 2;  // the column's lane among four, and its index there
       const int64_t col = n0 + at / 2 * 16 + place_of(job.stores, of_lane, e);
       const float* const from = b.data + col * b.col + first_k * b.row;
       const int k_left = col < b.cols ? static_cast<int>(b.rows) - first_k : 0;
@@ -309,7 +310,7 @@ struct TallPanel : TallColumns {
       all.plain = all.plain && is_plain(word);
       all.plain_scales = all.plain_scales && has_plain_scale(word);
     }
-    // Plain columns have plain scales: ordinary panels need one barrier.
+    // Plain columns have plain scales, so ordinary panels need one barrier.
     const bool plain = __syncthreads_and(all.plain);
     return {plain, plain || __syncthreads_and(all.plain_scales)};
   }

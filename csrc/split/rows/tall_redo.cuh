@@ -1,12 +1,12 @@
-// The redo of tall tiles: a few refused elements of a tile alone; of groups of columns with more of them the products
-// again, so that certain elements keep their values.
+// The redo of tall tiles. Few refused elements of a tile are computed one by one. For groups of columns with more of
+// them the products are computed again, so that certified elements keep their values.
 #pragma once
 #include "../redo/redone.cuh"
 #include "tall_epilogue.cuh"
 
 namespace sgemm::split {
 
-// The tiles of a warp that were listed. `plain_cols`: the panel's scales are plain.
+// Redoes a warp's listed tiles. `plain_cols`: the panel's scales are plain.
 template <int STEPS, TallReads READS>
 static __device__ __noinline__ void redo_tiles(const TallJob& job, uint32_t entry, int64_t n0, float* staged,
                                                TallWarp& shared, const TallPanel<STEPS>& panel, bool plain_cols,
@@ -17,10 +17,10 @@ static __device__ __noinline__ void redo_tiles(const TallJob& job, uint32_t entr
   const int cols = static_cast<int>(min(int64_t{job.cols}, job.p.n - n0));
   const int first_k = place_of(READS, threadIdx.x % 4, 0);
   const uint32_t lane = threadIdx.x % 32;
-  uint32_t redone = 0;  // by the lane
+  uint32_t redone = 0;  // number of elements redone by the lane
 #pragma unroll 1
   for (uint32_t first = 0; first < listed; first += 32) {
-    TallEntry own = {};  // the lane's
+    TallEntry own = {};  // the lane's entry
     if (first + lane < listed) own = list[first + lane];
     output.redo_elements(list + first, own.count);
     redone += own.count;

@@ -1,5 +1,5 @@
-// A warp's 16-bit products, m16n8k16: half as fast as a warpgroup's, but operands may come from registers, and
-// functions that use them may be called from kernels that use wgmma.
+// A warp's 16-bit products, m16n8k16. They are half as fast as a warpgroup's, but operands may come from registers, and
+// functions with these products may be called from kernels that use wgmma.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -9,7 +9,7 @@
 
 namespace sgemm::split {
 
-// d += a b: 16 x 8, 16 of k.
+// Computes d += a b: 16 x 8, over 16 of k.
 template <class T>
 __device__ __forceinline__ void multiply(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
                                          uint32_t b1) {
