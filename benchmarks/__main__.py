@@ -46,12 +46,12 @@ MEASURING = {
 
 
 def about(module: ModuleType) -> str:
-    """A module's docstring without its command's name and without markup."""
+    """Returns a module's docstring without its command's name and without markup."""
     return (module.__doc__ or "").split(": ", 1)[1].replace("``", "").strip()
 
 
 def parser() -> argparse.ArgumentParser:
-    """The whole command line; a command is a module with add_arguments and run."""
+    """Builds the whole command line; a command is a module with add_arguments and run."""
     top = argparse.ArgumentParser(
         prog="python -m benchmarks", description="Measures, records, and reports what was recorded."
     )
@@ -85,7 +85,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs one command; 1 if a row failed, is wrong, or a file is old."""
+    """Runs one command; returns 1 if a row failed, is wrong, or a file is old."""
     args = parser().parse_args(argv)
     try:
         return args.run(args)

@@ -20,16 +20,16 @@ from benchmarks.sides import Side, sgemm_side, torch_side
 GPU_DEPTHS = (1, 7, 32, 64, 128, 512, 2048, 8192, 65536)
 CPU_DEPTHS = (1, 7, 64, 512)
 GPU_EXTENT, CPU_EXTENT = (300, 260), (37, 41)
-FAMILIES = ("split", "ieee")  # the ladder's errors are in its own record
-LONG = 512  # from this k on, means tell how a kernel adds up and not only how it multiplies
-# Products of so many steps that sums stay longer in the tensor cores: sizes are multiples of it.
+FAMILIES = ("split", "ieee")  # the ladder has a record of its own
+LONG = 512  # from this k on, the mean error shows how a kernel sums, not only how it multiplies
+# Large products, whose sums stay longer in the tensor cores; sizes are multiples of this.
 GPU_LARGE, CPU_LARGE = 2048, 20
 Make = Callable[[int, torch.Generator], tuple[torch.Tensor, torch.Tensor]]
 METHOD = "errors of every element against float64, each output full of NaN before its call"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """--k, --extent and --kernel."""
+    """Adds --k, --extent and --kernel."""
     parser.add_argument("--k", type=positive, nargs="+", help="(default: 1 ... 65536)")
     parser.add_argument(
         "--extent", type=positive, nargs=2, metavar=("M", "N"), help="(default: 300 260)"
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def default_kernels(device: torch.device) -> list[str]:
-    """The rows of FAMILIES for any product on ``device``; the ladder's choice without any."""
+    """Returns the rows of FAMILIES for any product on ``device``, or else the ladder's choice."""
     rows = [row for row in runnable(device) if row.family in FAMILIES and row.max_size is None]
     return [row.name for row in rows] or ["ladder"]
 
@@ -80,13 +80,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _gram(size: int, gen: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """G G^T, whose diagonal is a sum of squares."""
+    """Returns G G^T, whose diagonal is a sum of squares."""
     g = torch.randn(2 * size, 2 * size, generator=gen, device=gen.device)
     return g, g.t()
 
 
 def _covariance(size: int, gen: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """A A of A = X X^T / size: each sum has one or two products that dominate it."""
+    """Returns A A of A = X X^T / size: one or two products dominate each sum."""
     x = torch.randn(size, size, generator=gen, device=gen.device)
     a = x @ x.t() / size
     return a, a
@@ -96,7 +96,7 @@ def _cube(name: str) -> Make:
     return lambda size, gen: tuple(x.float() for x in KINDS[name].make(size, size, size, gen))
 
 
-LARGE: dict[str, tuple[Make, float]] = {  # and the largest error in units that is good anyhow
+LARGE: dict[str, tuple[Make, float]] = {  # how to make A and B, and the largest good error, units
     "normal": (_cube("normal"), GOOD_UNITS),
     "uniform_1_1": (_cube("uniform_1_1"), GOOD_UNITS),
     "one_sided": (_cube("one_sided"), GOOD_UNITS),
@@ -107,7 +107,7 @@ LARGE: dict[str, tuple[Make, float]] = {  # and the largest error in units that 
 
 
 def measure_large(name: str, device: torch.device, seed: int, kernels: Sequence[str]) -> list[dict]:
-    """Errors of each kernel on one of LARGE."""
+    """Measures errors of each kernel on one of LARGE."""
     make, good = LARGE[name]
     size = GPU_LARGE if device.type == "cuda" else CPU_LARGE
     a, b = make(size, generator(seed, device))
@@ -118,10 +118,10 @@ def measure_large(name: str, device: torch.device, seed: int, kernels: Sequence[
 def measure(
     a: torch.Tensor, b: torch.Tensor, kernels: Sequence[str], good: float = GOOD_UNITS
 ) -> list[dict]:
-    """Errors of each kernel on a @ b, and torch.mm's; ``good`` units are good whatever those are.
+    """Measures errors of each kernel and of torch.mm on a @ b; ``good`` units are good in any case.
 
     A kernel that raises has "failed" and no errors. Rows of float32 multiply-adds are correct
-    within the bound of those, even where they are not good; the others have to be good.
+    within their bound, even if they are not good; all others have to be good.
     """
     problem = Problem(a.size(0), b.size(1), a.size(1))
     exact, magnitude = a.double() @ b.double(), a.abs().double() @ b.abs().double()
@@ -150,9 +150,9 @@ def measure(
 
 
 def summarise(rows: Sequence[dict]) -> list[dict]:
-    """For each kernel: bad cases, and on how many distributions its long sums beat torch.mm's.
+    """Returns each kernel's bad cases, and on how many distributions it beats torch.mm's long sums.
 
-    ``below`` of ``distributions`` have a smaller mean error, averaged over k >= LONG; a case that
+    ``below`` of ``distributions`` have a smaller mean error, averaged over k >= LONG. A case that
     failed or is NaN is not smaller than anything.
     """
     summary = []
@@ -163,7 +163,7 @@ def summarise(rows: Sequence[dict]) -> list[dict]:
             if r["k"] >= LONG:
                 pair = r.get("error_mean", float("nan")), r["torch_error_mean"]
                 means.setdefault(r["distribution"], []).append(pair)
-        # The same k on both sides, so that sums compare as averages do.
+        # Both sides have the same k, so sums compare like averages.
         sums = [tuple(map(sum, zip(*pairs, strict=True))) for pairs in means.values()]
         summary.append(
             {
@@ -180,7 +180,7 @@ def summarise(rows: Sequence[dict]) -> list[dict]:
 def cells(
     found: dict, depths: Sequence[int], kernels: Sequence[str]
 ) -> tuple[list[str], list[list[str]]]:
-    """A line a distribution; for each k, torch.mm's and the kernels' errors, max / mean."""
+    """Makes a line per distribution, with torch.mm's and the kernels' errors, max / mean, by k."""
     by: dict[str, dict[tuple[int, str], str]] = {}
     for r in found["rows"]:
         line = by.setdefault(r["distribution"], {})
@@ -195,7 +195,7 @@ def cells(
 
 
 def large_cells(found: dict, kernels: Sequence[str]) -> tuple[list[str], list[list[str]]]:
-    """A line a large product: torch.mm's and the kernels' errors, max / mean."""
+    """Makes a line per large product: torch.mm's and the kernels' errors, max / mean."""
     lines: dict[tuple[str, str], dict[str, str]] = {}
     for r in found.get("large", ()):
         line = lines.setdefault((r["distribution"], f"{r['m']} x {r['n']} x {r['k']}"), {})
@@ -208,7 +208,7 @@ def large_cells(found: dict, kernels: Sequence[str]) -> tuple[list[str], list[li
 
 
 def show_summary(found: dict) -> None:
-    """Bad cases and comparisons of the means on the terminal."""
+    """Prints bad cases and comparisons of the means."""
     rows = [
         [s["kernel"], str(s["cases"]), str(s["bad"]), f"{s['below']} of {s['distributions']}"]
         for s in found["summary"]
@@ -218,6 +218,6 @@ def show_summary(found: dict) -> None:
 
 
 def show_recorded(found: dict) -> None:
-    """A GPU's figures on the terminal."""
+    """Prints a GPU's figures."""
     tables.say("\nRecorded on a GPU:")
     show_summary(found)

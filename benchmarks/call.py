@@ -28,7 +28,7 @@ BLOCK_SECONDS = 0.05
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """--size and --kernel."""
+    """Adds --size and --kernel."""
     parser.add_argument("--size", type=positive, nargs="+", help="m = n = k")
     parser.add_argument(
         "--kernel", nargs="+", metavar="NAME", help="rows (default: aten and each family's choice)"
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def statements(kernels: list[str]) -> list[str]:
-    """What is timed; a, b and out are there."""
+    """Returns the statements to time; they use a, b and out."""
     calls = [BASELINE, "torch.mm(a, b, out=out)", ENABLED, "torch_sgemm.matmul(a, b)"]
     calls += ["torch.ops.sgemm.mm(a, b)", "torch.ops.sgemm.mm.default(a, b)"]
     calls += [f'torch.ops.sgemm.mm.default(a, b, kernel="{name}")' for name in kernels]
@@ -46,7 +46,7 @@ def statements(kernels: list[str]) -> list[str]:
 def run(args: argparse.Namespace) -> int:
     """Times all statements by turns, saves the record and prints the table."""
     session = Session(args, TIMING)
-    torch_sgemm.disable()  # where the environment has switched it on
+    torch_sgemm.disable()  # the environment may have enabled it
     sizes = args.size or (GPU_SIZES if session.on_gpu else CPU_SIZES)
     results = session.record["rows"]
     with session.progress(len(sizes) * TURNS) as step:
@@ -82,20 +82,20 @@ def run(args: argparse.Namespace) -> int:
 
 
 def scope(statement: str, device: torch.device) -> AbstractContextManager:
-    """Where a statement is timed: with the override on, or off."""
+    """Returns the context of a statement: with the override on, or off."""
     if statement == ENABLED:
         return torch_sgemm.enabled(devices=(device.type,))
     return nullcontext()
 
 
 def default_kernels(a: torch.Tensor, b: torch.Tensor, device: torch.device) -> list[str]:
-    """PyTorch's kernel through our operator, and the row that each family takes."""
+    """Returns PyTorch's kernel through our operator, and the row that each family takes."""
     chosen = [torch_sgemm.explain(a, b, kernel=name).chosen for name in families(device)]
     return list(dict.fromkeys(["aten", *chosen]))
 
 
 def cells(found: dict) -> tuple[list[str], list[list[str]]]:
-    """A line a statement, a column a size: microseconds and their range."""
+    """Makes a line per statement and a column per size: microseconds and their range."""
     sizes = sorted({r["size"] for r in found["rows"]})
     by: dict[str, dict[int, str]] = {}
     for r in found["rows"]:
@@ -106,6 +106,6 @@ def cells(found: dict) -> tuple[list[str], list[list[str]]]:
 
 
 def show_recorded(found: dict) -> None:
-    """A GPU's figures on the terminal."""
+    """Prints a GPU's figures."""
     columns, rows = cells(found)
     tables.show("\nRecorded on a GPU: microseconds a call", columns, rows)

@@ -1,7 +1,7 @@
 """``choice``: how well ``auto`` chooses, on random problems that no cost model was fitted to.
 
-Each problem is computed by torch and by the rows that are predicted to be the fastest, so that the
-record tells what the right choice would have been, and how far each prediction is off.
+Each problem is computed by torch and by the rows predicted to be fastest. So the record shows the
+right choice, and the error of each prediction.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from benchmarks.timing import quantile
 DEFAULTS = {"rounds": 4, "budget": 0.2, "idle": 0.005}
 Sizes = Callable[[random.Random], tuple[int, int, int]]
 COUNT_GPU, COUNT_CPU = 200, 6
-LARGEST_BYTES, LARGEST_FLOPS = 3e8, 6e10  # of a problem on a GPU
-CPU_SHIFT = 6  # there, sizes are divided by two so often
-# The rows that are measured: the two that are predicted to be fastest, and up to so many of those
-# that are predicted to take up to so many times the least.
+LARGEST_BYTES, LARGEST_FLOPS = 3e8, 6e10  # limits of a problem on a GPU
+CPU_SHIFT = 6  # on the CPU, sizes are divided by 2^CPU_SHIFT
+# Measured are the two rows predicted to be fastest, and up to this many rows that are predicted to
+# take at most this many times the least time.
 MOST_ROWS, WITHIN = 3, 1.6
-WELL = 0.98  # of torch's speed, which a choice should reach
+WELL = 0.98  # a choice should reach this share of torch's speed
 
 
 def _size(rng: random.Random, low: float, high: float) -> int:
-    """From 2^low to 2^high; two in three are round, as most that people use."""
+    """Returns a size from 2^low to 2^high; two in three are round, like most in practice."""
     size = int(2 ** rng.uniform(low, high))
     steps = [step for step in (8, 32, 64, 128) if step <= size // 4]
     if not steps or rng.random() < 1 / 3:
@@ -40,7 +40,7 @@ def _size(rng: random.Random, low: float, high: float) -> int:
 
 
 def _either(rng: random.Random, x: int, y: int, k: int) -> tuple[int, int, int]:
-    """m and n in either order."""
+    """Returns m and n in either order."""
     return (x, y, k) if rng.random() < 0.5 else (y, x, k)
 
 
@@ -73,7 +73,7 @@ KINDS: dict[str, tuple[Sizes, int]] = {  # (m, n, k), and the batch's largest po
 def problems(
     count: int, seed: int, shift: int = 0, of_kinds: dict[str, tuple[Sizes, int]] = KINDS
 ) -> list[tuple[str, Problem]]:
-    """Of each kind in turn, in random layouts; sizes are divided by 2^shift."""
+    """Yields problems of each kind in turn, in random layouts; sizes are divided by 2^shift."""
     rng = random.Random(seed)
     kinds = list(of_kinds)
     found: list[tuple[str, Problem]] = []
@@ -89,12 +89,12 @@ def problems(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """--count."""
+    """Adds --count."""
     parser.add_argument("--count", type=positive, help=f"problems (default: {COUNT_GPU})")
 
 
 def candidates(explanation: torch_sgemm.Explanation) -> list[torch_sgemm.Verdict]:
-    """The rows but PyTorch's that are predicted to be the fastest."""
+    """Returns the rows, without PyTorch's, that are predicted to be the fastest."""
     families = {row.name: row.family for row in torch_sgemm.kernels()}
     usable = [v for v in explanation.verdicts if not v.reason and families[v.name]]
     usable.sort(key=lambda verdict: verdict.seconds)
@@ -130,14 +130,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def show(found: dict) -> None:
-    """All tables on the terminal."""
+    """Prints all tables."""
     tables.show("Speed relative to torch", *choice_cells(found))
     tables.show("What a row is worth", *worth.cells(found, worth_cases(found)))
     tables.show("Predicted time by measured time", *prediction_cells(found))
 
 
 def by_problem(found: dict) -> list[tuple[dict, dict[str, float]]]:
-    """For each problem one of its rows, and torch's time by that of each row that didn't fail."""
+    """Returns for each problem one of its rows, and torch's time over that of each row."""
     return [
         (rows[0], {r["kernel"]: r["percent_of_torch"] / 100 for r in rows} | {worth.ATEN: 1.0})
         for rows in _of_problems(found)
@@ -145,7 +145,7 @@ def by_problem(found: dict) -> list[tuple[dict, dict[str, float]]]:
 
 
 def worth_cases(found: dict) -> list[worth.Case]:
-    """The problems whose row was measured, with the row that is predicted to be next."""
+    """Returns the problems whose row was measured, with the row predicted to be next."""
     cases = []
     for rows, (first, ratios) in zip(_of_problems(found), by_problem(found), strict=True):
         auto, predicted = first["auto"], {r["kernel"]: r["predicted_us"] for r in rows}
@@ -157,7 +157,7 @@ def worth_cases(found: dict) -> list[worth.Case]:
 
 
 def _of_problems(found: dict) -> list[list[dict]]:
-    """The rows of each problem that didn't fail."""
+    """Groups the rows that didn't fail by problem."""
     measured: dict[int, list[dict]] = {}
     for r in found["rows"]:
         if "failed" not in r:
@@ -166,7 +166,7 @@ def _of_problems(found: dict) -> list[list[dict]]:
 
 
 def speeds(found: dict) -> dict[str, list[tuple[float, float]]]:
-    """By kind: torch's time by that of the row that was chosen, and by the shortest of all."""
+    """Returns by kind torch's time over the chosen row's, and over the shortest of all."""
     result: dict[str, list[tuple[float, float]]] = {}
     for row, ratios in by_problem(found):
         chosen = ratios.get(row["auto"])
@@ -176,7 +176,7 @@ def speeds(found: dict) -> dict[str, list[tuple[float, float]]]:
 
 
 def choice_cells(found: dict) -> tuple[list[str], list[list[str]]]:
-    """One line a kind of problem, all of them first."""
+    """Makes one line per kind of problem, all kinds first."""
     by_kind = speeds(found)
     lines = {"all": [pair for pairs in by_kind.values() for pair in pairs], **by_kind}
     columns = ["kind", "problems", "auto", "best row", f"auto below {WELL}", "worst"]
@@ -197,7 +197,7 @@ def choice_cells(found: dict) -> tuple[list[str], list[list[str]]]:
 
 
 def prediction_cells(found: dict) -> tuple[list[str], list[list[str]]]:
-    """One line a row of the table, PyTorch's kernel first: what is predicted by what it takes."""
+    """Makes a line per row, PyTorch's kernel first: predicted over measured time."""
     ratios: dict[str, dict[int, float]] = {}
     for r in found["rows"]:
         if "failed" in r:

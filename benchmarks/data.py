@@ -1,8 +1,8 @@
 """Data that people multiply: the kinds for which ``auto`` promises not to be slower than torch.
 
-Each has a bar, the least speed relative to torch. A row of A, a column of B or all of k may have a
-range of magnitudes that no 16-bit format holds: what that costs is the kernels' own affair. USERS
-are kinds without a bar, which ``users`` has beside those: most hold less than 24 bits.
+Each kind has a bar, the least speed relative to torch. A row of A, a column of B or all of k may
+have a range of magnitudes that no 16-bit format holds; the kernels must handle that at the bar's
+speed. USERS are kinds without a bar, which ``users`` has beside those; most hold under 24 bits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FEATURE_UNITS = 16.0  # good where one feature is in other units than the others
 
 @dataclass(frozen=True)
 class Kind:
-    """How A [m, k] and B [k, n] are made, and what is asked of products of theirs.
+    """A kind of data for A [m, k] and B [k, n], and the requirements for its products.
 
     bar: the least speed relative to torch. good: the largest error in units, or twice torch's.
     """
@@ -52,7 +52,7 @@ def _user(make: Make) -> Make:
 
 
 def _take(*names: str, bar: float = NEVER_SLOWER) -> None:
-    """Of the distributions of ``accuracy``."""
+    """Takes a distribution of ``accuracy``."""
     for name in names:
         KINDS[name] = Kind(DISTRIBUTIONS[name], bar)
 
@@ -83,7 +83,7 @@ _take("softmax_rows")
 
 @_kind()
 def causal_softmax(m: int, n: int, k: int, gen: Generator) -> Pair:
-    """Weights of attention to what came before: a triangle of exact zeros."""
+    """Makes attention weights to earlier positions: a triangle of exact zeros."""
     row, col = torch.arange(m, device=gen.device), torch.arange(k, device=gen.device)
     later = col > (row * k // m)[:, None]
     logits = (4 * _normal(m, k, gen)).masked_fill(later, float("-inf"))
@@ -91,7 +91,7 @@ def causal_softmax(m: int, n: int, k: int, gen: Generator) -> Pair:
 
 
 def _kernel_matrix(dims: int, m: int, n: int, k: int, gen: Generator) -> Pair:
-    """exp(-4 d^2) of points in ``dims`` dimensions, times values at them."""
+    """Makes exp(-4 d^2) of points in ``dims`` dimensions, times values at them."""
     x, y = _normal(m, dims, gen), _normal(k, dims, gen)
     squared = sum((x[:, i, None] - y[:, i]).square() for i in range(dims))
     return torch.exp(-4 * squared), _normal(k, n, gen)
@@ -125,7 +125,7 @@ _take("wide_phi_4", bar=WIDE)
 
 @_kind(WIDE)
 def lognormal_4(m: int, n: int, k: int, gen: Generator) -> Pair:
-    """e^{4 normal}, such as prices and counts: one sign, so that nothing cancels."""
+    """Makes e^{4 normal}, such as prices and counts: of one sign, so that nothing cancels."""
     return torch.exp(4 * _normal(m, k, gen)), torch.exp(4 * _normal(k, n, gen))
 
 
@@ -134,7 +134,7 @@ _take("student_t2", "one_sided")
 
 @_kind(good=FEATURE_UNITS)
 def one_feature(m: int, n: int, k: int, gen: Generator) -> Pair:
-    """A column of A in units of a thousandth of the others'."""
+    """Makes one column of A a thousand times larger than the others."""
     a, b = _uniform(m, k, gen), _uniform(k, n, gen)
     a[:, -1] *= 1000
     return a, b
@@ -147,7 +147,7 @@ def squared_gradients(m: int, n: int, k: int, gen: Generator) -> Pair:
 
 @_kind()
 def sparse_90(m: int, n: int, k: int, gen: Generator) -> Pair:
-    """Of A nine elements in ten are zero."""
+    """Makes nine in ten elements of A zero."""
     return _normal(m, k, gen) * (_uniform(m, k, gen) < 0.1), _normal(k, n, gen)
 
 
@@ -158,7 +158,7 @@ def identity_like(m: int, n: int, k: int, gen: Generator) -> Pair:
 
 @_kind()
 def banded(m: int, n: int, k: int, gen: Generator) -> Pair:
-    """Of A nothing but 17 places along its diagonal."""
+    """Makes A zero except for 17 places along its diagonal."""
     row, col = torch.arange(m, device=gen.device), torch.arange(k, device=gen.device)
     near = (col - (row * k // m)[:, None]).abs() <= 8
     return _normal(m, k, gen) * near, _normal(k, n, gen)
@@ -169,7 +169,7 @@ _take("inner_scaled_20", "inner_scaled_40", bar=NO_BAR)
 
 
 def _with(value: float, rows: slice, m: int, n: int, k: int, gen: Generator) -> Pair:
-    """Normal numbers, and ``value`` at one place of some rows."""
+    """Makes normal numbers, with ``value`` at one place of some rows."""
     a, b = _normal(m, k, gen), _normal(k, n, gen)
     a[rows, k // 3] = value
     return a, b
@@ -192,38 +192,38 @@ def inf_row(m: int, n: int, k: int, gen: Generator) -> Pair:
 
 @_user
 def bf16_activations(m: int, n: int, k: int, gen: Generator) -> Pair:
-    """What a bfloat16 model hands to a float32 layer: A in float32, with 8 bits of mantissa."""
+    """Makes a bfloat16 model's output for a float32 layer: float32 A with 8 bits of mantissa."""
     return _normal(m, k, gen).bfloat16(), _normal(k, n, gen)
 
 
 @_user
 def one_hot(m: int, n: int, k: int, gen: Generator) -> Pair:
-    """A row of A picks a row of B."""
+    """Makes rows of A that each pick a row of B."""
     chosen = torch.randint(0, k, (m, 1), generator=gen, device=gen.device)
     return torch.zeros(m, k, device=gen.device).scatter_(1, chosen, 1.0), _normal(k, n, gen)
 
 
 @_user
 def adjacency(m: int, n: int, k: int, gen: Generator) -> Pair:
-    """A graph's 0/1 matrix with 16 neighbours a row, about."""
+    """Makes a graph's 0/1 matrix with about 16 neighbours per row."""
     return _uniform(m, k, gen) < 16 / k, _normal(k, n, gen)
 
 
 @_user
 def uint8_values(m: int, n: int, k: int, gen: Generator) -> Pair:
-    """Pixels, 0 to 255."""
+    """Makes pixels, 0 to 255."""
     bounds = {"generator": gen, "device": gen.device, "dtype": torch.uint8}
     return torch.randint(0, 256, (m, k), **bounds), torch.randint(0, 256, (k, n), **bounds)
 
 
 @_user
 def tanh_outputs(m: int, n: int, k: int, gen: Generator) -> Pair:
-    """A hidden layer's activations."""
+    """Makes a hidden layer's activations."""
     return torch.tanh(_normal(m, k, gen)), _normal(k, n, gen)
 
 
 def matrices(name: str, problem: Problem, device: torch.device, seed: int) -> Pair:
-    """A and B of ``problem``, [m, k] and [k, n] or batches of them, float32."""
+    """Returns A and B of ``problem``, [m, k] and [k, n] or batches of them, float32."""
     gen = generator(seed, device)
     sizes = problem.m, problem.n, problem.k
     make = KINDS[name].make if name in KINDS else USERS[name]

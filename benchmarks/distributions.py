@@ -1,4 +1,4 @@
-"""Seeded operands: the distributions that separate a good float32 product from a careless one."""
+"""Seeded operands: the distributions that separate a good float32 product from a bad one."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ DISTRIBUTIONS: dict[str, Callable[[int, int, int, Generator], Pair]] = {}
 
 
 def generator(seed: int, device: str | torch.device = "cpu") -> Generator:
-    """A generator on ``device`` with ``seed``."""
+    """Returns a generator on ``device`` with ``seed``."""
     return torch.Generator(device=device).manual_seed(seed)
 
 
 def operands(
     name: str, m: int, n: int, k: int, device: str | torch.device = "cpu", seed: int = 0
 ) -> Pair:
-    """A [m, k] and B [k, n] of the distribution ``name``, float32, packed row-major."""
+    """Returns A [m, k] and B [k, n] of the distribution ``name``, float32, packed row-major."""
     a, b = DISTRIBUTIONS[name](m, n, k, generator(seed, device))
     return a.float().contiguous(), b.float().contiguous()
 
@@ -38,7 +38,7 @@ def _randn(*shape: int, gen: Generator) -> Tensor:
 
 
 def _powers(count: int, largest: int, gen: Generator) -> Tensor:
-    """Powers of two between 2^-largest and 2^largest."""
+    """Returns powers of two between 2^-largest and 2^largest."""
     exponent = torch.randint(
         -largest, largest + 1, (count,), generator=gen, device=gen.device, dtype=torch.int32
     )
@@ -61,7 +61,7 @@ def normal(m: int, n: int, k: int, gen: Generator) -> Pair:
 
 
 def wide(phi: float, m: int, n: int, k: int, gen: Generator) -> Pair:
-    """(u - 1/2) exp(phi * normal): the test matrices of the literature on split products."""
+    """Returns (u - 1/2) exp(phi * normal): test matrices of the literature on split products."""
     a = (_rand(m, k, gen=gen) - 0.5) * torch.exp(phi * _randn(m, k, gen=gen))
     b = (_rand(k, n, gen=gen) - 0.5) * torch.exp(phi * _randn(k, n, gen=gen))
     return a, b
@@ -84,7 +84,7 @@ def outer_scaled_30(m: int, n: int, k: int, gen: Generator) -> Pair:
 
 
 def _inner(largest: int, m: int, n: int, k: int, gen: Generator) -> Pair:
-    """A D and D^-1 B: the product is unchanged, the operands are far from uniform along k."""
+    """Returns A D and D^-1 B: the same product from operands that are non-uniform along k."""
     a, b = normal(m, n, k, gen)
     scale = _powers(k, largest, gen)
     return a * scale, b / scale[:, None]

@@ -14,40 +14,40 @@ from benchmarks.problems import Operands, Problem
 from benchmarks.sides import Side
 
 UNIT = 2.0**-24
-GOOD_UNITS = 8.0  # an error that is good whatever torch.mm's is
+GOOD_UNITS = 8.0  # an error up to this is good even if torch.mm's is smaller
 SAMPLE_ROWS = 64
 SAMPLE_BATCHES = 16
 FFMA_FAMILIES = ("reference", "ladder", "ieee")
 
 
 class Errors(NamedTuple):
-    """Largest and mean error of the rows looked at; NaN where an element is NaN."""
+    """The largest and mean error of the sampled rows; NaN if an element is NaN."""
 
     max: float
     mean: float
 
 
 def bound(k: int) -> float:
-    """What float32 multiply-adds may be off by, in units: min(k + 2, 4 sqrt(k) + 8)."""
+    """Returns the error bound of float32 multiply-adds, in units: min(k + 2, 4 sqrt(k) + 8)."""
     return min(k + 2, 4 * math.sqrt(k) + 8)
 
 
 def tf32_bound(bits: int, k: int) -> float:
-    """What products of elements cut off at ``bits`` may be off by, in units.
+    """Returns the error bound of products of elements cut off at ``bits``, in units.
 
-    Two elements off by 2^(1 - bits) at most, and a unit a step of k for tensor cores, which cut
-    sums off at 25 bits.
+    Two elements are each off by at most 2^(1 - bits). Tensor cores, which cut sums off at 25 bits,
+    add a unit per step of k.
     """
     return 2.0 ** (26 - bits) + k
 
 
 def good_up_to(torch_error_max: float, good: float = GOOD_UNITS) -> float:
-    """The largest error of a good result, in units: twice torch.mm's, or ``good``."""
+    """Returns the largest error of a good result, in units: twice torch.mm's, or ``good``."""
     return max(good, 2 * torch_error_max)
 
 
 def limit(kernel: str, k: int, torch_error_max: float, good: float = GOOD_UNITS) -> float:
-    """What ``kernel``, a row or a family, may be off by, in units."""
+    """Returns the error limit of ``kernel``, a row or a family, in units."""
     rows = {row.name: row for row in torch_sgemm.kernels()}
     if kernel in rows and rows[kernel].bits < 24:
         return tf32_bound(rows[kernel].bits, k)
@@ -56,9 +56,9 @@ def limit(kernel: str, k: int, torch_error_max: float, good: float = GOOD_UNITS)
 
 
 def in_units(value: Tensor, exact: Tensor, magnitude: Tensor) -> Errors:
-    """Errors of ``value`` against the float64 ``exact``, relative to ``magnitude``.
+    """Returns errors of ``value`` against the float64 ``exact``, relative to ``magnitude``.
 
-    Where the magnitude is 0 the value must be exact: anything else is infinitely wrong. Where the
+    Where the magnitude is 0, any other value than the exact one has an infinite error. Where the
     exact value is NaN or infinite, so must the value be.
     """
     value = value.double()
@@ -69,9 +69,9 @@ def in_units(value: Tensor, exact: Tensor, magnitude: Tensor) -> Errors:
 
 
 def in_units_of_rms(values: Sequence[Tensor], exact: Sequence[Tensor]) -> Errors:
-    """Errors of tensors taken together as one vector, relative to its root mean square.
+    """Returns errors of tensors, taken as one vector, relative to its root mean square.
 
-    For what no single product computes, such as a model's output or all of its gradients.
+    This is for results of more than one product, such as a model's output or all of its gradients.
     """
     count = sum(x.numel() for x in exact)
     unit = UNIT * torch.stack([x.square().sum() for x in exact]).sum().div(count).sqrt()
@@ -82,7 +82,7 @@ def in_units_of_rms(values: Sequence[Tensor], exact: Sequence[Tensor]) -> Errors
 
 
 class Reference:
-    """A sample of rows of a problem's product, in float64, for one set of operands."""
+    """A float64 reference: sampled rows of a problem's product with one set of operands."""
 
     def __init__(self, problem: Problem, operands: Operands, seed: int) -> None:
         self._operands = operands
@@ -103,7 +103,7 @@ class Reference:
             self._magnitude += abs(problem.beta) * read.abs()
 
     def errors(self, side: Side) -> Errors:
-        """Runs ``side`` once on a C full of NaN (or as it was, if beta reads it)."""
+        """Runs ``side`` once on a C full of NaN, or unchanged if beta reads C."""
         c = self._operands.c
         if self._before is None:
             c.fill_(float("nan"))

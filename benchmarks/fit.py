@@ -1,9 +1,9 @@
 """``fit``: the quantities of the cost models, csrc/models/, from records of ``plans``.
 
 A model is fitted to the measured plans of the rows that it predicts, each for the GPU that measured
-it: the logs of predicted by measured times become least, squared where they are small. A fit begins
-at the orders of magnitude that csrc/models/models.h tells, not at the values that are there, and
-takes seconds. It writes csrc/models/GPU.h; the library has to be built again then.
+it. The fit minimises the logs of predicted by measured times, squared where they are small. It
+begins at the orders of magnitude in csrc/models/models.h, not at the current values, and takes
+seconds. The result is csrc/models/GPU.h, after which the library has to be rebuilt.
 
 Source: scipy.optimize.least_squares, a trust region with a soft L1 loss.
 """
@@ -30,14 +30,14 @@ from benchmarks.worth import ATEN
 from torch_sgemm import choice
 
 MODELS = Path(__file__).resolve().parent.parent / "csrc" / "models"
-RUNGS_AT = 4096  # m, n and k
+RUNGS_AT = 4096  # m, n and k of the record that rungs() reads
 RUNGS = ("ladder", "tf32")  # families
-SOFT = 0.1  # a residual beyond it counts by its size, no longer by its square
-PRIOR = 0.1  # residual of a quantity that is e times its order of magnitude
-AT_MOST = 100.0  # times its order of magnitude, and as small a fraction
-STEP = 1e-4  # of a quantity's logarithm, for derivatives
+SOFT = 0.1  # a larger residual counts linearly, not squared
+PRIOR = 0.1  # residual of a quantity e times its order of magnitude
+AT_MOST = 100.0  # bounds of a quantity: its order of magnitude times and over this
+STEP = 1e-4  # step of a quantity's logarithm, for derivatives
 CAUTIONS = dict.fromkeys(("caution", "caution_long_k"), (0.75, 0.8, 0.85, 0.9, 0.95, 1.0))
-SLOW = 0.98  # of torch's speed: no choice shall be slower
+SLOW = 0.98  # a choice below this share of torch's speed is slow
 
 
 @dataclass(frozen=True)
@@ -52,19 +52,19 @@ class Quantity:
 def predictions(
     row: str, numbers: list[int], device: torch_sgemm.Device | None = None
 ) -> numpy.ndarray:
-    """What the library predicts for all plans of a row, by the quantities that it has now."""
+    """Returns the library's predictions for all plans of a row, by its current quantities."""
     about = (device or torch_sgemm.Device())._numbers()
     return numpy.array(torch.ops.sgemm._predictions(numbers, about, row))
 
 
 def cuts(row: str, numbers: list[int], device: torch_sgemm.Device) -> list[str]:
-    """The same plans in words: what tells them apart, whatever their order."""
+    """Returns the same plans in words, which identify them in any order."""
     return torch.ops.sgemm._cuts(numbers, device._numbers(), row).splitlines()
 
 
 @dataclass
 class Case:
-    """A problem, and what plans of a row take there, by index, in seconds."""
+    """A problem, and measured times of a row's plans by index, in seconds."""
 
     row: str
     problem: int
@@ -74,11 +74,11 @@ class Case:
     device: torch_sgemm.Device
 
     def predicted(self) -> numpy.ndarray:
-        """What the library predicts for these plans."""
+        """Returns the library's predictions for these plans."""
         return predictions(self.row, self.numbers, self.device)[self.plans]
 
     def logs(self) -> numpy.ndarray:
-        """The logs of predicted by measured times."""
+        """Returns the logs of predicted by measured times."""
         return numpy.log(self.predicted() / self.seconds)
 
 
@@ -99,16 +99,16 @@ class Library:
             raise RuntimeError("the library was built from other models; accepted: build it first")
 
     def where(self, models: list[str]) -> list[int]:
-        """The places of the models' quantities among all."""
+        """Returns the indices of the models' quantities among all."""
         return [i for i, q in enumerate(self.quantities) if q.model in models]
 
     def use(self) -> None:
-        """Predictions are made of these values from now on."""
+        """Makes the library predict with these values from now on."""
         torch.ops.sgemm._set_models(self.values.tolist())
 
 
 def numbers(p: Problem, dtype: torch.dtype = torch.float32) -> list[int]:
-    """A problem of aligned operands, as the library's private operators take it."""
+    """Returns a problem of aligned operands in the format of the private operators."""
     lead = (p.batch,) if p.batch > 1 else ()
     sides = []
     for rows, cols, op in ((p.m, p.k, p.ops[0]), (p.k, p.n, p.ops[1])):
@@ -119,7 +119,7 @@ def numbers(p: Problem, dtype: torch.dtype = torch.float32) -> list[int]:
 
 
 def cases(records: list[dict]) -> list[Case]:
-    """The measured plans of records, by problem and row, without those that no longer exist."""
+    """Returns the measured plans of records, by problem and row, if they still exist."""
     known = {row.name: row for row in torch_sgemm.kernels()}
     sizes = ("m", "n", "k", "ops", "batch")
     problems: list[tuple[Problem, torch_sgemm.Device]] = []
@@ -144,9 +144,9 @@ def cases(records: list[dict]) -> list[Case]:
 
 
 def _places(plans: list[dict], now: list[str]) -> list[tuple[int, dict]]:
-    """Recorded plans that a row still has, each with its place among all that it has now.
+    """Returns the recorded plans that a row still has, each with its current index.
 
-    A record that lacks cuts has the places of its day.
+    A record that lacks cuts has the indices of its own time.
     """
     first = {cut: at for at, cut in reversed(list(enumerate(now)))}
     places = ((first.get(r["cut"], -1) if "cut" in r else r["plan"], r) for r in plans)
@@ -154,7 +154,7 @@ def _places(plans: list[dict], now: list[str]) -> list[tuple[int, dict]]:
 
 
 def rows_of_models(library: Library, found: list[Case]) -> dict[tuple[str, ...], list[str]]:
-    """Models by the rows that they predict: those whose predictions change with them."""
+    """Returns models by the rows that they predict: those whose predictions they change."""
     kept = library.values.copy()
     library.use()
     before = [case.predicted() for case in found]
@@ -185,7 +185,7 @@ def fit(library: Library, models: list[str], found: list[Case]) -> None:
         library.values[where] = numpy.exp(logs)
         library.use()
         of_plans = [case.logs() / math.sqrt(len(case.plans)) for case in found]
-        # A quantity that the plans don't tell stays near its order of magnitude.
+        # A quantity that the plans don't determine stays near its order of magnitude.
         return numpy.concatenate([*of_plans, PRIOR * (logs - start)])
 
     reach = math.log(AT_MOST)
@@ -197,20 +197,20 @@ def fit(library: Library, models: list[str], found: list[Case]) -> None:
 
 
 def spread(found: list[Case]) -> float:
-    """The root mean square of the logs of predicted by measured times."""
+    """Returns the root mean square of the logs of predicted by measured times."""
     logs = numpy.concatenate([case.logs() for case in found])
     return float(numpy.sqrt(numpy.mean(logs**2)))
 
 
 def counted(case: Case) -> dict[str, float]:
-    """What the best plan of each row counts in the choice for a problem, by name, in seconds."""
+    """Returns for each row the seconds by which its best plan enters the choice for a problem."""
     about = case.device._numbers(), case.device.name, "auto"
     answer = json.loads(torch.ops.sgemm._explain(case.numbers, 1.0, 0.0, *about))
     return {row["name"]: row["seconds"] for row in answer["verdicts"]}
 
 
 def chosen_speeds(found: list[Case], predicted: list[numpy.ndarray]) -> list[float]:
-    """Of each float32 problem, PyTorch's time by that of the measured plan that is chosen."""
+    """Returns for each float32 problem PyTorch's time over that of the chosen, measured plan."""
     short = {row.name for row in torch_sgemm.kernels() if not row.takes_float32}
     best: dict[int, tuple[float, float]] = {}
     torchs: dict[int, float] = {}
@@ -231,14 +231,14 @@ def chosen_speeds(found: list[Case], predicted: list[numpy.ndarray]) -> list[flo
 
 
 def chosen_now(found: list[Case]) -> list[float]:
-    """The same by what the library predicts now."""
+    """Returns the same by the library's current predictions."""
     return chosen_speeds(found, [case.predicted() for case in found])
 
 
 def cautions(library: Library, found: list[Case]) -> list[list[str]]:
-    """What is chosen with more caution and with less: a line a value, one after the other."""
+    """Tries more and less caution, one value after the other; makes a line per value."""
     lines = []
-    predicted = [case.predicted() for case in found]  # of which no caution is a part
+    predicted = [case.predicted() for case in found]  # caution is not part of these
     for name, values in CAUTIONS.items():
         (at,) = (
             i for i, q in enumerate(library.quantities) if (q.model, q.name) == ("Choice", name)
@@ -258,9 +258,9 @@ def cautions(library: Library, found: list[Case]) -> list[list[str]]:
 
 
 def rungs(found: dict) -> dict[str, float]:
-    """The share of the FFMA peak that each rung reached in a record of ``ladder``.
+    """Returns the share of the FFMA peak that each rung reached in a record of ``ladder``.
 
-    Of the rows without a model of their own: what they are predicted by.
+    These shares predict the rows that have no model of their own.
     """
     names = {row.name for row in torch_sgemm.kernels() if row.family in RUNGS}
     device = torch_sgemm.Device()
@@ -270,7 +270,7 @@ def rungs(found: dict) -> dict[str, float]:
 
 
 def write(library: Library, shares: dict[str, float], path: Path, sources: list[str]) -> None:
-    """The models' values as a C++ header."""
+    """Writes the models' values as a C++ header."""
     lines = [
         "// clang-format off",
         "// The quantities of models.h on one GPU, by `python -m benchmarks fit`; not by hand.",
@@ -296,7 +296,7 @@ def write(library: Library, shares: dict[str, float], path: Path, sources: list[
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """--record, --kernel and --output."""
+    """Adds --record, --kernel and --output."""
     parser.add_argument(
         "--record",
         type=Path,
@@ -311,7 +311,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def recorded() -> tuple[str, list[dict]]:
-    """The slug of the GPU to fit, and the records that tell of it."""
+    """Returns the slug of the GPU to fit, and its records."""
     of_all = record.all_of("plans")
     ladders = record.gpus(["ladder"])
     gpus = [r["machine"] for r in of_all]
@@ -323,7 +323,7 @@ def recorded() -> tuple[str, list[dict]]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Fits all models that have measured rows and writes them; the others stay as they are."""
+    """Fits all models that have measured rows and writes them; the others don't change."""
     if args.record:
         records = [record.load(path) for path in args.record]
         slug = records[0]["machine"]["slug"]

@@ -1,7 +1,7 @@
 """``hard``: ``auto`` beside torch on data with range, with NaN, with zeros; and its bar for each.
 
-Kernel times on the same operands by turns, as in ``suite``; errors; and what the split family's
-guard had computed again.
+Kernel times are on the same operands by turns, as in ``suite``. The record also has errors, and the
+results that the split family's guard recomputed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LEGEND = (
 
 
 def shape(text: str) -> Problem:
-    """``MxNxK``, or ``BATCHxMxNxK``."""
+    """Parses ``MxNxK`` or ``BATCHxMxNxK``."""
     sizes = text.lower().split("x")
     if len(sizes) not in (3, 4) or not all(s.isdigit() and int(s) > 0 for s in sizes):
         raise argparse.ArgumentTypeError(f"{text}; accepted: MxNxK or BATCHxMxNxK")
@@ -43,7 +43,7 @@ def shape(text: str) -> Problem:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """--only, --shape, --kernel and --quick."""
+    """Adds --only, --shape, --kernel and --quick."""
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these kinds of data only")
     parser.add_argument("--shape", type=shape, nargs="+", metavar="MxNxK", help="instead of six")
     parser.add_argument("--kernel", metavar="NAME", help="a row or family (default: auto)")
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def measure(session: Session, name: str, problem: Problem, kernel: str) -> dict:
-    """One kind of data at one shape."""
+    """Measures one kind of data at one shape."""
     kind = KINDS[name]
     values = matrices(name, problem, session.device, session.seed)
     at = Measurement(problem, session.device, session.seed, session.options, values)
@@ -88,7 +88,7 @@ def measure(session: Session, name: str, problem: Problem, kernel: str) -> dict:
 
 
 def redone(at: Measurement, kernel: str) -> dict:
-    """What one product has the guard compute again: elements, and tiles as a whole."""
+    """Returns the elements, and the whole tiles, that the guard recomputes in one product."""
     if at.device.type != "cuda":
         return {}
     try:
@@ -106,7 +106,7 @@ def redone(at: Measurement, kernel: str) -> dict:
 
 
 def show(found: dict) -> None:
-    """All cases and the summary on the terminal."""
+    """Prints all cases and the summary."""
     rows = []
     for r in found["rows"]:
         if "failed" in r:
@@ -127,7 +127,7 @@ def show(found: dict) -> None:
 
 
 def cells(found: dict) -> tuple[list[str], list[list[str]]]:
-    """A line a kind of data: its bar, speed relative to torch at each shape, largest errors."""
+    """Makes a line per kind of data: bar, speed relative to torch at each shape, largest errors."""
     by: dict[str, list[dict]] = {}
     for r in found["rows"]:
         by.setdefault(r["data"], []).append(r)
@@ -158,6 +158,6 @@ def _ratio(row: dict) -> str:
 
 
 def _largest(values) -> float:
-    """NaN if one is."""
+    """Returns the maximum, or NaN if one is NaN."""
     values = list(values)
     return math.nan if any(math.isnan(v) for v in values) else max(values)

@@ -16,7 +16,7 @@ CPU_SIZES = (256,)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """--size and --kernel."""
+    """Adds --size and --kernel."""
     parser.add_argument(
         "--size", type=positive, nargs="+", help="m = n = k (default: 1024 ... 8192)"
     )
@@ -24,9 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def choose_rows(rows: list[torch_sgemm.Kernel], names: list[str] | None) -> list:
-    """The rows named, in table order; all if ``names`` is None.
+    """Returns the rows named, in table order; all if ``names`` is None.
 
-    Raises RuntimeError for a name that no row of this device has, with the nearest ones.
+    Raises RuntimeError if no row of this device has a name; the error lists the nearest ones.
     """
     if names is None:
         return rows
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def show(session: Session, size: int) -> None:
-    """The table of one size on the terminal."""
+    """Prints the table of one size."""
     timed = "kernel" if session.on_gpu else "call"
     unit, scale = tables.speed_unit(session.record)
     columns = ["row", timed, "p10 … p90", unit, "of torch.mm"]
@@ -89,13 +89,13 @@ def show(session: Session, size: int) -> None:
 
 
 def show_recorded(found: dict) -> None:
-    """A GPU's figures on the terminal."""
+    """Prints a GPU's figures."""
     columns, rows = summary(found)
     tables.show("\nRecorded on a GPU: TFLOP/s (of torch.mm)", columns, rows)
 
 
 def summary(found: dict) -> tuple[list[str], list[list[str]]]:
-    """One line a row, one column a size: TFLOP/s and percentage of torch.mm."""
+    """Makes one line per row, one column per size: TFLOP/s and percentage of torch.mm."""
     sizes = sorted({r["size"] for r in found["rows"]})
     cells: dict[str, dict[int, str]] = {}
     for r in found["rows"]:
@@ -108,7 +108,7 @@ def summary(found: dict) -> tuple[list[str], list[list[str]]]:
 
 
 def torch_line(found: dict, sizes: list[int]) -> list[str]:
-    """torch.mm itself: the median over the runs in which it was the other side."""
+    """Makes torch.mm's line: the median over the runs in which it was the other side."""
     cells = []
     for size in sizes:
         measured = [r for r in found["rows"] if r["size"] == size and "failed" not in r]

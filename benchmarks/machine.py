@@ -22,7 +22,7 @@ import torch_sgemm
 from torch_sgemm.info import slug
 
 PERIOD_MS = 100
-FIELDS = {  # of nvidia-smi, the names of older drivers last
+FIELDS = {  # names in nvidia-smi, those of older drivers last
     "sm_mhz": ("clocks.sm",),
     "memory_mhz": ("clocks.mem",),
     "power_w": ("power.draw.instant", "power.draw"),
@@ -45,7 +45,7 @@ REASONS = {  # bits of the throttle mask
 
 
 def _query(names: list[str], device: torch.device) -> list[str] | None:
-    """nvidia-smi's answers, or None where there is no nvidia-smi or it knows no such field."""
+    """Returns nvidia-smi's answers; None without nvidia-smi or if it knows no such field."""
     if shutil.which("nvidia-smi") is None:
         return None
     command = [*_smi(names), "-i", _smi_id(device)]
@@ -74,7 +74,7 @@ def _number(text: str) -> float | None:
 
 @cache
 def _fields(device: torch.device) -> dict[str, str]:
-    """What this driver calls each of FIELDS; none of those that it does not know."""
+    """Returns this driver's names of FIELDS, without those that it doesn't know."""
     known = {}
     for key, names in FIELDS.items():
         name = next((name for name in names if _query([name], device) is not None), None)
@@ -84,12 +84,12 @@ def _fields(device: torch.device) -> dict[str, str]:
 
 
 def reasons(mask: int) -> list[str]:
-    """The reasons named by a throttle mask; a GPU that is merely idle names none."""
+    """Returns the reasons in a throttle mask; a GPU that is merely idle has none."""
     return [text for bit, text in REASONS.items() if mask & bit]
 
 
 def state(device: torch.device) -> dict:
-    """Clocks, power, temperature and throttle reasons now; empty off CUDA or without nvidia-smi."""
+    """Returns clocks, power, temperature, throttle reasons; empty without CUDA or nvidia-smi."""
     if device.type != "cuda":
         return {}
     fields = _fields(device)
@@ -98,7 +98,7 @@ def state(device: torch.device) -> dict:
 
 
 def describe(device: torch.device) -> dict:
-    """What does not change during a run."""
+    """Returns properties that don't change during a run."""
     about: dict = {
         "device": device.type,
         "python": platform.python_version(),
@@ -126,7 +126,7 @@ def describe(device: torch.device) -> dict:
 
 
 def predicted_for(machine: dict) -> torch_sgemm.Device:
-    """What cost models knew of a record's machine; an H200, if the record is older than that."""
+    """Returns a record's machine as the cost models saw it; an H200 for older records."""
     return torch_sgemm.Device(**machine.get("predicted_for", {}))
 
 
@@ -140,7 +140,7 @@ def _cpu_name() -> str:
 class Sampler:
     """Clocks and power every 0.1 s while it is open, from one nvidia-smi process.
 
-    Off CUDA, or where there is no nvidia-smi, it gathers nothing and every summary is empty.
+    Off CUDA or without nvidia-smi, the sampler collects nothing and every summary is empty.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -168,24 +168,24 @@ class Sampler:
             self._process.wait()
 
     def _read(self, terminal: int) -> None:
-        # A terminal whose other end is closed gives an input/output error, not an end.
+        # A terminal whose other end is closed raises an input/output error instead of ending.
         with open(terminal, encoding="ascii") as lines, contextlib.suppress(OSError):
             for line in lines:
                 self._samples.append([value.strip() for value in line.split(",")])
 
     def mark(self) -> int:
-        """A point in time, for ``since``."""
+        """Returns a point in time for ``since``."""
         return len(self._samples)
 
     def since(self, mark: int) -> dict:
-        """Median clock, highest power and temperature, and all throttle reasons since ``mark``."""
+        """Returns median clock, highest power and temperature, throttle reasons since ``mark``."""
         return summarise(self._keys, self._samples[mark:])
 
 
 def summarise(keys: list[str], samples: list[list[str]]) -> dict:
-    """Median clocks, highest power and temperature, all throttle reasons, of nvidia-smi's lines.
+    """Sums up nvidia-smi's lines: median clocks, highest power and temperature, throttle reasons.
 
-    ``keys`` are those of FIELDS that a line holds, in order. Empty if there is no whole line.
+    ``keys`` are the FIELDS in a line, in order. The result is empty if there is no whole line.
     """
     samples = [sample for sample in samples if len(sample) == len(keys)]
     if not samples:

@@ -15,7 +15,7 @@ from benchmarks.problems import Problem, cold_pool
 from benchmarks.sides import Side, sgemm_side, torch_side
 from benchmarks.timing import Options, Timing, call_time, compare
 
-CALL_TIME_BELOW = 2e-3  # seconds of kernel; above it a call takes as long as its kernel
+CALL_TIME_BELOW = 2e-3  # kernel time, seconds; a longer kernel hides the call
 
 
 class Measurement:
@@ -29,7 +29,7 @@ class Measurement:
         options: Options,
         values: tuple[Tensor, Tensor] | None = None,
     ) -> None:
-        """``values`` of A and B, for all sets of operands; else uniform(-1, 1) ones."""
+        """Uses ``values`` of A and B in all sets of operands, or else uniform(-1, 1) numbers."""
         self.problem, self.device, self.options = problem, device, options
         self.pool = cold_pool(problem, device, seed)
         for operands in self.pool.sets if values else ():
@@ -41,9 +41,9 @@ class Measurement:
         self._torch_call: float | None = None
 
     def row(self, kernel: str, sampler: Sampler, call: bool = False) -> dict:
-        """Figures of ``kernel`` ("auto", a family or a row) and of torch in the same turns.
+        """Returns figures of ``kernel`` ("auto", a family or a row) and of torch in the same turns.
 
-        A kernel that raises has "failed" and no figures; one whose error exceeds the bound has
+        A kernel that raises has "failed" and no figures. One whose error exceeds the bound has
         figures and ``correct`` False. Times are in microseconds, errors in units.
         """
         first = self.pool.sets[0]
@@ -54,7 +54,7 @@ class Measurement:
         return self.side(sgemm_side(self.problem, kernel), chosen, sampler, call)
 
     def side(self, side: Side, chosen: str, sampler: Sampler, call: bool = False) -> dict:
-        """The same of another side, whose errors may be those of the row ``chosen``."""
+        """Returns the same for another side, whose errors may be those of the row ``chosen``."""
         result = self.problem.as_dict() | {"kernel": side.name, "chosen": chosen}
         try:
             errors = self._reference.errors(side)
@@ -73,7 +73,7 @@ class Measurement:
         return result | sampler.since(mark)
 
     def alone(self, side: Side) -> dict:
-        """Time and errors of a side that is no float32 product: for information, with no bound."""
+        """Returns time and errors, without a bound, of a side that is no float32 product."""
         try:
             errors = self._reference.errors(side)
             (timing,) = compare([side], self.pool, self.options)
@@ -111,9 +111,9 @@ class Measurement:
 
 
 def runnable(device: torch.device, of_16_bits: bool = False) -> list[torch_sgemm.Kernel]:
-    """The rows of the table that this build runs on ``device``, with float32 operands.
+    """Returns the rows of the table that this build runs on ``device``, with float32 operands.
 
-    ``of_16_bits``: those as well that only take operands of 16 bits.
+    ``of_16_bits`` adds rows that only take operands of 16 bits.
     """
     rows = [row for row in torch_sgemm.kernels() if device.type in row.devices]
     rows = [row for row in rows if row.takes_float32 or of_16_bits]
@@ -124,17 +124,17 @@ def runnable(device: torch.device, of_16_bits: bool = False) -> list[torch_sgemm
 
 
 def operand_dtype(row: torch_sgemm.Kernel) -> torch.dtype:
-    """What the row is measured with."""
+    """Returns the dtype of operands that the row is measured with."""
     return torch.float32 if row.takes_float32 else torch.bfloat16
 
 
 def families(device: torch.device) -> list[str]:
-    """Families that take any float32 product on ``device``, in table order, but the reference."""
+    """Returns families for any float32 product on ``device``, without the reference."""
     names = (row.family for row in runnable(device) if row.max_size is None and row.bits == 24)
     return [name for name in dict.fromkeys(names) if name not in ("", "reference")]
 
 
 def geomean(values: Iterable[float]) -> float:
-    """The geometric mean of positive numbers; NaN of none."""
+    """Returns the geometric mean of positive numbers; NaN for none."""
     logs = [math.log(value) for value in values]
     return math.exp(sum(logs) / len(logs)) if logs else math.nan

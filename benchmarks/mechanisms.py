@@ -1,9 +1,9 @@
 """Weighs mechanisms inside rows: the speed that ``auto`` would lose without each of them.
 
 A mechanism is a name and the measured plans of a record that use it. ``auto`` takes the plan that
-is predicted to be the fastest. Without the mechanism it takes the fastest of the other plans, as
-predicted: a plan of any row, or PyTorch's kernel. Both plans count by their measured times. A
-second figure is for a choice that knows the measured times.
+is predicted to be the fastest. Without the mechanism it takes the plan predicted to be fastest
+among the others: a plan of any row, or PyTorch's kernel. Both plans count by their measured times.
+A second figure assumes that the choice knows the measured times.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import torch_sgemm
 from benchmarks import tables
 from benchmarks.worth import ATEN
 
-LEAST_ROWS = 3  # of a record, PyTorch's among them: a record of fewer tells of these alone
+LEAST_ROWS = 3  # a record needs this many, PyTorch's included, to show other choices
 
 PRODUCT = "split product"  # rows of one kernel template
 SHARED = dict.fromkeys(("split_fp16x3", "split_fp16x3_streamed", "split_bf16x6"), PRODUCT)
-FIELDS = {  # of a plan's cut, by what they are called in a table
+FIELDS = {  # parts of a plan's cut, by their names in a table
     "slices": "slices of k",
     "parts": "stream-K",
     "sharing": "stream-K",
@@ -46,7 +46,7 @@ BEST: Choose = attrgetter("measured")
 
 
 def uses(row: str, cut: str) -> list[str]:
-    """The mechanisms of a plan: its row, and what its cut tells, as "tile=128x64 cluster=2"."""
+    """Returns a plan's mechanisms: its row and the parts of its cut, "tile=128x64 cluster=2"."""
     if row == ATEN:
         return []
     names, shared = [row], SHARED.get(row, row)
@@ -61,7 +61,7 @@ def uses(row: str, cut: str) -> list[str]:
 
 
 def plans_by_problem(found: dict) -> dict[int, list[Plan]]:
-    """The plans that ``auto`` may take for each problem of float32 operands."""
+    """Returns the plans that ``auto`` may take for each problem of float32 operands."""
     rows = {row.name: row for row in torch_sgemm.kernels() if row.in_auto and row.takes_float32}
     by_problem: dict[int, list[Plan]] = {}
     for r in found["rows"]:
@@ -76,7 +76,7 @@ def plans_by_problem(found: dict) -> dict[int, list[Plan]]:
 
 
 def left(problems: dict[int, list[Plan]], name: str, choose: Choose) -> dict[int, float]:
-    """The share of the speed that is left without a mechanism, of problems whose plan uses it.
+    """Returns the share of speed left without a mechanism, of problems whose plan uses it.
 
     A problem that no other plan computes is left out.
     """
@@ -90,12 +90,12 @@ def left(problems: dict[int, list[Plan]], name: str, choose: Choose) -> dict[int
 
 
 def lost(shares: dict[int, float], problems: int) -> float:
-    """The share that the geometric mean of all problems' speeds loses."""
+    """Returns the share that the geometric mean of all problems' speeds loses."""
     return 1 - math.exp(sum(map(math.log, shares.values())) / problems)
 
 
 def names_of(problems: Iterable[list[Plan]]) -> list[str]:
-    """All mechanisms, each row before what is inside; of those with the same plans, the first."""
+    """Returns all mechanisms, rows before their parts; of those with equal plans, the first."""
     users: dict[str, list[int]] = {}
     plans = [plan for of_problem in problems for plan in of_problem]
     for index, plan in enumerate(plans):
@@ -114,7 +114,7 @@ def can_be_weighed(found: dict) -> bool:
 
 
 def cells(found: dict) -> tuple[list[str], list[list[str]]]:
-    """A line a mechanism."""
+    """Makes a line per mechanism."""
     problems = plans_by_problem(found)
     lines = []
     for name in names_of(problems.values()):

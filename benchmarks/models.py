@@ -19,11 +19,11 @@ from benchmarks.workloads import ATTENTIONS, WORKLOADS, Task, float32_convolutio
 
 Scope = Callable[[], AbstractContextManager]
 
-DEFAULTS = {"rounds": 20, "budget": 4.0}  # steps are long: a budget of 1 s would be a few of them
+DEFAULTS = {"rounds": 20, "budget": 4.0}  # steps are long: 1 s would hold only a few
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """--model, --attention, --kernel and --small."""
+    """Adds --model, --attention, --kernel and --small."""
     parser.add_argument("--model", nargs="+", choices=tuple(WORKLOADS), default=list(WORKLOADS))
     parser.add_argument(
         "--attention",
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measures, saves the record and the chart, prints the table."""
     session = Session(args, steps.describe)
-    torch_sgemm.disable()  # where the environment has switched it on
+    torch_sgemm.disable()  # the environment may have enabled it
     small = args.small or not session.on_gpu
     about = {"attention": args.attention, "kernel": args.kernel, "small": small}
     session.record["options"] |= about
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def measure(task: Task, ours: Scope, session: Session) -> dict:
-    """Figures of both sides; "failed" and none if a side raises. Times are in microseconds."""
+    """Returns both sides' figures, or "failed" if a side raises. Times are in microseconds."""
     try:
         figures = checked(task, ours)
         step = task.step()
@@ -90,7 +90,7 @@ def measure(task: Task, ours: Scope, session: Session) -> dict:
 
 
 def counted(step: Callable[[], None], ours: Scope) -> dict:
-    """What one step counts: products, those that came here and those that did not, and why."""
+    """Counts a step's products: those taken here, and those that were not, with reasons."""
     with ours():
         torch_sgemm.reset_stats()
         step()
@@ -101,7 +101,7 @@ def counted(step: Callable[[], None], ours: Scope) -> dict:
 
 
 def checked(task: Task, ours: Scope) -> dict:
-    """Both sides' errors against float64, on as much of the batch as there is memory for."""
+    """Returns both sides' errors against float64, on as much of the batch as memory allows."""
     full = batch = len(task.inputs)
     while batch:
         try:
@@ -114,11 +114,11 @@ def checked(task: Task, ours: Scope) -> dict:
 
 
 def errors(task: Task, ours: Scope) -> dict:
-    """Errors in units of 2^-24 of the float64 output's, and all gradients', root mean square.
+    """Returns errors in units of 2^-24 of the root mean square of the float64 output, or gradients.
 
-    Correct: the output's largest is at most twice torch's, or 8 units; the gradients' mean at most
-    twice torch's, or a unit. The largest of gradients is often that of one bias, in which either
-    side may be exact by luck.
+    A result is correct if the output's largest error is at most twice torch's, or 8 units, and the
+    gradients' mean error at most twice torch's, or a unit. The gradients' largest error is often
+    that of one bias, in which either side may be exact by luck.
     """
     theirs = task.evaluate()
     with ours():
@@ -147,7 +147,7 @@ def errors(task: Task, ours: Scope) -> dict:
 
 
 def cells(found: dict) -> tuple[list[str], list[list[str]]]:
-    """A line a model, for the terminal and for Markdown."""
+    """Makes a line per model, to print or for Markdown."""
     columns = ["model", "torch", "torch_sgemm", "ratio", "products", "here"]
     columns += ["errors of the output", "torch's", "of the gradients", "torch's"]
     rows = []
@@ -174,7 +174,7 @@ def cells(found: dict) -> tuple[list[str], list[list[str]]]:
 
 
 def notes(found: dict) -> list[str]:
-    """What a table can't show: products that went to PyTorch, smaller batches for the errors."""
+    """Returns notes below the table: products that PyTorch took, smaller batches for the errors."""
     lines = []
     for r in found["rows"]:
         if r.get("fallbacks"):
@@ -198,6 +198,6 @@ def _release(device: torch.device) -> None:
 
 
 def show_recorded(found: dict) -> None:
-    """A GPU's figures on the terminal."""
+    """Prints a GPU's figures."""
     columns, rows = cells(found)
     tables.show("\nRecorded on a GPU: a step of whole models", columns, rows)

@@ -1,6 +1,6 @@
 """``packed``: layers with a weight that was split once (torch_sgemm.pack), for batches of any size.
 
-x @ weight.t() with and without planes of the weight, beside torch.mm, in one run.
+Times x @ weight.t() with and without planes of the weight, beside torch.mm, in one run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PACKED = "packed"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """--rows."""
+    """Adds --rows."""
     parser.add_argument(
         "--rows", type=positive, nargs="+", help="of x (default: 1 ... 8192)", metavar="M"
     )
@@ -52,13 +52,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def show(found: dict) -> None:
-    """The table on the terminal."""
+    """Prints the table."""
     columns, rows = cells(found)
     tables.show("Speed relative to torch.mm, unpacked / packed", columns, rows)
 
 
 def cells(found: dict) -> tuple[list[str], list[list[str]]]:
-    """One line a weight, one column a number of rows: unpacked / packed."""
+    """Makes one line per weight, one column per number of rows: unpacked / packed."""
     ratios = tables.ratios(found["rows"], "weight", "m")
     counts = sorted({m for _, m in ratios})
     lines = [

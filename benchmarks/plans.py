@@ -1,11 +1,10 @@
 """``plans``: every plan of the rows that have several, beside its prediction, on random problems.
 
 A plan is a way to cut a problem up: tile, cluster, slices of k. A row takes the plan that it
-predicts to be the fastest; the record tells what the best one would have been, and how far the
-predictions of all are off. PyTorch's kernel is there as well, as a row of one plan. Each plan is
-recorded in words, which ``worth --mechanisms`` reads. The cost models are fitted to such records,
-of other problems than those of ``choice``. Operands are of uniform(-1, 1) numbers; of bfloat16, for
-rows that take no float32.
+predicts to be the fastest. The record shows the best plan and the error of all predictions.
+PyTorch's kernel is there as well, as a row of one plan. Each plan is recorded in words, which
+``worth --mechanisms`` reads. The cost models are fitted to such records, on other problems than
+those of ``choice``. Operands are uniform(-1, 1) numbers, in bfloat16 for rows without float32.
 """
 
 from __future__ import annotations
@@ -29,28 +28,28 @@ from benchmarks.worth import ATEN
 
 COUNT_GPU = 350
 DEFAULTS = {"rounds": 3, "budget": 0.1, "idle": 0.001}
-REPLAY = 0.002  # seconds of work, about: there are many plans
+REPLAY = 0.002  # seconds of work, about; short, because there are many plans
 FAMILIES = ("", "ieee", "split")
-WITHIN = 3.0  # plans are measured that are predicted to take up to so many times their row's least
-BEST, OTHERS = 4, 4  # so many of a row: those that are predicted to be fastest, and some drawn
-HOPELESS = 4.0  # rows are left out that are predicted to take so many times the fastest row's time
-SEED_SHIFT = 1000  # to have other problems than choice
+WITHIN = 3.0  # measures plans predicted to take at most this many times the row's best
+BEST, OTHERS = 4, 4  # per row: the plans predicted to be fastest, and some drawn
+HOPELESS = 4.0  # leaves out rows predicted to take this many times the fastest
+SEED_SHIFT = 1000  # gives other problems than choice's
 
 
 def _vector(rng: random.Random) -> tuple[int, int, int]:
-    """Matrix times vector, and now and then vector times vector."""
+    """Makes matrix times vector, and now and then vector times vector."""
     rows, k = int(2 ** rng.uniform(3, 14)), int(2 ** rng.uniform(3, 14))
     return rng.choice(((1, rows, k), (rows, 1, k), (1, rows, k), (rows, 1, k), (1, 1, rows * 16)))
 
 
 def _round(rng: random.Random) -> tuple[int, int, int]:
-    """Multiples of 4; in one of two products all the same."""
+    """Makes multiples of 4; in one of two products all sizes are equal."""
     m, n, k = rng.choices((4, 8, 12, 16, 24, 32, 48, 64), k=3)
     return (m, m, m) if rng.random() < 0.5 else (m, n, k)
 
 
 def _longest(rng: random.Random) -> tuple[int, int, int]:
-    """Longer than choice's: memory's bandwidth decides, and which plan reaches it."""
+    """Makes sizes longer than choice's: memory bandwidth decides, and which plan reaches it."""
     return (
         int(2 ** rng.uniform(4, 7.5)),
         int(2 ** rng.uniform(4, 7.5)),
@@ -59,14 +58,14 @@ def _longest(rng: random.Random) -> tuple[int, int, int]:
 
 
 def _square(rng: random.Random) -> tuple[int, int, int]:
-    """What is multiplied most; in one of two products whole tiles."""
+    """Makes the most common sizes; in one of two products whole tiles."""
     size = int(2 ** rng.uniform(6, 12))
     size = (size + 63) // 64 * 64 if rng.random() < 0.5 else size
     return size, size, size
 
 
 def _large(rng: random.Random) -> tuple[int, int, int]:
-    """Where tensor cores, caches and power are the limit."""
+    """Makes sizes where tensor cores, caches and power are the limit."""
     m, n, k = (int(2 ** rng.uniform(10.5, 13)) for _ in range(3))
     return m, n, k
 
@@ -82,7 +81,7 @@ KINDS: dict[str, tuple[Sizes, int]] = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """--count, --kernel and --kind."""
+    """Adds --count, --kernel and --kind."""
     parser.add_argument("--count", type=positive, help=f"problems (default: {COUNT_GPU})")
     parser.add_argument("--kernel", nargs="+", metavar="NAME", help="these rows only")
     parser.add_argument("--kind", nargs="+", choices=list(KINDS), help="of problems")
@@ -115,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def measure(session: Session, problem: Problem, rows: list[torch_sgemm.Kernel]) -> list[dict]:
-    """A line a plan of each row that takes the problem, but for rows that are hopeless there."""
+    """Makes a line per plan of each row that takes the problem, without hopeless rows."""
     pool = cold_pool(problem, session.device, session.seed)
     found = measure_in(pool, session, problem, [row for row in rows if row.takes_float32])
     if short := [row for row in rows if not row.takes_float32]:
@@ -128,7 +127,7 @@ def measure(session: Session, problem: Problem, rows: list[torch_sgemm.Kernel]) 
 def measure_in(
     pool: Pool, session: Session, problem: Problem, rows: list[torch_sgemm.Kernel]
 ) -> list[dict]:
-    """The same of rows that take these operands' dtypes."""
+    """Does the same for rows that take operands of these dtypes."""
     first = pool.sets[0]
     verdicts = {v.name: v for v in torch_sgemm.explain(first.a, first.b).verdicts}
     taking = [row for row in rows if row.takes(problem.m, problem.n, problem.k)]
@@ -152,21 +151,21 @@ def measure_in(
 
 
 def cuts_of(row: str, operands: Operands) -> list[str]:
-    """The plans of a row in words, as "tile=128x64 cluster=2"; PyTorch's only one is empty."""
+    """Returns a row's plans in words, "tile=128x64 cluster=2"; PyTorch's only one is empty."""
     about = torch_sgemm.Device.of(operands.a.device)._numbers()
     problem = torch_sgemm.choice._problem(operands.a, operands.b)
     return torch.ops.sgemm._cuts(problem, about, row).splitlines()
 
 
 def drawn_plans(predicted: list[float], rng: random.Random) -> list[int]:
-    """The plans that are predicted to be the fastest, and some of the others, in order."""
+    """Returns the plans predicted to be the fastest, and some of the others, in order."""
     near = [i for i, seconds in enumerate(predicted) if seconds <= WITHIN * min(predicted)]
     near.sort(key=predicted.__getitem__)
     return sorted(near[:BEST] + rng.sample(near[BEST:], min(OTHERS, len(near[BEST:]))))
 
 
 def plans_of(row: str, predicted: dict[int, float], pool: Pool, options: Options) -> list[dict]:
-    """What plans of ``row`` take, by their index, and what it takes by its own choice."""
+    """Returns measured times of the row's plans by index, and of the row's own choice."""
     own_plan = [Side(row, lambda s: torch.ops.sgemm.gemm_(s.c, s.a, s.b, row))]
     others = [side(row, index) for index in predicted] if row != ATEN else own_plan
     own, *timings = compare(own_plan + others, pool, options)
@@ -183,12 +182,12 @@ def plans_of(row: str, predicted: dict[int, float], pool: Pool, options: Options
 
 
 def rounded(us: float) -> float:
-    """To five digits: there are many."""
+    """Rounds to five digits, because there are many numbers."""
     return float(f"{us:.5g}")
 
 
 def side(row: str, index: int) -> Side:
-    """The product by one plan of a row."""
+    """Returns the side that computes the product by one plan of a row."""
 
     def product(s: Operands) -> None:
         torch.ops.sgemm._run_plan(s.c, s.a, s.b, row, index)
@@ -197,12 +196,12 @@ def side(row: str, index: int) -> Side:
 
 
 def show(found: dict) -> None:
-    """The table on the terminal."""
+    """Prints the table."""
     tables.show("Plans: what a row loses by its choice, and predicted by measured", *cells(found))
 
 
 def by_row(found: dict) -> dict[str, dict[int, list[dict]]]:
-    """The plans of each problem, of each row."""
+    """Groups the plans by row and problem."""
     rows: dict[str, dict[int, list[dict]]] = {}
     for r in found["rows"]:
         if "failed" not in r:
@@ -211,7 +210,7 @@ def by_row(found: dict) -> dict[str, dict[int, list[dict]]]:
 
 
 def cells(found: dict) -> tuple[list[str], list[list[str]]]:
-    """A line a row: how its own choice compares with its best plan, and its predictions."""
+    """Makes a line per row: its own choice beside its best plan, and its predictions."""
     columns = ["kernel", "problems", "plans", "best plan / own choice", "worst"]
     columns += ["predicted / measured 5 %", "median", "95 %"]
     lines = []

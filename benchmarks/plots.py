@@ -27,7 +27,7 @@ RING = {"marker": "o", "markersize": 7, "fillstyle": "none", "color": "black", "
 
 
 def ladder(record: dict, path: Path) -> Path:
-    """A panel a size: TFLOP/s of each row as a bar, torch.mm as a line, percentages beside."""
+    """Draws a panel per size: TFLOP/s of rows as bars, torch.mm as a line, percentages beside."""
     sizes = sorted({r["size"] for r in record["rows"]})
     names = list(dict.fromkeys(r["kernel"] for r in record["rows"]))
     width, height = 3.6 + 2.6 * len(sizes), 1.6 + 0.22 * len(names)
@@ -62,7 +62,7 @@ def _panel(axis: plt.Axes, rows: list[dict | None], unit: str, scale: float) -> 
 
 
 def suite(record: dict, path: Path) -> Path:
-    """Ratio to torch of every case, a marker a kernel, on a logarithmic axis."""
+    """Draws every case's ratio to torch, a marker per kernel, on a logarithmic axis."""
     cases = list(dict.fromkeys(r["label"] for r in record["rows"]))
     figure, axis = plt.subplots(figsize=(8, 1.6 + 0.17 * len(cases)), layout="constrained")
     kernels = list(dict.fromkeys(r["kernel"] for r in record["rows"]))
@@ -71,7 +71,7 @@ def suite(record: dict, path: Path) -> Path:
         rows = [r for r in record["rows"] if r["kernel"] == kernel and "failed" not in r]
         ratios = [r["percent_of_torch"] / 100 for r in rows]
         places = [cases.index(r["label"]) for r in rows]
-        # auto is often what a family gets: a ring around that one's marker.
+        # auto often takes a family's row: a ring goes around that marker.
         style = RING if kernel == "auto" else styles[kernel] | {"marker": marker}
         axis.plot(ratios, places, linestyle="", label=kernel, **style)
     axis.axvline(1, color=THEIRS, linewidth=1)
@@ -88,7 +88,7 @@ def suite(record: dict, path: Path) -> Path:
 
 
 def users(record: dict, path: Path) -> Path:
-    """The same of ``users``, with other precisions and operands for information."""
+    """Draws the same for ``users``, with other precisions and operands for information."""
     rows = list(record["rows"])
     for side, (_, name) in INFORMATION.items():
         for r in record["rows"]:
@@ -99,7 +99,7 @@ def users(record: dict, path: Path) -> Path:
 
 
 def accuracy(record: dict, path: Path) -> Path:
-    """Largest error on every distribution at the largest k up to 8192, a marker a kernel."""
+    """Draws the largest error of every distribution at the largest k up to 8192, by kernel."""
     depths = {r["k"] for r in record["rows"]}
     k = max((k for k in depths if k <= 8192), default=max(depths))
     rows = [r for r in record["rows"] if r["k"] == k]
@@ -136,7 +136,7 @@ def accuracy(record: dict, path: Path) -> Path:
 
 
 def _styles(kernels: list[str]) -> dict[str, dict]:
-    """A colour a family and, within it, a marker a row."""
+    """Returns a colour per family and, within it, a marker per row."""
     found: dict[str, dict] = {}
     for kernel in kernels:
         family = re.split("[_ ]", kernel)[0]
@@ -148,7 +148,7 @@ def _styles(kernels: list[str]) -> dict[str, dict]:
 
 
 def models(record: dict, path: Path) -> Path:
-    """Milliseconds of a step of every model: torch, and torch under enable(); bars to p10, p90."""
+    """Draws milliseconds per step of every model: torch, and under enable(); bars to p10, p90."""
     rows = [r for r in record["rows"] if "failed" not in r]
     figure, axis = plt.subplots(figsize=(8, 1.4 + 0.6 * len(rows)), layout="constrained")
     for i, (side, name, color) in enumerate(
@@ -175,7 +175,7 @@ def models(record: dict, path: Path) -> Path:
 
 
 def packed(record: dict, path: Path) -> Path:
-    """A panel a weight: speed relative to torch.mm by rows of x, with and without planes."""
+    """Draws a panel per weight: speed relative to torch.mm by rows of x, with planes or without."""
     rows = [r for r in record["rows"] if "failed" not in r]
     weights = list(dict.fromkeys(r["weight"] for r in rows))
     counts = sorted({r["m"] for r in rows})
@@ -208,7 +208,7 @@ def packed(record: dict, path: Path) -> Path:
 
 
 def _ticks(axis: plt.Axes, at: list[float]) -> None:
-    """Where ``at`` says and nowhere else, as plain numbers."""
+    """Puts plain-number ticks at ``at`` only."""
     axis.xaxis.set_major_locator(FixedLocator(at))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
     axis.xaxis.set_minor_locator(NullLocator())

@@ -14,12 +14,12 @@ from torch import Tensor
 
 SHAPES = Path(__file__).parent / "shapes.json"
 ALIGN = 64  # elements: 256 bytes, as PyTorch's allocator aligns
-L2_MULTIPLE = 4  # memory that the operands rotate through, in units of the L2 cache
+L2_MULTIPLE = 4  # memory of all sets of operands, in units of the L2 cache
 MAX_SETS = 256
 
 
 def positive(text: str) -> int:
-    """A size or a count from the command line."""
+    """Parses a size or a count from the command line."""
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value}; accepted: 1 and more")
@@ -27,7 +27,7 @@ def positive(text: str) -> int:
 
 
 class Operands(NamedTuple):
-    """A, B and the C that is written (and read, where beta is not 0)."""
+    """A, B and C, which is written (and read if beta is not 0)."""
 
     a: Tensor
     b: Tensor
@@ -38,8 +38,8 @@ class Operands(NamedTuple):
 class Problem:
     """C[m,n] = alpha * op(A)[m,k] op(B)[k,n] + beta * C, float32, ``batch`` times.
 
-    ``ops`` says how A and B are stored: N row-major, T transposed. C is row-major. ``gram``: B is
-    A transposed, a view of the same memory, so that ops is NT or TN and n is m.
+    ``ops`` is the storage of A and B: N row-major, T transposed. C is row-major. ``gram``: B is A
+    transposed, a view of the same memory, so that ops is NT or TN and n is m.
     """
 
     m: int
@@ -63,7 +63,7 @@ class Problem:
 
     @property
     def stored(self) -> list[tuple[int, int, str]]:
-        """Rows, columns and layout of A, B and C, without the B that is A transposed."""
+        """Returns rows, columns and layout of A, B and C, without a B that is A transposed."""
         a, b, c = (
             (self.m, self.k, self.ops[0]),
             (self.k, self.n, self.ops[1]),
@@ -78,7 +78,7 @@ class Problem:
 
     @property
     def in_place(self) -> bool:
-        """Whether it takes alpha and beta: gemm_ and torch.addmm rather than mm."""
+        """True if it takes alpha and beta: gemm_ and torch.addmm rather than mm."""
         return self.alpha != 1 or self.beta != 0
 
     @property
@@ -88,7 +88,7 @@ class Problem:
         return f"{batch}{self.m} x {self.n} x {self.k} {self.ops}"
 
     def as_dict(self) -> dict:
-        """The sizes, for a record."""
+        """Returns the sizes, to be recorded."""
         return {"m": self.m, "n": self.n, "k": self.k, "ops": self.ops, "batch": self.batch}
 
 
@@ -96,8 +96,8 @@ class Problem:
 class Pool:
     """Sets of operands of one problem in one allocation.
 
-    ``cold``: whether going once through the sets alone displaces the L2 cache. Where it doesn't,
-    the cache is flushed before each timed replay instead, and no set is used twice in a replay.
+    ``cold``: True if one pass through the sets displaces the L2 cache. If False, the cache is
+    flushed before each timed replay instead, and no set is used twice in a replay.
     """
 
     sets: list[Operands]
@@ -105,9 +105,9 @@ class Pool:
 
 
 def in_16_bits(x: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-    """x in 16 bits, in the same layout; rows, or columns, begin at multiples of 16 bytes.
+    """Returns x in 16 bits, in the same layout; rows, or columns, begin at multiples of 16 bytes.
 
-    What lies between them is NaN.
+    The gaps between them are NaN.
     """
     if x.stride(-1) != 1 and x.stride(-2) == 1:
         return in_16_bits(x.mT, dtype).mT
@@ -118,13 +118,13 @@ def in_16_bits(x: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
 
 
 def cold_pool(problem: Problem, device: torch.device, seed: int) -> Pool:
-    """Sets of operands that displace each other from the device's L2 cache."""
+    """Makes sets of operands that displace each other from the device's L2 cache."""
     l2 = torch.cuda.get_device_properties(device).L2_cache_size if device.type == "cuda" else 0
     return make_pool(problem, device, seed, l2)
 
 
 def make_pool(problem: Problem, device: torch.device, seed: int, l2_bytes: int = 0) -> Pool:
-    """Fresh uniform(-1, 1) operands on ``device``, as many sets as exceed the L2 cache."""
+    """Makes uniform(-1, 1) operands on ``device``, as many sets as exceed the L2 cache."""
     stride = _set_elements(problem)
     count = min(max(math.ceil(L2_MULTIPLE * l2_bytes / (4 * stride)), 1), MAX_SETS)
     if device.type == "cuda":
@@ -166,7 +166,7 @@ def _carve(p: Problem, flat: Tensor, offset: int) -> Operands:
 
 
 def load_cases(path: Path = SHAPES) -> list[tuple[str, str, Problem]]:
-    """(group, source, problem) of each case of shapes.json."""
+    """Yields (group, source, problem) of each case of shapes.json."""
     cases = json.loads(path.read_text())["cases"]
     return [
         (c["group"], c["source"], Problem(c["m"], c["n"], c["k"], c["ops"], c["batch"]))

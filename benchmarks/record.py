@@ -1,7 +1,7 @@
 """Records: what was measured, on what, with which sources; one file a command and GPU.
 
-A folder of results has three: ``tables`` (records that pages are made from), ``plots`` (their
-charts) and ``plans`` (what cost models are fitted to).
+A folder of results has three folders: ``tables`` (records that pages are made from), ``plots``
+(their charts) and ``plans`` (the data that cost models are fitted to).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ JSON, LINES = ".json", ".jsonl.gz"
 
 
 def new_record(command: str, machine: dict, timing: str, options: dict) -> dict:
-    """A record without rows yet."""
+    """Returns a record without rows."""
     return {
         "command": command,
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
@@ -37,7 +37,7 @@ def new_record(command: str, machine: dict, timing: str, options: dict) -> dict:
 
 
 def default_path(record: dict, results: Path | None = None) -> Path:
-    """FOLDER/COMMAND-GPU and a suffix; a sustained run has a file of its own."""
+    """Returns FOLDER/COMMAND-GPU and a suffix; a sustained run has a file of its own."""
     sustained = "-sustained" if record["options"].get("sustained") else ""
     name = f"{record['command']}{sustained}-{record['machine']['slug']}"
     folder, suffix = _place(record["command"])
@@ -45,18 +45,18 @@ def default_path(record: dict, results: Path | None = None) -> Path:
 
 
 def _place(command: str) -> tuple[str, str]:
-    """The folder and the suffix of a command's records."""
+    """Returns the folder and the suffix of a command's records."""
     return (PLANS, LINES) if command == "plans" else (TABLES, JSON)
 
 
 def chart_path(path: Path) -> Path:
-    """A record's chart: in the folder of plots, or beside a record that lies elsewhere."""
+    """Returns a chart's path: in the folder of plots, or beside a record from elsewhere."""
     folder = path.parent.with_name(PLOTS) if path.parent.name == TABLES else path.parent
     return folder / (path.stem + ".png")
 
 
 def save(record: dict, path: Path) -> Path:
-    """Writes all or nothing: an interrupted run leaves the old record as it was."""
+    """Writes all or nothing: an interrupted run leaves the old record intact."""
     data = storage.as_lines(record) if _is_lines(path) else storage.as_json(record)
     path.parent.mkdir(parents=True, exist_ok=True)
     from torch_sgemm import files
@@ -66,7 +66,7 @@ def save(record: dict, path: Path) -> Path:
 
 
 def load(path: Path) -> dict:
-    """Reads what ``save`` wrote."""
+    """Reads a file that ``save`` wrote."""
     if _is_lines(path):
         return storage.from_lines(path.read_bytes())
     return storage.from_json(path.read_text(encoding="utf-8"))
@@ -77,7 +77,7 @@ def _is_lines(path: Path) -> bool:
 
 
 def output_path(record: dict, asked: Path | None) -> Path:
-    """Where the record goes: a file that was asked for, or its usual place in a folder."""
+    """Returns the record's path: the file asked for, or its usual place in a folder."""
     if asked is None:
         return default_path(record)
     if is_folder(asked):
@@ -86,7 +86,7 @@ def output_path(record: dict, asked: Path | None) -> Path:
 
 
 def is_folder(path: Path) -> bool:
-    """True if ``path`` has no record's suffix: it names a folder, which need not exist."""
+    """True if ``path`` lacks a record's suffix and so names a folder, which need not exist."""
     return path.is_dir() or not path.name.endswith((JSON, LINES))
 
 
@@ -96,21 +96,21 @@ def latest_gpu(
     slug: str | None = None,
     suits: Callable[[dict], bool] | None = None,
 ) -> dict | None:
-    """The newest GPU record of ``command`` (of the GPU ``slug``, if given), with its "path".
+    """Returns the newest GPU record of ``command`` (of GPU ``slug``, if given), with its "path".
 
-    With ``suits``, the newest of those for which it is true.
+    ``suits`` restricts the choice to records for which it returns True.
     """
     return max(filter(suits, all_of(command, results, slug)), key=lambda r: r["date"], default=None)
 
 
 def all_of(command: str, results: Path | None = None, slug: str | None = None) -> list[dict]:
-    """All GPU records of ``command`` (of the GPU ``slug``, if given), the oldest first."""
+    """Returns all GPU records of ``command`` (of the GPU ``slug``, if given), oldest first."""
     found = [r for r in _of_gpus(command, results) if slug in (None, r["machine"]["slug"])]
     return sorted(found, key=lambda r: r["date"])
 
 
 def gpus(commands: Iterable[str], results: Path | None = None) -> list[str]:
-    """The slugs of all GPUs that there are records of."""
+    """Returns the slugs of all GPUs that have records."""
     return sorted({r["machine"]["slug"] for name in commands for r in _of_gpus(name, results)})
 
 
@@ -125,7 +125,7 @@ def _of_gpus(command: str, results: Path | None) -> Iterator[dict]:
 
 
 def provenance(record: dict) -> str:
-    """One line: when, on what, with which versions and sources."""
+    """Returns one line: when, on what, with which versions and sources."""
     m = record["machine"]
     parts = [record["date"], m["name"]]
     if m["device"] == "cuda":

@@ -1,7 +1,7 @@
 """``report``: writes the tables and charts of README.md and docs/ from the records.
 
-A block lies between ``<!-- begin:NAME -->`` and ``<!-- end:NAME -->``; what stands between is
-replaced. NAME is a key of BLOCKS. No figure in a block comes from anywhere but a record.
+A block lies between ``<!-- begin:NAME -->`` and ``<!-- end:NAME -->``, and its content is replaced.
+NAME is a key of BLOCKS. All figures in a block come from records.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Write = Callable[[dict, Path], str]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """--check, --gpu, --results and the files."""
+    """Adds --check, --gpu, --results and the files."""
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is old")
     parser.add_argument("--gpu", metavar="SLUG", help="records of this GPU (default: the newest)")
     parser.add_argument("--results", type=Path, default=record.RESULTS)
@@ -67,7 +67,7 @@ def _ladder_errors(found: dict, _: Path) -> str:
     return head + tables.markdown(["row", "error", "torch.mm's", "accepted"], rows)
 
 
-CHARTS: dict[str, Callable[[dict, Path], Path]] = {  # of a command's record
+CHARTS: dict[str, Callable[[dict, Path], Path]] = {  # by command, from its record
     "ladder": plots.ladder,
     "suite": plots.suite,
     "accuracy": plots.accuracy,
@@ -87,7 +87,7 @@ def _chart(shows: str) -> Write:
 
 
 def _suite_table(kernel: str) -> Write:
-    """``kernel`` by groups of shapes, and the others over all of them."""
+    """Tabulates ``kernel`` by groups of shapes, and the others over all of them."""
 
     def write(found: dict, _: Path) -> str:
         columns, rows = suite.summary_cells(found)
@@ -121,7 +121,7 @@ def _predictions_table(found: dict, _: Path) -> str:
 
 
 def _worth_table(cases: Callable[[dict], list[worth.Case]], of: str) -> Write:
-    """What the rows are worth in ``of``."""
+    """Tabulates the worth of the rows in ``of``."""
 
     def write(found: dict, _: Path) -> str:
         columns, rows = worth.cells(found, cases(found))
@@ -147,7 +147,7 @@ def _hard_table(found: dict, _: Path) -> str:
 
 
 def _users_table(found: dict, _: Path) -> str:
-    """Geometric means by users, then every product."""
+    """Tabulates geometric means by users, then every product."""
     columns, rows = suite.summary_cells(found)
     groups = tables.markdown(columns[1:], [row[1:] for row in rows])
     products = tables.markdown(*users.cells(found), left=4)
@@ -199,7 +199,7 @@ def _models_table(found: dict, _: Path) -> str:
 
 
 def _models_line(found: dict, _: Path) -> str:
-    """For a page that has no room for the table."""
+    """Sums up the models in a line; pages without room for the table use it."""
     rows = [r for r in found["rows"] if "failed" not in r]
     ratios = (f"{r['percent_of_torch'] / 100:.2f} for {r['label']}" for r in rows)
     return f"Whole models under `enable()`, speed relative to torch alone: {'; '.join(ratios)}."
@@ -211,7 +211,7 @@ BOUND_DEPTHS = (64, 128, 1024, 4096, 8192, 65536)
 
 
 def _precision_table(found: dict, _: Path) -> str:
-    """One square product by torch and by the families, speed and measured errors."""
+    """Tabulates a square product by torch and the families: speed and measured errors."""
     cube = {"m": PRECISION_SIZE, "n": PRECISION_SIZE, "k": PRECISION_SIZE, "ops": "NN"}
     cube["group"] = "square"
     lines = []
@@ -232,7 +232,7 @@ def _precision_table(found: dict, _: Path) -> str:
 
 
 def _bounds_table(_: dict, __: Path) -> str:
-    """``torch_sgemm.error_bound`` of some rows and depths."""
+    """Tabulates ``torch_sgemm.error_bound`` of some rows and depths."""
     lines = [
         [f"`{row}`", *(str(math.ceil(torch_sgemm.error_bound(k, row))) for k in BOUND_DEPTHS)]
         for row in BOUND_ROWS
@@ -242,7 +242,7 @@ def _bounds_table(_: dict, __: Path) -> str:
 
 
 def _peers_table(_: dict, __: Path) -> str:
-    """Other ways to multiply float32 matrices, from peers.json."""
+    """Tabulates other ways to multiply float32 matrices, from peers.json."""
     peers = json.loads((Path(__file__).parent / "peers.json").read_text())
     lines = [
         [row["way"], "yes" if row["as_exact"] else "no", *(f"{x:g}" for x in row["speeds"])]
@@ -253,7 +253,7 @@ def _peers_table(_: dict, __: Path) -> str:
     return f"Speed relative to torch.mm.\n\n{table}\n\n<sub>{peers['date']}. {peers['about']}</sub>"
 
 
-# marker -> command whose record it shows (None: made without one), writer
+# marker -> command whose record it shows (None: needs no record), writer
 BLOCKS: dict[str, tuple[str | None, Write]] = {
     "ladder": ("ladder", _ladder_table),
     "ladder-errors": ("ladder", _ladder_errors),
@@ -290,11 +290,11 @@ BLOCKS: dict[str, tuple[str | None, Write]] = {
 }
 
 
-SUITS = {"worth-mechanisms": mechanisms.can_be_weighed}  # other records don't make a block
+SUITS = {"worth-mechanisms": mechanisms.can_be_weighed}  # only such records make the block
 
 
 def block(name: str, page: Path, results: Path, gpu: str | None) -> str:
-    """The text of one block, its provenance last."""
+    """Returns the text of one block, its provenance last."""
     command, write = BLOCKS[name]
     if command is None:
         return f"\n{write({}, page)}\n\n"
@@ -306,7 +306,7 @@ def block(name: str, page: Path, results: Path, gpu: str | None) -> str:
 
 
 def replace_blocks(text: str, make: Callable[[str], str]) -> str:
-    """``text`` with every block's content made anew by ``make(name)``.
+    """Returns ``text`` with every block's content replaced by ``make(name)``.
 
     Raises RuntimeError for an unknown name or a marker without its partner.
     """
@@ -323,7 +323,7 @@ def replace_blocks(text: str, make: Callable[[str], str]) -> str:
 
 
 def draw_charts(results: Path, gpu: str | None) -> None:
-    """Anew from the records, which may have come from elsewhere without them."""
+    """Redraws charts from the records, which may have come without them."""
     for command, draw in CHARTS.items():
         found = record.latest_gpu(command, results, gpu)
         if found is not None:
@@ -331,9 +331,9 @@ def draw_charts(results: Path, gpu: str | None) -> None:
 
 
 def check_records(results: Path, gpu: str | None) -> None:
-    """A block may lack its record, but there have to be some.
+    """Raises RuntimeError, listing what exists, if there is no record at all.
 
-    Raises RuntimeError, with what there is.
+    A single block may lack its record.
     """
     found = record.gpus({command for command, _ in BLOCKS.values() if command}, results)
     if not found:
@@ -343,7 +343,7 @@ def check_records(results: Path, gpu: str | None) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Renews charts and blocks, all or none; with --check, 1 if a page would change."""
+    """Renews charts and blocks, all or none; with --check, returns 1 if a page would change."""
     check_records(args.results, args.gpu)
     files = args.files or [record.ROOT / "README.md", *sorted((record.ROOT / "docs").glob("*.md"))]
     changed: dict[Path, str] = {}

@@ -17,17 +17,17 @@ CPU_FLOPS = 2 * 64.0**3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """--document."""
+    """Adds --document."""
     parser.add_argument("--document", nargs="+", choices=sorted(load()["documents"]))
 
 
 def load(path: Path = SEEDS) -> dict:
-    """The documents and their rows."""
+    """Returns the documents and their rows."""
     return json.loads(path.read_text())
 
 
 def problem_of(row: dict) -> Problem:
-    """The problem of a row of seeds.json: row-major, in place where it has alpha and beta."""
+    """Returns the problem of a row of seeds.json: row-major, in place if it has alpha and beta."""
     return Problem(row["m"], row["n"], row["k"], alpha=row["alpha"], beta=row["beta"])
 
 
@@ -69,14 +69,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def figures(row: dict, statistic: str) -> tuple[float, float]:
-    """(our GFLOPS, percentage of torch) by the document's own statistic: best or median."""
+    """Returns (our GFLOPS, percentage of torch) by the document's statistic: best or median."""
     key = "_us_best" if statistic == "best" else "_us"
     ours, theirs = row[f"kernel{key}"], row[f"torch{key}"]
     return problem_of(row).flops / ours * 1e-3, 100 * theirs / ours
 
 
 def document_tables(found: dict) -> list[tuple[str, list[str], list[list[str]]]]:
-    """(title, columns, rows) for each table of each document, from a record."""
+    """Returns (title, columns, rows) for each table of each document, from a record."""
     result = []
     columns = ["document's kernel", "row", "size", "author, GFLOPS", "of cuBLAS"]
     columns += ["here, GFLOPS", "of torch.mm"]
@@ -101,7 +101,7 @@ def _cells(r: dict, statistic: str) -> list[str]:
 
 
 def show_recorded(found: dict) -> None:
-    """A GPU's figures on the terminal."""
+    """Prints a GPU's figures."""
     tables.say("\nRecorded on a GPU:")
     for title, columns, rows in document_tables(found):
         tables.show(title, columns, rows, left=2)

@@ -1,4 +1,4 @@
-"""What every measuring command shares: the device, the options, the record and the terminal."""
+"""The device, the options, the record and the terminal, which all measuring commands share."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Session:
 
     @contextmanager
     def progress(self, total: int) -> Iterator[Step]:
-        """A progress bar; the step it yields is called with what comes next. Samples clocks."""
+        """Shows a progress bar and samples clocks; the yielded function takes the next label."""
         columns = (
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
             TimeElapsedColumn(),
@@ -85,7 +85,7 @@ class Session:
         return path, tables.report_failures(self.record["rows"])
 
     def show_recorded(self, show: Callable[[dict], None]) -> None:
-        """The recorded GPU figures, on a machine that has none of its own."""
+        """Prints the recorded GPU figures, on a machine without its own."""
         if self.on_gpu:
             return
         found = record.latest_gpu(self.args.command)
@@ -100,21 +100,21 @@ class Session:
 def check_names(
     option: str, given: Collection[str] | None, known: Collection[str], what: str
 ) -> None:
-    """Raises RuntimeError for a name on the command line that is not known, with those that are."""
+    """Raises RuntimeError, which lists the known names, if the command line has another one."""
     for name in given or ():
         if name not in known:
             raise RuntimeError(f"{option} {name}: no such {what}; there are {', '.join(known)}")
 
 
 def check_kernels(given: Collection[str] | None, here: Collection[str]) -> None:
-    """Raises RuntimeError for a row that --kernel names and that isn't among those here."""
+    """Raises RuntimeError for a row in --kernel that isn't among those here."""
     for name in given or ():
         if name not in here:
             raise RuntimeError(f"--kernel {name}: accepted here: {', '.join(here)}")
 
 
 def check_output(path: Path | None) -> None:
-    """Raises RuntimeError for a folder that can't be made, before anything is measured."""
+    """Raises RuntimeError before any measurement if a folder can't be made."""
     if path is None:
         return
     folder = path if record.is_folder(path) else path.parent
@@ -128,9 +128,9 @@ def check_output(path: Path | None) -> None:
 
 
 def pick_device(name: str) -> torch.device:
-    """``auto`` is the current GPU, or the CPU where there is none.
+    """Returns a device; ``auto`` is the current GPU, or the CPU if there is none.
 
-    Raises RuntimeError where a GPU is asked for and torch sees none.
+    Raises RuntimeError if a GPU is asked for and torch sees none.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"

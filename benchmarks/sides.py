@@ -1,6 +1,6 @@
 """The two sides of every comparison: torch's own product, and one row of the kernel table.
 
-Both write into a given C, so that neither is charged for an allocation. And sides to show what
+Both write into a given C, so that neither is charged for an allocation. Other sides show what
 float32 costs: torch's product in TF32 and with bfloat16 operands.
 """
 
@@ -19,7 +19,7 @@ from benchmarks.problems import Operands, Pool, Problem
 
 TORCH, TF32, BF16 = "torch", "tf32", "bf16"
 OWN_BF16, OWN_MIXED = "own_bf16", "own_mixed"
-# Sides that are no float32 products of float32 operands: a column's head, and a chart's words.
+# Sides other than float32 products of float32 operands: a column's title, and a chart's label.
 INFORMATION = {
     TF32: ("TF32", "torch in TF32"),
     BF16: ("bf16", "torch with bf16 operands"),
@@ -30,14 +30,14 @@ INFORMATION = {
 
 @dataclass(frozen=True)
 class Side:
-    """A name and what it does with one set of operands."""
+    """A name, and a function that works on one set of operands."""
 
     name: str
     run: Callable[[Operands], None]
 
 
 def torch_side(problem: Problem) -> Side:
-    """torch.mm, torch.bmm, or torch.addmm in place where there are alpha and beta."""
+    """Returns the side of torch.mm, torch.bmm, or, with alpha and beta, in-place torch.addmm."""
     if problem.in_place:
         product = torch.baddbmm if problem.batch > 1 else torch.addmm
         scale = {"alpha": problem.alpha, "beta": problem.beta}
@@ -47,7 +47,7 @@ def torch_side(problem: Problem) -> Side:
 
 
 def sgemm_side(problem: Problem, kernel: str) -> Side:
-    """The same through torch.ops.sgemm with ``kernel``: "auto", a family or a row's name."""
+    """Returns the side of torch.ops.sgemm with ``kernel``: "auto", a family or a row's name."""
     ops = torch.ops.sgemm
     if problem.in_place:
         scale = {"alpha": problem.alpha, "beta": problem.beta}
@@ -57,7 +57,7 @@ def sgemm_side(problem: Problem, kernel: str) -> Side:
 
 
 def tf32_side(problem: Problem) -> Side:
-    """torch's product with TF32 allowed, while it is called or captured and no longer."""
+    """Returns torch's side with TF32 allowed, only while it is called or captured."""
     float32 = torch_side(problem)
 
     def run(s: Operands) -> None:
@@ -68,10 +68,10 @@ def tf32_side(problem: Problem) -> Side:
 
 
 def bf16_sides(pool: Pool) -> tuple[Side, Side, Side]:
-    """Products of operands that were rounded to bfloat16 before; matrices only, no batches.
+    """Returns products of operands rounded to bfloat16 before; matrices only, no batches.
 
-    torch.mm's, in float32 on a GPU (torch has no such product on the CPU); torch.ops.sgemm's by
-    "auto"; and the latter's where B alone was rounded, as a layer's weight is.
+    The first is torch.mm's, in float32 on a GPU (torch has no such product on the CPU). The second
+    is torch.ops.sgemm's by "auto". In the third only B was rounded, like a layer's weight.
     """
     rounded = _rounded(pool)
 
@@ -93,7 +93,7 @@ def bf16_sides(pool: Pool) -> tuple[Side, Side, Side]:
 
 
 def _rounded(pool: Pool) -> dict[int, tuple[Tensor, Tensor]]:
-    """A and B of each set in bfloat16, by A's address."""
+    """Returns A and B of each set in bfloat16, by A's address."""
     rounded = {}
     for s in pool.sets:
         a = s.a.bfloat16()
@@ -102,14 +102,14 @@ def _rounded(pool: Pool) -> dict[int, tuple[Tensor, Tensor]]:
 
 
 def packed_side(name: str, pool: Pool) -> Side:
-    """Products with each set's B packed, for graphs too. They give new tensors."""
-    # Of .data, whose changes are counted apart: all sets are views of one tensor.
+    """Returns the side with each set's B packed, for graphs too. It returns new tensors."""
+    # Packs .data, which has a version of its own: all sets are views of one tensor.
     packed = {s.b.data_ptr(): torch_sgemm.pack(s.b.data, frozen=True) for s in pool.sets}
 
     def run(s: Operands) -> None:
         result = packed[s.b.data_ptr()].mm(s.a)
         if not s.a.is_cuda or not torch.cuda.is_current_stream_capturing():
-            s.c.copy_(result)  # for whoever looks at it; what is timed doesn't
+            s.c.copy_(result)  # outside of timing, so that callers can read C
 
     return Side(name, run)
 
@@ -117,7 +117,7 @@ def packed_side(name: str, pool: Pool) -> Side:
 def strict_float32() -> None:
     """Turns TF32 off, so that both sides compute float32 products.
 
-    Raises RuntimeError where NVIDIA_TF32_OVERRIDE would turn it on again behind torch's back.
+    Raises RuntimeError if NVIDIA_TF32_OVERRIDE would turn it on again without torch's knowledge.
     """
     if os.environ.get("NVIDIA_TF32_OVERRIDE", "0") != "0":
         raise RuntimeError("NVIDIA_TF32_OVERRIDE is set: torch.mm would not compute in float32")
@@ -126,7 +126,7 @@ def strict_float32() -> None:
 
 
 def _precision() -> tuple[str, str | bool, str | bool]:
-    """torch's setting for float32 products, its value without TF32 and with it."""
+    """Returns torch's setting for float32 products, its value without TF32 and with it."""
     if hasattr(torch.backends.cuda.matmul, "fp32_precision"):
         return "fp32_precision", "ieee", "tf32"
     return "allow_tf32", False, True

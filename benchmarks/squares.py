@@ -1,7 +1,7 @@
 """``squares``: square products in all four layouts, after a pause and after 0.5 s of the same.
 
-A GPU at its power limit lowers its clock under lasting load, and more for tensor cores than for
-others: the second figure is what a long run of large products gets.
+A GPU at its power limit lowers its clock under lasting load, and tensor cores lower it more than
+other units do. The second figure is the speed in a long run of large products.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LAYOUTS = ("NN", "NT", "TN", "TT")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """--size and --kernel."""
+    """Adds --size and --kernel."""
     parser.add_argument(
         "--size", type=positive, nargs="+", help="m = n = k (default: 512 ... 8192)"
     )
@@ -31,14 +31,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def states(options: Options, device: torch.device) -> list[Options]:
-    """With which options each product is timed: as given, and on a GPU also sustained."""
+    """Returns the options to time each product with: as given, and on a GPU also sustained."""
     if options.sustained or device.type != "cuda":
         return [options]
     return [options, replace(options, sustained=True)]
 
 
 def describe(options: Options, device: torch.device) -> str:
-    """In words, for a record."""
+    """Describes the options in words, to be recorded."""
     first, *others = states(options, device)
     return "; then ".join(
         [first.describe(device), *(other.state_before("replay") for other in others)]
@@ -69,13 +69,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def show(found: dict) -> None:
-    """The table on the terminal."""
+    """Prints the table."""
     columns, rows = cells(found)
     tables.show("Speed relative to torch.mm, after idle / sustained", columns, rows)
 
 
 def cells(found: dict) -> tuple[list[str], list[list[str]]]:
-    """One line a size, one column a layout: what torch.mm takes, divided by what ours does."""
+    """Makes one line per size, one column per layout: torch.mm's time over ours."""
     ratios = tables.ratios(found["rows"], "size", "ops")
     rows = [
         [f"{size}³", *(ratios.get((size, ops), tables.NONE) for ops in LAYOUTS)]

@@ -17,14 +17,14 @@ LEAST_ROUNDS = 3
 
 @dataclass(frozen=True)
 class Way:
-    """A step, and what is entered around it, outside of the time."""
+    """A step, and a context around it that is not timed."""
 
     step: Callable[[], None]
     scope: Callable[[], AbstractContextManager] = nullcontext
 
 
 def describe(options: Options, _: torch.device) -> str:
-    """In words, for a record; as ``Options.describe``."""
+    """Describes the timing in words, like ``Options.describe``."""
     return (
         "wall clock of whole steps, synchronised before and after, both sides by turns, "
         + options.state_before("step")
@@ -32,14 +32,14 @@ def describe(options: Options, _: torch.device) -> str:
 
 
 def compare(ways: list[Way], device: torch.device, options: Options) -> list[Timing]:
-    """Times the ways by turns on ``device``; a step is a call."""
+    """Times the ways by turns on ``device``, one call per step."""
     timings = [Timing(shared=device.type != "cuda") for _ in ways]
     together = sum(_warm(way, device) for way in ways)
     rounds = max(LEAST_ROUNDS, min(options.rounds, int(options.budget / together)))
     if options.sustained:
         rounds = 2
     for i in range(rounds):
-        # The order turns round, so that neither side always follows the other.
+        # The order alternates, so that neither side always follows the other.
         order = range(len(ways)) if i % 2 == 0 else reversed(range(len(ways)))
         for at in order:
             with ways[at].scope():
@@ -49,7 +49,7 @@ def compare(ways: list[Way], device: torch.device, options: Options) -> list[Tim
 
 
 def _warm(way: Way, device: torch.device) -> float:
-    """Seconds of the last of a few steps."""
+    """Returns the seconds of the last of a few steps."""
     with way.scope():
         return [_one(way.step, device) for _ in range(WARM_STEPS)][-1]
 

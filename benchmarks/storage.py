@@ -1,8 +1,8 @@
 """Records as text: a line a row.
 
-A table's record is JSON. Neighbouring rows with the same fields are a group, which names them once.
-A record of plans is gzipped, with a JSON object a line: first the record without its rows, then
-each row.
+A table's record is JSON, in which neighbouring rows with the same fields form a group that names
+them once. A record of plans is gzipped, with a JSON object per line: first the record without its
+rows, then each row.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ import math
 from collections.abc import Callable
 from itertools import groupby
 
-DIGITS = 7  # significant ones of a number: more than a measurement has
+DIGITS = 7  # significant digits of a number: more than a measurement has
 COMPACT = {"separators": (",", ":"), "allow_nan": False, "ensure_ascii": False}
 
 
 def as_json(record: dict) -> str:
-    """A record of a table."""
+    """Formats a record of a table."""
     parts = [f"{_text(key)}:{_value(value)}" for key, value in _map(_finite, record).items()]
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
 def from_json(text: str) -> dict:
-    """Reads what ``as_json`` wrote, and JSON whose rows are objects."""
+    """Reads the output of ``as_json``, and JSON whose rows are objects."""
     return {key: _ungrouped(value) for key, value in _map(_not_finite, json.loads(text)).items()}
 
 
 def as_lines(record: dict) -> bytes:
-    """A record of plans. The same rows give the same bytes."""
+    """Formats a record of plans. The same rows give the same bytes."""
     head = {key: value for key, value in record.items() if key != "rows"}
     lines = [_map(_finite, head), *(_map(_short, row) for row in record["rows"])]
     text = "".join(_text(line) + "\n" for line in lines)
@@ -41,7 +41,7 @@ def as_lines(record: dict) -> bytes:
 
 
 def from_lines(data: bytes) -> dict:
-    """Reads what ``as_lines`` wrote."""
+    """Reads the output of ``as_lines``."""
     head, *rows = map(json.loads, gzip.decompress(data).decode().splitlines())
     return _map(_not_finite, head | {"rows": rows})
 
@@ -51,7 +51,7 @@ def _text(value: object) -> str:
 
 
 def _value(value: object) -> str:
-    """A list of rows by groups, a line a row; else JSON on one line."""
+    """Formats a list of rows by groups, a line per row; other values as JSON on one line."""
     if not (isinstance(value, list) and value and all(isinstance(row, dict) for row in value)):
         return _text(value)
     groups = []
@@ -72,7 +72,7 @@ def _is_group(value: object) -> bool:
 
 
 def _finite(value: object) -> object:
-    """JSON has no NaN or infinity: they become the strings "nan", "inf" and "-inf"."""
+    """Replaces NaN and infinity, which JSON lacks, by the strings "nan", "inf" and "-inf"."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -87,7 +87,7 @@ def _not_finite(value: object) -> object:
 
 
 def _map(change: Callable[[object], object], value: object) -> object:
-    """``value`` with every leaf changed."""
+    """Returns ``value`` with ``change`` applied to every leaf."""
     if isinstance(value, dict):
         return {key: _map(change, v) for key, v in value.items()}
     if isinstance(value, (list, tuple)):

@@ -19,11 +19,11 @@ LEGEND = (
     "layers applied to points; conv-gemm, convolutions from rocBLAS's list; batched, attention "
     "and small batches; odd, odd sizes and unaligned rows; tiny, where latency counts."
 )
-CPU_FLOPS = 4e6  # a case above it would take the emulator seconds
+CPU_FLOPS = 4e6  # a larger case would take the emulator seconds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """--kernel and --group."""
+    """Adds --kernel and --group."""
     parser.add_argument(
         "--kernel", nargs="+", metavar="NAME", help="rows or families (default: auto, all families)"
     )
@@ -65,10 +65,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def runner_up(at: Measurement, session: Session) -> dict:
-    """The row that ``auto`` would take if it hadn't the one that it takes, and its speed."""
+    """Returns the row that ``auto`` would take without its first choice, and its speed."""
     first = at.pool.sets[0]
     ranked = worth.ranked(torch_sgemm.explain(first.a, first.b))
-    if len(ranked) < 2:  # nothing but PyTorch's kernel runs here
+    if len(ranked) < 2:  # only PyTorch's kernel runs here
         return {}
     following = ranked[1]
     if following == worth.ATEN:
@@ -79,7 +79,7 @@ def runner_up(at: Measurement, session: Session) -> dict:
 
 
 def worth_cases(found: dict) -> list[worth.Case]:
-    """The cases whose next row is recorded."""
+    """Returns the cases whose second choice is recorded."""
     return [
         worth.Case(r["chosen"], r["percent_of_torch"] / 100, r["next_percent_of_torch"] / 100)
         for r in found["rows"]
@@ -88,7 +88,7 @@ def worth_cases(found: dict) -> list[worth.Case]:
 
 
 def summarise(rows: list[dict]) -> list[dict]:
-    """For each kernel, over all cases and for each group: geometric mean and worst case.
+    """Returns each kernel's geometric mean and worst case, over all cases and for each group.
 
     A case that failed or is wrong is in neither; ``bad`` counts them.
     """
@@ -114,7 +114,7 @@ def summarise(rows: list[dict]) -> list[dict]:
 
 
 def show(found: dict) -> None:
-    """Both tables on the terminal."""
+    """Prints both tables."""
     rows = []
     for r in found["rows"]:
         if "failed" in r:
@@ -130,7 +130,7 @@ def show(found: dict) -> None:
 
 
 def show_summary(found: dict) -> None:
-    """Geometric means on the terminal."""
+    """Prints geometric means."""
     columns, rows = summary_cells(found)
     tables.show("Speed relative to torch", columns, rows, left=2)
     if cases := worth_cases(found):
@@ -138,7 +138,7 @@ def show_summary(found: dict) -> None:
 
 
 def summary_cells(found: dict) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows of the summary, for the terminal and for Markdown."""
+    """Makes columns and rows of the summary, to print or for Markdown."""
     rows = []
     for s in found["summary"]:
         worst = tables.NONE if s["worst"] is None else f"{s['worst']:.2f} ({s['worst_case']})"
@@ -148,6 +148,6 @@ def summary_cells(found: dict) -> tuple[list[str], list[list[str]]]:
 
 
 def show_recorded(found: dict) -> None:
-    """A GPU's figures on the terminal."""
+    """Prints a GPU's figures."""
     tables.say("\nRecorded on a GPU:")
     show_summary(found)

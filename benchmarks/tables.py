@@ -15,12 +15,12 @@ NONE = "-"
 
 
 def say(text: str) -> None:
-    """A line on the terminal, with rich's markup."""
+    """Prints a line, with rich's markup."""
     console.print(text, highlight=False)
 
 
 def show(title: str, columns: Cells, rows: Sequence[Cells], left: int = 1) -> None:
-    """A table on the terminal; the first ``left`` columns hold text, the others numbers."""
+    """Prints a table; the first ``left`` columns hold text, the others numbers."""
     table = Table(title=title, title_justify="left", header_style="bold")
     for i, column in enumerate(columns):
         justify = "left" if i < left else "right"
@@ -31,7 +31,7 @@ def show(title: str, columns: Cells, rows: Sequence[Cells], left: int = 1) -> No
 
 
 def markdown(columns: Cells, rows: Sequence[Cells], left: int = 1) -> str:
-    """The same in Markdown."""
+    """Returns the same in Markdown."""
     rule = ["---" if i < left else "---:" for i in range(len(columns))]
     lines = [columns, rule, *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |"
@@ -39,12 +39,12 @@ def markdown(columns: Cells, rows: Sequence[Cells], left: int = 1) -> str:
 
 
 def speed_unit(record: dict) -> tuple[str, float]:
-    """The unit that fits a record's device, and how many of it a TFLOP/s is."""
+    """Returns the unit that fits a record's device, and how many of it a TFLOP/s is."""
     return ("TFLOP/s", 1.0) if record["machine"]["device"] == "cuda" else ("GFLOP/s", 1e3)
 
 
 def time(us: float | None) -> str:
-    """Microseconds in a fitting unit."""
+    """Formats microseconds in a fitting unit."""
     if us is None:
         return NONE
     if us < 1e3:
@@ -53,7 +53,7 @@ def time(us: float | None) -> str:
 
 
 def digits(value: float | None) -> str:
-    """Three significant digits, without exponents."""
+    """Formats three significant digits, without exponents."""
     if value is None:
         return NONE
     size = abs(value)
@@ -65,21 +65,21 @@ def digits(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """A percentage, with a decimal below 10."""
+    """Formats a percentage, with a decimal below 10."""
     if value is None:
         return NONE
     return f"{value:.1f} %" if value < 10 else f"{value:.0f} %"
 
 
 def errors(row: dict, side: str = "") -> str:
-    """``max / mean`` of a measured row."""
+    """Formats ``max / mean`` of a measured row."""
     if row.get(f"{side}error_max") is None:
         return NONE
     return f"{digits(row[f'{side}error_max'])} / {row[f'{side}error_mean']:.2f}"
 
 
 def ratios(rows: Sequence[dict], line: str, column: str) -> dict[tuple, str]:
-    """What torch takes divided by what ours does, by two keys of the rows; several: ``a / b``."""
+    """Formats torch's time over ours, by two keys of the rows; several as ``a / b``."""
     found: dict[tuple, list[str]] = {}
     for row in rows:
         text = verdict(row) or f"{row['percent_of_torch'] / 100:.2f}"
@@ -88,14 +88,14 @@ def ratios(rows: Sequence[dict], line: str, column: str) -> dict[tuple, str]:
 
 
 def verdict(row: dict) -> str:
-    """What a row's figures are worth: empty if all is well."""
+    """Returns the problem with a row's figures; empty if there is none."""
     if "failed" in row:
         return "failed"
     return "" if row["correct"] else "WRONG"
 
 
 def report_failures(rows: Sequence[dict]) -> int:
-    """Names rows that failed or are wrong; 1 if there are any, else 0."""
+    """Prints rows that failed or are wrong; returns 1 if there are any, else 0."""
     status = 0
     for row in rows:
         if row.get("correct", True):

@@ -1,4 +1,4 @@
-"""How times are taken: both sides by turns, CUDA-graph replays on a GPU, wall clock on a CPU."""
+"""Times both sides by turns: CUDA-graph replays on a GPU, wall clock on a CPU."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from torch.utils.benchmark import Timer
 from benchmarks.problems import L2_MULTIPLE, Pool
 from benchmarks.sides import Side
 
-MAX_CALLS = 512  # in one graph
+MAX_CALLS = 512  # calls in one graph, at most
 SUSTAINED_SECONDS = 0.5
 SUSTAINED_REPLAYS = 5
-# GPU cycles to wait before a timed graph, so that the host has queued all of it by then.
+# GPU cycles to wait before a timed graph, so that the host has queued the whole graph.
 DELAY_CYCLES, DELAY_CYCLES_A_CALL = 400_000, 2000
 WARM_BELOW = 0.1  # seconds; a longer replay is not run once untimed first
 CPU_ROUNDS = 5
@@ -25,11 +25,13 @@ CPU_ROUNDS = 5
 
 @dataclass(frozen=True)
 class Options:
-    """How long and in which state to time.
+    """The duration of timing, and the state of the device before it.
 
-    rounds: replays of each side at most; at least 2. budget: seconds for a pair, about. idle:
-    pause before each replay. replay: seconds of work in a replay, about. sustained: time each
-    side after 0.5 s of itself instead, so that the power cap shows.
+    rounds: replays of each side, at most; 2 or more.
+    budget: seconds per pair, about.
+    idle: pause before each replay, seconds.
+    replay: work in a replay, seconds, about.
+    sustained: True times each side after 0.5 s of itself instead, so that the power cap shows.
     """
 
     rounds: int = 8
@@ -39,21 +41,21 @@ class Options:
     sustained: bool = False
 
     def describe(self, device: torch.device) -> str:
-        """In words, for a record."""
+        """Describes the options in words, to be recorded."""
         if device.type != "cuda":
             return "wall clock by torch.utils.benchmark, both sides by turns, best block, cached"
         state = self.state_before("replay")
         return f"CUDA-graph replays by CUDA events, both sides by turns, {state}, L2 cold"
 
     def state_before(self, run: str) -> str:
-        """In words, what comes before each ``run``."""
+        """Describes in words the state before each ``run``."""
         if self.sustained:
             return f"each side after {SUSTAINED_SECONDS} s of itself"
         return f"each {run} after {self.idle * 1e3:.0f} ms idle"
 
 
 def quantile(values: list[float], q: float) -> float:
-    """By linear interpolation between the ordered values."""
+    """Interpolates linearly between the ordered values."""
     ordered = sorted(values)
     at = q * (len(ordered) - 1)
     low = math.floor(at)
@@ -63,7 +65,7 @@ def quantile(values: list[float], q: float) -> float:
 
 @dataclass
 class Timing:
-    """Seconds a call, one figure a replay (or a block of calls on a CPU).
+    """Seconds per call, one figure per replay (or per block of calls on a CPU).
 
     ``typical`` is the median; on a CPU (``shared``), whose cores other processes use too, the best.
     """
@@ -96,7 +98,7 @@ def compare(sides: list[Side], pool: Pool, options: Options) -> list[Timing]:
 
 
 def call_time(side: Side, pool: Pool) -> float:
-    """Seconds a call from Python: host work, launch and kernel, whichever is longer in a row."""
+    """Returns seconds per call from Python: the longest of host work, launch and kernel."""
     operands = pool.sets[0]
     timer = Timer("run(operands)", globals={"run": side.run, "operands": operands})
     return timer.blocked_autorange(min_run_time=0.05).median
@@ -132,7 +134,7 @@ def _compare_cuda(sides: list[Side], pool: Pool, options: Options) -> list[Timin
             rounds = 2
         flush = None if pool.cold else _flush_buffer()
         for i in range(rounds):
-            # The order turns round, so that neither side always follows the other.
+            # The order alternates, so that neither side always follows the other.
             order = range(len(sides)) if i % 2 == 0 else reversed(range(len(sides)))
             for side in order:
                 timings[side].seconds += turn(replays[side], flush, options)
@@ -143,7 +145,7 @@ def _compare_cuda(sides: list[Side], pool: Pool, options: Options) -> list[Timin
 
 @cache
 def _stream(device: torch.device) -> torch.cuda.Stream:
-    """One side stream for all captures: cuBLAS keeps a workspace for every stream it meets."""
+    """Returns one stream for all captures: cuBLAS keeps a workspace for each stream it meets."""
     return torch.cuda.Stream(device)
 
 
@@ -180,10 +182,10 @@ def _capture(side: Side, pool: Pool, options: Options, stream: torch.cuda.Stream
     estimate = _estimate(side, pool)
     sets = pool.sets
     calls = max(1, round(options.replay / estimate))
-    if pool.cold:  # whole turns through the sets, so that each call finds its operands displaced
+    if pool.cold:  # whole rounds through the sets, so that no operand is in the L2 cache
         turns = max(1, min(calls, MAX_CALLS) // len(sets))
         calls = turns * len(sets)
-    else:  # no set twice between two flushes
+    else:  # uses no set twice between two flushes
         calls = min(calls, len(sets))
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):

@@ -1,8 +1,8 @@
 """``users``: the products of programs that multiply in float32 on purpose, with the data they have.
 
-Kernel times beside torch in float32 by turns, as in ``suite``; and for information torch in TF32
-and with bfloat16 operands, with errors, to show what float32 costs and what it is for, and this
-package with bfloat16 operands.
+Kernel times are beside torch in float32 by turns, as in ``suite``. For information, torch in TF32
+and with bfloat16 operands, and this package with bfloat16 operands, show what float32 costs. Their
+errors show what float32 is for.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ LEGEND = (
     "distances between images; gaussian-process, a kernel matrix times vectors; potential, a layer "
     "of an interatomic potential and its weight's gradient."
 )
-WORKING_SETS = 5  # memory in units of the problem's: operands, their values, float64 references
-CPU_SIZES = (24, 24, 28)  # m, n and k, at most, of what runs through the emulator
+WORKING_SETS = 5  # memory over the problem's: operands, their values, float64 references
+CPU_SIZES = (24, 24, 28)  # largest m, n and k for the emulator
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Product:
         return f"{self.group} {self.problem.label} {self.data}"
 
     def tiny(self) -> Product:
-        """The same with sizes for the emulator."""
+        """Returns the same with sizes for the emulator."""
         p = self.problem
         m, n, k = (min(pair) for pair in zip((p.m, p.n, p.k), CPU_SIZES, strict=True))
         return replace(self, problem=replace(p, m=m, n=n, k=k, batch=min(p.batch, 2)))
@@ -89,19 +89,19 @@ PRODUCTS = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """--group, --data and --kernel."""
+    """Adds --group, --data and --kernel."""
     parser.add_argument("--group", nargs="+", metavar="NAME", help="these users' products only")
     parser.add_argument("--data", nargs="+", metavar="NAME", help="these kinds of data only")
     parser.add_argument("--kernel", metavar="NAME", help="a row or family (default: auto)")
 
 
 def describe(options: Options, device: torch.device) -> str:
-    """In words, for a record."""
+    """Describes the options in words, to be recorded."""
     return f"{options.describe(device)}; TF32 and bf16 by themselves"
 
 
 def chosen_products(args: argparse.Namespace) -> list[Product]:
-    """Those of the groups and the data on the command line; all where none are named."""
+    """Returns products of the groups and data on the command line; all if none are named."""
     groups = list(dict.fromkeys(p.group for p in PRODUCTS))
     kinds = list(dict.fromkeys(p.data for p in PRODUCTS))
     check_names("--group", args.group, groups, "group")
@@ -145,10 +145,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def lacking_memory(problem: Problem, device: torch.device) -> str:
-    """How much there is too little for ``problem``; empty where there is enough."""
+    """Describes the memory that ``problem`` lacks; empty if there is enough."""
     if device.type != "cuda":
         return ""
-    torch.cuda.empty_cache()  # of what the product before has left
+    torch.cuda.empty_cache()  # frees what the previous product left
     free, _ = torch.cuda.mem_get_info(device)
     need = WORKING_SETS * problem.bytes
     if need <= free:
@@ -157,7 +157,7 @@ def lacking_memory(problem: Problem, device: torch.device) -> str:
 
 
 def measure(session: Session, product: Product, kernel: str) -> dict:
-    """One product, and for information the two that are no float32 ones."""
+    """Measures one product and, for information, the two that are not float32."""
     problem, device = product.problem, session.device
     values = matrices(product.data, problem, device, session.seed)
     at = Measurement(problem, device, session.seed, session.options, values)
@@ -173,13 +173,13 @@ def measure(session: Session, product: Product, kernel: str) -> dict:
 
 
 def show(found: dict) -> None:
-    """Both tables on the terminal."""
+    """Prints both tables."""
     tables.show("Users' products: speed relative to torch", *cells(found), left=4)
     suite.show_summary(found)
 
 
 def cells(found: dict) -> tuple[list[str], list[list[str]]]:
-    """A line a product, for the terminal and for Markdown."""
+    """Makes a line per product, to print or for Markdown."""
     lines = []
     for r in found["rows"]:
         line = [r["group"], Problem(**{key: r[key] for key in SIZES}).label, r["data"]]

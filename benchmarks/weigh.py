@@ -1,8 +1,8 @@
 """``worth``: what rows, or mechanisms inside rows, are worth, from the records.
 
-A row is weighed by the records of choice and suite: the speed that auto loses where it has to take
-its second choice. A mechanism is weighed by the records of plans: the speed that auto loses where
-it has to take another plan.
+A row is weighed by the records of choice and suite: the speed that auto loses if it has to take its
+second choice. A mechanism is weighed by the records of plans: the speed that auto loses if it has
+to take another plan.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ CASES = {"choice": choice.worth_cases, "suite": suite.worth_cases}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """--mechanisms and --gpu."""
+    """Adds --mechanisms and --gpu."""
     parser.add_argument("--mechanisms", action="store_true", help="inside rows, not rows")
     parser.add_argument("--gpu", metavar="SLUG", help="records of this GPU (default: all)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Shows a table a record.
+    """Prints a table per record.
 
     Raises RuntimeError if there is no record.
     """

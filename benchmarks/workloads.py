@@ -1,6 +1,6 @@
 """The models of ``models``: random weights, made on the device, no dropout, float32.
 
-No dropout, so that both sides and the float64 reference compute the same function.
+Without dropout both sides and the float64 reference compute the same function.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import torch
 from torch import Tensor, nn
 
 ATTENTIONS = ("eager", "sdpa")
-LEARNING_RATE = 1e-5  # small: every step of a run sees nearly the same weights
+LEARNING_RATE = 1e-5  # small, so that every step of a run sees nearly the same weights
 
 
 def float32_convolutions() -> AbstractContextManager:
-    """A scope in which cuDNN doesn't use TF32: ViT's patches are embedded by a convolution."""
+    """Keeps cuDNN from TF32: a convolution embeds ViT's patches."""
     return torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
 
 
 @dataclass
 class Task:
-    """A model with a batch; a step is inference where there is no loss, else training."""
+    """A model with a batch; a step is inference if there is no loss, else training."""
 
     model: nn.Module
     inputs: Tensor
@@ -38,7 +38,7 @@ class Task:
         return self.loss is not None
 
     def step(self) -> Callable[[], None]:
-        """A function that runs one step; training ends in AdamW's update."""
+        """Returns a function that runs one step; training ends in AdamW's update."""
         if not self.training:
             return self._infer
         optimizer = torch.optim.AdamW(self.model.parameters(), lr=LEARNING_RATE)
@@ -55,7 +55,7 @@ class Task:
         self.output(self.model, self.inputs)
 
     def evaluate(self) -> tuple[Tensor, dict[str, Tensor]]:
-        """The output, and the gradients by parameter name (none of inference)."""
+        """Returns the output, and the gradients by parameter name (none for inference)."""
         if not self.training:
             with torch.no_grad():
                 return self.output(self.model, self.inputs), {}
@@ -67,15 +67,15 @@ class Task:
         return output.detach(), gradients
 
     def part(self, batch: int) -> Task:
-        """The same model on the first ``batch`` of the inputs."""
+        """Returns the same model on the first ``batch`` of the inputs."""
         targets = None if self.targets is None else self.targets[:batch]
         return Task(self.model, self.inputs[:batch], self.output, targets, self.loss)
 
     def double(self) -> Task:
-        """The same weights and inputs in float64.
+        """Returns the same weights and inputs in float64.
 
-        With attention by torch's own function: transformers' eager attention of some models goes
-        through float32 whatever the model's type.
+        Attention is torch's own function, because transformers' eager attention of some models goes
+        through float32 for every dtype.
         """
         model = copy.deepcopy(self.model).double()
         if hasattr(model, "set_attn_implementation"):
@@ -115,13 +115,13 @@ def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     return nn.functional.cross_entropy(logits.flatten(0, -2), targets.flatten())
 
 
-# Hidden size, layers, heads, feed-forward size: of BERT-large, ViT-L and GPT-2 medium alike.
+# Hidden size, layers, heads and feed-forward size of BERT-large, ViT-L and GPT-2 medium.
 LARGE = (1024, 24, 16, 4096)
 SMALL = (32, 2, 2, 64)
 
 
 def bert(device: torch.device, small: bool, attention: str) -> Task:
-    """BERT-large, inference."""
+    """Makes BERT-large, inference."""
     t = _transformers()
     width, layers, heads, inner = SMALL if small else LARGE
     config = t.BertConfig(
@@ -139,7 +139,7 @@ def bert(device: torch.device, small: bool, attention: str) -> Task:
 
 
 def vit(device: torch.device, small: bool, attention: str) -> Task:
-    """ViT-L/16, inference."""
+    """Makes ViT-L/16, inference."""
     t = _transformers()
     width, layers, heads, inner = SMALL if small else LARGE
     config = t.ViTConfig(
@@ -158,7 +158,7 @@ def vit(device: torch.device, small: bool, attention: str) -> Task:
 
 
 def gpt2(device: torch.device, small: bool, attention: str) -> Task:
-    """GPT-2 medium, a step of training."""
+    """Makes GPT-2 medium, a step of training."""
     t = _transformers()
     width, layers, heads, inner = SMALL if small else LARGE
     config = t.GPT2Config(
@@ -183,7 +183,7 @@ def gpt2(device: torch.device, small: bool, attention: str) -> Task:
 
 
 def mlp(device: torch.device, small: bool, attention: str) -> Task:
-    """A field over space: points in, one value out, a step of training."""
+    """Makes a field over space: points in, one value out, a step of training."""
     width, points = (32, 64) if small else (1024, 65536)
     sizes = [3, *[width] * 8]
     with device:

@@ -1,7 +1,7 @@
-"""What a row of the table is worth: the speed that ``auto`` would lose without it.
+"""The worth of a row of the table: the speed that ``auto`` would lose without it.
 
-Where ``auto`` takes the row, the row that it would take next has its place; all other problems
-stay as they are.
+If ``auto`` takes the row, the row that it would take next replaces it; all other problems stay
+unchanged.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ class Case(NamedTuple):
 
 
 def ranked(explanation: torch_sgemm.Explanation) -> list[str]:
-    """The rows that ``auto`` may take, PyTorch's among them; the fastest, as predicted, first."""
+    """Returns the rows that ``auto`` may take, with PyTorch's, by predicted time."""
     usable = [v for v in explanation.verdicts if not v.reason]
     return [v.name for v in sorted(usable, key=lambda verdict: verdict.seconds)]
 
 
 def lost(cases: list[Case], row: str) -> float:
-    """The share of the geometric mean of all cases' speeds that goes without ``row``."""
+    """Returns the share of the geometric mean of all cases' speeds that ``row`` is worth."""
     logs = (math.log(case.without / case.speed) for case in cases if case.chosen == row)
     return 1 - math.exp(sum(logs) / len(cases))
 
 
 def cells(found: dict, cases: list[Case]) -> tuple[list[str], list[list[str]]]:
-    """A line a row that ``auto`` may take, in the table's order; none of rows newer than a record.
+    """Makes a line per row that ``auto`` may take, in the table's order, without newer rows.
 
-    Such a row has neither been measured there nor come first or second in a choice.
+    A row newer than a record was not measured there and came first or second in no choice.
     """
     taken = [case.chosen for case in cases]
     named = {r.get(key) for r in found["rows"] for key in ("kernel", "chosen", "next")}

@@ -1,8 +1,8 @@
 """PEP 517 backend: setuptools', except that it asks for torch only where there is none.
 
 Under build isolation pip would install its own torch into the build environment. The extension
-should be built for the torch that it will run with (its CUDA version decides the toolkit), so
-the torch of the target environment is used where one is found, hidden or not.
+should be built for the torch that it will run with, whose CUDA version decides the toolkit. So the
+torch of the target environment is used if one is found, hidden or not.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from setuptools import build_meta
-from setuptools.build_meta import *  # noqa: F403  the hooks that need no change
+from setuptools.build_meta import *  # noqa: F403  hooks without a change
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 

@@ -1,6 +1,6 @@
 """The build's decisions, as pure functions: no probing, no printing, no files.
 
-`build_env` looks at the machine and hands what it found to these functions; setup.py and
+`build_env` inspects the machine and passes its findings to these functions; setup.py and
 tests/test_build.py use the same ones.
 """
 
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 TORCH_FLOOR = (2, 10)
 CMAKE_FLOOR = (3, 24)
 PORTABLE_ARCHS = ("80", "86", "89", "90", "100", "120")
-HOPPER_ARCH = "90a"  # csrc/*/*_sm90a.cu uses instructions of this one architecture
-GIB_PER_JOB = 3.0  # what one nvcc process over the kernel table may take
+HOPPER_ARCH = "90a"  # csrc/*/*_sm90a.cu uses instructions of this architecture alone
+GIB_PER_JOB = 3.0  # most memory of one nvcc process over the kernel table
 PYPI_CUDA_FLOOR = 13  # the CUDA 12 packages on PyPI carry ptxas, but no nvcc
 PYPI_TOOLKIT = (
     "nvidia-cuda-nvcc",
@@ -26,14 +26,14 @@ PYPI_TOOLKIT = (
 
 
 class BuildError(SystemExit):
-    """A build that can't go on. Its text is all that the user sees: no traceback."""
+    """A build that can't continue. The user sees only its text, without a traceback."""
 
     def __init__(self, text: str) -> None:
         super().__init__(f"\ntorch_sgemm: {text}\n")
 
 
 def version_tuple(text: str) -> tuple[int, int]:
-    """(major, minor) of a version such as "13.2", "2.15.0+cu132" or "2.11.0a0+git1234"."""
+    """Returns (major, minor) of a version, "13.2", "2.15.0+cu132" or "2.11.0a0+git1234"."""
     found = re.match(r"\s*v?(\d+)(?:\.(\d+))?", text)
     if not found:
         raise ValueError(f"not a version: {text!r}")
@@ -45,7 +45,7 @@ def version_tuple(text: str) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Torch:
-    """What torch/version.py says, and where that torch lies."""
+    """The contents of torch/version.py, and the location of that torch."""
 
     version: str
     cuda: str | None
@@ -54,7 +54,7 @@ class Torch:
 
 
 def check_torch(torch: Torch | None, environment: str) -> Torch:
-    """The torch to build against, or a BuildError that says what to install."""
+    """Returns the torch to build against, or raises a BuildError that says what to install."""
     wanted = ".".join(map(str, TORCH_FLOOR))
     if torch is None:
         raise BuildError(
@@ -84,7 +84,7 @@ class Nvcc:
 
 @dataclass(frozen=True)
 class Toolkit:
-    """Whether CUDA kernels are built, why, and with what.
+    """The decision to build CUDA kernels or not, its reason, and the toolkit.
 
     kind: "machine" (nvcc is set), "pypi" (requirements is set) or "none" (CPU only).
     """
@@ -102,12 +102,12 @@ class Toolkit:
 def choose_toolkit(
     torch: Torch, machine: Sequence[Nvcc], force: str = "", source: str = ""
 ) -> Toolkit:
-    """CUDA or CPU only, from what torch was built with, never from the GPUs in sight.
+    """Chooses CUDA or CPU only by torch's own build, never by the GPUs in sight.
 
     machine: the nvcc programs found, the preferred one first.
     force:   TORCH_SGEMM_CUDA: "" (torch decides), "0" or "1".
     source:  TORCH_SGEMM_TOOLKIT: "" (the machine's if it fits, else PyPI's), "machine", "pypi",
-             or a version such as "13.0" to fetch from PyPI whatever torch was built with.
+             or a version such as "13.0" to fetch from PyPI, for any CUDA version of torch.
     """
     if force not in ("", "0", "1"):
         raise BuildError(f"TORCH_SGEMM_CUDA={force!r}: accepted are 0, 1 and unset.")
@@ -184,7 +184,7 @@ class Archs:
 
 
 def parse_arch_list(text: str) -> list[str]:
-    """TORCH_CUDA_ARCH_LIST as CMake names: "9.0a;8.0+PTX" is ["90a", "80", "80-virtual"]."""
+    """Maps TORCH_CUDA_ARCH_LIST to CMake names: "9.0a;8.0+PTX" is ["90a", "80", "80-virtual"]."""
     archs: list[str] = []
     for item in re.split(r"[;,\s]+", text.strip()):
         found = re.fullmatch(r"(\d+)\.(\d)([af]?)(\+PTX)?", item)
@@ -199,9 +199,9 @@ def parse_arch_list(text: str) -> list[str]:
 
 
 def choose_archs(supported: Sequence[str], arch_list: str = "") -> Archs:
-    """The architectures to build for.
+    """Returns the architectures to build for.
 
-    supported: what the toolkit compiles for, as nvcc --list-gpu-arch says ("80", "90", ...).
+    supported: architectures of the toolkit, as nvcc --list-gpu-arch prints them ("80", "90", ...).
     arch_list: TORCH_CUDA_ARCH_LIST, or "" for all portable ones and PTX of the newest.
     """
     if arch_list.strip():
@@ -216,7 +216,7 @@ def choose_archs(supported: Sequence[str], arch_list: str = "") -> Archs:
             f"it supports {' '.join(supported)}."
         )
     plain = {a for a in kept if a == _base(a)}
-    # An a-architecture alone stands for its whole GPU: portable files are built for it too.
+    # A lone a-architecture means its whole GPU: portable files are built for it too.
     portable = tuple(
         a for a in kept if not _specific(a) or (_base(a) not in plain and "-" not in a)
     )
@@ -239,7 +239,7 @@ PYTORCHS = ("aten", "prim", "prims")
 
 
 def check_namespace(text: str) -> str:
-    """The operators' namespace in torch.ops, from TORCH_SGEMM_NAMESPACE."""
+    """Returns the operators' namespace in torch.ops, from TORCH_SGEMM_NAMESPACE."""
     name = text or NAMESPACE
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or name in PYTORCHS:
         raise BuildError(
@@ -259,7 +259,7 @@ class Jobs:
 
 
 def choose_jobs(cores: int, available_gib: float | None, max_jobs: str = "") -> Jobs:
-    """How many compilers run at once; available_gib is None where it isn't known."""
+    """Returns the number of concurrent compilers; available_gib is None if it is unknown."""
     if max_jobs:
         if not max_jobs.isdigit() or int(max_jobs) < 1:
             raise BuildError(f"MAX_JOBS={max_jobs!r}: a whole number from 1 is accepted.")
@@ -276,7 +276,7 @@ def choose_jobs(cores: int, available_gib: float | None, max_jobs: str = "") -> 
 
 
 def nvcc_threads(jobs: int, cuda_files: int) -> int:
-    """nvcc --threads: architectures of one file at once, where files alone don't fill the jobs."""
+    """Returns nvcc --threads: architectures of a file at once, if files don't fill the jobs."""
     return max(1, jobs // max(1, cuda_files))
 
 
@@ -298,5 +298,5 @@ def no_tool(name: str, floor: str = "") -> BuildError:
 
 
 def wheel_tag(platform: str) -> tuple[str, str, str]:
-    """One library for every Python: it has no Python symbols, only a platform."""
+    """Returns one tag for every Python: the library has no Python symbols, only a platform."""
     return "py3", "none", re.sub(r"[-. ]", "_", platform.lower())

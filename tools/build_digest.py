@@ -1,4 +1,4 @@
-"""The digest of csrc/ that records and builds are named by."""
+"""The digest of csrc/ that names records and builds."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def csrc_digest(root: Path = ROOT) -> str:
-    """What ``find csrc -type f | sort | xargs sha256sum | sha256sum`` prints in ``root``.
+    """Returns what ``find csrc -type f | sort | xargs sha256sum | sha256sum`` prints in ``root``.
 
-    In the C locale's order, so that every machine agrees. Records and ``info`` show its first 12
-    digits.
+    The sort uses the C locale's order, so that every machine agrees. Records and ``info`` show the
+    first 12 digits.
     """
     files = sorted(
         p.relative_to(root).as_posix() for p in (root / "csrc").rglob("*") if p.is_file()

@@ -1,4 +1,4 @@
-"""Looks at the machine for the build: torch, nvcc, compiler, cores, memory. Decides nothing."""
+"""Inspects the machine for the build: torch, nvcc, compiler, cores, memory. Decides nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from build_config import CMAKE_FLOOR, BuildError, Nvcc, Torch, no_compiler, no_t
 
 
 def output_of(*command: str | Path) -> str:
-    """What a program prints, or "" where it can't be run or fails."""
+    """Returns a program's output, or "" if it can't be run or fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
@@ -29,11 +29,11 @@ def output_of(*command: str | Path) -> str:
 
 
 def site_directories() -> list[Path]:
-    """Where this environment keeps packages.
+    """Returns this environment's package directories.
 
-    pip's build isolation takes the environment's own packages off sys.path, but the
-    interpreter still knows where they are; other front ends build in an environment of their
-    own, and leave the activated one in VIRTUAL_ENV.
+    pip's build isolation takes the environment's own packages off sys.path, but the interpreter
+    still knows where they are. Other front ends build in an environment of their own, and leave the
+    activated one in VIRTUAL_ENV.
     """
     found: list[str] = [p for p in sys.path if p]
     found += [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
@@ -47,7 +47,7 @@ def site_directories() -> list[Path]:
 
 
 def read_torch(root: Path) -> Torch | None:
-    """torch's own account of itself, read without importing it (isolation hides what it needs)."""
+    """Reads torch's version.py without importing torch (isolation hides what it needs)."""
     try:
         tree = ast.parse((root / "version.py").read_text())
     except (OSError, SyntaxError):
@@ -64,7 +64,7 @@ def read_torch(root: Path) -> Torch | None:
 
 
 def find_torch(directories: Iterable[Path] | None = None) -> Torch | None:
-    """The first torch on the way of this environment, or None."""
+    """Returns the first torch on this environment's path, or None."""
     for directory in site_directories() if directories is None else directories:
         torch = read_torch(directory / "torch")
         if torch:
@@ -76,7 +76,7 @@ def find_torch(directories: Iterable[Path] | None = None) -> Torch | None:
 
 
 def find_compiler() -> str:
-    """The host C++ compiler: CXX if set, else the first of the usual names."""
+    """Returns the host C++ compiler: CXX if set, else the first of the usual names."""
     chosen = os.environ.get("CXX", "").split()
     if len(chosen) > 1:
         raise BuildError(
@@ -91,13 +91,13 @@ def find_compiler() -> str:
 
 
 def compiler_name(path: str) -> str:
-    """First line of --version, e.g. "g++ (Debian 12.2.0-14) 12.2.0"."""
+    """Returns the first line of --version, e.g. "g++ (Debian 12.2.0-14) 12.2.0"."""
     lines = output_of(path, "--version").splitlines()
     return lines[0] if lines else Path(path).name
 
 
 def find_nvcc() -> list[Nvcc]:
-    """Every nvcc on the machine, the one that CUDA_HOME or PATH names first."""
+    """Returns every nvcc on the machine, the one that CUDA_HOME or PATH names first."""
     homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")]
     paths = [Path(home) / "bin" / "nvcc" for home in homes if home]
     on_path = shutil.which("nvcc")
@@ -114,14 +114,14 @@ def find_nvcc() -> list[Nvcc]:
 
 
 def supported_archs(nvcc: Nvcc) -> list[str]:
-    """What this nvcc compiles for: ["75", "80", ...]."""
+    """Returns the architectures of this nvcc: ["75", "80", ...]."""
     return re.findall(r"compute_(\d+)\b", output_of(nvcc.path, "--list-gpu-arch"))
 
 
 def find_tool(name: str) -> str:
-    """cmake or ninja: on PATH, or beside this Python where its environment isn't activated.
+    """Finds cmake or ninja on PATH, or beside this Python if its environment isn't activated.
 
-    A script of a hidden environment is on PATH under build isolation but can't run: so each
+    Under build isolation a script of a hidden environment is on PATH but can't run. So each
     candidate is asked for its version.
     """
     candidates = [
@@ -141,7 +141,7 @@ def find_tool(name: str) -> str:
 
 
 def install_toolkit(requirements: tuple[str, ...], target: Path) -> Nvcc:
-    """nvcc from PyPI in `target`, installed there unless it is there already."""
+    """Returns nvcc from PyPI in `target`, and installs it if it isn't there already."""
     if not list(target.glob("nvidia/*/bin/nvcc")):
         partial = target.with_name(target.name + ".partial")
         shutil.rmtree(partial, ignore_errors=True)
@@ -178,7 +178,7 @@ def install_toolkit(requirements: tuple[str, ...], target: Path) -> Nvcc:
 
 
 def cores() -> int:
-    """Cores this process may use, a container's CPU quota counted."""
+    """Returns the cores that this process may use, a container's CPU quota counted."""
     count = len(os.sched_getaffinity(0))
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
@@ -190,7 +190,7 @@ def cores() -> int:
 
 
 def available_gib() -> float | None:
-    """Memory that can be had now, a container's limit counted; None where nothing tells."""
+    """Returns the available memory, a container's limit counted; None if it is unknown."""
     found: list[float] = []
     try:
         free = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())

@@ -28,9 +28,9 @@ def say(text: str) -> None:
 
 
 def compiled_digest(root: Path = ROOT) -> str:
-    """Digest of everything that is compiled, from which a change asks for a new build.
+    """Returns a digest of everything that is compiled; a change requires a new build.
 
-    That is csrc/'s sources without its pages, and CMakeLists.txt: not ``csrc_digest``.
+    Compiled are csrc/'s sources without its pages, and CMakeLists.txt, unlike in ``csrc_digest``.
     """
     digest = hashlib.sha256()
     sources = [p for p in (root / "csrc").rglob("*") if p.suffix in SOURCE_SUFFIXES]
@@ -45,7 +45,7 @@ def file_digest(path: Path) -> str:
 
 
 def build(destinations: list[Path], version: str, options: dict[str, str] | None = None) -> None:
-    """Decide, configure, compile, and put the library and its account in each destination.
+    """Decides, configures, compiles; puts the library and build_info.json in each destination.
 
     ``options`` are CMake definitions beside those decided here, for test builds.
     """
@@ -102,7 +102,7 @@ def build(destinations: list[Path], version: str, options: dict[str, str] | None
     identity = [torch.version, compiler, nvcc and [nvcc.path, nvcc.release, archs.cmake_list()]]
     if options:
         identity.append(options)
-    if namespace != config.NAMESPACE:  # all others share a tree: few sources name the operators
+    if namespace != config.NAMESPACE:  # the others share a tree: few sources name the operators
         identity.append("another namespace")
     key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:8]
     tree = ROOT / "build" / f"cmake-{'cuda' + nvcc.release if nvcc else 'cpu'}-{key}"
@@ -157,7 +157,7 @@ def run(command: list[str]) -> None:
 
 
 def install(source: Path, target: Path) -> bool:
-    """Replace target by a copy in one step (a process may have the old file mapped)."""
+    """Replaces target by a copy in one step (a process may have the old file mapped)."""
     if target.exists() and file_digest(source) == file_digest(target):
         return False
     partial = target.with_name(f".{target.name}.{os.getpid()}")
@@ -167,7 +167,7 @@ def install(source: Path, target: Path) -> bool:
 
 
 def same_account(path: Path, info: dict[str, object]) -> bool:
-    """Whether the account on disk says the same; its date then stays that of the build."""
+    """True if the build_info.json on disk is equal; its date then stays that of the build."""
     try:
         old = json.loads(path.read_text())
     except (OSError, ValueError):

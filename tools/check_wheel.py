@@ -62,7 +62,7 @@ def build_wheel(directory: Path) -> Path:
 
 
 def make_environment(python: str, torch: str, directory: Path) -> Path:
-    """A virtual environment of one Python with one torch."""
+    """Makes a virtual environment of one Python with one torch."""
     for command in (
         [python, "-m", "venv", directory],
         [directory / "bin/python", "-m", "pip", "install", "-q", torch, "numpy"],
@@ -74,7 +74,7 @@ def make_environment(python: str, torch: str, directory: Path) -> Path:
 
 
 def check(python: Path, wheel: Path, directory: Path) -> dict[str, object]:
-    """The wheel's account of itself in one environment, or {"error": ...}."""
+    """Returns the wheel's answer in one environment, or {"error": ...}."""
     done = run(python, "-m", "pip", "install", "-q", "--no-deps", "--target", directory, wheel)
     if done.returncode == 0:
         done = run(python, "-c", f"import sys; sys.path.insert(0, {str(directory)!r})\n{PROBE}",
@@ -88,7 +88,7 @@ def check(python: Path, wheel: Path, directory: Path) -> dict[str, object]:
 
 
 def tree_of(wheel: Path, directory: Path) -> Path:
-    """The checkout in ``directory``, but with the wheel's packages in the place of its own."""
+    """Copies the checkout to ``directory``, with the wheel's packages instead of its own."""
     shutil.copytree(ROOT, directory, ignore=shutil.ignore_patterns(*LEFT_BEHIND), symlinks=True)
     with zipfile.ZipFile(wheel) as packed:
         packed.extractall(
@@ -98,7 +98,7 @@ def tree_of(wheel: Path, directory: Path) -> Path:
 
 
 def fast_tests(python: Path, wheel: Path, directory: Path, on_gpu: bool) -> bool:
-    """Whether the tests not marked slow pass in an environment that gets the wheel."""
+    """True if the tests not marked slow pass in an environment that gets the wheel."""
     done = run(python, "-m", "pip", "install", "-q", f"{wheel}[test,bench]")
     if done.returncode:
         print(done.stdout + done.stderr)

@@ -4,9 +4,9 @@
 
 OTHER is another checkout with its library built. Both run the same random problems, each in a
 process of its own: sizes, layouts, batches, alpha, beta, data with range, with Inf and NaN. For
-each problem "auto"'s choice is compared, and the bits of every ieee and split row's result by some
-of its plans, whichever the cost models prefer; on the CPU those of the ladder. Prints what differs,
-choices behind results; exits with 1 if something does.
+each problem the tool compares "auto"'s choice, and the bits of every ieee and split row's result by
+some plans, whether the cost models prefer them or not. On the CPU it compares the ladder's. Prints
+differing results, then differing choices; exits with 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LARGEST = {"cuda": 1 << 30, "cpu": 40_000}  # m * n * k of a problem
-PLANS = 3  # of a row, drawn
+PLANS = 3  # drawn plans per row
 DATA = ("normal", "integers", "wide", "zeros", "inf", "nan")
 
 
 def random_problem(rng: random.Random, device: str) -> dict:
-    """Log-uniform sizes, one in four of them a multiple of 32; most problems plain otherwise."""
+    """Draws log-uniform sizes, one in four a multiple of 32; most problems plain otherwise."""
 
     def size(most: int) -> int:
         x = round(2 ** rng.uniform(0, most))
@@ -54,7 +54,7 @@ def random_problem(rng: random.Random, device: str) -> dict:
 
 
 def operand(shape: tuple[int, ...], layout: str, data: str, gen):
-    """Drawn where ``gen`` is: the same for both builds."""
+    """Draws an operand where ``gen`` is: the same for both builds."""
     import torch
 
     random = {"generator": gen, "device": gen.device}
@@ -75,7 +75,7 @@ def operand(shape: tuple[int, ...], layout: str, data: str, gen):
 
 
 def results(problem: dict, device: str) -> dict[str, str]:
-    """A digest of each row's result, and the name of the row that "auto" takes."""
+    """Returns a digest of each row's result, and the name of the row that "auto" takes."""
     import torch
 
     import torch_sgemm
@@ -104,7 +104,7 @@ def results(problem: dict, device: str) -> dict[str, str]:
 
 
 def digest(x) -> str:
-    """Of all bits, computed where ``x`` is."""
+    """Returns a digest of all bits, computed where ``x`` is."""
     import torch
 
     bits = x.contiguous().view(torch.int32).flatten().long()
@@ -113,7 +113,7 @@ def digest(x) -> str:
 
 
 def work(problems: int, seed: int, device: str) -> None:
-    """One line of JSON per problem."""
+    """Prints one line of JSON per problem."""
     rng = random.Random(seed)
     for _ in range(problems):
         problem = random_problem(rng, device)
@@ -121,7 +121,7 @@ def work(problems: int, seed: int, device: str) -> None:
 
 
 def lines_of(checkout: Path, options: argparse.Namespace) -> list[dict]:
-    """What the build in ``checkout`` computes."""
+    """Returns the results of the build in ``checkout``."""
     command = [sys.executable, str(Path(__file__).resolve()), str(checkout), "--worker"]
     command += ["--problems", str(options.problems), "--seed", str(options.seed)]
     command += ["--device", options.device]
@@ -134,7 +134,7 @@ def lines_of(checkout: Path, options: argparse.Namespace) -> list[dict]:
 
 
 def progress(lines, checkout: Path, total: int):
-    """The same lines; a bar on stderr, if it is a terminal."""
+    """Yields the same lines; shows a bar on stderr, if it is a terminal."""
     from rich.console import Console
     from rich.progress import track
 

@@ -4,7 +4,7 @@
 
 racecheck does not follow asynchronous copies and tensor-core products. So a test build makes
 threads wait for a random time wherever they wait for each other or signal (SGEMM_DELAYS in
-csrc/gpu/ptx/mbarrier.cuh): the orders of events that it goes through are others than at full speed.
+csrc/gpu/ptx/mbarrier.cuh). The order of events then differs from that at full speed.
 Every product is compared bit by bit with the ordinary library's. Needs a GPU; exits with 1 if
 anything differs. ``--library`` takes a test build made before (``--build-only`` makes one).
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILT = ROOT / "build" / "delays"
-FAMILIES = ("split", "ieee")  # and the rungs that are for Hopper alone
+FAMILIES = ("split", "ieee")  # as well as the rungs for Hopper alone
 LAYOUTS = ("NN", "NT", "TN", "TT")
 
 # One block, several k parts of a cluster, several tiles a block, tails everywhere, slices of k,
@@ -32,7 +32,7 @@ SHAPES = (
 
 
 def operand(rows: int, cols: int, layout: str, seed: int, device: str = "cuda"):
-    """Normal numbers with a row that grows late, which has scales chosen again."""
+    """Returns normal numbers with a row that grows late, so that scales are chosen again."""
     import torch
 
     generator = torch.Generator().manual_seed(seed)
@@ -43,7 +43,7 @@ def operand(rows: int, cols: int, layout: str, seed: int, device: str = "cuda"):
 
 
 def products(library: str, rounds: int, output: str, kernels: list[str]) -> None:
-    """Every product by every row, or by these, saved; later rounds must repeat the first."""
+    """Saves every product by every row, or by these; later rounds must repeat the first."""
     import torch
 
     sys.path.insert(0, str(ROOT))

@@ -3,11 +3,11 @@
     python tools/hub_layout.py DIRECTORY                  # builds with a namespace of its own
     python tools/hub_layout.py DIRECTORY --namespace NAME
 
-A process may load several versions of a kernel, so the operators' namespace has a digest of what it
-is made of in its name, and the package's modules import each other relatively: they get the
-metadata's "id" as their package's name. VARIANT is torch's stable ABI from 2.10 on: one build for
-every later torch of one CUDA major version. What TORCH_SGEMM_CUDA and the other variables of a
-build say holds here too. ``kernels.get_local_kernel(DIRECTORY)`` loads the result.
+A process may load several versions of a kernel. So the operators' namespace has a digest of its
+contents in its name, and the package's modules import each other relatively; the metadata's "id"
+becomes their package's name. VARIANT is torch's stable ABI from 2.10 on: one build for every later
+torch of one CUDA major version. TORCH_SGEMM_CUDA and a build's other variables hold here too.
+``kernels.get_local_kernel(DIRECTORY)`` loads the result.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from release import version
 
 ROOT = build_library.ROOT
 PACKAGE = "torch_sgemm"
-# Commands: python -m finds them in an installed package only.
+# Commands, which python -m finds in an installed package only.
 COMMANDS = ("info.py", "report.py")
-MINIMUM = "0.17.0"  # of kernels, the first version that this layout was tried with
+MINIMUM = "0.17.0"  # the first version of kernels that this layout was tried with
 
 
 def sources() -> list[Path]:
-    """The package's modules, but for its commands."""
+    """Returns the package's modules, without its commands."""
     found = sorted((ROOT / PACKAGE).glob("*.py"))
     return [path for path in found if path.name not in COMMANDS]
 
 
 def relative(text: str) -> str:
-    """A module's text with this package's own modules imported relatively.
+    """Returns a module's text with this package's own modules imported relatively.
 
     Raises:
-        SystemExit: one of its imports is of another form than ``from torch_sgemm... import``.
+        SystemExit: an import has another form than ``from torch_sgemm... import``.
     """
     text = re.sub(rf"^(\s*)from {PACKAGE}\.(\w+) import", r"\1from .\2 import", text, flags=re.M)
     text = re.sub(rf"^(\s*)from {PACKAGE} import", r"\1from . import", text, flags=re.M)
@@ -60,7 +60,7 @@ def relative(text: str) -> str:
 
 
 def unique_namespace(backend: str) -> str:
-    """``torch_sgemm_cuda_1a2b3c4d``: of what is compiled and of the modules beside it."""
+    """Returns ``torch_sgemm_cuda_1a2b3c4d``, with a digest of the library and its modules."""
     digest = hashlib.sha256(build_library.compiled_digest().encode())
     for path in sources():
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
@@ -68,7 +68,7 @@ def unique_namespace(backend: str) -> str:
 
 
 def variant(info: dict) -> str:
-    """``torch-stable-abi210-cu130-x86_64-linux``, from the account of a build."""
+    """Returns ``torch-stable-abi210-cu130-x86_64-linux``, from a build's build_info.json."""
     stable = "".join(map(str, config.TORCH_FLOOR))
     backend = "cpu"
     if info["cuda"]:
@@ -77,13 +77,13 @@ def variant(info: dict) -> str:
 
 
 def capabilities(architectures: list[str]) -> list[str]:
-    """``["80", "90a", "120-virtual"]`` as ``["8.0", "9.0a", "12.0+PTX"]``."""
+    """Returns ``["8.0", "9.0a", "12.0+PTX"]`` for ``["80", "90a", "120-virtual"]``."""
     found = [re.fullmatch(r"(\d+)(\d)([af]?)(-virtual)?", name) for name in architectures]
     return [f"{m[1]}.{m[2]}{m[3]}{'+PTX' if m[4] else ''}" for m in found if m]
 
 
 def metadata(info: dict) -> dict:
-    """metadata.json of a variant. Its version is the major one, as ``get_kernel`` asks for it."""
+    """Returns metadata.json of a variant, with the major version, which ``get_kernel`` asks for."""
     backend: dict = {"type": "cuda" if info["cuda"] else "cpu"}
     if info["cuda"]:
         backend["archs"] = capabilities(info["architectures"])
@@ -99,7 +99,7 @@ def metadata(info: dict) -> dict:
 
 
 def lay_out(built: Path, directory: Path) -> Path:
-    """The variant's folder in ``directory``/build, made of a library and its account in ``built``.
+    """Makes the variant's folder in ``directory``/build from the library and account in ``built``.
 
     Another build of the same variant is replaced.
     """
@@ -116,7 +116,7 @@ def lay_out(built: Path, directory: Path) -> Path:
 
 
 def backend_of_build() -> str:
-    """``"cuda"`` or ``"cpu"``, as the build will decide."""
+    """Returns ``"cuda"`` or ``"cpu"``, as the build will decide."""
     torch = config.check_torch(env.find_torch(), f"the environment {sys.prefix}")
     force, source = (
         os.environ.get(f"TORCH_SGEMM_{name}", "") for name in ("CUDA", "TOOLKIT")

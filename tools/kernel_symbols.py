@@ -1,4 +1,4 @@
-"""From a row of the kernel table to the symbol of its kernel in the compiled library.
+"""Maps a row of the kernel table to the symbol of its kernel in the compiled library.
 
 The table's source, csrc/table/kernels.cu, pairs each row's name with a template, as in
 row<SharedTile<32>>("shared_tile_32", ...). Its demangled symbol carries either that template
@@ -17,7 +17,7 @@ TABLE = ROOT / "csrc" / "table" / "kernels.cu"
 
 
 def demangle(symbols: list[str]) -> list[str]:
-    """The symbols as C++ writes them, through cu++filt or c++filt."""
+    """Returns the symbols as C++ writes them, through cu++filt or c++filt."""
     program = shutil.which("cu++filt") or shutil.which("c++filt")
     if not program:
         raise SystemExit("neither cu++filt nor c++filt was found: install binutils")
@@ -28,13 +28,13 @@ def demangle(symbols: list[str]) -> list[str]:
 
 
 def templates(table: str) -> dict[str, str]:
-    """Row name to type, as written in the table: {"naive_32": "Naive<32>"}."""
+    """Maps row names to types, as written in the table: {"naive_32": "Naive<32>"}."""
     rows = re.findall(r"<\s*(\w+(?:\s*<[^<>]*>)?)\s*>\s*\(\s*\"(\w+)\"", table)
     return {name: re.sub(r"\s+", "", template) for template, name in rows}
 
 
 def symbol_pattern(row: str, table: str) -> str:
-    """A regular expression for the row's kernel among demangled symbols without blanks."""
+    """Returns a regular expression for the row's kernel among demangled symbols without blanks."""
     found = templates(table).get(row)
     if not found:
         raise SystemExit(
@@ -49,9 +49,9 @@ def symbol_pattern(row: str, table: str) -> str:
 
 
 def find_symbol(row: str, symbols: list[str], pattern: str = "") -> tuple[str, str]:
-    """(mangled, demangled) of the symbol that fits, the first of several instantiations.
+    """Returns (mangled, demangled) of the matching symbol, the first of several instantiations.
 
-    SystemExit names what was found instead of a single kernel.
+    SystemExit lists the symbols found if they are not a single kernel.
     """
     pattern = pattern or symbol_pattern(row, TABLE.read_text())
     pairs = dict(zip(symbols, demangle(symbols), strict=True))

@@ -3,7 +3,7 @@
     python tools/profile_kernel.py coalesced_32 --size 1024
     python tools/profile_kernel.py naive_32 -m 4096 -n 4096 -k 512 --metrics dram__bytes_read.sum
 
-The first call of a row is left out; one call of it is profiled, its packing passes included.
+The first call of a row is left out; the next is profiled, its packing passes included.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ def find_ncu() -> str:
 def run_ncu(
     arguments: Sequence[str], symbol: str, program: Sequence[str], read: Callable[[str], Found]
 ) -> Found:
-    """What ``read`` finds in ncu's CSV of a Python program, a source and its arguments.
+    """Returns what ``read`` finds in ncu's CSV of a Python program, a source and its arguments.
 
-    Of what lies between the profiler's start and stop, and of kernels whose demangled name the
-    expression ``symbol`` finds, if it is not empty.
+    ncu profiles kernels between the profiler's start and stop. If ``symbol`` is not empty, it
+    profiles only kernels whose demangled name that expression finds.
     """
     command = [find_ncu(), "--profile-from-start", "off", "--csv", *arguments]
     if symbol:
@@ -82,7 +82,7 @@ def run_ncu(
 
 
 def read_csv(output: str) -> dict[tuple[str, str], dict[str, tuple[float, str]]]:
-    """ncu's CSV: (launch, kernel) to metric to (value, unit)."""
+    """Reads ncu's CSV: (launch, kernel) to metric to (value, unit)."""
     lines = [line for line in output.splitlines() if line.startswith('"')]
     launches: dict[tuple[str, str], dict[str, tuple[float, str]]] = {}
     for row in csv.DictReader(io.StringIO("\n".join(lines))):

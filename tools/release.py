@@ -7,8 +7,8 @@
     python tools/release.py version --tag v0.1.0   # fails unless that is the version
 
 The wheel is built from the sdist, so that a file which the sdist lacks is missed here. auditwheel
-names the oldest glibc that it runs on, that of the machine it is built on or an older one: the
-workflow builds in a manylinux image. torch's own libraries stay outside of the wheel.
+names the oldest glibc that the wheel runs on, at most that of the build machine. So the workflow
+builds in a manylinux image. torch's own libraries stay outside of the wheel.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-MOST_BYTES = 60 * 10**6  # of a wheel
+MOST_BYTES = 60 * 10**6  # of a wheel, at most
 TORCHS = ("libtorch*.so*", "libc10*.so*")  # loaded by torch before this package
 FILES = ("*.whl", "*.tar.gz")
 PROJECT = "torch-sgemm"  # as an index spells it
 
 
 def version(root: Path = ROOT) -> str:
-    """``__version__`` of torch_sgemm/__init__.py, the one place that has it."""
+    """Returns ``__version__`` of torch_sgemm/__init__.py, the one place that has it."""
     for node in ast.parse((root / "torch_sgemm" / "__init__.py").read_text()).body:
         if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__version__":
             return ast.literal_eval(node.value)
@@ -41,10 +41,10 @@ def version(root: Path = ROOT) -> str:
 
 
 def release_date(changelog: str, of: str) -> str:
-    """The date, or another word, that CHANGELOG.md has beside a version.
+    """Returns the date, or another word, that CHANGELOG.md has beside a version.
 
     Raises:
-        SystemExit: it has no section of that version.
+        SystemExit: CHANGELOG.md has no section of that version.
     """
     found = re.search(rf"^## \[{re.escape(of)}\] - (\S+)$", changelog, re.M)
     if not found:
@@ -61,14 +61,14 @@ def check_size(wheel: Path) -> None:
 
 
 def run(*command: str | Path, **more: object) -> None:
-    """Runs a step; raises SystemExit with its command where it fails."""
+    """Runs a step; raises SystemExit with its command if it fails."""
     line = [str(part) for part in command]
     if subprocess.run(line, **more).returncode:
         raise SystemExit(f"release: this step failed, its message is above:\n    {' '.join(line)}")
 
 
 def build_sdist(directory: Path) -> Path:
-    """The sdist in ``directory``, by the project's own build backend."""
+    """Makes the sdist in ``directory``, by the project's own build backend."""
     directory.mkdir(parents=True, exist_ok=True)
     code = "import sys, build_backend; build_backend.build_sdist(sys.argv[1])"
     path = {**os.environ, "PYTHONPATH": str(ROOT / "tools")}
@@ -78,14 +78,14 @@ def build_sdist(directory: Path) -> Path:
 
 
 def build_wheel(source: Path, directory: Path) -> Path:
-    """The wheel of an sdist, with this environment's torch; its tag is this machine's."""
+    """Builds an sdist's wheel with this environment's torch; its tag is this machine's."""
     run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation",
         "-w", directory, source)  # fmt: skip
     return next(directory.glob("*.whl"))
 
 
 def repair(wheel: Path, directory: Path) -> Path:
-    """``wheel`` with the manylinux tag that its symbols allow, in ``directory``.
+    """Gives ``wheel`` the manylinux tag that its symbols allow, in ``directory``.
 
     Raises:
         SystemExit: auditwheel refuses it, or it is larger than 60 MB.
@@ -104,7 +104,7 @@ def repair(wheel: Path, directory: Path) -> Path:
 
 
 def index_page(files: list[Path], prefix: str) -> str:
-    """A page of an index (PEP 503): links below ``prefix`` with the files' digests."""
+    """Returns a page of an index (PEP 503): links below ``prefix`` with the files' digests."""
     links = []
     for path in sorted(files):
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -120,7 +120,7 @@ def index_page(files: list[Path], prefix: str) -> str:
 
 
 def write_index(directory: Path) -> Path:
-    """``directory`` as a static index: pip's ``--index-url`` takes its simple/.
+    """Makes ``directory`` a static index: pip's ``--index-url`` takes its simple/.
 
     Raises:
         SystemExit: there is no wheel in it.
@@ -138,7 +138,7 @@ def write_index(directory: Path) -> Path:
 
 
 def release(directory: Path, check: list[str]) -> None:
-    """All parts into ``directory``; ``check``: arguments of tools/check_wheel.py."""
+    """Makes all parts in ``directory``; ``check``: arguments of tools/check_wheel.py."""
     number = version()
     date = release_date((ROOT / "CHANGELOG.md").read_text(), number)
     if not re.fullmatch(r"\d{4}-\d\d-\d\d", date):

@@ -22,12 +22,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 PLANTABLE = ("memcheck", "initcheck")
-MANY_BARRIERS = 65536  # of one kernel, on all SMs
-OURS = "5sgemm"  # the mangled namespace of our kernels: PyTorch's are not what is checked here
+MANY_BARRIERS = 65536  # mbarriers of one kernel, on all SMs
+OURS = "5sgemm"  # the mangled namespace of our kernels; PyTorch's are not checked
 
-# Less than a tile, tiles with tails in every direction, whole tiles, the smaller ones for rows that
-# take no others, tiles that a cluster's blocks share, and many slices of k; row-major and
-# transposed operands, and some that are only 4-byte aligned.
+# Sizes: less than a tile, tiles with tails in every direction, whole tiles (small ones for rows
+# that take no others), tiles that a cluster's blocks share, and many slices of k. Operands are
+# row-major or transposed, and some are only 4-byte aligned.
 SHAPES = (
     (1, 7, 3),
     (8, 8, 8),
@@ -38,16 +38,16 @@ SHAPES = (
     (129, 65, 300),
     (16, 20, 20000),
 )
-# Not for racecheck, of which it would take minutes: more tiles than SMs.
+# More tiles than SMs; racecheck leaves it out, because it would take minutes.
 MORE_SHAPES = ((17200, 20, 512),)
 LAYOUTS = (("N", "N"), ("N", "T"), ("T", "N"), ("T", "T"), ("off", "off"))
 
 
 def operand(rows: int, cols: int, layout: str, seed: int, corner: float | None = None):
-    """Integers on the GPU in an allocation of exactly their size: any step outside is seen.
+    """Makes integers on the GPU in an allocation of exactly their size: any step outside is seen.
 
-    Copied from the CPU, so that no kernel but ours runs: N, T, or off, 4-byte aligned. ``corner``
-    is the first element.
+    They are copied from the CPU, so that no kernel but ours runs. Layouts are N, T, or off, which
+    is 4-byte aligned. ``corner`` is the first element.
     """
     import torch
 
@@ -63,15 +63,15 @@ def operand(rows: int, cols: int, layout: str, seed: int, corner: float | None =
 
 
 def check(rows: list, shape: tuple[int, int, int], layouts: tuple[str, str]) -> None:
-    """A product with and one without C by each row that takes it, compared on the CPU."""
+    """Compares, on the CPU, a product with and one without C by each row that takes it."""
     import torch
 
     from benchmarks.problems import in_16_bits
 
     m, n, k = shape
-    # Beside a giant the guard of split products has elements computed again.
+    # Beside a giant, the guard of split products recomputes elements.
     a, b = operand(m, k, layouts[0], 1, corner=2.0**60), operand(k, n, layouts[1], 2)
-    # Exact in any order: small integers, or multiples of the giant, that swallow the others.
+    # Exact in any order: terms are small integers, or multiples of the giant that absorb the rest.
     product = (a.cpu().double() @ b.cpu().double()).float()
     short = in_16_bits(a), in_16_bits(b)
     for row in (row for row in rows if row.takes(m, n, k)):
@@ -89,10 +89,10 @@ def check(rows: list, shape: tuple[int, int, int], layouts: tuple[str, str]) -> 
 
 
 def plant(tool: str, rows: list[str]) -> None:
-    """Small products whose A is bad: it ends after its first row, or was never written.
+    """Runs small products whose A is bad: it ends after its first row, or was never written.
 
-    Small, because the tool takes long over each error; 4-byte aligned, because it sees nothing of
-    what tensor maps load.
+    They are small, because the tool takes long over each error. They are 4-byte aligned, because
+    the tool can't see loads by tensor maps.
     """
     import torch
 
@@ -106,7 +106,7 @@ def plant(tool: str, rows: list[str]) -> None:
 
 
 def rows_of_gpu(names: list[str]) -> list:
-    """Rows of the table that run on this GPU, once for each tile; those of ``names``, if any."""
+    """Returns rows of the table that run on this GPU, once per tile; those of ``names``, if any."""
     import torch
 
     import torch_sgemm
@@ -119,7 +119,7 @@ def rows_of_gpu(names: list[str]) -> list:
 
 
 def work(kernels: list[str], planted: str, shapes) -> None:
-    """What runs under a tool: all rows, in one process."""
+    """Runs all rows in one process, under a tool."""
     rows = rows_of_gpu(kernels)
     if not rows:
         raise SystemExit("no row of the table is selected and runs on this GPU")
@@ -133,7 +133,7 @@ def work(kernels: list[str], planted: str, shapes) -> None:
 
 
 def sanitizer() -> str | None:
-    """compute-sanitizer on PATH or in a CUDA toolkit's usual places."""
+    """Finds compute-sanitizer on PATH or in a CUDA toolkit's usual places."""
     homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
     places = [f"{home}/{sub}" for home in homes if home for sub in ("bin", "compute-sanitizer")]
     path = os.pathsep.join([os.environ.get("PATH", ""), *places])
@@ -155,7 +155,7 @@ def count_errors(output: str) -> int | None:
 def run_tool(
     program: str, tool: str, kernels: list[str], planted: bool, options: tuple[str, ...] = ()
 ) -> tuple[int | None, str]:
-    """Errors that ``tool`` counts and the whole output; None if it did not get to the end."""
+    """Returns the errors that ``tool`` counts, or None if it did not finish, and the output."""
     command = [program, "--tool", tool, "--kernel-regex", f"kns={OURS}", "--print-limit", "20"]
     command += ["--show-backtrace", "device"]
     command += options
@@ -168,7 +168,7 @@ def run_tool(
         worker += ["--plant", tool]
     env = {
         **os.environ,
-        # Each tensor its own allocation: the allocator's blocks would hide steps outside.
+        # Each tensor has its own allocation: the allocator's blocks would hide steps outside.
         "PYTORCH_NO_CUDA_MEMORY_CACHING": "1",
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
     }
@@ -180,11 +180,11 @@ def run_tool(
 
 
 def check_barriers(program: str, kernels: list[str]) -> tuple[int | None, str]:
-    """What synccheck finds in each row, in a process of its own.
+    """Returns synccheck's findings in each row, each in a process of its own.
 
-    Its table of mbarriers is too small for kernels with many of them on every SM, whose
-    launch fails then; with a larger one it fails itself in other kernels. So a row that it did not
-    get to the end of is checked once more with the larger table.
+    Its table of mbarriers is too small for kernels with many of them on every SM, whose launch then
+    fails. With a larger table synccheck itself fails in other kernels. So a row that it did not
+    finish is checked once more with the larger table.
     """
     total, outputs = 0, ""
     for kernel in kernels or [row.name for row in rows_of_gpu([])]:
@@ -200,7 +200,7 @@ def check_barriers(program: str, kernels: list[str]) -> tuple[int | None, str]:
 
 
 def report(program: str, tools: list[str], kernels: list[str]) -> bool:
-    """Prints tool, errors and seconds. True if all is clean and all that was planted was found."""
+    """Prints tool, errors, seconds. True if all is clean and every planted error was found."""
     print(f"{'tool':10} {'planted':>10} {'errors':>8} {'seconds':>8}")
     clean = True
     for tool in tools:

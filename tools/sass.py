@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import kernel_symbols  # noqa: E402
 
 LIBRARY = kernel_symbols.ROOT / "torch_sgemm" / "libtorch_sgemm.so"
-WIDE = {"LDS", "STS", "LDG", "STG", "LDL", "STL"}  # their access width matters
+WIDE = {"LDS", "STS", "LDG", "STG", "LDL", "STL"}  # opcodes whose access width matters
 
 
 @dataclass(frozen=True)
@@ -40,20 +40,20 @@ class Instruction:
 
     @property
     def kind(self) -> str:
-        """Such as "FFMA", "LDS.128", "BRA": the opcode without what doesn't change the cost."""
+        """The opcode without modifiers that don't change the cost: "FFMA", "LDS.128", "BRA"."""
         parts = self.opcode.split(".")
         width = [p for p in parts[1:] if p in ("64", "128")]
         return ".".join([parts[0], *width]) if parts[0] in WIDE else parts[0]
 
     @property
     def target(self) -> int | None:
-        """Where a direct branch goes."""
+        """The target of a direct branch."""
         found = re.search(r"\bBRA\b.*?\b0x([0-9a-f]+)", self.text)
         return int(found[1], 16) if found else None
 
 
 def find_cuobjdump() -> str:
-    """cuobjdump of the CUDA toolkit, or the one that triton brings along with torch."""
+    """Finds cuobjdump of the CUDA toolkit, or the one that triton brings along with torch."""
     homes = [os.environ.get("CUDA_HOME"), "/usr/local/cuda"]
     candidates = [shutil.which("cuobjdump"), *(f"{h}/bin/cuobjdump" for h in homes if h)]
     try:
@@ -72,7 +72,7 @@ def find_cuobjdump() -> str:
 def disassemble(
     library: Path, arch: str, names: Collection[str] = ()
 ) -> dict[str, list[Instruction]]:
-    """Mangled kernel name to instructions, for one architecture ("sm_90a"): all, or ``names``."""
+    """Maps mangled kernel names, all or ``names``, to instructions on one ``arch``: "sm_90a"."""
     some = ["-fun", ",".join(names)] if names else []
     command = [find_cuobjdump(), "-sass", "-arch", arch, *some, str(library)]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -91,10 +91,10 @@ def disassemble(
 
 
 def loops(body: list[Instruction]) -> list[list[Instruction]]:
-    """Each loop's own instructions: from a branch's target back to it, less the loops inside."""
+    """Returns each loop's own instructions: from a branch's target to it, less inner loops."""
     spans = sorted(
         {(i.target, i.address) for i in body if i.target is not None and i.target < i.address}
-    )  # an instruction that branches to itself only pads the end
+    )  # a branch to itself only pads the end
     found = []
     for a, b in spans:
         inner = [(c, d) for c, d in spans if (c, d) != (a, b) and a <= c and d <= b]
@@ -106,7 +106,7 @@ def loops(body: list[Instruction]) -> list[list[Instruction]]:
 
 
 def hottest(body: list[Instruction]) -> list[Instruction]:
-    """The loop with the most FFMA of its own; the whole kernel where it has no loop."""
+    """Returns the loop with the most FFMA of its own; the whole kernel if it has no loop."""
     return max(loops(body), default=body, key=lambda loop: (count(loop)["FFMA"], -len(loop)))
 
 

@@ -3,12 +3,12 @@
     python tools/stalls.py split_fp16x3 --shape 1024x1024x1024 --data wide_phi_3
     python tools/stalls.py ieee_large --shape 4096x4096x4096 --symbol ieee_large --block 64
 
-A kernel is its own code and the functions that are not inlined, each with its part of the samples.
-Their SASS is cut into blocks of as many instructions; those with at least a hundredth of the
-samples are shown in the order of their addresses: their part, how often a warp came there at most,
-the reasons of waiting, and the opcodes, by which a block is found in the sources. Reasons are PTX's
-and Nsight Compute's: no_inst waits for instructions, long_sb for memory, wait for a fixed latency,
-barrier for other warps. One call is sampled, behind two that are not.
+A kernel is its own code and the functions that are not inlined, each with its share of the samples.
+Their SASS is cut into blocks of ``--block`` instructions. Blocks with at least a hundredth of the
+samples are shown in the order of their addresses. The columns are the block's share, the largest
+number of times that a warp came there, the stall reasons, and the opcodes, which identify the block
+in the sources. Reasons are Nsight Compute's: no_inst waits for instructions, long_sb for memory,
+wait for a fixed latency, barrier for other warps. One call is sampled, after two that are not.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from profile_kernel import run_ncu  # noqa: E402
 from sass import LIBRARY, architectures, find_cuobjdump  # noqa: E402
 
 STALL = "stall_"
-NOT_ISSUED = "(Not Issued)"  # columns with a part of the samples of those without
+NOT_ISSUED = "(Not Issued)"  # such columns hold a part of the samples of those without
 PROGRAM = """
 import sys, torch, torch_sgemm
 from benchmarks.data import matrices
@@ -52,7 +52,7 @@ torch.cuda.profiler.stop()
 
 @dataclass(frozen=True)
 class Instruction:
-    """A line of SASS: its opcode, without modifiers; samples, of all reasons and of each."""
+    """A line of SASS: opcode without modifiers; samples, of all reasons and of each."""
 
     opcode: str
     samples: int
@@ -61,9 +61,9 @@ class Instruction:
 
 
 def read_source(output: str) -> dict[str, list[Instruction]]:
-    """ncu's ``--page source --csv``: a kernel's name to its instructions, of all launches.
+    """Reads ncu's ``--page source --csv``: a kernel's name to its instructions, of all launches.
 
-    What it prints twice of a launch counts once.
+    An instruction that ncu prints twice for a launch counts once.
     """
     kernels: dict[str, list[list[Instruction]]] = {}
     columns: list[str] = []
@@ -80,7 +80,7 @@ def read_source(output: str) -> dict[str, list[Instruction]]:
 
 
 def _added_up(tables: Sequence[list[Instruction]]) -> list[Instruction]:
-    """A kernel's instructions, from those of each launch."""
+    """Adds up a kernel's instructions over its launches."""
     launches = [table for i, table in enumerate(tables) if table not in tables[:i]]
     return [
         Instruction(
@@ -94,7 +94,7 @@ def _added_up(tables: Sequence[list[Instruction]]) -> list[Instruction]:
 
 
 def _instruction(columns: Sequence[str], row: Sequence[str]) -> Instruction:
-    cells = dict(zip(reversed(columns), reversed(row), strict=True))  # of equal names the first
+    cells = dict(zip(reversed(columns), reversed(row), strict=True))  # the first of equal names
     words = [word for word in cells["Source"].split() if not word.startswith("@")]
     reasons = Counter(
         {
@@ -108,8 +108,8 @@ def _instruction(columns: Sequence[str], row: Sequence[str]) -> Instruction:
 
 
 def read_functions(elf: str) -> dict[str, list[tuple[int, str]]]:
-    """``cuobjdump -elf``: a kernel's name to (first instruction, name) of functions inside it."""
-    bytes_each = 16  # of an instruction
+    """Reads ``cuobjdump -elf``: kernel name to (first instruction, name) of functions inside it."""
+    bytes_each = 16  # bytes of an instruction
     symbols = re.findall(r"^ *0x\w+ +0x(\w+) .*? \$(_Z\w+)\$(_Z\w+)", elf, re.MULTILINE)
     kernels = demangle([kernel for _, kernel, _ in symbols])
     functions = demangle([function for _, _, function in symbols])
@@ -121,15 +121,15 @@ def read_functions(elf: str) -> dict[str, list[tuple[int, str]]]:
 
 
 def _short(function: str) -> str:
-    """A demangled function's own name."""
+    """Returns a demangled function's own name."""
     count = 1
-    while count:  # template arguments, from the inside out
+    while count:  # removes template arguments, from the inside out
         function, count = re.subn(r"<[^<>]*>", "", function)
     return function.partition("(")[0].split("::")[-1].split()[-1]
 
 
 def functions_here() -> dict[str, list[tuple[int, str]]]:
-    """read_functions() of the library's code for this machine's GPU."""
+    """Returns read_functions() of the library's code for this machine's GPU."""
     import torch
 
     own = "sm_{}{}".format(*torch.cuda.get_device_capability())
@@ -142,7 +142,7 @@ def functions_here() -> dict[str, list[tuple[int, str]]]:
 
 
 def _plain(kernel: str) -> str:
-    """A demangled name, whether by Nsight Compute or by c++filt."""
+    """Normalises a demangled name of Nsight Compute or c++filt."""
     kernel = kernel.replace("(bool)1", "true").replace("(bool)0", "false")
     return re.sub(r"\(int\)|\s", "", kernel)
 
@@ -150,7 +150,7 @@ def _plain(kernel: str) -> str:
 def report(
     name: str, kernel: Sequence[Instruction], block: int, inside: Sequence[tuple[int, str]] = ()
 ) -> list[str]:
-    """The lines that are printed of a kernel; ``inside``: read_functions()' of it."""
+    """Returns the lines to print for a kernel; ``inside``: its read_functions()."""
     total = _samples(kernel)
     lines = [name, f"  {total} samples: {_reasons(kernel, 6)}"]
     functions = [(0, "the kernel's own"), *inside]

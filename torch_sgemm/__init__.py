@@ -1,7 +1,6 @@
-"""Float32 matrix products for PyTorch: operators in ``torch.ops.sgemm``, and their kernels' table.
+"""Float32 matrix products for PyTorch, by the operators in ``torch.ops.sgemm``.
 
-``torch.ops.sgemm.mm``, ``bmm``, ``addmm``, ``baddbmm``, their ``_out`` variants and ``gemm_`` are
-registered by importing this package; :mod:`torch_sgemm.ops` documents them.
+Importing this package registers the operators; :mod:`torch_sgemm.ops` documents them.
 """
 
 import sys
@@ -53,6 +52,6 @@ __all__ = [
 
 use_environment()
 
-_autoload = sys.modules.get("torch_sgemm_autoload")  # torch's import has called it
+_autoload = sys.modules.get("torch_sgemm_autoload")  # called by torch's import
 if getattr(_autoload, "waits_for_import", False):
     _autoload.enable_if_asked()

@@ -19,7 +19,7 @@ torch.ops.load_library(str(PATH))
 NAMESPACE = json.loads(INFO.read_text())["namespace"] if INFO.exists() else "sgemm"
 operators = getattr(torch.ops, NAMESPACE)
 
-# Of an operand, in the order of csrc/problem/problem.h's ElementType.
+# Dtypes of an operand, in the order of csrc/problem/problem.h's ElementType.
 OPERAND_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 

@@ -1,9 +1,9 @@
 """``torch_sgemm.linear``, a layer's product with its bias and activation in one kernel.
 
-``sgemm::linear(x, weight, bias=None, activation=None, kernel="auto")`` is
-activation(x @ weight.T + bias). Its derivatives need what went into the activation. For ReLU the
-result says it; otherwise that is stored as well, where a gradient is wanted and nobody watches.
-Under a transform, a mode or a tracer the product is stored and PyTorch's activation follows.
+``sgemm::linear(x, weight, bias=None, activation=None, kernel="auto")`` returns activation(x @
+weight.T + bias). Its derivatives need the activation's input. ReLU's derivative follows from the
+result. For the others a plain call that needs a gradient stores the input as well. Under a
+transform, a mode or a tracer the product is stored and PyTorch's activation follows.
 """
 
 from collections.abc import Callable
@@ -57,27 +57,26 @@ def linear(
     """``activation(torch.nn.functional.linear(x, weight, bias))`` in one kernel.
 
     Args:
-        x: float32 of shape (..., in), any strides; (in,) as well. It, ``weight`` and ``bias`` may
-            be bfloat16 or float16 where another is float32, as for :func:`torch_sgemm.matmul`.
-        weight: float32 of shape (out, in), any strides. Or ``torch_sgemm.pack(weight.t())``.
+        x: float32 of shape (..., in) or (in,), any strides. ``x``, ``weight`` and ``bias`` may be
+            bfloat16 or float16 where another is float32, as for :func:`torch_sgemm.matmul`.
+        weight: float32 of shape (out, in), any strides, or ``torch_sgemm.pack(weight.t())``.
         bias: float32 of shape (out,).
         activation: None, ``"relu"``, ``"gelu"``, ``"gelu_tanh"`` (the approximation by tanh) or
             ``"silu"``, as in ``torch.nn.functional``.
-        kernel: ``"auto"``, a family, or a row of :func:`torch_sgemm.kernels`, alone or with one
-            of its tiles.
+        kernel: ``"auto"``, a family, a row of :func:`torch_sgemm.kernels`, or ``"row:tile"``.
         batch_invariant: as for :func:`torch_sgemm.matmul`.
 
     Returns:
         float32 of shape (..., out), contiguous.
 
-    It has derivatives of every order, vmap and jvp. With gradients the result has the same bits as
-    without; GELU and SiLU are then passes of their own, because what goes into them is kept for the
-    backward. Other operands that are not float32, under autocast too, and shapes that don't fit go
-    to ``torch.nn.functional.linear``, which computes them or words the error.
+    The function supports derivatives of every order, vmap and jvp. Gradients don't change the
+    result's bits, but make GELU and SiLU separate passes, because the backward needs their input.
+    Other dtypes, calls under autocast, and shapes that don't fit go to
+    ``torch.nn.functional.linear``, which computes them or raises its error.
 
     Raises:
-        RuntimeError: ``activation`` or ``kernel`` is unknown, or ``kernel`` can't take the product
-            or is named beside ``batch_invariant``.
+        RuntimeError: ``activation`` or ``kernel`` is unknown; ``kernel`` can't take the product or
+            is given with ``batch_invariant``.
     """
     check_activation("torch_sgemm.linear", activation)
     kernel = request("torch_sgemm.linear", kernel, batch_invariant)
@@ -121,7 +120,7 @@ def _dispatched(
         return _linear(x, weight, bias, activation, kernel)
     try:
         return _linear(x, weight, bias, activation, kernel)
-    except RuntimeError as failure:  # in inference mode no kernel for autograd translates it
+    except RuntimeError as failure:  # inference mode skips the autograd kernel's translation
         raise out_of_memory(failure, x.is_cuda) from None
 
 
@@ -132,9 +131,6 @@ def _fit(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
         and x.shape[-1] == weight.shape[1]
         and (bias is None or bias.shape == weight.shape[:1])
     )
-
-
-# --- the operator ---------------------------------------------------------------------------
 
 
 @torch.library.register_fake(qualified("linear"))
@@ -167,10 +163,7 @@ def _(x, weight, bias=None, activation=None, kernel="auto"):
 
 
 class SgemmLinear(Derivative):
-    """Without an activation, or with ReLU, of which the result tells the derivative.
-
-    ``run`` gives the result, or what goes into another activation.
-    """
+    """Without an activation or with ReLU; for others, ``run`` returns the activation's input."""
 
     @staticmethod
     def forward(
@@ -198,7 +191,7 @@ class SgemmLinear(Derivative):
 
     @staticmethod
     def _backward_of_parts(ctx, needs: tuple[bool, ...], x: Tensor, weight: Tensor, grad: Tensor):
-        """The same without flattening; the gradients of the weight are a batch, added up."""
+        """Differentiates without flattening; sums the weight's gradients over a batch."""
         _, needs_x, needs_weight, needs_bias, *_ = needs
         kernel, (of_x, of_weight) = of_gradients(ctx.kernel), ctx.dtypes
         grad_x = _linear(grad, weight.mT, None, None, kernel).to(of_x) if needs_x else None
@@ -225,7 +218,7 @@ class SgemmLinear(Derivative):
 
 
 def _through(flow: Tensor, of_relu: Tensor | None) -> Tensor:
-    """A gradient or tangent; all of it where there is no ReLU."""
+    """Returns a gradient or tangent through ReLU, unchanged if there is no ReLU."""
     return flow if of_relu is None else through_relu(flow, of_relu)
 
 
@@ -248,9 +241,9 @@ implement("linear", _differentiated)
 
 @torch.library.register_vmap(qualified("linear"))
 def _(info, in_dims, x, weight, bias=None, activation=None, kernel="auto"):
-    """By the operator if only x is batched, else by a product of batches."""
+    """Calls the operator if only x is batched, else a batched product."""
     check_activation(qualified("linear"), activation)
-    of_x, of_weight, of_bias, *_ = (*in_dims, None)  # without what is a default
+    of_x, of_weight, of_bias, *_ = (*in_dims, None)  # in_dims lacks defaults
     x = batched(x, of_x, info.batch_size)
     if of_weight is None and of_bias is None:
         return _linear(x, weight, bias, activation, kernel), 0

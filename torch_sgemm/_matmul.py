@@ -1,4 +1,4 @@
-"""``torch_sgemm.matmul``: torch.matmul's semantics, by as few and as large products as can be."""
+"""``torch_sgemm.matmul``: torch.matmul's semantics, in as few and as large products as possible."""
 
 from collections.abc import Callable
 
@@ -37,29 +37,28 @@ def matmul(
     """``torch.matmul(a, b)`` by a kernel of this package, with derivatives.
 
     Args:
-        a: of shape (k,), (m, k) or (..., m, k), any strides.
-        b: of shape (k,), (k, n) or (..., k, n), any strides; leading dimensions broadcast. Or a
-            matrix from :func:`torch_sgemm.pack`.
-        kernel: ``"auto"``, a family, or a row of :func:`torch_sgemm.kernels`, alone or with one
-            of its tiles.
-        batch_invariant: an element's bits depend on its row of ``a`` and its column of ``b`` alone,
-            not on how many rows or matrices there are; its derivatives' as well. The same as
-            ``kernel="batch_invariant"``.
-        out_dtype: ``torch.float32``: the float32 product of operands that are bfloat16 or float16
-            as well, also under autocast.
-        out: where to write, as for ``torch.matmul``; without derivatives. One of another shape is
-            resized, with PyTorch's warning unless it is empty. The product is a tensor of its own,
-            which is copied; ``torch.ops.sgemm.mm_out`` writes in place.
+        a: shape (k,), (m, k) or (..., m, k), any strides.
+        b: shape (k,), (k, n) or (..., k, n), any strides, or a matrix from
+            :func:`torch_sgemm.pack`. Leading dimensions broadcast.
+        kernel: ``"auto"``, a family, a row of :func:`torch_sgemm.kernels`, or ``"row:tile"``.
+        batch_invariant: True makes an element's bits, and its derivatives', depend only on its row
+            of ``a`` and its column of ``b``. The same as ``kernel="batch_invariant"``.
+        out_dtype: ``torch.float32`` gives a float32 product also of two 16-bit operands (bfloat16
+            or float16) and under autocast.
+        out: the tensor to write, as for ``torch.matmul``; without derivatives. Another shape is
+            resized, with PyTorch's warning unless ``out`` is empty. The product is copied into
+            ``out``, whereas ``torch.ops.sgemm.mm_out`` writes in place.
 
-    With a bfloat16 or float16 operand beside a float32 one the result is float32, as if it had been
-    converted before; see :mod:`torch_sgemm.ops`. Gradients have their tensors' dtypes. Other
-    operands that are not float32, under autocast too, and shapes that don't fit go to
-    ``torch.matmul``, which computes them or words the error; ``kernel`` is not looked at then.
+    A bfloat16 or float16 operand beside a float32 one gives a float32 result, as if it were
+    converted first; see :mod:`torch_sgemm.ops`. Gradients have their tensors' dtypes. Other dtypes,
+    other calls under autocast, and shapes that don't fit go to ``torch.matmul``, which ignores
+    ``kernel`` and computes them or raises its error.
 
     Raises:
-        RuntimeError: ``kernel`` is unknown, can't take the product, or is named beside
-            ``batch_invariant``; ``out_dtype`` is another dtype, or given for operands of another;
-            ``out`` is of another dtype or device, or a tensor requires grad where ``out`` is given.
+        RuntimeError: ``kernel`` is unknown, can't take the product, or is given with
+            ``batch_invariant``; ``out_dtype`` is not float32, or an operand's dtype is none of the
+            three; ``out`` has another dtype or device; a tensor requires grad where ``out`` is
+            given.
     """
     kernel = request("torch_sgemm.matmul", kernel, batch_invariant)
     if out_dtype is None and out is None and reaches_kernel(a, b) and _fit(a, b):
@@ -153,7 +152,7 @@ def _into(out: Tensor, result: Tensor) -> Tensor:
 
 
 def _matrices(a: Tensor, b: Tensor, kernel: str, product: Callable[..., Tensor]) -> Tensor:
-    """(..., m, k) @ (..., k, n), with as few and as large products as the shapes allow."""
+    """Returns (..., m, k) @ (..., k, n), by as few and as large products as the shapes allow."""
     if a.dim() == b.dim() == 2:
         return product(a, b, kernel)
     if b.dim() == 2 and not is_expanded(a):  # one B: the rows of all A make one matrix

@@ -1,7 +1,6 @@
 """The activations that a layer's product may end with, by name: PyTorch's own functions.
 
-Where a gradient is wanted, what goes into the activation is stored beside the result, which has the
-same bits as without: :func:`followed`.
+If a gradient is needed, :func:`followed` stores an activation's input too, at the same bits.
 """
 
 from collections.abc import Callable
@@ -26,7 +25,7 @@ ACTIVATIONS: dict[str | None, Callable[[Tensor], Tensor]] = {
 
 
 def check_activation(name: str, activation: str | None) -> None:
-    """Whether there is one, for the operator or function ``name``."""
+    """Raises RuntimeError, in the name of ``name``, if the activation is unknown."""
     if not isinstance(activation, str | None) or activation not in ACTIVATIONS:
         raise RuntimeError(
             f"{name}: argument 'activation' is {activation!r}; accepted: "
@@ -35,19 +34,19 @@ def check_activation(name: str, activation: str | None) -> None:
 
 
 def through_relu(flow: Tensor, result: Tensor) -> Tensor:
-    """A gradient or tangent, zero where the result is."""
+    """Returns a gradient or tangent, zero where the result is zero."""
     return _aten.threshold_backward.default(flow, result, 0)
 
 
 def _through_silu(grad: Tensor, x: Tensor) -> Tensor:
-    """PyTorch's operator has no derivative of its own."""
+    """Returns SiLU's gradient, differentiable as PyTorch's operator for it is not."""
     if not torch.is_grad_enabled():
         return _aten.silu_backward.default(grad, x)
     sigmoid = x.sigmoid()
     return grad * sigmoid * (1 + x * (1 - sigmoid))
 
 
-# Of the gradient that flows to the result and of what went in; for ReLU, of the result itself.
+# Each takes the result's gradient and the activation's input; ReLU's takes the result instead.
 _BACKWARDS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "relu": through_relu,
     "gelu": _gelu_backward,
@@ -57,11 +56,11 @@ _BACKWARDS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 class _Followed(Derivative):
-    """An activation that has been computed: its derivative."""
+    """The derivative of an activation that has already been computed."""
 
     @staticmethod
     def forward(ctx, inner: Tensor, results: list[Tensor], activation: str) -> Tensor:
-        result = results.pop()  # in a list, for it is no argument that is returned as it is
+        result = results.pop()  # in a list, so that autograd sees no returned argument
         ctx.save_for_backward(result if activation == "relu" else inner)
         ctx.activation = activation
         return result
@@ -76,10 +75,10 @@ def followed(
     run: Callable[..., tuple[Tensor, Tensor]],
     activation: str,
 ) -> Tensor:
-    """A product with an activation, of which a gradient is wanted, and nothing else.
+    """Returns a product with an activation, in a plain call that needs a gradient.
 
-    ``run`` computes it and, second, what went into the activation. ``product`` gives that a
-    derivative: that of what it is called with computes.
+    ``run`` returns the result and the activation's input. ``product`` receives a function that
+    returns this input, and makes the input differentiable.
     """
     results: list[Tensor] = []
 

@@ -1,9 +1,9 @@
 """Is it faster for this program? ``python -m torch_sgemm.advise script.py [arguments]``.
 
 Runs the program as ``python`` would and lists its float32 products: calls, share of the products'
-time, what ``"auto"`` would take, and the gain. On a GPU each distinct product is measured when the
-program has ended, with the prediction beside; without one, times are predictions for an H200. What
-stays PyTorch's comes behind.
+time, what ``"auto"`` would take, and the gain. On a GPU it measures each distinct product after the
+program's end, beside the prediction; without one, times are predictions for an H200. A second table
+lists what stays PyTorch's.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def _share(part: float, whole: float) -> str:
 
 
 def products_table(products: Iterable[Product], most: int | None = None) -> Table:
-    """The products that take longest, ``most`` of them at most; times a call."""
+    """Tabulates the first ``most`` products, all if None; times are per call."""
     products = list(products)
     whole = sum(p.seconds_torch for p in products)
     is_measured = any(p.measured is not None for p in products)
@@ -61,7 +61,7 @@ def products_table(products: Iterable[Product], most: int | None = None) -> Tabl
 
 
 def others_table(others: Iterable[Other], most: int | None = None) -> Table:
-    """What stays PyTorch's."""
+    """Tabulates the operators that stay PyTorch's."""
     rows = [
         (
             o.operation, o.what, str(o.calls),
@@ -73,7 +73,7 @@ def others_table(others: Iterable[Other], most: int | None = None) -> Table:
 
 
 def summary(record: Record) -> str:
-    """All products in a sentence or two."""
+    """Sums up all products in a sentence or two."""
     products = record.products
     if not products:
         return "No float32 product was seen."
@@ -97,7 +97,7 @@ def summary(record: Record) -> str:
 
 
 def text(record: Record, most: int | None = None) -> str:
-    """Both tables, aligned, and the sentence behind them."""
+    """Returns both tables, aligned, followed by the summary."""
     parts = []
     for table in (products_table(record.products, most), others_table(record.others, most)):
         if table.rows:
@@ -107,7 +107,7 @@ def text(record: Record, most: int | None = None) -> str:
 
 
 def show(record: Record, most: int | None = None) -> None:
-    """Prints both tables, by rich where it is installed."""
+    """Prints both tables and the summary, with rich if it is installed."""
     try:
         from rich.console import Console
         from rich.table import Table as RichTable
@@ -130,7 +130,6 @@ def show(record: Record, most: int | None = None) -> None:
 
 
 def as_json(record: Record) -> str:
-    """Products with their gains, and what stays PyTorch's."""
     products = [asdict(p) | {"label": p.label, "gain": p.gain} for p in record.products]
     return json.dumps(
         {"products": products, "others": [asdict(o) for o in record.others]}, indent=1
@@ -138,7 +137,6 @@ def as_json(record: Record) -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
     top = argparse.ArgumentParser(
         prog="python -m torch_sgemm.advise",
         description="Lists a program's float32 products, and what each would gain.",
@@ -151,7 +149,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the program; its exit status, and its exception after the tables, are kept."""
+    """Runs the program and prints the tables; keeps the program's exit status or exception."""
     options = parser().parse_args(arguments)
     program.check(options, parser())
     if options.json and not files.can_be_written(options.json):

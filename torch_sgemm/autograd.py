@@ -1,8 +1,8 @@
-"""How an operator gets a derivative: at one level of nested ones, as PyTorch's own have them.
+"""Registers an operator's derivative at one level of nested transforms, as PyTorch does its own.
 
-torch.func calls an operator once at each of its transforms, from the innermost to the outermost,
-and at each the operator's kernel for autograd keeps what that one wants to know. The public
-torch.autograd.Function can't be used there: it starts again with the innermost transform.
+torch.func calls an operator once per transform, from the innermost to the outermost. Each time the
+operator's autograd kernel records what that transform needs. The public torch.autograd.Function
+can't be used there, because it restarts at the innermost transform.
 """
 
 import functools
@@ -25,7 +25,7 @@ _after_autograd = private.after_autograd
 
 
 class _Outside(threading.local):
-    """Which modes hold where an operator is called; PyTorch switches them off in a forward()."""
+    """The modes at an operator's call; PyTorch switches them off inside forward()."""
 
     grad = forward_grad = True
 
@@ -45,7 +45,7 @@ def _remembered() -> Iterator[None]:
 
 
 class Derivative(private.SingleLevelFunction):
-    """A torch.autograd.Function of the level at work; ``at_level`` in the place of ``apply``."""
+    """A torch.autograd.Function of the current level; call ``at_level`` instead of ``apply``."""
 
     _compiled_autograd_key = staticmethod(private.compiled_autograd_key)
 
@@ -58,10 +58,9 @@ class Derivative(private.SingleLevelFunction):
 
 
 def needed(ctx) -> tuple[bool, ...]:
-    """For each argument of forward(), whether this backward wants its gradient.
+    """Returns for each argument of forward() whether this backward needs its gradient.
 
-    Of arguments that require grad, ``torch.autograd.grad`` and ``backward(inputs=...)`` may leave
-    out some.
+    ``torch.autograd.grad`` and ``backward(inputs=...)`` may leave out arguments that require grad.
     """
     if sum(ctx.needs_input_grad) < 2:
         return ctx.needs_input_grad
@@ -72,36 +71,36 @@ def needed(ctx) -> tuple[bool, ...]:
 def _is_executed(node) -> bool:
     try:
         return private.is_executed(node)
-    except RuntimeError:  # a leaf that torch.autograd.grad asks for, or a backward that is traced
+    except RuntimeError:  # a leaf of torch.autograd.grad, or a traced backward
         return True
 
 
 def is_wanted(*args) -> bool:
-    """Whether this level wants a derivative by an argument."""
+    """True if this level needs a derivative by an argument."""
     return (_is_grad_enabled() and _any_requires_grad(*args)) or _has_tangent(*args)
 
 
 def _has_tangent(*args) -> bool:
-    """Whether an argument is a dual tensor, whose tangent forward mode wants.
+    """True if an argument is a dual tensor, whose tangent forward mode needs.
 
-    Python's count of dual levels stays at none where torch.compile runs a graph that begins one.
+    Python's count of dual levels misses one that a graph of torch.compile enters.
     """
     traced = private.TracingContext.try_get() is not None
     if not private.is_forward_grad_enabled() or (
         forward_ad._current_level < 0 and not _are_transforms_active() and not traced
     ):
         return False
-    # To ask is to make a view, which is not part of what is traced.
+    # unpack_dual() makes a view, which must not be traced.
     with private.disable_proxy_modes_tracing() if traced else nullcontext():
         return any(isinstance(x, Tensor) and _dual(x).tangent is not None for x in args)
 
 
 def _dual(x: Tensor) -> forward_ad.UnpackedDualTensor:
-    return forward_ad.unpack_dual(x, level=0)  # the only one that there can be
+    return forward_ad.unpack_dual(x, level=0)  # the only level in PyTorch
 
 
 def below(operator: private.OpOverload, keyset, *args, **kwargs) -> Tensor:
-    """What the operator gives to the levels further out, for forward() of a Derivative."""
+    """Calls the operator at the outer levels; for forward() of a Derivative."""
     redispatch = private.redispatch_of(operator)
     with private.below_autograd():
         if not _are_transforms_active():
@@ -114,11 +113,11 @@ def below(operator: private.OpOverload, keyset, *args, **kwargs) -> Tensor:
 
 
 def with_primals(jvp: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A Derivative's jvp(ctx, *tangents) from jvp(ctx, saved, *tangents).
+    """Makes a Derivative's jvp(ctx, *tangents) from jvp(ctx, saved, *tangents).
 
-    PyTorch calls it with forward mode off, and what it computes would have no tangent for the
-    levels further out: jvp of jvp would be zero. Here forward mode is on, and the saved tensors
-    come without their tangents of this level.
+    PyTorch calls it with forward mode off, so the result would have no tangent for outer levels and
+    jvp of jvp would be zero. Here forward mode is on, and the saved tensors come without their
+    tangents of this level.
     """
 
     @functools.wraps(jvp)
@@ -134,10 +133,7 @@ _library = torch.library.Library(NAMESPACE, "IMPL")
 
 
 def implement(name: str, wanted: Callable) -> None:
-    """Registers an operator's kernel for autograd.
-
-    It is wanted(keyset, *args, **kwargs) where a derivative is wanted, else the kernels below.
-    """
+    """Registers an autograd kernel: ``wanted`` if a derivative is needed, else the one below."""
     redispatch = private.redispatch_of(getattr(operators, name).default)
 
     @private.uncompiled
@@ -152,10 +148,10 @@ def implement(name: str, wanted: Callable) -> None:
 
 
 def _shorten(name: str, autograd: Callable, backend: str) -> None:
-    """Calls that need no derivative skip the dispatcher, half of their time.
+    """Lets calls that need no derivative skip the dispatcher, which takes half of their time.
 
-    A key of one device comes before the alias of all. Where no mode, subclass or transform has a
-    key in between, the kernel is called at once.
+    A device's own autograd key precedes the alias ``Autograd``. If no mode, subclass or transform
+    has a key in between, the kernel is called directly.
     """
     key = f"Autograd{backend}"
     kernel, keys = kernel_at(name, backend)

@@ -1,9 +1,9 @@
 """Results whose bits depend on no other row of the batch: ``batch_invariant=True``.
 
-``kernel="batch_invariant"`` asks for it wherever a kernel is named, so that an operator carries it
-to its derivatives, transforms and fakes as it carries any name. The dispatch then takes one row of
-the table for all problems of a device (``Kernel.batch_invariant``), which cuts k up as k alone
-tells. docs/reproducibility.md says what the same bits are.
+``kernel="batch_invariant"`` requests it wherever a kernel is named, so an operator passes it to its
+derivatives, transforms and fakes like any name. The dispatch then takes one row of the table for
+all problems of a device (``Kernel.batch_invariant``), whose split of k depends on k alone.
+docs/reproducibility.md defines "the same bits".
 """
 
 import os
@@ -13,11 +13,7 @@ _VARIABLE = "TORCH_SGEMM_BATCH_INVARIANT"
 
 
 def request(where: str, kernel: str, batch_invariant: bool) -> str:
-    """What asks for both; ``where`` is named in the error.
-
-    Raises:
-        RuntimeError: a kernel beside ``batch_invariant``, which chooses one itself.
-    """
+    """Returns the ``kernel=`` that asks for both; RuntimeError, naming ``where``, on conflict."""
     if not batch_invariant:
         return kernel
     if kernel not in ("auto", BATCH_INVARIANT):
@@ -29,11 +25,7 @@ def request(where: str, kernel: str, batch_invariant: bool) -> str:
 
 
 def asked_by_environment() -> bool:
-    """Whether the environment asks ``enable()`` for it.
-
-    Raises:
-        RuntimeError: the variable is neither 0 nor 1.
-    """
+    """True if TORCH_SGEMM_BATCH_INVARIANT is 1; RuntimeError unless it is 0, 1 or unset."""
     text = os.environ.get(_VARIABLE, "")
     if text not in ("", "0", "1"):
         raise RuntimeError(f"{_VARIABLE} is {text!r}; accepted: 0, 1")

@@ -1,4 +1,4 @@
-"""Which row of the table is chosen for a product, and why not each other one: ``explain``."""
+"""``explain``: which row of the table a product takes, and why not the others."""
 
 import json
 import math
@@ -14,27 +14,26 @@ from torch_sgemm.ops import about
 
 @dataclass(frozen=True)
 class Device:
-    """What the cost model knows of a device. The defaults are an H200.
+    """A device as the cost model sees it. The defaults are an H200.
 
     Raises:
-        ValueError: another type than ``"cuda"`` and ``"cpu"``; of a GPU, numbers that are no whole
-            ones, or clocks, bandwidths or caches that are not positive and finite.
+        ValueError: ``type`` is not ``"cuda"`` or ``"cpu"``; a GPU's ``arch``, ``sms`` or
+            ``code_arch`` is no integer or too small; a clock, bandwidth or cache size is not
+            positive and finite.
     """
 
     type: str = "cuda"
     arch: int = 90
     """Compute capability, 90 for 9.0."""
     sms: int = 132
-    """Multiprocessors."""
     clock_ghz: float = 1.98
     bandwidth_gbs: float = 4300.0
-    """Device memory that a copy reaches, GB/s, read and written bytes together."""
+    """Device memory bandwidth of a copy, GB/s, counting bytes read and bytes written."""
     l2_mb: float = 60.0
     code_arch: int | None = None
-    """The architecture that this build's code for it was compiled for, which may be a lower one; 0
-    if there is none; None: its own."""
+    """Architecture of the code that runs there, ``arch`` or lower; 0: none, None: ``arch``."""
     name: str = "NVIDIA H200"
-    """As ``torch.cuda.get_device_name`` has it: tuned choices are for a GPU of that name."""
+    """The name from ``torch.cuda.get_device_name``; tuned choices hold for GPUs of that name."""
 
     def __post_init__(self) -> None:
         if self.type not in ("cuda", "cpu"):
@@ -60,11 +59,10 @@ class Device:
 
     @staticmethod
     def of(device: torch.device) -> "Device":
-        """The description of an existing device.
+        """Describes an existing device.
 
         Raises:
-            RuntimeError: the device is neither a CPU nor a CUDA device, or the build has no
-                CUDA kernels.
+            RuntimeError: the device is not a CPU or CUDA device, or the build has no CUDA kernels.
         """
         if device.type == "cpu":
             return Device("cpu", arch=0, sms=0, clock_ghz=0, bandwidth_gbs=0, l2_mb=0, name="CPU")
@@ -90,14 +88,14 @@ class Device:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was decided about one row."""
+    """The decision about one row."""
 
     name: str
     family: str
     tile: tuple[int, int] | None
-    """The tile that its plan has, (bm, bn); None if the row has only one."""
+    """The plan's tile, (bm, bn); None if the row has only one."""
     seconds: float
-    """Predicted time, packing included."""
+    """Predicted time, packing included, seconds."""
     reason: str
     """Why the row can't be taken; ``""`` if it can."""
     error_bound: float | None = None
@@ -106,12 +104,12 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Which row a product takes, and why not each other one; ``str()`` gives a table."""
+    """The row that a product takes, and why not the others; ``str()`` gives a table."""
 
     chosen: str
     verdicts: tuple[Verdict, ...]
     measured: bool = False
-    """Whether the choice was measured, by :func:`torch_sgemm.tune`."""
+    """True if :func:`torch_sgemm.tune` measured the choice."""
 
     def __str__(self) -> str:
         width = max(len(v.name) for v in self.verdicts)
@@ -132,16 +130,13 @@ class Explanation:
 
 
 def _layout(x: Tensor, place: int) -> list[int]:
-    """Row, column and batch stride, and an address that is aligned as the tensor's is."""
+    """Returns row, column and batch strides, and an address with the tensor's alignment."""
     address = x.storage_offset() * x.element_size() if x.device.type == "meta" else x.data_ptr()
     return [x.stride(-2), x.stride(-1), x.stride(0) if x.dim() == 3 else 0, place + address % 16]
 
 
 def _problem(a: Tensor, b: Tensor, c: Tensor | None = None) -> list[int]:
-    """The product as the library's private operators take it.
-
-    All that counts of an address is its alignment, and whether both operands have the same one.
-    """
+    """Encodes a product for private operators; of addresses, alignment and equality count."""
     batch = a.shape[0] if a.dim() == 3 else 1
     is_one = a.device.type != "meta" and a.data_ptr() == b.data_ptr()
     layouts = *_layout(a, 256), *_layout(b, 256 if is_one else 512)
@@ -190,24 +185,21 @@ def explain(
     kernel: str = "auto",
     device: Device | None = None,
 ) -> Explanation:
-    """Which row ``kernel=`` takes for ``beta c + alpha a @ b``, and why not each other.
-
-    Nothing runs.
+    """Explains which row ``kernel=`` takes for ``beta c + alpha a @ b``, and why; nothing runs.
 
     Args:
-        a: float32, bfloat16 or float16 of shape (m, k) or (batch, m, k), any strides.
-        b: float32, bfloat16 or float16 of shape (k, n) or (batch, k, n), any strides.
+        a, b: float32, bfloat16 or float16, ([batch,] m, k) and ([batch,] k, n), any strides.
         c: the addend, if there is one; broadcasts to the product's shape.
         alpha: factor of the product.
-        beta: factor of c; 1 with c and 0 without, unless given.
-        kernel: ``"auto"``, ``"batch_invariant"``, a family, or a row's name, which may have one of
-            its tiles as well: ``"split_fp16x3:128x64"``.
-        device: a device to choose for, instead of the tensors' own, which may then be meta
-            tensors.
+        beta: factor of c; unless given 1 with c and 0 without.
+        kernel: ``"auto"``, ``"batch_invariant"``, a family, a row, or a row with one of its tiles,
+            such as ``"split_fp16x3:128x64"``.
+        device: the device to choose for, with which operands may be meta tensors; unless given,
+            theirs.
 
     Raises:
-        RuntimeError: the operands don't form a product, are not strided tensors of these dtypes
-            on one device, or ``kernel`` is unknown or can't take it.
+        RuntimeError: the operands don't form a product, or are not strided tensors of these dtypes
+            on one device; ``kernel`` is unknown or can't take the product.
     """
     _check_operands(a, b, c)
     if device is not None and not isinstance(device, Device):

@@ -1,11 +1,12 @@
 """Derivatives of the operators, by the operators themselves.
 
-The gradients of C = A B are dA = dC Bᵀ and dB = Aᵀ dC, and its tangent is tA B + A tB: products
-again, with transposes as strides, so derivatives of any order are products as well. They use the
+For C = A B the gradients are dA = dC Bᵀ and dB = Aᵀ dC, and the tangent is tA B + A tB. These are
+products with transposes as strides, so derivatives of any order are products too. They use the
 forward's ``kernel``.
 
-Operators that write their result have none, and say so where one is wanted: without a kernel for
-autograd, what was written would count as constant, and gradients be wrong.
+Operators that write their result have no derivative, and raise an error where one is needed.
+Without an autograd kernel, PyTorch would take what they write as constant and return wrong
+gradients.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ from torch_sgemm.products import of_gradients, product
 
 
 def save_factors(ctx, a: Tensor, b: Tensor, needs_a: bool, needs_b: bool) -> None:
-    """Of a product, only what :func:`of_factors` will need."""
+    """Saves those factors of a product that :func:`of_factors` needs."""
     ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
     ctx.dtypes = a.dtype, b.dtype
 
@@ -30,7 +31,7 @@ def save_factors(ctx, a: Tensor, b: Tensor, needs_a: bool, needs_b: bool) -> Non
 def of_factors(
     ctx, grad: Tensor, needs_a: bool, needs_b: bool, kernel: str
 ) -> tuple[Tensor | None, Tensor | None]:
-    """The gradients of a product's factors, in their dtypes."""
+    """Returns the gradients of a product's factors, in their dtypes."""
     a, b = ctx.saved_tensors
     kernel, (of_a, of_b) = of_gradients(kernel), ctx.dtypes
     grad_a = product(grad, b.mT, kernel).to(of_a) if needs_a else None
@@ -64,10 +65,7 @@ class SgemmProduct(Derivative):
 
 
 class SgemmSum(Derivative):
-    """beta C + alpha A B, as ``run`` computes it.
-
-    ``rest`` are arguments behind ``kernel`` that have no derivative.
-    """
+    """beta C + alpha A B by ``run``; ``rest``: arguments after ``kernel`` without a derivative."""
 
     @staticmethod
     def of(
@@ -122,7 +120,7 @@ class SgemmSum(Derivative):
 def _tangent(
     a: Tensor, b: Tensor, tangent_a: Tensor | None, tangent_b: Tensor | None, kernel: str
 ) -> Tensor:
-    """Of A B; one of them has a tangent."""
+    """Returns the tangent of A B; at least one operand has one."""
     if tangent_a is None:
         return product(a, tangent_b, kernel)
     if tangent_b is None:
@@ -131,7 +129,7 @@ def _tangent(
 
 
 def spread(x: Tensor, shape: Sequence[int]) -> Tensor:
-    """x in all of a tensor of its own, as a tangent must be that may be written."""
+    """Broadcasts x into a new contiguous tensor, because a tangent may be written."""
     return x.expand(shape).clone(memory_format=torch.contiguous_format)
 
 
@@ -140,7 +138,6 @@ def scaled(x: Tensor, factor: float) -> Tensor:
 
 
 def differentiate(name: str, derivative: type[Derivative]) -> None:
-    """Gives an operator a derivative."""
     implement(name, partial(derivative.of, getattr(operators, name).default))
 
 

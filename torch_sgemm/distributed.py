@@ -7,20 +7,18 @@ The rules are those of the aten operators of the same names, on every dimension 
     A or B a partial sum              C is a partial sum, where this holds for aten's products
     otherwise                         operands are redistributed, at the least cost
 
-``linear`` is a product of x, whose rows may be split along any of their dimensions, and the
-weight's transpose, with the bias as the addend. An activation wants whole sums: with one, no
-result is partial.
+``linear`` multiplies x, whose rows may be split along any of their dimensions, by the weight's
+transpose, with the bias as the addend. An activation needs whole sums, so its result is never
+partial.
 
-Each process calls the operator on its own parts with the arguments as given, so ``kernel="auto"``
-chooses by the parts' shapes. The ``_out`` operators and ``gemm_`` have no rule, and DTensor raises
-NotImplementedError: their placement would have to follow from a tensor that is written, which the
-public way to register rules can't say. Products of DTensors under ``torch_sgemm.enable()`` need no
-rule from here, aten's apply.
+Each process calls the operator on its own parts, so ``kernel="auto"`` chooses by the parts' shapes.
+The ``_out`` operators and ``gemm_`` have no rule, and DTensor raises NotImplementedError. Their
+placement follows from a tensor that is written, which PyTorch's public registration can't express.
+Under ``torch_sgemm.enable()``, products of DTensors follow aten's rules.
 
-The rules register themselves: the operators' fakes call :func:`register_if_loaded`, and DTensor
-runs an operator's fake before it looks for its rule. So the order of imports doesn't matter, there
-is no import hook, and a program without DTensors never loads ``torch.distributed.tensor``.
-:func:`register` does the same explicitly.
+The operators' fakes call :func:`register_if_loaded`, and DTensor runs a fake before it looks for
+the rule. So the order of imports doesn't matter, and a program without DTensors never loads
+``torch.distributed.tensor``. :func:`register` registers the rules explicitly.
 """
 
 from __future__ import annotations
@@ -37,18 +35,18 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
     from torch.distributed.tensor.placement_types import Placement
 
-    # What the result may be on one dimension of the mesh, and what the operands are then.
+    # Placements on one dimension of the mesh: the result's, and the operands' that give it.
     Rule = tuple[list[Placement], list[Placement]]
 
-# An operator's dimensions by name, in the order in which aten tries to split them: where costs are
-# equal, the first rule holds.
+# Dimensions of A, B and C by operator. _ORDER is the order in which aten tries to split them, and
+# of rules with equal cost the first holds.
 _EQUATIONS = {
     "mm": ("mk", "kn", "mn"),
     "bmm": ("bmk", "bkn", "bmn"),
     "_matmul": ("Abmk", "Abkn", "Abmn"),
 }
 _ORDER = "bkmn"
-_ROWS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"  # the dimensions of linear's rows; a batch's in front of b
+_ROWS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"  # dimensions of linear's rows; an outer batch
 
 _registered = False
 
@@ -60,9 +58,7 @@ def register_if_loaded() -> None:
 
 
 def has_split_rows(x: torch.Tensor) -> bool:
-    """Whether ``x`` is a DTensor that can't be flattened to (rows, n): it is split along another
-    dimension than the first and the last.
-    """
+    """True if ``x`` is a DTensor split along an inner dimension: (rows, n) isn't possible."""
     kind = _dtensor()
     if kind is None or not isinstance(x, kind):
         return False
@@ -70,16 +66,11 @@ def has_split_rows(x: torch.Tensor) -> bool:
 
 
 def _dtensor() -> type | None:
-    """DTensor, if the program has imported it."""
     return getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
 
 
 def register() -> None:
-    """Registers the rules; imports ``torch.distributed.tensor``. Further calls do nothing.
-
-    Raises:
-        ImportError: this PyTorch was built without distributed.
-    """
+    """Registers the rules, once. ImportError if this PyTorch was built without distributed."""
     global _registered
     if _registered:
         return
@@ -137,7 +128,7 @@ def _linear_rules(
 
 
 def _rules(a: str, b: str, result: str, tensors: Sequence[DTensor]) -> list[Rule]:
-    """Of a product whose dimensions have these letters, without the addend."""
+    """Returns the rules of a product with these dimension letters, without the addend."""
     from torch.distributed.tensor import Partial, Replicate
 
     operands = a, b
@@ -163,16 +154,16 @@ def _rules(a: str, b: str, result: str, tensors: Sequence[DTensor]) -> list[Rule
 
 
 def _linear_reductions() -> Sequence[str]:
-    """The reductions with which aten's products take a partial operand: none in older PyTorch."""
+    """Returns reductions whose partial operands aten's products take: none in older PyTorch."""
     from torch.distributed.tensor import Partial
 
     return getattr(Partial, "LINEAR_REDUCE_OPS", ())
 
 
 def _kinds_of_shard(tensors: Sequence[DTensor]) -> list[Placement]:
-    """Those that the operands have, as in aten's rules since they take partial operands.
+    """Returns the operands' kinds of shard, as aten's rules do if they take partial operands.
 
-    Besides Shard it is the strided one: what Shard becomes where a view flattens dimensions.
+    Besides Shard there is the strided kind, which a view that flattens dimensions makes.
     """
     from torch.distributed.tensor import Shard
 
@@ -185,13 +176,13 @@ def _kinds_of_shard(tensors: Sequence[DTensor]) -> list[Placement]:
 
 
 def _shard(kind: Placement, dim: int) -> Placement:
-    """Of the same kind, along ``dim``."""
+    """Returns a placement of the same kind along ``dim``."""
     factor = getattr(kind, "split_factor", None)
     return type(kind)(dim) if factor is None else type(kind)(dim, split_factor=factor)
 
 
 def _addend(out: Placement, shape: torch.Size, dims: int) -> Placement:
-    """Placement of an addend, which broadcasts, for a result of ``dims`` dimensions."""
+    """Returns an addend's placement; it broadcasts to a result of ``dims`` dimensions."""
     from torch.distributed.tensor import Replicate
 
     if not hasattr(out, "dim"):

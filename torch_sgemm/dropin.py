@@ -2,12 +2,13 @@
 
 While on, ``aten::mm``, ``bmm``, ``addmm``, ``baddbmm`` and their in-place and out variants are
 overridden at the device's dispatch key, below autograd, autocast and functionalisation. So matmul,
-linear, einsum, attention by hand and every backward arrive here too. What is not a float32 product
-goes to PyTorch's own kernel: other dtypes and layouts, wrong arguments (PyTorch words the error),
-outputs that share memory with an operand, a ``torch.backends.cuda.matmul.fp32_precision`` other
-than ieee, none and bfx9. ``stats()`` counts both.
+linear, einsum, handwritten attention and every backward arrive here too.
 
-The setting is the process's, not the thread's: a backward runs in threads of its own.
+PyTorch's own kernel takes other dtypes and layouts, wrong arguments (PyTorch raises the error), and
+outputs that share memory with an operand. It takes all calls while
+``torch.backends.cuda.matmul.fp32_precision`` is not ieee, none or bfx9. ``stats()`` counts both.
+
+The setting belongs to the process, because a backward runs in threads of its own.
 """
 
 import json
@@ -37,15 +38,15 @@ class _Setting:
 
 @dataclass(frozen=True)
 class Stats:
-    """What the overridden operators did since the start or ``reset_stats()``."""
+    """Counts of the overridden operators since the start or ``reset_stats()``."""
 
     hits: dict[str, int]
     """Calls that a kernel of this package's table took, by aten operator."""
     fallbacks: dict[tuple[str, str], int]
     """Calls that went to PyTorch's own kernel, by aten operator and reason."""
     redone: dict[str, Redone]
-    """What the split family's guard had computed again, by device in use, since the library was
-    loaded: not by these operators alone, and not reset."""
+    """Results that the split family's guard recomputed since the library was loaded, by device in
+    use. They include those of all other operators, and are never reset."""
 
 
 _base: _Setting | None = None
@@ -63,19 +64,17 @@ def enable(
     """Sends PyTorch's float32 products on ``devices`` here, until :func:`disable`.
 
     Args:
-        kernel: ``"auto"``, a family, or a row of :func:`torch_sgemm.kernels`, alone or with one
-            of its tiles.
-        batch_invariant: every product has the same bits whatever the batch is
-            (docs/reproducibility.md), those of ``kernel="batch_invariant"``, products with vectors
-            as well. None: if TORCH_SGEMM_BATCH_INVARIANT is 1.
+        kernel: ``"auto"``, a family, a row of :func:`torch_sgemm.kernels`, or ``"row:tile"``.
+        batch_invariant: True gives every product, also with vectors, the bits of
+            ``kernel="batch_invariant"``, which are the same in any batch (docs/reproducibility.md).
+            None: True if TORCH_SGEMM_BATCH_INVARIANT is 1.
         devices: ``"cuda"``, ``"cpu"``, or both.
 
-    Where none of ``devices`` can be used (no GPU, a PyTorch or a build of this package without
-    CUDA) it warns and changes nothing.
+    If none of ``devices`` can be used (no GPU, a PyTorch or a build of this package without CUDA),
+    the function warns and changes nothing.
 
     Raises:
-        RuntimeError: an unknown kernel or device; a kernel that is named beside
-            ``batch_invariant``.
+        RuntimeError: an unknown kernel or device; a kernel given with ``batch_invariant``.
     """
     global _base
     setting = _setting(kernel, batch_invariant, devices)
@@ -92,7 +91,7 @@ def enable(
 
 @private.uncompiled
 def disable() -> None:
-    """Takes back :func:`enable`; scopes of :func:`enabled` that are open stay as they are."""
+    """Undoes :func:`enable`; open scopes of :func:`enabled` stay in effect."""
     global _base
     with overrides.changing:
         _base = None
@@ -106,7 +105,7 @@ def enabled(
     batch_invariant: bool | None = None,
     devices: str | tuple[str, ...] = ("cuda",),
 ) -> Iterator[None]:
-    """:func:`enable` for a ``with`` block. Blocks nest; the one that was opened last holds."""
+    """:func:`enable` for a ``with`` block. Blocks nest, and the last one opened holds."""
     scope = _open(_setting(kernel, batch_invariant, devices))
     try:
         yield
@@ -116,7 +115,7 @@ def enabled(
 
 @private.uncompiled
 def _open(scope: _Setting) -> _Setting:
-    _warn_if_useless(scope, 4)  # behind enabled() and contextlib
+    _warn_if_useless(scope, 4)  # frames of enabled() and contextlib in between
     with overrides.changing:
         _scopes.append(scope)
         try:
@@ -135,7 +134,7 @@ def _close(setting: _Setting) -> None:
 
 
 def stats() -> Stats:
-    """The counters, copied."""
+    """Returns a copy of the counters."""
     counts = json.loads(operators._override_counts())
     hits = {name: reasons.pop("") for name, reasons in counts.items() if "" in reasons}
     fallbacks = {
@@ -153,7 +152,7 @@ def _redone() -> dict[str, Redone]:
     found = {}
     for index in range(torch.cuda.device_count()):
         major, minor = torch.cuda.get_device_capability(index)
-        # The question makes a context where there is none.
+        # redone() would create a missing CUDA context.
         if private.has_context(index) and any(x.runs_on(10 * major + minor) for x in split):
             found[f"cuda:{index}"] = redone(index)
     return found
@@ -187,7 +186,7 @@ def _setting(kernel: str, batch_invariant: bool | None, devices: str | tuple[str
 
 
 def _why(kernel: str) -> str:
-    """What the dispatch says of a name that it doesn't know."""
+    """Returns what the dispatch says of an unknown name."""
     one = torch.empty(1, 1, device="meta")
     try:
         explain(one, one, kernel=str(kernel), device=Device())
@@ -197,7 +196,7 @@ def _why(kernel: str) -> str:
 
 
 def _not_built(device: str) -> str:
-    """Why there is nothing to override on ``device``, or nothing to override it with; else ""."""
+    """Returns why this build can override nothing on ``device``, or ``""``."""
     if device == "cuda" and torch.version.cuda is None:
         return "this PyTorch was built without CUDA"
     if not any(row.family and device in row.devices for row in kernels()):
@@ -206,7 +205,7 @@ def _not_built(device: str) -> str:
 
 
 def _warn_if_useless(setting: _Setting, stacklevel: int) -> None:
-    """A program for GPUs shall run without one as well, but not seem to use this package."""
+    """Warns if no device can be used: the program then runs without this package."""
     obstacles = [
         _not_built(device)
         or ("PyTorch sees no GPU" if device == "cuda" and not torch.cuda.device_count() else "")
@@ -230,7 +229,7 @@ def _takes_vectors(key: str) -> bool:
 
 
 def _apply() -> None:
-    """Makes the overrides those of the setting that holds now."""
+    """Installs and removes overrides to match the current setting."""
     global _current
     _current = _scopes[-1] if _scopes else _base
     devices = _current.devices if _current else ()

@@ -1,4 +1,4 @@
-"""Files that a command or a function writes its result to."""
+"""Result files of commands and functions."""
 
 import os
 import threading
@@ -6,16 +6,16 @@ from pathlib import Path
 
 
 def can_be_written(path: Path) -> bool:
-    """Whether it is a file that may be written, or may be made where it is."""
+    """True if ``path`` is a writable file or can become one."""
     return not path.is_dir() and os.access(
         path if path.exists() else path.absolute().parent, os.W_OK
     )
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Replaces a file's content in one step, so that nobody reads half of it.
+    """Replaces a file's content in one step, so that readers never see half of it.
 
-    A file keeps its mode and a symbolic link its target. Where the folder takes no new file, the
+    A file keeps its mode and a symbolic link its target. If the folder takes no new file, the
     content is written in place.
     """
     data = content.encode() if isinstance(content, str) else content

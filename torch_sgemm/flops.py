@@ -1,8 +1,8 @@
-"""What ``torch.utils.flop_counter.FlopCounterMode`` counts for the operators: 2 m n k a product.
+"""Makes ``torch.utils.flop_counter.FlopCounterMode`` count the operators: 2 m n k a product.
 
-``import torch_sgemm.flops`` before a counter is made. ``torch_sgemm`` doesn't by itself, for
-PyTorch's counter takes longer to import than all of this package. Products of PyTorch's own are
-counted as ever, under ``torch_sgemm.enable()`` too.
+Import ``torch_sgemm.flops`` before a counter is made. ``torch_sgemm`` doesn't import it, because
+PyTorch's counter takes longer to import than this whole package. PyTorch's own products are counted
+as always, under ``torch_sgemm.enable()`` too.
 """
 
 import math

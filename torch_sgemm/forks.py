@@ -7,9 +7,10 @@ Lock = TypeVar("Lock")
 
 
 def held_across_forks(lock: Lock) -> Lock:
-    """Who forks waits for ``lock``: else the child might find it held by a thread that it lacks.
+    """Makes forks wait for ``lock``; else a child might inherit it from a thread that it lacks.
 
-    Locks are taken in the reverse order of these calls, and by all others in that order as well.
+    A fork takes locks in the reverse order of these calls, and other code must take them in that
+    order too.
     """
     os.register_at_fork(
         before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release

@@ -1,4 +1,4 @@
-"""What the guard of the split family has had computed again: its counts."""
+"""Counts of the results that the split family's guard recomputed."""
 
 from dataclasses import dataclass
 
@@ -9,18 +9,18 @@ from torch_sgemm._library import operators
 
 @dataclass(frozen=True)
 class Redone:
-    """What the guard of the split family had computed again, see docs/split.md."""
+    """Results that the split family's guard recomputed, see docs/split.md."""
 
     elements: int
     """Elements of results."""
     tiles: int
-    """Tiles of 128 x 128 that had too many of them, and were computed whole."""
+    """Tiles of 128 x 128 with too many such elements, recomputed whole."""
 
 
 def redone(device: int | torch.device | None = None) -> Redone:
-    """The guard's counts on a CUDA device (default: the current one) since the start.
+    """Returns the guard's counts on a CUDA device (default: the current one) since the start.
 
-    Read without waiting: products that are still under way may not be counted yet.
+    The call doesn't synchronize, so products that still run may not be counted yet.
 
     Raises:
         RuntimeError: the build has no kernels of the family split, or ``device`` isn't CUDA.

@@ -1,8 +1,7 @@
 """Lets Inductor, torch.compile's default backend, call the operators.
 
-Its call of an operator that it doesn't know takes the operator as an argument named ``kernel``, so
-an operator's own argument of that name can't be passed on by keyword. The lowerings registered here
-pass it by position.
+Inductor's fallback takes the operator as an argument named ``kernel``, so an operator's own
+``kernel`` can't be passed by keyword. The lowerings registered here pass it by position.
 """
 
 import sys
@@ -12,9 +11,9 @@ from torch_sgemm._library import operators
 
 
 def register_lowerings(names: list[str]) -> None:
-    """Registers the lowerings once Inductor is loaded; until then does nothing.
+    """Registers the lowerings if Inductor is loaded, else does nothing.
 
-    The operators' fakes call this, which Inductor runs before it lowers anything: so importing
+    The operators' fakes call this, and Inductor runs a fake before it lowers a call. So importing
     torch_sgemm does not import Inductor.
     """
     lowering = sys.modules.get(private.inductor)

@@ -39,12 +39,12 @@ ENVIRONMENT = {
 
 
 def build_info() -> dict[str, Any]:
-    """The build's account of its decisions: the package's build_info.json."""
+    """Returns the build's decisions, from the package's build_info.json."""
     return json.loads(INFO.read_text())
 
 
 def gpus() -> list[dict[str, Any]]:
-    """The GPUs that torch sees; clocks and driver where nvidia-smi tells them."""
+    """Returns the GPUs that torch sees, with clocks and driver if nvidia-smi reports them."""
     if not torch.cuda.is_available():
         return []
     found = []
@@ -64,7 +64,7 @@ def gpus() -> list[dict[str, Any]]:
 
 
 def slug(name: str) -> str:
-    """``NVIDIA H100 80GB HBM3`` -> ``h100-80gb-hbm3``."""
+    """Returns ``h100-80gb-hbm3`` for ``NVIDIA H100 80GB HBM3``."""
     name = re.sub(r"^nvidia\s+", "", name.lower())
     return re.sub(r"[^a-z0-9]+", "-", name).strip("-")
 
@@ -84,7 +84,7 @@ def smi(uuid: str) -> dict[str, str]:
 
 
 def rows(devices: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Every kernel of the table and where it runs here: "cpu", "cuda:0", ..."""
+    """Returns every kernel of the table and where it runs here: "cpu", "cuda:0", ..."""
     return [
         {
             "name": k.name,
@@ -100,7 +100,7 @@ def rows(devices: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def collect() -> dict[str, Any]:
-    """Everything that ``python -m torch_sgemm.info`` prints, as JSON-ready values."""
+    """Returns all that ``python -m torch_sgemm.info`` prints, as JSON-ready values."""
     devices = gpus()
     build = build_info()
     return {
@@ -119,7 +119,7 @@ def collect() -> dict[str, Any]:
 
 
 def report(info: dict[str, Any]) -> str:
-    """The same as aligned text."""
+    """Formats the values of :func:`collect` as aligned text."""
     build = info["build"]
     toolkit = build["toolkit"]
     lines = [

@@ -1,8 +1,7 @@
-"""What happens where there is no memory: PyTorch's type of error, and nothing printed on the way.
+"""Failed allocations raise PyTorch's type of error and print nothing.
 
-PyTorch's C interface, by which the library allocates, prints a failure with its stack. A product
-that does without the workspace it has asked for would seem to have failed: what is large is
-allocated here instead.
+The library allocates by PyTorch's C interface, which prints a stack on failure. A product that can
+do without its workspace would then seem to have failed, so large tensors are allocated here.
 """
 
 import torch
@@ -15,9 +14,9 @@ _library = torch.library.Library(NAMESPACE, "IMPL")
 
 
 def out_of_memory(failure: RuntimeError, on_gpu: bool) -> RuntimeError:
-    """The failure by PyTorch's type, if that is what happened to our operator.
+    """Returns an operator's out-of-memory failure as PyTorch's type, other failures unchanged.
 
-    The library's message has PyTorch's own words, by which other libraries know it.
+    The library's message has PyTorch's own words, by which other libraries recognize it.
     """
     if on_gpu and str(failure).startswith("CUDA out of memory."):
         return torch.OutOfMemoryError(str(failure))

@@ -2,38 +2,38 @@
 
 All take tensors on one device, CPU or CUDA, of any strides: row-major, column-major, leading
 dimensions larger than the row, expanded (stride 0) and sliced views, any alignment. a, b, x and
-weight are float32, bfloat16 or float16, each by itself, c and bias float32; the result is float32,
-as if operands had been converted before. Where both are bfloat16, and their rows
-begin at multiples of 16 bytes, Hopper's tensor cores read them as they lie (row ``unsplit``).
-``mm``, ``bmm``, ``addmm`` and ``baddbmm`` have derivatives (:mod:`torch_sgemm.derivatives`).
+weight are each float32, bfloat16 or float16; c and bias are float32. The result is float32, as if
+operands had been converted first. Hopper's tensor cores read two bfloat16 operands without a copy
+if their rows begin at multiples of 16 bytes (row ``unsplit``). ``mm``, ``bmm``, ``addmm`` and
+``baddbmm`` have derivatives (:mod:`torch_sgemm.derivatives`).
 
 ``mm(a, b, kernel="auto")``
-    (m, n) = (m, k) @ (k, n)
+    (m, n) = (m, k) @ (k, n).
 ``bmm(a, b, kernel="auto")``
-    (batch, m, n) = (batch, m, k) @ (batch, k, n)
+    (batch, m, n) = (batch, m, k) @ (batch, k, n).
 ``addmm(c, a, b, kernel="auto", *, beta=1, alpha=1)``
-    beta c + alpha a @ b; c broadcasts to (m, n)
+    beta c + alpha a @ b; c broadcasts to (m, n).
 ``baddbmm(c, a, b, kernel="auto", *, beta=1, alpha=1)``
-    the same for batches
+    The same for batches.
 ``mm_out(a, b, kernel="auto", *, out)``, ``bmm_out``, ``addmm_out``, ``baddbmm_out``
-    the same into ``out``, which is not resized; they return nothing
+    Write the same into ``out``, which is not resized, and return nothing.
 ``gemm_(c, a, b, kernel="auto", *, alpha=1, beta=0)``
-    c = alpha a @ b + beta c in place, 2-D or batched; returns nothing
+    c = alpha a @ b + beta c in place, 2-D or batched; returns nothing.
 ``linear(x, weight, bias=None, activation=None, kernel="auto")``
-    a layer; see :func:`torch_sgemm.linear`
+    A layer; see :func:`torch_sgemm.linear`.
 ``packed_mm(c, a, b, kernel, pack, *, beta=1, alpha=1, activation=None)``
-    with a b that was split once; see :mod:`torch_sgemm.packed`
+    A product with a b that was split once; see :mod:`torch_sgemm.packed`.
 
-``kernel`` is ``"auto"`` (the row of the table that is predicted to be fastest), a family (its best
-row for the problem), or a row's name, to which one of its tiles may be added, as in
-``"split_fp16x3:128x64"``; see :func:`torch_sgemm.kernels`. With ``"batch_invariant"`` an element's
-bits depend on no other row (:mod:`torch_sgemm.batch_invariant`). New outputs are contiguous.
-With ``beta=0``, c is not read; with ``alpha=0`` or k = 0, a and b are not.
+``kernel`` is ``"auto"`` (the row of the table predicted to be fastest), a family (its best row for
+the problem), or a row, alone or with one of its tiles, as in ``"split_fp16x3:128x64"``; see
+:func:`torch_sgemm.kernels`. With ``"batch_invariant"`` an element's bits depend on no other row
+(:mod:`torch_sgemm.batch_invariant`). New outputs are contiguous. With ``beta=0``, c is not read;
+with ``alpha=0`` or k = 0, a and b are not.
 
-Every argument is checked before anything runs: wrong dtype, device, dimensions, sizes, an output
-that overlaps itself or an input, or a kernel that is unknown or can't run on this device raise
-``RuntimeError``. So do tensors that require grad or have a tangent with operators that write their
-result (:mod:`torch_sgemm.derivatives`). ``out`` may be ``c`` itself.
+Every argument is checked before anything runs. ``RuntimeError`` means a wrong dtype, device,
+dimension or size, an output that overlaps itself or an input (``out`` may be ``c`` itself), or a
+kernel that is unknown or can't run on this device. Operators that write their result also raise it
+for tensors that require grad or have a tangent (:mod:`torch_sgemm.derivatives`).
 """
 
 import torch
@@ -49,7 +49,7 @@ _NAMES = [*_DIMS, "_matmul", *WRITERS]
 
 
 def product_shape(op: str, a: Tensor, b: Tensor, dims: int) -> list[int | torch.SymInt]:
-    """The product's shape, after the checks that fake tensors allow."""
+    """Returns the product's shape, after the checks that fake tensors allow."""
     register_lowerings(_NAMES)
     register_if_loaded()
 
@@ -68,7 +68,7 @@ def product_shape(op: str, a: Tensor, b: Tensor, dims: int) -> list[int | torch.
 
 
 def check_addend(op: str, c: Tensor, a: Tensor, shape: list[int | torch.SymInt]) -> None:
-    """c broadcasts to the product's shape."""
+    """Checks that c broadcasts to the product's shape."""
 
     def text() -> str:
         return (
@@ -84,7 +84,7 @@ def check_addend(op: str, c: Tensor, a: Tensor, shape: list[int | torch.SymInt])
 def _check_target(
     op: str, name: str, x: Tensor, a: Tensor, shape: list[int | torch.SymInt]
 ) -> None:
-    """x may take the product."""
+    """Checks that the product can be written to x."""
 
     def text() -> str:
         return (
@@ -96,7 +96,7 @@ def _check_target(
 
 
 def about(x: Tensor) -> str:
-    """What an error tells of a tensor."""
+    """Describes a tensor for an error."""
     return f"shape {list(x.shape)}, dtype {x.dtype}, device {x.device}"
 
 

@@ -1,9 +1,9 @@
 """The overrides of PyTorch's own products that ``enable()`` installs.
 
-csrc/binding/override.cpp checks, counts and runs a call at once: on this path a microsecond counts.
-The overrides themselves are in Python because what PyTorch's own kernel raises keeps its type only
-here. Each covers the kernel that it finds at its dispatch key, PyTorch's or another library's, and
-calls that for what is no product of ours. A library that registers later covers the override.
+csrc/binding/override.cpp checks, counts and runs a call, because a microsecond counts on this path.
+The overrides are in Python, because only there PyTorch's own exceptions keep their type.
+Each covers the kernel that it finds at its dispatch key, PyTorch's or another library's, and calls
+that kernel for all other products. A library that registers later covers the override.
 """
 
 import threading
@@ -19,19 +19,19 @@ from torch_sgemm.forks import held_across_forks
 from torch_sgemm.past_dispatcher import kernel_at
 from torch_sgemm.private import DispatchKeySet, uncompiled
 
-# A thread that was dispatched to an override may still wait for the interpreter's lock when another
-# thread takes the override back. The latest 1024 overrides, those of 70 settings, outlive that.
+# A thread that was dispatched to an override may wait for the GIL while another thread removes the
+# override. The latest 1024 overrides, those of 70 settings, are therefore kept alive.
 _recent: deque[object] = deque(maxlen=1024)
 _allows_tf32 = private.allows_tf32
-FLOAT32 = ("ieee", "none", "bfx9")  # the last: float32 from nine products of bfloat16
+FLOAT32 = ("ieee", "none", "bfx9")  # bfx9: float32 from nine bfloat16 products
 _count_factor = operators._override_count_factor.default
 changing = held_across_forks(threading.RLock())
 
 
 def _is_ieee() -> bool:
-    """Whether PyTorch's settings ask for float32 products on GPUs."""
+    """True if PyTorch's settings ask for float32 products on GPUs."""
     try:
-        return not _allows_tf32()  # a third of the time that the setting itself takes
+        return not _allows_tf32()  # takes a third of the public setting's time
     except RuntimeError:  # its older and its newer settings differ
         return torch.backends.cuda.matmul.fp32_precision in FLOAT32
 
@@ -44,8 +44,8 @@ def _kernel(name: str, key: str):
 def _covered(name: str, key: str) -> Callable:
     """Returns the kernel that an override of ``aten::name`` is going to cover.
 
-    A library that is unloaded takes its kernels along. The next call then installs all overrides
-    again, over the kernels that are left.
+    A library that is unloaded takes its kernels along. The next call then reinstalls all overrides
+    over the kernels that are left.
     """
     keys, call = private.key_set(key), _kernel(name, key).call_boxed
 
@@ -90,7 +90,7 @@ def _product_out(name: str, original: Callable, key: str) -> Callable:
 
 
 def _is_complex(name: str, beta, alpha) -> bool:
-    """Counts a call with a factor that is no real number."""
+    """True if a factor is complex; counts that call."""
     if not (isinstance(beta, complex) or isinstance(alpha, complex)):
         return False
     _count_factor(name)
@@ -113,7 +113,7 @@ def _sum(name: str, original: Callable, key: str) -> Callable:
 
 
 def _sum_into(name: str, original: Callable, key: str) -> Callable:
-    """Into ``out``, or into the addend where there is none."""
+    """Overrides a sum that is written to ``out``, or without one to the addend."""
     (ours, keys), cpu = _ours(name, key), key == "CPU"
 
     @uncompiled
@@ -140,11 +140,8 @@ OVERRIDES: dict[str, Callable] = {
     "baddbmm_": _sum_into,
 }
 
-
-# --- products with vectors ------------------------------------------------------------------
-
-# PyTorch's own are as fast, but add up in orders that depend on m: they are overridden only where
-# results shall not (batch_invariant), and counted as the products of matrices that they become.
+# Products with vectors: PyTorch's are as fast, but their order of summation depends on m. So only
+# batch-invariant settings override them, and count them as the products of matrices they become.
 
 _Holds = Callable[[], bool]
 
@@ -164,7 +161,7 @@ def _dot(original: Callable, key: str, holds: _Holds) -> Callable:
 
 
 def _sum_with_vector(name: str, original: Callable, key: str, holds: _Holds) -> Callable:
-    """addmv, of which mv is made; into ``out``, or into the addend, as the name says."""
+    """Overrides addmv, which mv calls, and by ``name`` its in-place and out variants."""
     (ours, keys), cpu = _ours(name.replace("mv", "mm"), key), key == "CPU"
 
     @uncompiled
@@ -183,9 +180,7 @@ def _sum_with_vector(name: str, original: Callable, key: str, holds: _Holds) -> 
     return product_sum
 
 
-# --- all of them ----------------------------------------------------------------------------
-
-_Place = tuple[str, bool]  # a device's dispatch key; whether of products with vectors
+_Place = tuple[str, bool]  # a device's dispatch key; True for products with vectors
 _installed: dict[_Place, tuple[torch.library.Library, _Holds]] = {}
 _left: dict[_Place, list[torch.library.Library]] = defaultdict(list)
 
@@ -209,12 +204,10 @@ def installed() -> set[_Place]:
 
 
 def install(key: str, vectors: bool, holds: _Holds) -> None:
-    """Overrides products at a device's dispatch key, until :func:`remove`.
+    """Overrides products at the dispatch key ``"CPU"`` or ``"CUDA"``, until :func:`remove`.
 
-    Args:
-        key: ``"CPU"`` or ``"CUDA"``.
-        vectors: products with vectors, or all others.
-        holds: whether the setting that holds asks for products with vectors on this device.
+    ``vectors`` selects products with vectors, else all others. ``holds`` returns True if the
+    current setting covers products with vectors on this device.
     """
     _uncover(key, vectors)
     if not vectors:
@@ -231,16 +224,16 @@ def install(key: str, vectors: bool, holds: _Holds) -> None:
 
 
 def remove(key: str, vectors: bool) -> None:
-    """Takes back :func:`install`."""
+    """Undoes :func:`install`."""
     library, _ = _installed.pop((key, vectors))
     _left[key, vectors].append(library)
     _uncover(key, vectors)
 
 
 def _uncover(key: str, vectors: bool) -> None:
-    """Unloads overrides that were taken back, the latest first.
+    """Unloads overrides that were removed, the latest first.
 
-    It stops at one that another library covers, because that library may call it.
+    The function stops at one that another library covers, because that library may call it.
     """
     left = _left[key, vectors]
     while left and all(__file__ in repr(_kernel(name, key)) for name in _names(vectors)):
@@ -248,7 +241,7 @@ def _uncover(key: str, vectors: bool) -> None:
 
 
 def renew() -> None:
-    """Installs all again."""
+    """Reinstalls all overrides."""
     with changing:
         for place, (_, holds) in list(_installed.items()):
             remove(*place)

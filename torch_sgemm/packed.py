@@ -1,9 +1,9 @@
 """Right operands that are split once and multiplied many times, such as a layer's weights.
 
-``sgemm::packed_mm(c, a, b, kernel, pack, *, beta=1, alpha=1, activation=None)`` is
-activation(beta c + alpha a @ b) whatever ``pack`` is: planes are a cache of the PackedMatrix with
-that number, which the operator's kernel looks at when it runs. So compiled programs, captured
-graphs and derivatives can't be stale either.
+``sgemm::packed_mm(c, a, b, kernel, pack, *, beta=1, alpha=1, activation=None)`` is activation(beta
+c + alpha a @ b) for every ``pack``. The planes are a cache of the PackedMatrix with that number,
+which the operator's kernel looks up when it runs. So compiled programs, captured graphs and
+derivatives can't be stale either.
 """
 
 import itertools
@@ -45,25 +45,25 @@ _packs: "weakref.WeakValueDictionary[int, PackedMatrix]" = weakref.WeakValueDict
 
 
 class _Planes(NamedTuple):
-    """All at once, for other threads."""
+    """Planes and what they depend on, replaced as a whole because other threads read them."""
 
     of: tuple  # the state of b
     planes: Tensor
-    stream: int | None  # that splits, until the event; None if its handle may come to be another's
+    stream: int | None  # of the split, until the event; None if another may reuse its handle
     event: torch.cuda.Event
 
 
 class PackedMatrix:
     """A matrix, and its float16 planes if it is frozen, as :func:`pack` makes it.
 
-    The planes take 4 bytes per element, whatever the matrix's dtype is. The matrix itself is kept:
-    what the guard of the split family marks is computed again from it, and products that its planes
-    don't make faster read it. A copy, also a pickled one, is packed anew.
+    The planes take 4 bytes per element of any dtype. The matrix itself is kept: the split family's
+    guard recomputes elements from it, and products that planes don't make faster read it. A copy,
+    also a pickled one, is packed anew.
     """
 
     def __init__(self, b: Tensor, frozen: bool = False) -> None:
         check_in_memory("torch_sgemm.pack", b)
-        self._owner = b if b._base is None else b._base  # of the memory
+        self._owner = b if b._base is None else b._base  # owns the memory
         self._owner_at = self._owner.data_ptr()
         self._transposed = _is_transpose(b, self._owner)
         self._source = self._owner if self._transposed else b
@@ -74,11 +74,11 @@ class PackedMatrix:
         self.update()
 
     def __reduce__(self):
-        """A copied layer's matrix is a view of its own weight."""
+        """Keeps a copied layer's matrix a view of the layer's own weight."""
         return _pack, (self._source, self._transposed, self.frozen)
 
     def __fx_create_arg__(self, tracer):
-        """In a traced module it is an attribute."""
+        """Makes the matrix an attribute of the traced module."""
         name = f"_packed_matrix_{self._number}"
         setattr(tracer.root, name, self)
         return tracer.create_node("get_attr", name, (), {})
@@ -93,10 +93,10 @@ class PackedMatrix:
         return self.b.shape
 
     def update(self) -> None:
-        """Splits a frozen matrix as it is now, on the current stream.
+        """Splits a frozen matrix again, on the current stream.
 
-        It overwrites the planes, which captured graphs read: order it after products on other
-        streams, as any write. A matrix that requires grad or isn't frozen has no planes.
+        The planes, which captured graphs read, are overwritten: order the call after products on
+        other streams, like any write. A matrix that requires grad or isn't frozen has no planes.
 
         Raises:
             RuntimeError: the current stream is being captured.
@@ -122,22 +122,22 @@ class PackedMatrix:
         kernel: str = "auto",
         batch_invariant: bool = False,
     ) -> Tensor:
-        """``alpha a @ b``, with ``beta c`` added if there is a c.
+        """Returns ``alpha a @ b``, with ``beta c`` added if there is a c.
 
         Args:
             a: float32, bfloat16 or float16 of shape (m, k), any strides, on b's device.
             c: float32, broadcasts to (m, n).
             beta, alpha: factors.
-            kernel: ``"auto"`` and ``"split"`` use the planes where that is predicted to be faster
-                than any row, or than any of the family; ``"split_fp16x3"`` always. Other rows and
-                families of :func:`torch_sgemm.kernels` read b itself.
+            kernel: ``"auto"`` and ``"split"`` use the planes if that is predicted to be faster than
+                all rows, or all rows of the family; ``"split_fp16x3"`` always uses them. Other rows
+                and families of :func:`torch_sgemm.kernels` read b itself.
             batch_invariant: as for :func:`torch_sgemm.matmul`, by the planes.
 
-        It has the derivatives and transforms of ``torch.ops.sgemm.addmm``.
+        The method has the derivatives and transforms of ``torch.ops.sgemm.addmm``.
 
         Raises:
-            RuntimeError: an argument of another shape, dtype or device; ``kernel`` is unknown,
-                can't take the product or is named beside ``batch_invariant``.
+            RuntimeError: an argument has another shape, dtype or device; ``kernel`` is unknown,
+                can't take the product or is given with ``batch_invariant``.
         """
         kernel = request("torch_sgemm.PackedMatrix.mm", kernel, batch_invariant)
         if is_traced(a, c):
@@ -148,7 +148,7 @@ class PackedMatrix:
     def linear(
         self, x: Tensor, b: Tensor, bias: Tensor | None, activation: str | None, kernel: str
     ) -> Tensor:
-        """activation(x @ b + bias) for x of shape (..., k); b is the matrix."""
+        """Returns activation(x @ b + bias) for x of shape (..., k); b is the matrix."""
         result = self._product(rows_of(x), b, bias, kernel, activation=activation)
         return with_shape(result, (*x.shape[:-1], b.shape[1]))
 
@@ -162,7 +162,7 @@ class PackedMatrix:
         alpha: float = 1.0,
         activation: str | None = None,
     ) -> Tensor:
-        """activation(beta c + alpha a @ b), in one kernel where nobody watches."""
+        """Returns activation(beta c + alpha a @ b), past the dispatcher if possible."""
         if reaches_kernel(a, b) if c is None else reaches_kernel(a, b, c):
             function, keys = _KERNELS[a.is_cuda]
             try:
@@ -175,14 +175,14 @@ class PackedMatrix:
         )
 
     def planes_of(self, b: Tensor) -> Tensor | None:
-        """Those of b, which may be another tensor than the matrix; None if there are none."""
+        """Returns b's planes, or None; b may be another tensor than the matrix."""
         found = self._planes
         if found is None or self._owner.requires_grad:
             return None
         own = self.b
-        if _place_of(b) != _place_of(own):  # made by a compiled program
+        if _place_of(b) != _place_of(own):  # a compiled program made this b
             return None
-        if _state_of(own) != found.of:  # not to be relied upon: few writers tell
+        if _state_of(own) != found.of:  # not reliable: few writers change the state
             self.update()
             if (found := self._planes) is None:
                 return None
@@ -209,31 +209,31 @@ class PackedMatrix:
 
 
 def pack(b: Tensor, *, frozen: bool = False) -> PackedMatrix:
-    """A right operand for :func:`torch_sgemm.matmul`, :func:`torch_sgemm.linear` and
+    """Makes a right operand for :func:`torch_sgemm.matmul`, :func:`torch_sgemm.linear` and
     :meth:`PackedMatrix.mm`, which is split once if it is frozen.
 
-    Products with its planes save the row ``split_fp16x3`` (docs/split.md) the pass over ``b``;
-    where another row is faster, ``kernel="auto"`` takes that. On the CPU and on GPUs without rows
-    of the family split they are ordinary products.
+    With planes the row ``split_fp16x3`` (docs/split.md) saves its pass over ``b``; where another
+    row is faster, ``kernel="auto"`` takes that row. On the CPU and on GPUs without rows of the
+    family split, products are ordinary ones.
 
     Args:
         b: float32, bfloat16 or float16 of shape (k, n), any strides; for a ``torch.nn.Linear``,
             ``weight.t()``.
-        frozen: a promise: whenever b has been written, :meth:`PackedMatrix.update` is called before
-            the next product. Fused optimizers, collectives and replays of CUDA graphs don't tell
-            PyTorch that they write. Captured products read the planes as well. Their graph keeps
-            the planes when this object is gone; after the graph, the next pack() frees them.
+        frozen: a promise to call :meth:`PackedMatrix.update` whenever b was written, before the
+            next product. Fused optimizers, collectives and CUDA graph replays write without telling
+            PyTorch. Captured products read the planes as well. Their graph keeps the planes when
+            this object is gone; after the graph, the next pack() frees them.
 
-    Products read b itself without the promise, and while b requires grad: for a trained layer's
-    inference pack ``weight.detach().t()``. A packed matrix belongs to this tensor, or to the weight
-    of a ``weight.t()``: pack again after ``functional_call`` or ``load_state_dict(assign=True)``
-    has put another tensor in its place.
+    Products read b itself without the promise, and while b requires grad. A trained layer's
+    inference needs a pack of ``weight.detach().t()``. A packed matrix belongs to this tensor, or to
+    the weight of a ``weight.t()``. Pack again after ``functional_call`` or
+    ``load_state_dict(assign=True)`` has replaced the tensor.
 
     ``TORCH_SGEMM_CHECK_PACKED=1`` in the environment compares the planes with b at every product
     that isn't captured, and raises RuntimeError where a program has broken the promise.
 
     Raises:
-        RuntimeError: b is of another dtype or dimension; it is frozen, and the current stream is
+        RuntimeError: b has another dtype or dimension; b is frozen while the current stream is
             being captured.
     """
     return PackedMatrix(b, frozen)
@@ -263,7 +263,7 @@ def _planes(b: Tensor) -> Tensor | None:
 
 
 def _split(b: Tensor, into: Tensor | None) -> _Planes | None:
-    """In the memory of the planes of before, where they fit."""
+    """Splits b, into the memory of the previous planes if they fit."""
     planes = _planes(b)
     if planes is None:
         return None
@@ -284,15 +284,13 @@ def _check(b: Tensor, found: _Planes) -> None:
 
 
 def _lasting_handle(stream: torch.cuda.Stream) -> int | None:
-    """Its handle, if no later stream can get the same: those that PyTorch has made are never
-    destroyed. Of a stream that others have made, the handle is the id as well.
-    """
+    """Returns the handle; None if external (handle == id), as only PyTorch's streams last."""
     handle = stream.cuda_stream
     return None if handle and handle == stream.stream_id else handle
 
 
 def _wait(found: _Planes) -> None:
-    """Products on other streams than the one that splits come after that."""
+    """Makes products on another stream wait for the split."""
     if _stream_of(found.planes) != found.stream:
         stream = torch.cuda.current_stream(found.planes.device)
         stream.wait_event(found.event)
@@ -310,9 +308,6 @@ def _is_captured(b: Tensor) -> bool:
 
 def _stream_of(planes: Tensor) -> int:
     return private.current_stream(planes.device.index)
-
-
-# --- the operator ---------------------------------------------------------------------------
 
 
 def _planes_for(pack: int, b: Tensor) -> Tensor | None:
@@ -336,7 +331,7 @@ def _run(
     try:
         planes = _planes_for(pack, b)
         return function(keys, a, b, planes, c, kernel, activation, beta=beta, alpha=alpha)
-    except RuntimeError as failure:  # in inference mode no kernel for autograd translates it
+    except RuntimeError as failure:  # inference mode skips the autograd kernel's translation
         raise out_of_memory(failure, a.is_cuda) from None
 
 
@@ -377,7 +372,7 @@ def _(c, a, b, kernel, pack, *, beta=1.0, alpha=1.0, activation=None):
 
 @torch.library.register_vmap(qualified("packed_mm"))
 def _(info, in_dims, c, a, b, kernel, pack, *, beta=1.0, alpha=1.0, activation=None):
-    """The rows of all a make one matrix, unless b is batched as well."""
+    """Joins the rows of all a in one matrix, unless b is batched as well."""
     check_activation(qualified("packed_mm"), activation)
     of_c, of_a, of_b, *_ = in_dims
     size = info.batch_size

@@ -1,6 +1,6 @@
 """Calls past PyTorch's dispatcher, which takes half of a call's time on the host.
 
-When they may be: not where somebody else wants to know of a call. And the kernels themselves.
+Calls that a mode, subclass, transform or tracer observes must go through the dispatcher.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from torch_sgemm.private import DispatchKey as _Key
 from torch_sgemm.private import DispatchKeySet as _Keys
 
 PLAIN = (Tensor, torch.nn.Parameter)
-_AUTOCAST = {False: _Key.AutocastCPU, True: _Key.AutocastCUDA}  # by whether it is on a GPU
+_AUTOCAST = {False: _Key.AutocastCPU, True: _Key.AutocastCUDA}  # by is_cuda
 _VIEWS = _Keys(_Key.ADInplaceOrView)
 _TENSOR_KEYS = {
     False: _Keys(_Key.CPU) | _Keys(_Key.AutogradCPU) | _Keys(_AUTOCAST[False]) | _VIEWS,
@@ -29,7 +29,7 @@ _float32 = torch.float32
 
 
 def is_plain(a: Tensor, b: Tensor) -> bool:
-    """Strided tensors of which no subclass, mode, transform, tangent or tracer wants more."""
+    """True for strided tensors without a subclass, mode, transform, tangent or tracer."""
     return (
         type(a) in PLAIN
         and type(b) in PLAIN
@@ -44,10 +44,10 @@ def is_plain(a: Tensor, b: Tensor) -> bool:
 
 
 def reaches_kernel(*tensors: Tensor) -> bool:
-    """Whether an operator's call would end in the device's kernel, with nothing in between.
+    """True if an operator's call would reach the device's kernel with nothing in between.
 
-    Float32 tensors on one kind of device, without a gradient, subclass, mode, transform, tracer or
-    autocast; views whose elements wait for their sign don't either.
+    That holds for float32 tensors on one kind of device, without a gradient, subclass, mode,
+    transform, tracer, autocast or pending negation.
     """
     if torch.compiler.is_compiling() or type(tensors[0]) not in PLAIN:
         return False
@@ -73,15 +73,14 @@ AtKey = tuple[Callable, _Keys]
 
 
 def kernel_at(name: str, key: str) -> AtKey:
-    """The kernel of the operator ``sgemm::name`` at a dispatch key, and the key as a set, its first
-    argument.
+    """Returns ``sgemm::name``'s kernel at a dispatch key, and its first argument, the key as a set.
 
-    Other threads can run meanwhile, which PyTorch's get_kernel() would not let: a launch may have
-    to wait for those in front of it. Not a partial() of both, which takes 0.2 microseconds.
+    Unlike a kernel from PyTorch's get_kernel(), it lets other threads run while a launch waits for
+    earlier ones. A partial() of both would take 0.2 microseconds.
     """
     return private.redispatch_of(getattr(operators, name).default), private.key_set(key)
 
 
 def kernels_of(name: str) -> dict[bool, AtKey]:
-    """Its kernels on CPUs and GPUs, by whether it is a GPU."""
+    """Returns an operator's kernels on CPUs and GPUs, by ``is_cuda``."""
     return {False: kernel_at(name, "CPU"), True: kernel_at(name, "CUDA")}

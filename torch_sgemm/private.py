@@ -1,9 +1,9 @@
 """The private names of PyTorch that this package uses, and what breaks if one of them goes.
 
-No other file mentions one, but for three attributes that are read in place, where a call would cost
-as much as what it asks: ``forward_ad._current_level`` (past_dispatcher.py, autograd.py: a dual
-tensor would lose its tangent), ``Tensor._version`` and ``Tensor._base`` (packed.py: a weight that
-was changed would be multiplied as it was before).
+Other files read only three such attributes in place, because a call would double the cost.
+They are ``forward_ad._current_level`` (past_dispatcher.py, autograd.py: a dual tensor would lose
+its tangent), ``Tensor._version`` and ``Tensor._base`` (packed.py: a changed weight would be
+multiplied as it was before).
 """
 
 from collections.abc import Callable
@@ -22,8 +22,8 @@ DispatchKey, DispatchKeySet = _C.DispatchKey, _C.DispatchKeySet
 after_autograd = _C._after_autograd_keyset
 below_autograd = _C._AutoDispatchBelowAutograd
 
-# What past_dispatcher.py asks of a call, and overrides.py: without one of these no call is plain,
-# and all take the dispatcher's longer way.
+# Checks of past_dispatcher.py and overrides.py: without one of these no call is plain, and all take
+# the dispatcher's longer way.
 keys_of, keys_of_thread = _C._dispatch_keys, _C._dispatch_tls_local_include_set
 is_excluded = _C._dispatch_tls_is_dispatch_key_excluded
 function_modes, dispatch_modes = _C._len_torch_function_stack, _C._len_torch_dispatch_stack
@@ -46,7 +46,7 @@ allows_tf32 = _C._get_cublas_allow_tf32  # overrides.py: the setting's public na
 TorchDispatchMode = torch.utils._python_dispatch.TorchDispatchMode  # recorder.py: sees no product
 inductor = "torch._inductor.lowering"  # inductor.py: compiled calls with kernel= would fail
 unsafe_view = torch.ops.aten._unsafe_view.default  # products.py: a view can't be written
-UNLOADED = "SafeKernelFunction has been invalidated"  # overrides.py: how such a call's error begins
+UNLOADED = "SafeKernelFunction has been invalidated"  # overrides.py: begins such an error
 
 
 _eval_frame = _C._dynamo.eval_frame
@@ -56,8 +56,8 @@ _SKIP = _eval_frame._FrameAction.SKIP
 def uncompiled(function: Callable) -> Callable:
     """Keeps torch.compile from compiling a function and all that it calls.
 
-    ``torch.compiler.disable`` would import the compiler. Kernels in Python need this as well:
-    behind a graph break the compiler would compile the frames that the dispatcher calls.
+    ``torch.compiler.disable`` would import the compiler. Kernels in Python need this as well: after
+    a graph break the compiler would compile the frames that the dispatcher calls.
     """
     strategy = _eval_frame._FrameExecStrategy(_SKIP, _SKIP)
     _eval_frame.set_code_exec_strategy(function.__code__, strategy)
@@ -66,27 +66,27 @@ def uncompiled(function: Callable) -> Callable:
 
 
 def key_set(name: str) -> DispatchKeySet:
-    """A dispatch key by its name, as a set."""
+    """Returns a dispatch key, by its name, as a set."""
     return DispatchKeySet(getattr(DispatchKey, name))
 
 
 def has_context(device: int) -> bool:
-    """dropin.py: whether this process uses a GPU, whichever allocator it has."""
+    """dropin.py: True if this process uses a GPU, with any allocator."""
     return _C._cuda_hasPrimaryContext(device)
 
 
 def current_stream(device: int) -> int:
-    """packed.py: on which stream a weight was packed."""
+    """packed.py: the stream on which a weight is packed."""
     return _C._cuda_getCurrentRawStream(device)
 
 
 def has_names(x: torch.Tensor) -> bool:
-    """products.py: an operator would refuse it; PyTorch <= 2.14."""
+    """products.py: True if operators would refuse a named tensor; PyTorch <= 2.14."""
     return hasattr(x, "has_names") and not torch.compiler.is_compiling() and x.has_names()
 
 
 def redispatch_of(operator: OpOverload) -> Callable:
-    """The operator at a set of dispatch keys, which is its first argument."""
+    """Returns the operator at a set of dispatch keys, which is its first argument."""
     return operator._handle.redispatch_boxed
 
 
@@ -102,7 +102,7 @@ def overload(name: str) -> OpOverload:
 
 
 def is_pytorch_s(kernel) -> bool:
-    """overrides.py: whether PyTorch's own build registered it. If not told, calls hold the GIL."""
+    """overrides.py: True if PyTorch's build registered it. If unknown, calls hold the GIL."""
     return "/aten/src/ATen/Register" in repr(kernel)
 
 
@@ -112,5 +112,5 @@ def register(library: torch.library.Library, name: str, key: str, function: Call
 
 
 def take_back(library: torch.library.Library) -> None:
-    """overrides.py: ``disable()`` would leave the overrides in place."""
+    """overrides.py: without this ``disable()`` would leave the overrides in place."""
     library._destroy()

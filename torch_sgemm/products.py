@@ -1,7 +1,7 @@
-"""What matmul, linear and packed operands have in common: products of matrices, or of batches.
+"""Products of matrices or of batches, for matmul, linear and packed operands.
 
-A batch of two dimensions, attention's sequences and heads, is read as it lies: making one dimension
-of them may copy it.
+A batch of two dimensions, attention's sequences and heads, is read directly, because flattening it
+may copy it.
 """
 
 import math
@@ -18,19 +18,19 @@ from torch_sgemm.ops import about
 from torch_sgemm.past_dispatcher import kernels_of, reaches_kernel
 from torch_sgemm.table import kernels
 
-# By dimensions.
+# Operators and kernels by the operands' number of dimensions.
 _NAMES = {2: "mm", 3: "bmm", 4: "_matmul"}
 _OPERATORS = {dims: getattr(operators, name).default for dims, name in _NAMES.items()}
 _KERNELS = {dims: kernels_of(name) for dims, name in _NAMES.items()}
 
 
 def product(a: Tensor, b: Tensor, kernel: str) -> Tensor:
-    """The shortest way."""
+    """Multiplies, past the dispatcher if possible."""
     return (straight if reaches_kernel(a, b) else dispatched)(a, b, kernel)
 
 
 def straight(a: Tensor, b: Tensor, kernel: str) -> Tensor:
-    """Past the dispatcher: only where ``reaches_kernel(a, b)``."""
+    """Multiplies past the dispatcher. Precondition: ``reaches_kernel(a, b)``."""
     function, keys = _KERNELS[a.dim()][a.is_cuda]
     try:
         return function(keys, a, b, kernel)
@@ -39,17 +39,17 @@ def straight(a: Tensor, b: Tensor, kernel: str) -> Tensor:
 
 
 def dispatched(a: Tensor, b: Tensor, kernel: str) -> Tensor:
-    """For whoever watches."""
+    """Multiplies through the dispatcher, so that modes, profilers and autograd see the call."""
     if torch.compiler.is_compiling():
         return _OPERATORS[a.dim()](a, b, kernel)
     try:
         return _OPERATORS[a.dim()](a, b, kernel)
-    except RuntimeError as failure:  # in inference mode no kernel for autograd translates it
+    except RuntimeError as failure:  # inference mode skips the autograd kernel's translation
         raise out_of_memory(failure, a.is_cuda) from None
 
 
 def are_operands(a: Tensor, b: Tensor) -> bool:
-    """Strided tensors on one device, of dtypes that operators take: no need to convert them."""
+    """True for strided tensors on one device, of dtypes that operators take unconverted."""
     return (
         isinstance(a, Tensor)
         and isinstance(b, Tensor)
@@ -63,12 +63,12 @@ def are_operands(a: Tensor, b: Tensor) -> bool:
 
 
 def is_traced(*operands) -> bool:
-    """Whether an operand stands for a tensor and records calls, as torch.fx's proxies do."""
+    """True if an operand stands for a tensor and records calls, as torch.fx's proxies do."""
     return has_torch_function(operands) and any(not isinstance(x, Tensor) for x in operands)
 
 
 def is_float32_product(a: Tensor, b: Tensor, c: Tensor | None = None) -> bool:
-    """Operands of which one is float32, and a float32 c, for which autocast has no other dtype."""
+    """True if a or b is float32, c is float32 or None, and autocast is off."""
     return (
         are_operands(a, b)
         and torch.float32 in (a.dtype, b.dtype)
@@ -82,7 +82,7 @@ def _is_autocast(x: Tensor) -> bool:
 
 
 def check_out_dtype(op: str, out_dtype: torch.dtype, a: Tensor, b: Tensor) -> None:
-    """Refuses another dtype than float32, and operands of which there is no such product."""
+    """Raises unless ``out_dtype`` is float32, and the operands' dtypes allow that product."""
     if out_dtype is torch.float32 and a.dtype in OPERAND_DTYPES and b.dtype in OPERAND_DTYPES:
         return
     raise RuntimeError(
@@ -92,10 +92,7 @@ def check_out_dtype(op: str, out_dtype: torch.dtype, a: Tensor, b: Tensor) -> No
 
 
 def mixes_dtypes(out_dtype: torch.dtype | None, *tensors: Tensor | None) -> bool:
-    """Whether a float32 product has 16-bit operands.
-
-    It is float32's if another operand is, or where ``out_dtype`` is float32.
-    """
+    """True if 16-bit operands make a float32 product, beside a float32 one or by ``out_dtype``."""
     given = [t for t in tensors if t is not None]
     if not all(isinstance(t, Tensor) and t.dtype in OPERAND_DTYPES for t in given):
         return False
@@ -104,14 +101,14 @@ def mixes_dtypes(out_dtype: torch.dtype | None, *tensors: Tensor | None) -> bool
 
 
 def in_float32(x: Tensor | None) -> Tensor | None:
-    """The tensor, or a copy of one of 16 bits."""
+    """Returns the tensor, or a float32 copy of a 16-bit one."""
     return x if x is None else x.to(torch.float32)
 
 
 def widened(
     out_dtype: torch.dtype | None, *tensors: Tensor | None
 ) -> tuple[Tensor | None, ...] | None:
-    """The operands of such a product as float32; None for another."""
+    """Returns the operands as float32 if :func:`mixes_dtypes` holds, else None."""
     if not mixes_dtypes(out_dtype, *tensors):
         return None
     return tuple(in_float32(t) for t in tensors)
@@ -126,17 +123,12 @@ _FAMILIES_OF_16_BITS = {
 
 
 def of_gradients(kernel: str) -> str:
-    """What is asked for a gradient's product: of a row for 16-bit operands alone, its family."""
+    """Returns ``kernel=`` of a gradient: the family, if the row takes 16-bit operands alone."""
     return _FAMILIES_OF_16_BITS.get(kernel, kernel)
 
 
 def check_in_memory(where: str, b: Tensor) -> None:
-    """Whether ``b`` is a matrix whose elements a kernel can read; ``where`` is named else.
-
-    Raises:
-        RuntimeError: it is no tensor, not strided, neither on a CPU nor on a CUDA device, or of
-            another dtype or dimension.
-    """
+    """Raises RuntimeError, naming ``where``, unless a kernel can read the elements of ``b``."""
     if not isinstance(b, Tensor):
         found = f"is {b!r}"
     elif (
@@ -155,17 +147,17 @@ def check_in_memory(where: str, b: Tensor) -> None:
 
 
 def rows_of(x: Tensor) -> Tensor:
-    """(..., n) as (rows, n)."""
+    """Reshapes (..., n) to (rows, n)."""
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
 def is_expanded(x: Tensor) -> bool:
-    """Whether rows_of() would copy rows that share memory."""
+    """True if rows_of() would copy rows that share memory."""
     return x.dim() > 2 and any(
         step == 0 and size > 1 for step, size in zip(x.stride()[:-1], x.shape, strict=False)
     )
 
 
 def with_shape(result: Tensor, shape: Sequence[int]) -> Tensor:
-    """A new tensor of ours in another shape: no view for autograd, that could not be written."""
+    """Reshapes a new tensor, not to a view for autograd, which could not be written."""
     return private.unsafe_view(result, shape)

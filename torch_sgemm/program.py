@@ -7,20 +7,20 @@ from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """``[-m] script [arguments]``, behind the command's own."""
+    """Adds ``[-m] script [arguments]`` after the command's own."""
     parser.add_argument("-m", dest="module", action="store_true", help="script is a module's name")
     parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="those of the script")
 
 
 def check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
-    """Ends the command, by the parser, where there is no such file."""
+    """Exits with the parser's error if there is no such file."""
     if not options.module and not Path(options.script).is_file():
         parser.error(f"{options.script}: no such file")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs it to its end; its exit status, and 1 with its text on stderr if that is a text."""
+    """Runs the program; returns its exit status, or 1 for a text, which goes to stderr."""
     before = sys.argv, list(sys.path)
     sys.argv = [options.script, *options.arguments]
     try:

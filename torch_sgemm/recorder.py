@@ -1,8 +1,8 @@
 """A program's float32 products, and what each would gain: ``with recording() as record:``.
 
-A TorchDispatchMode sees the products below autograd, those of a backward too, as ``enable()`` does.
-It doesn't see what a captured CUDA graph replays and what kernels of PyTorch multiply inside;
-``torch.compile`` runs uncompiled while it looks.
+A TorchDispatchMode sees the products below autograd, also those of a backward, as ``enable()``
+does. It doesn't see replays of CUDA graphs or products inside PyTorch's kernels, and runs
+``torch.compile`` uncompiled.
 """
 
 import math
@@ -22,7 +22,7 @@ from torch_sgemm.private import OpOverload, TorchDispatchMode
 from torch_sgemm.stays import flops_of, why_it_stays
 from torch_sgemm.table import kernels
 
-# Products, and the place of their first operand among the arguments.
+# Index of A among the arguments, by operator.
 PRODUCTS = {
     **{f"aten::{name}": 0 for name in ("mm", "bmm")},
     **{f"aten::{name}": 1 for name in ("addmm", "baddbmm", "addmm_", "baddbmm_")},
@@ -31,15 +31,14 @@ PRODUCTS = {
     **{qualified(name): 1 for name in ("addmm", "addmm_out", "baddbmm", "baddbmm_out")},
     **{qualified(name): 1 for name in ("gemm_", "packed_mm")},
 }
-# Without an addend, unless beta says otherwise.
+# Operators whose beta is 0 unless given.
 _PLAIN = {name for name, first in PRODUCTS.items() if first == 0} | {qualified("gemm_")}
 
 _LINEAR = qualified("linear")
 
 
 class _View(NamedTuple):
-    """An operand without its elements: (batch, rows, columns), their strides, and its first
-    element's distance from an aligned address."""
+    """An operand's (batch, rows, columns), strides, and offset from an aligned address."""
 
     shape: tuple[int, int, int]
     strides: tuple[int, int, int]
@@ -47,13 +46,13 @@ class _View(NamedTuple):
 
     @property
     def letter(self) -> str:
-        """N: rows lie together, T: columns do; S: neither."""
+        """N: rows are contiguous; T: columns are; S: neither."""
         if self.strides[2] == 1 or self.shape[2] == 1:
             return "N"
         return "T" if self.strides[1] == 1 or self.shape[1] == 1 else "S"
 
     def tensor(self, device: str) -> Tensor:
-        """One like it, of normal elements unless ``device`` is meta."""
+        """Returns a tensor like it, of normal elements unless ``device`` is meta."""
         steps = zip(self.shape, self.strides, strict=True)
         span = self.offset + 1 + sum((size - 1) * stride for size, stride in steps)
         flat = torch.empty(span, device=device)
@@ -64,7 +63,7 @@ class _View(NamedTuple):
 
 
 def _view(x: Tensor) -> _View:
-    """Of a matrix, or of a batch; dimensions in front of the last two count as one."""
+    """Describes a matrix, or a batch, whose dimensions before the last two count as one."""
     batch = math.prod(x.shape[:-2])
     stride = x.stride(-3) if x.dim() > 2 and batch > 1 else 0
     strides = stride, x.stride(-2), x.stride(-1)
@@ -72,7 +71,7 @@ def _view(x: Tensor) -> _View:
 
 
 def _rows(x: Tensor) -> _View:
-    """Of a layer's input, whose leading dimensions are rows."""
+    """Describes a layer's input, whose leading dimensions are rows."""
     if x.dim() == 1:
         return _View((1, 1, x.shape[0]), (0, x.shape[0], x.stride(0)), x.storage_offset() % 4)
     shape = (1, math.prod(x.shape[:-1]), x.shape[-1])
@@ -96,7 +95,7 @@ class _OtherKey(NamedTuple):
 
 @dataclass
 class _Seen:
-    """How often a product came, and the operands of its first call."""
+    """A product's number of calls, and the operands of the first one."""
 
     a: _View
     b: _View
@@ -105,7 +104,7 @@ class _Seen:
 
 @dataclass(frozen=True)
 class Product:
-    """Equal float32 products of a program. Times are of one call's kernels, in seconds."""
+    """Equal float32 products of a program. Times are those of one call's kernels, in seconds."""
 
     operation: str
     """``"aten::addmm"``, or an operator of this package."""
@@ -115,47 +114,47 @@ class Product:
     n: int
     k: int
     layout: str
-    """How A and then B are stored: N row-major, T transposed, S neither."""
+    """Storage of A and then B: N row-major, T transposed, S neither."""
     calls: int
     row: str
-    """What ``"auto"`` takes, ``"aten"`` where that is PyTorch's own kernel."""
+    """The row that ``"auto"`` takes, ``"aten"`` if that is PyTorch's own kernel."""
     predicted_torch: float
     predicted: float
     measured_torch: float | None = None
-    """The measured ones: None unless :meth:`Record.measure` had room for the operands."""
+    """Measured times are None unless :meth:`Record.measure` had memory for the operands."""
     measured: float | None = None
 
     @property
     def label(self) -> str:
-        """``512 x 4096 x 1024 NT``: m, n, k, a batch in front."""
+        """``512 x 4096 x 1024 NT``: m, n, k and layout, after the batch if any."""
         batch = f"{self.batch} x " if self.batch > 1 else ""
         return f"{batch}{self.m} x {self.n} x {self.k} {self.layout}"
 
     @property
     def flops(self) -> int:
-        """Of all calls: 2 m n k a product."""
+        """Operations of all calls, 2 m n k a product."""
         return 2 * self.batch * self.m * self.n * self.k * self.calls
 
     @property
     def seconds_torch(self) -> float:
-        """PyTorch's time for all calls, measured if it was, else predicted."""
+        """PyTorch's time for all calls, seconds, measured if possible, else predicted."""
         one = self.predicted_torch if self.measured_torch is None else self.measured_torch
         return one * self.calls
 
     @property
     def seconds(self) -> float:
-        """The time of ``row`` for all calls, measured if it was, else predicted."""
+        """The time of ``row`` for all calls, seconds, measured if possible, else predicted."""
         return (self.predicted if self.measured is None else self.measured) * self.calls
 
     @property
     def gain(self) -> float:
-        """2.0 where ``row`` is twice as fast as PyTorch."""
+        """PyTorch's time over that of ``row``: 2.0 if ``row`` is twice as fast."""
         return self.seconds_torch / self.seconds
 
 
 @dataclass(frozen=True)
 class Other:
-    """What stays PyTorch's, and why."""
+    """An operation that stays PyTorch's, and why."""
 
     operation: str
     device: str
@@ -164,11 +163,11 @@ class Other:
     reason: str
     calls: int
     flops: int | None
-    """Of all calls; None if nobody has told PyTorch's counter how many there are."""
+    """Operations of all calls; None if PyTorch's counter doesn't know the operator."""
 
 
 class Record:
-    """What :func:`recording` saw. ``str()`` gives tables."""
+    """The result of :func:`recording`. ``str()`` gives tables."""
 
     def __init__(self, device: Device | None) -> None:
         self._device = device
@@ -177,8 +176,6 @@ class Record:
         self._others: dict[_OtherKey, list] = {}
         self._measured: dict[_Key, tuple[float, float]] = {}
         self._open = True
-
-    # --- what the mode tells ---
 
     def _add(self, key: _Key, a: _View, b: _View) -> None:
         with self._lock:
@@ -191,11 +188,9 @@ class Record:
             if flops is not None:
                 entry[1] = (entry[1] or 0) + flops
 
-    # --- what a user asks ---
-
     @property
     def products(self) -> tuple[Product, ...]:
-        """The float32 products, those that take PyTorch longest first."""
+        """The float32 products, by PyTorch's time, longest first."""
         with self._lock:
             seen = [(key, value.a, value.b, value.calls) for key, value in self._seen.items()]
         found = [self._product(*entry) for entry in seen]
@@ -203,7 +198,7 @@ class Record:
 
     @property
     def others(self) -> tuple[Other, ...]:
-        """What stays PyTorch's, the most operations first."""
+        """The operations that stay PyTorch's, most FLOP first."""
         with self._lock:
             found = [Other(*key, *entry) for key, entry in self._others.items()]
         return tuple(sorted(found, key=lambda o: (o.flops or 0, o.calls), reverse=True))
@@ -211,11 +206,11 @@ class Record:
     def measure(self) -> None:
         """Times each product that was recorded on a GPU, ``aten`` and ``auto`` by turns.
 
-        By CUDA-graph replays, so that launches don't count, on normal elements, which stay in the
-        L2 cache where they fit. A product whose operands find no memory stays predicted.
+        CUDA-graph replays leave out launch times. Operands are normal elements, which stay in the
+        L2 cache if they fit. A product whose operands don't fit in memory stays predicted.
 
         Raises:
-            RuntimeError: the ``with`` block is still open, and would record it.
+            RuntimeError: the ``with`` block is still open, and would record the measurement.
         """
         if self._open:
             raise RuntimeError("torch_sgemm.Record.measure: the recording is still going on")
@@ -233,10 +228,8 @@ class Record:
 
         return text(self)
 
-    # --- in between ---
-
     def described(self, device: str) -> Device:
-        """The device that products on ``device`` are predicted for."""
+        """Returns the device that products on ``device`` are predicted for."""
         if self._device is not None:
             return self._device
         return Device.of(torch.device(device)) if _runs_on_gpu(device) else Device()
@@ -255,13 +248,13 @@ class Record:
 
 
 def _runs_on_gpu(device: str) -> bool:
-    """Whether ``device`` is a GPU, and this build has kernels for GPUs."""
+    """True if ``device`` is a GPU and this build has kernels for GPUs."""
     built = any(row.family and "cuda" in row.devices for row in kernels())
     return built and device.startswith("cuda")
 
 
 def _measure(key: _Key, seen: _Seen) -> tuple[float, float]:
-    """Seconds of aten and of auto."""
+    """Returns the seconds of aten and of auto."""
     from torch_sgemm.timing import seconds_by_turns  # its imports take longer than all else here
 
     alpha, beta = key.factors
@@ -294,7 +287,7 @@ class _Recorder(TorchDispatchMode):
         first = PRODUCTS.get(operation)
         reason = None if first is not None else why_it_stays(operation)
         if first is None and reason is None:
-            with self:  # what an operator is made of, where autograd has not taken it apart
+            with self:  # sees the parts of an operator that autograd has not split
                 inside = func.decompose(*args, **kwargs)
             if inside is not NotImplemented:
                 return inside
@@ -307,7 +300,7 @@ class _Recorder(TorchDispatchMode):
         return result
 
     def _product(self, operation: str, args: Sequence[Any], kwargs: dict[str, Any]) -> str:
-        """Notes a float32 product; or says why it is none of ours."""
+        """Records a float32 product; for others returns the reason why they stay."""
         first = PRODUCTS[operation]
         a, b = args[first], args[first + 1]
         if a.dtype != torch.float32 or b.dtype != torch.float32:
@@ -352,13 +345,13 @@ class _Recorder(TorchDispatchMode):
 def recording(device: Device | None = None) -> Iterator[Record]:
     """Records the float32 products of a ``with`` block, and what stays PyTorch's.
 
-    The block computes what it would without; it takes longer, and what ``torch.compile`` has
-    compiled runs uncompiled. Products on the CPU and of meta tensors are recorded as well, so that
-    a program may be looked at where there is no GPU.
+    The block's results don't change, but it takes longer, and functions that ``torch.compile`` has
+    compiled run uncompiled. Products on the CPU and of meta tensors are recorded as well, so that a
+    program can be examined without a GPU.
 
     Args:
-        device: what to predict times for. Unless given, the GPU that a product ran on, and an
-            H200, ``Device()``, for products on the CPU or of meta tensors.
+        device: the device to predict times for. Unless given, it is the GPU that a product ran on,
+            or an H200, ``Device()``, for products on the CPU or of meta tensors.
 
     Yields:
         The :class:`Record`, to be read during the block or afterwards.

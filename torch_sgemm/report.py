@@ -1,8 +1,8 @@
-"""How this package does on your GPU: ``python -m torch_sgemm.report``, a record to send back.
+"""Times and checks this package on your GPU: ``python -m torch_sgemm.report``.
 
-A dozen products, each by ``"auto"`` and by PyTorch's own kernel, that of torch.mm and torch.bmm
-with TF32 off, by turns. Times of kernels and errors against float64 go into one JSON file, beside
-the GPU, its clocks, and the versions. It takes about a minute.
+Runs a dozen products by ``"auto"`` and by PyTorch's own kernel (torch.mm and torch.bmm, TF32 off),
+by turns. Kernel times and errors against float64 go into one JSON file to send back, beside the
+GPU, its clocks, and the versions. The command takes about a minute.
 """
 
 import argparse
@@ -31,8 +31,8 @@ from torch_sgemm.table import kernels
 from torch_sgemm.tensor_cores import step
 from torch_sgemm.timing import seconds_by_turns
 
-UNIT = 2.0**-24  # of errors, times (|A||B|)_ij
-SAMPLE = 64  # rows of a result that are compared with float64, and products of a batch
+UNIT = 2.0**-24  # unit of errors, to be multiplied by (|A||B|)_ij
+SAMPLE = 64  # this many rows, and products of a batch, are compared with float64
 LIMITS = {
     "max_sm_mhz": "clocks.max.sm",
     "max_memory_mhz": "clocks.max.mem",
@@ -42,7 +42,7 @@ Side = Callable[[], object]
 
 
 class Shape(NamedTuple):
-    """A product of benchmarks/shapes.json; ``ops``: how A and B are stored, as in its head."""
+    """A product of benchmarks/shapes.json; ``ops``: storage of A and B, as in that file's head."""
 
     group: str
     m: int
@@ -53,12 +53,12 @@ class Shape(NamedTuple):
 
     @property
     def label(self) -> str:
-        """``16 x 256 x 256 x 256 NN``: a batch, m, n, k."""
+        """``16 x 256 x 256 x 256 NN``: m, n, k and ops, after the batch if any."""
         batch = f"{self.batch} x " if self.batch > 1 else ""
         return f"{batch}{self.m} x {self.n} x {self.k} {self.ops}"
 
     def tiny(self) -> "Shape":
-        """One of its kind for the CPU, of sizes up to 100."""
+        """Returns a similar shape for the CPU, with sizes up to 100."""
         m, n, k, batch = (round(size**0.4) for size in (self.m, self.n, self.k, self.batch))
         return Shape(self.group, m, n, k, self.ops, batch)
 
@@ -79,11 +79,8 @@ SHAPES = (
 )
 
 
-# --- one product ----------------------------------------------------------------------------
-
-
 def operands(shape: Shape, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """A, B of normal elements and C full of NaN, float32; a batch in front if there is one."""
+    """Returns A, B of normal elements and C full of NaN, float32, with a batch dimension if any."""
     generator = torch.Generator(device).manual_seed(1)
 
     def stored(rows: int, columns: int, op: str) -> Tensor:
@@ -98,7 +95,7 @@ def operands(shape: Shape, device: torch.device) -> tuple[Tensor, Tensor, Tensor
 
 
 def errors(a: Tensor, b: Tensor, c: Tensor) -> tuple[float, float]:
-    """Largest and mean error of a sample of C's rows, in units; NaN where an element is NaN."""
+    """Returns the largest and mean error of a sample of C's rows, in units; NaN if C has a NaN."""
     if c.dim() == 2:
         a, b, c = a[None], b[None], c[None]
     generator = torch.Generator().manual_seed(2)
@@ -113,7 +110,7 @@ def errors(a: Tensor, b: Tensor, c: Tensor) -> tuple[float, float]:
 
 
 def wall_seconds(runs: list[Side], device: torch.device) -> list[float]:
-    """Median seconds of a call of each, by turns, on the CPU's clock."""
+    """Returns median seconds per call of each run, by turns, on the CPU's clock."""
     times: list[list[float]] = [[] for _ in runs]
     for _ in range(5):
         for run, found in zip(runs, times, strict=True):
@@ -124,9 +121,9 @@ def wall_seconds(runs: list[Side], device: torch.device) -> list[float]:
 
 
 def product(shape: Shape, device: torch.device, repeats: int) -> dict[str, Any]:
-    """A row of the record: times in microseconds, errors in units, the row that was taken.
+    """Returns a row of the record: times in microseconds, errors in units, the row taken.
 
-    ``"failed"`` says what a kernel raised; what was found until then is kept.
+    ``"failed"`` is the error that a kernel raised; results until then are kept.
     """
     row: dict[str, Any] = {**shape._asdict(), "label": shape.label, "kernel": "auto"}
     try:
@@ -157,19 +154,19 @@ def product(shape: Shape, device: torch.device, repeats: int) -> dict[str, Any]:
 
 
 def is_correct(row: dict[str, Any]) -> bool:
-    """No failure, and no error above the bound that is proven for the row; so NaN is wrong.
+    """True if nothing failed and no error, NaN included, exceeds the row's proven bound.
 
-    PyTorch's own kernel promises nothing: it is held to what an ordinary dot product may be off by.
+    PyTorch's own kernel has no bound; that of an ordinary dot product applies to it.
     """
     bound = row.get("error_bound") or row["k"] + 2
     return "failed" not in row and row["error_max"] <= bound
 
 
 def arithmetic(device: torch.device) -> dict[str, int] | None:
-    """Elements of one step of the tensor cores, and those whose bits aren't the model's.
+    """Counts elements of one step of the tensor cores, and those whose bits aren't the model's.
 
-    None on a device without the row that shows a step. The bound of the family split is proven
-    given the model's arithmetic.
+    Returns None on a device without the row ``unsplit``, which shows a step. The bound of the
+    family split is proven given the model's arithmetic.
     """
     major = torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 0
     row = next(row for row in kernels() if row.name == "unsplit")
@@ -183,13 +180,10 @@ def arithmetic(device: torch.device) -> dict[str, int] | None:
     return {"elements": found.numel(), "differ": int((found != expected).sum())}
 
 
-# --- the machine ----------------------------------------------------------------------------
-
-
 class Clocks:
-    """SM clocks in MHz that nvidia-smi gives while it is open; none where there is no such program.
+    """SM clocks in MHz that nvidia-smi gives while it is open; none without that program.
 
-    A thread asks, for the clock is only what it is while the GPU works.
+    A thread polls, because the GPU lowers its clock when it is idle.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -216,13 +210,13 @@ class Clocks:
             self._found.append(clock)
 
     def take(self) -> float | None:
-        """The highest since the last call."""
+        """Returns the highest clock since the last call."""
         found, self._found = self._found, []
         return max(found, default=None)
 
 
 def machine(device: torch.device) -> dict[str, Any]:
-    """The device and the versions, in the names of benchmarks' records; no path, no host's name."""
+    """Returns device and versions, under the names of benchmarks' records; no path or host name."""
     about: dict[str, Any] = {
         "device": device.type,
         "python": platform.python_version(),
@@ -246,7 +240,7 @@ def machine(device: torch.device) -> dict[str, Any]:
 
 
 def _number(text: str | None) -> float | None:
-    """Of ``1980 MHz``; None of ``[N/A]``, and where nothing tells."""
+    """Returns 1980.0 for ``1980 MHz``; None for ``[N/A]`` or without a text."""
     found = re.match(r"[\d.]+", text or "")
     return float(found[0]) if found else None
 
@@ -262,7 +256,7 @@ def _without_tf32() -> Iterator[None]:
 
 
 def collect(device: torch.device, repeats: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """The record: machine, build, options, and a row a product; ``say`` gets each row's label."""
+    """Returns the record: machine, build, options, a row a product; ``say`` gets each label."""
     build = info.build_info()
     record: dict[str, Any] = {
         "command": "report",
@@ -286,11 +280,8 @@ def collect(device: torch.device, repeats: int, say: Callable[[str], None]) -> d
     return record
 
 
-# --- what is shown and written ----------------------------------------------------------------
-
-
 def table(record: dict[str, Any]) -> str:
-    """The rows, aligned, and a sentence behind them."""
+    """Returns the rows, aligned, followed by the summary."""
     lines = [("group", "m x n x k", "torch", "auto", "speed", "error, torch", "error", "taken")]
     for row in record["rows"]:
         cells = [row["group"], row["label"]]
@@ -306,7 +297,7 @@ def table(record: dict[str, Any]) -> str:
 
 
 def summary(record: dict[str, Any]) -> str:
-    """The mean speed, and how many products failed or were wrong."""
+    """Returns the mean speed, and how many products failed or were wrong."""
     rows, where = record["rows"], record["machine"]["name"]
     speeds = [row["speed"] for row in rows if "speed" in row]
     bad = sum(not row["correct"] for row in rows)
@@ -325,7 +316,7 @@ def summary(record: dict[str, Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no NaN and no infinity: they become strings, as in benchmarks' records."""
+    """Replaces NaN and infinity, which JSON lacks, by strings, as in benchmarks' records."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
@@ -334,7 +325,6 @@ def _plain(value: Any) -> Any:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
     top = argparse.ArgumentParser(
         prog="python -m torch_sgemm.report",
         description="Times a dozen float32 products on your GPU and writes a record to send back.",
@@ -374,7 +364,7 @@ def _output(asked: Path | None, device: torch.device) -> Path:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs it. 0, or 1 if a product failed or was wrong; the record is written all the same."""
+    """Writes the record, and returns 0, or 1 if a product failed or was wrong."""
     options = parser().parse_args(arguments)
     try:
         if options.repeats < 1:

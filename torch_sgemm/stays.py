@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torch_sgemm.private import OpOverload
 
-# Names behind "aten::", as regular expressions.
+# Regular expressions of the names after "aten::".
 REASONS = {
     "matrix times vector": r"mv|dot|vdot|addmv_?",
     "attention in one kernel": r"_(scaled_dot_product|(flash|efficient|cudnn)_attention)\w*",
@@ -27,7 +27,7 @@ REASONS = {
 
 @cache
 def why_it_stays(operation: str) -> str | None:
-    """A key of REASONS for ``"aten::mv"``, say; None for all that doesn't multiply."""
+    """Returns a key of REASONS for, say, ``"aten::mv"``; None if it doesn't multiply."""
     space, _, name = operation.partition("::")
     if space != "aten":
         return None
@@ -37,7 +37,7 @@ def why_it_stays(operation: str) -> str | None:
 def flops_of(
     func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], result: Any
 ) -> int | None:
-    """As PyTorch's counter has it; None of an operator that it doesn't know."""
+    """Counts as PyTorch's counter does; None for an operator that it doesn't know."""
     from torch.utils.flop_counter import flop_registry  # takes longer to import than this package
 
     packet = func.overloadpacket

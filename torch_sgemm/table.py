@@ -1,4 +1,4 @@
-"""The table of kernels, and the error bound that each row of it promises."""
+"""The table of kernels, and the error bound of each row."""
 
 import json
 from dataclasses import dataclass, replace
@@ -27,39 +27,38 @@ class Kernel:
     bm: int
     bn: int
     bk: int
-    """``bm``, ``bn``, ``bk``: the block tile, the first of several; so are the threads'."""
+    """``bm``, ``bn``, ``bk``: the block tile, the first of several, whose threads are below."""
     tiles: tuple[tuple[int, int], ...]
-    """(bm, bn) of all tiles, of which each product's plan takes one."""
+    """(bm, bn) of all tiles; each product's plan takes one."""
     tile_names: tuple[str, ...]
-    """What asks for each of them, such as ``"split_fp16x3:128x64"``; of one tile, ``name``."""
+    """Names of the tiles for ``kernel=``: ``"split_fp16x3:128x64"``, or ``name`` if one."""
     tm: int
     tn: int
-    """``tm``, ``tn``: elements of C a thread."""
+    """``tm``, ``tn``: elements of C per thread."""
     threads: int
-    """Threads a block."""
+    """Threads per block."""
     max_size: int | None
     """The largest m, n and k that it takes; None if any."""
     reads: str
     """``"any"``: all strides directly; ``"rows16"``: unit column stride and 16-byte aligned rows of
     a multiple of 4 elements; ``"maps"``: rows that a tensor map can describe; ``"maps_along_k"``:
-    the same of A and of B's transpose. What a row doesn't read is packed first. ``"bfloat16"``:
-    operands that are both bfloat16, whose rows or columns begin at multiples of 16 bytes, and no
-    others."""
+    the same for A and B's transpose. Other operands are packed first. ``"bfloat16"``: only operands
+    that are both bfloat16, whose rows or columns begin at multiples of 16 bytes."""
     reads_16_bits: bool
-    """Whether operands of 16 bits are read as they lie, beside those of float32."""
+    """True if 16-bit operands are read directly, beside float32 ones."""
     streams_16_bits: bool
-    """Whether the larger operand is read as it lies where it has 16 bits. Others are packed."""
+    """True if a larger operand of 16 bits is read directly; others are packed."""
     bits: int
-    """Of an element's significand that are multiplied: 24, as float32 has; fewer in family tf32."""
+    """Significand bits that are multiplied: 24, as float32 has; fewer in family tf32."""
     in_auto: bool
-    """Whether ``"auto"`` may take it."""
+    """True if ``"auto"`` may take it."""
     auto_from: int
-    """The least k for which it may: of fewer terms, sums have larger errors than it promises."""
+    """The least k for ``"auto"``: shorter sums have larger errors than it promises."""
     batch_invariant: bool
-    """Whether ``"batch_invariant"`` may: of these it takes the last one that the device runs."""
+    """True if ``"batch_invariant"`` may: it takes the last of these that the device runs."""
 
     def by_tile(self) -> tuple["Kernel", ...]:
-        """The row once for each of its tiles, by the name that asks for the tile."""
+        """Returns the row once per tile, under the name that asks for the tile."""
         return tuple(
             replace(self, name=name, bm=bm, bn=bn, tiles=((bm, bn),), tile_names=(name,))
             for name, (bm, bn) in zip(self.tile_names, self.tiles, strict=True)
@@ -67,15 +66,15 @@ class Kernel:
 
     @property
     def takes_float32(self) -> bool:
-        """Whether operands may be float32; others are packed then."""
+        """True if operands may be float32; others are packed then."""
         return self.reads != "bfloat16"
 
     def takes(self, m: int, n: int, k: int) -> bool:
-        """Whether the row takes a product of these sizes."""
+        """True if the row takes a product of these sizes."""
         return self.max_size is None or max(m, n, k) <= self.max_size
 
     def runs_on(self, arch: int) -> bool:
-        """Whether this build runs the row on compute capability ``arch``, 90 for 9.0."""
+        """True if this build runs the row on compute capability ``arch``, 90 for 9.0."""
         return (
             "cuda" in self.devices
             and self.min_arch <= arch
@@ -95,50 +94,50 @@ def _rows() -> tuple[Kernel, ...]:
 
 
 def kernels() -> list[Kernel]:
-    """All rows: ``aten`` (PyTorch's kernel), the CPU reference, the ladder, tf32, ieee, split."""
+    """Returns all rows: ``aten`` (PyTorch's), the CPU reference, the ladder, tf32, ieee, split."""
     return list(_rows())
 
 
-# Of |f(x) - f(y)| by |x - y|, at most; and units of x by which the function as computed is off.
+# The largest |f(x) - f(y)| / |x - y|, and the computed function's error in units of x.
 _ACTIVATIONS = {
     None: (1, 0), "relu": (1, 0), "gelu": (1.13, 3), "gelu_tanh": (1.13, 4), "silu": (1.1, 2.5)
 }  # fmt: skip
 
 
 def error_bound(k: int, kernel: str = "auto", activation: str | None = None) -> float:
-    """How far off an element of a product of depth ``k`` may be, proven for finite inputs.
+    """Bounds the error of an element of a product of depth ``k``, proven for finite inputs.
 
-    In units of 2^-24 (|alpha| (|A||B|)_ij + |beta C_ij|), of which an ordinary dot product
-    in float32 may be off by k. It holds given the arithmetic of the tensor cores as measured
-    (docs/split.md), where |A||B| stays below 2^127, for alpha and beta as float32, to which they
-    are rounded. Beside it:
+    The unit is 2^-24 (|alpha| (|A||B|)_ij + |beta C_ij|); an ordinary float32 dot product may be
+    off by k units. The bound holds for the tensor cores' arithmetic as measured (docs/split.md), if
+    |A||B| stays below 2^127, for alpha and beta rounded to float32. Beside the bound, an element
+    may be off by:
 
-    - half of float32's smallest subnormal, 2^-150, for each term that rounds where results are
-      that small, |alpha| times that where |alpha| > 1; all of it, 2^-149, in row ``unsplit``;
-    - one unit more if ``alpha`` isn't a power of two, and one if there is a C; behind an
-      activation 1.13 units each.
+    - 2^-150, half of float32's smallest subnormal, for each term that rounds where results are that
+      small, |alpha| times that where |alpha| > 1; 2^-149 in row ``unsplit``;
+    - one unit if ``alpha`` isn't a power of two, and one if there is a C; 1.13 units each behind an
+      activation.
 
-    What a product is typically off by is far less: see ``python -m benchmarks accuracy``.
+    Typical errors are far smaller: see ``python -m benchmarks accuracy``.
 
     Args:
         k: columns of A, rows of B.
-        kernel: a row's name, alone or with one of its tiles, a family, or ``"auto"``: then the
-            largest bound counts of the rows that it may take. Where ``"auto"`` takes ``aten``,
-            PyTorch's own kernel, which promises nothing, the result is outside of this bound.
-            ``"batch_invariant"``: on GPUs that run the family split.
-        activation: what the result goes through: ``"relu"``, ``"gelu"``, ``"gelu_tanh"``,
-            ``"silu"`` or None. Its slope is 1.13 at most (1.1 for silu), and its own roundings
-            come to 3, 4 and 2.5 units of its argument.
+        kernel: a row, alone or with one of its tiles, a family, or ``"auto"``, which gives the
+            largest bound of the rows that it may take. If ``"auto"`` takes ``aten``, PyTorch's own
+            kernel, no bound holds. ``"batch_invariant"``: the bound on GPUs that run the family
+            split.
+        activation: applied to the result: ``"relu"``, ``"gelu"``, ``"gelu_tanh"``, ``"silu"`` or
+            None. Its slope is 1.13 at most (1.1 for silu), and its own roundings come to 3, 4 and
+            2.5 units of its argument.
 
     Returns:
         The bound in units, 0 for ``k = 0``, where nothing is added up.
 
     Raises:
         ValueError: ``k`` is no int, negative, 2^53 or more, or larger than the row takes;
-            ``kernel`` isn't one of those that have a bound; ``activation`` is another one.
+            ``kernel`` has no bound; ``activation`` is unknown.
 
-    Sources: N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.1,
-    for sums in float32; docs/split.md and docs/ieee.md for what each row adds.
+    Sources: N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.1, for
+    sums in float32; docs/split.md and docs/ieee.md for what each row adds.
     """
     where = "torch_sgemm.error_bound"
     if not isinstance(k, int) or isinstance(k, bool) or not 0 <= k < 2**53:

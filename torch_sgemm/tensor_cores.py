@@ -1,8 +1,8 @@
 """Hopper's 16-bit tensor-core product with float32 accumulation, bit for bit, in float64.
 
 A step adds 16 products to an accumulator. All 17 terms are aligned to the largest sum of operands'
-exponents and cut off below 2^-25 of it, towards zero; their sum is cut to 24 bits. The exponent of
-a subnormal operand is that of the least normal number, and no alignment is below 2^-133.
+exponents and truncated below 2^-25 of it; their sum is truncated to 24 bits. A subnormal operand
+has the exponent of the least normal number, and no alignment is below 2^-133.
 tests/test_tensor_cores.py compares all bits with a GPU's.
 
 Sources: MMA-Sim (microsoft/MMA-Sim); Khattak and Mikaitis, arXiv 2512.07004. Neither has the last
@@ -15,27 +15,27 @@ import torch
 from torch import Tensor
 
 GROUP = 16  # products that are added up at once
-CUT = 25  # bits after the largest one's first
+CUT = 25  # bits kept after the largest term's first
 LEAST = {torch.float16: -14, torch.bfloat16: -126, torch.float32: -126}  # normal exponents
 LEAST_ALIGNMENT = -133
-NONE = -100_000  # a zero's
+NONE = -100_000  # exponent of a zero
 
 
 def exponents(x: Tensor, least: int) -> Tensor:
-    """floor(log2 |x|), and ``least`` for what is smaller."""
+    """Returns floor(log2 |x|), at least ``least``, and NONE for zeros."""
     found = (torch.frexp(x)[1] - 1).clamp(min=least)
     return torch.where(x == 0, NONE, found)
 
 
 def power(exponent: Tensor) -> Tensor:
-    """2^exponent in float64."""
+    """Returns 2^exponent in float64."""
     return torch.ldexp(torch.ones_like(exponent, dtype=torch.float64), exponent)
 
 
 def step(total: Tensor, x: Tensor, y: Tensor, dtype: torch.dtype) -> Tensor:
-    """``total`` [m, n] plus the product of ``x`` [m, 16] and ``y`` [n, 16] of ``dtype``'s numbers.
+    """Returns ``total`` [m, n] plus the product of ``x`` [m, 16] and ``y`` [n, 16], of ``dtype``.
 
-    All are float64 tensors; the result has float32's numbers.
+    All tensors are float64; the result has float32's numbers.
     """
     return step_and_losses(total, x, y, dtype)[0]
 
@@ -43,7 +43,7 @@ def step(total: Tensor, x: Tensor, y: Tensor, dtype: torch.dtype) -> Tensor:
 def step_and_losses(
     total: Tensor, x: Tensor, y: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The sum, what alignment cut off its terms, and what was cut off behind its 24 bits."""
+    """Returns the sum, what alignment cut off its terms, and what was cut off after 24 bits."""
     products = x[:, None] * y[None]
     sums = exponents(x, LEAST[dtype])[:, None] + exponents(y, LEAST[dtype])[None]
     top = torch.where(products == 0, NONE, sums).amax(dim=-1)
@@ -58,7 +58,7 @@ def step_and_losses(
 
 
 def multiplied(total: Tensor, x: Tensor, y: Tensor, dtype: torch.dtype = torch.float16) -> Tensor:
-    """total + x y of [m, k] and [n, k], step by step."""
+    """Returns total + x y for x [m, k] and y [n, k], step by step."""
     for q in range(0, x.size(1), GROUP):
         total = step(total, x[:, q : q + GROUP], y[:, q : q + GROUP], dtype)
     return total

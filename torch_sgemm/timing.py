@@ -17,20 +17,16 @@ def seconds_by_turns(
     replay: float = _REPLAY,
     rounds: int = _ROUNDS,
 ) -> list[float]:
-    """Median seconds of a call of each, all by turns; without what launches cost the host.
+    """Returns median seconds per call of each run, by turns, without the host's launch costs.
 
-    Args:
-        replay: seconds of work in a graph, about.
-        rounds: replays of each.
-
-    Raises:
-        RuntimeError: one of them can't be captured in a CUDA graph.
+    A graph of about ``replay`` seconds of work is replayed ``rounds`` times. RuntimeError if a run
+    can't be captured in one.
     """
     with torch.cuda.device(device), torch.no_grad():
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            pool = torch.cuda.graph_pool_handle()  # one workspace for all, for they run by turns
+            pool = torch.cuda.graph_pool_handle()  # one workspace, because runs take turns
             graphs = [_captured(run, stream, pool, replay) for run in runs]
             times: list[list[float]] = [[] for _ in runs]
             for _ in range(rounds):
@@ -43,7 +39,7 @@ def seconds_by_turns(
 def _captured(
     run: Callable[[], None], stream: torch.cuda.Stream, pool: tuple[int, int], replay: float
 ) -> tuple[torch.cuda.CUDAGraph, int]:
-    """A graph of as many calls as fill a replay, which has run once."""
+    """Captures calls that fill a replay in a graph, and replays it once."""
     run()  # the first call may set things up
     calls = max(1, min(_MOST_CALLS, round(replay / max(_elapsed(run), 1e-6))))
     graph = torch.cuda.CUDAGraph()

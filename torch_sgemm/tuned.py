@@ -1,9 +1,9 @@
 """Choices that were measured, in the file that ``tune()`` writes and ``TORCH_SGEMM_TUNED`` names.
 
-A JSON object: ``"format"``, 1; ``"version"`` and ``"library"``, what measured (another library
-has other plans); ``"choices"``, a list of objects with the GPU, the problem, the row and which of
-its plans, and the measured times. docs/choice.md describes all fields. A choice holds for its
-problem alone: the same sizes, strides, alignment and use of C, on the same kind of GPU.
+The file is a JSON object: ``"format"`` is 1; ``"version"`` and ``"library"`` identify the library
+that measured, because another one has other plans. ``"choices"`` lists the GPU, the problem, the
+row, which of its plans, and the measured times; docs/choice.md describes all fields. A choice holds
+for its problem alone: the same sizes, strides, alignment and use of C, on the same kind of GPU.
 """
 
 import json
@@ -20,7 +20,7 @@ from torch_sgemm._library import INFO, operators
 from torch_sgemm.table import kernels
 
 FORMAT = 1
-# csrc/table/choice_key.h: what counts beside sizes and strides.
+# Bits of csrc/table/choice_key.h: properties that count beside sizes and strides.
 FLAGS = {
     "adds C": 1,
     "computes an activation": 2,
@@ -36,18 +36,17 @@ FLAGS = {
 
 
 class Gpu(NamedTuple):
-    """A kind of GPU, by what no driver changes."""
+    """A kind of GPU, by properties that no driver changes."""
 
     name: str
-    """As ``torch.cuda.get_device_name`` has it."""
+    """The name from ``torch.cuda.get_device_name``."""
     arch: int
     """Compute capability, 90 for 9.0."""
     sms: int
-    """Streaming multiprocessors."""
 
 
 class Strides(NamedTuple):
-    """Of an operand, in elements. A batch of two dimensions may be in groups of so many."""
+    """An operand's strides, in elements. ``group``: inner size of a two-dimensional batch."""
 
     row: int
     column: int
@@ -58,7 +57,7 @@ class Strides(NamedTuple):
 
 @dataclass(frozen=True)
 class Problem:
-    """What a choice depends on."""
+    """The properties of a product that a choice depends on."""
 
     m: int
     n: int
@@ -67,24 +66,24 @@ class Problem:
     a: Strides
     b: Strides
     d: Strides
-    """Of the result."""
+    """Strides of the result."""
     alignment: tuple[int, int, int]
     """Addresses of A, B and D modulo 16."""
     workspace: int
-    """Bytes that a product may take, ``TORCH_SGEMM_WORKSPACE``."""
+    """Bytes that a product may take: ``TORCH_SGEMM_WORKSPACE``."""
     flags: tuple[str, ...]
-    """Of FLAGS."""
+    """Keys of FLAGS."""
 
     @staticmethod
     def of(numbers: list[int]) -> "Problem":
-        """From the numbers of a key in csrc/table/choice_key.h."""
+        """Decodes a key of csrc/table/choice_key.h."""
         a, b, d = (Strides(*numbers[at : at + 5]) for at in (4, 9, 14))
         alignment = (numbers[19] >> 8 & 15, numbers[19] >> 4 & 15, numbers[19] & 15)
         flags = tuple(name for name, bit in FLAGS.items() if numbers[21] & bit)
         return Problem(*numbers[:4], a, b, d, alignment, numbers[20], flags)
 
     def numbers(self) -> list[int]:
-        """The numbers of the key."""
+        """Encodes the problem as that key."""
         sizes = self.m, self.n, self.k, self.batch
         a, b, d = self.alignment
         flags = sum(FLAGS[name] for name in self.flags)
@@ -92,7 +91,7 @@ class Problem:
 
     @property
     def label(self) -> str:
-        """``512 x 4096 x 1024 NT``: m, n, k, a batch in front, and how A and B are stored."""
+        """``512 x 4096 x 1024 NT``: m, n, k and storage of A and B, after the batch if any."""
         batch = f"{self.batch} x " if self.batch > 1 else ""
         letters = "".join(
             "N" if x.column == 1 else "T" if x.row == 1 else "S" for x in (self.a, self.b)
@@ -102,41 +101,41 @@ class Problem:
 
 @dataclass(frozen=True)
 class TunedChoice:
-    """What ``"auto"`` takes for a problem on a GPU, and the seconds that were measured."""
+    """The plan that ``"auto"`` takes for a problem on a GPU, and the measured times, seconds."""
 
     gpu: Gpu
     problem: Problem
     kernel: str
-    """A row, ``"aten"`` for PyTorch's own kernel."""
+    """A row; ``"aten"`` is PyTorch's own kernel."""
     plan: int
-    """Which of the row's plans."""
+    """Index of the row's plan."""
     plans: int
-    """How many plans the row had. Where it has not, the choice does not hold."""
+    """The row's number of plans; where it differs, the choice does not hold."""
     seconds: float
     seconds_torch: float
     seconds_predicted: float
-    """Of what would be taken without a measurement."""
+    """Measured time of the row and plan that are predicted to be fastest."""
 
 
 class Unusable(ValueError):
-    """Why a file's choices can't be used."""
+    """The reason why a file's choices can't be used."""
 
 
 class OtherLibrary(Unusable):
-    """They are of another version, or of another build of it."""
+    """Another version, or another build of it, measured the choices."""
 
 
 _current: dict[tuple[Gpu, Problem], TunedChoice] = {}
 
 
 def library() -> tuple[str, str]:
-    """Version and digest of what is compiled: another library's plans may be others."""
+    """Returns version and digest of the compiled code: another library's plans may differ."""
     about = json.loads(INFO.read_text()) if INFO.exists() else {}
     return about.get("version", ""), about.get("compiled_digest", "")
 
 
 def current() -> tuple[TunedChoice, ...]:
-    """The choices that hold in this process."""
+    """Returns the choices that hold in this process."""
     return tuple(_current.values())
 
 
@@ -157,16 +156,15 @@ def replace(choices: Iterable[TunedChoice]) -> None:
 def use_tuned(path: str | os.PathLike | None) -> None:
     """Makes ``"auto"`` take the choices in a file of :func:`torch_sgemm.tune`, and no others.
 
-    Only for the problems and the kind of GPU that they were measured for; what else is asked of
-    ``"auto"`` is predicted, as before. ``TORCH_SGEMM_TUNED`` names a file that is used from
-    the start; it is ignored, with a warning, where this function would raise.
+    They hold for the problems and the kind of GPU that they were measured for; all other choices of
+    ``"auto"`` are predicted, as before. ``TORCH_SGEMM_TUNED`` names a file to use from the start.
+    If this function would raise, that file is ignored with a warning.
 
     Args:
-        path: the file; None: none, all choices are predicted again.
+        path: the file; None: all choices are predicted again.
 
     Raises:
-        RuntimeError: there is no such file, or it is damaged, or another version of this package
-            wrote it.
+        RuntimeError: the file is missing or damaged, or another version of this package wrote it.
     """
     try:
         replace(() if path is None else read(Path(path)))
@@ -177,7 +175,7 @@ def use_tuned(path: str | os.PathLike | None) -> None:
 
 
 def use_environment() -> None:
-    """At import: the file that ``TORCH_SGEMM_TUNED`` names, or a warning."""
+    """At import, uses the file that ``TORCH_SGEMM_TUNED`` names, or warns."""
     path = os.environ.get("TORCH_SGEMM_TUNED", "")
     if not path:
         return
@@ -189,15 +187,8 @@ def use_environment() -> None:
         )
 
 
-# --- the file -------------------------------------------------------------------------------
-
-
 def read(path: Path) -> list[TunedChoice]:
-    """The choices in a file.
-
-    Raises:
-        Unusable: there is none, it is damaged, or it is another library's.
-    """
+    """Returns a file's choices; raises Unusable if it is missing, damaged or another library's."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -233,7 +224,7 @@ def _as_dict(choice: TunedChoice) -> dict[str, Any]:
 
 
 def _choice(found: dict[str, Any], rows: set[str]) -> TunedChoice:
-    """Raises KeyError, TypeError or ValueError where a field is missing or of another kind."""
+    """Raises KeyError, TypeError or ValueError if a field is missing or of another kind."""
     plan, plans = _whole(found, "plan"), _whole(found, "plans")
     if found["kernel"] not in rows or plan >= plans:
         raise ValueError(f"{found['kernel']} has no plan {plan} of {plans}")

@@ -15,7 +15,6 @@ DEFAULT_FILE = Path("torch_sgemm-tuned.json")
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
     top = argparse.ArgumentParser(
         prog="python -m torch_sgemm.tuner",
         description="Runs a program and measures which kernel is fastest for its products.",
@@ -27,7 +26,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the program, tunes its products and writes the file; its exit status is kept."""
+    """Runs the program, tunes its products, writes the file; returns the program's exit status."""
     options = parser().parse_args(arguments)
     program.check(options, parser())
     status = 0

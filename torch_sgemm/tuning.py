@@ -1,7 +1,7 @@
 """``tune()``: measures, once, which row and which of its plans is fastest for a program's products.
 
-What was found holds for the same products on the same kind of GPU: tuned.py has the file. Nothing
-is measured at any other time.
+Results hold for the same products on the same kind of GPU; tuned.py describes the file. Nothing is
+measured at any other time.
 """
 
 import json
@@ -25,25 +25,25 @@ from torch_sgemm.files import can_be_written
 from torch_sgemm.table import kernels
 from torch_sgemm.tuned import Gpu, Problem, Strides, TunedChoice
 
-HOPELESS = 6.0  # rows are left out that are predicted to take so many times the fastest one's time
-WITHIN, PLANS = 2.0, 8  # of a row: plans within so many times its best, and so many at most
-FINALISTS = 4  # are measured again, longer
-KEPT = 0.99  # the predicted choice stays unless another one takes so much of its time
+HOPELESS = 6.0  # leaves out rows predicted to take this many times the fastest one's time
+WITHIN, PLANS = 2.0, 8  # per row: the plans within this factor of its best, at most this many
+FINALISTS = 4  # this many are measured again, longer
+KEPT = 0.99  # another choice replaces the predicted one if it takes less of its time
 
 
 class Candidate(NamedTuple):
-    """A row's plan, as the library tells of it."""
+    """A row's plan, as the library describes it."""
 
     kernel: str
     plan: int
     plans: int
     seconds: float
-    """Predicted."""
+    """Predicted time."""
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """What :func:`tune` found. ``str()`` gives a table."""
+    """The result of :func:`tune`. ``str()`` gives a table."""
 
     gpu: Gpu
     choices: tuple[TunedChoice, ...]
@@ -72,19 +72,19 @@ def tune(
 ) -> Tuning:
     """Measures which row and plan is fastest for some products; ``"auto"`` takes it from then on.
 
-    Each product is measured by PyTorch's own kernel and by the plans that are predicted to be
-    fast, by turns, by CUDA-graph replays on normal elements that don't stay in the L2 cache. A
-    choice holds in this process at once and, with ``path``, wherever
-    :func:`torch_sgemm.use_tuned` or ``TORCH_SGEMM_TUNED`` names the file; for the same sizes,
-    strides, alignment and kind of GPU. It is as deterministic as a predicted one, but it may
-    be another one than on another machine, and add up in another order.
+    Each product is measured by PyTorch's own kernel and by the plans predicted to be fast, by
+    turns. CUDA-graph replays run on normal elements that don't stay in the L2 cache. A choice holds
+    for the same sizes, strides, alignment and kind of GPU: in this process at once and, with
+    ``path``, wherever :func:`torch_sgemm.use_tuned` or ``TORCH_SGEMM_TUNED`` names the file. It is
+    as deterministic as a predicted one, but may differ between machines, and so may the order of
+    summation.
 
     Args:
-        what: a function, which is called once under :func:`torch_sgemm.enabled`; the products
-            that it asks ``"auto"`` for are tuned. Or sizes: (m, n, k) or (batch, m, n, k) of
-            row-major operands.
-        path: the file. Choices that it holds for other problems are kept; unless given the
-            one that ``TORCH_SGEMM_TUNED`` names, or none.
+        what: a function, which is called once under :func:`torch_sgemm.enabled`; the products that
+            it asks ``"auto"`` for are tuned. Or sizes: (m, n, k) or (batch, m, n, k) of row-major
+            operands.
+        path: the file, whose choices for other problems are kept; unless given the one that
+            ``TORCH_SGEMM_TUNED`` names, or none.
         device: a CUDA device; the current one unless given.
 
     Raises:
@@ -121,7 +121,7 @@ def _device(device: torch.device | str | int | None) -> torch.device:
 
 
 def _kept(path: Path) -> dict[tuple[Gpu, Problem], TunedChoice]:
-    """What the file holds. One of another version is replaced as a whole."""
+    """Returns the file's choices; none of another version's file, which is then replaced."""
     if not path.exists():
         if not can_be_written(path):
             raise RuntimeError(
@@ -141,7 +141,7 @@ def _kept(path: Path) -> dict[tuple[Gpu, Problem], TunedChoice]:
 
 
 def _products(sizes: Iterable[tuple[int, ...]], device: torch.device) -> Callable[[], None]:
-    """A function that multiplies matrices of these sizes."""
+    """Returns a function that multiplies matrices of these sizes."""
     listed = [tuple(each) for each in sizes]
     for each in listed:
         if len(each) not in (3, 4) or not all(type(x) is int and x > 0 for x in each):
@@ -158,12 +158,9 @@ def _products(sizes: Iterable[tuple[int, ...]], device: torch.device) -> Callabl
     return run
 
 
-# --- which products -------------------------------------------------------------------------
-
-
 @contextmanager
 def noting() -> Iterator[list[tuple[Gpu, Problem]]]:
-    """The problems on GPUs for which a ``with`` block asks ``"auto"``; to be read after it."""
+    """Yields the problems on GPUs that a ``with`` block asks ``"auto"`` for, to read after it."""
     found: list[tuple[Gpu, Problem]] = []
     operators._note_problems(True)
     try:
@@ -176,19 +173,16 @@ def noting() -> Iterator[list[tuple[Gpu, Problem]]]:
 
 
 def problems_of(run: Callable[[], Any]) -> list[tuple[Gpu, Problem]]:
-    """Those of PyTorch's products and of this package's."""
+    """Returns the problems of PyTorch's products and of this package's."""
     with noting() as found, enabled():
         run()
     return found
 
 
-# --- what is fastest ------------------------------------------------------------------------
-
-
 def tune_problems(
     problems: Iterable[tuple[Gpu, Problem]], described: Device, device: torch.device
 ) -> Tuning:
-    """Those of the device's kind, each measured; what holds in this process stays as it was."""
+    """Measures the problems of the device's kind; this process's choices stay as they were."""
     gpu = Gpu(described.name, described.arch, described.sms)
     mine = [problem for found, problem in problems if found == gpu]
     choices, skipped, before = [], [], tuned.current()
@@ -213,7 +207,7 @@ def _with_progress(problems: list[Problem]) -> Iterable[Problem]:
 
 
 def candidates(problem: Problem, device: Device) -> list[Candidate]:
-    """The plans that are worth a measurement: of each row those predicted to be its fastest."""
+    """Returns the plans worth measuring: each row's fastest by prediction."""
     answer = operators._candidates(problem.numbers(), device._numbers(), device.name)
     by_row: dict[str, list[Candidate]] = {}
     for x in json.loads(answer):
@@ -233,7 +227,7 @@ def _predicted(x: Candidate) -> float:
 
 
 def fastest(problem: Problem, gpu: Gpu, described: Device, device: torch.device) -> TunedChoice:
-    """Measures the candidates shortly, and the best of them, PyTorch's and the predicted longer."""
+    """Measures the candidates briefly, and the best of them, PyTorch's and the predicted longer."""
     from torch_sgemm.timing import seconds_by_turns
 
     found = candidates(problem, described)
@@ -270,7 +264,7 @@ def fastest(problem: Problem, gpu: Gpu, described: Device, device: torch.device)
 
 
 def operands(problem: Problem, device: torch.device, l2_bytes: float) -> list[Callable[[], None]]:
-    """The product of that problem, of as many sets of operands as don't fit into the L2 cache."""
+    """Returns the problem's product, on as many sets of operands as don't fit in the L2 cache."""
     first = _set(problem, device)
     size = sum(x.untyped_storage().nbytes() for x in first.tensors())
     free, _ = torch.cuda.mem_get_info(device)

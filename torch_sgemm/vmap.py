@@ -1,4 +1,4 @@
-"""The operators under ``torch.vmap``: many products are one, of more rows or more matrices."""
+"""The operators under ``torch.vmap``: many products become one, of more rows or matrices."""
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ _mm, _bmm = operators.mm, operators.bmm
 
 
 def batched(x: Tensor, dim: int | None, size: int) -> Tensor:
-    """With the vmapped dimension first; expanded, without a copy, if it has none."""
+    """Puts the vmapped dimension first; without one expands x, which copies nothing."""
     return x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
 
 
@@ -22,7 +22,7 @@ def _(info, in_dims, a, b, kernel="auto"):
 
 
 def _register_batches(name: str) -> None:
-    """Of an operator whose operands are batches already: of more of them."""
+    """Registers vmap for an operator on batches: the batches become one."""
     operator = getattr(operators, name)
 
     @torch.library.register_vmap(qualified(name))
@@ -37,7 +37,7 @@ _register_batches("_matmul")
 
 
 def addend(c: Tensor, dim: int | None, dims: int) -> Tensor:
-    """c of ``dims`` dimensions, behind the vmapped one if it has that."""
+    """Reshapes c to ``dims`` dimensions, after the vmapped one if it has that."""
     missing = dims - (c.dim() - (dim is not None))
     if missing < 0:
         raise RuntimeError(
