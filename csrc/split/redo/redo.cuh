@@ -2,7 +2,7 @@
 //
 // Idea:   a block's consumers do this after all of its tiles, and only if some element was refused. A few elements take
 //         a warp each. If a tile has more, the block computes the groups of 32 columns that hold them. Both ways give
-//         the same bits (chains.cuh), so an element's bits depend on no other element.
+//         the same bits (chains.cuh), so that the number of refused elements does not change the bits of one.
 // Inf:    a row that holds Inf has no scale; its elements come from its products with Inf (redo_inf.cuh).
 // Calls:  these are separate functions, so that the compiler's code for the rest of the kernel is the same as without
 //         them.
