@@ -114,7 +114,7 @@ def show(found: dict) -> None:
             continue
         cells = [r["data"], _shape(r), r["chosen"], tables.time(r["kernel_us"])]
         cells += [tables.time(r["torch_us"]), f"{r['percent_of_torch'] / 100:.2f}"]
-        cells += [f"{r['bar']:.2f}{'' if r['held'] else ' BELOW'}"]
+        cells += [_bar(r) if r["held"] or not r["bar"] else f"{_bar(r)} BELOW"]
         cells += [f"{tables.errors(r)} {tables.verdict(r)}".strip(), tables.errors(r, "torch_")]
         guard = r.get("redone_elements"), r.get("redone_tiles")
         cells += [tables.NONE if None in guard else f"{guard[0]} / {guard[1]}"]
@@ -122,8 +122,9 @@ def show(found: dict) -> None:
     columns = ["data", "shape", "row", "time", "torch", "ratio", "bar", "error max / mean"]
     columns += ["torch's", "redone elements / tiles"]
     tables.show("Data with range: speed relative to torch", columns, rows, left=3)
-    held = sum(r["held"] for r in found["rows"])
-    tables.say(f"The bar held in {held} of {len(found['rows'])} cases.")
+    barred = [r for r in found["rows"] if r["bar"]]
+    held = sum(r["held"] for r in barred)
+    tables.say(f"The bar held in {held} of {len(barred)} cases that have one.")
 
 
 def cells(found: dict) -> tuple[list[str], list[list[str]]]:
@@ -140,8 +141,12 @@ def cells(found: dict) -> tuple[list[str], list[list[str]]]:
             for key in ("error_max", "torch_error_max")
         )
         speeds = [at.get(shape, tables.NONE) for shape in shapes]
-        lines.append([name, f"{rows[0]['bar']:.2f}", *speeds, errors])
+        lines.append([name, _bar(rows[0]), *speeds, errors])
     return ["data", "bar", *shapes, "error / torch's"], lines
+
+
+def _bar(row: dict) -> str:
+    return f"{row['bar']:.2f}" if row["bar"] else tables.NONE
 
 
 def _shape(row: dict) -> str:

@@ -129,6 +129,13 @@ def test_bars_that_did_not_hold_are_bold() -> None:
     assert lines[1] == ["b", "0.98", "**WRONG**", "**failed**", "nan / 3.00"]
 
 
+def test_data_without_a_bar_are_not_counted(capsys) -> None:
+    rows = [row("a", 2.0), row("a", 0.5, m=16), row("b", 0.2, bar=0.0, held=True)]
+    assert hard.cells({"rows": rows})[1][1][1] == "-"
+    hard.show({"rows": rows})
+    assert "The bar held in 1 of 2 cases" in capsys.readouterr().out
+
+
 def test_the_report_writes_the_table(tmp_path) -> None:
     page, results = tmp_path / "page.md", tmp_path / "results"
     page.write_text("<!-- begin:hard -->\nold\n<!-- end:hard -->\n")

@@ -39,7 +39,7 @@ UnsplitLayout unsplit_layout(const UnsplitPlan& plan, const TileSize& tile) {
   const StreamKLayout shared = stream_k_layout(plan.deal, int64_t{tile.bm} * tile.bn);
   const int words = std::max(plan.blocks * kSearchers / 32, kSearchWords);
   const size_t found = (shared.total + 15) / 16 * 16;
-  return {shared, found, words, found + words * sizeof(uint32_t)};
+  return {shared, found, found + words * sizeof(uint32_t)};
 }
 
 void Unsplit::each_plan(const Problem& asked, const Device& device, const PlanVisitor& visit) {

@@ -48,8 +48,7 @@ inline constexpr int kSearchers = 96, kSearchBlocks = 264, kSearchWords = kSearc
 // Layout of a product's buffers in the workspace; offsets in bytes.
 struct UnsplitLayout {
   StreamKLayout shared;
-  size_t found;  // uint32 (words): results of the search (subnormals.cuh)
-  int words;
+  size_t found;  // uint32: a word for each warp that searches (subnormals.cuh)
   size_t total;
 };
 UnsplitLayout unsplit_layout(const UnsplitPlan& plan, const TileSize& tile);
