@@ -25,10 +25,10 @@ inline constexpr std::array kTilesOf<Fp16x3, true> = {TileSize{kTile, kTile / 2,
 template <class F, bool STREAMS = false>
 struct SplitProduct {
   using Format = F;
-  static constexpr bool kStreams = STREAMS;
+  static constexpr bool kOnTheFly = STREAMS;
   static constexpr const auto& kTiles = kTilesOf<F, STREAMS>;
   static constexpr int kTileCount = kTiles.size();
-  static constexpr const char* kSource = STREAMS          ? "split/launch/streamed_sm90a.cu"
+  static constexpr const char* kSource = STREAMS          ? "split/launch/onthefly_sm90a.cu"
                                          : kPairs<F> == 1 ? "split/launch/product_sm90a.cu"
                                                           : "split/launch/product_bf16x6_sm90a.cu";
   static constexpr int BM = kTiles[0].bm, BN = kTiles[0].bn, BK = kStep, TM = 2, TN = BM * BN / 256 / TM;
@@ -57,7 +57,7 @@ struct SplitProduct {
   // A product kernel that splits an operand itself adds each stage's corrections to the sum: one more rounding a stage.
   static double error_bound(int64_t k) {
     const int window = STREAMS || k <= kLongWindow ? kWindow : kLongWindow;
-    constexpr int64_t kStage = kStreamedSteps * kStep;
+    constexpr int64_t kStage = kOnTheFlySteps * kStep;
     return Bound<F>::of(k, window) + (STREAMS ? static_cast<double>((k + kStage - 1) / kStage) : 0);
   }
 

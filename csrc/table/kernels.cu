@@ -34,13 +34,13 @@
 #include "../models/fitted.h"
 #include "../split/rows.h"
 #include "../split/rows/tall.h"
-#include "../split/native16/unsplit.h"
+#include "../split/native16/native16.h"
 
 namespace sgemm::SGEMM_BACKEND {
 namespace {
 
 using ieee::Large, ieee::Skinny, ieee::Small, ieee::Tall;
-using split::Bf16x6, split::Fp16x3, split::SplitProduct, split::TallProduct, split::Unsplit;
+using split::Bf16x6, split::Fp16x3, split::SplitProduct, split::TallProduct, split::Native16;
 
 // PyTorch's own kernel, which the binding calls. It belongs to no family, so that no family falls back to it.
 constexpr Kernel kAten = {
@@ -222,7 +222,7 @@ const Kernel kTable[] = {
     product_row<SplitProduct<Fp16x3, true>>("split_fp16x3_streamed",
                                             "the larger operand streamed once, split in registers"),
     split_row<TallProduct>("split_fp16x3_tall", "rows streamed past a split B, and split in registers"),
-    product_row<Unsplit>("unsplit", Unsplit::kIdea),
+    product_row<Native16>("unsplit", Native16::kIdea),
 };
 
 }  // namespace

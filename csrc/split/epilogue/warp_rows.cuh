@@ -1,7 +1,7 @@
 // WarpRows: scales a warp's accumulators, adds C, and stores them to D, in as few instructions as possible.
 #pragma once
 #include "../../epilogue/epilogue.cuh"
-#include "../format/format.cuh"
+#include "../format/row_scale.cuh"
 #include "../plan/staged_band.cuh"
 
 namespace sgemm::split {
@@ -12,14 +12,14 @@ class WarpRows {
  public:
   using Sums = float[Shape::kSums];
 
-  // `words`: scales and thresholds of the tile's rows and columns. The block finishes the `cols` columns from `first`
-  // on.
-  __device__ __forceinline__ WarpRows(const Job& job, const TileIndex& tile, const uint32_t (&words)[2][kTile],
+  // `row_scales`: scales and thresholds of the tile's rows and columns. The block finishes the `cols` columns from
+  // `first` on.
+  __device__ __forceinline__ WarpRows(const Job& job, const TileIndex& tile, const RowScale (&row_scales)[2][kTile],
                                       int first, int cols, int t)
       : job_(job),
-        words_(words),
-        rows_(&words[0][Shape::warp_row(t)]),
-        cols_(words[1]),
+        row_scales_(row_scales),
+        rows_(&row_scales[0][Shape::warp_row(t)]),
+        cols_(row_scales[1]),
         first_(first),
         share_(cols),
         t_(t),
@@ -35,8 +35,8 @@ class WarpRows {
  protected:
   // Stores the bands in `bands`, whose sums need no test, straight from the accumulators if D's layout allows it.
   __device__ __forceinline__ void store_direct(const Sums& sum, uint32_t bands, float* staging) const {
-    if (job_.down)
-      store_down(sum, bands);
+    if (job_.d_col_major)
+      store_col_major(sum, bands);
     else if (job_.pairs)
       store_pairs<false>(sum, bands);
     else
@@ -46,7 +46,7 @@ class WarpRows {
   template <bool WHOLE>
   __device__ __forceinline__ void store_pairs(const Sums& sum, uint32_t bands) const {
     const int lane = t_ % 32, r = lane / 4, j = lane % 4 * 2;
-    const float upper = job_.p.alpha * word_scale(rows_[r]), lower = job_.p.alpha * word_scale(rows_[r + 8]);
+    const float upper = job_.p.alpha * factor_of(rows_[r]), lower = job_.p.alpha * factor_of(rows_[r + 8]);
     const float beta = job_.p.beta;
     float* const to = d_ + r * job_.p.d.row + j;
     float* const below = to + 8 * job_.p.d.row;
@@ -89,7 +89,7 @@ class WarpRows {
   // written at once.
   __device__ __forceinline__ void store_quads(const Sums& sum) const {
     const int lane = t_ % 32, r = lane / 4, j = lane % 4 * 2;
-    const float upper = job_.p.alpha * word_scale(rows_[r]), lower = job_.p.alpha * word_scale(rows_[r + 8]);
+    const float upper = job_.p.alpha * factor_of(rows_[r]), lower = job_.p.alpha * factor_of(rows_[r + 8]);
     const float beta = job_.p.beta;
     const bool second = lane % 2;  // the second of the two lanes
     const int own_col = lane % 2 * 8 + lane % 4 / 2 * 4;
@@ -119,9 +119,9 @@ class WarpRows {
   }
 
   // Stores to D with contiguous columns: eight lanes write a sector.
-  __device__ __forceinline__ void store_down(const Sums& sum, uint32_t bands) const {
+  __device__ __forceinline__ void store_col_major(const Sums& sum, uint32_t bands) const {
     const int lane = t_ % 32, r = lane / 4, j = lane % 4 * 2;
-    const float upper = job_.p.alpha * word_scale(rows_[r]), lower = job_.p.alpha * word_scale(rows_[r + 8]);
+    const float upper = job_.p.alpha * factor_of(rows_[r]), lower = job_.p.alpha * factor_of(rows_[r + 8]);
     const int64_t apart = job_.p.d.col;
 #pragma unroll
     for (int band = 0; band < Shape::kBands; ++band) {
@@ -149,7 +149,7 @@ class WarpRows {
   // column.
   __device__ __forceinline__ void store_singles(const Sums& sum, uint32_t bands, float* staging) const {
     const int lane = t_ % 32, r = lane / 4, j = lane % 4 * 2;
-    const float upper = job_.p.alpha * word_scale(rows_[r]), lower = job_.p.alpha * word_scale(rows_[r + 8]);
+    const float upper = job_.p.alpha * factor_of(rows_[r]), lower = job_.p.alpha * factor_of(rows_[r + 8]);
     const float beta = job_.p.beta;
     const float* const staged = staging + lane % 4;
 #pragma unroll
@@ -182,7 +182,7 @@ class WarpRows {
     return (!Shape::kHalfSize || col >= first_) && col < cols_left_;
   }
   const Job& job_;
-  const uint32_t (&words_)[2][kTile];
+  const RowScale (&row_scales_)[2][kTile];
   const uint32_t *rows_, *cols_;  // scales and thresholds of the warp's rows and columns
   const int first_, share_, t_;
   const TileIndex tile_;
@@ -201,8 +201,8 @@ class WarpRows {
     float2 x, y;
   };
   __device__ __forceinline__ Scaled scaled(const Sums& sum, int band, int i, int j, float upper, float lower) const {
-    const uint2 words = *reinterpret_cast<const uint2*>(&cols_[band * 32 + i * 8 + j]);
-    const float left = word_scale(words.x), right = word_scale(words.y);
+    const uint2 row_scales = *reinterpret_cast<const uint2*>(&cols_[band * 32 + i * 8 + j]);
+    const float left = factor_of(row_scales.x), right = factor_of(row_scales.y);
     const float* four = &sum[band * 16 + i * 4];
     return {{four[0] * (upper * left), four[1] * (upper * right)},
             {four[2] * (lower * left), four[3] * (lower * right)}};

@@ -1,5 +1,6 @@
 // The main loop: a warpgroup computes a tile's sums on the tensor cores, from the panels in the ring.
 #pragma once
+#include "../format/planes.cuh"
 #include "ring.cuh"
 #include "turns.cuh"
 

@@ -1,6 +1,7 @@
 // The producer: one thread that keeps the product's ring filled.
 #pragma once
-#include "../convert/lower_planes.cuh"
+#include "../convert/nonzero_planes.cuh"
+#include "../format/planes.cuh"
 #include "ring.cuh"
 
 namespace sgemm::split {
@@ -13,13 +14,13 @@ struct PanelSource {
   const Operand& operand;
   int64_t index;  // index of the panel, counted over all matrices
   const char* panel;
-  const uint32_t* words;
+  const RowScale* row_scales;
 
   __device__ __forceinline__ PanelSource(const Job& job, const Operand& x, int batch, int tile, int step)
       : operand(x),
         index(int64_t{x.count == 1 ? 0 : batch} * x.panels + tile / kHalves),
         panel(job.panel<F>(x, index, step) + tile % kHalves * x.half_apart),
-        words(x.words + index * kTile + tile % kHalves * ROWS) {}
+        row_scales(x.row_scales + index * kTile + tile % kHalves * ROWS) {}
 
   // Returns true if the planes of the copied rows are contiguous.
   __device__ __forceinline__ bool together() const { return kHalves == 1 || operand.in_halves(); }
@@ -45,25 +46,25 @@ template <class F, class R>
 __device__ void produce(const Job& job, char* ring, ProductShared& shared, const TileScheduler& scheduler) {
   using Shape = typename R::Shape;
   PipelineState<R::kStages> at;
-  PipelineState<2> words;
+  PipelineState<2> buffer;
   for (int index = scheduler.first; index < job.work_tiles; index += scheduler.stride) {
     const WorkTile work = scheduler.work_tile(job, index);
     const TileIndex tile = tile_at(job, work.tile);
     PanelSource<F, Shape::kRows> a(job, job.a, tile.batch, tile.row, work.step0);
     PanelSource<F, Shape::kCols> b(job, job.b, tile.batch, tile.col, work.step0);
-    constexpr int kWordsA = Shape::kRows * sizeof(uint32_t), kWordsB = Shape::kCols * sizeof(uint32_t);
-    uint64_t* const words_full = &shared.words_full[words.stage];
-    uint32_t(&to)[2][kTile] = shared.words[words.stage];
-    hopper::wait(&shared.words_empty[words.stage], words.parity ^ 1);
-    shared.tiles[words.stage] = tile;
-    hopper::arrive_expecting(words_full, kWordsA + kWordsB);
+    constexpr int kScaleBytesA = Shape::kRows * sizeof(uint32_t), kScaleBytesB = Shape::kCols * sizeof(uint32_t);
+    uint64_t* const scales_full = &shared.scales_full[buffer.stage];
+    uint32_t(&to)[2][kTile] = shared.row_scales[buffer.stage];
+    hopper::wait(&shared.scales_empty[buffer.stage], buffer.parity ^ 1);
+    shared.tiles[buffer.stage] = tile;
+    hopper::arrive_expecting(scales_full, kScaleBytesA + kScaleBytesB);
     const int steps = work.step1 - work.step0, ahead = steps_ahead<R>(scheduler, index, steps);
     bool lower_a = true, lower_b = true;
     for (int step = 0; step < steps;) {
       if (step == ahead) {
         lower_a = has_lower_planes(job.a, a.index);
         lower_b = has_lower_planes(job.b, b.index);
-        shared.lower[words.stage] = (lower_a ? kLowerA : 0) | (lower_b ? kLowerB : 0);
+        shared.lower[buffer.stage] = (lower_a ? kLowerA : 0) | (lower_b ? kLowerB : 0);
       }
       char* const stage = ring + at.stage * R::kStageBytes;
       // If both operands have only hi, the hi of the next step is stored where lo would be.
@@ -80,10 +81,10 @@ __device__ void produce(const Job& job, char* ring, ProductShared& shared, const
       at.advance();
       step += 1 + two;
       if (!begins) continue;
-      hopper::copy_bulk(to[0], a.words, kWordsA, words_full);
-      hopper::copy_bulk(to[1], b.words, kWordsB, words_full);
+      hopper::copy_bulk(to[0], a.row_scales, kScaleBytesA, scales_full);
+      hopper::copy_bulk(to[1], b.row_scales, kScaleBytesB, scales_full);
     }
-    words.advance();
+    buffer.advance();
   }
 }
 

@@ -30,10 +30,10 @@ __device__ __forceinline__ bool fix_up(const Job& job, const WorkTile& work, flo
   return sgemm::fix_up<QuadSums, kConsumers>(parts, work.part, job.parts, &job.arrived[shared], sum, last, t);
 }
 
-// Scales that the convert kernel has chosen. StreamedScales (streamed.cuh) finds scales while the product runs.
+// Scales that the convert kernel has chosen. OnTheFlyScales (onthefly.cuh) finds scales while the product runs.
 struct FixedScales {
   using Shared = ProductShared;
-  static constexpr bool kKnown = true, kDown = false;
+  static constexpr bool kScalesFirst = true, kColMajorD = false;
   __device__ __forceinline__ static void tighten(Shared&, int, int) {}
   template <class Sums>
   __device__ __forceinline__ static void agree(Shared&, int, int, uint32_t, uint32_t, Sums&) {}
@@ -42,15 +42,15 @@ struct FixedScales {
                                                 int t) {
     return split::fix_up(job, work, sum, shared.last, t);
   }
-  __device__ __forceinline__ static auto words(const Shared& shared, int stage, uint32_t) -> const
+  __device__ __forceinline__ static auto row_scales(const Shared& shared, int stage, uint32_t) -> const
       uint32_t (&)[2][kTile] {
-    return shared.words[stage];
+    return shared.row_scales[stage];
   }
 };
 
 // Computes the refused elements of the block's tiles again.
 template <class Shape>
-static __device__ __noinline__ void redo_marked(const Job& job, uint32_t last, char* ring) {
+static __device__ __noinline__ void redo_refused(const Job& job, uint32_t last, char* ring) {
   const TileScheduler scheduler(job);
   const int t = threadIdx.x - (blockDim.x - kConsumers);
   for (int index = scheduler.first; index < job.work_tiles; index += scheduler.stride) {
@@ -73,60 +73,60 @@ __device__ __forceinline__ void consume(const Job& job, char* ring, float* stagi
   const PanelView<B_ALONG_N, Shape::kCols> b(base + R::kBytesA, 0);
   float sum[Shape::kSums], others[Shape::kSums];
   PipelineState<R::kStages> at;
-  PipelineState<2> words;
+  PipelineState<2> buffer;
   for (int index = scheduler.first; index < job.work_tiles; index += scheduler.stride) {
     const WorkTile work = scheduler.work_tile(job, index);
     const int steps = work.step1 - work.step0;
     const bool early = !uses_mailboxes<R>(steps, blocks);
     if (blocks > 1 && early) announce_mailboxes(shared.cluster, t, rank, blocks);
-    const TileSteps all = {steps, steps_ahead<R>(scheduler, index, steps), words.stage, work.step0};
+    const TileSteps all = {steps, steps_ahead<R>(scheduler, index, steps), buffer.stage, work.step0};
     Mainloop::run(job, shared, ring, a, b, at, t, all, sum, others);
     if (blocks > 1 && !early) announce_mailboxes(shared.cluster, t, rank, blocks);
-    hopper::wait(&shared.words_full[words.stage], words.parity);
-    Scales::tighten(shared, words.stage, t);
+    hopper::wait(&shared.scales_full[buffer.stage], buffer.parity);
+    Scales::tighten(shared, buffer.stage, t);
     const int cols = Shape::kCols >> blocks / 2;
-    const TileEpilogue<Shape> output(job, shared.tiles[words.stage], Scales::words(shared, words.stage, blocks),
+    const TileEpilogue<Shape> output(job, shared.tiles[buffer.stage], Scales::row_scales(shared, buffer.stage, blocks),
                                      static_cast<int>(rank) * cols, cols, hopper::opaque(t));
     // The code that most tiles need follows the main loop: while instructions are in no cache yet, each jump takes a
     // good part of a microsecond. On-the-fly products take the other branch, since most of their tiles are shared.
-    uint32_t mark = 0;
+    uint32_t flags = 0;
     const bool in_parts = work.part >= 0, shares = blocks > 1 || in_parts;
-    const auto stores_plain = [&] { return output.template stores_plain<Scales::kDown>(); };
-    if (Scales::kKnown && __builtin_expect(!shares && stores_plain(), true)) {
-      output.template store_plain<Scales::kDown>(sum);
+    const auto stores_plain = [&] { return output.template stores_plain<Scales::kColMajorD>(); };
+    if (Scales::kScalesFirst && __builtin_expect(!shares && stores_plain(), true)) {
+      output.template store_plain<Scales::kColMajorD>(sum);
     } else {
-      if (blocks > 1) Scales::agree(shared, words.stage, t, rank, blocks, sum);
+      if (blocks > 1) Scales::agree(shared, buffer.stage, t, rank, blocks, sum);
       // Known scales are tested while the other blocks still multiply.
-      bool plain = Scales::kKnown && !in_parts && stores_plain();
+      bool plain = Scales::kScalesFirst && !in_parts && stores_plain();
       // Scales found while the product runs are those of the block's own part of k. Such scales apply to `others`, and
       // to the sum of a part that goes through device memory. With batch_invariant, the sum that certifies an element
       // must not depend on other elements of its band.
-      Certain<Shape::kSums> known;
-      const bool tells = !job.batch_invariant && (Scales::kKnown || !in_parts);
-      if (__builtin_expect(!plain && tells && !output.is_plain(), false)) {
-        if (Scales::kKnown || !shares) known = output.certain(others, kOfMagnitudes);
-        if (shares) known = known | output.certain(sum, 1);
+      Certified<Shape::kSums> early;
+      const bool tests_early = !job.batch_invariant && (Scales::kScalesFirst || !in_parts);
+      if (__builtin_expect(!plain && tests_early && !output.is_plain(), false)) {
+        if (Scales::kScalesFirst || !shares) early = output.certified(others, kOfMagnitudes);
+        if (shares) early = early | output.certified(sum, 1);
       }
       if (blocks > 1) reduce_cluster<R, 2>(shared.cluster, sum, ring, t, rank);
-      if (in_parts && !Scales::fix_up(job, shared, words.stage, work, sum, t)) break;
-      if (!Scales::kKnown || in_parts) plain = stores_plain();
+      if (in_parts && !Scales::fix_up(job, shared, buffer.stage, work, sum, t)) break;
+      if (!Scales::kScalesFirst || in_parts) plain = stores_plain();
       if (plain) {
-        output.template store_plain<Scales::kDown>(sum);
+        output.template store_plain<Scales::kColMajorD>(sum);
       } else {
-        mark = output.template store<Scales::kKnown>(sum, known, staging, work.tile);
-        if (mark) output.leave_words(&job.words[int64_t{work.tile} * 2 * kTile]);
+        flags = output.template store<Scales::kScalesFirst>(sum, early, staging, work.tile);
+        if (flags) output.keep_scales(&job.row_scales[int64_t{work.tile} * 2 * kTile]);
       }
     }
     __syncwarp();  // all lanes have read the row scales and thresholds
     if (leader) {
-      job.marks[(int64_t{work.tile} * 4 + rank) * 8 + t / 32] = mark;
-      if (mark) atomicOr(&shared.marked, 1u);
-      hopper::arrive(&shared.words_empty[words.stage]);
+      job.refused[(int64_t{work.tile} * 4 + rank) * 8 + t / 32] = flags;
+      if (flags) atomicOr(&shared.refused, 1u);
+      hopper::arrive(&shared.scales_empty[buffer.stage]);
     }
-    words.advance();
+    buffer.advance();
   }
   sync_consumers();
-  if (__builtin_expect(shared.marked != 0, false)) redo_marked<Shape>(job, shared.last, ring);
+  if (__builtin_expect(shared.refused != 0, false)) redo_refused<Shape>(job, shared.last, ring);
 }
 
 template <class F, class Shape, bool A_ALONG_M, bool B_ALONG_N>

@@ -3,7 +3,7 @@
 #pragma once
 #include "../../gpu/pipeline_state.cuh"
 #include "cluster_reduction.cuh"
-#include "../format/format.cuh"
+#include "../format/row_scale.cuh"
 #include "tile_scheduler.cuh"
 
 namespace sgemm::split {
@@ -25,29 +25,29 @@ using ProductRing = Ring<F, Shape, (Shape::kHalfSize ? kMaxStages : 6) / kPairs<
 
 struct ProductShared {
   uint64_t full[kMaxStages], empty[kMaxStages];  // barriers of the ring's stages
-  uint64_t words_full[2], words_empty[2];
+  uint64_t scales_full[2], scales_empty[2];
   ClusterBarriers cluster;
-  uint32_t marked;                          // not 0 if the guard has refused an element
-  uint32_t last;                            // not 0 if the block is the last of those that share a tile
-  uint32_t lower[2];                        // (tile's parity): flags of Lower
-  alignas(16) uint32_t words[2][2][kTile];  // (tile's parity, operand, row): row scales and thresholds
-  TileIndex tiles[2];                       // tiles that `words` belongs to
+  uint32_t refused;                              // not 0 if the guard has refused an element
+  uint32_t last;                                 // not 0 if the block is the last of those that share a tile
+  uint32_t lower[2];                             // (tile's parity): flags of Lower
+  alignas(16) RowScale row_scales[2][2][kTile];  // (tile's parity, operand, row): row scales and thresholds
+  TileIndex tiles[2];                            // tiles that `row_scales` belongs to
 
-  // Initialises the barriers, by one warp. `writers` arrive at a stage's full barrier, and `word_writers` at that of
-  // `words`. `blocks` is the size of the cluster.
+  // Initialises the barriers, by one warp. `writers` arrive at a stage's full barrier, and `scale_writers` at that of
+  // `row_scales`. `blocks` is the size of the cluster.
   template <class R>
-  __device__ __forceinline__ void init(int writers, int word_writers, uint32_t blocks) {
+  __device__ __forceinline__ void init(int writers, int scale_writers, uint32_t blocks) {
     const int i = threadIdx.x % 32;
     if (i < R::kStages) {
       hopper::init_barrier(&full[i], writers);
       hopper::init_barrier(&empty[i], kConsumers / 32);
     }
     if (i < 2) {
-      hopper::init_barrier(&words_full[i], word_writers);
-      hopper::init_barrier(&words_empty[i], kConsumers / 32);
+      hopper::init_barrier(&scales_full[i], scale_writers);
+      hopper::init_barrier(&scales_empty[i], kConsumers / 32);
     }
     if (blocks > 1) cluster.init(i, blocks, R::Shape::kSums);
-    if (i == 0) marked = 0;
+    if (i == 0) refused = 0;
     hopper::fence_barrier_init();
   }
 };

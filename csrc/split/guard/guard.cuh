@@ -10,13 +10,13 @@
 // on the fly have no such statistics. For these rows, the guard has the step of k that set the row's scale, which
 // contains an element that is nearly the largest. It bounds the sum of magnitudes by the largest of every few elements.
 #pragma once
-#include "../format/format.cuh"
+#include "../format/row_scale.cuh"
 #include "../plan/job.h"
 
 namespace sgemm::split {
 
-// Row statistics (`record`), packed. The upper 16 bits hold a threshold for the other operand's small elements, rounded
-// up. The lower 16 bits hold the position along k of the row's largest element, or kNoPlace.
+// Row statistics (`row_stats`), packed. The upper 16 bits hold a threshold for the other operand's small elements,
+// rounded up. The lower 16 bits hold the position along k of the row's largest element, or kNoPlace.
 constexpr uint32_t kNoPlace = 0xffff;
 
 // A row's scaled magnitudes are added up as integers, in units of F::kLimit / kUnits, each magnitude rounded up. The
@@ -31,12 +31,14 @@ __device__ __forceinline__ uint32_t magnitude_units(float scaled) {
 
 // Packs row statistics. `units`: the sum of the scaled row's magnitudes, or an upper bound of it.
 template <class F>
-__device__ __forceinline__ uint32_t guard_record(uint32_t units, uint32_t place) {
+__device__ __forceinline__ uint32_t pack_row_stats(uint32_t units, uint32_t place) {
   const float sum = static_cast<float>(units) * (F::kLimit / kUnits);
   return uint32_t{sum_bits(sum_threshold<F>(sum))} << 16 | place;
 }
-__device__ __forceinline__ float record_threshold(uint32_t record) { return __uint_as_float(record & 0xffff0000u); }
-__device__ __forceinline__ uint32_t record_place(uint32_t record) { return record & 0xffffu; }
+__device__ __forceinline__ float stats_threshold(RowStats row_stats) {
+  return __uint_as_float(row_stats & 0xffff0000u);
+}
+__device__ __forceinline__ uint32_t stats_place(RowStats row_stats) { return row_stats & 0xffffu; }
 
 // A row of A or a column of B, as the guard sees it.
 struct GuardedRow {
@@ -45,22 +47,22 @@ struct GuardedRow {
   uint32_t place;   // position of the row's largest element, or kNoPlace
   float floor = 0;  // lower bound of the threshold: covers the bits that sums of parts may have lost
 
-  // `record`: the row statistics, or null if the row has none.
-  __device__ __forceinline__ GuardedRow(uint32_t word, const uint32_t* record)
-      : threshold(word_threshold(word)), of_others(INFINITY), place(kNoPlace) {
-    if (!(threshold > 0) || !record) return;
-    of_others = record_threshold(*record);
-    place = record_place(*record);
+  // `row_stats`: the row statistics, or null if the row has none.
+  __device__ __forceinline__ GuardedRow(RowScale row_scale, const RowStats* row_stats)
+      : threshold(threshold_of(row_scale)), of_others(INFINITY), place(kNoPlace) {
+    if (!(threshold > 0) || !row_stats) return;
+    of_others = stats_threshold(*row_stats);
+    place = stats_place(*row_stats);
   }
   // A row that was split on the fly. `sum`: upper bound of the sum of its scaled magnitudes.
-  __device__ __forceinline__ GuardedRow(uint32_t word, float sum) : GuardedRow(word, nullptr) {
+  __device__ __forceinline__ GuardedRow(RowScale row_scale, float sum) : GuardedRow(row_scale, nullptr) {
     of_others = sum_threshold<Fp16x3>(sum);
-    if (word_exponent(word) < kFinestSum) floor = lost_in_parts(word_exponent(word));
+    if (exponent_of(row_scale) < kFinestSum) floor = lost_in_parts(exponent_of(row_scale));
   }
 };
 
 // Returns the smallest magnitude of a sum that is certified.
-__device__ __forceinline__ float least_certain(const GuardedRow& a, const GuardedRow& b) {
+__device__ __forceinline__ float least_certified(const GuardedRow& a, const GuardedRow& b) {
   return (a.threshold > 0 ? fminf(a.threshold, fmaxf(b.of_others, a.floor)) : 0) +
          (b.threshold > 0 ? fminf(b.threshold, a.of_others) : 0);
 }
@@ -78,11 +80,11 @@ constexpr float kOfMagnitudes = 1.0f / 3;
 
 // The certified elements among a thread's N accumulators, a bit each. A warp has 16 rows.
 template <int N>
-struct Certain {
+struct Certified {
   uint32_t bits[N / 32] = {};
 
-  __device__ __forceinline__ Certain operator|(const Certain& other) const {
-    Certain both;
+  __device__ __forceinline__ Certified operator|(const Certified& other) const {
+    Certified both;
 #pragma unroll
     for (int i = 0; i < N / 32; ++i) both.bits[i] = bits[i] | other.bits[i];
     return both;
@@ -101,45 +103,45 @@ struct Certain {
   }
 
   // Returns the uncertified elements of `bands` among the thread's accumulators 32 i to 32 i + 31, a bit each.
-  __device__ __forceinline__ uint32_t uncertain(int i, uint32_t bands) const {
+  __device__ __forceinline__ uint32_t uncertified(int i, uint32_t bands) const {
     return ~bits[i] & ((bands >> 2 * i & 1) * 0xffffu | (bands >> 2 * i & 2) * 0x7fff8000u);
   }
 
   // Returns the bands of 32 columns in which some element of the warp is uncertified, a bit each.
-  __device__ __forceinline__ uint32_t uncertain_bands() const {
-    uint32_t uncertain = 0;
+  __device__ __forceinline__ uint32_t uncertified_bands() const {
+    uint32_t uncertified = 0;
 #pragma unroll
     for (int band = 0; band < N / 16; ++band)
-      uncertain |= static_cast<uint32_t>((bits[band / 2] >> band % 2 * 16 & 0xffff) != 0xffff) << band;
-    return __reduce_or_sync(~0u, uncertain);
+      uncertified |= static_cast<uint32_t>((bits[band / 2] >> band % 2 * 16 & 0xffff) != 0xffff) << band;
+    return __reduce_or_sync(~0u, uncertified);
   }
 };
 
 // The first comparison: certifies each element e with factor |x[e]| >= threshold, and elements outside of C unless they
 // are NaN. `rows`, `cols`: the scales and thresholds of the warp's rows and columns.
 template <int N, class Inside>
-__device__ __forceinline__ Certain<N> certain_elements(const float (&x)[N], float factor, const uint32_t* rows,
-                                                       const uint32_t* cols, int rows_left, const Inside& inside,
-                                                       int lane) {
+__device__ __forceinline__ Certified<N> certified_elements(const float (&x)[N], float factor, const uint32_t* rows,
+                                                           const uint32_t* cols, int rows_left, const Inside& inside,
+                                                           int lane) {
   const int r = lane / 4, j = lane % 4 * 2;
-  const auto of_row = [&](int r) { return r < rows_left ? word_threshold(rows[r]) : -INFINITY; };
-  const auto of_col = [&](int col, uint32_t word) { return inside(col) ? word_threshold(word) : -INFINITY; };
+  const auto of_row = [&](int r) { return r < rows_left ? threshold_of(rows[r]) : -INFINITY; };
+  const auto of_col = [&](int col, RowScale row_scale) { return inside(col) ? threshold_of(row_scale) : -INFINITY; };
   const float upper = of_row(r), lower = of_row(r + 8);
-  Certain<N> certain;
+  Certified<N> certified;
 #pragma unroll
   for (int e = 0; e < N; e += 4) {
     const int col = e * 2 + j;
-    const uint2 words = *reinterpret_cast<const uint2*>(&cols[col]);
-    const float left = of_col(col, words.x), right = of_col(col + 1, words.y);
+    const uint2 row_scales = *reinterpret_cast<const uint2*>(&cols[col]);
+    const float left = of_col(col, row_scales.x), right = of_col(col + 1, row_scales.y);
     const auto compare = [&](int e, float threshold) {
-      if (factor * fabsf(x[e]) >= threshold) certain.bits[e / 32] |= 1u << e % 32;
+      if (factor * fabsf(x[e]) >= threshold) certified.bits[e / 32] |= 1u << e % 32;
     };
     compare(e, upper + left);
     compare(e + 1, upper + right);
     compare(e + 2, lower + left);
     compare(e + 3, lower + right);
   }
-  return certain;
+  return certified;
 }
 
 constexpr float kProductRounding = 0.999f;  // keeps a rounded product, or the sum of two, below the exact one
@@ -147,7 +149,7 @@ constexpr float kProductRounding = 0.999f;  // keeps a rounded product, or the s
 // Returns a lower bound of (|A||B|)_ij, scaled: the products at the positions place_a and place_b along k.
 __device__ __forceinline__ float least_magnitude(const ElementMatrix& a, const ElementMatrix& b, int64_t i, int64_t j,
                                                  uint32_t place_a, uint32_t place_b, uint32_t left, uint32_t right) {
-  const float scale_a = power_of_two(-word_exponent(left)), scale_b = power_of_two(-word_exponent(right));
+  const float scale_a = power_of_two(-exponent_of(left)), scale_b = power_of_two(-exponent_of(right));
   const auto product = [&](uint32_t q) {
     return q == kNoPlace ? 0.0f : fabsf((a.at(i, q)[0] * scale_a) * (b.at(q, j)[0] * scale_b));
   };
@@ -159,8 +161,8 @@ __device__ __forceinline__ float least_magnitude(const ElementMatrix& a, const E
 // column of B. A warp searches up to 32 lines from `first` on, those whose bits in `asked` are set; lane i returns line
 // i's position. Lanes read neighbours along k, a step of several lines at once.
 static __device__ __noinline__ uint32_t find_largest(uint32_t asked, ElementPointer first, int64_t line_stride,
-                                                     int64_t k_stride, int64_t depth, const uint32_t* words) {
-  static_assert(kStep == 32 && kStreamedSteps == 2);
+                                                     int64_t k_stride, int64_t depth, const RowScale* row_scales) {
+  static_assert(kStep == 32 && kOnTheFlySteps == 2);
   constexpr int kLines = 4;
   const int lane = threadIdx.x % 32;
   uint32_t found = kNoPlace;
@@ -170,7 +172,7 @@ static __device__ __noinline__ uint32_t find_largest(uint32_t asked, ElementPoin
 #pragma unroll
     for (int i = 0; i < kLines; ++i) {
       lines[i] = __ffs(asked) - 1;
-      places[i] = static_cast<int>(word_step(words[max(lines[i], 0)])) * kStep + lane;
+      places[i] = static_cast<int>(step_of(row_scales[max(lines[i], 0)])) * kStep + lane;
       asked &= asked - 1;
     }
     float x[2 * kLines];

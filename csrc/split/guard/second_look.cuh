@@ -25,30 +25,30 @@ struct ListedElement {
   __device__ __forceinline__ float magnitude() const { return __uint_as_float(bits >> 1 & ~0x3ffu); }
 };
 
-// Results in a list: kCertain if the element is certified, kGivenUp if it is refused, else the bits of a recomputed
+// Results in a list: kCertified if the element is certified, kRefused if it is refused, else the bits of a recomputed
 // sum. Both constants are signaling NaNs, which no sum is.
-constexpr uint32_t kCertain = 0xff000801, kGivenUp = 0x7f800801;
+constexpr uint32_t kCertified = 0xff000801, kRefused = 0x7f800801;
 constexpr int64_t kDepthAtOnce = 4096;  // most k, summed over the elements that a warp recomputes at once
 
-// Tests the list of `count` elements, by a warp: sets those that are certified to kCertain, and returns the number of
-// the others. `words`: scales and thresholds of the tile's rows and columns. RECORDED: both operands have row
+// Tests the list of `count` elements, by a warp: sets those that are certified to kCertified, and returns the number of
+// the others. `row_scales`: scales and thresholds of the tile's rows and columns. HAS_STATS: both operands have row
 // statistics; otherwise A has none.
-template <class Shape, bool RECORDED>
+template <class Shape, bool HAS_STATS>
 static __device__ __noinline__ uint32_t look_at_listed(const Job& job, TileIndex tile,
-                                                       const uint32_t (&words)[2][kTile], int t, uint32_t* list,
+                                                       const RowScale (&row_scales)[2][kTile], int t, uint32_t* list,
                                                        uint32_t count) {
   const int lane = t % 32;
-  const uint32_t *const rows = &words[0][Shape::warp_row(t)], *const cols = words[1];
+  const uint32_t *const rows = &row_scales[0][Shape::warp_row(t)], *const cols = row_scales[1];
   const int64_t row0 = int64_t{tile.row} * Shape::kRows + Shape::warp_row(t), col0 = int64_t{tile.col} * Shape::kCols;
   const ElementMatrix a = matrix_of_a(job.p, tile.batch), b = matrix_of_b(job.p, tile.batch);
-  const int64_t depth = RECORDED ? 0 : job.depth(tile.batch);
-  const auto records = [&](const Operand& x, int64_t first) {
-    return RECORDED || x.guards ? x.guards + job.first_row(x, tile.batch) + first : nullptr;
+  const int64_t depth = HAS_STATS ? 0 : job.depth(tile.batch);
+  const auto stats_of = [&](const Operand& x, int64_t first) {
+    return HAS_STATS || x.row_stats ? x.row_stats + job.first_row(x, tile.batch) + first : nullptr;
   };
-  const uint32_t *const guards_a = RECORDED ? records(job.a, row0) : nullptr, *const guards_b = records(job.b, col0);
+  const uint32_t *const stats_a = HAS_STATS ? stats_of(job.a, row0) : nullptr, *const stats_b = stats_of(job.b, col0);
   uint32_t places_a = kNoPlace;      // position of row i's largest element, in lane i
   uint32_t places_b[Shape::kBands];  // per band, the positions of the columns' largest elements
-  if constexpr (!RECORDED) {
+  if constexpr (!HAS_STATS) {
     uint32_t asked = 0, asked_cols[Shape::kBands] = {};
     for (uint32_t i = lane; i < count; i += 32) {
       const ListedElement x = {list[i]};
@@ -57,48 +57,48 @@ static __device__ __noinline__ uint32_t look_at_listed(const Job& job, TileIndex
       for (int band = 0; band < Shape::kBands; ++band)
         asked_cols[band] |= static_cast<uint32_t>(x.col() / 32 == band) << x.col() % 32;
     }
-    const auto with_small = [&](uint32_t asked, uint32_t word) {
-      return __reduce_or_sync(~0u, asked) & __ballot_sync(~0u, word_threshold(word) > 0);
+    const auto with_small = [&](uint32_t asked, RowScale row_scale) {
+      return __reduce_or_sync(~0u, asked) & __ballot_sync(~0u, threshold_of(row_scale) > 0);
     };
     places_a = find_largest(with_small(asked, rows[lane % 16]), a.at(row0, 0), a.row, a.col, depth, rows);
 #pragma unroll
     for (int band = 0; band < Shape::kBands; ++band) {
       const uint32_t* const of_band = cols + band * 32;
-      const uint32_t wanted = guards_b ? 0 : with_small(asked_cols[band], of_band[lane]);
+      const uint32_t wanted = stats_b ? 0 : with_small(asked_cols[band], of_band[lane]);
       places_b[band] = find_largest(wanted, b.at(0, col0 + band * 32), b.col, b.row, depth, of_band);
     }
   }
   // A column that was split on the fly may lie a binade below its scale: its small elements then lose twice as much.
-  const float headroom = guards_b ? 1 : 2;
+  const float headroom = stats_b ? 1 : 2;
   uint32_t left_over = 0;
 #pragma unroll 1
   for (uint32_t first = 0; first < count; first += 32) {
     const bool active = first + lane < count;
     const ListedElement x = {active ? list[first + lane] : 0};
     const uint32_t left = rows[x.row()], right = cols[x.col()];
-    const auto row_sum = [&] { return sum_of_bits(row_sums(words)[Shape::warp_row(t) + x.row()]); };
-    const GuardedRow of_row = RECORDED ? GuardedRow(left, guards_a + x.row()) : GuardedRow(left, headroom * row_sum());
-    const GuardedRow of_col(right, RECORDED || guards_b ? guards_b + x.col() : nullptr);
+    const auto row_sum = [&] { return sum_of_bits(row_sums(row_scales)[Shape::warp_row(t) + x.row()]); };
+    const GuardedRow of_row = HAS_STATS ? GuardedRow(left, stats_a + x.row()) : GuardedRow(left, headroom * row_sum());
+    const GuardedRow of_col(right, HAS_STATS || stats_b ? stats_b + x.col() : nullptr);
     // NaN if no magnitude certifies the row or the column.
-    const float of_words = word_threshold(left) + word_threshold(right);
-    const float least = isnan(of_words) ? of_words : least_certain(of_row, of_col);
-    bool certain = x.magnitude() >= least || is_nan_of_operands(x.magnitude(), left, right);
-    const bool failed = active && !certain && !isnan(least);
+    const float of_scales = threshold_of(left) + threshold_of(right);
+    const float least = isnan(of_scales) ? of_scales : least_certified(of_row, of_col);
+    bool certified = x.magnitude() >= least || is_nan_of_operands(x.magnitude(), left, right);
+    const bool failed = active && !certified && !isnan(least);
     if (__any_sync(~0u, failed)) {
       uint32_t place_a = of_row.place, place_b = of_col.place;
-      if constexpr (!RECORDED) {
+      if constexpr (!HAS_STATS) {
         place_a = __shfl_sync(~0u, places_a, x.row());
 #pragma unroll
         for (int band = 0; band < Shape::kBands; ++band) {
           const uint32_t place = __shfl_sync(~0u, places_b[band], x.col() % 32);
-          if (!guards_b && x.col() / 32 == band) place_b = place;
+          if (!stats_b && x.col() / 32 == band) place_b = place;
         }
       }
       if (failed)
-        certain = least_magnitude(a, b, row0 + x.row(), col0 + x.col(), place_a, place_b, left, right) >= least;
+        certified = least_magnitude(a, b, row0 + x.row(), col0 + x.col(), place_a, place_b, left, right) >= least;
     }
-    if (active && certain) list[first + lane] = kCertain;
-    left_over += __popc(__ballot_sync(~0u, active && !certain));
+    if (active && certified) list[first + lane] = kCertified;
+    left_over += __popc(__ballot_sync(~0u, active && !certified));
   }
   __syncwarp();
   return left_over;
@@ -112,9 +112,9 @@ static __device__ __noinline__ float element_again(const Job& job, int batch, in
 }
 
 // Recomputes the `left_over` list elements that aren't certified, by a warp, if they are few. Otherwise sets them to
-// kGivenUp.
+// kRefused.
 template <class Shape>
-static __device__ __noinline__ void redo_listed(const Job& job, TileIndex tile, const uint32_t (&words)[2][kTile],
+static __device__ __noinline__ void redo_listed(const Job& job, TileIndex tile, const RowScale (&row_scales)[2][kTile],
                                                 int t, uint32_t* list, uint32_t count, uint32_t left_over) {
   const int lane = t % 32;
   const int64_t row0 = int64_t{tile.row} * Shape::kRows + Shape::warp_row(t), col0 = int64_t{tile.col} * Shape::kCols;
@@ -123,15 +123,16 @@ static __device__ __noinline__ void redo_listed(const Job& job, TileIndex tile, 
   uint32_t redone = 0;
 #pragma unroll 1
   for (uint32_t first = 0; first < count; first += 32) {
-    const uint32_t own = first + lane < count ? list[first + lane] : kCertain;
-    uint32_t now = own == kCertain ? kCertain : kGivenUp;
+    const uint32_t own = first + lane < count ? list[first + lane] : kCertified;
+    uint32_t now = own == kCertified ? kCertified : kRefused;
 #pragma unroll 1
-    for (uint32_t left = at_once ? __ballot_sync(~0u, own != kCertain) : 0; left; left &= left - 1) {
+    for (uint32_t left = at_once ? __ballot_sync(~0u, own != kCertified) : 0; left; left &= left - 1) {
       const int of = __ffs(left) - 1;
       const ListedElement x = {__shfl_sync(~0u, own, of)};
       const float product = element_again(job, tile.batch, row0 + x.row(), col0 + x.col());
       // The scaled sum that gives this product, if a float holds it exactly.
-      const int exponent = word_exponent(words[0][Shape::warp_row(t) + x.row()]) + word_exponent(words[1][x.col()]);
+      const int exponent =
+          exponent_of(row_scales[0][Shape::warp_row(t) + x.row()]) + exponent_of(row_scales[1][x.col()]);
       const float sum = unscaled(product, -exponent);
       const bool exact = fabsf(sum) >= 0x1p-100f && fabsf(sum) < 0x1p100f;
       if (lane == of && exact) now = __float_as_uint(sum);
@@ -145,16 +146,16 @@ static __device__ __noinline__ void redo_listed(const Job& job, TileIndex tile, 
 
 // Tests the uncertified elements in `bands` of the warp's sums again, unless they are more than half of the warp's
 // sums. Batch-invariant products always test them, because neighbours must not affect an element. Elements that are
-// certified or recomputed are added to `sure`. The sum of a refused element becomes kGivenUp, unless it is NaN: a NaN
+// certified or recomputed are added to `sure`. The sum of a refused element becomes kRefused, unless it is NaN: a NaN
 // may come from the operands.
-template <class Shape, bool RECORDED>
-__device__ __forceinline__ void look_again(const Job& job, const TileIndex& tile, const uint32_t (&words)[2][kTile],
-                                           float (&sum)[Shape::kSums], uint32_t bands, int t, uint32_t* list,
-                                           Certain<Shape::kSums>& sure) {
+template <class Shape, bool HAS_STATS>
+__device__ __forceinline__ void look_again(const Job& job, const TileIndex& tile,
+                                           const RowScale (&row_scales)[2][kTile], float (&sum)[Shape::kSums],
+                                           uint32_t bands, int t, uint32_t* list, Certified<Shape::kSums>& sure) {
   const auto count = [&](uint32_t bands) {
     uint32_t own = 0;
 #pragma unroll
-    for (int i = 0; i < Shape::kSums / 32; ++i) own += __popc(sure.uncertain(i, bands));
+    for (int i = 0; i < Shape::kSums / 32; ++i) own += __popc(sure.uncertified(i, bands));
     return own;
   };
   const uint32_t all = __reduce_add_sync(~0u, count(bands));
@@ -187,13 +188,13 @@ __device__ __forceinline__ void look_again(const Job& job, const TileIndex& tile
         *to = magnitude + corner + ListedElement::place(e / 2 % 2 * 8, e / 4 * 8 + e % 2);
       });
       __syncwarp();
-      const uint32_t left_over = look_at_listed<Shape, RECORDED>(job, tile, words, t, list, listed);
-      if (left_over > 0) redo_listed<Shape>(job, tile, words, t, list, listed, left_over);
+      const uint32_t left_over = look_at_listed<Shape, HAS_STATS>(job, tile, row_scales, t, list, listed);
+      if (left_over > 0) redo_listed<Shape>(job, tile, row_scales, t, list, listed, left_over);
     }
     each([&](int e, const uint32_t* from) {
-      const uint32_t now = looks ? *from : kGivenUp;
-      if (now != kGivenUp) sure.bits[e / 32] |= 1u << e % 32;
-      if (now != kCertain && (now != kGivenUp || !isnan(sum[e]))) sum[e] = __uint_as_float(now);
+      const uint32_t now = looks ? *from : kRefused;
+      if (now != kRefused) sure.bits[e / 32] |= 1u << e % 32;
+      if (now != kCertified && (now != kRefused || !isnan(sum[e]))) sum[e] = __uint_as_float(now);
     });
     __syncwarp();
   }

@@ -5,7 +5,7 @@
 
 #include "../../epilogue/mirror.cuh"
 #include "../../epilogue/split_k_reduction.cuh"
-#include "../format/format.cuh"
+#include "../format/row_scale.cuh"
 #include "launches.h"
 
 namespace sgemm::split {
@@ -32,7 +32,7 @@ Operand operand(const float* data, ElementType elements, int64_t size, int64_t s
 }
 
 // Returns true if D's columns are contiguous in memory, and its rows are not.
-bool runs_down(const Problem& p) { return p.d.row == 1 && p.d.col != 1; }
+bool is_col_major(const Problem& p) { return p.d.row == 1 && p.d.col != 1; }
 
 // Returns a piece's job, with its buffers in the workspace. `p.k`: k of all slices of the piece. `p.d`, `p.c`: D and C,
 // not the slices' partial sums.
@@ -48,7 +48,7 @@ Job make_job(const Shape& shape, const Problem& p, const SplitPlan& plan, char* 
     job.p.batch = ceil_div(p.k, plan.slice);
     job.p.a.batch = plan.slice * p.a.col;
     job.p.b.batch = plan.slice * p.b.row;
-    if (runs_down(p)) {  // partial sums have d's layout
+    if (is_col_major(p)) {  // partial sums have d's layout
       job.p.d.row = 1;
       job.p.d.col = p.m;
     }
@@ -57,31 +57,31 @@ Job make_job(const Shape& shape, const Problem& p, const SplitPlan& plan, char* 
   const auto count = [&](const ConstMatrix& x) { return split_matrices(x, q.batch, plan); };
   job.a = operand(q.a.data, q.elements_a, q.m, q.a.row, q.a.col, q.a.batch, count(q.a), p.k, shape.tile_m);
   job.b = operand(q.b.data, q.elements_b, q.n, q.b.col, q.b.row, q.b.batch, count(q.b), p.k, shape.tile_n);
-  const auto place = [](Operand& x, char* from, size_t planes, size_t words, size_t guards, size_t lower) {
+  const auto place = [](Operand& x, char* from, size_t planes, size_t row_scales, size_t row_stats, size_t lower) {
     x.planes = from + planes;
-    x.words = reinterpret_cast<uint32_t*>(from + words);
-    x.guards = reinterpret_cast<uint32_t*>(from + guards);
+    x.row_scales = reinterpret_cast<uint32_t*>(from + row_scales);
+    x.row_stats = reinterpret_cast<uint32_t*>(from + row_stats);
     x.lower = reinterpret_cast<bool*>(from + lower);
   };
-  if (!shape.streams) place(job.a, workspace, at.planes_a, at.words_a, at.guards_a, at.lower_a);
+  if (!shape.on_the_fly) place(job.a, workspace, at.planes_a, at.scales_a, at.stats_a, at.lower_a);
   if (!plan.splits_b) {
     const bool shared = plan.triangle;  // B's planes are A's
-    place(job.b, workspace, shared ? at.planes_a : at.planes_b, shared ? at.words_a : at.words_b,
-          shared ? at.guards_a : at.guards_b, shared ? at.lower_a : at.lower_b);
+    place(job.b, workspace, shared ? at.planes_a : at.planes_b, shared ? at.scales_a : at.scales_b,
+          shared ? at.stats_a : at.stats_b, shared ? at.lower_a : at.lower_b);
   }
   if (plan.packed_b) {
     const PackedLayout of_b = packed_layout(shape, p.k, p.n);
-    place(job.b, static_cast<char*>(p.b_planes), 0, of_b.words, of_b.guards, of_b.lower);
+    place(job.b, static_cast<char*>(p.b_planes), 0, of_b.row_scales, of_b.row_stats, of_b.lower);
   }
   job.steps = static_cast<int>(shape.steps(q.k));
   job.together = shape.together();
   job.groups = job.steps / job.together;
   job.group = kGroup;
-  job.b.by_lanes = shape.streams && job.a.along_k;
+  job.b.by_lanes = shape.on_the_fly && job.a.along_k;
   // All planes of half a panel lie together, so that one copy loads them. Packed planes, and planes shared with A, have
   // the layout that tiles of any size can read.
   if (shape.half() && !plan.packed_b && !plan.triangle) job.b.half_apart = 2 * kHalfPlaneBytes;
-  job.down = runs_down(q);
+  job.d_col_major = is_col_major(q);
   job.quads = ends_in_groups<4>(q);
   job.pairs = ends_in_groups<2>(q);
   job.cut_quads = job.quads && !has_aligned_rows<kSectorFloats>(q.d);
@@ -96,11 +96,11 @@ Job make_job(const Shape& shape, const Problem& p, const SplitPlan& plan, char* 
   job.batch_invariant = plan.batch_invariant;
   const bool many = plan.batch_invariant || int64_t{tiles} * job.steps > kManySteps;
   job.promotion = job.steps > kLongWindow / kStep && many;
-  job.marks = reinterpret_cast<uint32_t*>(workspace + at.marks);
+  job.refused = reinterpret_cast<uint32_t*>(workspace + at.refused);
   job.masks = reinterpret_cast<uint16_t*>(workspace + at.masks);
-  job.words = reinterpret_cast<uint32_t*>(workspace + at.tile_words);
+  job.row_scales = reinterpret_cast<uint32_t*>(workspace + at.tile_scales);
   job.part_sums = reinterpret_cast<float*>(workspace + at.part_sums);
-  job.part_words = reinterpret_cast<uint32_t*>(workspace + at.part_words);
+  job.part_scales = reinterpret_cast<uint32_t*>(workspace + at.part_scales);
   job.arrived = reinterpret_cast<uint32_t*>(workspace + at.arrived);
   return job;
 }
@@ -114,16 +114,16 @@ void launch_piece(const Problem& p, const SplitPlan& plan, const Context& contex
   int cluster = plan.cluster;
   while (cluster > job.groups) cluster /= 2;  // the last piece of k may be short
   if (!plan.splits_b)
-    launch_pass<F>(job, !Row::kStreams, !plan.packed_b && !plan.triangle, int64_t{job.work_tiles} * cluster, sms,
-                   context.stream);
-  if constexpr (Row::kStreams)
-    launch_streamed<kShape.tile_m, kShape.tile_n>(job, plan.splits_b, sms, cluster, context.stream);
+    launch_convert<F>(job, !Row::kOnTheFly, !plan.packed_b && !plan.triangle, int64_t{job.work_tiles} * cluster, sms,
+                      context.stream);
+  if constexpr (Row::kOnTheFly)
+    launch_onthefly<kShape.tile_m, kShape.tile_n>(job, plan.splits_b, sms, cluster, context.stream);
   else
     launch_product<F, kShape.tile_m, kShape.tile_n>(job, sms, cluster, context.stream);
-  const Triangle computed = !plan.triangle ? Triangle::kBoth
-                            : job.down     ? Triangle::kLower
-                                           : Triangle::kUpper;  // as launch_sum() sees D
-  if (plan.slices > 1) launch_sum(job.p.d.data, job.p.batch, job.down ? transposed(p) : p, context, computed);
+  const Triangle computed = !plan.triangle    ? Triangle::kBoth
+                            : job.d_col_major ? Triangle::kLower
+                                              : Triangle::kUpper;  // as launch_sum() sees D
+  if (plan.slices > 1) launch_sum(job.p.d.data, job.p.batch, job.d_col_major ? transposed(p) : p, context, computed);
 }
 
 }  // namespace
@@ -156,13 +156,13 @@ void pack_b(const ConstMatrix& b, ElementType elements, void* planes, const Cont
   SplitPlan plan = {0, p.n, 1, at.slice, at.slices, 1, 0, true};
   plan.batch_invariant = true;  // batch-invariant products read these planes too
   const Job job = make_job(SplitProduct<Fp16x3>::shape(0), p, plan, nullptr);
-  launch_pass<Fp16x3>(job, false, true, 0, context.device->sms, context.stream);
+  launch_convert<Fp16x3>(job, false, true, 0, context.device->sms, context.stream);
 }
 
 Redone redone() {
   Redone all = {};
   for (const Redone& some :
-       {redone_in_products<Fp16x3>(), redone_in_products<Bf16x6>(), redone_in_streamed(), redone_in_rows()}) {
+       {redone_in_products<Fp16x3>(), redone_in_products<Bf16x6>(), redone_in_onthefly(), redone_in_rows()}) {
     all.elements += some.elements;
     all.tiles += some.tiles;
   }

@@ -7,12 +7,12 @@
 //         whose rows or columns hold some, by chains of FMAs (chains.cuh). If D is to take C, with which D may share
 //         memory, a kernel before the product searches instead. Then the product leaves D to the kernel after it if
 //         there is a subnormal element.
-// Words:  each warp that searched writes one, which is not 0 if the warp found a subnormal element.
+// Flags:  each warp that searched writes one, which is not 0 if the warp found a subnormal element.
 #pragma once
 #include "../../epilogue/epilogue.cuh"
 #include "../../epilogue/in_order.cuh"
 #include "../redo/chains.cuh"
-#include "unsplit.h"
+#include "native16.h"
 
 namespace sgemm::split {
 
@@ -51,20 +51,20 @@ struct SubnormalsJob {
   Problem p;
   Lines16 a, b;             // rows are lines of neighbours
   bool a_across, b_across;  // lines run along m, or n, instead of k
-  uint32_t* found;          // (words)
-  int words;
+  uint32_t* found;          // (flags)
+  int flags;
   int tiles_m, tiles_n;  // numbers of tiles of kTile x kTile
 };
 
-__device__ __forceinline__ bool found_some(const uint32_t* found, int words) {
+__device__ __forceinline__ bool found_some(const uint32_t* found, int flags) {
   uint32_t some = 0;
-  for (int i = threadIdx.x; i < words; i += blockDim.x) some |= found[i];
+  for (int i = threadIdx.x; i < flags; i += blockDim.x) some |= found[i];
   return __syncthreads_or(some != 0);
 }
 
-static_assert(kSearchWords == kSearchBlocks * kConsumers / 32);
+static_assert(kSearchFlags == kSearchBlocks * kConsumers / 32);
 
-// Searches the operands before the product. Each warp writes a word.
+// Searches the operands before the product. Each warp writes a flag.
 static __global__ void __launch_bounds__(kConsumers) find_subnormals(const __grid_constant__ SubnormalsJob job) {
   wait_for_predecessor();
   launch_dependents();
@@ -98,7 +98,7 @@ static __global__ void __launch_bounds__(kConsumers) redo_subnormals(const __gri
   __shared__ ChainMemory memory;
   wait_for_predecessor();
   launch_dependents();
-  if (!found_some(job.found, job.words)) return;
+  if (!found_some(job.found, job.flags)) return;
   const Problem& p = job.p;
   const int64_t of_matrix = int64_t{job.tiles_m} * job.tiles_n;
 #pragma unroll 1

@@ -2,14 +2,14 @@
 //
 // Idea:   the operand's raw panels are copied to where its planes will be. The producers read a stage's panel, agree on
 //         the largest element of each column, and write the planes over the panel.
-// Scales: each 64 of k may have a scale of their own, as in streamed_rows.cuh. The sum of their products is then
+// Scales: each 64 of k may have a scale of their own, as in onthefly_rows.cuh. The sum of their products is then
 //         multiplied by a power of two when it is added. A column's sums are relative to its reference, which is a
 //         little coarser than its largest element, so that it rarely has to change. A stage that needs a nearly as
 //         coarse scale gets the reference itself, so most stages need no such factor.
 #pragma once
-#include "cluster_words.cuh"
+#include "cluster_scales.cuh"
 #include "raw_panel.cuh"
-#include "streamed_rows.cuh"
+#include "split_rows.cuh"
 
 namespace sgemm::split {
 
@@ -25,7 +25,7 @@ struct SplitColumns {
   alignas(4) uint8_t news[STAGES][kProducers / 32];  // News of the columns of each warp of producers
   alignas(16) float change[STAGES][COLS];            // factors of the sums of earlier stages
   alignas(16) float factor[STAGES][COLS];            // factors of this stage's products, at most 1
-  alignas(16) float last[2][COLS];                   // (tile's parity): factors from the reference to the word's scale
+  alignas(16) float last[2][COLS];                   // (tile's parity): factors from the reference to the packed scale
   // For the producers alone, of this stage and of the next: the largest magnitudes found by each warp, and references.
   alignas(16) uint32_t largest[2][kProducers / 32][COLS];
   alignas(16) int reference[2][COLS];
@@ -62,7 +62,7 @@ __device__ __forceinline__ int step_exponent(int wanted, int reference) {
 struct ColumnScales {
   int reference = kNoScale, first = kNoScale, coarsest = kNoScale;
   int step = -1;    // the step that set `coarsest`; -1 for zeros alone
-  float small = 0;  // weighted count for found_word(), relative to the reference
+  float small = 0;  // weighted count for pack_found_scale(), relative to the reference
 
   // Adds 64 of k with this largest magnitude, whose first step is `at`. Returns the factor of the sums of earlier
   // steps.
@@ -91,8 +91,8 @@ struct ColumnScales {
     small = __fmaf_ru(static_cast<float>(count), factor(exponent), small);
   }
   __device__ __forceinline__ float to_coarsest() const { return power_of_two(reference - coarsest); }
-  __device__ __forceinline__ uint32_t word() const {
-    return found_word(step >= 0, coarsest, __fmul_ru(small, to_coarsest()), step);
+  __device__ __forceinline__ RowScale row_scale() const {
+    return pack_found_scale(step >= 0, coarsest, __fmul_ru(small, to_coarsest()), step);
   }
 };
 
@@ -171,13 +171,13 @@ class ColumnSplitter {
     turn_ ^= 1;
   }
 
-  // Writes the tile's words. Precondition: all of the tile's stages have been split.
-  __device__ __forceinline__ void finish_tile(uint32_t (&words)[kTile], int parity) {
+  // Writes the tile's column scales. Precondition: all of the tile's stages have been split.
+  __device__ __forceinline__ void finish_tile(RowScale (&row_scales)[kTile], int parity) {
     sync();  // all small elements have been counted
     if (!is_owner()) return;
     const int col = own_column();
     take_count(col);
-    words[col] = scales_.word();
+    row_scales[col] = scales_.row_scale();
     shared_.last[parity][col] = scales_.to_coarsest();
   }
 

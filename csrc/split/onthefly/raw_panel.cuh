@@ -17,7 +17,7 @@ struct RawMaps {
 // Otherwise boxes have 32 rows, and each of k holds 128 bytes of a box, swizzled.
 template <bool ALONG_MN, int ROWS>
 struct RawPanel {
-  static constexpr int kDepth = kStreamedSteps * kStep;
+  static constexpr int kDepth = kOnTheFlySteps * kStep;
   static constexpr int kBoxRows = ALONG_MN ? 32 : ROWS, kBoxDepth = ALONG_MN ? kDepth : 16;
   static constexpr int kBytes = ROWS * kDepth * static_cast<int>(sizeof(float));
   static constexpr int kBoxBytes = kBoxRows * kBoxDepth * static_cast<int>(sizeof(float));

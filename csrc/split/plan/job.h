@@ -24,9 +24,9 @@ struct Operand {
   // together.
   int half_apart = kHalfPlaneBytes;
   char* planes;
-  uint32_t* words;
-  uint32_t* guards;  // statistics of rows that have small elements (guard.cuh)
-  bool* lower;       // panels' flags of nonzero lower planes (lower_planes.cuh)
+  RowScale* row_scales;
+  RowStats* row_stats;  // statistics of rows that have small elements (guard.cuh)
+  bool* lower;          // panels' flags of nonzero lower planes (nonzero_planes.cuh)
 
   // Points to element `k` of row `row` in matrix `entry` of the batch.
   SGEMM_HOST_DEVICE ElementPointer at(int64_t entry, int64_t row, int64_t k) const {
@@ -57,7 +57,7 @@ struct Job {
   // Blocks take work tiles in turn. The first `whole` work tiles are tiles. Each tile from there on is left over, and
   // has `parts` work tiles.
   int work_tiles, whole, parts;
-  bool down;             // d's columns are contiguous in memory
+  bool d_col_major;      // d's columns are contiguous in memory
   bool quads, pairs;     // four, or two, neighbours of d, and of c if it is read, can be read and written at once
   bool cut_quads;        // quads, and rows of d begin within a memory sector
   bool plain_alpha;      // is_plain_alpha(): alpha is of no extreme size
@@ -65,16 +65,16 @@ struct Job {
   // The epilogue only scales sums, by a plain alpha, and adds the caller's c: no activation, no earlier pieces of k.
   bool scaled_only;
   int promotion;  // sums leave the tensor cores every step of k (0) or every second step (1)
-  // The elements that the guard refused. `marks` has, per tile, block of its cluster and warp, a bit for each slot that
-  // has masks. `masks` has, per tile, slot and thread, a bit for each of 16 rows.
-  uint32_t* marks;       // (tiles, 4, 8)
-  uint16_t* masks;       // (tiles, 4, 256)
-  uint32_t* words;       // scales and thresholds for tiles with refused elements: (tiles, operand, 128)
-  float* part_sums;      // (tiles left over, parts, a thread's sums / 4, 256) float4
-  uint32_t* part_words;  // A's row scales and sums, if A is split on the fly: (tiles left over, parts, kPartWords)
-  uint32_t* arrived;     // (tiles left over): number of a tile's parts that are complete
+  // The elements that the guard refused. `refused` has, per tile, block of its cluster and warp, a bit for each slot
+  // that has masks. `masks` has, per tile, slot and thread, a bit for each of 16 rows.
+  uint32_t* refused;      // (tiles, 4, 8)
+  uint16_t* masks;        // (tiles, 4, 256)
+  RowScale* row_scales;   // scales and thresholds for tiles with refused elements: (tiles, operand, 128)
+  float* part_sums;       // (tiles left over, parts, a thread's sums / 4, 256) float4
+  uint32_t* part_scales;  // A's row scales and sums, if A is split on the fly: (tiles left over, parts, kPartEntries)
+  uint32_t* arrived;      // (tiles left over): number of a tile's parts that are complete
 
-  // Index of a matrix's first row in `words` and `guards`.
+  // Index of a matrix's first row in `row_scales` and `row_stats`.
   SGEMM_HOST_DEVICE int64_t first_row(const Operand& x, int64_t batch) const {
     return x.count == 1 ? 0 : batch * x.panels * kTile;
   }

@@ -46,7 +46,7 @@ double tile_share(const Shape& shape) { return shape.half() ? models().split.hal
 // Seconds of a tile's step of k.
 double step_seconds(const Shape& shape, const Problem& p, const SplitPlan& plan) {
   const SplitStreamedModel& streamed = models().split_streamed;
-  if (shape.streams) {
+  if (shape.on_the_fly) {
     // If the second half of a tile is outside, one warpgroup has nothing to split.
     const double splits_both = p.m > shape.tile_m / 2 ? streamed.split_b : (1 + streamed.split_b) / 2;
     return streamed.step * (plan.splits_b ? splits_both : 1) * unaligned(p, plan, shape.tile_m, shape.tile_n);
@@ -70,8 +70,8 @@ double planes(const Shape& shape, const SplitPlan& plan, int64_t size) {
 }
 
 // Bytes that the convert kernel moves: it reads an operand of `size` rows, or columns, and writes its planes.
-double pass_bytes(const Shape& shape, const Problem& p, const SplitPlan& plan, const ConstMatrix& x, int64_t size,
-                  ElementType elements = ElementType::kFloat32) {
+double convert_bytes(const Shape& shape, const Problem& p, const SplitPlan& plan, const ConstMatrix& x, int64_t size,
+                     ElementType elements = ElementType::kFloat32) {
   return matrices(x, p.batch) * (double(element_bytes(elements)) * size * p.k + planes(shape, plan, size));
 }
 
@@ -113,8 +113,8 @@ double seconds(const Shape& shape, const Problem& p, const Device& device, const
   const SplitModel& model = models().split;
   const double bandwidth = device.bandwidth_gbs * 1e9;
   const auto pass = [&](const ConstMatrix& x, ElementType elements, int64_t size, bool along_k) {
-    return pass_bytes(shape, p, plan, x, size, elements) / (model.pass * bandwidth) *
-           (along_k ? 1 : model.pass_across) * (quads(x, elements) ? 1 : model.pass_unaligned);
+    return convert_bytes(shape, p, plan, x, size, elements) / (model.pass * bandwidth) *
+           (along_k ? 1 : model.convert_across) * (quads(x, elements) ? 1 : model.convert_unaligned);
   };
   double passes = pass(p.a, p.elements_a, p.m, runs_along_k(p.a.col, p.a.row));
   if (!plan.packed_b && !plan.triangle) passes += pass(p.b, p.elements_b, p.n, runs_along_k(p.b.row, p.b.col));
@@ -125,7 +125,7 @@ double seconds(const Shape& shape, const Problem& p, const Device& device, const
   return model.launch + passes + std::hypot(all.waves, all.stores) + all.last + all.sum;
 }
 
-double streamed_seconds(const Shape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
+double onthefly_seconds(const Shape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
   const SplitStreamedModel& model = models().split_streamed;
   const double bandwidth = device.bandwidth_gbs * 1e9;
   const Product all =
@@ -133,12 +133,12 @@ double streamed_seconds(const Shape& shape, const Problem& p, const Device& devi
   const double raw = plan.splits_b ? operand_bytes(p) : 4.0 * p.m * p.k * matrices(p.a, p.batch);
   const double read = raw * unaligned(p, plan, p.m, p.n) / (model.bandwidth * bandwidth);
   const double pass =
-      plan.splits_b ? 0 : model.other_launch + pass_bytes(shape, p, plan, p.b, p.n) / (model.pass * bandwidth);
+      plan.splits_b ? 0 : model.other_launch + convert_bytes(shape, p, plan, p.b, p.n) / (model.pass * bandwidth);
   return model.launch + pass + all.ends + overlapped(all.waves - all.ends, read + all.stores) + all.last + all.sum;
 }
 
 double predicted_seconds(const Shape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
-  return shape.streams ? streamed_seconds(shape, p, device, plan) : seconds(shape, p, device, plan);
+  return shape.on_the_fly ? onthefly_seconds(shape, p, device, plan) : seconds(shape, p, device, plan);
 }
 
 // Returns about half of a batch: whole groups, or a part of one group.
@@ -159,7 +159,7 @@ size_t piece_bytes(const Shape& shape, const Problem& p, const SplitPlan& plan) 
 // (at_once()).
 template <class Visit>
 void visit_plans(const Shape& shape, const Problem& p, const Device& device, bool packed_b, const Visit& visit) {
-  const bool gram = is_gram(p) && !shape.streams && !shape.half() && !packed_b;
+  const bool gram = is_gram(p) && !shape.on_the_fly && !shape.half() && !packed_b;
   const int64_t fewest = std::max<int64_t>(1, ceil_div(p.k, kMaxSlice));
   const auto predicted = [&](SplitPlan plan) {
     plan.seconds = predicted_seconds(shape, p, device, plan);
@@ -176,7 +176,7 @@ void visit_plans(const Shape& shape, const Problem& p, const Device& device, boo
       plan.triangle = gram;
       predicted(plan);
       if (cluster > 1) continue;
-      if (shape.streams) {
+      if (shape.on_the_fly) {
         SplitPlan other = plan;
         other.splits_b = true;
         predicted(other);
@@ -279,8 +279,13 @@ PackedLayout packed_layout(const Shape& shape, int64_t k, int64_t n) {
   const int64_t fewest = std::max<int64_t>(1, ceil_div(k, kMaxSlice)), slice = even_piece(k, fewest, kStep);
   const int64_t slices = std::max<int64_t>(1, ceil_div(k, slice)), panels = slices * ceil_div(n, kTile);
   const size_t planes = panels * shape.steps(slice) * shape.pairs * kPanelBytes;
-  const size_t words = panels * kTile * sizeof(uint32_t);
-  return {slice, slices, planes, planes + words, planes + 2 * words, planes + 2 * words + panels * kLowerEntries};
+  const size_t row_scales = panels * kTile * sizeof(uint32_t);
+  return {slice,
+          slices,
+          planes,
+          planes + row_scales,
+          planes + 2 * row_scales,
+          planes + 2 * row_scales + panels * kLowerEntries};
 }
 
 Layout layout(const Shape& shape, const Problem& piece, const SplitPlan& plan) {
@@ -290,21 +295,21 @@ Layout layout(const Shape& shape, const Problem& piece, const SplitPlan& plan) {
   Layout l = {};
   Buffers buffers;
   const bool has_b = !plan.splits_b && !plan.packed_b && !plan.triangle;
-  const int64_t panels_a = !shape.streams ? count(piece.a) * ceil_div(piece.m, kTile) : 0;
+  const int64_t panels_a = !shape.on_the_fly ? count(piece.a) * ceil_div(piece.m, kTile) : 0;
   const int64_t panels_b = has_b ? count(piece.b) * ceil_div(piece.n, kTile) : 0;
   l.planes_a = buffers.take(panels_a * panel);
   l.planes_b = buffers.take(panels_b * panel);
-  l.words_a = buffers.take(panels_a * kTile * 4);
-  l.words_b = buffers.take(panels_b * kTile * 4);
-  l.guards_a = buffers.take(panels_a * kTile * 4);
-  l.guards_b = buffers.take(panels_b * kTile * 4);
+  l.scales_a = buffers.take(panels_a * kTile * 4);
+  l.scales_b = buffers.take(panels_b * kTile * 4);
+  l.stats_a = buffers.take(panels_a * kTile * 4);
+  l.stats_b = buffers.take(panels_b * kTile * 4);
   l.lower_a = buffers.take(panels_a * kLowerEntries);
   l.lower_b = buffers.take(panels_b * kLowerEntries);
-  l.marks = buffers.take(tiles * 4 * 8 * 4);
+  l.refused = buffers.take(tiles * 4 * 8 * 4);
   l.masks = buffers.take(tiles * 4 * 256 * 2);
-  l.tile_words = buffers.take(tiles * 2 * kTile * 4);
+  l.tile_scales = buffers.take(tiles * 2 * kTile * 4);
   l.part_sums = buffers.take(int64_t{plan.left} * plan.parts * shape.tile_m * shape.tile_n * 4);
-  l.part_words = buffers.take(shape.streams ? int64_t{plan.left} * plan.parts * kPartWords * 4 : 0);
+  l.part_scales = buffers.take(shape.on_the_fly ? int64_t{plan.left} * plan.parts * kPartEntries * 4 : 0);
   l.arrived = buffers.take(plan.left * 4);
   l.partials = buffers.take(plan.slices > 1 ? piece.m * piece.n * plan.slices * 4 : 0);
   l.total = buffers.total;

@@ -16,15 +16,19 @@ inline constexpr int kWindow = 32, kLongWindow = 64;
 
 // Steps of 128 x 128 x kStep, beyond which the chip's power is the limit, so that each promotion costs time.
 inline constexpr int64_t kManySteps = 10000;
-inline constexpr int kStreamedSteps = 2;  // steps of an operand split on the fly that are split and multiplied together
+inline constexpr int kOnTheFlySteps = 2;  // steps of an operand split on the fly that are split and multiplied together
 inline constexpr int kMaxSlice = 8192;    // largest k that the convert kernel holds in shared memory
-// uint32 per tile. `kSumWords`: the magnitude sums of A's rows, 16 bits each. `kPartWords`: the rows' scales and
+// uint32 per tile. `kSumEntries`: the magnitude sums of A's rows, 16 bits each. `kPartEntries`: the rows' scales and
 // thresholds, and behind them those sums.
-inline constexpr int kSumWords = kTile / 2, kPartWords = kTile + kSumWords;
+inline constexpr int kSumEntries = kTile / 2, kPartEntries = kTile + kSumEntries;
 inline constexpr int kRowBytes = kStep * 4;  // one row of a panel in a pair of planes
 inline constexpr int kPanelBytes = kTile * kRowBytes;
 inline constexpr int kHalfPlaneBytes = kPanelBytes / 4;  // 64 rows of a plane
 inline constexpr int kLowerEntries = 64;                 // flags of a panel: its lower planes hold nonzero bits
+
+// A row's packed scale and threshold, and its packed statistics: row_scale.cuh and guard.cuh define the fields.
+using RowScale = uint32_t;
+using RowStats = uint32_t;
 
 // The number formats of an element's planes; format.cuh defines them.
 struct Fp16x3;
@@ -38,12 +42,12 @@ inline constexpr int kPairs<Bf16x6> = 2;
 struct Shape {
   int pairs;           // pairs of 16-bit planes per operand
   int products;        // 16-bit products for one of float32
-  bool streams;        // the product kernel splits A on the fly, not the convert kernel
+  bool on_the_fly;     // the product kernel splits A on the fly, not the convert kernel
   int tile_m, tile_n;  // a block's tile of C: 128 x 128 or 128 x 64
 
   constexpr bool half() const { return tile_n < kTile; }
   // Steps of k that are multiplied together. Slices and parts are whole multiples of them.
-  constexpr int together() const { return streams ? kStreamedSteps : 1; }
+  constexpr int together() const { return on_the_fly ? kOnTheFlySteps : 1; }
   constexpr int64_t steps(int64_t k) const {
     const int64_t groups = ceil_div(k, together() * kStep);
     return (groups > 0 ? groups : 1) * together();
@@ -85,8 +89,8 @@ SplitPlan invariant_plan(const Shape& shape, const Problem& p, const Device& dev
 // Layout of a packed B (k x n): the planes, the columns' scales and thresholds, the guard's column statistics, and the
 // flags of nonzero lower planes. All products with this B read it.
 struct PackedLayout {
-  int64_t slice, slices;               // k of a slice; number of slices
-  size_t words, guards, lower, total;  // offsets, and the total size, bytes
+  int64_t slice, slices;                       // k of a slice; number of slices
+  size_t row_scales, row_stats, lower, total;  // offsets, and the total size, bytes
 };
 PackedLayout packed_layout(const Shape& shape, int64_t k, int64_t n);
 
@@ -99,15 +103,15 @@ inline int64_t split_matrices(const ConstMatrix& x, int64_t entries, const Split
 // Offsets of a piece's buffers in the workspace, bytes. Comments give shapes; job.h describes the contents.
 struct Layout {
   size_t planes_a, planes_b;  // panels of kPanelBytes: (batch or 1, rows of panels, steps, pairs)
-  size_t words_a, words_b;    // scales and thresholds of rows or columns: (batch or 1, rows of panels, 128) uint32
-  size_t guards_a, guards_b;  // the guard's row or column statistics, same shape
+  size_t scales_a, scales_b;  // scales and thresholds of rows or columns: (batch or 1, rows of panels, 128) uint32
+  size_t stats_a, stats_b;    // the guard's row or column statistics, same shape
   size_t lower_a, lower_b;    // (batch or 1, rows of panels, kLowerEntries) bool
-  size_t marks;               // (tiles, 4, 8) uint32
+  size_t refused;             // (tiles, 4, 8) uint32
   size_t masks;               // (tiles, 4, 256) uint16
-  size_t tile_words;          // (tiles, 2, 128) uint32
-  // For tiles that are left over: (tiles, parts, tile's m, n) float; (tiles, parts, kPartWords) uint32, if A has no
+  size_t tile_scales;         // (tiles, 2, 128) uint32
+  // For tiles that are left over: (tiles, parts, tile's m, n) float; (tiles, parts, kPartEntries) uint32, if A has no
   // planes; (tiles) uint32.
-  size_t part_sums, part_words, arrived;
+  size_t part_sums, part_scales, arrived;
   size_t partials;  // (slices, m, n) float, if there are several slices
   size_t total;
 };

@@ -42,11 +42,11 @@ struct TileShape {
 
 // Position in the tile of bit `e` of thread t's mask in a slot.
 template <class Shape>
-__device__ __forceinline__ int marked_row(int t, int e) {
+__device__ __forceinline__ int refused_row(int t, int e) {
   return Shape::warp_row(t) + e;
 }
 template <class Shape>
-__device__ __forceinline__ int marked_col(int t, int slot) {
+__device__ __forceinline__ int refused_col(int t, int slot) {
   return Shape::band_of_slot(slot) * 32 + t % 32;
 }
 

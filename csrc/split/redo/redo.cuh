@@ -15,18 +15,19 @@ namespace sgemm::split {
 
 constexpr uint32_t kFewElements = 128;  // for more elements, the block is faster than its warps
 
-// Reads the tile's masks into `marks`: each thread reads the masks that it wrote. Returns false if the tile has none;
+// Reads the tile's masks into `refused`: each thread reads the masks that it wrote. Returns false if the tile has none;
 // its scales and thresholds weren't written then.
 template <class Shape>
-__device__ __forceinline__ bool read_marks(const Job& job, int index, uint32_t rank, int t, Marks& marks) {
-  const uint32_t* const of_warps = job.marks + (int64_t{index} * 4 + rank) * 8;
+__device__ __forceinline__ bool read_refused(const Job& job, int index, uint32_t rank, int t, RefusedTile& refused) {
+  const uint32_t* const of_warps = job.refused + (int64_t{index} * 4 + rank) * 8;
   if (!__any_sync(~0u, of_warps[t % 8])) return false;
   sync_consumers();  // the previous tile is done
-  for (int i = t; i < kTile * kTile / 32; i += kConsumers) marks.bits[0][i] = 0;
+  for (int i = t; i < kTile * kTile / 32; i += kConsumers) refused.bits[0][i] = 0;
   static_assert(kConsumers == 2 * kTile);
-  const uint32_t word = job.words[int64_t{index} * 2 * kTile + t], infs = __ballot_sync(~0u, is_inf_row(word));
-  marks.words[0][t] = word;
-  if (t % 32 == 0) marks.inf_lines[0][t / 32] = infs;
+  const RowScale row_scale = job.row_scales[int64_t{index} * 2 * kTile + t],
+                 infs = __ballot_sync(~0u, is_inf_row(row_scale));
+  refused.row_scales[0][t] = row_scale;
+  if (t % 32 == 0) refused.inf_lines[0][t / 32] = infs;
   sync_consumers();
   const uint32_t mine = of_warps[t / 32];
 #pragma unroll 1
@@ -36,7 +37,7 @@ __device__ __forceinline__ bool read_marks(const Job& job, int index, uint32_t r
 #pragma unroll 4
     for (int i = 0; i < 16; ++i) {
       const uint32_t of_row = __ballot_sync(~0u, mask >> i & 1);
-      if (t % 32 == i) marks.bits[marked_row<Shape>(t, i)][marked_col<Shape>(t, slot) / 32] |= of_row;
+      if (t % 32 == i) refused.bits[refused_row<Shape>(t, i)][refused_col<Shape>(t, slot) / 32] |= of_row;
     }
   }
   sync_consumers();
@@ -44,21 +45,21 @@ __device__ __forceinline__ bool read_marks(const Job& job, int index, uint32_t r
 }
 
 // Numbers of refused elements: all, and those whose row and column hold no Inf.
-struct MarkCounts {
+struct RefusedCounts {
   uint32_t all, finite;
 };
-__device__ __forceinline__ MarkCounts count_marks(Marks& marks, int t) {
-  if (t < 2) marks.counts[t] = 0;
+__device__ __forceinline__ RefusedCounts count_refused(RefusedTile& refused, int t) {
+  if (t < 2) refused.counts[t] = 0;
   sync_consumers();
 #pragma unroll 1
   for (int i = t; i < kTile * kTile / 32; i += kConsumers) {
-    const uint32_t bits = marks.bits[0][i];
+    const uint32_t bits = refused.bits[0][i];
     if (bits == 0) continue;
-    atomicAdd(&marks.counts[0], __popc(bits));
-    atomicAdd(&marks.counts[1], __popc(marks.finite(i)));
+    atomicAdd(&refused.counts[0], __popc(bits));
+    atomicAdd(&refused.counts[1], __popc(refused.finite(i)));
   }
   sync_consumers();
-  const MarkCounts counts = {marks.counts[0], marks.counts[1]};
+  const RefusedCounts counts = {refused.counts[0], refused.counts[1]};
   sync_consumers();  // all have read them
   return counts;
 }
@@ -73,30 +74,31 @@ __device__ __forceinline__ TileLines lines_of(const Job& job, const Corner& tile
       before + job.depth(tile.batch)};
 }
 
-// Recomputes the refused elements of a tile's `word`-th 32 columns. Elements whose sum isn't finite stay refused.
-static __device__ __noinline__ void redo_columns(const Job& job, const Corner& tile, int word, int t, Marks& marks,
-                                                 ChainMemory& memory) {
-  const int64_t col = tile.col + word * 32;
+// Recomputes the refused elements of a tile's `group`-th 32 columns. Elements whose sum isn't finite stay refused.
+static __device__ __noinline__ void redo_columns(const Job& job, const Corner& tile, int group, int t,
+                                                 RefusedTile& refused, ChainMemory& memory) {
+  const int64_t col = tile.col + group * 32;
   tile_of_chains(lines_of(job, tile, col), memory, t, [&](int i, int j, float sum) {
-    if (!marks.is_marked(i, word * 32 + j) || !isfinite(sum)) return;
+    if (!refused.is_refused(i, group * 32 + j) || !isfinite(sum)) return;
     store_redone(job, tile.batch, tile.row + i, col + j, sum);
-    marks.clear(i, word * 32 + j);
+    refused.clear(i, group * 32 + j);
   });
 }
 
 // Recomputes all refused elements of a tile. The warps take them in turn.
-static __device__ __noinline__ void redo_elements(const Job& job, const Corner& tile, int t, const Marks& marks) {
+static __device__ __noinline__ void redo_elements(const Job& job, const Corner& tile, int t,
+                                                  const RefusedTile& refused) {
   const int warp = t / 32, lane = t % 32;
   int next = 0;
 #pragma unroll 1
   for (int first = 0; first < kTile * kTile / 32; first += 32) {
-    const uint32_t own = marks.bits[0][first + lane];
-    for (uint32_t words = __ballot_sync(~0u, own); words; words &= words - 1) {
-      const int word = __ffs(words) - 1;
-      for (uint32_t bits = __shfl_sync(~0u, own, word); bits; bits &= bits - 1) {
+    const uint32_t own = refused.bits[0][first + lane];
+    for (uint32_t groups = __ballot_sync(~0u, own); groups; groups &= groups - 1) {
+      const int group = __ffs(groups) - 1;
+      for (uint32_t bits = __shfl_sync(~0u, own, group); bits; bits &= bits - 1) {
         if (next++ % (kConsumers / 32) != warp) continue;
-        const int64_t row = (first + word) / (kTile / 32),
-                      col = tile.col + (first + word) % (kTile / 32) * 32 + __ffs(bits) - 1;
+        const int64_t row = (first + group) / (kTile / 32),
+                      col = tile.col + (first + group) % (kTile / 32) * 32 + __ffs(bits) - 1;
         const TileLines of = lines_of(job, {tile.batch, tile.row + row, col}, col);
         const float sum = element_of_chains(of.a, of.b, of.depth);
         if (lane == 0) store_redone(job, tile.batch, tile.row + row, col, sum);
@@ -109,29 +111,29 @@ static __device__ __noinline__ void redo_elements(const Job& job, const Corner& 
 // consumers. `memory`: the ring, which the product no longer uses.
 template <class Shape>
 __device__ __forceinline__ void redo(const Job& job, int index, uint32_t rank, int t, char* memory) {
-  Marks& marks = *reinterpret_cast<Marks*>(memory);
-  char* const rest = memory + kMarksBytes;
-  if (!read_marks<Shape>(job, index, rank, t, marks)) return;
-  MarkCounts count = count_marks(marks, t);
+  RefusedTile& refused = *reinterpret_cast<RefusedTile*>(memory);
+  char* const rest = memory + kRefusedBytes;
+  if (!read_refused<Shape>(job, index, rank, t, refused)) return;
+  RefusedCounts count = count_refused(refused, t);
   const TileIndex at = tile_at(job, index);
   const Corner tile = {at.batch, int64_t{at.row} * Shape::kRows, int64_t{at.col} * Shape::kCols};
   count_redone(redone_elements, t == 0 ? count.all : 0);
   count_redone(redone_tiles, t == 0 && count.finite > kFewElements);
   if (count.finite > kFewElements) {
 #pragma unroll 1
-    for (int word = 0; word < Shape::kCols / 32; ++word) {
+    for (int group = 0; group < Shape::kCols / 32; ++group) {
       bool some = false;
-      for (int row = t % 32; row < kTile; row += 32) some = some || marks.bits[row][word];
-      if (__any_sync(~0u, some)) redo_columns(job, tile, word, t, marks, *reinterpret_cast<ChainMemory*>(rest));
+      for (int row = t % 32; row < kTile; row += 32) some = some || refused.bits[row][group];
+      if (__any_sync(~0u, some)) redo_columns(job, tile, group, t, refused, *reinterpret_cast<ChainMemory*>(rest));
     }
-    count = count_marks(marks, t);
+    count = count_refused(refused, t);
   }
   // An Inf of a row or column decides an element only if there are no earlier pieces of k.
   if (count.all > count.finite && job.p.k_before == 0) {
-    redo_inf(job, tile, t, marks, *reinterpret_cast<InfMemory*>(rest));
-    count = count_marks(marks, t);
+    redo_inf(job, tile, t, refused, *reinterpret_cast<InfMemory*>(rest));
+    count = count_refused(refused, t);
   }
-  if (count.all) redo_elements(job, tile, t, marks);
+  if (count.all) redo_elements(job, tile, t, refused);
 }
 
 }  // namespace sgemm::split

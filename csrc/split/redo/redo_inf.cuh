@@ -9,7 +9,7 @@
 #pragma once
 #include <cmath>
 
-#include "marks.cuh"
+#include "refused.cuh"
 
 namespace sgemm::split {
 
@@ -50,14 +50,14 @@ __device__ __forceinline__ float inf_product(const InfLine& line, int t, bool wa
     }
     sync_consumers();
 #pragma unroll 1
-    for (int word = t / kTile; word < kInfPart / 32; word += kConsumers / kTile) {
+    for (int entry = t / kTile; entry < kInfPart / 32; entry += kConsumers / kTile) {
 #pragma unroll 1
-      for (uint32_t left = memory.specials[word]; left;) {
+      for (uint32_t left = memory.specials[entry]; left;) {
         if (__all_sync(~0u, !wanted || isnan(sum))) break;  // no product changes a NaN
         float products[kAtOnce];
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
-          const int place = word * 32 + __ffs(left) - 1;
+          const int place = entry * 32 + __ffs(left) - 1;
           products[i] = left && wanted ? memory.x[place] * other[(q0 + place) * line.others_step] : 0.0f;
           left &= left - 1;
         }
@@ -73,14 +73,14 @@ __device__ __forceinline__ float inf_product(const InfLine& line, int t, bool wa
 
 // Elements whose row and column both hold Inf or NaN stay refused. Precondition: there are no earlier pieces of k,
 // which may hold Inf as well.
-static __device__ __noinline__ void redo_inf(const Job& job, const Corner& tile, int t, Marks& marks,
+static __device__ __noinline__ void redo_inf(const Job& job, const Corner& tile, int t, RefusedTile& refused,
                                              InfMemory& memory) {
   const ElementMatrix a = matrix_of_a(job.p, tile.batch), b = matrix_of_b(job.p, tile.batch);
   const int64_t depth = job.depth(tile.batch);
   const auto redo_line = [&](bool of_b, int own) {
     const auto is_wanted = [&](int other) {
-      const uint32_t word = marks.words[!of_b][other];
-      return marks.is_marked(of_b ? other : own, of_b ? own : other) && is_finite_row(word);
+      const RowScale row_scale = refused.row_scales[!of_b][other];
+      return refused.is_refused(of_b ? other : own, of_b ? own : other) && is_finite_row(row_scale);
     };
     bool some = false;
     for (int other = t % 32; other < kTile; other += 32) some = some || is_wanted(other);
@@ -93,13 +93,13 @@ static __device__ __noinline__ void redo_inf(const Job& job, const Corner& tile,
                                   t, wanted, memory);
     if (t >= kTile || !wanted) return;
     store_redone(job, tile.batch, row + (of_b ? t : 0), col + (of_b ? 0 : t), sum);
-    marks.clear(of_b ? t : own, of_b ? own : t);
+    refused.clear(of_b ? t : own, of_b ? own : t);
   };
 #pragma unroll 1
   for (int first = 0; first < 2 * kTile; first += 32) {
-    const uint32_t word = marks.words[first / kTile][first % kTile + t % 32];
+    const RowScale row_scale = refused.row_scales[first / kTile][first % kTile + t % 32];
 #pragma unroll 1
-    for (uint32_t lines = __ballot_sync(~0u, is_inf_row(word)); lines; lines &= lines - 1)
+    for (uint32_t lines = __ballot_sync(~0u, is_inf_row(row_scale)); lines; lines &= lines - 1)
       redo_line(first >= kTile, first % kTile + __ffs(lines) - 1);
   }
   sync_consumers();

@@ -51,13 +51,13 @@ __global__ void __launch_bounds__(32 * kTallTiles[TILE].warps, 1) split_tall(con
 #pragma unroll 1
   while (tile < job.tiles_m) {
     RowPlanes<kSteps> planes;
-    uint32_t words[2];
-    const bool some_small = split_rows<kSteps>(x, planes, words, shared[warp].rows_of_others);
-    if (some_small) panel.lower_thresholds(words, job.cols);
-    const bool plain = __all_sync(~0u, plain_cols && is_plain(words[0]) && is_plain(words[1]));
-    const TallRows rows = output.begin_tile(int64_t{tile} * TallTile::kRows, words);
-    const bool plain_scales = plain || output.plain_scales(words, of_cols.plain_scales);
-    bool uncertain = false;  // the tile has uncertain elements
+    RowScale row_scales[2];
+    const bool some_small = split_rows<kSteps>(x, planes, row_scales, shared[warp].rows_of_others);
+    if (some_small) panel.lower_thresholds(row_scales, job.cols);
+    const bool plain = __all_sync(~0u, plain_cols && is_plain(row_scales[0]) && is_plain(row_scales[1]));
+    const TallRows rows = output.begin_tile(int64_t{tile} * TallTile::kRows, row_scales);
+    const bool plain_scales = plain || output.plain_scales(row_scales, of_cols.plain_scales);
+    bool uncertified = false;  // the tile has uncertain elements
     tile += stride;
     read();
     const uint4* b = panel.block(0, 0);
@@ -68,18 +68,19 @@ __global__ void __launch_bounds__(32 * kTallTiles[TILE].warps, 1) split_tall(con
       const int at = first + lane % 4 * 4;
       uint32_t failed = 0;  // a bit per element
       if (__builtin_expect(plain, true))
-        output.scale(rows, *reinterpret_cast<const uint4*>(panel.words + at), sums);
+        output.scale(rows, *reinterpret_cast<const uint4*>(panel.row_scales + at), sums);
       else
-        failed = output.certify(rows, first, &panel.words[at], &panel.of_others[at], some_small, plain_scales, sums);
+        failed =
+            output.certify(rows, first, &panel.row_scales[at], &panel.of_others[at], some_small, plain_scales, sums);
       if (__builtin_expect(job.more, false)) failed |= output.add(rows, first, sums);
       if (__builtin_expect(plain && !job.more, true) || !__any_sync(~0u, failed)) {
         output.store(rows, first, sums);
       } else {
-        if (output.note(tile - stride, first, failed, !uncertain)) output.store(rows, first, sums);
-        uncertain = true;
+        if (output.note(tile - stride, first, failed, !uncertified)) output.store(rows, first, sums);
+        uncertified = true;
       }
     }
-    if (__builtin_expect(uncertain, false))
+    if (__builtin_expect(uncertified, false))
       output.list(list[listed++]);
     else
       output.end_tile(rows);

@@ -73,7 +73,7 @@ struct alignas(16) TallEntry {
   uint64_t groups;
   uint32_t tile;
   uint32_t count;                    // number of elements
-  uint16_t elements[kMostElements];  // of each, the row in the tile and the place of its column's word
+  uint16_t elements[kMostElements];  // of each, the row in the tile and the place of its column's scale
 };
 static_assert(sizeof(TallEntry) == 64);
 
@@ -92,7 +92,7 @@ struct TallJob {
 // Returns the bytes of those lists, an entry for each tile of each panel, rounded up to align the buffer after them.
 size_t tall_list_bytes(const Problem& p);
 
-// Shared memory of a panel, bytes: 16-bit planes in the order in which lanes read them, and two words per column.
+// Shared memory of a panel, bytes: 16-bit planes in the order in which lanes read them, and two uint32 per column.
 // Shared memory of a warp, bytes: its tile of D, if that is staged.
 constexpr int tall_panel_bytes(int tile, int cols) { return cols * (kTallTiles[tile].depth + 2) * 4; }
 constexpr int tall_staged_bytes(int cols) { return TallTile::kRows * cols * 4; }

@@ -12,7 +12,7 @@ namespace sgemm::split {
 struct TallRows {
   int64_t row;
   int rows;
-  uint32_t words[2];
+  RowScale row_scales[2];
   float scales[2];  // valid where the scales are plain
   float* to;        // D at these rows and the lane's first column of the panel
 };
@@ -20,7 +20,7 @@ struct TallRows {
 // A warp's shared memory for its current tile.
 struct TallWarp {
   alignas(8) float rows_of_others[TallTile::kRows];  // thresholds, as left by split_rows()
-  TallEntry uncertain;                               // valid if an element is uncertain
+  TallEntry uncertified;                             // valid if an element is uncertain
 };
 
 // Notes which elements failed in the group of columns from `first` on; `failed` has a bit for each of the lane's
@@ -67,51 +67,51 @@ class TallEpilogue {
 
   // Returns true if alpha and all scales of the warp's rows and the panel's columns are plain. `of_cols`: columns'
   // scales are.
-  __device__ __forceinline__ bool plain_scales(const uint32_t (&words)[2], bool of_cols) const {
-    return __all_sync(~0u, job_.plain && of_cols && has_plain_scale(words[0]) && has_plain_scale(words[1]));
+  __device__ __forceinline__ bool plain_scales(const RowScale (&row_scales)[2], bool of_cols) const {
+    return __all_sync(~0u, job_.plain && of_cols && has_plain_scale(row_scales[0]) && has_plain_scale(row_scales[1]));
   }
 
   // Returns the lane's two of the 16 rows from `first` on.
-  __device__ __forceinline__ TallRows begin_tile(int64_t first, const uint32_t (&words)[2]) const {
+  __device__ __forceinline__ TallRows begin_tile(int64_t first, const RowScale (&row_scales)[2]) const {
     const int64_t row = first + in_tile();
     return {row,
             static_cast<int>(max(int64_t{0}, min(int64_t{2}, job_.p.m - row))),
-            {words[0], words[1]},
-            {job_.p.alpha * word_scale(words[0]), job_.p.alpha * word_scale(words[1])},
+            {row_scales[0], row_scales[1]},
+            {job_.p.alpha * factor_of(row_scales[0]), job_.p.alpha * factor_of(row_scales[1])},
             d_ + row * job_.p.d.row};
   }
 
   // Scales the lane's sums of a group of columns, four of either row, to alpha times their values. `cols`: the columns'
-  // words. Precondition: rows and columns are plain.
+  // row scales. Precondition: rows and columns are plain.
   __device__ __forceinline__ static void scale(const TallRows& at, const uint4& cols, float (&x)[8]) {
-    const float by[4] = {word_scale(cols.x), word_scale(cols.y), word_scale(cols.z), word_scale(cols.w)};
+    const float by[4] = {factor_of(cols.x), factor_of(cols.y), factor_of(cols.z), factor_of(cols.w)};
 #pragma unroll
     for (int i = 0; i < 8; ++i) x[i] *= at.scales[i / 4] * by[i % 4];
   }
 
-  // Tests each sum and scales it, for any scales. Returns a bit for each element that failed. `words` and `of_others`
-  // are those of the lane's columns.
-  __device__ __forceinline__ uint32_t certify(const TallRows& at, int first, const uint32_t* words,
+  // Tests each sum and scales it, for any scales. Returns a bit for each element that failed. `row_scales` and
+  // `of_others` are those of the lane's columns.
+  __device__ __forceinline__ uint32_t certify(const TallRows& at, int first, const RowScale* row_scales,
                                               const float* of_others, bool some_small, bool plain_scales,
                                               float (&x)[8]) const {
     uint32_t failed = 0;
-    bool certain = true;
+    bool certified = true;
     const float2 of_rows = *reinterpret_cast<const float2*>(&shared_.rows_of_others[in_tile()]);
     const float most = some_small ? fmaxf(of_rows.x, of_rows.y) : INFINITY;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      const uint32_t left = at.words[i / 4], right = words[i % 4];
-      certain = certain && fabsf(x[i]) >= word_threshold(left) + smaller_or_nan(word_threshold(right), most);
+      const uint32_t left = at.row_scales[i / 4], right = row_scales[i % 4];
+      certified = certified && fabsf(x[i]) >= threshold_of(left) + smaller_or_nan(threshold_of(right), most);
     }
-    if (!__all_sync(~0u, certain)) failed = uncertain(at, first, words, of_others, some_small, x);
+    if (!__all_sync(~0u, certified)) failed = uncertified(at, first, row_scales, of_others, some_small, x);
     if (plain_scales) {
-      scale(at, *reinterpret_cast<const uint4*>(words), x);
+      scale(at, *reinterpret_cast<const uint4*>(row_scales), x);
     } else {
       int of_alpha;
       const float alpha = frexpf(job_.p.alpha, &of_alpha);
 #pragma unroll 1
       for (int i = 0; i < 8; ++i) {  // rare, so the loop is not unrolled
-        const int exponent = word_exponent(i < 4 ? at.words[0] : at.words[1]) + word_exponent(words[i % 4]);
+        const int exponent = exponent_of(i < 4 ? at.row_scales[0] : at.row_scales[1]) + exponent_of(row_scales[i % 4]);
         float value = x[0];
 #pragma unroll
         for (int e = 1; e < 8; ++e) value = e == i ? x[e] : value;
@@ -148,14 +148,14 @@ class TallEpilogue {
   // Calls note_uncertain() for the tile's columns from `first` on.
   __device__ __forceinline__ bool note(uint32_t tile, int first, uint32_t failed, bool is_first) const {
     __syncwarp();
-    if (is_first && threadIdx.x % 32 == 0) shared_.uncertain = {0, tile, 0, {}};
-    return note_uncertain(shared_.uncertain, first, failed, !job_.more && !is_staged(job_.stores));
+    if (is_first && threadIdx.x % 32 == 0) shared_.uncertified = {0, tile, 0, {}};
+    return note_uncertain(shared_.uncertified, first, failed, !job_.more && !is_staged(job_.stores));
   }
 
   // Writes a tile with noted elements to a list. A staged tile is redone as a whole.
   __device__ __forceinline__ void list(TallEntry& to) const {
     __syncwarp();
-    TallEntry entry = shared_.uncertain;
+    TallEntry entry = shared_.uncertified;
     if (is_staged(job_.stores)) entry.groups = ~uint64_t{0};
     if (threadIdx.x % 32 == 0) to = entry;
   }
@@ -318,7 +318,7 @@ class TallEpilogue {
   }
 
  private:
-  // Returns the column of D to which the panel's `at`-th word belongs.
+  // Returns the column of D to which the panel's `at`-th row scale belongs.
   __device__ __forceinline__ int64_t column(int at) const {
     return col0_ - lane_col() + at / TallTile::kCols * TallTile::kCols +
            place_of(job_.stores, at % TallTile::kCols / 4, at % 4);
@@ -331,17 +331,17 @@ class TallEpilogue {
   }
 
   // Returns a bit for each of the lane's elements inside D that its own row's and column's sums don't certify either.
-  __device__ __forceinline__ uint32_t uncertain(const TallRows& at, int first, const uint32_t* words,
-                                                const float* of_others, bool some_small, const float (&x)[8]) const {
+  __device__ __forceinline__ uint32_t uncertified(const TallRows& at, int first, const RowScale* row_scales,
+                                                  const float* of_others, bool some_small, const float (&x)[8]) const {
     const float* const of_rows = &shared_.rows_of_others[in_tile()];
     uint32_t bits = 0;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      const uint32_t left = at.words[i / 4], right = words[i % 4];
-      const float least = smaller_or_nan(word_threshold(left), of_others[i % 4]) +
-                          smaller_or_nan(word_threshold(right), some_small ? of_rows[i / 4] : INFINITY);
-      const bool certain = fabsf(x[i]) >= least || is_nan_of_operands(x[i], left, right);
-      if (!certain && inside(at, first, i)) bits |= 1u << i;
+      const uint32_t left = at.row_scales[i / 4], right = row_scales[i % 4];
+      const float least = smaller_or_nan(threshold_of(left), of_others[i % 4]) +
+                          smaller_or_nan(threshold_of(right), some_small ? of_rows[i / 4] : INFINITY);
+      const bool certified = fabsf(x[i]) >= least || is_nan_of_operands(x[i], left, right);
+      if (!certified && inside(at, first, i)) bits |= 1u << i;
     }
     return bits;
   }

@@ -1,6 +1,7 @@
 // Lines of split_fp16x3_tall, rows of A and columns of B: a lane reads, scales and splits its part of them.
 #pragma once
-#include "../format/format.cuh"
+#include "../format/planes.cuh"
+#include "../format/row_scale.cuh"
 #include "tall.h"
 #include "warp_product.cuh"
 
@@ -149,12 +150,12 @@ __device__ __forceinline__ LineGuard line_guard(const LineElements<STEPS>& x, fl
   return guard.of_line();
 }
 
-// Splits the lane's two rows and finds their words (scale and threshold). Returns true if one of the warp's 16 rows has
+// Splits the lane's two rows and finds their row scales. Returns true if one of the warp's 16 rows has
 // small elements. Then `of_others` has each row's threshold for the other operand's small elements; a lane reads only
 // its own rows'.
 template <int STEPS>
 __device__ __forceinline__ bool split_rows(const LineElements<STEPS> (&x)[2], RowPlanes<STEPS>& planes,
-                                           uint32_t (&words)[2], float* of_others) {
+                                           RowScale (&row_scales)[2], float* of_others) {
   uint32_t largest[2];
   int exponent[2];
   uint32_t small[2] = {};
@@ -178,7 +179,7 @@ __device__ __forceinline__ bool split_rows(const LineElements<STEPS> (&x)[2], Ro
     }
   }
 #pragma unroll
-  for (int h = 0; h < 2; ++h) words[h] = row_word<Fp16x3>(largest[h], exponent[h], small[h]);
+  for (int h = 0; h < 2; ++h) row_scales[h] = pack_row_scale<Fp16x3>(largest[h], exponent[h], small[h]);
   return some;
 }
 
@@ -253,16 +254,16 @@ struct PlainColumns {
 
 // The block's panel of B, in shared memory.
 struct TallColumns {
-  uint4* planes;     // for each 16 columns and 16 of k, two blocks of 8 columns; a lane's in a block are contiguous
-  uint32_t* words;   // scales and thresholds, in the order of lanes' columns
-  float* of_others;  // thresholds for small elements of A, by columns' sums, in the same order
+  uint4* planes;         // for each 16 columns and 16 of k, two blocks of 8 columns; a lane's in a block are contiguous
+  RowScale* row_scales;  // scales and thresholds, in the order of lanes' columns
+  float* of_others;      // thresholds for small elements of A, by columns' sums, in the same order
 };
 template <int STEPS>
 struct TallPanel : TallColumns {
   __device__ __forceinline__ TallPanel(char* memory, int cols) {
     planes = reinterpret_cast<uint4*>(memory);
-    words = reinterpret_cast<uint32_t*>(memory + cols * STEPS * TallTile::kStep * 4);
-    of_others = reinterpret_cast<float*>(words + cols);
+    row_scales = reinterpret_cast<uint32_t*>(memory + cols * STEPS * TallTile::kStep * 4);
+    of_others = reinterpret_cast<float*>(row_scales + cols);
   }
 
   // `at` counts blocks of 8 columns.
@@ -277,7 +278,7 @@ struct TallPanel : TallColumns {
     most = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(most)));
 #pragma unroll
     for (int h = 0; h < 2; ++h)
-      if (word_threshold(of_rows[h]) > most) of_rows[h] = with_threshold(of_rows[h], most);
+      if (threshold_of(of_rows[h]) > most) of_rows[h] = with_threshold(of_rows[h], most);
   }
 
   // Fills the panel with columns from n0 on. Returns what is true of all columns, once the whole panel is filled.
@@ -302,13 +303,13 @@ struct TallPanel : TallColumns {
         *block(at, s) = make_uint4(split.xy[0], split.zw[0], split.xy[1], split.zw[1]);
       }
       const LineGuard guard = line_guard<Fp16x3>(x, factor);
-      const uint32_t word = row_word<Fp16x3>(largest, exponent, guard.small);
+      const RowScale row_scale = pack_row_scale<Fp16x3>(largest, exponent, guard.small);
       if (lane % 4 == 0) {
-        words[at / 2 * 16 + of_lane * 4 + e] = word;
+        row_scales[at / 2 * 16 + of_lane * 4 + e] = row_scale;
         of_others[at / 2 * 16 + of_lane * 4 + e] = sum_threshold<Fp16x3>(guard.sum);
       }
-      all.plain = all.plain && is_plain(word);
-      all.plain_scales = all.plain_scales && has_plain_scale(word);
+      all.plain = all.plain && is_plain(row_scale);
+      all.plain_scales = all.plain_scales && has_plain_scale(row_scale);
     }
     // Plain columns have plain scales, so ordinary panels need one barrier.
     const bool plain = __syncthreads_and(all.plain);

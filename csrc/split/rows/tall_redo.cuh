@@ -32,19 +32,19 @@ static __device__ __noinline__ void redo_tiles(const TallJob& job, uint32_t entr
       read_rows<READS, STEPS>(x, a.data + row * a.row + first_k * a.col, a, job.p.m - row,
                               static_cast<int>(job.p.k) - first_k);
       RowPlanes<STEPS> planes;
-      uint32_t words[2];
-      const bool some_small = split_rows<STEPS>(x, planes, words, shared.rows_of_others);
-      if (some_small) panel.lower_thresholds(words, job.cols);
-      const bool plain_scales = output.plain_scales(words, plain_cols);
-      const TallRows at = output.begin_tile(int64_t{of.tile} * TallTile::kRows, words);
+      RowScale row_scales[2];
+      const bool some_small = split_rows<STEPS>(x, planes, row_scales, shared.rows_of_others);
+      if (some_small) panel.lower_thresholds(row_scales, job.cols);
+      const bool plain_scales = output.plain_scales(row_scales, plain_cols);
+      const TallRows at = output.begin_tile(int64_t{of.tile} * TallTile::kRows, row_scales);
 #pragma unroll 1
       for (int col = 0; col < cols; col += TallTile::kCols) {
         if (!(of.groups >> col / TallTile::kCols & 1)) continue;
         float sums[8];
         multiply_rows<STEPS>(planes, panel.block(0, 0) + col / TallTile::kCols * STEPS * 64, sums);
         const int in_panel = col + lane % 4 * 4;
-        const uint32_t failed =
-            output.certify(at, col, &panel.words[in_panel], &panel.of_others[in_panel], some_small, plain_scales, sums);
+        const uint32_t failed = output.certify(at, col, &panel.row_scales[in_panel], &panel.of_others[in_panel],
+                                               some_small, plain_scales, sums);
         output.redo_group(at, col, failed, sums);
         redone += __popc(failed);
       }

@@ -7,11 +7,11 @@
 #include "../../gpu/rasterization.cuh"
 #include "../../problem/elements.h"
 #include "../plan/staged_band.cuh"
-#include "unsplit.h"
+#include "native16.h"
 
 namespace sgemm::split {
 
-struct UnsplitJob {
+struct Native16Job {
   Problem p;
   int64_t count_a, count_b;  // matrices in memory: 1 if the batch shares one
   StreamK deal;
@@ -20,18 +20,18 @@ struct UnsplitJob {
   bool pairs, quads;  // two, or four, neighbours of D's rows can be written at once, and those of C read
   float* parts;       // (deal.parts(), sums of a thread / 4, threads, 4)
   uint32_t* arrived;  // number of a leftover tile's parts that have arrived
-  uint32_t* found;    // (words) not 0 if operands hold subnormal elements (subnormals.cuh)
-  int words;          // number written by a kernel before the product; 0 if the product itself searches
+  uint32_t* found;    // (flags) not 0 if operands hold subnormal elements (subnormals.cuh)
+  int flags;          // number written by a kernel before the product; 0 if the product itself searches
 };
 
 // A panel of 64 of k lies in shared memory in blocks of 64 rows, or columns. Each row of a block holds 128 bytes along
 // k; across k, each of k holds 128 bytes.
-constexpr int kBlockBytes = 64 * Unsplit::BK * 2;
-constexpr int kUnsplitThreads = Unsplit::kThreads + 128;
+constexpr int kBlockBytes = 64 * Native16::BK * 2;
+constexpr int kNative16Threads = Native16::kThreads + 128;
 
 template <int BLOCKS>  // blocks of 64 x 128 per warpgroup
-struct UnsplitRing {
-  static constexpr int kRows = 2 * BLOCKS * 64, kCols = Unsplit::BN;
+struct Native16Ring {
+  static constexpr int kRows = 2 * BLOCKS * 64, kCols = Native16::BN;
   static constexpr int kBytesA = kRows / 64 * kBlockBytes, kBytesB = kCols / 64 * kBlockBytes;
   static constexpr int kStageBytes = kBytesA + kBytesB, kStages = 192 * 1024 / kStageBytes;
   static constexpr int kBytes = kStages * kStageBytes;
@@ -39,11 +39,11 @@ struct UnsplitRing {
 
 // The sums of a thread, as hopper::multiply() leaves them.
 template <int BLOCKS>
-using UnsplitSums = float[BLOCKS][64];
+using Native16Sums = float[BLOCKS][64];
 
 // The place in D of a thread's first sum; others lie 8 or 64 rows, and 8 columns, further on. `pair` is the first sum's
 // column within the tile. Only the tile's columns in [from, to) are stored.
-struct UnsplitPlace {
+struct Native16Place {
   int64_t entry, row, col;
   int pair, from, to;
   __device__ __forceinline__ bool stores(int in_tile) const { return in_tile >= from && in_tile < to; }
@@ -55,18 +55,19 @@ struct UnsplitPlace {
 
 // Stores two neighbours at once.
 template <bool READS_C, int BLOCKS>
-__device__ __forceinline__ void store_pairs(const Problem& p, const UnsplitPlace& at, const UnsplitSums<BLOCKS>& sum) {
+__device__ __forceinline__ void store_pairs(const Problem& p, const Native16Place& at,
+                                            const Native16Sums<BLOCKS>& sum) {
   float* const d = p.d.data + p.d.batch.offset(at.entry) + at.row * p.d.row + at.col;
   const float* const c = READS_C ? p.c.data + p.c.batch.offset(at.entry) + at.row * p.c.row + at.col : nullptr;
 #pragma unroll
   for (int r = 0; r < 2 * BLOCKS; ++r) {
-    const int on = UnsplitPlace::row_on(r);
+    const int on = Native16Place::row_on(r);
     if (at.row + on >= p.d.rows) return;
     float* const to = d + on * p.d.row;
     const float* const add = READS_C ? c + on * p.c.row : nullptr;
 #pragma unroll
     for (int j = 0; j < 32; j += 2) {
-      const int col = j * 4, e = UnsplitPlace::sum_at(r, j);
+      const int col = j * 4, e = Native16Place::sum_at(r, j);
       if (!at.stores(col + at.pair)) continue;
       float2 x = {p.alpha * sum[e / 64][e % 64], p.alpha * sum[e / 64][e % 64 + 1]};
       if (READS_C) x = add_c(p.beta, *reinterpret_cast<const float2*>(add + col), x);
@@ -78,7 +79,7 @@ __device__ __forceinline__ void store_pairs(const Problem& p, const UnsplitPlace
 // Stores a staged band: 16 rows from `row0` on, and 32 columns of the tile from `first` on. Each lane stores a column,
 // or a quad of every fourth row if four neighbours can be written at once. The function is not inlined, because it
 // contains the activation.
-static __device__ __noinline__ void store_band(const UnsplitJob& job, const UnsplitPlace& at, int64_t row0, int first,
+static __device__ __noinline__ void store_band(const Native16Job& job, const Native16Place& at, int64_t row0, int first,
                                                const float* staged) {
   const Problem& p = job.p;
   const int lane = threadIdx.x % 32, rows = static_cast<int>(min(p.d.rows - row0, int64_t{16}));
@@ -120,8 +121,8 @@ static __device__ __noinline__ void store_band(const UnsplitJob& job, const Unsp
 
 // Stores through shared memory: for D or C of any strides, and for activations.
 template <int BLOCKS>
-__device__ __forceinline__ void store_staged(const UnsplitJob& job, const UnsplitPlace& at,
-                                             const UnsplitSums<BLOCKS>& sum, float* staging) {
+__device__ __forceinline__ void store_staged(const Native16Job& job, const Native16Place& at,
+                                             const Native16Sums<BLOCKS>& sum, float* staging) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int block = 0; block < BLOCKS; ++block) {
@@ -137,16 +138,16 @@ __device__ __forceinline__ void store_staged(const UnsplitJob& job, const Unspli
 
 // Stores a thread's sums one by one, in a tile with a sum that is not finite.
 template <int BLOCKS>
-__device__ __noinline__ void store_each(const Problem& p, const UnsplitPlace& at, const float* sums) {
+__device__ __noinline__ void store_each(const Problem& p, const Native16Place& at, const float* sums) {
 #pragma unroll 1
   for (int r = 0; r < 2 * BLOCKS; ++r) {
-    const int64_t i = at.row + UnsplitPlace::row_on(r);
+    const int64_t i = at.row + Native16Place::row_on(r);
 #pragma unroll 1
     for (int c = 0; c < 32; ++c) {
       const int on = c / 2 * 8 + c % 2;
       const int64_t j = at.col + on;
       if (i >= p.d.rows || !at.stores(on + at.pair)) continue;
-      float x = sums[UnsplitPlace::sum_at(r, c)];
+      float x = sums[Native16Place::sum_at(r, c)];
       if (!is_finite(x)) x = in_order(p, at.entry, i, j);
       const float* const add = p.beta == 0 ? nullptr : p.c.matrix(at.entry).at(i, j);
       *p.d.matrix(at.entry).at(i, j) = finished(p, p.alpha * x, add);
@@ -155,17 +156,17 @@ __device__ __noinline__ void store_each(const Problem& p, const UnsplitPlace& at
 }
 
 template <int BLOCKS>
-__device__ __forceinline__ void store_tile(const UnsplitJob& job, int index, const UnsplitSums<BLOCKS>& sum, int t,
+__device__ __forceinline__ void store_tile(const Native16Job& job, int index, const Native16Sums<BLOCKS>& sum, int t,
                                            uint32_t rank, uint32_t blocks, float* staging) {
   const TileIndex tile = sgemm::tile_at(index, job.tiles_m, job.tiles_n, kTilesTogether);
-  using Ring = UnsplitRing<BLOCKS>;
+  using Ring = Native16Ring<BLOCKS>;
   const int64_t first = int64_t{tile.row} * Ring::kRows + t / 128 * BLOCKS * 64 + t % 128 / 32 * 16 + t % 32 / 4;
   const Problem& p = job.p;
   const int64_t col0 = int64_t{tile.col} * Ring::kCols, left = p.d.cols - col0;
   // If a cluster shares the tile, a block has the columns of its rank.
   const int of_block = Ring::kCols >> blocks / 2, from = static_cast<int>(rank) * of_block, pair = t % 4 * 2;
   const int to = static_cast<int>(min(left, int64_t{from + of_block}));
-  const UnsplitPlace at = {tile.batch, first, col0 + pair, pair, from, to};
+  const Native16Place at = {tile.batch, first, col0 + pair, pair, from, to};
   float zero = 0;
 #pragma unroll
   for (int block = 0; block < BLOCKS; ++block) zero = zero_if_finite(sum[block], zero);

@@ -1,7 +1,7 @@
 // Launches a product of bfloat16 operands.
 #include "../../epilogue/mirror.cuh"
 #include "../../gpu/launch_cluster.cuh"
-#include "../native16/unsplit.cuh"
+#include "../native16/native16.cuh"
 
 namespace sgemm::split {
 namespace {
@@ -23,17 +23,17 @@ CUtensorMap panel_map(const Operand16& x, int rows) {
 }
 
 template <int BLOCKS>
-void launch_tiles(const Problem& p, const UnsplitPlan& plan, const Context& context) {
-  using Ring = UnsplitRing<BLOCKS>;
+void launch_tiles(const Problem& p, const Native16Plan& plan, const Context& context) {
+  using Ring = Native16Ring<BLOCKS>;
   constexpr int kBytes = Ring::kBytes + kStagingBytes;
-  const UnsplitLayout at = unsplit_layout(plan, {Ring::kRows, Ring::kCols});
+  const Native16Layout at = native16_layout(plan, {Ring::kRows, Ring::kCols});
   char* const workspace = static_cast<char*>(context.workspace);
   const bool looks_ahead = p.beta != 0;  // D may be C
   SubnormalsJob ends = {p, {}, {}, false, false, reinterpret_cast<uint32_t*>(workspace + at.found)};
-  ends.words = looks_ahead ? kSearchWords : plan.blocks * kSearchers / 32;
+  ends.flags = looks_ahead ? kSearchFlags : plan.blocks * kSearchers / 32;
   ends.tiles_m = static_cast<int>(ceil_div(p.m, kTile));
   ends.tiles_n = static_cast<int>(ceil_div(p.n, kTile));
-  UnsplitMaps maps = {};
+  Native16Maps maps = {};
   if (p.k > 0) {
     const Operand16 a = operand_16(in_16_bits(p.a), matrices(p.a, p.batch));
     const Operand16 b = operand_16(in_16_bits(transposed(p.b)), matrices(p.b, p.batch));
@@ -43,19 +43,19 @@ void launch_tiles(const Problem& p, const UnsplitPlan& plan, const Context& cont
     ends.a_across = a.across;
     ends.b_across = b.across;
   }
-  const UnsplitJob job = {p,
-                          matrices(p.a, p.batch),
-                          matrices(p.b, p.batch),
-                          plan.deal,
-                          static_cast<int>(ceil_div(p.m, Ring::kRows)),
-                          static_cast<int>(ceil_div(p.n, Ring::kCols)),
-                          plan.long_windows,
-                          ends_in_groups<2>(p),
-                          ends_in_groups<4>(p),
-                          reinterpret_cast<float*>(workspace + at.shared.parts),
-                          reinterpret_cast<uint32_t*>(workspace + at.shared.arrived),
-                          ends.found,
-                          looks_ahead ? ends.words : 0};
+  const Native16Job job = {p,
+                           matrices(p.a, p.batch),
+                           matrices(p.b, p.batch),
+                           plan.deal,
+                           static_cast<int>(ceil_div(p.m, Ring::kRows)),
+                           static_cast<int>(ceil_div(p.n, Ring::kCols)),
+                           plan.long_windows,
+                           ends_in_groups<2>(p),
+                           ends_in_groups<4>(p),
+                           reinterpret_cast<float*>(workspace + at.shared.parts),
+                           reinterpret_cast<uint32_t*>(workspace + at.shared.arrived),
+                           ends.found,
+                           looks_ahead ? ends.flags : 0};
   if (plan.deal.sharing)
     check(
         cudaMemsetAsync(job.arrived, 0, sizeof(uint32_t) * plan.deal.left(), static_cast<cudaStream_t>(context.stream)),
@@ -63,8 +63,8 @@ void launch_tiles(const Problem& p, const UnsplitPlan& plan, const Context& cont
   if (looks_ahead) launch(find_subnormals, kSearchBlocks, kConsumers, 0, 1, true, context.stream, ends);
   with_constant(ends.a_across, [&](auto a_along_m) {
     with_constant(ends.b_across, [&](auto b_along_n) {
-      launch_with_memory<unsplit<BLOCKS, a_along_m, b_along_n>>(plan.blocks, kUnsplitThreads, kBytes, kBytes,
-                                                                plan.cluster, context.stream, job, maps);
+      launch_with_memory<native16<BLOCKS, a_along_m, b_along_n>>(plan.blocks, kNative16Threads, kBytes, kBytes,
+                                                                 plan.cluster, context.stream, job, maps);
     });
   });
   const int64_t tiles = int64_t{ends.tiles_m} * ends.tiles_n * p.batch;
@@ -73,9 +73,9 @@ void launch_tiles(const Problem& p, const UnsplitPlan& plan, const Context& cont
 
 }  // namespace
 
-void Unsplit::launch(const Problem& asked, const Plan& planned, const Context& context) {
+void Native16::launch(const Problem& asked, const Plan& planned, const Context& context) {
   const Problem p = solved(asked);
-  const auto plan = planned.own<UnsplitPlan>();
+  const auto plan = planned.own<Native16Plan>();
   if (planned.tile == 0)
     launch_tiles<2>(p, plan, context);
   else

@@ -2,7 +2,7 @@
 //
 // Idea:   a large operand that few tiles share need not be written to memory as planes. Its raw panels come to shared
 //         memory unchanged. Each consumer warp reads 16 rows of them as the fragments of a wgmma whose A is in
-//         registers. Each warp scales (streamed_rows.cuh) and splits its fragments while the tensor cores work on the
+//         registers. Each warp scales (onthefly_rows.cuh) and splits its fragments while the tensor cores work on the
 //         previous ones. The other operand is small: the convert kernel has split it, or the producers split it
 //         (column_splitter.cuh).
 // Block:  as in split_product, for tiles of 128 rows and 64 columns. The on-the-fly operand is A; a problem in which
@@ -14,7 +14,7 @@
 // Bound:  memory, and the consumers: about 14 instructions an element, each of which waits for the previous one.
 #pragma once
 #include "../gemm/product.cuh"
-#include "streamed_producer.cuh"
+#include "producer.cuh"
 
 namespace sgemm::split {
 
@@ -58,65 +58,67 @@ class FragmentReader {
 // Scales as consume() uses them. SplitInRegisters finds those of A's rows, and the producers find those of B's columns
 // if they split B.
 template <class R, bool SPLITS_B>
-struct StreamedScales {
+struct OnTheFlyScales {
   using Shape = typename R::Shape;
   using Shared = std::conditional_t<SPLITS_B, SplittingShared<R>, FoundScales>;
-  static constexpr bool kKnown = false, kDown = true;
+  static constexpr bool kScalesFirst = false, kColMajorD = true;
   __device__ __forceinline__ static void tighten(Shared&, int, int) {
     hopper::wait_for_predecessor();
     hopper::launch_dependents();
-    hopper::fence_async_proxy();  // the cluster's blocks copy the words
+    hopper::fence_async_proxy();  // the cluster's blocks copy the row scales
     sync_consumers();
   }
   __device__ __forceinline__ static void agree(Shared& shared, int stage, int t, uint32_t rank, uint32_t blocks,
                                                float (&sum)[Shape::kSums]) {
-    multiply_sums<Shape>(shared.cluster_words.agree(shared.words[stage], t, rank, blocks), t, sum);
+    multiply_sums<Shape>(shared.cluster_scales.agree(shared.row_scales[stage], t, rank, blocks), t, sum);
   }
 
   // Adds up parts of sums times their rows' scales. Where float32 sums then lose bits, the row's threshold allows for
   // the loss. Where they might overflow, no element of the row is certified.
   __device__ __forceinline__ static bool fix_up(const Job& job, Shared& shared, int stage, const WorkTile& work,
                                                 float (&sum)[Shape::kSums], int t) {
-    uint32_t(&words)[kTile] = shared.words[stage][0], * const sums = &shared.words[stage][1][kTile - kSumWords];
-    uint32_t* const of_parts = job.part_words + int64_t{work.tile - job.whole} * job.parts * kPartWords;
-    if (t < kPartWords) __stcg(of_parts + work.part * kPartWords + t, t < kTile ? words[t] : sums[t - kTile]);
-    scale_rows(words, 1, t, sum);
+    uint32_t(&row_scales)[kTile] = shared.row_scales[stage][0], * const sums =
+                                                                    &shared.row_scales[stage][1][kTile - kSumEntries];
+    uint32_t* const of_parts = job.part_scales + int64_t{work.tile - job.whole} * job.parts * kPartEntries;
+    if (t < kPartEntries) __stcg(of_parts + work.part * kPartEntries + t, t < kTile ? row_scales[t] : sums[t - kTile]);
+    scale_rows(row_scales, 1, t, sum);
     if (!split::fix_up(job, work, sum, shared.last, t)) return false;
     if (t < kTile) {
-      const auto word_of_part = [&](uint32_t i) { return __ldcg(of_parts + i * kPartWords + t); };
+      const auto scale_of_part = [&](uint32_t i) { return __ldcg(of_parts + i * kPartEntries + t); };
       const auto sum_of_part = [&](uint32_t i) {
-        return __ldcg(reinterpret_cast<const uint16_t*>(of_parts + i * kPartWords + kTile) + t);
+        return __ldcg(reinterpret_cast<const uint16_t*>(of_parts + i * kPartEntries + kTile) + t);
       };
-      const uint32_t word = word_of_parts(job.parts, word_of_part);
-      words[t] = without_scale(word);
-      row_sums(shared.words[stage])[t] = sum_of_parts(job.parts, word, word_of_part, sum_of_part);
+      const RowScale row_scale = scale_of_parts(job.parts, scale_of_part);
+      row_scales[t] = without_scale(row_scale);
+      row_sums(shared.row_scales[stage])[t] = sum_of_parts(job.parts, row_scale, scale_of_part, sum_of_part);
     }
     sync_consumers();
-    scale_rows(words, -1, t, sum);
+    scale_rows(row_scales, -1, t, sum);
     return true;
   }
 
-  __device__ __forceinline__ static auto words(const Shared& shared, int stage, uint32_t blocks) -> const
+  __device__ __forceinline__ static auto row_scales(const Shared& shared, int stage, uint32_t blocks) -> const
       uint32_t (&)[2][kTile] {
-    return shared.words_of(stage, blocks);
+    return shared.scales_of(stage, blocks);
   }
 
  private:
   static constexpr int kCoarsest = 60;  // exponent up to which sums of 2^13 terms below 2^30 stay finite
 
-  __device__ __forceinline__ static uint32_t without_scale(uint32_t word) {
-    const int exponent = word_exponent(word);
-    const float threshold = word_threshold(word);
-    if (!is_finite_row(word) || !(threshold >= 0) || (exponent >= kFinestSum && exponent <= kCoarsest)) return word;
-    if (exponent > kCoarsest) return kUncertified | (word & 0xff);
-    return with_step(with_threshold(word, threshold + lost_in_parts(exponent)), word_step(word));
+  __device__ __forceinline__ static uint32_t without_scale(RowScale row_scale) {
+    const int exponent = exponent_of(row_scale);
+    const float threshold = threshold_of(row_scale);
+    if (!is_finite_row(row_scale) || !(threshold >= 0) || (exponent >= kFinestSum && exponent <= kCoarsest))
+      return row_scale;
+    if (exponent > kCoarsest) return kUncertified | (row_scale & 0xff);
+    return with_step(with_threshold(row_scale, threshold + lost_in_parts(exponent)), step_of(row_scale));
   }
 
   // Multiplies rows' sums by their scales (`sign` 1), or by the inverse (-1).
-  __device__ __forceinline__ static void scale_rows(const uint32_t (&words)[kTile], int sign, int t,
+  __device__ __forceinline__ static void scale_rows(const RowScale (&row_scales)[kTile], int sign, int t,
                                                     float (&sum)[Shape::kSums]) {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) scale_row(r, power_of_two(sign * word_exponent(words[Shape::row(t, 2 * r)])), sum);
+    for (int r = 0; r < 2; ++r) scale_row(r, power_of_two(sign * exponent_of(row_scales[Shape::row(t, 2 * r)])), sum);
   }
 };
 
@@ -125,16 +127,16 @@ struct StreamedScales {
 template <class R, bool A_ALONG_M, bool SPLITS_B>
 struct SplitInRegisters {
   using Shape = typename R::Shape;
-  using Shared = typename StreamedScales<R, SPLITS_B>::Shared;
+  using Shared = typename OnTheFlyScales<R, SPLITS_B>::Shared;
   template <class ViewA, class ViewB, int N>
   __device__ __forceinline__ static void run(const Job& job, Shared& shared, const char* ring, const ViewA&,
                                              const ViewB& b, PipelineState<R::kStages>& at, int t,
                                              const TileSteps& steps, float (&sum)[N], float (&main)[N]) {
-    static_assert(kStreamedSteps == 2);
+    static_assert(kOnTheFlySteps == 2);
     const bool outside = t >= kConsumers / 2 && job.a.size <= Shape::kRows / 2;
     if (SPLITS_B && __shfl_sync(~0u, outside, 0)) return skip(shared, at, t, steps, sum, main);
     const FragmentReader<A_ALONG_M> reader(t);
-    StreamedRows rows;
+    OnTheFlyRows rows;
     RawFragments raw;
     Fragments first, second;
     float correction[N];
@@ -196,7 +198,7 @@ struct SplitInRegisters {
       add(step > 0);
     };
 #pragma unroll 1
-    for (int step = kStreamedSteps;; step += kStreamedSteps) {
+    for (int step = kOnTheFlySteps;; step += kOnTheFlySteps) {
       const bool more = step < steps.count;
       PipelineState<R::kStages> following = at;
       following.advance();
@@ -241,21 +243,21 @@ struct SplitInRegisters {
 #pragma unroll
     for (int e = 0; e < N; ++e) sum[e] = others[e] = 0;
 #pragma unroll 1
-    for (int step = 0; step < steps.count; step += kStreamedSteps, at.advance()) {
+    for (int step = 0; step < steps.count; step += kOnTheFlySteps, at.advance()) {
       hopper::wait_suspended(&shared.full[at.stage], at.parity);
       __syncwarp();
       if (t % 32 == 0) hopper::arrive(&shared.empty[at.stage]);
     }
-    tell(shared, t, steps, StreamedRows());
+    tell(shared, t, steps, OnTheFlyRows());
   }
 
-  __device__ __forceinline__ static void tell(Shared& shared, int t, const TileSteps& steps, const StreamedRows& rows) {
+  __device__ __forceinline__ static void tell(Shared& shared, int t, const TileSteps& steps, const OnTheFlyRows& rows) {
     if (t % 4 != 0) return;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = Shape::row(t, 2 * r);
-      shared.words[steps.parity][0][row] = rows.word(r);
-      row_sums(shared.words[steps.parity])[row] = rows.sum(r);
+      shared.row_scales[steps.parity][0][row] = rows.row_scale(r);
+      row_sums(shared.row_scales[steps.parity])[row] = rows.sum(r);
     }
   }
 
@@ -274,9 +276,9 @@ struct SplitInRegisters {
 
 template <class Shape, bool A_ALONG_M, bool B_ALONG_N, bool SPLITS_B>
 __global__ void __launch_bounds__(kProductThreads, 1)
-    split_streamed(const __grid_constant__ Job job, const __grid_constant__ RawMaps maps) {
-  using R = StreamedRing<Shape>;
-  using Scales = StreamedScales<R, SPLITS_B>;
+    split_onthefly(const __grid_constant__ Job job, const __grid_constant__ RawMaps maps) {
+  using R = OnTheFlyRing<Shape>;
+  using Scales = OnTheFlyScales<R, SPLITS_B>;
   extern __shared__ __align__(1024) char ring[];
   __shared__ typename Scales::Shared shared;
   if (threadIdx.x < 32) {
@@ -296,7 +298,7 @@ __global__ void __launch_bounds__(kProductThreads, 1)
     if constexpr (SPLITS_B)
       SplittingProducer<R, A_ALONG_M, B_ALONG_N>{job, maps, ring, shared}.run(TileScheduler(job));
     else
-      StreamedProducer<R, A_ALONG_M>{job, maps, ring, shared}.run(TileScheduler(job));
+      OnTheFlyProducer<R, A_ALONG_M>{job, maps, ring, shared}.run(TileScheduler(job));
   } else {
     hopper::acquire_registers<208>();
     float* staging = reinterpret_cast<float*>(ring + R::kBytes);

@@ -7,9 +7,9 @@
 
 namespace sgemm::split {
 
-struct Unsplit {
+struct Native16 {
   static constexpr const char* kIdea = "bfloat16 operands as they lie in memory, one tensor-core product";
-  static constexpr const char* kSource = "split/launch/unsplit_sm90a.cu";
+  static constexpr const char* kSource = "split/launch/native16_sm90a.cu";
   static constexpr std::array kTiles = {TileSize{256, 128}, TileSize{128, 128}};
   static constexpr int BM = kTiles[0].bm, BN = kTiles[0].bn, BK = 64, TM = BM / 64, TN = 32;
   static constexpr int kThreads = 256;  // threads that hold sums
@@ -34,7 +34,7 @@ struct Unsplit {
 
 // The row's own part of a plan: how tiles are dealt out to persistent blocks. Alternatively, each cluster has one tile
 // of 128 x 128, and each of its blocks has a part of k.
-struct UnsplitPlan {
+struct Native16Plan {
   StreamK deal;
   int blocks;         // number of blocks of the grid
   int cluster;        // blocks that share a tile
@@ -43,14 +43,14 @@ struct UnsplitPlan {
 
 // Threads of a block that look for subnormal elements. Number of blocks, and of their warps, of the kernel before the
 // product.
-inline constexpr int kSearchers = 96, kSearchBlocks = 264, kSearchWords = kSearchBlocks * 8;
+inline constexpr int kSearchers = 96, kSearchBlocks = 264, kSearchFlags = kSearchBlocks * 8;
 
 // Layout of a product's buffers in the workspace; offsets in bytes.
-struct UnsplitLayout {
+struct Native16Layout {
   StreamKLayout shared;
-  size_t found;  // uint32: a word for each warp that searches (subnormals.cuh)
+  size_t found;  // uint32: a flag for each warp that searches (subnormals.cuh)
   size_t total;
 };
-UnsplitLayout unsplit_layout(const UnsplitPlan& plan, const TileSize& tile);
+Native16Layout native16_layout(const Native16Plan& plan, const TileSize& tile);
 
 }  // namespace sgemm::split

@@ -8,11 +8,11 @@
 #pragma once
 #include "../guard/guard.cuh"
 #include "held_quads.cuh"
-#include "lower_planes.cuh"
+#include "nonzero_planes.cuh"
 
 namespace sgemm::split {
 
-struct PassScratch {
+struct ConvertScratch {
   uint32_t of_warp[32][kStrip];
   uint32_t of_block[kMaxCluster][kStrip];
   // Column statistics of each block's part of k (up to 1024); the cluster's first block gathers those of all blocks.
@@ -57,12 +57,13 @@ struct Larger {
   __device__ __forceinline__ uint32_t operator()(uint32_t a, uint32_t b) const { return max(a, b); }
 };
 
-// Counts the small elements of a row, and writes the row statistics to `record`. Each thread of the row has `count`
+// Counts the small elements of a row, and writes the row statistics to `row_stats`. Each thread of the row has `count`
 // quads in shared memory, from k = `q` on, `apart` apart. Ordinary data doesn't need this code. It is a separate
 // function, because a short kernel waits for its instructions.
 template <class F, int THREADS>
 static __device__ __noinline__ uint32_t guard_row(const float4* quads, int count, int q, int apart, float factor,
-                                                  uint32_t largest, int threads, uint32_t* scratch, uint32_t* record) {
+                                                  uint32_t largest, int threads, uint32_t* scratch,
+                                                  RowStats* row_stats) {
   uint32_t small = 0, place = 0, units = 0;
   const auto take = [&](float v, int q) {
     small += is_small<F>(v, v * factor);
@@ -81,7 +82,7 @@ static __device__ __noinline__ uint32_t guard_row(const float4* quads, int count
   small = reduce_row(small, threads, scratch, add);
   place = reduce_row(place, threads, scratch, Larger());
   units = reduce_row(units, threads, scratch, add);
-  if ((threadIdx.x & (threads - 1)) == 0) *record = guard_record<F>(units, place);
+  if ((threadIdx.x & (threads - 1)) == 0) *row_stats = pack_row_stats<F>(units, place);
   return small;
 }
 
@@ -94,7 +95,7 @@ __device__ __forceinline__ int planes_apart(const Operand& x) {
 // Splits rows along k. `threads` neighbouring threads hold a row.
 template <class F, int THREADS, bool FLOAT32>
 __device__ __forceinline__ void split_rows(const Job& job, const Operand& x, const Place& at,
-                                           const Held<THREADS, FLOAT32>& held, int threads, PassScratch& shared) {
+                                           const Held<THREADS, FLOAT32>& held, int threads, ConvertScratch& shared) {
   uint32_t* const scratch = &shared.of_warp[0][0];
   const int t = threadIdx.x & (threads - 1);
   Magnitudes own;
@@ -124,8 +125,8 @@ __device__ __forceinline__ void split_rows(const Job& job, const Operand& x, con
   uint32_t small = 0;
   if (__syncthreads_or(own.some_small<F>(exponent)))
     small = guard_row<F, THREADS>(held.quads(), held.count, at.q, at.apart, factor, largest, threads, scratch,
-                                  &x.guards[at.panel * kTile + at.r]);
-  if (t == 0) x.words[at.panel * kTile + at.r] = row_word<F>(largest, exponent, small);
+                                  &x.row_stats[at.panel * kTile + at.r]);
+  if (t == 0) x.row_scales[at.panel * kTile + at.r] = pack_row_scale<F>(largest, exponent, small);
   const int rows = __ffs(THREADS) - __ffs(threads);  // log2 of the block's rows: avoids a division at the kernel's end
   note_lower_planes<THREADS>(x, at.panel, at.r >> rows, kTile >> rows, kLowerEntries, shared.lower);
 }
@@ -186,7 +187,7 @@ static __device__ __noinline__ void guard_strip(const float4* quads, int count, 
 // of k.
 template <class F, int THREADS, bool FLOAT32>
 __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, const Place& at,
-                                            const Held<THREADS, FLOAT32>& held, PassScratch& scratch) {
+                                            const Held<THREADS, FLOAT32>& held, ConvertScratch& scratch) {
   const uint32_t rank = hopper::cluster_rank(), blocks = hopper::cluster_size();
   const int lane = threadIdx.x % 32, quad = threadIdx.x % kStripQuads;
   Magnitudes own[4];
@@ -290,17 +291,18 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
     }
   }
   const int64_t row = at.panel * kTile + at.r;
-  uint32_t words[4];
+  RowScale row_scales[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    words[i] = row_word<F>(largest[i], row_exponent<F>(largest[i]), small[i]);
-    if (small[i]) x.guards[row + i] = guard_record<F>(units[i], places[i]);
+    row_scales[i] = pack_row_scale<F>(largest[i], row_exponent<F>(largest[i]), small[i]);
+    if (small[i]) x.row_stats[row + i] = pack_row_stats<F>(units[i], places[i]);
   }
-  *reinterpret_cast<uint4*>(&x.words[row]) = make_uint4(words[0], words[1], words[2], words[3]);
+  *reinterpret_cast<uint4*>(&x.row_scales[row]) =
+      make_uint4(row_scales[0], row_scales[1], row_scales[2], row_scales[3]);
 }
 
 // The convert kernel's grid: the blocks of b come first, those of a follow.
-struct PassGrid {
+struct ConvertGrid {
   int64_t blocks_b;
   int64_t busy_a, busy_b;  // blocks with work; the rest fills the last cluster
   int row_threads;         // threads that hold a row along k; a power of two
@@ -310,9 +312,9 @@ struct PassGrid {
 // waits for its instructions.
 template <class F, int THREADS, bool FLOAT32>
 __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
-    split_pass(const __grid_constant__ Job job, const __grid_constant__ PassGrid grid) {
+    split_convert(const __grid_constant__ Job job, const __grid_constant__ ConvertGrid grid) {
   extern __shared__ __align__(1024) char memory[];
-  __shared__ alignas(16) PassScratch scratch;
+  __shared__ alignas(16) ConvertScratch scratch;
   const bool is_b = blockIdx.x < grid.blocks_b;
   const Operand& x = is_b ? job.b : job.a;
   const uint32_t block = is_b ? blockIdx.x : blockIdx.x - static_cast<uint32_t>(grid.blocks_b);

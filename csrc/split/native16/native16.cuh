@@ -15,11 +15,11 @@
 #include "../../gpu/tensor_map.cuh"
 #include "subnormals.cuh"
 #include "../gemm/turns.cuh"
-#include "unsplit_epilogue.cuh"
+#include "epilogue.cuh"
 
 namespace sgemm::split {
 
-struct UnsplitMaps {
+struct Native16Maps {
   CUtensorMap a, b;
 };
 
@@ -39,9 +39,9 @@ __device__ __forceinline__ void copy_panel(char* to, const CUtensorMap& map, int
 // Enumerates a block's tiles and parts of tiles. If CLUSTERS and the cluster has several blocks, enumerates its rank's
 // part of the k of the cluster's only tile.
 template <bool CLUSTERS>
-class UnsplitScheduler {
+class Native16Scheduler {
  public:
-  __device__ __forceinline__ explicit UnsplitScheduler(const StreamK& deal) : deal_(deal), of_block_(deal) {}
+  __device__ __forceinline__ explicit Native16Scheduler(const StreamK& deal) : deal_(deal), of_block_(deal) {}
 
   __device__ __forceinline__ static uint32_t rank() { return CLUSTERS ? hopper::cluster_rank() : 0; }
   __device__ __forceinline__ static uint32_t blocks() { return CLUSTERS ? hopper::cluster_size() : 1; }
@@ -68,18 +68,18 @@ class UnsplitScheduler {
 
 // wgmma descriptors of a panel. Distances are in units of 16 bytes.
 template <bool ACROSS>
-struct UnsplitView {
+struct Native16View {
   static constexpr int kBlock = kBlockBytes / 16, kNext16 = ACROSS ? 128 : 2;
   uint64_t first;
-  __device__ __forceinline__ explicit UnsplitView(uint32_t address)
+  __device__ __forceinline__ explicit Native16View(uint32_t address)
       : first(hopper::matrix_descriptor(address, ACROSS ? kBlockBytes : 16, 1024)) {}
 };
 
 // Issues a warpgroup's products of panels in the ring.
 template <class Ring, bool A_ALONG_M, bool B_ALONG_N>
-struct UnsplitProducts {
-  UnsplitView<A_ALONG_M> a;
-  UnsplitView<B_ALONG_N> b;
+struct Native16Products {
+  Native16View<A_ALONG_M> a;
+  Native16View<B_ALONG_N> b;
 
   // Computes d, the product of 64 rows over `count` times 16 of k, from the `first` 16 on.
   __device__ __forceinline__ void issue(float (&d)[64], int stage, int block, int first, int count) const {
@@ -103,7 +103,7 @@ __device__ __forceinline__ void add_window(float (&sum)[64], float (&window)[64]
 template <int WINDOW, class Ring, class Products, int BLOCKS>
 __device__ __forceinline__ void add_in_turns(const Products& products, PipelineState<Ring::kStages>& at, uint64_t* full,
                                              uint64_t* empty, int steps, const Turns& turns, int t,
-                                             UnsplitSums<BLOCKS>& sum, float (&window)[64]) {
+                                             Native16Sums<BLOCKS>& sum, float (&window)[64]) {
   constexpr int kCount = WINDOW / 16;
 #pragma unroll 1
   for (int step = 0; step < steps; ++step, at.advance()) {
@@ -111,7 +111,7 @@ __device__ __forceinline__ void add_in_turns(const Products& products, PipelineS
 #pragma unroll
     for (int block = 0; block < BLOCKS; ++block)
 #pragma unroll
-      for (int first = 0; first < Unsplit::BK / 16; first += kCount) {
+      for (int first = 0; first < Native16::BK / 16; first += kCount) {
         turns.begin();
         products.issue(window, at.stage, block, first, kCount);
         turns.end();
@@ -124,7 +124,7 @@ __device__ __forceinline__ void add_in_turns(const Products& products, PipelineS
 
 // Fills the ring, by one thread.
 template <class Ring, bool A_ALONG_M, bool B_ALONG_N, class Scheduler>
-__device__ __forceinline__ void copy_panels(const UnsplitJob& job, const UnsplitMaps& maps, Scheduler scheduler,
+__device__ __forceinline__ void copy_panels(const Native16Job& job, const Native16Maps& maps, Scheduler scheduler,
                                             char* ring, uint64_t* full, uint64_t* empty) {
   PipelineState<Ring::kStages> at;
   WorkTile work;
@@ -136,9 +136,9 @@ __device__ __forceinline__ void copy_panels(const UnsplitJob& job, const Unsplit
       char* const stage = ring + at.stage * Ring::kStageBytes;
       hopper::wait(&empty[at.stage], at.parity ^ 1);
       hopper::arrive_expecting(&full[at.stage], Ring::kStageBytes);
-      copy_panel<A_ALONG_M, Ring::kRows>(stage, maps.a, tile.row * Ring::kRows, step * Unsplit::BK, place_a,
+      copy_panel<A_ALONG_M, Ring::kRows>(stage, maps.a, tile.row * Ring::kRows, step * Native16::BK, place_a,
                                          &full[at.stage]);
-      copy_panel<B_ALONG_N, Ring::kCols>(stage + Ring::kBytesA, maps.b, tile.col * Ring::kCols, step * Unsplit::BK,
+      copy_panel<B_ALONG_N, Ring::kCols>(stage + Ring::kBytesA, maps.b, tile.col * Ring::kCols, step * Native16::BK,
                                          place_b, &full[at.stage]);
     }
   }
@@ -166,7 +166,7 @@ struct SearchedPart {
 
 // Looks for subnormal elements in the block's panels. Tiles of a row share A's panels, and tiles of a column share B's.
 template <class Ring, class Scheduler>
-__device__ __forceinline__ void search_panels(const UnsplitJob& job, Scheduler scheduler, const char* ring,
+__device__ __forceinline__ void search_panels(const Native16Job& job, Scheduler scheduler, const char* ring,
                                               uint64_t* full, uint64_t* empty, int searcher, uint32_t blocks) {
   uint32_t found = 0;
   PipelineState<Ring::kStages> at;
@@ -178,29 +178,29 @@ __device__ __forceinline__ void search_panels(const UnsplitJob& job, Scheduler s
     for (int step = 0; step < work.steps; ++step, at.advance()) {
       const char* const stage = ring + at.stage * Ring::kStageBytes;
       hopper::wait_suspended(&full[at.stage], at.parity);
-      if (!job.words) found |= a.subnormals(stage) | b.subnormals(stage + Ring::kBytesA);
+      if (!job.flags) found |= a.subnormals(stage) | b.subnormals(stage + Ring::kBytesA);
       __syncwarp();
       if (searcher % 32 == 0) hopper::arrive(&empty[at.stage]);
     }
     if (blocks > 1 && uses_mailboxes<Ring>(work.steps, blocks))
-      hopper::arrive_some(kSearched, Unsplit::kThreads + kSearchers);
+      hopper::arrive_some(kSearched, Native16::kThreads + kSearchers);
   }
   found = __reduce_or_sync(~0u, found);
-  if (!job.words && searcher % 32 == 0) job.found[(blockIdx.x * kSearchers + searcher) / 32] = found;
+  if (!job.flags && searcher % 32 == 0) job.found[(blockIdx.x * kSearchers + searcher) / 32] = found;
 }
 
 template <int BLOCKS, bool A_ALONG_M, bool B_ALONG_N>
-__global__ void __launch_bounds__(kUnsplitThreads, 1)
-    unsplit(const __grid_constant__ UnsplitJob job, const __grid_constant__ UnsplitMaps maps) {
-  using Ring = UnsplitRing<BLOCKS>;
+__global__ void __launch_bounds__(kNative16Threads, 1)
+    native16(const __grid_constant__ Native16Job job, const __grid_constant__ Native16Maps maps) {
+  using Ring = Native16Ring<BLOCKS>;
   constexpr bool kClusters = BLOCKS == 1;  // clusters may share a tile
   extern __shared__ __align__(1024) char ring[];
   __shared__ uint64_t full[Ring::kStages], empty[Ring::kStages];
   __shared__ bool last;
   __shared__ ClusterBarriers cluster;
-  using Scheduler = UnsplitScheduler<kClusters>;
+  using Scheduler = Native16Scheduler<kClusters>;
   const uint32_t rank = Scheduler::rank(), blocks = Scheduler::blocks();
-  hopper::init_ring(full, empty, Unsplit::kThreads + kSearchers);
+  hopper::init_ring(full, empty, Native16::kThreads + kSearchers);
   if (threadIdx.x / 32 == 1 && blocks > 1) {
     cluster.init(threadIdx.x % 32, blocks, 64);
     hopper::fence_barrier_init();
@@ -211,11 +211,11 @@ __global__ void __launch_bounds__(kUnsplitThreads, 1)
   hopper::launch_dependents();
 
   // Leaves all of D to the kernel after the product (subnormals.cuh).
-  if (job.words && found_some(job.found, job.words)) return;
+  if (job.flags && found_some(job.found, job.flags)) return;
 
-  if (threadIdx.x >= Unsplit::kThreads) {
+  if (threadIdx.x >= Native16::kThreads) {
     hopper::release_registers<40>();
-    const int searcher = static_cast<int>(threadIdx.x) - Unsplit::kThreads - 32;
+    const int searcher = static_cast<int>(threadIdx.x) - Native16::kThreads - 32;
     if (searcher >= 0)
       search_panels<Ring>(job, Scheduler(job.deal), ring, full, empty, searcher, blocks);
     else if (searcher == -32)
@@ -224,12 +224,12 @@ __global__ void __launch_bounds__(kUnsplitThreads, 1)
   }
   hopper::acquire_registers<232>();
   const int t = threadIdx.x;
-  const UnsplitProducts<Ring, A_ALONG_M, B_ALONG_N> products = {
-      UnsplitView<A_ALONG_M>(hopper::shared_address(ring) + t / 128 * BLOCKS * kBlockBytes),
-      UnsplitView<B_ALONG_N>(hopper::shared_address(ring) + Ring::kBytesA)};
+  const Native16Products<Ring, A_ALONG_M, B_ALONG_N> products = {
+      Native16View<A_ALONG_M>(hopper::shared_address(ring) + t / 128 * BLOCKS * kBlockBytes),
+      Native16View<B_ALONG_N>(hopper::shared_address(ring) + Ring::kBytesA)};
   const Turns turns(t / 128);
   float* const staging = reinterpret_cast<float*>(ring + Ring::kBytes) + t / 32 * kStagedFloats;
-  UnsplitSums<BLOCKS> sum;
+  Native16Sums<BLOCKS> sum;
   PipelineState<Ring::kStages> at;
   WorkTile work;
   Scheduler scheduler(job.deal);
@@ -245,16 +245,16 @@ __global__ void __launch_bounds__(kUnsplitThreads, 1)
       add_in_turns<kLongWindow, Ring>(products, at, full, empty, work.steps, turns, t, sum, window);
     else
       add_in_turns<kWindow, Ring>(products, at, full, empty, work.steps, turns, t, sum, window);
-    if (blocks > 1 && !early) hopper::sync_some(kSearched, Unsplit::kThreads + kSearchers);
+    if (blocks > 1 && !early) hopper::sync_some(kSearched, Native16::kThreads + kSearchers);
     if (blocks > 1 && !early) announce_mailboxes(cluster, t, rank, blocks);
     if constexpr (kClusters) {
       if (blocks > 1) reduce_cluster<Ring, 2>(cluster, sum[0], ring, t, rank);
     }
     if (work.count > 1) {
       constexpr int kSums = 64 * BLOCKS;
-      float* const parts = job.parts + int64_t{work.place} * kSums * Unsplit::kThreads;
-      if (!fix_up<QuadSums, Unsplit::kThreads>(parts, work.index, work.count, &job.arrived[work.tile - job.deal.whole],
-                                               reinterpret_cast<float(&)[kSums]>(sum), last, t))
+      float* const parts = job.parts + int64_t{work.place} * kSums * Native16::kThreads;
+      if (!fix_up<QuadSums, Native16::kThreads>(parts, work.index, work.count, &job.arrived[work.tile - job.deal.whole],
+                                                reinterpret_cast<float(&)[kSums]>(sum), last, t))
         continue;
     }
     store_tile(job, work.tile, sum, t, rank, blocks, staging);

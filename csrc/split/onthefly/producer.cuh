@@ -6,14 +6,14 @@
 
 namespace sgemm::split {
 
-// A ring of stages of kStreamedSteps steps. A stage holds a raw panel of A, then planes of B, which may have been
+// A ring of stages of kOnTheFlySteps steps. A stage holds a raw panel of A, then planes of B, which may have been
 // written over a raw panel.
 template <class SHAPE>
-struct StreamedRing {
+struct OnTheFlyRing {
   using Shape = SHAPE;
   static constexpr int kStages = 4;
   static constexpr int kPlaneBytes = Shape::kCols * kRowBytes;  // size of a step's planes
-  static constexpr int kBytesA = RawPanel<false, kTile>::kBytes, kBytesB = kStreamedSteps * kPlaneBytes;
+  static constexpr int kBytesA = RawPanel<false, kTile>::kBytes, kBytesB = kOnTheFlySteps * kPlaneBytes;
   static_assert(kBytesB == RawPanel<false, Shape::kCols>::kBytes);
   static constexpr int kStageBytes = kBytesA + kBytesB;
   static constexpr int kBytes = kStages * kStageBytes;
@@ -21,7 +21,7 @@ struct StreamedRing {
 
 // The producer for a B that has planes. One thread copies, or all producers copy A if it has no tensor map.
 template <class R, bool A_ALONG_M>
-struct StreamedProducer {
+struct OnTheFlyProducer {
   using Shape = typename R::Shape;
   const Job& job;
   const RawMaps& maps;
@@ -32,38 +32,38 @@ struct StreamedProducer {
     const bool leader = threadIdx.x == 0;
     if (!leader && job.a.mapped) return;
     PipelineState<R::kStages> at;
-    PipelineState<2> words;
+    PipelineState<2> buffer;
     for (int index = scheduler.first; index < job.work_tiles; index += scheduler.stride) {
       const WorkTile work = scheduler.work_tile(job, index);
       const TileIndex tile = tile_at(job, work.tile);
       PanelSource<Fp16x3, Shape::kCols> b(job, job.b, tile.batch, tile.col, work.step0);
-      uint64_t* const words_full = &shared.words_full[words.stage];
-      constexpr int kWordsB = Shape::kCols * sizeof(uint32_t);
+      uint64_t* const scales_full = &shared.scales_full[buffer.stage];
+      constexpr int kScaleBytesB = Shape::kCols * sizeof(uint32_t);
       if (leader) {
-        hopper::wait(&shared.words_empty[words.stage], words.parity ^ 1);
-        shared.tiles[words.stage] = tile;
-        hopper::arrive_expecting(words_full, kWordsB);
+        hopper::wait(&shared.scales_empty[buffer.stage], buffer.parity ^ 1);
+        shared.tiles[buffer.stage] = tile;
+        hopper::arrive_expecting(scales_full, kScaleBytesB);
       }
-      const int stages = (work.step1 - work.step0) / kStreamedSteps;
+      const int stages = (work.step1 - work.step0) / kOnTheFlySteps;
       const int ahead = index == scheduler.first ? min(R::kStages, stages) : 0;  // stages ahead of the convert kernel
       const auto copy_b = [&](int stage) {
 #pragma unroll
-        for (int i = 0; i < kStreamedSteps; ++i)
+        for (int i = 0; i < kOnTheFlySteps; ++i)
           b.copy_next(true, ring + stage * R::kStageBytes + R::kBytesA + i * R::kPlaneBytes, &shared.full[stage]);
       };
       for (int i = 0; i < stages; ++i) {
         hopper::wait(&shared.empty[at.stage], at.parity ^ 1);
         if (leader) hopper::arrive_expecting(&shared.full[at.stage], (job.a.mapped ? R::kBytesA : 0) + R::kBytesB);
-        copy_a(tile, work.step0 + i * kStreamedSteps, ring + at.stage * R::kStageBytes, &shared.full[at.stage]);
+        copy_a(tile, work.step0 + i * kOnTheFlySteps, ring + at.stage * R::kStageBytes, &shared.full[at.stage]);
         if (leader && i >= ahead) copy_b(at.stage);
         if (leader && i + 1 == max(ahead, 1)) {
           hopper::wait_for_predecessor();
           for (int i = 0; i < ahead; ++i) copy_b(i);
-          hopper::copy_bulk(shared.words[words.stage][1], b.words, kWordsB, words_full);
+          hopper::copy_bulk(shared.row_scales[buffer.stage][1], b.row_scales, kScaleBytesB, scales_full);
         }
         at.advance();
       }
-      words.advance();
+      buffer.advance();
     }
   }
 
@@ -105,20 +105,20 @@ struct SplittingProducer {
   __device__ __forceinline__ void run(const TileScheduler& scheduler) const {
     ColumnSplitter<B_ALONG_N, !A_ALONG_M, R::kStages, Shape::kCols> splitter(shared.columns);
     PipelineState<R::kStages> at, copied;
-    PipelineState<2> words;
+    PipelineState<2> buffer;
     int copied_index = scheduler.first, copied_step = scheduler.step0;
     Source source(job, copied_index);
     int ahead = kAhead;
     for (int index = scheduler.first; index < job.work_tiles; index += scheduler.stride) {
-      hopper::wait(&shared.words_empty[words.stage], words.parity ^ 1);
-      if (threadIdx.x == 0) shared.tiles[words.stage] = tile_at(job, index);
+      hopper::wait(&shared.scales_empty[buffer.stage], buffer.parity ^ 1);
+      if (threadIdx.x == 0) shared.tiles[buffer.stage] = tile_at(job, index);
       splitter.start_tile();
-      for (int step = scheduler.step0; step < scheduler.step1; step += kStreamedSteps) {
+      for (int step = scheduler.step0; step < scheduler.step1; step += kOnTheFlySteps) {
 #pragma unroll 1
         for (; ahead > 0 && copied_index < job.work_tiles; --ahead) {
           copy(source, copied_step, copied);
           copied.advance();
-          copied_step += kStreamedSteps;
+          copied_step += kOnTheFlySteps;
           if (copied_step < scheduler.step1) continue;
           copied_step = scheduler.step0;
           copied_index += scheduler.stride;
@@ -127,15 +127,16 @@ struct SplittingProducer {
         ahead = 1;
         hopper::wait(&shared.columns.raw_full[at.stage], at.parity);
         splitter.split(ring + at.stage * R::kStageBytes + R::kBytesA, at.stage, step);
-        if (step + kStreamedSteps >= scheduler.step1) splitter.finish_tile(shared.words[words.stage][1], words.stage);
+        if (step + kOnTheFlySteps >= scheduler.step1)
+          splitter.finish_tile(shared.row_scales[buffer.stage][1], buffer.stage);
         // All threads that have written arrive: racecheck counts an arrival for its own thread's writes alone.
         hopper::fence_async_proxy();
         __syncwarp();
         hopper::arrive(&shared.columns.ready[at.stage]);
         at.advance();
       }
-      hopper::arrive(&shared.words_full[words.stage]);
-      words.advance();
+      hopper::arrive(&shared.scales_full[buffer.stage]);
+      buffer.advance();
     }
   }
 

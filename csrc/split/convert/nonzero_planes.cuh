@@ -5,7 +5,7 @@
 //         planes. If a panel has none, the product does not copy or multiply its lower planes. Sums have the same bits
 //         without them.
 #pragma once
-#include "../format/format.cuh"
+#include "../format/planes.cuh"
 #include "../plan/job.h"
 
 namespace sgemm::split {

@@ -1,7 +1,7 @@
-// Marks: the elements of a tile that the guard refused. store_redone(): stores a recomputed element.
+// RefusedTile: the elements of a tile that the guard refused. store_redone(): stores a recomputed element.
 #pragma once
 #include "../../epilogue/epilogue.cuh"
-#include "../format/format.cuh"
+#include "../format/row_scale.cuh"
 #include "../plan/tile_shape.cuh"
 
 namespace sgemm::split {
@@ -13,13 +13,13 @@ struct Corner {
 };
 
 // The refused elements of a tile, in shared memory.
-struct Marks {
+struct RefusedTile {
   uint32_t bits[kTile][kTile / 32];   // a bit per element
-  uint32_t words[2][kTile];           // scales and thresholds of the tile's rows and columns
+  RowScale row_scales[2][kTile];      // scales and thresholds of the tile's rows and columns
   uint32_t inf_lines[2][kTile / 32];  // rows and columns that hold Inf, a bit each
   uint32_t counts[2];
 
-  __device__ __forceinline__ bool is_marked(int row, int col) const { return bits[row][col / 32] >> col % 32 & 1; }
+  __device__ __forceinline__ bool is_refused(int row, int col) const { return bits[row][col / 32] >> col % 32 & 1; }
   // Returns the refused elements in the i-th uint32 of `bits` whose row and column hold no Inf.
   __device__ __forceinline__ uint32_t finite(int i) const {
     const int row = i / (kTile / 32);
@@ -27,8 +27,8 @@ struct Marks {
   }
   __device__ __forceinline__ void clear(int row, int col) { atomicAnd(&bits[row][col / 32], ~(1u << col % 32)); }
 };
-constexpr int kMarksBytes = 4096;
-static_assert(sizeof(Marks) <= kMarksBytes);
+constexpr int kRefusedBytes = 4096;
+static_assert(sizeof(RefusedTile) <= kRefusedBytes);
 
 // Stores an element. `sum`: its sum over all of k, earlier pieces included.
 __device__ __forceinline__ void store_redone(const Job& job, int batch, int64_t i, int64_t j, float sum) {

@@ -40,43 +40,43 @@ __device__ __forceinline__ void for_each_part(uint32_t count, const Values& valu
   }
 }
 
-// Returns a row's word (scale and threshold) for the sums of `count` parts, in the coarsest of their scales. `word(i)`
-// is the word of part i.
-template <class Word>
-__device__ __forceinline__ uint32_t word_of_parts(uint32_t count, const Word& word) {
+// Returns a row's packed scale for the sums of `count` parts, in the coarsest of their scales. `row_scale(i)`
+// is the packed scale of part i.
+template <class ScaleOf>
+__device__ __forceinline__ uint32_t scale_of_parts(uint32_t count, const ScaleOf& row_scale) {
   int exponent = kNoScale;
-  for_each_part(count, word, [&](uint32_t own) { exponent = max(exponent, word_exponent(own)); });
+  for_each_part(count, row_scale, [&](uint32_t own) { exponent = max(exponent, exponent_of(own)); });
   float threshold = -INFINITY;  // for zeros alone
-  uint32_t coarsest = 0;        // the word with the coarsest scale, among parts with small elements
+  uint32_t coarsest = 0;        // the coarsest packed scale among parts with small elements
   bool inf = false, nan = false;
-  for_each_part(count, word, [&](uint32_t own) {
-    const float part = word_threshold(own);
+  for_each_part(count, row_scale, [&](uint32_t own) {
+    const float part = threshold_of(own);
     if (part == -INFINITY) return;
     nan = nan || is_nan_row(own);
-    threshold = fmaxf(threshold, 0) + part * power_of_two(max(word_exponent(own) - exponent, -126));
+    threshold = fmaxf(threshold, 0) + part * power_of_two(max(exponent_of(own) - exponent, -126));
     inf = inf || is_inf_row(own);
     if (part > 0 && (own & 0xff) >= (coarsest & 0xff)) coarsest = own;
-    if (exponent - word_exponent(own) > kMostCoarser) threshold += Fp16x3::kThreshold;
+    if (exponent - exponent_of(own) > kMostCoarser) threshold += Fp16x3::kThreshold;
   });
   const uint32_t bits = nan ? kNanRow : inf ? kInfRow : __float_as_uint(threshold) & ~0xffu;
-  return with_step(bits | static_cast<uint32_t>(exponent + 128), word_step(coarsest));
+  return with_step(bits | static_cast<uint32_t>(exponent + 128), step_of(coarsest));
 }
 
-// Returns the row's sum of magnitudes, in the scale of `word`.
-template <class Word, class Sum>
-__device__ __forceinline__ uint16_t sum_of_parts(uint32_t count, uint32_t word, const Word& word_of,
+// Returns the row's sum of magnitudes, in the scale of `row_scale`.
+template <class ScaleOf, class Sum>
+__device__ __forceinline__ uint16_t sum_of_parts(uint32_t count, RowScale row_scale, const ScaleOf& scale_of,
                                                  const Sum& sum_of) {
   float sum = 0;
-  const auto scaled = [&](uint32_t i) { return make_uint2(word_of(i), sum_of(i)); };
+  const auto scaled = [&](uint32_t i) { return make_uint2(scale_of(i), sum_of(i)); };
   for_each_part(count, scaled, [&](const uint2& part) {
-    const float to_common = power_of_two(max(word_exponent(part.x) - word_exponent(word), -126));
+    const float to_common = power_of_two(max(exponent_of(part.x) - exponent_of(row_scale), -126));
     sum = __fadd_ru(sum, __fmul_ru(sum_of_bits(static_cast<uint16_t>(part.y)), to_common));
   });
   return sum_bits(sum);
 }
 
-struct ClusterWords {
-  uint64_t arrived;  // barrier: the other blocks' words have arrived
+struct ClusterScales {
+  uint64_t arrived;  // barrier: the other blocks' row scales have arrived
   alignas(16) uint32_t of_block[2][2][kTile];
   alignas(16) uint32_t agreed[2][kTile];
   alignas(16) float change[kTile];  // factors of the rows' sums
@@ -91,27 +91,28 @@ struct ClusterWords {
     hopper::fence_barrier_init();
   }
 
-  // Called by all consumers, each for the word of one row or column. Rows get the coarsest scale of the blocks. B's
-  // words are the same in all blocks. The rows' sums of magnitudes follow B's words. Returns the rows' factors.
-  __device__ __forceinline__ auto agree(const uint32_t (&words)[2][kTile], int t, uint32_t rank, uint32_t blocks)
+  // Called by all consumers, each for the scale of one row or column. Rows get the coarsest scale of the blocks. B's
+  // scales are the same in all blocks. The rows' sums of magnitudes follow B's scales. Returns the rows' factors.
+  __device__ __forceinline__ auto agree(const RowScale (&row_scales)[2][kTile], int t, uint32_t rank, uint32_t blocks)
       -> const float (&)[kTile] {
     const int operand = t / kTile, row = t % kTile;
-    const uint32_t own = words[operand][row];
+    const uint32_t own = row_scales[operand][row];
     of_block[rank][operand][row] = own;
     if (t < blocks && t != rank)
-      hopper::copy_in_cluster(hopper::map_to_rank(hopper::shared_address(of_block[rank]), t), words, sizeof words,
-                              hopper::map_to_rank(hopper::shared_address(&arrived), t));
+      hopper::copy_in_cluster(hopper::map_to_rank(hopper::shared_address(of_block[rank]), t), row_scales,
+                              sizeof row_scales, hopper::map_to_rank(hopper::shared_address(&arrived), t));
     hopper::wait(&arrived, 0);
-    const auto word_of = [&](uint32_t i) { return of_block[i][operand][row]; };
-    const uint32_t common = operand == 1 ? own : word_of_parts(blocks, word_of);
-    // The block's own sums come from `words`, since other threads write their copy in of_block and may not be done.
+    const auto scale_of = [&](uint32_t i) { return of_block[i][operand][row]; };
+    const uint32_t common = operand == 1 ? own : scale_of_parts(blocks, scale_of);
+    // The block's own sums come from `row_scales`, since other threads write their copy in of_block and may not be
+    // done.
     const auto sum_of = [&](uint32_t i) {
       const uint32_t(&of_other)[2][kTile] = of_block[i];
-      return row_sums(i == rank ? words : of_other)[row];
+      return row_sums(i == rank ? row_scales : of_other)[row];
     };
-    if (operand == 0) row_sums(agreed)[row] = sum_of_parts(blocks, common, word_of, sum_of);
-    if (t < 2 * kTile - kSumWords) agreed[operand][row] = common;
-    if (operand == 0) change[row] = power_of_two(max(word_exponent(own) - word_exponent(common), -126));
+    if (operand == 0) row_sums(agreed)[row] = sum_of_parts(blocks, common, scale_of, sum_of);
+    if (t < 2 * kTile - kSumEntries) agreed[operand][row] = common;
+    if (operand == 0) change[row] = power_of_two(max(exponent_of(own) - exponent_of(common), -126));
     sync_consumers();
     return change;
   }
@@ -119,17 +120,17 @@ struct ClusterWords {
 
 // Shared memory of a kernel that finds scales while it multiplies.
 struct FoundScales : ProductShared {
-  ClusterWords cluster_words;
+  ClusterScales cluster_scales;
 
   template <class R>
-  __device__ __forceinline__ void init(int writers, int word_writers, uint32_t blocks) {
-    ProductShared::init<R>(writers, word_writers, blocks);
-    cluster_words.init(blocks);
+  __device__ __forceinline__ void init(int writers, int scale_writers, uint32_t blocks) {
+    ProductShared::init<R>(writers, scale_writers, blocks);
+    cluster_scales.init(blocks);
   }
 
-  // Returns the words for a tile's sums. Precondition: the cluster's blocks have agreed.
-  __device__ __forceinline__ auto words_of(int stage, uint32_t blocks) const -> const uint32_t (&)[2][kTile] {
-    return blocks > 1 ? cluster_words.agreed : words[stage];
+  // Returns the row scales for a tile's sums. Precondition: the cluster's blocks have agreed.
+  __device__ __forceinline__ auto scales_of(int stage, uint32_t blocks) const -> const uint32_t (&)[2][kTile] {
+    return blocks > 1 ? cluster_scales.agreed : row_scales[stage];
   }
 };
 

@@ -3,7 +3,7 @@
 
 #include "../../gpu/launch_cluster.cuh"
 #include "launches.h"
-#include "../convert/pass.cuh"
+#include "../convert/convert.cuh"
 
 namespace sgemm::split {
 namespace {
@@ -23,17 +23,17 @@ bool has_strips(const Job& job, bool split_a, bool split_b) {
   return (split_a && !job.a.along_k) || (split_b && !job.b.along_k);
 }
 
-struct PassLaunch {
-  PassGrid grid;
+struct ConvertLaunch {
+  ConvertGrid grid;
   int cluster;
   int64_t blocks;
 };
 
-PassLaunch plan_pass(const Job& job, bool split_a, bool split_b, int threads) {
+ConvertLaunch plan_convert(const Job& job, bool split_a, bool split_b, int threads) {
   const int64_t depth = int64_t{job.steps} * kStep;
   const bool strips = has_strips(job, split_a, split_b);
   const int cluster = strips ? static_cast<int>(ceil_div(depth, kHeld * threads / kStripQuads)) : 1;
-  PassGrid grid = {};
+  ConvertGrid grid = {};
   grid.row_threads = std::max(8, next_power_of_two(ceil_div(depth, 4 * kHeld)));
   const auto blocks = [&](const Operand& x) {
     const int64_t panels = x.count * x.panels;
@@ -46,13 +46,13 @@ PassLaunch plan_pass(const Job& job, bool split_a, bool split_b, int threads) {
 }
 
 template <class F, int THREADS>
-void launch_pass(const Job& job, bool split_a, bool split_b, int sms, Stream stream) {
-  const PassLaunch pass = plan_pass(job, split_a, split_b, THREADS);
+void launch_convert(const Job& job, bool split_a, bool split_b, int sms, Stream stream) {
+  const ConvertLaunch pass = plan_convert(job, split_a, split_b, THREADS);
   constexpr int kBytes = Held<THREADS, true>::kBytes, kMostBytes = std::max(kBytes, kAloneBytes);
   const int bytes = pass.blocks <= sms ? kMostBytes : kBytes;
   const auto run = [&](auto float32) {
-    launch_with_memory<split_pass<F, THREADS, float32>>(pass.blocks, THREADS, bytes, kMostBytes, pass.cluster, stream,
-                                                        job, pass.grid);
+    launch_with_memory<split_convert<F, THREADS, float32>>(pass.blocks, THREADS, bytes, kMostBytes, pass.cluster,
+                                                           stream, job, pass.grid);
   };
   if constexpr (std::is_same_v<F, Fp16x3>) {
     const auto is_float32 = [](const Operand& x) { return x.elements == ElementType::kFloat32; };
@@ -64,27 +64,27 @@ void launch_pass(const Job& job, bool split_a, bool split_b, int sms, Stream str
 }  // namespace
 
 template <class F>
-void launch_pass(const Job& job, bool split_a, bool split_b, int64_t product_blocks, int sms, Stream stream) {
+void launch_convert(const Job& job, bool split_a, bool split_b, int64_t product_blocks, int sms, Stream stream) {
   const int64_t depth = int64_t{job.steps} * kStep;
   const bool strips = has_strips(job, split_a, split_b);
   // Use the smallest blocks that leave SMs free for the product's blocks, which are then ready when the convert kernel
   // ends. It leaves as many SMs as the product has blocks, but at least a quarter of all and at most half.
   const int64_t others = sms - std::clamp<int64_t>(product_blocks, sms / 4, sms / 2);
   const auto few = [&](int threads) {
-    const PassLaunch pass = plan_pass(job, split_a, split_b, threads);
+    const ConvertLaunch pass = plan_convert(job, split_a, split_b, threads);
     return pass.cluster <= kMaxCluster && depth <= 1024 && pass.blocks <= others;
   };
   // A block holds as much k of a strip as it has threads; a cluster of blocks holds more.
   if (strips && depth > kMaxCluster * 512)
-    launch_pass<F, 1024>(job, split_a, split_b, sms, stream);
+    launch_convert<F, 1024>(job, split_a, split_b, sms, stream);
   else if (few(128) || (strips && depth <= 128))
-    launch_pass<F, 128>(job, split_a, split_b, sms, stream);
+    launch_convert<F, 128>(job, split_a, split_b, sms, stream);
   else if (few(256) || (strips && depth <= 256))
-    launch_pass<F, 256>(job, split_a, split_b, sms, stream);
+    launch_convert<F, 256>(job, split_a, split_b, sms, stream);
   else
-    launch_pass<F, 512>(job, split_a, split_b, sms, stream);
+    launch_convert<F, 512>(job, split_a, split_b, sms, stream);
 }
-template void launch_pass<Bf16x6>(const Job&, bool, bool, int64_t, int, Stream);
-template void launch_pass<Fp16x3>(const Job&, bool, bool, int64_t, int, Stream);
+template void launch_convert<Bf16x6>(const Job&, bool, bool, int64_t, int, Stream);
+template void launch_convert<Fp16x3>(const Job&, bool, bool, int64_t, int, Stream);
 
 }  // namespace sgemm::split

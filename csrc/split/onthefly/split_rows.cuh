@@ -7,14 +7,15 @@
 //         its products remain whole multiples of the sums' unit. A scale more than kSpread binades coarser becomes the
 //         reference.
 #pragma once
-#include "../format/format.cuh"
+#include "../format/planes.cuh"
+#include "../format/row_scale.cuh"
 
 namespace sgemm::split {
 
 constexpr int kSpread = 20;
 constexpr int kMostReference = 93;  // the largest reference, so that Inf is always too coarse
 
-constexpr int kChunks = kStreamedSteps * kStep / 16;
+constexpr int kChunks = kOnTheFlySteps * kStep / 16;
 
 // Tests for a row's small elements, in a step that is divided by 2^exponent. Each test takes three instructions only,
 // since the main loop itself counts these elements.
@@ -66,7 +67,7 @@ struct RowScales {
 };
 
 // A thread's two rows in a tile. The four lanes of a row have equal members, except `small_` and `sum_`.
-class StreamedRows {
+class OnTheFlyRows {
  public:
   // Chooses scales for the elements from this step of k on. If a row's reference changes, its sums are multiplied to
   // match.
@@ -152,7 +153,7 @@ class StreamedRows {
     return power_of_two(max(scales.exponent[r] - reference_[r], -126));
   }
 
-  // Brings sums to the scale in the rows' words. `last`: sums in the scales of the last step.
+  // Brings sums to the rows' packed scales. `last`: sums in the scales of the last step.
   template <int N>
   __device__ __forceinline__ void finish(const RowScales& scales, float (&sum)[N], float (&last)[N]) {
 #pragma unroll
@@ -169,9 +170,9 @@ class StreamedRows {
     }
   }
 
-  __device__ __forceinline__ uint32_t word(int r) const {
+  __device__ __forceinline__ RowScale row_scale(int r) const {
     const int step = kLastStep - (coarsest_[r] & kLastStep);
-    return found_word(is_nonzero(r), coarsest(r), small_[r], step);
+    return pack_found_scale(is_nonzero(r), coarsest(r), small_[r], step);
   }
   __device__ __forceinline__ uint16_t sum(int r) const {
     return sum_bits(__fmul_ru(sum_[r] * kSummedTogether, power_of_two(-coarsest(r))));
@@ -200,8 +201,9 @@ class StreamedRows {
 
   int reference_[2] = {kNoScale - kSpread, kNoScale - kSpread};
   int coarsest_[2] = {kOfZeros, kOfZeros};
-  float small_[2] = {};  // weighted counts for found_word(), in this lane's part of the rows, relative to the reference
-  float sum_[2] = {};    // sums of the largest of each kSummedTogether elements, in this lane's part
+  float small_[2] =
+      {};  // weighted counts for pack_found_scale(), in this lane's part of the rows, relative to the reference
+  float sum_[2] = {};  // sums of the largest of each kSummedTogether elements, in this lane's part
 };
 
 }  // namespace sgemm::split

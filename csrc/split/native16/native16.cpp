@@ -1,4 +1,4 @@
-#include "unsplit.h"
+#include "native16.h"
 
 #include <algorithm>
 
@@ -10,7 +10,7 @@
 namespace sgemm::split {
 namespace {
 
-double seconds(const Problem& p, const Device& device, const TileSize& tile, const UnsplitPlan& plan) {
+double seconds(const Problem& p, const Device& device, const TileSize& tile, const Native16Plan& plan) {
   const UnsplitModel& model = models().unsplit;
   const StreamK& deal = plan.deal;
   const bool half = tile.bm == kTile;
@@ -18,7 +18,7 @@ double seconds(const Problem& p, const Device& device, const TileSize& tile, con
       plan.long_windows ? model.long_step * (half ? model.half_long : 1) : model.step * (half ? model.half_step : 1);
   // The tiles that share a panel divide its search.
   const double searched =
-      2.0 * Unsplit::BK *
+      2.0 * Native16::BK *
       (tile.bm / std::max<double>(1, ceil_div(p.n, tile.bn)) + tile.bn / std::max<double>(1, ceil_div(p.m, tile.bm)));
   const double step = std::max(product, searched * model.searched);
   const double ends = model.tile * (half ? model.half_tile : 1);
@@ -35,14 +35,14 @@ double seconds(const Problem& p, const Device& device, const TileSize& tile, con
 
 }  // namespace
 
-UnsplitLayout unsplit_layout(const UnsplitPlan& plan, const TileSize& tile) {
+Native16Layout native16_layout(const Native16Plan& plan, const TileSize& tile) {
   const StreamKLayout shared = stream_k_layout(plan.deal, int64_t{tile.bm} * tile.bn);
-  const int words = std::max(plan.blocks * kSearchers / 32, kSearchWords);
+  const int flags = std::max(plan.blocks * kSearchers / 32, kSearchFlags);
   const size_t found = (shared.total + 15) / 16 * 16;
-  return {shared, found, found + words * sizeof(uint32_t)};
+  return {shared, found, found + flags * sizeof(uint32_t)};
 }
 
-void Unsplit::each_plan(const Problem& asked, const Device& device, const PlanVisitor& visit) {
+void Native16::each_plan(const Problem& asked, const Device& device, const PlanVisitor& visit) {
   const Problem p = solved(asked);
   for (int tile = 0; tile < static_cast<int>(kTiles.size()); ++tile) {
     const TileSize& size = kTiles[tile];
@@ -52,8 +52,8 @@ void Unsplit::each_plan(const Problem& asked, const Device& device, const PlanVi
     const auto visit_deal = [&](const StreamK& deal, int cluster) {
       const int blocks = cluster > 1 ? deal.tiles * cluster : std::min(device.sms, std::max(deal.whole, deal.sharing));
       const bool many = int64_t{deal.tiles} * deal.steps * (size.bm / kTile) > kManySteps * kStep / BK;
-      const UnsplitPlan plan = {deal, blocks, cluster, p.k > kLongWindow && many};
-      visit({seconds(p, device, size, plan), unsplit_layout(plan, size).total, plan, tile});
+      const Native16Plan plan = {deal, blocks, cluster, p.k > kLongWindow && many};
+      visit({seconds(p, device, size, plan), native16_layout(plan, size).total, plan, tile});
     };
     visit_deal(whole, 1);
     if (shared.sharing) visit_deal(shared, 1);
@@ -61,12 +61,12 @@ void Unsplit::each_plan(const Problem& asked, const Device& device, const PlanVi
   }
 }
 
-Plan Unsplit::plan(const Problem& p, const Device& device) {
+Plan Native16::plan(const Problem& p, const Device& device) {
   return fastest<Plan>([&](const auto& visit) { each_plan(p, device, visit); });
 }
 
-std::string Unsplit::cut(const Plan& planned) {
-  const auto plan = planned.own<UnsplitPlan>();
+std::string Native16::cut(const Plan& planned) {
+  const auto plan = planned.own<Native16Plan>();
   Cut cut;
   cut.tile(kTiles[planned.tile].bm, kTiles[planned.tile].bn).number("cluster", plan.cluster, 1);
   return cut.number("sharing", plan.deal.sharing, 0).number("long_windows", plan.long_windows, 0).text();
