@@ -143,9 +143,9 @@ constexpr Models kFitted = {
         5.453e-07,  // part
         2.48e-06,  // sum
         3.434,  // sum_moves
-        0.8404,  // pass
-        1.268,  // pass_across
-        1.237,  // pass_unaligned
+        0.8404,  // convert
+        1.268,  // convert_across
+        1.237,  // convert_unaligned
     },
     // SplitStreamed
     {
@@ -158,7 +158,7 @@ constexpr Models kFitted = {
         2.649e-06,  // share
         5.843e-07,  // part
         3.584,  // sum_moves
-        0.6064,  // pass
+        0.6064,  // convert
         6.356,  // unaligned
         1.188,  // bandwidth
     },

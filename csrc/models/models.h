@@ -128,24 +128,24 @@ struct LargeModel {
   double copy_bandwidth;  // 0.7
 };
 
-struct SplitModel {       // of tiles of 128 x 128
-  double launch;          // 2e-6: of pass and product, with nothing to do
-  double step;            // 2e-7: of k of a tile, for each of the 16-bit products
-  double tile;            // 1e-6: to fill the pipeline, and to store
-  double half_step;       // 0.5: factor of tiles of half the size
-  double cluster;         // 1e-6: to add up the parts of a cluster, for each block but one
-  double share;           // 3e-6: to share tiles that are left over
-  double part;            // 5e-7: each block that shares one
-  double sum;             // 3e-6: to add up slices of k: one launch more
-  double sum_moves;       // 2: how often a slice's sums are moved
-  double pass;            // 0.5: share of the bandwidth that the pass reaches
-  double pass_across;     // 1: factor of the pass, for what doesn't lie along k
-  double pass_unaligned;  // 1: factor of the pass, of elements that are read one by one
+struct SplitModel {          // of tiles of 128 x 128
+  double launch;             // 2e-6: of the convert kernel and the product, with nothing to do
+  double step;               // 2e-7: of k of a tile, for each of the 16-bit products
+  double tile;               // 1e-6: to fill the pipeline, and to store
+  double half_step;          // 0.5: factor of tiles of half the size
+  double cluster;            // 1e-6: to add up the parts of a cluster, for each block but one
+  double share;              // 3e-6: to share tiles that are left over
+  double part;               // 5e-7: each block that shares one
+  double sum;                // 3e-6: to add up slices of k: one launch more
+  double sum_moves;          // 2: how often a slice's sums are moved
+  double convert;            // 0.5: share of the bandwidth that the convert kernel reaches
+  double convert_across;     // 1: factor of that kernel, for what doesn't lie along k
+  double convert_unaligned;  // 1: factor of that kernel, of elements that are read one by one
 };
 
 struct SplitStreamedModel {  // of tiles of 128 x 64
   double launch;             // 2e-6
-  double other_launch;       // 2e-6: of the pass that splits B, or of what adds up slices
+  double other_launch;       // 2e-6: of the convert kernel for B, or of what adds up slices
   double step;               // 5e-7
   double split_b;            // 1.5: factor of steps, where the kernel splits B
   double tile;               // 2e-6
@@ -153,7 +153,7 @@ struct SplitStreamedModel {  // of tiles of 128 x 64
   double share;              // 3e-6: to share tiles that are left over
   double part;               // 5e-7: each block that shares one
   double sum_moves;          // 2: how often a slice's sums are moved
-  double pass;               // 0.5: share of the bandwidth that the pass of B reaches
+  double convert;            // 0.5: share of the bandwidth that the convert kernel reaches for B
   double unaligned;          // 2: factor of steps, of elements that are read one by one
   double bandwidth;          // 0.8: share
 };

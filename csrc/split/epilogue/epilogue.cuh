@@ -68,7 +68,7 @@ class TileEpilogue : public WarpRows<Shape> {
   }
 
   // Stores the certified elements. Elements that the guard refuses are not stored, but get a bit in a mask. Returns the
-  // bits of the slots that have masks. `early`: elements already certified from other sums. HAS_STATS: the convert
+  // bits of the bands that have masks. `early`: elements already certified from other sums. HAS_STATS: the convert
   // kernel has split both operands; rarely needed code is then in a separate function.
   template <bool HAS_STATS>
   __device__ __forceinline__ uint32_t store(Sums& sum, const CertifiedSums& early, float* staging, int index) const {
@@ -115,7 +115,7 @@ class TileEpilogue : public WarpRows<Shape> {
   }
 
   // Stores a staged band. `tests`: tests and scales it element by element, because some elements have failed or
-  // some scales aren't plain. Returns the slot's bit if the band has refused elements.
+  // some scales aren't plain. Returns the band's bit if the band has refused elements.
   __device__ __forceinline__ uint32_t store_band(const float* staged, int band, bool tests, int index) const {
     const int lane = t_ % 32;
     if (tests || !job_.plain_alpha || job_.p.k_before > 0 || !(job_.quads || job_.d_col_major))
@@ -211,11 +211,10 @@ class TileEpilogue : public WarpRows<Shape> {
     return __any_sync(~0u, failed) ? flag_refused(failed, band, index) : 0;
   }
 
-  // Writes the mask of a lane's column: `failed` has a bit for each row. Returns the slot's bit.
+  // Writes the mask of a lane's column: `failed` has a bit for each row. Returns the band's bit.
   __device__ __forceinline__ uint32_t flag_refused(uint32_t failed, int band, int index) const {
-    const int slot = Shape::kHalfSize ? band * 2 + first_ / 16 % 2 : band;
-    job_.masks[(int64_t{index} * Shape::kSlots + slot) * kConsumers + t_] = static_cast<uint16_t>(failed);
-    return 1u << slot;
+    job_.masks[(int64_t{index} * Shape::kBands + band) * kConsumers + t_] = static_cast<uint16_t>(failed);
+    return 1u << band;
   }
 
   // Returns true if more than half of the warp's elements are uncertified: all elements of `bands` are then recomputed.

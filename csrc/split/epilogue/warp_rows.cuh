@@ -27,7 +27,7 @@ class WarpRows {
         row0_(int64_t{tile.row} * Shape::kRows + Shape::warp_row(t)),
         col0_(int64_t{tile.col} * Shape::kCols),
         rows_left_(static_cast<int>(min(job.p.m - row0_, int64_t{16}))),
-        cols_left_(static_cast<int>(min(job.p.n - col0_, int64_t{Shape::kHalfSize ? first + cols : Shape::kCols}))),
+        cols_left_(static_cast<int>(min(job.p.n - col0_, int64_t{Shape::kCols}))),
         bands_(bits(first / 32, (max(first, min(first + cols, cols_left_)) + 31) / 32)),
         d_(job.p.d.matrix(tile.batch).at(row0_, col0_)),
         c_(job.p.beta == 0 ? nullptr : job.p.c.matrix(tile.batch).at(row0_, col0_)) {}
@@ -178,9 +178,7 @@ class WarpRows {
   }
 
   __device__ __forceinline__ int rows_of(int col) const { return inside(col) ? rows_left_ : 0; }
-  __device__ __forceinline__ bool inside(int col) const {
-    return (!Shape::kHalfSize || col >= first_) && col < cols_left_;
-  }
+  __device__ __forceinline__ bool inside(int col) const { return col < cols_left_; }
   const Job& job_;
   const RowScale (&row_scales_)[2][kTile];
   const uint32_t *rows_, *cols_;  // scales and thresholds of the warp's rows and columns

@@ -1,11 +1,10 @@
-// Cluster reduction: adds up the sums of a tile whose k is shared by the blocks of a cluster.
+// Cluster reduction: adds up the sums of a tile whose k is shared by the two blocks of a cluster.
 //
-// Idea:   block r gets the whole sums of its share of each thread's elements, the r-th N / BLOCKS of them, added in the
-//         order of the ranks. The last stages of its ring serve as mailboxes, one for each of the other blocks: (quad,
-//         thread) float4. Each warp announces to the other blocks that its block's mailboxes are free. A warp does so
-//         before its main loop if the block has too few steps to use those stages, otherwise after its main loop.
-//         Barriers count arrivals and bytes. No thread waits for barrier.cluster, because its fence would wait for
-//         every memory operation in flight.
+// Idea:   block r gets the whole sums of the r-th half of each thread's elements, added in the order of the ranks. The
+//         last stage of its ring is the mailbox for the other block's part: (quad, thread) float4. Each warp announces
+//         to the other block that its block's mailbox is free. A warp does so before its main loop if the block has too
+//         few steps to use that stage, otherwise after its main loop. Barriers count arrivals and bytes. No thread
+//         waits for barrier.cluster, because its fence would wait for every memory operation in flight.
 #pragma once
 #include "../plan/tile_shape.cuh"
 
@@ -13,73 +12,59 @@ namespace sgemm::split {
 
 // Barriers that are used once: a cluster has only one tile.
 struct ClusterBarriers {
-  uint64_t ready;                   // the other blocks' mailboxes are free
-  uint64_t parts[kConsumers / 32];  // complete when the other blocks have stored their parts of a warp's sums
+  uint64_t ready;                   // the other block's mailbox is free
+  uint64_t parts[kConsumers / 32];  // complete when the other block has stored its part of a warp's sums
 
-  __device__ __forceinline__ void init(int i, uint32_t blocks, int sums) {
-    if (i == 0) hopper::init_barrier(&ready, (blocks - 1) * (kConsumers / 32));
+  // Called by a warp. `sums`: accumulators of a thread.
+  __device__ __forceinline__ void init(int i, int sums) {
+    if (i == 0) hopper::init_barrier(&ready, kConsumers / 32);
     if (i < kConsumers / 32) hopper::init_barrier(&parts[i], 1);
     __syncwarp();
-    if (i < kConsumers / 32)
-      hopper::arrive_expecting(&parts[i], (blocks - 1) * (sums >> blocks / 2) * 32 * sizeof(float));
+    if (i < kConsumers / 32) hopper::arrive_expecting(&parts[i], sums / 2 * 32 * sizeof(float));
   }
 };
 
-// Returns the stage of block `owner`'s ring that is the mailbox of block `sender`.
+// Returns true if the main loop uses the mailbox's stage.
 template <class R>
-__device__ __forceinline__ int mailbox(int owner, int sender, int blocks) {
-  return R::kStages - 1 - ((sender - owner - 1) & (blocks - 1));
+__device__ __forceinline__ bool uses_mailbox(int steps) {
+  return steps >= R::kStages;
 }
 
-template <class R>
-__device__ __forceinline__ bool uses_mailboxes(int steps, int blocks) {
-  return steps > R::kStages - (blocks - 1);
+// Signals to the other block that the warp has read what the mailbox's stage held.
+__device__ __forceinline__ void announce_mailbox(ClusterBarriers& barriers, int t, uint32_t rank) {
+  if (t % 32 == 0) hopper::arrive_in_cluster(hopper::map_to_rank(hopper::shared_address(&barriers.ready), rank ^ 1));
 }
 
-// Signals to the other blocks that the warp has read what the mailboxes' stages held.
-__device__ __forceinline__ void announce_mailboxes(ClusterBarriers& barriers, int t, uint32_t rank, uint32_t blocks) {
-  const uint32_t to = t % 32;
-  if (to < blocks && to != rank)
-    hopper::arrive_in_cluster(hopper::map_to_rank(hopper::shared_address(&barriers.ready), to));
-}
-
-template <class R, int BLOCKS, int N>
+template <class R, int N>
 __device__ __forceinline__ void reduce_cluster(ClusterBarriers& barriers, float (&sum)[N], char* ring, int t,
                                                uint32_t rank) {
-  constexpr int kShare = N / BLOCKS;
-  static_assert(kShare * kConsumers * sizeof(float) <= R::kStageBytes && BLOCKS - 1 <= R::kStages);
+  constexpr int kShare = N / kTileCluster;
+  static_assert(kTileCluster == 2 && kShare * kConsumers * sizeof(float) <= R::kStageBytes);
   uint64_t* parts = &barriers.parts[t / 32];
+  char* const mailbox = ring + (R::kStages - 1) * R::kStageBytes + t * sizeof(float4);
   hopper::wait(&barriers.ready, 0);
-  const uint32_t place = hopper::shared_address(ring) + t * sizeof(float4);
+  const uint32_t to = hopper::map_to_rank(hopper::shared_address(mailbox), rank ^ 1);
+  const uint32_t barrier = hopper::map_to_rank(hopper::shared_address(parts), rank ^ 1);
 #pragma unroll
-  for (int owner = 0; owner < BLOCKS; ++owner) {
+  for (int owner = 0; owner < kTileCluster; ++owner) {
     if (owner == rank) continue;
-    const uint32_t to = hopper::map_to_rank(place + mailbox<R>(owner, rank, BLOCKS) * R::kStageBytes, owner);
-    const uint32_t barrier = hopper::map_to_rank(hopper::shared_address(parts), owner);
 #pragma unroll
     for (int e = 0; e < kShare; e += 4)
       hopper::store_in_cluster(to + e * kConsumers * 4, &sum[owner * kShare + e], barrier);
   }
   hopper::wait(parts, 0);
-  const auto received = [&](int sender) {
-    return reinterpret_cast<const float4*>(ring + mailbox<R>(rank, sender, BLOCKS) * R::kStageBytes) + t;
-  };
+  const float4* const received = reinterpret_cast<const float4*>(mailbox);
 #pragma unroll
-  for (int owner = 0; owner < BLOCKS; ++owner) {
+  for (int owner = 0; owner < kTileCluster; ++owner) {
     if (owner != rank) continue;
 #pragma unroll
     for (int e = 0; e < kShare; e += 4) {
-      float4 total = make_float4(0, 0, 0, 0);
+      const float4 other = received[e / 4 * kConsumers];
       float* own = &sum[owner * kShare + e];
-#pragma unroll
-      for (int r = 0; r < BLOCKS; ++r) {
-        const float4 part = r == owner ? make_float4(own[0], own[1], own[2], own[3]) : received(r)[e / 4 * kConsumers];
-        total = make_float4(total.x + part.x, total.y + part.y, total.z + part.z, total.w + part.w);
-      }
-      own[0] = total.x;
-      own[1] = total.y;
-      own[2] = total.z;
-      own[3] = total.w;
+      own[0] += other.x;
+      own[1] += other.y;
+      own[2] += other.z;
+      own[3] += other.w;
     }
   }
 }

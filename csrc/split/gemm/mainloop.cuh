@@ -6,22 +6,15 @@
 
 namespace sgemm::split {
 
-// wgmma descriptors of an operand's panels of ROWS rows in shared memory. Distances are in units of 16 bytes.
+// wgmma descriptors of an operand's planes in a stage: panels of ROWS rows.
 template <bool ALONG_MN, int ROWS>
-struct PanelView {
-  uint64_t first;  // descriptor of the first plane, from the warpgroup's first row on
-  static constexpr bool kAlongMn = ALONG_MN;
-  static constexpr int kRowsApart = 64;             // distance of rows, bytes
-  static constexpr int kHalf = ALONG_MN ? 128 : 2;  // distance to the second 16 of k
-  static constexpr int kSecondPlane = ROWS * 4;
-  static constexpr int kSecondPair = ROWS * kRowBytes / 16;
+struct PlaneView : PanelView<ALONG_MN, kStep> {
+  using Panel = PanelView<ALONG_MN, kStep>;
+  static constexpr int kSecondPlane = ROWS * 4, kSecondPair = ROWS * kRowBytes / 16;  // in units of 16 bytes
   // `block`: index of 64 rows within the panel.
-  __device__ __forceinline__ PanelView(uint32_t address, int block)
-      : first(ALONG_MN ? hopper::matrix_descriptor(address + block * 4096, 4096, 1024)
-                       : hopper::matrix_descriptor<kRowsApart>(address + block * 64 * kRowsApart, 16, 8 * kRowsApart)) {
-  }
+  __device__ __forceinline__ PlaneView(uint32_t address, int block) : Panel(address + block * Panel::kBlockBytes) {}
   __device__ __forceinline__ uint64_t plane(int stage_offset, int index, int half) const {
-    return first + stage_offset + index / 2 * kSecondPair + index % 2 * kSecondPlane + half * kHalf;
+    return Panel::at(stage_offset + index / 2 * kSecondPair + index % 2 * kSecondPlane, half);
   }
 };
 

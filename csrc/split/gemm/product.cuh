@@ -25,9 +25,9 @@ constexpr int kProductThreads = 384;
 // Adds up the parts of a leftover tile. Returns true if the block is the last to arrive, and so has the whole sums.
 template <int N>
 __device__ __forceinline__ bool fix_up(const Job& job, const WorkTile& work, float (&sum)[N], uint32_t& last, int t) {
-  const int shared = work.tile - job.whole;
-  float* const parts = job.part_sums + int64_t{shared} * job.parts * N * kConsumers;
-  return sgemm::fix_up<QuadSums, kConsumers>(parts, work.part, job.parts, &job.arrived[shared], sum, last, t);
+  float* const parts = job.part_sums + int64_t{work.place} * N * kConsumers;
+  return sgemm::fix_up<QuadSums, kConsumers>(parts, work.index, work.count, &job.arrived[work.tile - job.whole], sum,
+                                             last, t);
 }
 
 // Scales that the convert kernel has chosen. OnTheFlyScales (onthefly.cuh) finds scales while the product runs.
@@ -55,7 +55,7 @@ static __device__ __noinline__ void redo_refused(const Job& job, uint32_t last, 
   const int t = threadIdx.x - (blockDim.x - kConsumers);
   for (int index = scheduler.first; index < job.work_tiles; index += scheduler.stride) {
     const WorkTile work = scheduler.work_tile(job, index);
-    if (work.part < 0 || last) redo<Shape>(job, work.tile, scheduler.rank, t, ring);
+    if (work.count == 1 || last) redo<Shape>(job, work.tile, scheduler.rank, t, ring);
   }
 }
 
@@ -69,19 +69,18 @@ __device__ __forceinline__ void consume(const Job& job, char* ring, float* stagi
   const bool leader = t % 32 == 0;
   const uint32_t base = hopper::shared_address(ring);
   using Shape = typename R::Shape;
-  const PanelView<A_ALONG_M, Shape::kRows> a(base, warpgroup);
-  const PanelView<B_ALONG_N, Shape::kCols> b(base + R::kBytesA, 0);
+  const PlaneView<A_ALONG_M, Shape::kRows> a(base, warpgroup);
+  const PlaneView<B_ALONG_N, Shape::kCols> b(base + R::kBytesA, 0);
   float sum[Shape::kSums], others[Shape::kSums];
   PipelineState<R::kStages> at;
   PipelineState<2> buffer;
   for (int index = scheduler.first; index < job.work_tiles; index += scheduler.stride) {
     const WorkTile work = scheduler.work_tile(job, index);
-    const int steps = work.step1 - work.step0;
-    const bool early = !uses_mailboxes<R>(steps, blocks);
-    if (blocks > 1 && early) announce_mailboxes(shared.cluster, t, rank, blocks);
-    const TileSteps all = {steps, steps_ahead<R>(scheduler, index, steps), buffer.stage, work.step0};
+    const bool announces_first = !uses_mailbox<R>(work.steps);
+    if (blocks > 1 && announces_first) announce_mailbox(shared.cluster, t, rank);
+    const TileSteps all = {work.steps, steps_ahead<R>(scheduler, index, work.steps), buffer.stage, work.first};
     Mainloop::run(job, shared, ring, a, b, at, t, all, sum, others);
-    if (blocks > 1 && !early) announce_mailboxes(shared.cluster, t, rank, blocks);
+    if (blocks > 1 && !announces_first) announce_mailbox(shared.cluster, t, rank);
     hopper::wait(&shared.scales_full[buffer.stage], buffer.parity);
     Scales::tighten(shared, buffer.stage, t);
     const int cols = Shape::kCols >> blocks / 2;
@@ -90,7 +89,7 @@ __device__ __forceinline__ void consume(const Job& job, char* ring, float* stagi
     // The code that most tiles need follows the main loop: while instructions are in no cache yet, each jump takes a
     // good part of a microsecond. On-the-fly products take the other branch, since most of their tiles are shared.
     uint32_t flags = 0;
-    const bool in_parts = work.part >= 0, shares = blocks > 1 || in_parts;
+    const bool in_parts = work.count > 1, shares = blocks > 1 || in_parts;
     const auto stores_plain = [&] { return output.template stores_plain<Scales::kColMajorD>(); };
     if (Scales::kScalesFirst && __builtin_expect(!shares && stores_plain(), true)) {
       output.template store_plain<Scales::kColMajorD>(sum);
@@ -107,7 +106,7 @@ __device__ __forceinline__ void consume(const Job& job, char* ring, float* stagi
         if (Scales::kScalesFirst || !shares) early = output.certified(others, kOfMagnitudes);
         if (shares) early = early | output.certified(sum, 1);
       }
-      if (blocks > 1) reduce_cluster<R, 2>(shared.cluster, sum, ring, t, rank);
+      if (blocks > 1) reduce_cluster<R>(shared.cluster, sum, ring, t, rank);
       if (in_parts && !Scales::fix_up(job, shared, buffer.stage, work, sum, t)) break;
       if (!Scales::kScalesFirst || in_parts) plain = stores_plain();
       if (plain) {
@@ -119,7 +118,7 @@ __device__ __forceinline__ void consume(const Job& job, char* ring, float* stagi
     }
     __syncwarp();  // all lanes have read the row scales and thresholds
     if (leader) {
-      job.refused[(int64_t{work.tile} * 4 + rank) * 8 + t / 32] = flags;
+      job.refused[(int64_t{work.tile} * kTileCluster + rank) * 8 + t / 32] = flags;
       if (flags) atomicOr(&shared.refused, 1u);
       hopper::arrive(&shared.scales_empty[buffer.stage]);
     }

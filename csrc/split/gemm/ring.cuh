@@ -4,19 +4,15 @@
 #include "../../gpu/pipeline_state.cuh"
 #include "cluster_reduction.cuh"
 #include "../format/row_scale.cuh"
+#include "stages.cuh"
 #include "tile_scheduler.cuh"
 
 namespace sgemm::split {
 
-// A ring of stages; each stage holds A's panel, then B's.
+// The ring of a product of planes, for tiles of a shape.
 template <class F, class SHAPE, int STAGES>
-struct Ring {
+struct Ring : StageRing<kPairs<F> * SHAPE::kRows * kRowBytes, kPairs<F> * SHAPE::kCols * kRowBytes, STAGES> {
   using Shape = SHAPE;
-  static constexpr int kStages = STAGES;
-  static constexpr int kBytesA = kPairs<F> * Shape::kRows * kRowBytes;
-  static constexpr int kBytesB = kPairs<F> * Shape::kCols * kRowBytes;
-  static constexpr int kStageBytes = kBytesA + kBytesB;
-  static constexpr int kBytes = kStages * kStageBytes;
 };
 
 constexpr int kMaxStages = 8;
@@ -46,7 +42,7 @@ struct ProductShared {
       hopper::init_barrier(&scales_full[i], scale_writers);
       hopper::init_barrier(&scales_empty[i], kConsumers / 32);
     }
-    if (blocks > 1) cluster.init(i, blocks, R::Shape::kSums);
+    if (blocks > 1) cluster.init(i, R::Shape::kSums);
     if (i == 0) refused = 0;
     hopper::fence_barrier_init();
   }

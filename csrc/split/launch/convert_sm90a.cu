@@ -47,12 +47,12 @@ ConvertLaunch plan_convert(const Job& job, bool split_a, bool split_b, int threa
 
 template <class F, int THREADS>
 void launch_convert(const Job& job, bool split_a, bool split_b, int sms, Stream stream) {
-  const ConvertLaunch pass = plan_convert(job, split_a, split_b, THREADS);
+  const ConvertLaunch convert = plan_convert(job, split_a, split_b, THREADS);
   constexpr int kBytes = Held<THREADS, true>::kBytes, kMostBytes = std::max(kBytes, kAloneBytes);
-  const int bytes = pass.blocks <= sms ? kMostBytes : kBytes;
+  const int bytes = convert.blocks <= sms ? kMostBytes : kBytes;
   const auto run = [&](auto float32) {
-    launch_with_memory<split_convert<F, THREADS, float32>>(pass.blocks, THREADS, bytes, kMostBytes, pass.cluster,
-                                                           stream, job, pass.grid);
+    launch_with_memory<split_convert<F, THREADS, float32>>(convert.blocks, THREADS, bytes, kMostBytes, convert.cluster,
+                                                           stream, job, convert.grid);
   };
   if constexpr (std::is_same_v<F, Fp16x3>) {
     const auto is_float32 = [](const Operand& x) { return x.elements == ElementType::kFloat32; };
@@ -71,8 +71,8 @@ void launch_convert(const Job& job, bool split_a, bool split_b, int64_t product_
   // ends. It leaves as many SMs as the product has blocks, but at least a quarter of all and at most half.
   const int64_t others = sms - std::clamp<int64_t>(product_blocks, sms / 4, sms / 2);
   const auto few = [&](int threads) {
-    const ConvertLaunch pass = plan_convert(job, split_a, split_b, threads);
-    return pass.cluster <= kMaxCluster && depth <= 1024 && pass.blocks <= others;
+    const ConvertLaunch convert = plan_convert(job, split_a, split_b, threads);
+    return convert.cluster <= kMaxCluster && depth <= 1024 && convert.blocks <= others;
   };
   // A block holds as much k of a strip as it has threads; a cluster of blocks holds more.
   if (strips && depth > kMaxCluster * 512)

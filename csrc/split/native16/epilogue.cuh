@@ -6,6 +6,7 @@
 #include "../../gpu/hopper.cuh"
 #include "../../gpu/rasterization.cuh"
 #include "../../problem/elements.h"
+#include "../gemm/stages.cuh"
 #include "../plan/staged_band.cuh"
 #include "native16.h"
 
@@ -26,15 +27,12 @@ struct Native16Job {
 
 // A panel of 64 of k lies in shared memory in blocks of 64 rows, or columns. Each row of a block holds 128 bytes along
 // k; across k, each of k holds 128 bytes.
-constexpr int kBlockBytes = 64 * Native16::BK * 2;
+constexpr int kBlockBytes = PanelView<false, Native16::BK>::kBlockBytes;
 constexpr int kNative16Threads = Native16::kThreads + 128;
 
 template <int BLOCKS>  // blocks of 64 x 128 per warpgroup
-struct Native16Ring {
+struct Native16Ring : StageRing<2 * BLOCKS * kBlockBytes, Native16::BN / 64 * kBlockBytes, BLOCKS == 2 ? 4 : 6> {
   static constexpr int kRows = 2 * BLOCKS * 64, kCols = Native16::BN;
-  static constexpr int kBytesA = kRows / 64 * kBlockBytes, kBytesB = kCols / 64 * kBlockBytes;
-  static constexpr int kStageBytes = kBytesA + kBytesB, kStages = 192 * 1024 / kStageBytes;
-  static constexpr int kBytes = kStages * kStageBytes;
 };
 
 // The sums of a thread, as hopper::multiply() leaves them.

@@ -66,20 +66,11 @@ class Native16Scheduler {
   bool done_ = false;
 };
 
-// wgmma descriptors of a panel. Distances are in units of 16 bytes.
-template <bool ACROSS>
-struct Native16View {
-  static constexpr int kBlock = kBlockBytes / 16, kNext16 = ACROSS ? 128 : 2;
-  uint64_t first;
-  __device__ __forceinline__ explicit Native16View(uint32_t address)
-      : first(hopper::matrix_descriptor(address, ACROSS ? kBlockBytes : 16, 1024)) {}
-};
-
 // Issues a warpgroup's products of panels in the ring.
 template <class Ring, bool A_ALONG_M, bool B_ALONG_N>
 struct Native16Products {
-  Native16View<A_ALONG_M> a;
-  Native16View<B_ALONG_N> b;
+  PanelView<A_ALONG_M, Native16::BK> a;
+  PanelView<B_ALONG_N, Native16::BK> b;
 
   // Computes d, the product of 64 rows over `count` times 16 of k, from the `first` 16 on.
   __device__ __forceinline__ void issue(float (&d)[64], int stage, int block, int first, int count) const {
@@ -87,8 +78,7 @@ struct Native16Products {
     hopper::fence_products();
 #pragma unroll
     for (int q = first; q < first + count; ++q)
-      hopper::multiply<__nv_bfloat16, A_ALONG_M, B_ALONG_N>(d, a.first + at + block * a.kBlock + q * a.kNext16,
-                                                            b.first + at + q * b.kNext16, q > first);
+      hopper::multiply<__nv_bfloat16, A_ALONG_M, B_ALONG_N>(d, a.at(at + block * a.kBlock, q), b.at(at, q), q > first);
     hopper::commit_products();
   }
 };
@@ -182,8 +172,7 @@ __device__ __forceinline__ void search_panels(const Native16Job& job, Scheduler 
       __syncwarp();
       if (searcher % 32 == 0) hopper::arrive(&empty[at.stage]);
     }
-    if (blocks > 1 && uses_mailboxes<Ring>(work.steps, blocks))
-      hopper::arrive_some(kSearched, Native16::kThreads + kSearchers);
+    if (blocks > 1 && uses_mailbox<Ring>(work.steps)) hopper::arrive_some(kSearched, Native16::kThreads + kSearchers);
   }
   found = __reduce_or_sync(~0u, found);
   if (!job.flags && searcher % 32 == 0) job.found[(blockIdx.x * kSearchers + searcher) / 32] = found;
@@ -202,7 +191,7 @@ __global__ void __launch_bounds__(kNative16Threads, 1)
   const uint32_t rank = Scheduler::rank(), blocks = Scheduler::blocks();
   hopper::init_ring(full, empty, Native16::kThreads + kSearchers);
   if (threadIdx.x / 32 == 1 && blocks > 1) {
-    cluster.init(threadIdx.x % 32, blocks, 64);
+    cluster.init(threadIdx.x % 32, 64);
     hopper::fence_barrier_init();
   }
   __syncthreads();
@@ -225,8 +214,8 @@ __global__ void __launch_bounds__(kNative16Threads, 1)
   hopper::acquire_registers<232>();
   const int t = threadIdx.x;
   const Native16Products<Ring, A_ALONG_M, B_ALONG_N> products = {
-      Native16View<A_ALONG_M>(hopper::shared_address(ring) + t / 128 * BLOCKS * kBlockBytes),
-      Native16View<B_ALONG_N>(hopper::shared_address(ring) + Ring::kBytesA)};
+      PanelView<A_ALONG_M, Native16::BK>(hopper::shared_address(ring) + t / 128 * BLOCKS * kBlockBytes),
+      PanelView<B_ALONG_N, Native16::BK>(hopper::shared_address(ring) + Ring::kBytesA)};
   const Turns turns(t / 128);
   float* const staging = reinterpret_cast<float*>(ring + Ring::kBytes) + t / 32 * kStagedFloats;
   Native16Sums<BLOCKS> sum;
@@ -234,8 +223,8 @@ __global__ void __launch_bounds__(kNative16Threads, 1)
   WorkTile work;
   Scheduler scheduler(job.deal);
   while (scheduler.next(work)) {
-    const bool early = !uses_mailboxes<Ring>(work.steps, blocks);
-    if (blocks > 1 && early) announce_mailboxes(cluster, t, rank, blocks);
+    const bool announces_first = !uses_mailbox<Ring>(work.steps);
+    if (blocks > 1 && announces_first) announce_mailbox(cluster, t, rank);
     float window[64];
 #pragma unroll
     for (int e = 0; e < 64; ++e) window[e] = 0;
@@ -245,10 +234,12 @@ __global__ void __launch_bounds__(kNative16Threads, 1)
       add_in_turns<kLongWindow, Ring>(products, at, full, empty, work.steps, turns, t, sum, window);
     else
       add_in_turns<kWindow, Ring>(products, at, full, empty, work.steps, turns, t, sum, window);
-    if (blocks > 1 && !early) hopper::sync_some(kSearched, Native16::kThreads + kSearchers);
-    if (blocks > 1 && !early) announce_mailboxes(cluster, t, rank, blocks);
+    if (blocks > 1 && !announces_first) {
+      hopper::sync_some(kSearched, Native16::kThreads + kSearchers);
+      announce_mailbox(cluster, t, rank);
+    }
     if constexpr (kClusters) {
-      if (blocks > 1) reduce_cluster<Ring, 2>(cluster, sum[0], ring, t, rank);
+      if (blocks > 1) reduce_cluster<Ring>(cluster, sum[0], ring, t, rank);
     }
     if (work.count > 1) {
       constexpr int kSums = 64 * BLOCKS;

@@ -167,7 +167,7 @@ class ColumnSplitter {
     }
     if (some_small) count_small(v, exponent, at.col);
     if (ALONG_N || nonzero) write_planes(v, exponent, panel, at);  // zeros are zeros in either format
-    tell(ALONG_N && is_owner() ? largest_of(own_column()) : largest[0], stage, step);
+    record_largest(ALONG_N && is_owner() ? largest_of(own_column()) : largest[0], stage, step);
     turn_ ^= 1;
   }
 
@@ -279,7 +279,7 @@ class ColumnSplitter {
   }
 
   // Writes the scales of an owner's column for the consumers. `largest`: the column's largest magnitude in this stage.
-  __device__ __forceinline__ void tell(uint32_t largest, int stage, int step) {
+  __device__ __forceinline__ void record_largest(uint32_t largest, int stage, int step) {
     const bool owner = is_owner();
     if (owner) take_count(own_column());
     exponent_ = step_exponent(wanted_exponent(largest), scales_.reference);

@@ -80,7 +80,7 @@ struct OnTheFlyScales {
     uint32_t(&row_scales)[kTile] = shared.row_scales[stage][0], * const sums =
                                                                     &shared.row_scales[stage][1][kTile - kSumEntries];
     uint32_t* const of_parts = job.part_scales + int64_t{work.tile - job.whole} * job.parts * kPartEntries;
-    if (t < kPartEntries) __stcg(of_parts + work.part * kPartEntries + t, t < kTile ? row_scales[t] : sums[t - kTile]);
+    if (t < kPartEntries) __stcg(of_parts + work.index * kPartEntries + t, t < kTile ? row_scales[t] : sums[t - kTile]);
     scale_rows(row_scales, 1, t, sum);
     if (!split::fix_up(job, work, sum, shared.last, t)) return false;
     if (t < kTile) {
@@ -231,7 +231,7 @@ struct SplitInRegisters {
         main[e] *= factor;
       }
     }
-    tell(shared, t, steps, rows);
+    write_scales(shared, t, steps, rows);
   }
 
  private:
@@ -248,10 +248,10 @@ struct SplitInRegisters {
       __syncwarp();
       if (t % 32 == 0) hopper::arrive(&shared.empty[at.stage]);
     }
-    tell(shared, t, steps, OnTheFlyRows());
+    write_scales(shared, t, steps, OnTheFlyRows());
   }
 
-  __device__ __forceinline__ static void tell(Shared& shared, int t, const TileSteps& steps, const OnTheFlyRows& rows) {
+  __device__ __forceinline__ static void write_scales(Shared& shared, int t, const TileSteps& steps, const OnTheFlyRows& rows) {
     if (t % 4 != 0) return;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {

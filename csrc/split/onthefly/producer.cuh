@@ -36,7 +36,7 @@ struct OnTheFlyProducer {
     for (int index = scheduler.first; index < job.work_tiles; index += scheduler.stride) {
       const WorkTile work = scheduler.work_tile(job, index);
       const TileIndex tile = tile_at(job, work.tile);
-      PanelSource<Fp16x3, Shape::kCols> b(job, job.b, tile.batch, tile.col, work.step0);
+      PanelSource<Fp16x3, Shape::kCols> b(job, job.b, tile.batch, tile.col, work.first);
       uint64_t* const scales_full = &shared.scales_full[buffer.stage];
       constexpr int kScaleBytesB = Shape::kCols * sizeof(uint32_t);
       if (leader) {
@@ -44,7 +44,7 @@ struct OnTheFlyProducer {
         shared.tiles[buffer.stage] = tile;
         hopper::arrive_expecting(scales_full, kScaleBytesB);
       }
-      const int stages = (work.step1 - work.step0) / kOnTheFlySteps;
+      const int stages = work.steps / kOnTheFlySteps;
       const int ahead = index == scheduler.first ? min(R::kStages, stages) : 0;  // stages ahead of the convert kernel
       const auto copy_b = [&](int stage) {
 #pragma unroll
@@ -54,7 +54,7 @@ struct OnTheFlyProducer {
       for (int i = 0; i < stages; ++i) {
         hopper::wait(&shared.empty[at.stage], at.parity ^ 1);
         if (leader) hopper::arrive_expecting(&shared.full[at.stage], (job.a.mapped ? R::kBytesA : 0) + R::kBytesB);
-        copy_a(tile, work.step0 + i * kOnTheFlySteps, ring + at.stage * R::kStageBytes, &shared.full[at.stage]);
+        copy_a(tile, work.first + i * kOnTheFlySteps, ring + at.stage * R::kStageBytes, &shared.full[at.stage]);
         if (leader && i >= ahead) copy_b(at.stage);
         if (leader && i + 1 == max(ahead, 1)) {
           hopper::wait_for_predecessor();

@@ -65,10 +65,10 @@ struct Job {
   // The epilogue only scales sums, by a plain alpha, and adds the caller's c: no activation, no earlier pieces of k.
   bool scaled_only;
   int promotion;  // sums leave the tensor cores every step of k (0) or every second step (1)
-  // The elements that the guard refused. `refused` has, per tile, block of its cluster and warp, a bit for each slot
-  // that has masks. `masks` has, per tile, slot and thread, a bit for each of 16 rows.
-  uint32_t* refused;      // (tiles, 4, 8)
-  uint16_t* masks;        // (tiles, 4, 256)
+  // The elements that the guard refused. `refused` has, per tile, block of its cluster and warp, a bit for each band
+  // that has masks. `masks` has, per tile, band and thread, a bit for each of 16 rows.
+  uint32_t* refused;      // (tiles, kTileCluster, 8)
+  uint16_t* masks;        // (tiles, bands, 256)
   RowScale* row_scales;   // scales and thresholds for tiles with refused elements: (tiles, operand, 128)
   float* part_sums;       // (tiles left over, parts, a thread's sums / 4, 256) float4
   uint32_t* part_scales;  // A's row scales and sums, if A is split on the fly: (tiles left over, parts, kPartEntries)

@@ -112,17 +112,17 @@ Product product(const Model& model, const Shape& shape, const Problem& p, const 
 double seconds(const Shape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
   const SplitModel& model = models().split;
   const double bandwidth = device.bandwidth_gbs * 1e9;
-  const auto pass = [&](const ConstMatrix& x, ElementType elements, int64_t size, bool along_k) {
-    return convert_bytes(shape, p, plan, x, size, elements) / (model.pass * bandwidth) *
+  const auto convert = [&](const ConstMatrix& x, ElementType elements, int64_t size, bool along_k) {
+    return convert_bytes(shape, p, plan, x, size, elements) / (model.convert * bandwidth) *
            (along_k ? 1 : model.convert_across) * (quads(x, elements) ? 1 : model.convert_unaligned);
   };
-  double passes = pass(p.a, p.elements_a, p.m, runs_along_k(p.a.col, p.a.row));
-  if (!plan.packed_b && !plan.triangle) passes += pass(p.b, p.elements_b, p.n, runs_along_k(p.b.row, p.b.col));
+  double converts = convert(p.a, p.elements_a, p.m, runs_along_k(p.a.col, p.a.row));
+  if (!plan.packed_b && !plan.triangle) converts += convert(p.b, p.elements_b, p.n, runs_along_k(p.b.row, p.b.col));
   Product all = product(model, shape, p, device, plan, model.tile * tile_share(shape),
                         (plan.cluster - 1) * model.cluster, model.sum);
   // Packed planes come from memory. Planes that the convert kernel has just written are in the L2 cache.
-  if (plan.packed_b) all.waves = std::hypot(all.waves, planes(shape, plan, p.n) / (model.pass * bandwidth));
-  return model.launch + passes + std::hypot(all.waves, all.stores) + all.last + all.sum;
+  if (plan.packed_b) all.waves = std::hypot(all.waves, planes(shape, plan, p.n) / (model.convert * bandwidth));
+  return model.launch + converts + std::hypot(all.waves, all.stores) + all.last + all.sum;
 }
 
 double onthefly_seconds(const Shape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
@@ -132,9 +132,9 @@ double onthefly_seconds(const Shape& shape, const Problem& p, const Device& devi
       product(model, shape, p, device, plan, model.tile, plan.cluster > 1 ? model.cluster : 0, model.other_launch);
   const double raw = plan.splits_b ? operand_bytes(p) : 4.0 * p.m * p.k * matrices(p.a, p.batch);
   const double read = raw * unaligned(p, plan, p.m, p.n) / (model.bandwidth * bandwidth);
-  const double pass =
-      plan.splits_b ? 0 : model.other_launch + convert_bytes(shape, p, plan, p.b, p.n) / (model.pass * bandwidth);
-  return model.launch + pass + all.ends + overlapped(all.waves - all.ends, read + all.stores) + all.last + all.sum;
+  const double convert =
+      plan.splits_b ? 0 : model.other_launch + convert_bytes(shape, p, plan, p.b, p.n) / (model.convert * bandwidth);
+  return model.launch + convert + all.ends + overlapped(all.waves - all.ends, read + all.stores) + all.last + all.sum;
 }
 
 double predicted_seconds(const Shape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
@@ -305,8 +305,8 @@ Layout layout(const Shape& shape, const Problem& piece, const SplitPlan& plan) {
   l.stats_b = buffers.take(panels_b * kTile * 4);
   l.lower_a = buffers.take(panels_a * kLowerEntries);
   l.lower_b = buffers.take(panels_b * kLowerEntries);
-  l.refused = buffers.take(tiles * 4 * 8 * 4);
-  l.masks = buffers.take(tiles * 4 * 256 * 2);
+  l.refused = buffers.take(tiles * kTileCluster * 8 * 4);
+  l.masks = buffers.take(tiles * (shape.tile_n / 32) * 256 * 2);
   l.tile_scales = buffers.take(tiles * 2 * kTile * 4);
   l.part_sums = buffers.take(int64_t{plan.left} * plan.parts * shape.tile_m * shape.tile_n * 4);
   l.part_scales = buffers.take(shape.on_the_fly ? int64_t{plan.left} * plan.parts * kPartEntries * 4 : 0);

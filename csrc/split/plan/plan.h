@@ -17,6 +17,7 @@ inline constexpr int kWindow = 32, kLongWindow = 64;
 // Steps of 128 x 128 x kStep, beyond which the chip's power is the limit, so that each promotion costs time.
 inline constexpr int64_t kManySteps = 10000;
 inline constexpr int kOnTheFlySteps = 2;  // steps of an operand split on the fly that are split and multiplied together
+inline constexpr int kTileCluster = 2;     // most blocks that share a tile as a cluster
 inline constexpr int kMaxSlice = 8192;    // largest k that the convert kernel holds in shared memory
 // uint32 per tile. `kSumEntries`: the magnitude sums of A's rows, 16 bits each. `kPartEntries`: the rows' scales and
 // thresholds, and behind them those sums.
@@ -106,8 +107,8 @@ struct Layout {
   size_t scales_a, scales_b;  // scales and thresholds of rows or columns: (batch or 1, rows of panels, 128) uint32
   size_t stats_a, stats_b;    // the guard's row or column statistics, same shape
   size_t lower_a, lower_b;    // (batch or 1, rows of panels, kLowerEntries) bool
-  size_t refused;             // (tiles, 4, 8) uint32
-  size_t masks;               // (tiles, 4, 256) uint16
+  size_t refused;             // (tiles, kTileCluster, 8) uint32
+  size_t masks;               // (tiles, tile_n / 32, 256) uint16
   size_t tile_scales;         // (tiles, 2, 128) uint32
   // For tiles that are left over: (tiles, parts, tile's m, n) float; (tiles, parts, kPartEntries) uint32, if A has no
   // planes; (tiles) uint32.

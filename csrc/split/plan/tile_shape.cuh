@@ -34,20 +34,6 @@ struct TileShape {
   __device__ __forceinline__ static int col(int t, int e) { return e / 4 * 8 + t % 4 * 2 + e % 2; }
 
   static constexpr bool kHalfSize = M * N < kTile * kTile;
-  // Number of a thread's masks of refused elements. In a tile of half size, two blocks of a cluster may finish half a
-  // band each, so each half of a band has a slot.
-  static constexpr int kSlots = 4;
-  __device__ __forceinline__ static int band_of_slot(int slot) { return kHalfSize ? slot / 2 : slot; }
 };
-
-// Position in the tile of bit `e` of thread t's mask in a slot.
-template <class Shape>
-__device__ __forceinline__ int refused_row(int t, int e) {
-  return Shape::warp_row(t) + e;
-}
-template <class Shape>
-__device__ __forceinline__ int refused_col(int t, int slot) {
-  return Shape::band_of_slot(slot) * 32 + t % 32;
-}
 
 }  // namespace sgemm::split

@@ -19,7 +19,7 @@ constexpr uint32_t kFewElements = 128;  // for more elements, the block is faste
 // its scales and thresholds weren't written then.
 template <class Shape>
 __device__ __forceinline__ bool read_refused(const Job& job, int index, uint32_t rank, int t, RefusedTile& refused) {
-  const uint32_t* const of_warps = job.refused + (int64_t{index} * 4 + rank) * 8;
+  const uint32_t* const of_warps = job.refused + (int64_t{index} * kTileCluster + rank) * 8;
   if (!__any_sync(~0u, of_warps[t % 8])) return false;
   sync_consumers();  // the previous tile is done
   for (int i = t; i < kTile * kTile / 32; i += kConsumers) refused.bits[0][i] = 0;
@@ -31,13 +31,13 @@ __device__ __forceinline__ bool read_refused(const Job& job, int index, uint32_t
   sync_consumers();
   const uint32_t mine = of_warps[t / 32];
 #pragma unroll 1
-  for (int slot = 0; slot < Shape::kSlots; ++slot) {
-    if (!(mine >> slot & 1)) continue;
-    const uint32_t mask = job.masks[(int64_t{index} * Shape::kSlots + slot) * kConsumers + t];
+  for (int band = 0; band < Shape::kBands; ++band) {
+    if (!(mine >> band & 1)) continue;
+    const uint32_t mask = job.masks[(int64_t{index} * Shape::kBands + band) * kConsumers + t];
 #pragma unroll 4
     for (int i = 0; i < 16; ++i) {
       const uint32_t of_row = __ballot_sync(~0u, mask >> i & 1);
-      if (t % 32 == i) refused.bits[refused_row<Shape>(t, i)][refused_col<Shape>(t, slot) / 32] |= of_row;
+      if (t % 32 == i) refused.bits[Shape::warp_row(t) + i][band] |= of_row;
     }
   }
   sync_consumers();
