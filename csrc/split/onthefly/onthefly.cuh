@@ -251,7 +251,8 @@ struct SplitInRegisters {
     write_scales(shared, t, steps, OnTheFlyRows());
   }
 
-  __device__ __forceinline__ static void write_scales(Shared& shared, int t, const TileSteps& steps, const OnTheFlyRows& rows) {
+  __device__ __forceinline__ static void write_scales(Shared& shared, int t, const TileSteps& steps,
+                                                      const OnTheFlyRows& rows) {
     if (t % 4 != 0) return;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
