@@ -9,10 +9,10 @@ import math
 import os
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
 import torch
+from support.process import ROOT
 from support.records import gpu_record
 
 import torch_sgemm
@@ -34,7 +34,6 @@ from benchmarks.problems import Problem
 from benchmarks.session import check_output
 from benchmarks.sides import Side, sgemm_side, torch_side
 
-ROOT = Path(__file__).resolve().parents[1]
 CPU = torch.device("cpu")
 
 

@@ -6,13 +6,12 @@ import math
 from pathlib import Path
 
 import pytest
+from support.process import ROOT
 from support.records import gpu_record
 from test_benchmarks import ladder_record, measured
 
 from benchmarks import accuracy, plots, record, report, suite
 from benchmarks.__main__ import main
-
-ROOT = Path(__file__).resolve().parents[1]
 
 PAGE = "before\n<!-- begin:ladder -->\nold\n<!-- end:ladder -->\nafter\n"
 

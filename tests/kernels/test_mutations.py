@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import pytest
 from support import split_terms
 from support.crafted import CASES, crafted
+from support.process import ROOT
 from support.split_bound import COPY, Constants, bound
 from support.split_losses import losses
 from support.split_model import BF16X6, FP16X3, ROWS, SUM_ROUNDING, Format
@@ -22,7 +22,6 @@ from support.table import KERNELS
 
 from torch_sgemm import error_bound
 
-ROOT = Path(__file__).resolve().parent.parent
 SPLIT = [row.name for row in KERNELS if row.family == "split"]
 FORMATS = {"split_fp16x3": FP16X3, "split_bf16x6": BF16X6}
 each_format = pytest.mark.parametrize("name", FORMATS)

@@ -67,7 +67,7 @@ DTYPES = (torch.float64, *SHORT, torch.int32, torch.int64, torch.complex64)
 
 
 def wrong_dtypes() -> list:
-    """(variant, argument, dtype), but for operands of 16 bits: tests/test_16_bits.py."""
+    """(variant, argument, dtype), but for operands of 16 bits: tests/kernels/test_16_bits.py."""
     return [
         pytest.param(*given.values, dtype, id=f"{given.id}-{str(dtype).removeprefix('torch.')}")
         for given in argument_params()

@@ -234,7 +234,7 @@ def test_messages_that_troubleshooting_quotes_exist() -> None:
 def test_reproducibility_names_tests_that_exist() -> None:
     page = text_of("docs/reproducibility.md")
     named = re.findall(r"`(test_\w+)`", page)
-    files = set(re.findall(r"\(\.\./(tests/test_\w+\.py)\)", page))
+    files = set(re.findall(r"\(\.\./(tests/\w+/test_\w+\.py)\)", page))
     tests = "".join(text_of(path) for path in files)
     assert len(named) > 3 and all(f"def {name}(" in tests for name in named)
 

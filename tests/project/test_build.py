@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.process import ROOT
 
 import torch_sgemm
 from benchmarks import record
 from torch_sgemm import info as package_info
 
-ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = Path(torch_sgemm.__file__).resolve().parent
 
 import build_config as config  # noqa: E402

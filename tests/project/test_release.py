@@ -145,7 +145,7 @@ def test_the_tests_of_a_wheel_see_its_files_and_not_the_checkout_s(tmp_path: Pat
     wheel = packed_here(tmp_path)
     tree = check_wheel.tree_of(wheel, tmp_path / "tree")
     assert (tree / "torch_sgemm" / "libtorch_sgemm.so").is_file()
-    assert (tree / "tests" / "test_ops.py").is_file() and (tree / "csrc").is_dir()
+    assert (tree / "tests" / "project" / "test_release.py").is_file() and (tree / "csrc").is_dir()
     assert not (tree / ".git").exists() and not (tree / ".venv").exists()
 
 

@@ -15,7 +15,7 @@ import torch_sgemm
 from torch_sgemm import Kernel
 
 KERNELS = tuple(torch_sgemm.kernels())
-# Rows that take float32 operands; tests/test_16_bits.py has the others.
+# Rows that take float32 operands; tests/kernels/test_16_bits.py has the others.
 TILED = tuple(tile for row in KERNELS if row.takes_float32 for tile in row.by_tile())
 DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
 
