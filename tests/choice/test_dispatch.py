@@ -9,12 +9,22 @@ import pytest
 import torch
 from support.layouts import PAIRS, meta
 from support.process import python
-from support.table import KERNELS, Kernel, families, fit, needs_cuda_build
+from support.table import (
+    ANY,
+    KERNELS,
+    PROVEN_FAMILIES,
+    Kernel,
+    families,
+    fit,
+    needs_cuda_build,
+)
 
 import torch_sgemm
 from benchmarks.measure import operand_dtype
 
 ROWS = {row.name: row for row in KERNELS}
+
+pytestmark = pytest.mark.rows(takes_float32=ANY, tiles=False)
 # arch, SMs, GHz, GB/s, MB of L2
 DEVICES = {
     "V100-like": (70, 80, 1.38, 900, 6),
@@ -159,7 +169,7 @@ def test_ladder_choice_follows_the_device() -> None:
 def test_more_work_never_takes_less_time(name: str) -> None:
     """Predictions grow with m, n, k: a cost model that shrinks somewhere is wrong there."""
     for row in (row for row in KERNELS if "cuda" in row.devices):
-        if row.family not in ("", "ladder", "tf32") and row.max_size is None:
+        if row.family in PROVEN_FAMILIES and row.max_size is None:
             continue  # plans are cut to fill a device's SMs: twice the work may take less time
         for grow in ((2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 2)):
             before = 0.0
@@ -175,11 +185,10 @@ def test_more_work_never_takes_less_time(name: str) -> None:
 
 @needs_cuda_build
 @each_gpu_name
-def test_named_row_is_taken(name: str) -> None:
-    for row in KERNELS:
-        if row.runs_on(DEVICES[name][0]):
-            shape = fit(row, 104, 104, 104)
-            assert choice(name, shape, kernel=row.name, dtype=operand_dtype(row)).chosen == row.name
+def test_named_row_is_taken(name: str, row: Kernel) -> None:
+    if row.runs_on(DEVICES[name][0]):
+        shape = fit(row, 104, 104, 104)
+        assert choice(name, shape, kernel=row.name, dtype=operand_dtype(row)).chosen == row.name
 
 
 def test_any_text_is_refused_as_a_row() -> None:
@@ -195,11 +204,8 @@ def test_a_device_of_numbers_that_no_gpu_has_is_refused(field: str) -> None:
         torch_sgemm.explain(a, a, device=torch_sgemm.Device(**{field: 2**32}))
 
 
-LIMITED = [row for row in KERNELS if row.max_size is not None]
-
-
 @needs_cuda_build
-@pytest.mark.parametrize("row", LIMITED, ids=lambda row: row.name)
+@pytest.mark.rows(where=lambda row: row.max_size is not None)
 @each_gpu_name
 def test_row_for_small_problems_is_offered_for_them_alone(name: str, row: Kernel) -> None:
     if not row.runs_on(DEVICES[name][0]):
@@ -219,7 +225,7 @@ def test_row_for_small_problems_is_offered_for_them_alone(name: str, row: Kernel
 
 
 @needs_cuda_build
-@pytest.mark.parametrize("row", [row for row in KERNELS if row.auto_from], ids=lambda row: row.name)
+@pytest.mark.rows(where=lambda row: row.auto_from)
 def test_auto_takes_a_row_from_its_least_k_on(row: Kernel) -> None:
     reason = "sums of so few terms have larger errors than auto promises"
     for k in (0, 1, row.auto_from - 1, row.auto_from, 4096):
@@ -277,9 +283,7 @@ def test_rows_are_chosen_where_they_are_the_fastest(
 
 
 @needs_cuda_build
-@pytest.mark.parametrize(
-    "row", [row for row in KERNELS if len(row.tiles) > 1], ids=lambda r: r.name
-)
+@pytest.mark.rows(where=lambda row: len(row.tiles) > 1)
 def test_named_tile_is_taken(row: Kernel) -> None:
     """A row takes the tile that is predicted to be fastest, or the one that its name says."""
     assert (row.bm, row.bn) == row.tiles[0]
@@ -326,11 +330,10 @@ def test_tiles_left_over_take_less_than_a_turn_of_their_own() -> None:
     assert seconds(132) < seconds(137) < seconds(132) + 0.6 * (seconds(264) - seconds(132))
 
 
-def test_row_the_device_lacks_is_refused() -> None:
-    for row in KERNELS:
-        if row.family and "cuda" not in row.devices:
-            with pytest.raises(RuntimeError, match=row.name):
-                choice("H200", (10, 10, 10), kernel=row.name)
+@pytest.mark.rows(where=lambda row: "cuda" not in row.devices)
+def test_row_the_device_lacks_is_refused(row: Kernel) -> None:
+    with pytest.raises(RuntimeError, match=row.name):
+        choice("H200", (10, 10, 10), kernel=row.name)
 
 
 def test_batches_and_c() -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from support.layouts import meta
 from support.process import ROOT
-from support.table import KERNELS, needs_cuda_build
+from support.table import ANY, PROVEN_FAMILIES, Kernel, needs_cuda_build, rows
 
 import torch_sgemm
 from benchmarks import fit, plans
@@ -62,7 +62,7 @@ def test_predictions_are_those_of_explain() -> None:
         b = meta(problem.k, problem.n, problem.ops[1], lead)
         found = torch_sgemm.explain(a, b, device=torch_sgemm.Device())
         explained = {verdict.name: verdict.seconds for verdict in found.verdicts}
-        for row in (row for row in KERNELS if row.family in ("ieee", "split")):
+        for row in rows(family=PROVEN_FAMILIES, takes_float32=ANY, tiles=False):
             if row.takes(problem.m, problem.n, problem.k):
                 seconds = min(fit.predictions(row.name, fit.numbers(problem)))
                 assert seconds == pytest.approx(explained[row.name], rel=1e-5) and seconds > 0
@@ -177,13 +177,13 @@ def test_records_are_of_all_gpus_of_an_architecture(
 
 
 @needs_cuda_build
-@pytest.mark.parametrize("row", [row.name for row in KERNELS if row.family in ("ieee", "split")])
-def test_cuts_tell_plans_apart(row: str) -> None:
+@pytest.mark.rows(family=PROVEN_FAMILIES, takes_float32=ANY, tiles=False)
+def test_cuts_tell_plans_apart(row: Kernel) -> None:
     """Plans with the same words are the same plan."""
     device = torch_sgemm.Device()
     for _, problem in problems(24, 5):
         about = fit.numbers(problem)
-        words, seconds = fit.cuts(row, about, device), fit.predictions(row, about, device)
+        words, seconds = fit.cuts(row.name, about, device), fit.predictions(row.name, about, device)
         assert len(words) == len(seconds)
         by_words = dict(zip(words, seconds, strict=True))
         assert all(by_words[cut] == x for cut, x in zip(words, seconds, strict=True))

@@ -8,13 +8,12 @@ import re
 import pytest
 import torch
 from support.process import ROOT
-from support.table import KERNELS, Kernel, families
+from support.table import ANY, KERNELS, Kernel, families
 
 import torch_sgemm
 
-each_kernel = pytest.mark.parametrize("row", KERNELS, ids=lambda row: row.name)
-OWN = [row for row in KERNELS if row.family]
-each_own = pytest.mark.parametrize("row", OWN, ids=lambda row: row.name)
+pytestmark = pytest.mark.rows(takes_float32=ANY, tiles=False)
+each_own = pytest.mark.rows(where=lambda row: row.family)
 
 
 def test_names_are_unique_and_no_selector() -> None:
@@ -48,7 +47,6 @@ def test_the_ladder_is_the_documented_one() -> None:
         assert all(found) and sorted(sum(found, [])) == sorted(names), rung
 
 
-@each_kernel
 def test_devices_are_known(row: Kernel) -> None:
     assert set(row.devices) <= {"cpu", "cuda"}
     assert row.min_arch == 0 or 70 <= row.min_arch <= 130
@@ -98,7 +96,7 @@ def test_every_plain_row_also_runs_on_the_cpu(row: Kernel) -> None:
 
 
 def test_no_source_without_a_row() -> None:
-    sources = {row.source for row in OWN}
+    sources = {row.source for row in KERNELS}
     for path in (ROOT / "csrc" / "ladder").glob("[0-9][0-9]_*.cuh"):
         assert str(path.relative_to(ROOT / "csrc")) in sources
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from support.table import each_device, row_params
+from support.table import each_device
 from torch import Tensor
 
 import torch_sgemm
@@ -165,7 +165,6 @@ def test_one_that_calls_the_kernel_that_it_covers(device: str) -> None:
     torch_sgemm.disable()
 
 
-@pytest.mark.parametrize("row, device", row_params())
 @pytest.mark.parametrize("when", ["before", "between", "after"])
 @pytest.mark.filterwarnings("ignore:.*Overriding a previously registered kernel")
 def test_every_row(row: Kernel, device: str, when: str) -> None:

@@ -14,8 +14,7 @@ from support.layouts import PAIRS, laid_out
 from support.modes import SeenOperators
 from support.plans import by_each_plan
 from support.sizes import around
-from support.split import here
-from support.table import KERNELS, arch, each_device
+from support.table import each_device, fit, rows
 from torch import Tensor
 
 import torch_sgemm
@@ -26,14 +25,10 @@ SGEMM = torch.ops.sgemm
 BF16 = torch.bfloat16
 SHORT = (BF16, torch.float16)
 MIXES = [(x, y) for x in (torch.float32, *SHORT) for y in (torch.float32, *SHORT)][1:]
-ROWS = [tile for row in KERNELS if not row.takes_float32 for tile in row.by_tile()]
-BOTH = [
-    tile for row in KERNELS if row.reads_16_bits or row.streams_16_bits for tile in row.by_tile()
-]
 
 each_short = pytest.mark.parametrize("short", SHORT, ids=str)
 each_mix = pytest.mark.parametrize("dtypes", MIXES, ids=lambda mix: f"{mix[0]}-{mix[1]}")
-each_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+each_row = pytest.mark.rows(takes_float32=False, device="cuda")
 
 
 def aligned(x: Tensor, layout: str = "N") -> Tensor:
@@ -87,27 +82,15 @@ def test_results_are_those_of_converted_operands(
 
 
 @each_mix
-def test_by_name_they_are_converted(dtypes: tuple[torch.dtype, torch.dtype]) -> None:
-    a, b = (
-        integers(shape, i).to(dtype)
-        for i, (shape, dtype) in enumerate(zip(((33, 40), (40, 35)), dtypes, strict=True))
-    )
-    for row in KERNELS:
-        if row.family and row.takes_float32 and "cpu" in row.devices:
-            expected = SGEMM.mm(a.float(), b.float(), kernel=row.name)
-            assert torch.equal(SGEMM.mm(a, b, kernel=row.name), expected), row.name
-
-
-@pytest.mark.gpu
-@each_mix
-def test_by_name_they_are_converted_on_a_gpu(dtypes: tuple[torch.dtype, torch.dtype]) -> None:
+@pytest.mark.rows(tiles=False, where=lambda row: row.family)
+def test_by_name_they_are_converted(
+    row: Kernel, device: str, dtypes: tuple[torch.dtype, torch.dtype]
+) -> None:
+    m, n, k = fit(row, 133, 35, 40)
     for layout in PAIRS:
-        a = laid_out(integers((133, 40), 1, "cuda").to(dtypes[0]), layout[0])
-        b = laid_out(integers((40, 35), 2, "cuda").to(dtypes[1]), layout[1])
-        for row in KERNELS:
-            if row.family and row.takes_float32 and row.runs_on(arch()) and row.takes(133, 35, 40):
-                result = SGEMM.mm(a, b, kernel=row.name)
-                assert torch.equal(result, a.float() @ b.float()), (row.name, layout)
+        a = laid_out(integers((m, k), 1, device).to(dtypes[0]), layout[0])
+        b = laid_out(integers((k, n), 2, device).to(dtypes[1]), layout[1])
+        assert torch.equal(SGEMM.mm(a, b, kernel=row.name), a.float() @ b.float()), layout
 
 
 @each_short
@@ -165,8 +148,7 @@ def test_packed_matrices_are_compiled(device: str, short: torch.dtype) -> None:
 
 @pytest.mark.gpu
 @each_short
-def test_planes_are_those_of_float32(short: torch.dtype) -> None:
-    here(BOTH[0])
+def test_planes_are_those_of_float32(has_planes: None, short: torch.dtype) -> None:
     a, b = drawn("cuda", 300, 1000), drawn("cuda", 1000, 260, dtype=short, seed=1)
     for layout in "NT":
         of_short = torch_sgemm.pack(laid_out(b, layout), frozen=True).mm(a, kernel="split_fp16x3")
@@ -230,14 +212,12 @@ def test_others_are_refused() -> None:
 # --- rows that read 16 bits beside float32 ----------------------------------------------------
 
 
-@pytest.mark.gpu
 @each_mix
-@pytest.mark.parametrize("row", BOTH, ids=lambda row: row.name)
+@pytest.mark.rows(device="cuda", where=lambda row: row.reads_16_bits or row.streams_16_bits)
 def test_the_bits_are_those_of_float32(
     row: Kernel, dtypes: tuple[torch.dtype, torch.dtype]
 ) -> None:
     """In every plan, from rows that can be read four elements at a time and from others."""
-    here(row)
     others = ((1, 1, 1), (1, 128, 2048), (300, 2, 5000), (7, 70, 1002), (33, 16, 515))
     for number, (m, n, k) in enumerate((*edges(row), *others)):
         a = drawn("cuda", m, k, dtype=dtypes[0], seed=number)
@@ -260,9 +240,10 @@ def test_the_bits_are_those_of_float32(
 def test_explain_tells_who_takes_them() -> None:
     device = torch_sgemm.Device()
     wide = torch.empty(4096, 4096, device="meta")
-    if not any(row.runs_on(90) for row in ROWS):
+    short_rows = rows(takes_float32=False, tiles=False)
+    if not any(row.runs_on(90) for row in short_rows):
         return
-    names = {row.name.split(":")[0] for row in ROWS}
+    names = {row.name for row in short_rows}
     for short in SHORT:
         x = torch.empty(4096, 4096, device="meta", dtype=short)
         found = torch_sgemm.explain(x, x, device=device)
@@ -271,10 +252,8 @@ def test_explain_tells_who_takes_them() -> None:
         assert all("bfloat16" in reasons[name] for name in names)
 
 
-@pytest.mark.gpu
 @each_row
 def test_within_the_bound(row: Kernel) -> None:
-    here(row)
     for number, (m, n, k) in enumerate(sizes(row)):
         a, b = (drawn("cuda", *shape, dtype=BF16, seed=number) for shape in ((m, k), (k, n)))
         c = drawn("cuda", m, n, seed=number + 1)
@@ -289,12 +268,10 @@ def test_within_the_bound(row: Kernel) -> None:
             assert Reference.of(a, b, c, -0.25, 2).units(d) <= bound, (m, n, k, layout)
 
 
-@pytest.mark.gpu
 @each_function
 @each_row
 def test_an_activation_is_that_of_the_sums(row: Kernel, activation: str) -> None:
     """Also where some are not finite, which are stored one by one."""
-    here(row)
     for number, (m, n, k) in enumerate(sizes(row)):
         k += -k % 8  # a layer's operands have no gaps between rows
         x, weight = (drawn("cuda", *shape, dtype=BF16, seed=number) for shape in ((m, k), (n, k)))
@@ -309,10 +286,8 @@ def test_an_activation_is_that_of_the_sums(row: Kernel, activation: str) -> None
             assert (error <= 4 * UNIT * sums.abs().nan_to_num(1)).all(), (m, n, k)
 
 
-@pytest.mark.gpu
 @each_row
 def test_batches(row: Kernel) -> None:
-    here(row)
     a, b = drawn("cuda", 2, 3, 70, 96, dtype=BF16), drawn("cuda", 2, 3, 96, 50, dtype=BF16)
     expected = Reference.of(a, b)
     for x, y in ((a, b), (a.transpose(1, 2).contiguous().transpose(1, 2), b)):
@@ -323,10 +298,8 @@ def test_batches(row: Kernel) -> None:
     assert Reference.of(a[0], b[0, 0]).units(shared) <= error_bound(96, row.name)
 
 
-@pytest.mark.gpu
 @each_row
 def test_a_matrix_times_its_transpose_is_symmetric(row: Kernel) -> None:
-    here(row)
     for m, k in ((40, 64), (300, 1000), (520, 5000)):
         for x in (drawn("cuda", m, k, dtype=BF16), drawn("cuda", k, m, dtype=BF16).mT):
             x = aligned(x, "N" if x.stride(-1) == 1 else "T")
@@ -335,10 +308,8 @@ def test_a_matrix_times_its_transpose_is_symmetric(row: Kernel) -> None:
                 assert Reference.of(x, x.mT).units(d) <= error_bound(k, row.name)
 
 
-@pytest.mark.gpu
 @each_row
 def test_nothing_is_multiplied(row: Kernel) -> None:
-    here(row)
     nan = torch.full((40, 16), math.nan, dtype=BF16, device="cuda")
     c = torch.randn(40, 40, device="cuda")
     assert torch.equal(SGEMM.addmm(c, nan, nan.mT, row.name, beta=3, alpha=0), 3 * c)
@@ -346,11 +317,9 @@ def test_nothing_is_multiplied(row: Kernel) -> None:
     assert torch.equal(SGEMM.addmm(c, empty, empty.mT, row.name), c)
 
 
-@pytest.mark.gpu
 @each_row
 def test_inf_and_nan(row: Kernel) -> None:
     """At the places that IEEE arithmetic says, in every plan."""
-    here(row)
     for m, n, k in ((40, 48, 64), (300, 136, 2000)):
         for values in ((math.inf,), (-math.inf,), (math.nan,), (math.inf, -math.inf)):
             a, b = drawn("cuda", m, k, dtype=BF16), drawn("cuda", k, n, dtype=BF16, seed=1)
@@ -367,11 +336,9 @@ def test_inf_and_nan(row: Kernel) -> None:
                     assert bool(d[~infinite & ~expected.isnan()].isfinite().all()), where
 
 
-@pytest.mark.gpu
 @each_row
 def test_sums_that_overflow_in_parts(row: Kernel) -> None:
     """In order of k they stay finite, or are infinite where that is."""
-    here(row)
     k = 2048
     for period in (1, 40, 700):
         sign = 1 - 2 * (torch.arange(k) // period % 2)
@@ -389,11 +356,9 @@ def test_sums_that_overflow_in_parts(row: Kernel) -> None:
             assert bool(d.isfinite()[:20].all()), (period, plan)
 
 
-@pytest.mark.gpu
 @each_row
 def test_tiny_products(row: Kernel) -> None:
     """Products below float32's normal range lose no more than the smallest subnormal each."""
-    here(row)
     for exponent in (-126, -140, -149):
         a = aligned((drawn("cuda", 40, 200) * 2.0**-60).bfloat16())
         b = aligned((drawn("cuda", 200, 48) * 2.0 ** (exponent + 60)).bfloat16())
@@ -405,11 +370,9 @@ def test_tiny_products(row: Kernel) -> None:
             assert bool((error <= bound).all())
 
 
-@pytest.mark.gpu
 @each_row
 def test_a_line_of_one_large_product_among_small_ones(row: Kernel) -> None:
     """What a tensor core cuts off beside a large product, at each place of a window."""
-    here(row)
     for at in (0, 15, 16, 31, 32, 63, 64, 127):
         small = 2.0**-24 * (2 - 2.0**-6)
         a = torch.full((8, 128), small).bfloat16().cuda()
@@ -419,10 +382,8 @@ def test_a_line_of_one_large_product_among_small_ones(row: Kernel) -> None:
             assert Reference.of(a, b).units(d) <= error_bound(128, row.name)
 
 
-@pytest.mark.gpu
 @each_row
 def test_gradients_are_products_of_the_family(row: Kernel) -> None:
-    here(row)
     a, b = (drawn("cuda", 64, 64, dtype=BF16, seed=i).requires_grad_() for i in (0, 1))
     SGEMM.mm(a, b, row.name).sum().backward()
     ones = torch.ones(64, 64, device="cuda")
@@ -430,10 +391,8 @@ def test_gradients_are_products_of_the_family(row: Kernel) -> None:
     assert torch.equal(b.grad, SGEMM.mm(a.detach().mT, ones, row.family).to(BF16))
 
 
-@pytest.mark.gpu
 @each_row
 def test_wrong_operands_are_refused(row: Kernel) -> None:
-    here(row)
     x = torch.zeros(16, 16, device="cuda")
     for a, b in ((x, x), (x.bfloat16(), x), (x.bfloat16(), x.half()), (x.half(), x.half())):
         with pytest.raises(RuntimeError, match="both bfloat16"):

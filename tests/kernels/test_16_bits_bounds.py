@@ -12,7 +12,7 @@ from support.bounds import Reference, roundings
 from support.crafted import classes, in_order, inf_behind_overflow, infs_in_parts
 from support.layouts import PAIRS, laid_out
 from support.plans import by_each_plan
-from support.table import KERNELS, TILED, Kernel, arch, needs_cuda_build
+from support.table import ANY, PROVEN_FAMILIES, Kernel, arch, needs_cuda_build, rows
 from torch import Tensor
 
 from benchmarks.problems import in_16_bits
@@ -20,10 +20,11 @@ from torch_sgemm import error_bound, tensor_cores
 
 SHORT = (torch.bfloat16, torch.float16)
 DEPTHS = (16, 64, 1024)
-UNSPLIT = [tile for row in KERNELS if not row.takes_float32 for tile in row.by_tile()]
-PROVEN = [*(row for row in TILED if row.family in ("ieee", "split")), *UNSPLIT]
+UNSPLIT = rows(takes_float32=False)
+PROVEN = rows(family=PROVEN_FAMILIES, takes_float32=ANY)
 NAMES = ("auto", "ieee", "split", *(row.name for row in PROVEN))
 each_short = pytest.mark.parametrize("short", SHORT, ids=str)
+each_unsplit = pytest.mark.rows(takes_float32=False, device="cuda")
 each_name = pytest.mark.parametrize("name", NAMES)
 # A subnormal number, what it meets, and two factors whose product is cut off beside these.
 HOSTILE = {
@@ -113,12 +114,10 @@ def test_tiny_gradients_keep_the_bound(name: str, k: int) -> None:
     check(name, torch.float16, *tiny_gradients(k))
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("k", [64, 300, 1024, 4096])
-@pytest.mark.parametrize("row", UNSPLIT, ids=lambda row: row.name)
+@each_unsplit
 def test_inf_is_where_a_sum_in_order_has_it(row: Kernel, k: int) -> None:
     """Also where a part of k overflows to the other Inf before, in every plan."""
-    here(row.name, 1)
     for a, b in (inf_behind_overflow(k), infs_in_parts(k)):
         a, b = a.bfloat16(), b.bfloat16()
         for left, right in ((a, b), (b.t(), a.t())):
@@ -128,10 +127,8 @@ def test_inf_is_where_a_sum_in_order_has_it(row: Kernel, k: int) -> None:
                 assert torch.equal(classes(result.cpu()), expected), plan
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("row", UNSPLIT, ids=lambda row: row.name)
+@each_unsplit
 def test_subnormal_elements_keep_the_bound_in_each_plan(row: Kernel) -> None:
-    here(row.name, 1)
     for k in DEPTHS:
         a, b = (x.cuda().bfloat16() for x in subnormals(torch.bfloat16, k))
         reference = Reference.of(a, b)

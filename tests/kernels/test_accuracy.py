@@ -9,8 +9,8 @@ import torch
 from support.bounds import Reference, allowed_units, contract_units, ffma_units
 from support.data import DISTRIBUTIONS, generator, operands
 from support.layouts import Guarded
-from support.split import SPLIT, within_contract
-from support.table import DEVICES, TILED, Kernel, each_row, fit, row_params, selectors
+from support.split import within_contract
+from support.table import DEVICES, TILED, Kernel, fit, rows, selectors
 
 from benchmarks.data import FEATURE_UNITS, KINDS
 
@@ -44,7 +44,6 @@ def depths(row: Kernel, name: str, device: str) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
-@each_row
 def test_error_within_bound(row: Kernel, device: str, name: str) -> None:
     for k in depths(row, name, device):
         a, b, reference, torch_units = problem(name, *fit(row, *EXTENT[device]), k, device)
@@ -57,7 +56,6 @@ def test_error_within_bound(row: Kernel, device: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(("alpha", "beta"), [(1, 1), (-1.5, 0.75), (0.1, -3), (2.0**-20, 1)])
-@each_row
 def test_error_with_alpha_and_beta(row: Kernel, device: str, alpha: float, beta: float) -> None:
     m, n, k = fit(row, *EXTENT[device], 300)
     a, b, _, _ = problem("normal", m, n, k, device)
@@ -119,9 +117,7 @@ MISSED_LONG = {
 }
 NOT_FINITE = ("one_nan", "nan_rows", "inf_row")
 NAMES = tuple(name for name in (*DISTRIBUTIONS, *KINDS) if name not in NOT_FINITE)
-each_taken = pytest.mark.parametrize(
-    "row, device", row_params(keep=lambda row: row.in_auto and bool(row.family))
-)
+each_taken = pytest.mark.rows(in_auto=True, where=lambda row: row.family)
 
 
 def promised_units(name: str, torch_units: float) -> float:
@@ -151,7 +147,7 @@ def test_typical_errors(row: Kernel, device: str, name: str) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("k", [k for k in PROMISED if k >= LONG])
-@pytest.mark.parametrize("kernel", ["auto", *(row.name for row in SPLIT)])
+@pytest.mark.parametrize("kernel", ["auto", *(row.name for row in rows(family="split"))])
 def test_errors_of_long_sums_are_seldom_above_torch_s(
     kernel: str, k: int, request: pytest.FixtureRequest
 ) -> None:

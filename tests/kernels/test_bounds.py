@@ -30,16 +30,12 @@ from support.crafted import (
 )
 from support.layouts import PAIRS, Guarded
 from support.split_model import FP16X3, ROWS, product
-from support.table import TILED, Kernel, fit, row_params, runnable
+from support.table import PROVEN_FAMILIES, Kernel, each_device, fit, rows, runnable
 from torch import Tensor
 
 import torch_sgemm
 
-PROVEN = [row for row in TILED if row.family in ("ieee", "split")]
-each_proven = pytest.mark.parametrize("row, device", row_params(keep=lambda row: row in PROVEN))
-each_proven_on_a_gpu = pytest.mark.parametrize(
-    "row, device", row_params(("cuda",), lambda row: row in PROVEN)
-)
+pytestmark = pytest.mark.rows(family=PROVEN_FAMILIES)
 DEPTHS = {
     "cpu": (1, 5, 64),
     "cuda": (1, 2, 5, 16, 31, 32, 33, 64, 65, 127, 129, 300, 1024, 2050, 8193, 20000),
@@ -91,7 +87,6 @@ def share(row, reference, result, k: int, alpha: float = 1, beta: float = 0) -> 
 
 
 @pytest.mark.parametrize("case", CASES)
-@each_proven
 def test_no_element_breaks_the_bound(row: Kernel, device: str, case: str) -> None:
     for k in dict.fromkeys(fit(row, *DEPTHS[device])):
         a, b = blocks(row, *crafted(case, k, device))
@@ -99,7 +94,6 @@ def test_no_element_breaks_the_bound(row: Kernel, device: str, case: str) -> Non
 
 
 @pytest.mark.parametrize(("alpha", "beta"), FACTORS)
-@each_proven
 def test_nor_with_alpha_and_c(row: Kernel, device: str, alpha: float, beta: float) -> None:
     for k in dict.fromkeys(fit(row, *((1, 33) if device == "cpu" else (1, 33, 300)))):
         a, b = blocks(row, *everything(k, device))
@@ -108,7 +102,6 @@ def test_nor_with_alpha_and_c(row: Kernel, device: str, alpha: float, beta: floa
 
 
 @pytest.mark.parametrize("layouts", PAIRS)
-@each_proven
 def test_nor_in_any_layout(row: Kernel, device: str, layouts: str) -> None:
     """Rows apart, and odd offsets and strides: all ways of elements to the kernels."""
     k = fit(row, 97)[0]
@@ -121,7 +114,6 @@ def test_nor_in_any_layout(row: Kernel, device: str, layouts: str) -> None:
         assert most_units(row, left, right) <= 1, kinds
 
 
-@each_proven
 def test_nor_in_batches_that_share_an_operand(row: Kernel, device: str) -> None:
     k = fit(row, 130)[0]
     a, b = everything(k, device)
@@ -132,7 +124,6 @@ def test_nor_in_batches_that_share_an_operand(row: Kernel, device: str) -> None:
 
 
 @each_function
-@each_proven
 def test_nor_behind_an_activation(row: Kernel, device: str, activation: str) -> None:
     for k in dict.fromkeys(fit(row, 5, 200)):
         a, b = everything(k, device)
@@ -146,7 +137,6 @@ def test_nor_behind_an_activation(row: Kernel, device: str, activation: str) -> 
 
 
 @pytest.mark.parametrize("alpha", [1.0, single(0.007), 2.0**-149, 2.0**-100])
-@each_proven
 def test_nor_where_c_is_much_larger(row: Kernel, device: str, alpha: float) -> None:
     """Each part of k comes to just less than half of C's last bit: parts must meet before C."""
     for k in fit(row, *((64,) if device == "cpu" else (300, 10000))):
@@ -159,7 +149,7 @@ def test_nor_where_c_is_much_larger(row: Kernel, device: str, alpha: float) -> N
             assert most_units(row, left, right, c, alpha, 1.0) <= 1, k
 
 
-@each_proven_on_a_gpu
+@pytest.mark.rows(device="cuda")
 @pytest.mark.parametrize("alpha", [1.0, single(0.007)])
 def test_nor_in_a_small_workspace(
     row: Kernel, device: str, alpha: float, limit_workspace: Callable[[int], None]
@@ -172,23 +162,22 @@ def test_nor_in_a_small_workspace(
         assert most_units(row, a[-m:], b[:, -n:], c, alpha, 1.0) <= 1, k
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@each_device
 def test_nor_where_b_is_packed(device: str) -> None:
-    rows = [row for row in PROVEN if row.name.startswith("split_fp16x3:")]
-    if not set(rows) <= set(runnable(device)):
+    tiles = rows(name="split_fp16x3")
+    if not set(tiles) <= set(runnable(device)):
         pytest.skip("split_fp16x3 does not run here")
     for k in (33, 300, 8200):
         a, b = everything(k, device)
-        for kernel in (*(row.name for row in rows), "split_fp16x3", "auto"):
+        for kernel in (*(row.name for row in tiles), "split_fp16x3", "auto"):
             result = torch_sgemm.pack(b, frozen=True).mm(a, kernel=kernel)
-            assert share(rows[0], Reference.of(a, b), result, k) <= 1
+            assert share(tiles[0], Reference.of(a, b), result, k) <= 1
 
 
 # --- bred -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("k", [48, 256])
-@each_proven
 def test_what_is_bred_from_the_worst_keeps_the_bound(row: Kernel, device: str, k: int) -> None:
     k = fit(row, k)[0]
 
@@ -275,11 +264,8 @@ def test_terms_are_reached_in_a_model(term: str) -> None:
     assert found <= torch_sgemm.error_bound(TERMS[term].k, "split_fp16x3")
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("term", TERMS)
-@pytest.mark.parametrize(
-    "row, device", row_params(("cuda",), lambda row: row.name.startswith("split_fp16x3"))
-)
+@pytest.mark.rows(device="cuda", where=lambda row: row.name.startswith("split_fp16x3"))
 def test_terms_are_reached(row: Kernel, device: str, term: str) -> None:
     def run(a: Tensor, b: Tensor, alpha: float = 1, c: Tensor | None = None) -> Tensor:
         a, b = a.to(device), b.to(device)
@@ -303,7 +289,6 @@ def hostile(k: int, device: str) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("alpha", [1.0, 0.5, 1e-30])
-@each_proven
 def test_sums_that_are_finite_in_order_are_finite(row: Kernel, device: str, alpha: float) -> None:
     """An order of our own, or parts of k, make no Inf and no NaN."""
     for k in dict.fromkeys(fit(row, *((64,) if device == "cpu" else (33, 300, 1100, 8200, 17000)))):
@@ -341,14 +326,13 @@ def check_classes(row: Kernel, device: str, k: int) -> None:
                 assert torch.equal(classes(found.cpu()), of_sums), k
 
 
-@each_proven
 def test_inf_is_where_a_sum_in_order_has_it(row: Kernel, device: str) -> None:
     """Also where a part of k overflows to the other Inf, or holds one."""
     for k in dict.fromkeys(fit(row, *((33,) if device == "cpu" else (33, 300, 512, 4096)))):
         check_classes(row, device, k)
 
 
-@each_proven_on_a_gpu
+@pytest.mark.rows(device="cuda")
 def test_and_in_a_small_workspace(
     row: Kernel, device: str, limit_workspace: Callable[[int], None]
 ) -> None:
@@ -358,7 +342,6 @@ def test_and_in_a_small_workspace(
         check_classes(row, device, k)
 
 
-@each_proven
 def test_subnormal_results_are_kept(row: Kernel, device: str) -> None:
     """Results from 2^-149 on, each off by the halves of it that rounding takes at most."""
     k = fit(row, 20)[0]
@@ -373,7 +356,7 @@ def test_subnormal_results_are_kept(row: Kernel, device: str) -> None:
 
 def test_the_search_can_fail() -> None:
     """A product that keeps hi alone, and one that loses a term, are out of every bound."""
-    row = PROVEN[-1]
+    row = rows(family="split")[-1]
     a, b = everything(33, "cpu")
     reference = Reference.of(a, b)
     assert share(row, reference, reference.value.float(), 33) <= 1

@@ -12,15 +12,13 @@ from support.data import integers
 from support.layouts import PAIRS, Guarded
 from support.plans import plans_of
 from support.sizes import Shape
-from support.table import KERNELS, Kernel, fit, row_params
+from support.table import KERNELS, PROVEN_FAMILIES, Kernel, fit
 from torch import Tensor
 
 import torch_sgemm
 
 # Rows of the other families have one plan each: a block a tile.
-each_planned = pytest.mark.parametrize(
-    "row, device", row_params(keep=lambda row: row.family in ("ieee", "split"))
-)
+pytestmark = pytest.mark.rows(family=PROVEN_FAMILIES)
 MOST_OF_A_BATCH = 8_000_000  # elements of A, B and C together
 
 
@@ -116,7 +114,6 @@ def check_layouts(
 
 @pytest.mark.parametrize("aligned", [True, False])
 @pytest.mark.parametrize("name", shapes(KERNELS[-1], 1))
-@each_planned
 def test_each_plan_is_exact_in_every_layout(
     row: Kernel, device: str, name: str, aligned: bool
 ) -> None:
@@ -127,7 +124,6 @@ def test_each_plan_is_exact_in_every_layout(
         check_layouts(row, device, sizes, (3,), aligned)
 
 
-@each_planned
 def test_each_plan_is_exact_in_a_small_workspace(
     row: Kernel, device: str, limit_workspace: Callable[[int], None]
 ) -> None:
@@ -149,7 +145,6 @@ def chain(row: Kernel, factors: list[Tensor], x: Tensor, modulus: int | None = N
 
 
 @pytest.mark.parametrize("size", [24, 40, 100, 200, 1024, 1200])
-@each_planned
 def test_results_follow_each_other(row: Kernel, device: str, size: int) -> None:
     """Kernels that start before the one in front has ended read what it has written."""
     (size,) = fit(row, size)

@@ -6,14 +6,14 @@ import math
 
 import pytest
 import torch
-from support.table import KERNELS, families
+from support.table import ANY, KERNELS, PROVEN_FAMILIES, families, rows
 
 import torch_sgemm
 from torch_sgemm import error_bound
 
-PROVEN = [row for row in KERNELS if row.family in ("ieee", "split")]
+PROVEN = rows(family=PROVEN_FAMILIES, takes_float32=ANY, tiles=False)
 DEPTHS = (1, 2, 7, 8, 31, 32, 33, 64, 127, 128, 129, 1000, 1024, 8191, 8192, 8193, 65536, 10**6)
-each_proven = pytest.mark.parametrize("row", PROVEN, ids=lambda row: row.name)
+each_proven = pytest.mark.rows(family=PROVEN_FAMILIES, takes_float32=ANY, tiles=False)
 
 
 def depths(row: torch_sgemm.Kernel) -> tuple[int, ...]:
@@ -44,13 +44,13 @@ def test_bounds_of_what_auto_may_take(row) -> None:
 @pytest.mark.parametrize("kernel", ["auto", "ieee", "split"])
 def test_a_choice_among_rows_has_the_largest_bound(kernel: str) -> None:
     for k in DEPTHS:
-        rows = [
+        names = [
             row.name
             for row in PROVEN
             if row.takes(1, 1, k)
             and (row.in_auto and k >= row.auto_from if kernel == "auto" else row.family == kernel)
         ]
-        assert error_bound(k, kernel) == max(error_bound(k, name) for name in rows)
+        assert error_bound(k, kernel) == max(error_bound(k, name) for name in names)
     assert error_bound(0, kernel) == 0
     assert error_bound(100) == error_bound(100, "auto")
 
@@ -61,8 +61,8 @@ def test_auto_takes_rows_that_have_a_bound_or_pytorch_s() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["aten", "unheard_of", "", *(f for f in families() if f not in ("ieee", "split"))]
-    + [row.name for row in KERNELS if row.family == "ladder"][:2],
+    ["aten", "unheard_of", "", *(f for f in families() if f not in PROVEN_FAMILIES)]
+    + [row.name for row in rows(family="ladder")[:2]],
 )
 def test_nothing_is_proven_of_the_others(name: str) -> None:
     accepted = "argument 'kernel' is .*accepted: 'auto', 'batch_invariant', 'ieee'"

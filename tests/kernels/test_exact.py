@@ -7,13 +7,12 @@ import torch
 from support.data import integers
 from support.layouts import PAIRS, Guarded
 from support.sizes import SIZES, latin
-from support.table import Kernel, each_float32_row, each_row, fit
+from support.table import Kernel, fit
 
 SQUARE = {"cpu": [1, 5, 8, 13], "cuda": None}  # rows of the Latin square of sizes; all on a GPU
 
 
 @pytest.mark.parametrize("layouts", PAIRS)
-@each_row
 def test_integers_are_exact(row: Kernel, device: str, layouts: str) -> None:
     """On a GPU every pair of sizes in every two positions of (m, n, k)."""
     largest = max(SIZES)
@@ -30,7 +29,6 @@ def test_integers_are_exact(row: Kernel, device: str, layouts: str) -> None:
         assert out.guards_unchanged(), (m, n, k)
 
 
-@each_row
 def test_all_ones_count_k(row: Kernel, device: str) -> None:
     """With all ones each element is k itself, whatever the tile."""
     for k in fit(row, *range(0, 34), 63, 64, 65, 127, 129, 1000, 1023, 1025, 4097):
@@ -40,7 +38,7 @@ def test_all_ones_count_k(row: Kernel, device: str) -> None:
         assert torch.equal(out.view, torch.full_like(out.view, float(k))), k
 
 
-@each_float32_row
+@pytest.mark.rows(bits=24)
 def test_each_position_of_k_counts_once(row: Kernel, device: str) -> None:
     """A times the identity is A: every column must come from its own step."""
     for k in fit(row, 1, 9, 33, 65, 130):
@@ -52,7 +50,6 @@ def test_each_position_of_k_counts_once(row: Kernel, device: str) -> None:
         assert torch.equal(c, a.t()), k
 
 
-@each_row
 def test_alpha_and_beta_are_exact_on_integers(row: Kernel, device: str) -> None:
     m, n, k = fit(row, 67, 70, 45)
     a, b = integers((m, k), 1, device), integers((k, n), 2, device)

@@ -10,8 +10,8 @@ from support.bounds import Reference
 from support.data import integers, operands
 from support.layouts import Guarded
 from support.noted import noted
-from support.split import SPLIT, TILE, each_split, here
-from support.table import DEVICES, Kernel, runnable
+from support.split import TILE
+from support.table import DEVICES, Kernel
 from torch import Tensor
 
 import torch_sgemm
@@ -22,6 +22,7 @@ ROW = "split_fp16x3"
 # Less than a tile, an odd and an even number of them, tiles that the last row and column cut.
 SIZES = (1, 5, TILE, TILE + 1, 2 * TILE + 3, 3 * TILE, 5 * TILE - 1, 8 * TILE + 60, 2200)
 DEPTHS = (1, 33, 500, 1000, 9000)
+pytestmark = pytest.mark.rows(family="split", device="cuda")
 on_both = pytest.mark.parametrize("device", DEVICES)
 
 
@@ -39,11 +40,8 @@ def check(d: Tensor, x: Tensor, row: str, alpha: float = 1.0) -> None:
 # --- on a GPU ---------------------------------------------------------------------------------
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("m", SIZES)
-@each_split
 def test_symmetric_and_within_the_bound(row: Kernel, m: int) -> None:
-    here(row)
     for k in DEPTHS:
         a, _ = operands("normal", m, 1, k, seed=m + k)
         for x in layouts(a.cuda()):
@@ -52,23 +50,21 @@ def test_symmetric_and_within_the_bound(row: Kernel, m: int) -> None:
             check(torch_sgemm.matmul(batch, batch.mT, kernel=row.name), batch, row.name)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("k", [700, 8300])  # the second in slices, always
 @pytest.mark.parametrize("m", SIZES)
-def test_every_plan(m: int, k: int) -> None:
+def test_every_plan(row: Kernel, m: int, k: int) -> None:
     """Those with all tiles, with those of a triangle, and with tiles that blocks share.
 
     Sums of slices lie in memory that held NaN before.
     """
     a = integers((m, k), m, "cuda")
     expected = a @ a.mT
-    for row in (row.name for row in SPLIT if row in runnable("cuda")):
-        d = torch.empty(m, m, device="cuda")
-        for plan in range(len(SGEMM._plans(d, a, a.mT, row))):
-            d.fill_(torch.nan)
-            torch.full((32 << 20,), torch.nan, device="cuda")
-            SGEMM._run_plan(d, a, a.mT, row, plan)
-            assert torch.equal(d, expected), (row, plan)
+    d = torch.empty(m, m, device="cuda")
+    for plan in range(len(SGEMM._plans(d, a, a.mT, row.name))):
+        d.fill_(torch.nan)
+        torch.full((32 << 20,), torch.nan, device="cuda")
+        SGEMM._run_plan(d, a, a.mT, row.name, plan)
+        assert torch.equal(d, expected), plan
 
 
 @pytest.mark.gpu

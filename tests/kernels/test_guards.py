@@ -7,13 +7,12 @@ import torch
 from support.data import integers
 from support.layouts import PAIRS, Guarded
 from support.process import python
-from support.table import Kernel, each_row, fit
+from support.table import Kernel, fit
 
 PADDED = {"N": ("N_pad", "N_pad4", "N_off3"), "T": ("T_pad", "T_pad4", "T_off1")}
 
 
 @pytest.mark.parametrize("layouts", PAIRS)
-@each_row
 def test_surroundings_survive(row: Kernel, device: str, layouts: str) -> None:
     """All operands padded; the padding is NaN, so that reading it shows in the result too."""
     for i, shape in enumerate(((1, 1, 1), (33, 31, 17), (64, 64, 64), (130, 67, 34))):
@@ -32,7 +31,6 @@ def test_surroundings_survive(row: Kernel, device: str, layouts: str) -> None:
         assert c.guards_unchanged() and out.guards_unchanged()
 
 
-@each_row
 def test_batches_stay_apart(row: Kernel, device: str) -> None:
     a = Guarded((3, 33, 9), "N_off1", device, integers((3, 33, 9), 1, device))
     b = Guarded((3, 9, 35), "T_pad", device, integers((3, 9, 35), 2, device))

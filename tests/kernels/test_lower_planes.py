@@ -10,7 +10,6 @@ import itertools
 
 import pytest
 import torch
-from support.split import SPLIT, each_split, here
 from support.table import Kernel
 from torch import Tensor
 
@@ -21,13 +20,8 @@ M, N = PANEL + 37, 2 * PANEL + 5
 DEPTHS = (STEP, 2 * STEP + 5, 31 * STEP, 32 * STEP, 2048 + STEP, 9000)
 NEEDS_LOW = 1 + 2.0**-11  # no float16 and no bfloat16
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.rows(family="split", device="cuda")]
 each_layout = pytest.mark.parametrize("layout", ["N", "T"])
-
-
-@pytest.fixture(autouse=True)
-def only_here(request: pytest.FixtureRequest) -> None:
-    here(request.node.callspec.params.get("row", SPLIT[0]))
 
 
 def edges(size: int, block: int) -> list[int]:
@@ -61,7 +55,6 @@ def planted(x: Tensor, places: list[tuple[int, int]]) -> Tensor:
     return many
 
 
-@each_split
 @each_layout
 @pytest.mark.parametrize("k", DEPTHS)
 def test_one_low_bit_anywhere(row: Kernel, layout: str, k: int) -> None:
@@ -72,7 +65,6 @@ def test_one_low_bit_anywhere(row: Kernel, layout: str, k: int) -> None:
     check_exact(row, a.expand(len(in_b), -1, -1), stored(in_b, layout))
 
 
-@each_split
 @each_layout
 @pytest.mark.parametrize("k", DEPTHS)
 def test_one_element_anywhere(row: Kernel, layout: str, k: int) -> None:
@@ -83,7 +75,6 @@ def test_one_element_anywhere(row: Kernel, layout: str, k: int) -> None:
     check_exact(row, stored(a, layout), ones(k, N, seed=k).expand(len(a), -1, -1))
 
 
-@each_split
 @each_layout
 @pytest.mark.parametrize("k", DEPTHS)
 def test_panels_of_zeros(row: Kernel, layout: str, k: int) -> None:
@@ -102,7 +93,6 @@ def test_panels_of_zeros(row: Kernel, layout: str, k: int) -> None:
     check_exact(row, stored(a, layout), b)
 
 
-@each_split
 @each_layout
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 @pytest.mark.parametrize("k", DEPTHS)
@@ -121,7 +111,6 @@ def test_zeros_hide_no_nan_and_no_inf(row: Kernel, layout: str, bad: float, k: i
             torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
 
 
-@each_split
 @each_layout
 @pytest.mark.parametrize("k", DEPTHS)
 def test_bits_are_those_of_a_full_panel(row: Kernel, layout: str, k: int) -> None:
@@ -140,7 +129,7 @@ def test_bits_are_those_of_a_full_panel(row: Kernel, layout: str, k: int) -> Non
 
 
 @pytest.mark.parametrize("k", DEPTHS)
-def test_packed_planes_tell_what_they_hold(k: int) -> None:
+def test_packed_planes_tell_what_they_hold(has_planes: None, k: int) -> None:
     a, b = ones(M, k, seed=k), ones(k, N, seed=k + 1)
     b[k // 2, N - 1] = NEEDS_LOW
     found = torch_sgemm.pack(b, frozen=True).mm(a, kernel="split_fp16x3")

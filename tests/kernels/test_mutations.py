@@ -18,11 +18,10 @@ from support.process import ROOT
 from support.split_bound import COPY, Constants, bound
 from support.split_losses import losses
 from support.split_model import BF16X6, FP16X3, ROWS, SUM_ROUNDING, Format
-from support.table import KERNELS
+from support.table import ANY, Kernel
 
 from torch_sgemm import error_bound
 
-SPLIT = [row.name for row in KERNELS if row.family == "split"]
 FORMATS = {"split_fp16x3": FP16X3, "split_bf16x6": BF16X6}
 each_format = pytest.mark.parametrize("name", FORMATS)
 FIELDS = {term: term.replace(" ", "_") for term in COPY[FP16X3].shares(32, 32)}
@@ -50,11 +49,11 @@ SPOILT_THRESHOLDS = {
 # --- the copy -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", SPLIT)
-def test_the_copy_is_the_bound(name: str) -> None:
+@pytest.mark.rows(family="split", takes_float32=ANY, tiles=False)
+def test_the_copy_is_the_bound(row: Kernel) -> None:
     depths = (*range(1, 300), 1000, 1023, 1024, 1025, 8191, 8192, 8193, 65536, 10**6)
     for k in depths:
-        assert bound(k, name) == error_bound(k, name), k
+        assert bound(k, row.name) == error_bound(k, row.name), k
 
 
 @each_format

@@ -9,7 +9,7 @@ import pytest
 import torch
 from support.bounds import UNIT, ffma_units
 from support.layouts import PAIRS, Guarded, laid_out
-from support.table import Kernel, each_float32_row, each_gpu_row, fit
+from support.table import Kernel, fit
 from torch import Tensor
 
 INF, NAN = math.inf, math.nan
@@ -47,7 +47,7 @@ def positions(rows: int, cols: int) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("side", ["a", "b", "both"])
 @pytest.mark.parametrize("values", PLANTED, ids=str)
-@each_float32_row
+@pytest.mark.rows(bits=24)
 def test_nonfinite_inputs(row: Kernel, device: str, values: tuple[float, ...], side: str) -> None:
     for shape in SHAPES[device]:
         m, n, k = fit(row, *shape)
@@ -66,7 +66,7 @@ def test_nonfinite_inputs(row: Kernel, device: str, values: tuple[float, ...], s
 
 
 @pytest.mark.parametrize("layout", ["N", "T"])
-@each_float32_row
+@pytest.mark.rows(bits=24)
 def test_nothing_outside_is_written(row: Kernel, device: str, layout: str) -> None:
     """Where a tile goes on beyond the last row and column, zeros meet Inf as well."""
     m, n, k = fit(row, 35, 37, 33)
@@ -80,7 +80,7 @@ def test_nothing_outside_is_written(row: Kernel, device: str, layout: str) -> No
     assert out.guards_unchanged() and a_in.unchanged() and b_in.unchanged()
 
 
-@each_float32_row
+@pytest.mark.rows(bits=24)
 def test_nan_reaches_exactly_its_row_and_column(row: Kernel, device: str) -> None:
     m, n, k = fit(row, 66, 65, 34)
     a, b = torch.ones(m, k, device=device), torch.ones(k, n, device=device)
@@ -93,7 +93,7 @@ def test_nan_reaches_exactly_its_row_and_column(row: Kernel, device: str) -> Non
     assert torch.equal(c[~expected], torch.full_like(c[~expected], float(k)))
 
 
-@each_float32_row
+@pytest.mark.rows(bits=24)
 def test_overflow_is_inf_and_not_nan(row: Kernel, device: str) -> None:
     a = torch.full((33, 5), 2.0**100, device=device)
     b = torch.full((5, 34), -(2.0**100), device=device)
@@ -117,12 +117,12 @@ def assert_alpha_is_of_the_sum(row: Kernel, m: int, n: int, k: int, device: str)
             assert torch.equal(result, torch.full_like(result, alpha * 0.5))
 
 
-@each_float32_row
+@pytest.mark.rows(bits=24)
 def test_alpha_is_of_the_whole_sum(row: Kernel, device: str) -> None:
     assert_alpha_is_of_the_sum(row, 37, 5, 300, device)
 
 
-@each_gpu_row
+@pytest.mark.rows(device="cuda")
 def test_alpha_is_of_the_sum_of_pieces(
     row: Kernel, device: str, limit_workspace: Callable[[int], None]
 ) -> None:
@@ -130,7 +130,7 @@ def test_alpha_is_of_the_sum_of_pieces(
     assert_alpha_is_of_the_sum(row, 300, 130, 20000, device)
 
 
-@each_float32_row
+@pytest.mark.rows(bits=24)
 def test_beta_zero_does_not_read_c(row: Kernel, device: str) -> None:
     m, n, k = 35, 41, 9
     a, b = torch.ones(m, k, device=device), torch.ones(k, n, device=device)
@@ -145,7 +145,7 @@ def test_beta_zero_does_not_read_c(row: Kernel, device: str) -> None:
 
 
 @pytest.mark.parametrize("beta", [0.0, 1.0, -2.0])
-@each_float32_row
+@pytest.mark.rows(bits=24)
 def test_alpha_zero_does_not_read_a_or_b(row: Kernel, device: str, beta: float) -> None:
     m, n, k = 35, 41, 9
     a = torch.full((m, k), NAN, device=device)
@@ -162,7 +162,7 @@ def test_alpha_zero_does_not_read_a_or_b(row: Kernel, device: str, beta: float) 
 
 
 @pytest.mark.parametrize("beta", [0.0, 1.0, -2.0])
-@each_float32_row
+@pytest.mark.rows(bits=24)
 def test_empty_k_leaves_beta_c(row: Kernel, device: str, beta: float) -> None:
     """An empty sum is 0, whatever lies where A and B would be."""
     a, b = torch.empty(35, 0, device=device), torch.empty(0, 41, device=device)

@@ -20,12 +20,10 @@ from support.crafted import (
 )
 from support.layouts import PAIRS, laid_out
 from support.plans import by_each_plan, within_bound
-from support.table import Kernel, fit, row_params
+from support.table import PROVEN_FAMILIES, Kernel, fit
 from torch import Tensor
 
-each_planned_on_a_gpu = pytest.mark.parametrize(
-    "row, device", row_params(("cuda",), lambda row: row.family in ("ieee", "split"))
-)
+pytestmark = pytest.mark.rows(family=PROVEN_FAMILIES, device="cuda")
 
 
 def drawn(row: Kernel, device: str, m: int, n: int, k: int) -> tuple[Tensor, Tensor]:
@@ -40,7 +38,6 @@ def check_bound(row: Kernel, a: Tensor, b: Tensor) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-@each_planned_on_a_gpu
 def test_no_plan_breaks_the_bound(row: Kernel, device: str, case: str) -> None:
     for k in dict.fromkeys(fit(row, 2, 33, 65, 300, 2050, 8193)):
         a, b = crafted(case, k, device)
@@ -49,7 +46,6 @@ def test_no_plan_breaks_the_bound(row: Kernel, device: str, case: str) -> None:
 
 
 @pytest.mark.parametrize("layouts", PAIRS)
-@each_planned_on_a_gpu
 def test_nor_in_any_layout(row: Kernel, device: str, layouts: str) -> None:
     a, b = everything(fit(row, 130)[0], device)
     m, n = fit(row, len(a), b.size(1))
@@ -63,7 +59,6 @@ GROWTH = (-90, -30, -21, -20, -16, -15, 3, 9, 14, 15, 16, 19, 20, 21, 25, 70, 11
 
 @pytest.mark.parametrize("factor", [2.0**by for by in GROWTH])
 @pytest.mark.parametrize("begin", [1, 63, 64, 290])
-@each_planned_on_a_gpu
 def test_rows_and_columns_that_grow_along_k(
     row: Kernel, device: str, begin: int, factor: float
 ) -> None:
@@ -82,7 +77,6 @@ def test_rows_and_columns_that_grow_along_k(
 
 
 @pytest.mark.parametrize("k", [40, 700])
-@each_planned_on_a_gpu
 def test_rows_and_columns_of_any_magnitude(row: Kernel, device: str, k: int) -> None:
     """From subnormal numbers to 2^110, and zeros alone."""
     (k,) = fit(row, k)
@@ -100,7 +94,6 @@ def test_rows_and_columns_of_any_magnitude(row: Kernel, device: str, k: int) -> 
 
 @pytest.mark.parametrize("layouts", PAIRS)
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
-@each_planned_on_a_gpu
 def test_inf_and_nan_are_where_they_belong(
     row: Kernel, device: str, value: float, layouts: str
 ) -> None:
@@ -115,7 +108,6 @@ def test_inf_and_nan_are_where_they_belong(
 
 
 @pytest.mark.parametrize("k", [33, 300, 4096])
-@each_planned_on_a_gpu
 def test_inf_is_where_a_sum_in_order_has_it(row: Kernel, device: str, k: int) -> None:
     """Also where a part of k overflows to the other Inf before."""
     (k,) = fit(row, k)

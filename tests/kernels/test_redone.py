@@ -11,7 +11,7 @@ from support.bounds import Reference, contract_units
 from support.data import operands
 from support.layouts import laid_out
 from support.process import ROOT
-from support.split import SPLIT, TILE, each_split, here, within_contract
+from support.split import TILE, within_contract
 from support.table import Kernel
 
 import torch_sgemm
@@ -23,19 +23,18 @@ REDO = (SPLIT_SOURCES / "redo" / "redo.cuh").read_text(encoding="utf-8")
 FEW = int(re.search(r"kFewElements = (\d+)", REDO)[1])  # of a tile
 MANY = 8 * FEW  # of two tiles, which blocks may share
 
+pytestmark = pytest.mark.rows(family="split", device="cuda")
 
-@pytest.mark.gpu
+
 @pytest.mark.parametrize("columns", [1, 30, TILE])
 @pytest.mark.parametrize("m", [40, TILE])
 @pytest.mark.parametrize("k", [256, 1001])
 @pytest.mark.parametrize("layouts", ["NN", "NT", "TN", "TT"])
-@pytest.mark.parametrize("name", ["split_fp16x3:128x128", "split_fp16x3:128x64"])
+@pytest.mark.rows(name="split_fp16x3")
 def test_few_and_many_marked_elements(
-    name: str, layouts: str, k: int, m: int, columns: int
+    row: Kernel, layouts: str, k: int, m: int, columns: int
 ) -> None:
     """Results made of small elements alone: by a warp each, or by the block."""
-    row = next(row for row in SPLIT if row.name == name)
-    here(row)
     n = TILE
     a, b = torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda")
     a[:, 0] = 2.0**20
@@ -63,13 +62,10 @@ def test_few_and_many_marked_elements(
         assert after.tiles > before.tiles
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("k", [40, 1001, 4100])
 @pytest.mark.parametrize("layouts", ["NN", "NT", "TN", "TT"])
-@each_split
 def test_few_and_many_have_the_same_bits(row: Kernel, layouts: str, k: int) -> None:
     """How many of a tile's elements are computed again decides nothing about one of them."""
-    here(row)
     a, b = torch.randn(TILE, k, device="cuda"), torch.randn(k, TILE, device="cuda")
     a[:, 0] = 2.0**20
     a[:, 1:] *= 2.0**-30
@@ -86,17 +82,14 @@ def test_few_and_many_have_the_same_bits(row: Kernel, layouts: str, k: int) -> N
     assert torch.equal(sums[0][:, [3, 70]], sums[1][:, [3, 70]])
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("layouts", ["NN", "NT", "TN", "TT"])
 @pytest.mark.parametrize(
     "size",
     [(TILE, TILE, 40), (200, 180, 1000), (131, 129, 4100), (300, 72, 2000), (1100, 900, 600)],
     ids=str,
 )
-@each_split
 def test_whole_tiles_are_redone(row: Kernel, size: tuple[int, int, int], layouts: str) -> None:
     """Data of which the guard certifies nothing, with a row of NaN and an Inf among them."""
-    here(row)
     m, n, k = size
     a, b = (x.cuda() for x in operands("inner_scaled_20", m, n, k, seed=3))
     a[m // 3] = math.nan
@@ -114,13 +107,10 @@ def test_whole_tiles_are_redone(row: Kernel, size: tuple[int, int, int], layouts
         assert torch_sgemm.redone().tiles > before.tiles
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("layouts", ["NN", "NT", "TN", "TT"])
 @pytest.mark.parametrize("unaligned", [False, True], ids=["aligned", "unaligned"])
-@each_split
 def test_tiles_of_120_binades(row: Kernel, unaligned: bool, layouts: str) -> None:
     """No row's scale certifies them, and in one column not even a tall tile's bfloat16s."""
-    here(row)
     m, n, k = 150, 140, 520
     units = torch.randint(-60, 61, (k,), device="cuda")
     a = torch.ldexp(torch.randn(m, k, device="cuda"), units)
@@ -138,15 +128,12 @@ def test_tiles_of_120_binades(row: Kernel, unaligned: bool, layouts: str) -> Non
         assert torch_sgemm.redone().elements > before.elements
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("k", [40, 1024, 4100])
 @pytest.mark.parametrize("down", [False, True], ids=["rows", "columns"])
 @pytest.mark.parametrize("beta", [0, 0.5])
-@pytest.mark.parametrize("name", ["split_fp16x3:128x128", "split_fp16x3:128x64"])
-def test_elements_of_a_row_are_redone(name: str, beta: float, down: bool, k: int) -> None:
+@pytest.mark.rows(name="split_fp16x3")
+def test_elements_of_a_row_are_redone(row: Kernel, beta: float, down: bool, k: int) -> None:
     """A warp's few, at once where k is short; and all others are what they are."""
-    row = next(row for row in SPLIT if row.name == name)
-    here(row)
     m, n = 130, 200
     a, b = torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda")
     columns = torch.tensor([0, 37, 150], device="cuda")
@@ -165,14 +152,12 @@ def test_elements_of_a_row_are_redone(name: str, beta: float, down: bool, k: int
     assert torch_sgemm.redone().elements - before.elements == len(columns)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("layouts", ["NN", "NT", "TN", "TT"])
 @pytest.mark.parametrize("count", [1, 3, 4, 5, LISTED, LISTED + 1, 90])
 @pytest.mark.parametrize("k", [20, 100])
-def test_elements_of_a_tall_tile_are_redone(k: int, count: int, layouts: str) -> None:
+@pytest.mark.rows(name="split_fp16x3_tall")
+def test_elements_of_a_tall_tile_are_redone(row: Kernel, k: int, count: int, layouts: str) -> None:
     """One by one or in groups of columns, beside a row with Inf."""
-    row = next(row for row in SPLIT if row.name == "split_fp16x3_tall")
-    here(row)
     a, b = torch.randn(1000, k, device="cuda"), torch.randn(k, 100, device="cuda")
     a[77, 0] = 2.0**20
     a[77, 1:] *= 2.0**-30
@@ -192,8 +177,7 @@ def test_elements_of_a_tall_tile_are_redone(k: int, count: int, layouts: str) ->
 
 
 @pytest.mark.gpu
-def test_ordinary_data_is_not_redone() -> None:
-    here(SPLIT[-1])
+def test_ordinary_data_is_not_redone(has_planes: None) -> None:
     torch.cuda.synchronize()
     before = torch_sgemm.redone()
     for name in ("uniform_0_1", "normal", "one_sided", "small_integers", "identity"):

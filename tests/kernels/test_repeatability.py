@@ -7,7 +7,7 @@ import threading
 
 import pytest
 import torch
-from support.table import Kernel, each_gpu_row, each_row, fit, row_params
+from support.table import Kernel, fit
 from torch import Tensor
 
 SHAPES = {
@@ -16,7 +16,6 @@ SHAPES = {
 }
 
 
-@each_row
 def test_same_bits_five_times(row: Kernel, device: str) -> None:
     for shape in SHAPES[device]:
         m, n, k = fit(row, *shape)
@@ -28,10 +27,7 @@ def test_same_bits_five_times(row: Kernel, device: str) -> None:
             assert torch.equal(again.view(torch.int32), first.view(torch.int32)), (m, n, k)
 
 
-OWN_CPU_ROWS = row_params(("cpu",), lambda row: bool(row.family))
-
-
-@pytest.mark.parametrize("row, device", OWN_CPU_ROWS)
+@pytest.mark.rows(device="cpu", where=lambda row: row.family)
 def test_same_bits_on_one_core(row: Kernel, device: str) -> None:
     """How many cores share the blocks doesn't change a sum."""
     m, n, k = fit(row, 150, 140, 200)
@@ -45,7 +41,7 @@ def test_same_bits_on_one_core(row: Kernel, device: str) -> None:
         os.sched_setaffinity(0, cores)
 
 
-@each_gpu_row
+@pytest.mark.rows(device="cuda")
 def test_same_bits_beside_busy_streams(row: Kernel, device: str) -> None:
     """Other streams that fill the GPU change when blocks run, not what they add."""
     m, n, k = fit(row, 513, 300, 700)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.data import integers
 from support.layouts import PAIRS, READABLE, WRITABLE, Guarded
 from support.sizes import SIZES, Shape, latin, tile_edges
-from support.table import Kernel, each_row, fit
+from support.table import Kernel, fit
 
 SMALL = tuple(size for size in SIZES if size <= 9)
 MIDDLE = tuple(size for size in SIZES if 31 <= size <= 65)
@@ -41,21 +41,18 @@ def check_mm(
 
 @pytest.mark.parametrize("layouts", PAIRS)
 @pytest.mark.parametrize("sizes", [SMALL, MIDDLE, LARGE], ids=["small", "middle", "large"])
-@each_row
 def test_sizes(row: Kernel, device: str, sizes: tuple[int, ...], layouts: str) -> None:
     for shape in latin(sizes, LATIN_ROWS[device].get(sizes)):
         check_mm(row, device, shape, (layouts[0], layouts[1]))
 
 
 @pytest.mark.parametrize("layouts", PAIRS)
-@each_row
 def test_tile_edges(row: Kernel, device: str, layouts: str) -> None:
     for shape in tile_edges(row):
         check_mm(row, device, shape, (layouts[0], layouts[1]))
 
 
 @pytest.mark.parametrize("layout", READABLE)
-@each_row
 def test_layouts(row: Kernel, device: str, layout: str) -> None:
     """Each layout on either side; the other operand and the output go through all of theirs."""
     shift = READABLE.index(layout)
@@ -66,7 +63,6 @@ def test_layouts(row: Kernel, device: str, layout: str) -> None:
 
 
 @pytest.mark.parametrize("out_layout", WRITABLE)
-@each_row
 def test_in_place_layouts(row: Kernel, device: str, out_layout: str) -> None:
     """gemm_ reads and writes C through its own strides."""
     m, n, k = fit(row, 45, 37, 29)
@@ -79,14 +75,12 @@ def test_in_place_layouts(row: Kernel, device: str, out_layout: str) -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-@each_row
 def test_batches(row: Kernel, device: str, batch: int) -> None:
     for i, layouts in enumerate((("N", "N"), ("T", "N_pad"), ("sliced", "T"), ("N_off1", "T_pad"))):
         check_mm(row, device, (33, 34, 19), layouts, WRITABLE[3 * i], batch)
     check_mm(row, device, (70, 3, 5), ("N", "N"), "T", batch)
 
 
-@each_row
 def test_shared_and_permuted_batches(row: Kernel, device: str) -> None:
     """A batch stride of 0, and a batch that is the innermost dimension."""
     a = Guarded((4, 21, 18), "N", device, integers((4, 21, 18), 1, device), shared=True)
@@ -96,7 +90,6 @@ def test_shared_and_permuted_batches(row: Kernel, device: str) -> None:
     assert torch.equal(out.double(), a.view.double() @ b.double())
 
 
-@each_row
 def test_c_of_addmm_in_every_layout(row: Kernel, device: str) -> None:
     """addmm's C may be expanded or strided, and broadcasts."""
     m, n, k = fit(row, 34, 39, 17)
@@ -115,7 +108,6 @@ scalar = st.sampled_from([0.0, 1.0, -1.0, 0.5, 2.0, -3.0])
 
 
 @pytest.mark.parametrize("part", range(2))
-@each_row
 def test_random_problems(row: Kernel, device: str, part: int) -> None:
     """Random shapes, layouts, batches and scalars, shrunk to the smallest failure."""
 

@@ -16,11 +16,13 @@ import torch
 from support.data import DISTRIBUTIONS, integers, operands
 from support.layouts import laid_out
 from support.process import ROOT
-from support.split import TILE, each_split, here, within_contract
+from support.split import TILE, within_contract
 from support.table import Kernel
 from torch import Tensor
 
 import torch_sgemm
+
+pytestmark = pytest.mark.rows(family="split", device="cuda")
 
 FORMAT = (ROOT / "csrc" / "split" / "format" / "format.cuh").read_text(encoding="utf-8")
 
@@ -125,12 +127,9 @@ PLANTS = {
 }
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("plant", PLANTS)
-@each_split
 def test_planted_rows_change_only_their_own_results(row: Kernel, plant: str) -> None:
     """A bad row of A or column of B: right there, and the same bits as before everywhere else."""
-    here(row)
     m, n, k = 300, 270, 500
     a, b = torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda")
     before = torch.ops.sgemm.mm(a, b, kernel=row.name)
@@ -152,12 +151,9 @@ def test_planted_rows_change_only_their_own_results(row: Kernel, plant: str) -> 
             assert within_contract(a, bad[:, j : j + 1], result[:, j : j + 1])
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("layouts", ["NN", "NT", "TN", "TT"])
-@each_split
 def test_single_giants(row: Kernel, layouts: str) -> None:
     """One giant element in A and one in B: they meet in one sum, and spoil a row and a column."""
-    here(row)
     m, n, k = 200, 180, 700
     for giant in (2.0**40, 2.0**60, 2.0**100):
         a, b = torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda")
@@ -167,13 +163,10 @@ def test_single_giants(row: Kernel, layouts: str) -> None:
         assert within_contract(a, b, torch.ops.sgemm.mm(a_in, b_in, kernel=row.name))
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("layouts", ["NN", "NT", "TN", "TT"])
 @pytest.mark.parametrize("giant", [0, 17, 290])
-@each_split
 def test_elements_that_scaling_leaves_nothing_of(row: Kernel, giant: int, layouts: str) -> None:
     """Beside 2^120 the others underflow as their row is scaled; but it meets zeros only."""
-    here(row)
     a, b = torch.randn(150, 300, device="cuda") * 2.0**-100, torch.randn(300, 140, device="cuda")
     a[:, giant] = 2.0**120
     b[giant] = 0
@@ -193,13 +186,10 @@ def grown(x: Tensor, begin: int, factor: float) -> Tensor:
     return x
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("factor", [4.0, 2.0**10, 2.0**25, 2.0**70, 2.0**110, math.inf])
 @pytest.mark.parametrize("begin", [1, 31, 32, 33, 290, 599])
-@each_split
 def test_rows_that_grow_along_k(row: Kernel, begin: int, factor: float) -> None:
     """Scales that are chosen on the way change with what comes; what was added up before counts."""
-    here(row)
     a, b = torch.randn(140, 600, device="cuda"), torch.randn(600, 150, device="cuda")
     b[begin:, 40:50] = 0  # here the small elements before are all there is
     for left, right in ((grown(a, begin, factor), b), (a, grown(b.t(), begin, factor).t())):
@@ -213,10 +203,7 @@ def test_rows_that_grow_along_k(row: Kernel, begin: int, factor: float) -> None:
                 assert within_contract(left, right, result)
 
 
-@pytest.mark.gpu
-@each_split
 def test_rows_that_grow_far_are_not_redone(row: Kernel) -> None:
-    here(row)
     a, b = torch.randn(140, 600, device="cuda"), torch.randn(600, 150, device="cuda").abs()
     a[3:90:7, 290:] = a[3:90:7, 290:].abs() * 2.0**40
     torch.cuda.synchronize()
@@ -227,12 +214,9 @@ def test_rows_that_grow_far_are_not_redone(row: Kernel) -> None:
     assert within_contract(a, b, result)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("k", [300, 4100, 20000])
-@each_split
 def test_infinities_along_k(row: Kernel, k: int) -> None:
     """Rows with Inf whose columns have NaN, or the opposite Inf, in another part of k."""
-    here(row)
     a, b = torch.randn(140, k, device="cuda"), torch.randn(k, 70, device="cuda")
     a[3, [k // 7, k - 9]] = math.inf
     a[5, k // 2] = -math.inf
@@ -248,15 +232,12 @@ def test_infinities_along_k(row: Kernel, k: int) -> None:
     assert torch.equal(result.isfinite(), expected.isfinite())
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("beta", [0.0, 0.5])
 @pytest.mark.parametrize("alpha", [1.0, -2.7, 2.0**-20, 1e6])
 @pytest.mark.parametrize("exponent", [-100, -30, 0, 40, 60])
 @pytest.mark.parametrize("shape", [(TILE, 2 * TILE), (200, 180), (TILE + 1, TILE + 2), (131, 129)])
-@each_split
 def test_every_way_of_sums_to_memory(row: Kernel, shape, exponent, alpha, beta) -> None:
     """Whole tiles and edges, with neighbours or without, whatever the scales and factors."""
-    here(row)
     (m, n), k = shape, 70
     a = torch.ldexp(torch.randn(m, k, device="cuda"), torch.tensor(float(exponent), device="cuda"))
     b = torch.randn(k, n, device="cuda")
@@ -269,11 +250,8 @@ def test_every_way_of_sums_to_memory(row: Kernel, shape, exponent, alpha, beta) 
     assert bool(((c.double() - exact).abs() <= 10 * unit).all())
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
-@each_split
 def test_batches_and_slices_keep_the_contract(row: Kernel, name: str) -> None:
-    here(row)
     a, b = operands(name, 3 * 140, 150, 300, "cuda", seed=5)
     batch = torch.ops.sgemm.bmm(a.view(3, 140, 300), b.expand(3, -1, -1), kernel=row.name)
     assert within_contract(a, b, batch.view(420, 150))
@@ -281,28 +259,22 @@ def test_batches_and_slices_keep_the_contract(row: Kernel, name: str) -> None:
     assert within_contract(a, b, torch.ops.sgemm.mm(a, b, kernel=row.name))
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize(
     "shape",
     [(2, 64, 64, 16384), (20, 256, 256, 16384), (5, 4, 4, 8822), (3, 200, 70, 20001)],
     ids=str,
 )
-@each_split
 def test_batches_with_a_long_k(row: Kernel, shape: tuple[int, ...]) -> None:
     """Slices of k and a batch at once: one matrix after the other."""
-    here(row)
     batch, m, n, k = shape
     a, b = integers((batch, m, k), 1, "cuda"), integers((batch, k, n), 2, "cuda")
     out = torch.ops.sgemm.bmm(a, b, kernel=row.name)
     assert torch.equal(out.double(), a.double() @ b.double())
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("size", [(60, 2, 1006), (512, 512, 10000), (300, 260, 20003)], ids=str)
-@each_split
 def test_operands_expanded_along_k(row: Kernel, size: tuple[int, int, int]) -> None:
     """All slices read the same elements, but the last reads fewer."""
-    here(row)
     m, n, k = size
     a = integers((m, 1), 1, "cuda").expand(m, k)
     b = integers((1, n), 2, "cuda").expand(k, n)
@@ -316,13 +288,10 @@ def left_over(row: Kernel) -> int:
     return row.bm * (properties.multi_processor_count + 3) - 7
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("layouts", ["NN", "NT", "TN", "TT"])
 @pytest.mark.parametrize("k", [999, 4100])
-@each_split
 def test_tiles_left_over(row: Kernel, k: int, layouts: str) -> None:
     """Blocks share each of the last tiles: exact, certified, and the same beside busy streams."""
-    here(row)
     m, n = left_over(row), row.bn - min(28, row.bn // 2)
 
     a, b, c = (integers(shape, 1, "cuda") for shape in ((m, k), (k, n), (m, n)))
@@ -350,12 +319,9 @@ def test_tiles_left_over(row: Kernel, k: int, layouts: str) -> None:
     torch.cuda.synchronize()
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("mib", [1, 3, 20])
-@each_split
 def test_workspace_limit(row: Kernel, mib: int, limit_workspace: Callable[[int], None]) -> None:
     """Pieces of the batch, of m and n, of k: the same exact sums, in the memory allowed."""
-    here(row)
     limit_workspace(mib)
     for m, n, k, batch in ((1000, 900, 500, 1), (130, 260, 30000, 1), (200, 100, 700, 9)):
         a = integers((batch, m, k), 1, "cuda")

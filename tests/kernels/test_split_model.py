@@ -10,9 +10,8 @@ import torch
 from support.bounds import Reference, roundings
 from support.crafted import CASES, crafted
 from support.data import integers
-from support.split import SPLIT, here
 from support.split_model import BF16X6, FP16X3, ROWS, Lines, Product, by_counts, pieces, product
-from support.table import KERNELS, Kernel
+from support.table import Kernel
 from torch import Tensor
 
 from torch_sgemm import error_bound
@@ -126,8 +125,7 @@ KINDS: dict[str, Callable[[tuple[int, ...]], Tensor]] = {
     "hi alone": lambda shape: torch.randn(shape).bfloat16().float(),
 }
 each_kind = pytest.mark.parametrize("kind", KINDS)
-PLAIN = [row for row in SPLIT if row.name.split(":")[0] in {row.name for row in ROWS.values()}]
-each_plain = pytest.mark.parametrize("row", PLAIN, ids=lambda row: row.name)
+each_plain = pytest.mark.rows(name=tuple({row.name for row in ROWS.values()}), device="cuda")
 SIZE, BLOCK = (112, 96), 16
 
 
@@ -159,23 +157,19 @@ def model_of(row: Kernel):
     return ROWS[row.name.split(":")[0]]
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("k", [16, 32, 48, 64, 100, 128])
 @each_kind
 @each_plain
 def test_bits_of_a_plain_plan(row: Kernel, kind: str, k: int) -> None:
-    here(row)
     a, b = operands(kind, k)
     model = model_of(row)
     assert same_bits(first_plan(row, a, b), product(a, b, model), model.tall)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("alpha", [0.007, -1.25 * 2.0**-8, 3e-20])
 @pytest.mark.parametrize("kind", ["normal", "any scale"])
 @each_plain
 def test_bits_with_alpha_and_c(row: Kernel, kind: str, alpha: float) -> None:
-    here(row)
     a, b = operands(kind, 64)
     c = torch.randn(SIZE) * (alpha if kind == "normal" else 2.0**-20)
     model = model_of(row)
@@ -185,12 +179,10 @@ def test_bits_with_alpha_and_c(row: Kernel, kind: str, alpha: float) -> None:
     assert same_bits(found, product(a, b, model, alpha, c), model.tall)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("k", [130, 300, 897])
 @pytest.mark.parametrize("kind", ["normal", "subnormal lo", "small elements"])
-def test_bits_of_tall_pieces(kind: str, k: int) -> None:
-    row = next(row for row in KERNELS if row.name == "split_fp16x3_tall")
-    here(row)
+@pytest.mark.rows(name="split_fp16x3_tall", device="cuda")
+def test_bits_of_tall_pieces(row: Kernel, kind: str, k: int) -> None:
     a, b = operands(kind, k)
     assert same_bits(first_plan(row, a, b), product(a, b, model_of(row)), True)
 
@@ -198,9 +190,8 @@ def test_bits_of_tall_pieces(kind: str, k: int) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("k", [64, 96, 100, 160, 200])
 @each_kind
-def test_bits_of_long_windows(kind: str, k: int) -> None:
+def test_bits_of_long_windows(has_planes: None, kind: str, k: int) -> None:
     """Batch-invariant products have them at any size."""
-    here(next(row for row in KERNELS if row.name == "split_fp16x3"))
     a, b = operands(kind, k)
     found = torch.ops.sgemm.mm(a.cuda(), b.cuda(), kernel="batch_invariant")
     assert same_bits(found, product(a, b, ROWS["split_fp16x3, long windows"]), False)

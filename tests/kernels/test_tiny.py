@@ -8,12 +8,10 @@ import pytest
 import torch
 from support.data import integers
 from support.layouts import READABLE, WRITABLE, Guarded
-from support.table import KERNELS, Kernel, row_params
+from support.table import KERNELS, Kernel
 from torch import Tensor
 
-each_limited_row = pytest.mark.parametrize(
-    "row, device", row_params(keep=lambda row: row.max_size is not None)
-)
+pytestmark = pytest.mark.rows(where=lambda row: row.max_size is not None)
 # A power of two, one below and one above, and what no float4 divides.
 SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 24, 31, 32, 33, 48, 60, 63, 64)
 BATCHES = {"cpu": (1, 3, 9, 130), "cuda": (1, 3, 9, 130, 1031)}
@@ -36,7 +34,6 @@ def check(row: Kernel, a: Tensor, b: Tensor, out: Guarded, alpha: float, beta: f
 
 
 @pytest.mark.parametrize("size", SIZES)
-@each_limited_row
 def test_batches_of_square_products(row: Kernel, device: str, size: int) -> None:
     for i, batch in enumerate(BATCHES[device]):
         shape = (batch, size, size)
@@ -48,7 +45,6 @@ def test_batches_of_square_products(row: Kernel, device: str, size: int) -> None
 
 
 @pytest.mark.parametrize("layout", READABLE)
-@each_limited_row
 def test_batches_in_every_layout(row: Kernel, device: str, layout: str) -> None:
     """Shapes that are long in each of m, n and k; matrices of a batch are not aligned."""
     for i, (m, n, k) in enumerate(((4, 3, 64), (64, 8, 12), (5, 33, 8), (16, 16, 16), (2, 2, 1))):
@@ -64,7 +60,6 @@ def test_batches_in_every_layout(row: Kernel, device: str, layout: str) -> None:
 
 
 @pytest.mark.parametrize("size", [4, 6, 8, 16, 20, 32, 64])
-@each_limited_row
 def test_batch_dimension_anywhere(row: Kernel, device: str, size: int) -> None:
     """Shared by all products, the innermost, between rows, and aligned with gaps."""
     batch = 11
@@ -87,7 +82,6 @@ def test_batch_dimension_anywhere(row: Kernel, device: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [4, 8, 13, 16, 32, 64])
-@each_limited_row
 def test_addend_is_read_through_its_strides(row: Kernel, device: str, size: int) -> None:
     batch = 6
     shape = (batch, size, size)
@@ -104,7 +98,6 @@ def test_addend_is_read_through_its_strides(row: Kernel, device: str, size: int)
 
 
 @pytest.mark.parametrize("size", [3, 4, 8, 15, 16, 31, 64])
-@each_limited_row
 def test_nonfinite_stays_in_its_product(row: Kernel, device: str, size: int) -> None:
     """A row of one A and a column of another B; neighbours in the block stay finite."""
     shape = (10, size, size)
@@ -123,7 +116,6 @@ def test_nonfinite_stays_in_its_product(row: Kernel, device: str, size: int) -> 
 
 
 @pytest.mark.parametrize("depth", [0, 1, 3, 4, 5, 8, 31, 64])
-@each_limited_row
 def test_sums_are_added_in_the_order_of_k(row: Kernel, device: str, depth: int) -> None:
     """One sum an element, from k = 0 on: a large first term swallows what follows."""
     a, b = torch.ones(5, 6, depth, device=device), torch.ones(5, depth, 3, device=device)

@@ -13,8 +13,7 @@ import pytest
 import torch
 from support.data import integers
 from support.modes import SeenOperators
-from support.split import SPLIT
-from support.table import Kernel, each_device, each_gpu_row, each_row, fit
+from support.table import Kernel, each_device, fit
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.flop_counter import FlopCounterMode
@@ -64,7 +63,6 @@ def counted_from_here() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@each_row
 def test_every_row_takes_heads(row: Kernel, device: str, kind: str) -> None:
     for m, n, k in (fit(row, 40, 36, 32), fit(row, 131, 70, 65)):
         a, b = operand(kind, m, k, 1, device), operand("heads", k, n, 2, device)
@@ -131,23 +129,20 @@ def test_products_and_gradients_read_heads_as_they_lie(device: str) -> None:
     assert not any(word in call for call in seen.calls for word in ("clone", "copy", "bmm"))
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("mib", [1, 3])
-@pytest.mark.parametrize("name", [row.name for row in SPLIT])
+@pytest.mark.rows(family="split", device="cuda")
 def test_pieces_end_with_a_group(
-    name: str, mib: int, limit_workspace: Callable[[int], None]
+    row: Kernel, mib: int, limit_workspace: Callable[[int], None]
 ) -> None:
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip(f"{name} needs sm_90")
     limit_workspace(mib)
     for sequences, heads in ((7, 12), (2, 30), (40, 3)):
         q = integers((sequences, 200, heads, 96), 1, "cuda").transpose(1, 2)
         k = integers((sequences, 130, heads, 96), 2, "cuda").transpose(1, 2)
-        result = torch_sgemm.matmul(q, k.mT, kernel=name)
+        result = torch_sgemm.matmul(q, k.mT, kernel=row.name)
         assert torch.equal(result.double(), q.double() @ k.mT.double())
 
 
-@each_gpu_row
+@pytest.mark.rows(device="cuda")
 def test_pieces_of_a_group(
     row: Kernel, device: str, limit_workspace: Callable[[int], None]
 ) -> None:

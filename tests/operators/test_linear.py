@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from support import split
+from support import table
 from support.activations import ACTIVATIONS, each_activation
 from support.bounds import UNIT, contract_units
 from support.data import integers
-from support.table import Kernel, each_device, each_float32_row, each_row, fit
+from support.table import Kernel, each_device, fit
 from torch import Tensor
 from torch.nn import functional
 
@@ -53,7 +53,7 @@ def assert_accurate(result: Tensor, activation: str | None, *operands: Tensor | 
 
 @each_bias
 @each_activation
-@each_float32_row
+@pytest.mark.rows(bits=24)
 def test_every_row(row: Kernel, device: str, activation: str | None, biased: bool) -> None:
     for shape in ((1, 1, 1), (37, 65, 130), (3, 300, 5), (129, 40, 33)):
         rows, inner, out = fit(row, *shape)
@@ -62,7 +62,7 @@ def test_every_row(row: Kernel, device: str, activation: str | None, biased: boo
         assert_accurate(result, activation, *operands)
 
 
-SPLIT = tuple(row.name for row in split.SPLIT)
+SPLIT = tuple(row.name for row in table.rows(family="split"))
 
 
 @pytest.mark.parametrize("kernel", (*SPLIT, "ieee_skinny", "auto"))
@@ -84,22 +84,20 @@ def test_large(kernel: str, activation: str | None, biased: bool) -> None:
         assert_accurate(result, activation, *operands)
 
 
-@pytest.mark.parametrize("kernel", SPLIT)
 @each_activation
-@pytest.mark.gpu
-def test_what_the_guard_redoes(activation: str | None, kernel: str) -> None:
+@pytest.mark.rows(family="split", device="cuda")
+def test_what_the_guard_redoes(row: Kernel, activation: str | None) -> None:
     """Elements that cancel, in a few places and in whole tiles."""
     for columns in (2, 200):
         x, weight, bias = drawn("cuda", (256,), 512, 256)
         half = x[:, :256] * 2**12
         x = torch.cat([half, half], 1)
         weight[:columns, 256:] = -weight[:columns, :256] * (1 + 2**-20)
-        result = torch.ops.sgemm.linear(x, weight, bias, activation, kernel)
+        result = torch.ops.sgemm.linear(x, weight, bias, activation, row.name)
         assert_accurate(result, activation, x, weight, bias)
 
 
 @each_activation
-@each_row
 def test_special_values(row: Kernel, device: str, activation: str | None) -> None:
     """NaN, infinities and numbers too large to square give what PyTorch's functions give."""
     values = torch.tensor([NAN, INF, -INF, 1e38, -1e38, 200.0, -200.0, 0.0, -1e-30], device=device)

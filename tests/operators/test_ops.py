@@ -6,7 +6,7 @@ import pytest
 import torch
 from support.data import integers
 from support.operators import BATCH, VARIANTS, K, M, N, good, variant_id
-from support.table import DEVICES, Kernel, each_row, selectors
+from support.table import DEVICES, Kernel, selectors
 from torch import Tensor
 from torch._guards import TracingContext, tracing
 from torch._subclasses import FakeTensorMode
@@ -85,7 +85,6 @@ def test_out_variants_return_nothing(variant: tuple[str, bool]) -> None:
     assert (returned is None) == (call.written is not None)
 
 
-@each_row
 def test_every_operator_reaches_the_row(row: Kernel, device: str) -> None:
     for variant in VARIANTS:
         call = good(*variant, device, kernel=row.name)
@@ -98,7 +97,6 @@ def test_every_operator_reaches_the_row(row: Kernel, device: str) -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (N,), (1, 1), (1, N), (M, 1), (M, N)], ids=str)
-@each_row
 def test_addend_broadcasts(row: Kernel, device: str, shape: tuple[int, ...]) -> None:
     a, b, c = (integers(s, i, device) for i, s in enumerate(((M, K), (K, N), shape)))
     result = torch.ops.sgemm.addmm(c, a, b, beta=2, kernel=row.name)
@@ -116,7 +114,6 @@ ZEROS = ((0, N, K), (M, 0, K), (M, N, 0), (0, 0, K), (0, N, 0), (M, 0, 0), (0, 0
 
 
 @pytest.mark.parametrize("shape", ZEROS, ids=str)
-@each_row
 def test_zero_sizes(row: Kernel, device: str, shape: tuple[int, int, int]) -> None:
     m, n, k = shape
     a, b, c = (integers(s, i, device) for i, s in enumerate(((m, k), (k, n), (m, n))))

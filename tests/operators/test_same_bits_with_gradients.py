@@ -15,7 +15,7 @@ import pytest
 import torch
 from support.activations import ACTIVATIONS, each_activation, each_function
 from support.operators import VARIANTS
-from support.table import KERNELS, arch, each_device, families
+from support.table import KERNELS, PROVEN_FAMILIES, Kernel, arch, each_device, families
 from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -281,17 +281,13 @@ def test_packed_weight(kernel: str, device: str, activation: str | None) -> None
             assert rows == first[2] and torch.equal(result, first[1])
 
 
-@pytest.mark.gpu
 @each_function
-@pytest.mark.parametrize(
-    "name",
-    [row.name for row in KERNELS if row.family in ("ieee", "split") and row.takes_float32],
-)
-def test_what_goes_in_gives_the_same_in_a_kernel_and_behind_it(name: str, activation: str) -> None:
+@pytest.mark.rows(family=PROVEN_FAMILIES, tiles=False, device="cuda")
+def test_what_goes_in_gives_the_same_in_a_kernel_and_behind_it(
+    row: Kernel, activation: str
+) -> None:
     """Of numbers of every size, and of tiles that the guard computes again."""
-    row = next(row for row in KERNELS if row.name == name)
-    if not row.runs_on(arch()):
-        pytest.skip(f"{name} needs sm_{row.min_arch}")
+    name = row.name
     for m, n, k in ((256, 256, 64), (1000, 200, 1024), (5000, 48, 32), (64, 64, 20000)):
         m, n, k = (min(size, row.max_size or size) for size in (m, n, k))
         x, weight = torch.randn(m, k, device="cuda"), torch.randn(n, k, device="cuda")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from support.data import integers
 from support.layouts import PAIRS, laid_out
-from support.table import Kernel, each_gpu_row, fit, runnable
+from support.table import Kernel, fit, runnable
 from torch import Tensor
 
 import torch_sgemm
@@ -29,7 +29,7 @@ def operands(
     return laid_out(a, layouts[0]), laid_out(b, layouts[1]), expected
 
 
-@each_gpu_row
+@pytest.mark.rows(device="cuda")
 def test_runs_on_the_current_stream(row: Kernel, device: str) -> None:
     """Behind a delay and a copy on the same stream: elsewhere it would read old data."""
     stream = torch.cuda.Stream()
@@ -45,7 +45,7 @@ def test_runs_on_the_current_stream(row: Kernel, device: str) -> None:
         assert torch.equal(c, expected), layouts
 
 
-@each_gpu_row
+@pytest.mark.rows(device="cuda")
 def test_graph_capture_and_replay(row: Kernel, device: str) -> None:
     """A captured product reads its operands at replay, packing included."""
     problems = [operands(row, layouts, 3) for layouts in PAIRS]
@@ -78,7 +78,7 @@ def test_graph_capture_and_replay(row: Kernel, device: str) -> None:
         assert torch.equal(c, expected)
 
 
-@each_gpu_row
+@pytest.mark.rows(device="cuda")
 def test_no_host_synchronisation(row: Kernel, device: str) -> None:
     """The call comes back while the stream is still busy with what was before it."""
     problems = [operands(row, layouts, 5) for layouts in PAIRS]
@@ -161,7 +161,7 @@ def test_memory_comes_from_torch_allocator() -> None:
     assert torch.cuda.memory_allocated() == allocated
 
 
-@each_gpu_row
+@pytest.mark.rows(device="cuda")
 def test_workspace_is_not_reused_too_early(row: Kernel, device: str) -> None:
     """Packed copies on one stream stay whole while another stream allocates and writes."""
     a, b, expected = operands(row, "TT", 7)
@@ -178,7 +178,7 @@ def test_workspace_is_not_reused_too_early(row: Kernel, device: str) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA GPUs")
-@each_gpu_row
+@pytest.mark.rows(device="cuda")
 def test_device_that_is_not_current(row: Kernel, device: str) -> None:
     for layouts in PAIRS:
         a, b, expected = operands(row, layouts, 9, "cuda:1")

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from support.table import KERNELS, each_device, fit, row_params
+from support.table import ANY, each_device, fit
 from torch import Tensor
 
 import torch_sgemm
@@ -16,10 +16,7 @@ from torch_sgemm import Kernel
 
 THREADS = 8
 
-
-# Those for 16-bit operands as well.
-EVERY = [tile for row in KERNELS for tile in row.by_tile()]
-each_row = pytest.mark.parametrize("row, device", row_params(tiles=EVERY))
+pytestmark = pytest.mark.rows(takes_float32=ANY)  # those for 16-bit operands as well
 
 
 def operands(row: Kernel, device: str) -> tuple[Tensor, Tensor]:
@@ -52,7 +49,6 @@ def in_fresh_threads(run: Callable[[], Tensor]) -> list[Tensor]:
     return results
 
 
-@each_row
 def test_fresh_threads(row: Kernel, device: str) -> None:
     a, b = operands(row, device)
     expected = torch.ops.sgemm.mm(a, b, kernel=row.name)
@@ -60,7 +56,6 @@ def test_fresh_threads(row: Kernel, device: str) -> None:
         assert torch.equal(result, expected)
 
 
-@each_row
 def test_a_pool(row: Kernel, device: str) -> None:
     a, b = operands(row, device)
     expected = torch.ops.sgemm.mm(a, b, kernel=row.name)
@@ -71,7 +66,6 @@ def test_a_pool(row: Kernel, device: str) -> None:
         assert all(torch.equal(x, expected.cpu()) for x in found)
 
 
-@each_row
 def test_threads_of_a_backward(row: Kernel, device: str) -> None:
     """PyTorch's engine runs a GPU's backward in a thread of its own, from a fresh one too."""
     a, b = operands(row, device)
