@@ -1,4 +1,4 @@
-"""Fixtures and the ``gpu`` marker.
+"""Fixtures, and what the markers ``gpu`` and ``rows`` do.
 
 Operands are seeded, TF32 is off, and nothing depends on the order of tests, so that any subset
 runs alone, in any order and in several processes.

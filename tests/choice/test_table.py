@@ -8,7 +8,7 @@ import re
 import pytest
 import torch
 from support.process import ROOT
-from support.table import ANY, KERNELS, Kernel, families
+from support.table import ANY, KERNELS, Kernel, families, rows
 
 import torch_sgemm
 
@@ -20,6 +20,14 @@ def test_names_are_unique_and_no_selector() -> None:
     names = [row.name for row in KERNELS]
     assert len(set(names)) == len(names)
     assert not set(names) & {"auto", *families()}
+
+
+def test_a_selection_without_rows_is_refused() -> None:
+    """A misspelt name would leave a test without rows, and nobody would see it."""
+    with pytest.raises(ValueError, match="no row of the table"):
+        rows(family="unheard_of")
+    with pytest.raises(AttributeError, match="unheard_of"):
+        rows(unheard_of=True)
 
 
 def test_first_row_is_pytorch() -> None:
@@ -36,12 +44,12 @@ def test_the_ladder_is_the_documented_one() -> None:
     """
     text = (ROOT / "docs" / "ladder.md").read_text(encoding="utf-8")
     table = re.findall(r"^\| `(\d\d_\w+)` \| (.*?) \|", text, re.MULTILINE)
-    rows: dict[str, list[str]] = {}
+    names_of: dict[str, list[str]] = {}
     for row in KERNELS:
         if row.source.startswith("ladder/"):
-            rows.setdefault(row.source, []).append(row.name)
-    assert [f"ladder/{rung}.cuh" for rung, _ in table] == list(rows)
-    for (rung, cell), names in zip(table, rows.values(), strict=True):
+            names_of.setdefault(row.source, []).append(row.name)
+    assert [f"ladder/{rung}.cuh" for rung, _ in table] == list(names_of)
+    for (rung, cell), names in zip(table, names_of.values(), strict=True):
         patterns = re.findall(r"`(.*?)`", cell.replace("…", "*"))
         found = [fnmatch.filter(names, pattern) for pattern in patterns]
         assert all(found) and sorted(sum(found, [])) == sorted(names), rung

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from support.table import KERNELS, arch
+from support.table import Kernel, arch
 from torch import Tensor
 
 from torch_sgemm import tensor_cores
@@ -169,13 +169,12 @@ def test_bits_of_a_step(instruction: str, kind: str, start: str, dtype: torch.dt
     assert differing(d, torch.stack(totals)) == 0
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "subnormal" not in kind])
 @pytest.mark.parametrize("k", [16, 32, 64])
-def test_bits_of_a_product(kind: str, k: int) -> None:
+@pytest.mark.rows(name="unsplit", takes_float32=False, tiles=False, device="cuda")
+def test_bits_of_a_product(row: Kernel, kind: str, k: int) -> None:
     """By a row that multiplies bfloat16 operands as they lie, 32 of k at a time."""
-    row = next(row for row in KERNELS if row.name == "unsplit")
-    if arch() != 90 or not row.runs_on(arch()):
+    if arch() != 90:
         pytest.skip("the model is Hopper's")
     x, y = (KINDS[kind]((320, k), False).bfloat16() for _ in range(2))
     found = torch.ops.sgemm.mm(x, y.t(), kernel=row.name)

@@ -101,11 +101,9 @@ def test_none_where_there_is_no_room() -> None:
 
 
 @pytest.mark.gpu
-def test_a_workspace_of_a_process_that_may_take_no_more(capfd: pytest.CaptureFixture) -> None:
-    rows = [row for row in torch_sgemm.kernels() if row.name == "split_fp16x3"]
-    major, minor = torch.cuda.get_device_capability()
-    if not (rows and rows[0].runs_on(10 * major + minor)):
-        pytest.skip("no row of the family split")
+def test_a_workspace_of_a_process_that_may_take_no_more(
+    has_planes: None, capfd: pytest.CaptureFixture
+) -> None:
     a, b = (torch.ones(8192, 8192, device="cuda") for _ in range(2))
     expected = (a @ b).clone()
     out = torch.empty_like(expected)
