@@ -1,4 +1,4 @@
-"""Fixtures and the ``gpu`` marker.
+"""Fixtures, and what the markers ``gpu`` and ``rows`` do.
 
 Operands are seeded, TF32 is off, and nothing depends on the order of tests, so that any subset
 runs alone, in any order and in several processes.
@@ -46,6 +46,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Runs a test with an argument ``row`` for rows of the kernel table: see support/table.py."""
+    given = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    names = {name.strip() for x in given for name in (x.split(",") if isinstance(x, str) else x)}
+    if "row" in metafunc.fixturenames and "row" not in names:
+        from support.table import parametrize_rows
+
+        parametrize_rows(metafunc)
+
+
 @pytest.fixture(autouse=True)
 def ieee_float32():
     """Float32 products of torch itself in full precision, so that both sides compute the same."""
@@ -58,9 +68,9 @@ def ieee_float32():
 @pytest.fixture
 def has_planes() -> None:
     """The GPU multiplies by a packed operand's planes."""
-    from support.split import ROW, here
+    from support.split import needs_planes
 
-    here(ROW)
+    needs_planes()
 
 
 @pytest.fixture

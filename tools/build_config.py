@@ -1,7 +1,7 @@
 """The build's decisions, as pure functions: no probing, no printing, no files.
 
 `build_env` inspects the machine and passes its findings to these functions; setup.py and
-tests/test_build.py use the same ones.
+tests/project/test_build.py use the same ones.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A step adds 16 products to an accumulator. All 17 terms are aligned to the largest sum of operands'
 exponents and truncated below 2^-25 of it; their sum is truncated to 24 bits. A subnormal operand
 has the exponent of the least normal number, and no alignment is below 2^-133.
-tests/test_tensor_cores.py compares all bits with a GPU's.
+tests/kernels/test_tensor_cores.py compares all bits with a GPU's.
 
 Sources: MMA-Sim (microsoft/MMA-Sim); Khattak and Mikaitis, arXiv 2512.07004. Neither has the last
 rule, which was found on an H200.

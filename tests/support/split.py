@@ -7,12 +7,10 @@ import torch
 from torch import Tensor
 
 from support.bounds import Reference, contract_units
-from support.table import KERNELS, TILED, Kernel, arch
+from support.table import arch, rows
 
-SPLIT = [row for row in TILED if row.family == "split"]
-each_split = pytest.mark.parametrize("row", SPLIT, ids=lambda row: row.name)
 TILE = 128
-ROW = next(row for row in KERNELS if row.name == "split_fp16x3")  # takes packed operands' planes
+(ROW,) = rows(name="split_fp16x3", tiles=False)  # takes packed operands' planes
 
 
 def within_contract(a: Tensor, b: Tensor, result: Tensor) -> bool:
@@ -20,6 +18,7 @@ def within_contract(a: Tensor, b: Tensor, result: Tensor) -> bool:
     return reference.units(result) <= contract_units(reference.units(torch.mm(a, b)))
 
 
-def here(row: Kernel) -> None:
-    if not row.runs_on(arch()):
-        pytest.skip(f"{row.name} needs sm_{row.min_arch}")
+def needs_planes() -> None:
+    """Skips where no product reads a packed operand's planes."""
+    if not ROW.runs_on(arch()):
+        pytest.skip(f"{ROW.name} needs sm_{ROW.min_arch}")

@@ -1,6 +1,6 @@
 """The error bound of the rows of the family split: a copy of csrc/split/bound.h, term by term.
 
-tests/test_mutations.py compares it with ``error_bound``, so it follows the original.
+tests/kernels/test_mutations.py compares it with ``error_bound``, so it follows the original.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The rows of the family split, bit by bit, in float64: csrc/split in a plain plan.
 
 That is one without clusters, without slices of k and without factors of k. Each function names the
-file that it follows; tests/test_split_model.py compares bits with a GPU's. Operands are finite.
+file that it follows; tests/kernels/test_split_model.py compares bits with a GPU's. Operands are
+finite.
 
 The guard's comparisons are here: by counts of small elements, and by sums of magnitudes. The third
 one, by the product at the place of a row's largest element, is not, and nothing is computed again.

@@ -1,0 +1,80 @@
+"""The same call gives the same bits."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+import torch
+from support.table import Kernel, fit
+from torch import Tensor
+
+SHAPES = {
+    "cpu": ((67, 45, 300), (130, 129, 65)),
+    "cuda": ((67, 45, 300), (257, 129, 1000), (1000, 1030, 513), (64, 64, 65536)),
+}
+
+
+def test_same_bits_five_times(row: Kernel, device: str) -> None:
+    for shape in SHAPES[device]:
+        m, n, k = fit(row, *shape)
+        a, b = torch.randn(m, k, device=device), torch.randn(k, n, device=device)
+        c = torch.randn(m, n, device=device)
+        first = torch.ops.sgemm.addmm(c, a, b, beta=0.5, alpha=1.5, kernel=row.name)
+        for _ in range(4):
+            again = torch.ops.sgemm.addmm(c, a, b, beta=0.5, alpha=1.5, kernel=row.name)
+            assert torch.equal(again.view(torch.int32), first.view(torch.int32)), (m, n, k)
+
+
+@pytest.mark.rows(device="cpu", where=lambda row: row.family)
+def test_same_bits_on_one_core(row: Kernel, device: str) -> None:
+    """How many cores share the blocks doesn't change a sum."""
+    m, n, k = fit(row, 150, 140, 200)
+    a, b = torch.randn(m, k), torch.randn(k, n)
+    expected = torch.ops.sgemm.mm(a, b, kernel=row.name)
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        assert torch.equal(torch.ops.sgemm.mm(a, b, kernel=row.name), expected)
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+@pytest.mark.rows(device="cuda")
+def test_same_bits_beside_busy_streams(row: Kernel, device: str) -> None:
+    """Other streams that fill the GPU change when blocks run, not what they add."""
+    m, n, k = fit(row, 513, 300, 700)
+    a, b = torch.randn(m, k, device=device), torch.randn(k, n, device=device)
+    expected = torch.ops.sgemm.mm(a, b, kernel=row.name)
+    load = torch.randn(2048, 2048, device=device)
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    torch.cuda.synchronize()
+    for stream in streams[1:]:
+        with torch.cuda.stream(stream):
+            for _ in range(4):
+                load @ load
+    with torch.cuda.stream(streams[0]):
+        results = [torch.ops.sgemm.mm(a, b, kernel=row.name) for _ in range(5)]
+    torch.cuda.synchronize()
+    for result in results:
+        assert torch.equal(result.view(torch.int32), expected.view(torch.int32))
+
+
+@pytest.mark.gpu
+def test_what_came_before_does_not_matter() -> None:
+    """A thread's choices are remembered; each is for all that it depends on."""
+    a, b = torch.randn(4000, 32, device="cuda"), torch.randn(32, 4, device="cuda")
+    addends = torch.randn(4, device="cuda"), torch.randn(4000, 4, device="cuda")
+
+    def run(order: tuple[int, int], into: dict[int, Tensor]) -> None:
+        for i in order:
+            into[i] = torch.ops.sgemm.addmm(addends[i], a, b)
+
+    results: list[dict[int, Tensor]] = [{}, {}]
+    for order, into in zip(((0, 1), (1, 0)), results, strict=True):
+        thread = threading.Thread(target=run, args=(order, into))
+        thread.start()
+        thread.join()
+    for i in (0, 1):
+        assert torch.equal(results[0][i], results[1][i])

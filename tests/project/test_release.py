@@ -1,0 +1,229 @@
+"""What a release consists of: one version, an sdist that builds, a wheel's tag, an index."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+from support.process import ROOT
+
+import torch_sgemm
+from torch_sgemm.info import build_info
+
+sys.path.append(str(ROOT / "tools"))
+
+import check_wheel  # noqa: E402
+import release  # noqa: E402
+
+
+def text_of(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+# --- the version, and what is pinned ---
+
+
+def test_the_version_is_in_one_place() -> None:
+    number = release.version()
+    assert number == torch_sgemm.__version__ == build_info()["version"]
+    assigned = re.compile(rf"""version\w*["']?\s*[:=]\s*["']?{re.escape(number)}""", re.I)
+    files = [
+        path
+        for pattern in ("*.py", "*.toml", "*.cff", "*.txt", "*.yml", "Makefile")
+        for path in [*ROOT.glob(pattern), *(ROOT / "torch_sgemm").glob(pattern)]
+    ]
+    found = [path.name for path in files if assigned.search(path.read_text(encoding="utf-8"))]
+    assert found == ["__init__.py"]
+
+
+def test_the_changelog_has_the_version_first() -> None:
+    headings = re.findall(r"^## \[([^\]]+)\](?: - \S+)?$", text_of("CHANGELOG.md"), re.M)
+    assert headings and headings[0] in ("Unreleased", release.version())
+    assert release.version() in headings
+    assert release.release_date(text_of("CHANGELOG.md"), release.version())
+
+
+def test_a_version_without_a_section_is_refused() -> None:
+    with pytest.raises(SystemExit, match="no section"):
+        release.release_date("## [0.1.0] - 2026-01-02\n", "0.2.0")
+    assert release.release_date("## [0.1.0] - 2026-01-02\n", "0.1.0") == "2026-01-02"
+
+
+def test_formatters_are_pinned_once() -> None:
+    """pyproject.toml says which; pre-commit's tags, which can't read it, are the same."""
+    project, hooks = text_of("pyproject.toml"), yaml.safe_load(text_of(".pre-commit-config.yaml"))
+    tags = {repo["repo"].rsplit("/", 1)[1]: repo["rev"] for repo in hooks["repos"]}
+    for name, repository in (
+        ("ruff", "ruff-pre-commit"), ("clang-format", "mirrors-clang-format"),
+    ):  # fmt: skip
+        (pinned,) = re.findall(rf'"{name}==([\d.]+)"', project)
+        assert tags[repository] == f"v{pinned}"
+
+
+# --- what GitHub reads ---
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / ".github").rglob("*.yml")), ids=lambda p: p.name)
+def test_github_files_are_yaml(path: Path) -> None:
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if path.parent.name == "workflows":
+        steps = [step for job in content["jobs"].values() for step in job["steps"]]
+        assert all(("uses" in step) != ("run" in step) for step in steps)
+        assert all(re.search(r"@v\d", step["uses"]) for step in steps if "uses" in step)
+        for step in steps:
+            for script in re.findall(r"\S*tools/\S+\.py|\.ci/\w+", step.get("run", "")):
+                assert (ROOT / script).is_file()
+    elif path.name != "config.yml":
+        assert content["name"] and content["description"]
+        ids = [field["id"] for field in content["body"]]
+        assert len(ids) == len(set(ids)) and "info" in ids
+
+
+def test_workflows_run_the_whole_check_and_make_wheels() -> None:
+    assert "run: .ci/run\n" in text_of(".github/workflows/test.yml")
+    wheels = text_of(".github/workflows/wheels.yml")
+    assert "cibuildwheel" in wheels and "release.py index dist" in wheels
+    assert "release.py repair {wheel} {dest_dir}" in text_of("pyproject.toml")
+
+
+def test_the_citation_is_yaml_and_has_no_version_of_its_own() -> None:
+    citation = yaml.safe_load(text_of("CITATION.cff"))
+    assert citation["license"] == "MIT" and citation["authors"] and "version" not in citation
+    assert citation["authors"][0]["name"] in text_of("LICENSE")
+
+
+# --- the files ---
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("setuptools.command.bdist_wheel", reason="needs setuptools 77 or later")
+    return release.build_sdist(tmp_path_factory.mktemp("sdist"))
+
+
+def test_the_sdist_has_what_a_build_needs(sdist: Path) -> None:
+    with tarfile.open(sdist) as packed:
+        names = {name.partition("/")[2] for name in packed.getnames()}
+    needed = {"pyproject.toml", "setup.py", "CMakeLists.txt", "LICENSE", "README.md"}
+    for folder in ("csrc", "tools", "torch_sgemm", "torch_sgemm_autoload"):
+        needed |= {
+            path.relative_to(ROOT).as_posix()
+            for path in (ROOT / folder).rglob("*")
+            if path.suffix in (".py", ".cu", ".cuh", ".cpp", ".h", ".typed")
+        }
+    assert len(needed) > 100 and not needed - names
+    assert not [name for name in names if name.endswith((".so", "build_info.json"))]
+
+
+def packed_here(directory: Path) -> Path:
+    """A wheel with the library that is loaded, of the tag that setuptools gives."""
+    wheel = directory / f"torch_sgemm-{release.version()}-py3-none-linux_x86_64.whl"
+    about = f"torch_sgemm-{release.version()}.dist-info"
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as packed:
+        for package in check_wheel.PACKAGES:
+            for path in sorted((ROOT / package).iterdir()):
+                if path.is_file():
+                    packed.write(path, f"{package}/{path.name}")
+        tag = "Root-Is-Purelib: false\nTag: py3-none-linux_x86_64\n"
+        packed.writestr(f"{about}/WHEEL", f"Wheel-Version: 1.0\nGenerator: test\n{tag}")
+        head = f"Metadata-Version: 2.1\nName: torch_sgemm\nVersion: {release.version()}\n"
+        packed.writestr(f"{about}/METADATA", head)
+        record = "".join(f"{name},,\n" for name in packed.namelist())
+        packed.writestr(f"{about}/RECORD", record)
+    return wheel
+
+
+def test_the_tests_of_a_wheel_see_its_files_and_not_the_checkout_s(tmp_path: Path) -> None:
+    wheel = packed_here(tmp_path)
+    tree = check_wheel.tree_of(wheel, tmp_path / "tree")
+    assert (tree / "torch_sgemm" / "libtorch_sgemm.so").is_file()
+    assert (tree / "tests" / "project" / "test_release.py").is_file() and (tree / "csrc").is_dir()
+    assert not (tree / ".git").exists() and not (tree / ".venv").exists()
+
+
+@pytest.mark.skipif(not shutil.which("auditwheel"), reason="needs auditwheel and patchelf")
+def test_a_wheel_gets_its_manylinux_tag_and_keeps_its_library(tmp_path: Path) -> None:
+    fixed = release.repair(packed_here(tmp_path), tmp_path / "dist")
+    assert re.fullmatch(r"torch_sgemm-.*-py3-none-manylinux_\d_\d+_\w+\.whl", fixed.name)
+    with zipfile.ZipFile(fixed) as packed:
+        assert not [name for name in packed.namelist() if ".libs/" in name]
+        library = packed.read("torch_sgemm/libtorch_sgemm.so")
+    assert library == (ROOT / "torch_sgemm" / "libtorch_sgemm.so").read_bytes()
+
+
+def test_a_wheel_is_probed_where_pip_puts_it(tmp_path: Path) -> None:
+    answer = check_wheel.check(Path(sys.executable), packed_here(tmp_path), tmp_path / "target")
+    if "No module named pip" in str(answer.get("error")):
+        pytest.skip("pip isn't installed here")
+    assert "error" not in answer, answer
+    assert str(answer["at"]).startswith(str(tmp_path)) and answer["worst"] <= 98
+
+
+def test_without_auditwheel_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(release.shutil, "which", lambda *_, **__: None)
+    with pytest.raises(SystemExit, match=r"pip install '\.\[release\]'"):
+        release.repair(tmp_path / "none.whl", tmp_path)
+
+
+def test_large_wheels_are_refused(tmp_path: Path) -> None:
+    wheel = tmp_path / "torch_sgemm-0-py3-none-any.whl"
+    with wheel.open("wb") as file:
+        file.truncate(60 * 10**6)
+    release.check_size(wheel)
+    with wheel.open("ab") as file:
+        file.write(b"1")
+    with pytest.raises(SystemExit, match="60 MB|up to 60"):
+        release.check_size(wheel)
+
+
+def test_pip_installs_from_the_index(tmp_path: Path) -> None:
+    """The page alone: a wheel without the library, which pip downloads and checks by its digest."""
+    number = release.version()
+    wheel = tmp_path / f"torch_sgemm-{number}-py3-none-any.whl"
+    about = f"torch_sgemm-{number}.dist-info"
+    with zipfile.ZipFile(wheel, "w") as packed:
+        packed.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        head = f"Metadata-Version: 2.1\nName: torch_sgemm\nVersion: {number}\n"
+        packed.writestr(f"{about}/METADATA", head)
+        packed.writestr(f"{about}/RECORD", "")
+    page = release.write_index(tmp_path)
+    assert "#sha256=" in page.read_text()
+    command = [
+        sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-cache-dir",
+        "--disable-pip-version-check", "--isolated", "--index-url",
+        (tmp_path / "simple").as_uri(), "-d", str(tmp_path / "got"), "torch_sgemm",
+    ]  # fmt: skip
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PIP_")}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if "No module named pip" in done.stderr:
+        pytest.skip("pip isn't installed here")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (tmp_path / "got" / wheel.name).read_bytes() == wheel.read_bytes()
+
+
+def test_an_index_without_a_wheel_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="no wheel"):
+        release.write_index(tmp_path)
+
+
+def test_a_tag_has_to_be_the_version(capsys: pytest.CaptureFixture) -> None:
+    release.main(["version", "--tag", f"v{release.version()}"])
+    assert capsys.readouterr().out.strip() == release.version()
+    with pytest.raises(SystemExit, match="the tag is v9"):
+        release.main(["version", "--tag", "v9"])
+
+
+def test_tests_are_run_only_where_the_wheel_may_be_installed() -> None:
+    command = [sys.executable, str(ROOT / "tools" / "check_wheel.py"), "--tests", "--env", "x"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and "only into those that it makes" in done.stderr
