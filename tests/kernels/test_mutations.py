@@ -58,8 +58,9 @@ def test_the_copy_is_the_bound(row: Kernel) -> None:
 
 @each_format
 def test_the_format_is_that_of_the_kernels(name: str) -> None:
-    """The numbers of csrc/split/format/format.cuh that the model repeats."""
-    source = (ROOT / "csrc" / "split" / "format" / "format.cuh").read_text(encoding="utf-8")
+    """The numbers of csrc/split/format that the model repeats."""
+    folder = ROOT / "csrc" / "split" / "format"
+    source = (folder / "formats.cuh").read_text(encoding="utf-8")
     struct = {"split_fp16x3": "Fp16x3", "split_bf16x6": "Bf16x6"}[name]
     body = source.split(f"struct {struct} {{")[1].split("\n};")[0]
     found = dict(re.findall(r"static constexpr \w+ (k\w+) = (\S+?)f?;", body))
@@ -73,7 +74,8 @@ def test_the_format_is_that_of_the_kernels(name: str) -> None:
         "kCorrection": form.correction,
     }
     assert {field: number(text) for field, text in found.items()} == expected
-    assert number(re.search(r"kSumRounding = (\S+?)f?;", source)[1]) == SUM_ROUNDING
+    row_scale = (folder / "row_scale.cuh").read_text(encoding="utf-8")
+    assert number(re.search(r"kSumRounding = (\S+?)f?;", row_scale)[1]) == SUM_ROUNDING
 
 
 def number(text: str) -> float:

@@ -24,7 +24,7 @@ import torch_sgemm
 
 pytestmark = pytest.mark.rows(family="split", device="cuda")
 
-FORMAT = (ROOT / "csrc" / "split" / "format" / "format.cuh").read_text(encoding="utf-8")
+FORMAT = (ROOT / "csrc" / "split" / "format" / "formats.cuh").read_text(encoding="utf-8")
 
 
 # --- the scheme, on the CPU -----------------------------------------------------------------

@@ -32,7 +32,7 @@ PLAIN_ALPHAS = (2.0**-8, 2.0**8)
 
 @dataclass(frozen=True)
 class Format:
-    """A format's planes and the guard's thresholds: format.cuh."""
+    """A format's planes and the guard's thresholds: formats.cuh."""
 
     dtype: torch.dtype
     planes: int
@@ -78,7 +78,7 @@ def rounded(x: Tensor) -> Tensor:
     return x.float().double()
 
 
-# --- format.cuh, guard.cuh ------------------------------------------------------------------
+# --- format/, guard.cuh ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
