@@ -4,9 +4,9 @@
 #pragma once
 #include "../epilogue/store.h"
 
-namespace sgemm::SGEMM_BACKEND {
+namespace sgemm::SGEMM_BACKEND::triple_loop {
 
-struct TripleLoop {
+struct Rung {
   static constexpr const char* kIdea = "three loops on the CPU";
   static constexpr const char* kSource = "ladder/00_triple_loop.cuh";
   static constexpr int BM = 1, BN = 1, BK = 1, TM = 1, TN = 1;
@@ -29,4 +29,4 @@ struct TripleLoop {
 #endif
 };
 
-}  // namespace sgemm::SGEMM_BACKEND
+}  // namespace sgemm::SGEMM_BACKEND::triple_loop

@@ -8,10 +8,10 @@
 #pragma once
 #include "../epilogue/store.h"
 
-namespace sgemm::SGEMM_BACKEND {
+namespace sgemm::SGEMM_BACKEND::shared_tile {
 
 template <int BLOCK>
-struct SharedTile {
+struct Rung {
   static constexpr const char* kIdea = "tiles of A and B shared by a block";
   static constexpr const char* kSource = "ladder/03_shared_tile.cuh";
   static constexpr int BM = BLOCK, BN = BLOCK, BK = BLOCK, TM = 1, TN = 1;
@@ -22,7 +22,7 @@ struct SharedTile {
 };
 
 template <int BLOCK>
-__global__ void __launch_bounds__(BLOCK* BLOCK) shared_tile(Problem p) {
+__global__ void __launch_bounds__(BLOCK* BLOCK) kernel(Problem p) {
   __shared__ float as[BLOCK][BLOCK];  // (BM,BK)
   __shared__ float bs[BLOCK][BLOCK];  // (BK,BN)
   const Tile tile = block_tile(p.d, BLOCK, BLOCK);
@@ -42,8 +42,8 @@ __global__ void __launch_bounds__(BLOCK* BLOCK) shared_tile(Problem p) {
 }
 
 template <int BLOCK>
-void SharedTile<BLOCK>::launch(const Problem& p, const Context& context) {
-  launch_tiles(shared_tile<BLOCK>, BM, BN, dim3(BLOCK, BLOCK), p, context);
+void Rung<BLOCK>::launch(const Problem& p, const Context& context) {
+  launch_tiles(kernel<BLOCK>, BM, BN, dim3(BLOCK, BLOCK), p, context);
 }
 
-}  // namespace sgemm::SGEMM_BACKEND
+}  // namespace sgemm::SGEMM_BACKEND::shared_tile

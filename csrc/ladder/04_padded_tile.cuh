@@ -8,10 +8,10 @@
 #pragma once
 #include "../epilogue/store.h"
 
-namespace sgemm::SGEMM_BACKEND {
+namespace sgemm::SGEMM_BACKEND::padded_tile {
 
 template <int BLOCK, int PAD>
-struct PaddedTile {
+struct Rung {
   static constexpr const char* kIdea = "transposed tiles: bank conflicts, and the padding that removes them";
   static constexpr const char* kSource = "ladder/04_padded_tile.cuh";
   static constexpr int BM = BLOCK, BN = BLOCK, BK = BLOCK, TM = 1, TN = 1;
@@ -22,7 +22,7 @@ struct PaddedTile {
 };
 
 template <int BLOCK, int PAD>
-__global__ void __launch_bounds__(BLOCK* BLOCK) padded_tile(Problem p) {
+__global__ void __launch_bounds__(BLOCK* BLOCK) kernel(Problem p) {
   __shared__ float as[BLOCK][BLOCK + PAD];  // (BK,BM)
   __shared__ float bs[BLOCK][BLOCK + PAD];  // (BN,BK)
   const Tile tile = block_tile(p.d, BLOCK, BLOCK);
@@ -42,8 +42,8 @@ __global__ void __launch_bounds__(BLOCK* BLOCK) padded_tile(Problem p) {
 }
 
 template <int BLOCK, int PAD>
-void PaddedTile<BLOCK, PAD>::launch(const Problem& p, const Context& context) {
-  launch_tiles(padded_tile<BLOCK, PAD>, BM, BN, dim3(BLOCK, BLOCK), p, context);
+void Rung<BLOCK, PAD>::launch(const Problem& p, const Context& context) {
+  launch_tiles(kernel<BLOCK, PAD>, BM, BN, dim3(BLOCK, BLOCK), p, context);
 }
 
-}  // namespace sgemm::SGEMM_BACKEND
+}  // namespace sgemm::SGEMM_BACKEND::padded_tile

@@ -7,10 +7,10 @@
 #pragma once
 #include "../epilogue/store.h"
 
-namespace sgemm::SGEMM_BACKEND {
+namespace sgemm::SGEMM_BACKEND::unrolled_tile {
 
 template <int BLOCK>
-struct UnrolledTile {
+struct Rung {
   static constexpr const char* kIdea = "the inner loop unrolled";
   static constexpr const char* kSource = "ladder/05_unrolled_tile.cuh";
   static constexpr int BM = BLOCK, BN = BLOCK, BK = BLOCK, TM = 1, TN = 1;
@@ -21,7 +21,7 @@ struct UnrolledTile {
 };
 
 template <int BLOCK>
-__global__ void __launch_bounds__(BLOCK* BLOCK) unrolled_tile(Problem p) {
+__global__ void __launch_bounds__(BLOCK* BLOCK) kernel(Problem p) {
   __shared__ float as[BLOCK][BLOCK];  // (BM,BK)
   __shared__ float bs[BLOCK][BLOCK];  // (BK,BN)
   const Tile tile = block_tile(p.d, BLOCK, BLOCK);
@@ -42,8 +42,8 @@ __global__ void __launch_bounds__(BLOCK* BLOCK) unrolled_tile(Problem p) {
 }
 
 template <int BLOCK>
-void UnrolledTile<BLOCK>::launch(const Problem& p, const Context& context) {
-  launch_tiles(unrolled_tile<BLOCK>, BM, BN, dim3(BLOCK, BLOCK), p, context);
+void Rung<BLOCK>::launch(const Problem& p, const Context& context) {
+  launch_tiles(kernel<BLOCK>, BM, BN, dim3(BLOCK, BLOCK), p, context);
 }
 
-}  // namespace sgemm::SGEMM_BACKEND
+}  // namespace sgemm::SGEMM_BACKEND::unrolled_tile

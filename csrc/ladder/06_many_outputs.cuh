@@ -8,10 +8,10 @@
 #pragma once
 #include "../epilogue/store.h"
 
-namespace sgemm::SGEMM_BACKEND {
+namespace sgemm::SGEMM_BACKEND::many_outputs {
 
 template <int BM_, int BN_, int BK_, int ROWS, int COLS, int UNROLL>
-struct ManyOutputs {
+struct Rung {
   static constexpr const char* kIdea = "several elements per thread, a block apart";
   static constexpr const char* kSource = "ladder/06_many_outputs.cuh";
   static constexpr int BM = BM_, BN = BN_, BK = BK_, TM = ROWS, TN = COLS;
@@ -24,7 +24,7 @@ struct ManyOutputs {
 };
 
 template <class T, int UNROLL>
-__global__ void __launch_bounds__(T::kThreads) many_outputs(Problem p) {
+__global__ void __launch_bounds__(T::kThreads) kernel(Problem p) {
   __shared__ float as[T::BM][T::BK];  // (BM,BK)
   __shared__ float bs[T::BK][T::BN];  // (BK,BN)
   const Tile tile = block_tile(p.d, T::BM, T::BN);
@@ -51,8 +51,8 @@ __global__ void __launch_bounds__(T::kThreads) many_outputs(Problem p) {
 }
 
 template <int BM, int BN, int BK, int ROWS, int COLS, int UNROLL>
-void ManyOutputs<BM, BN, BK, ROWS, COLS, UNROLL>::launch(const Problem& p, const Context& context) {
-  launch_tiles(many_outputs<ManyOutputs, UNROLL>, BM, BN, dim3(X, Y), p, context);
+void Rung<BM, BN, BK, ROWS, COLS, UNROLL>::launch(const Problem& p, const Context& context) {
+  launch_tiles(kernel<Rung, UNROLL>, BM, BN, dim3(X, Y), p, context);
 }
 
-}  // namespace sgemm::SGEMM_BACKEND
+}  // namespace sgemm::SGEMM_BACKEND::many_outputs

@@ -7,10 +7,10 @@
 #pragma once
 #include "../epilogue/store.h"
 
-namespace sgemm::SGEMM_BACKEND {
+namespace sgemm::SGEMM_BACKEND::thread_tile_1d {
 
 template <int BM_, int BN_, int BK_, int TM_>
-struct ThreadTile1d {
+struct Rung {
   static constexpr const char* kIdea = "a column of neighbouring elements per thread, short tiles along k";
   static constexpr const char* kSource = "ladder/07_thread_tile_1d.cuh";
   static constexpr int BM = BM_, BN = BN_, BK = BK_, TM = TM_, TN = 1;
@@ -22,7 +22,7 @@ struct ThreadTile1d {
 };
 
 template <class T>
-__global__ void __launch_bounds__(T::kThreads, T::kBlocks) thread_tile_1d(Problem p) {
+__global__ void __launch_bounds__(T::kThreads, T::kBlocks) kernel(Problem p) {
   __shared__ float as[T::BM][T::BK];  // (BM,BK)
   __shared__ float bs[T::BK][T::BN];  // (BK,BN)
   const Tile tile = block_tile(p.d, T::BM, T::BN);
@@ -46,8 +46,8 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) thread_tile_1d(Proble
 }
 
 template <int BM, int BN, int BK, int TM>
-void ThreadTile1d<BM, BN, BK, TM>::launch(const Problem& p, const Context& context) {
-  launch_tiles(thread_tile_1d<ThreadTile1d>, BM, BN, dim3(kThreads), p, context);
+void Rung<BM, BN, BK, TM>::launch(const Problem& p, const Context& context) {
+  launch_tiles(kernel<Rung>, BM, BN, dim3(kThreads), p, context);
 }
 
-}  // namespace sgemm::SGEMM_BACKEND
+}  // namespace sgemm::SGEMM_BACKEND::thread_tile_1d

@@ -8,10 +8,10 @@
 #pragma once
 #include "vector.h"
 
-namespace sgemm::SGEMM_BACKEND {
+namespace sgemm::SGEMM_BACKEND::vector_prefetch {
 
 template <int BLOCK>
-struct VectorPrefetch {
+struct Rung {
   static constexpr const char* kIdea = "float4 moves, the next tiles prefetched into registers";
   static constexpr const char* kSource = "ladder/08_vector_prefetch.cuh";
   static constexpr int BM = BLOCK, BN = BLOCK, BK = BLOCK, TM = 1, TN = 4;
@@ -22,7 +22,7 @@ struct VectorPrefetch {
 };
 
 template <class T>
-__global__ void __launch_bounds__(T::kThreads) vector_prefetch(Problem p) {
+__global__ void __launch_bounds__(T::kThreads) kernel(Problem p) {
   alignas(16) __shared__ float as[T::BK][T::BM];  // (BK,BM)
   alignas(16) __shared__ float bs[T::BK][T::BN];  // (BK,BN)
   const Tile tile = block_tile(p.d, T::BM, T::BN);
@@ -55,8 +55,8 @@ __global__ void __launch_bounds__(T::kThreads) vector_prefetch(Problem p) {
 }
 
 template <int BLOCK>
-void VectorPrefetch<BLOCK>::launch(const Problem& p, const Context& context) {
-  launch_tiles(vector_prefetch<VectorPrefetch>, BM, BN, dim3(kThreads), p, context);
+void Rung<BLOCK>::launch(const Problem& p, const Context& context) {
+  launch_tiles(kernel<Rung>, BM, BN, dim3(kThreads), p, context);
 }
 
-}  // namespace sgemm::SGEMM_BACKEND
+}  // namespace sgemm::SGEMM_BACKEND::vector_prefetch

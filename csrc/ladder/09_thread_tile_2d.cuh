@@ -7,10 +7,10 @@
 #pragma once
 #include "../epilogue/store.h"
 
-namespace sgemm::SGEMM_BACKEND {
+namespace sgemm::SGEMM_BACKEND::thread_tile_2d {
 
 template <int BM_, int BN_, int BK_, int TM_, int TN_>
-struct ThreadTile2d {
+struct Rung {
   static constexpr const char* kIdea = "a two-dimensional tile of C a thread";
   static constexpr const char* kSource = "ladder/09_thread_tile_2d.cuh";
   static constexpr int BM = BM_, BN = BN_, BK = BK_, TM = TM_, TN = TN_;
@@ -23,7 +23,7 @@ struct ThreadTile2d {
 };
 
 template <class T>
-__global__ void __launch_bounds__(T::kThreads, T::kBlocks) thread_tile_2d(Problem p) {
+__global__ void __launch_bounds__(T::kThreads, T::kBlocks) kernel(Problem p) {
   __shared__ float as[T::BM][T::BK];  // (BM,BK)
   __shared__ float bs[T::BK][T::BN];  // (BK,BN)
   const Tile tile = block_tile(p.d, T::BM, T::BN);
@@ -55,8 +55,8 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) thread_tile_2d(Proble
 }
 
 template <int BM, int BN, int BK, int TM, int TN>
-void ThreadTile2d<BM, BN, BK, TM, TN>::launch(const Problem& p, const Context& context) {
-  launch_tiles(thread_tile_2d<ThreadTile2d>, BM, BN, dim3(kThreads), p, context);
+void Rung<BM, BN, BK, TM, TN>::launch(const Problem& p, const Context& context) {
+  launch_tiles(kernel<Rung>, BM, BN, dim3(kThreads), p, context);
 }
 
-}  // namespace sgemm::SGEMM_BACKEND
+}  // namespace sgemm::SGEMM_BACKEND::thread_tile_2d

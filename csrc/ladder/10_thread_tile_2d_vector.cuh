@@ -8,10 +8,10 @@
 #pragma once
 #include "vector.h"
 
-namespace sgemm::SGEMM_BACKEND {
+namespace sgemm::SGEMM_BACKEND::thread_tile_2d_vector {
 
 template <int BM_, int BN_, int BK_, int TM_, int TN_>
-struct ThreadTile2dVector {
+struct Rung {
   static constexpr const char* kIdea = "two-dimensional thread tile, every move a float4, A transposed";
   static constexpr const char* kSource = "ladder/10_thread_tile_2d_vector.cuh";
   static constexpr int BM = BM_, BN = BN_, BK = BK_, TM = TM_, TN = TN_;
@@ -24,7 +24,7 @@ struct ThreadTile2dVector {
 };
 
 template <class T>
-__global__ void __launch_bounds__(T::kThreads, T::kBlocks) thread_tile_2d_vector(Problem p) {
+__global__ void __launch_bounds__(T::kThreads, T::kBlocks) kernel(Problem p) {
   alignas(16) __shared__ float as[T::BK][T::BM];  // (BK,BM)
   alignas(16) __shared__ float bs[T::BK][T::BN];  // (BK,BN)
   const Tile tile = block_tile(p.d, T::BM, T::BN);
@@ -56,8 +56,8 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) thread_tile_2d_vector
 }
 
 template <int BM, int BN, int BK, int TM, int TN>
-void ThreadTile2dVector<BM, BN, BK, TM, TN>::launch(const Problem& p, const Context& context) {
-  launch_tiles(thread_tile_2d_vector<ThreadTile2dVector>, BM, BN, dim3(kThreads), p, context);
+void Rung<BM, BN, BK, TM, TN>::launch(const Problem& p, const Context& context) {
+  launch_tiles(kernel<Rung>, BM, BN, dim3(kThreads), p, context);
 }
 
-}  // namespace sgemm::SGEMM_BACKEND
+}  // namespace sgemm::SGEMM_BACKEND::thread_tile_2d_vector

@@ -8,10 +8,10 @@
 #pragma once
 #include "vector.h"
 
-namespace sgemm::SGEMM_BACKEND {
+namespace sgemm::SGEMM_BACKEND::double_buffer {
 
 template <int UNROLL>
-struct DoubleBuffer {
+struct Rung {
   static constexpr const char* kIdea = "two shared buffers, one barrier per step";
   static constexpr const char* kSource = "ladder/11_double_buffer.cuh";
   static constexpr int BM = 128, BN = 128, BK = 8, TM = 8, TN = 8;
@@ -24,7 +24,7 @@ struct DoubleBuffer {
 };
 
 template <class T, int UNROLL>
-__global__ void __launch_bounds__(T::kThreads, T::kBlocks) double_buffer(Problem p) {
+__global__ void __launch_bounds__(T::kThreads, T::kBlocks) kernel(Problem p) {
   alignas(16) __shared__ float as[2][T::BK][T::BM];  // (2,BK,BM)
   alignas(16) __shared__ float bs[2][T::BK][T::BN];  // (2,BK,BN)
   const Tile tile = block_tile(p.d, T::BM, T::BN);
@@ -74,8 +74,8 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) double_buffer(Problem
 }
 
 template <int UNROLL>
-void DoubleBuffer<UNROLL>::launch(const Problem& p, const Context& context) {
-  launch_tiles(double_buffer<DoubleBuffer, UNROLL>, BM, BN, dim3(kThreads), p, context);
+void Rung<UNROLL>::launch(const Problem& p, const Context& context) {
+  launch_tiles(kernel<Rung, UNROLL>, BM, BN, dim3(kThreads), p, context);
 }
 
-}  // namespace sgemm::SGEMM_BACKEND
+}  // namespace sgemm::SGEMM_BACKEND::double_buffer

@@ -7,10 +7,10 @@
 #pragma once
 #include "vector.h"
 
-namespace sgemm::SGEMM_BACKEND {
+namespace sgemm::SGEMM_BACKEND::register_buffer {
 
 template <int BM_, int BN_, int BK_, int TM_, int TN_>
-struct RegisterBuffer {
+struct Rung {
   static constexpr const char* kIdea = "two buffers in shared memory and two in registers";
   static constexpr const char* kSource = "ladder/12_register_buffer.cuh";
   static constexpr int BM = BM_, BN = BN_, BK = BK_, TM = TM_, TN = TN_;
@@ -24,7 +24,7 @@ struct RegisterBuffer {
 };
 
 template <class T>
-__global__ void __launch_bounds__(T::kThreads, T::kBlocks) register_buffer(Problem p) {
+__global__ void __launch_bounds__(T::kThreads, T::kBlocks) kernel(Problem p) {
   alignas(16) __shared__ float as[2][T::BK][T::BM];  // (2,BK,BM)
   alignas(16) __shared__ float bs[2][T::BK][T::BN];  // (2,BK,BN)
   const Tile tile = block_tile(p.d, T::BM, T::BN);
@@ -100,8 +100,8 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) register_buffer(Probl
 }
 
 template <int BM, int BN, int BK, int TM, int TN>
-void RegisterBuffer<BM, BN, BK, TM, TN>::launch(const Problem& p, const Context& context) {
-  launch_tiles(register_buffer<RegisterBuffer>, BM, BN, dim3(kThreads), p, context);
+void Rung<BM, BN, BK, TM, TN>::launch(const Problem& p, const Context& context) {
+  launch_tiles(kernel<Rung>, BM, BN, dim3(kThreads), p, context);
 }
 
-}  // namespace sgemm::SGEMM_BACKEND
+}  // namespace sgemm::SGEMM_BACKEND::register_buffer

@@ -8,10 +8,10 @@
 #pragma once
 #include "vector.h"
 
-namespace sgemm::SGEMM_BACKEND {
+namespace sgemm::SGEMM_BACKEND::async_copy_ring {
 
 template <int BM_, int BN_, int BK_, int TM_, int TN_, int STAGES>
-struct AsyncCopyRing {
+struct Rung {
   static constexpr const char* kIdea = "a ring of tiles, filled by asynchronous copies";
   static constexpr const char* kSource = "ladder/13_async_copy_ring.cuh";
   static constexpr int BM = BM_, BN = BN_, BK = BK_, TM = TM_, TN = TN_;
@@ -25,7 +25,7 @@ struct AsyncCopyRing {
 };
 
 template <class T>
-__global__ void __launch_bounds__(T::kThreads, T::kBlocks) async_copy_ring(Problem p) {
+__global__ void __launch_bounds__(T::kThreads, T::kBlocks) kernel(Problem p) {
   alignas(16) __shared__ float as[T::kStages][T::BM][T::BK];  // (STAGES,BM,BK)
   alignas(16) __shared__ float bs[T::kStages][T::BK][T::BN];  // (STAGES,BK,BN)
   const Tile tile = block_tile(p.d, T::BM, T::BN);
@@ -87,8 +87,8 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) async_copy_ring(Probl
 }
 
 template <int BM, int BN, int BK, int TM, int TN, int STAGES>
-void AsyncCopyRing<BM, BN, BK, TM, TN, STAGES>::launch(const Problem& p, const Context& context) {
-  launch_tiles(async_copy_ring<AsyncCopyRing>, BM, BN, dim3(kThreads), p, context);
+void Rung<BM, BN, BK, TM, TN, STAGES>::launch(const Problem& p, const Context& context) {
+  launch_tiles(kernel<Rung>, BM, BN, dim3(kThreads), p, context);
 }
 
-}  // namespace sgemm::SGEMM_BACKEND
+}  // namespace sgemm::SGEMM_BACKEND::async_copy_ring

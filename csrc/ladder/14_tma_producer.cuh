@@ -12,9 +12,9 @@
 #include "tensor_tiles.cuh"
 #endif
 
-namespace sgemm::SGEMM_BACKEND {
+namespace sgemm::SGEMM_BACKEND::tma_producer {
 
-struct TmaProducer {
+struct Rung {
   static constexpr const char* kIdea = "a producer warp fills the ring by tensor maps";
   static constexpr const char* kSource = "ladder/14_tma_producer.cuh";
   static constexpr int BM = 256, BN = 128, BK = 16, TM = 8, TN = 16;
@@ -29,7 +29,7 @@ struct TmaProducer {
 #if defined(__CUDACC__)
 template <class T>
 __global__ void __launch_bounds__(T::kThreads + 128, 1)
-    tma_producer(const __grid_constant__ Problem p, const __grid_constant__ OperandMaps maps) {
+    kernel(const __grid_constant__ Problem p, const __grid_constant__ OperandMaps maps) {
   extern __shared__ __align__(1024) float ring[];
   const auto as = reinterpret_cast<float(*)[T::BM][T::BK]>(ring);             // (STAGES,BM,BK)
   const auto bs = reinterpret_cast<float(*)[T::BK][T::BN]>(as + T::kStages);  // (STAGES,BK,BN)
@@ -88,4 +88,4 @@ __global__ void __launch_bounds__(T::kThreads + 128, 1)
 }
 #endif
 
-}  // namespace sgemm::SGEMM_BACKEND
+}  // namespace sgemm::SGEMM_BACKEND::tma_producer

@@ -1,4 +1,4 @@
-// Persistent blocks, which share the remaining tiles (stream-K).
+// Rung blocks, which share the remaining tiles (stream-K).
 //
 // Idea:   there are as many blocks as SMs, and each takes one tile after the other: its ring is full again before the
 //         previous tile's sums have been stored. Once all blocks have had equally many tiles, they share the remaining
@@ -13,9 +13,9 @@
 #include "tensor_tiles.cuh"
 #endif
 
-namespace sgemm::SGEMM_BACKEND {
+namespace sgemm::SGEMM_BACKEND::persistent {
 
-struct Persistent {
+struct Rung {
   static constexpr const char* kIdea = "persistent blocks share the tiles left over: stream-K";
   static constexpr const char* kSource = "ladder/15_persistent.cuh";
   static constexpr int BM = 256, BN = 128, BK = 16, TM = 8, TN = 16;
@@ -31,8 +31,8 @@ struct Persistent {
 #if defined(__CUDACC__)
 template <class T>
 __global__ void __launch_bounds__(T::kThreads + 128, 1)
-    persistent(const __grid_constant__ Problem p, const __grid_constant__ OperandMaps maps,
-               const __grid_constant__ SharedTiles shared) {
+    kernel(const __grid_constant__ Problem p, const __grid_constant__ OperandMaps maps,
+           const __grid_constant__ SharedTiles shared) {
   extern __shared__ __align__(1024) float ring[];
   const auto as = reinterpret_cast<float(*)[T::BM][T::BK]>(ring);             // (STAGES,BM,BK)
   const auto bs = reinterpret_cast<float(*)[T::BK][T::BN]>(as + T::kStages);  // (STAGES,BK,BN)
@@ -100,4 +100,4 @@ __global__ void __launch_bounds__(T::kThreads + 128, 1)
 }
 #endif
 
-}  // namespace sgemm::SGEMM_BACKEND
+}  // namespace sgemm::SGEMM_BACKEND::persistent
