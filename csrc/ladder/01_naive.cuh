@@ -20,9 +20,9 @@ struct Rung {
   static void launch(const Problem& p, const Context& context);
 };
 
-template <int BLOCK>
-__global__ void __launch_bounds__(BLOCK* BLOCK) kernel(Problem p) {
-  const Tile tile = block_tile(p.d, BLOCK, BLOCK);
+template <class T>
+__global__ void __launch_bounds__(T::kThreads) kernel(Problem p) {
+  const Tile tile = block_tile(p.d, T::BM, T::BN);
   const int64_t i = tile.row + threadIdx.x, j = tile.col + threadIdx.y;
   if (!p.d.contains(i, j)) return;
 
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(BLOCK* BLOCK) kernel(Problem p) {
 
 template <int BLOCK>
 void Rung<BLOCK>::launch(const Problem& p, const Context& context) {
-  launch_tiles(kernel<BLOCK>, BM, BN, dim3(BLOCK, BLOCK), p, context);
+  launch_tiles(kernel<Rung>, BM, BN, dim3(BLOCK, BLOCK), p, context);
 }
 
 }  // namespace sgemm::SGEMM_BACKEND::naive

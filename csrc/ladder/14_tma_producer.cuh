@@ -21,7 +21,7 @@ struct Rung {
   static constexpr int X = BN / TN, Y = BM / TM;  // threads along n and m
   static constexpr int kThreads = X * Y, kStages = 4, kPlanes = 1;
   static constexpr Reads kReads = Reads::kMappedRows;
-  static_assert(BM % TM == 0 && BN % TN == 0 && TM % 4 == 0 && TN % 4 == 0, "the threads' quads fill the tile");
+  static_assert(BM % TM == 0 && BN % TN == 0 && TM % 4 == 0 && TN % 4 == 0, "the threads' elements fill the tile");
   static_assert(BK % 4 == 0, "a thread reads four of k of A at once");
   static void launch(const Problem& p, const Context& context);
 };
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(T::kThreads + 128, 1)
     __syncwarp();
     if (t % 32 == 0) hopper::arrive(&empty[at.stage]);
   }
-#pragma unroll
+#pragma unroll  // keeps the sums in registers
   for (int r = 0; r < T::TM; ++r)
 #pragma unroll
     for (int s = 0; s < T::TN; s += 4)

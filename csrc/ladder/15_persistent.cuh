@@ -1,11 +1,9 @@
-// Rung blocks, which share the remaining tiles (stream-K).
+// Persistent blocks, which share the remaining tiles (stream-K).
 //
 // Idea:   there are as many blocks as SMs, and each takes one tile after the other: its ring is full again before the
 //         previous tile's sums have been stored. Once all blocks have had equally many tiles, they share the remaining
-//         ones along k, so that all SMs end at the same time. The last block to arrive adds the parts up, in order of
-//         k.
-// Bound:  the FFMA pipe. ieee_large keeps it busier. Its operands lie along m and n, so that the register file's banks
-//         keep up with it, and clusters share few tiles through shared memory.
+//         ones along k, so that all SMs end at the same time. The last block to arrive adds the parts in order of k.
+// Bound:  the FFMA pipe, reduced by bank conflicts of the register file, which ieee_large avoids (docs/ladder.md).
 // Reads:  layouts that tensor maps describe. Hopper only.
 #pragma once
 #include "vector.h"
@@ -22,7 +20,7 @@ struct Rung {
   static constexpr int X = BN / TN, Y = BM / TM;  // threads along n and m
   static constexpr int kThreads = X * Y, kStages = 4, kPlanes = 1;
   static constexpr Reads kReads = Reads::kMappedRows;
-  static_assert(BM % TM == 0 && BN % TN == 0 && TM % 4 == 0 && TN % 4 == 0, "the threads' quads fill the tile");
+  static_assert(BM % TM == 0 && BN % TN == 0 && TM % 4 == 0 && TN % 4 == 0, "the threads' elements fill the tile");
   static_assert(BK % 4 == 0, "a thread reads four of k of A at once");
   static size_t workspace(const Problem& p, const Device& device);
   static void launch(const Problem& p, const Context& context);
@@ -91,7 +89,7 @@ __global__ void __launch_bounds__(T::kThreads + 128, 1)
     }
     if (work.count > 1 && !add_parts<T>(shared, work, acc)) continue;
     const Tile tile = tile_of<T>(p, work);
-#pragma unroll
+#pragma unroll  // keeps the sums in registers
     for (int r = 0; r < T::TM; ++r)
 #pragma unroll
       for (int s = 0; s < T::TN; s += 4)

@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(T::kThreads + 128, 1)
     }
     if (work.count > 1 && !add_parts<T>(shared, work, acc)) continue;
     const Tile tile = tile_of<T>(p, work);
-#pragma unroll
+#pragma unroll  // keeps the sums in registers
     for (int e = 0; e < T::TM * T::TN; ++e)
       store(p, tile, tile.row + row + e / 2 % 2 * 8, tile.col + col + e / 4 * 8 + e % 2, acc[e]);
   }
