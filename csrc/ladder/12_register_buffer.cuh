@@ -1,4 +1,4 @@
-// Two buffers in shared memory and two in registers, with every size a parameter.
+// Two buffers in shared memory and two in registers.
 //
 // Idea:   while a thread multiplies one pair of fragments it loads the next, so that the arithmetic never waits for
 //         shared memory. The step's last fragments are multiplied after the next tiles have become visible.
