@@ -1,8 +1,9 @@
 """Maps a row of the kernel table to the symbol of its kernel in the compiled library.
 
-The table's source, csrc/table/kernels.cu, pairs each row's name with a template, as in
-row<SharedTile<32>>("shared_tile_32", ...). Its demangled symbol carries either that template
-(many_outputs<ManyOutputs<16, 32, ...>>) or its arguments behind its own name (shared_tile<32>).
+The table's source, csrc/table/kernels.cu, pairs each row's name with a type, as in
+row<shared_tile::Rung<32>>("shared_tile_32", ...). The kernel's demangled symbol has that type as an
+argument (shared_tile::kernel<shared_tile::Rung<32>>), or the type's arguments behind a name of its
+own (split_product<Fp16x3, ...>).
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ def demangle(symbols: list[str]) -> list[str]:
 
 
 def templates(table: str) -> dict[str, str]:
-    """Maps row names to types, as written in the table: {"naive_32": "Naive<32>"}."""
-    rows = re.findall(r"<\s*(\w+(?:\s*<[^<>]*>)?)\s*>\s*\(\s*\"(\w+)\"", table)
+    """Maps row names to types, as written in the table: {"naive_32": "naive::Rung<32>"}."""
+    rows = re.findall(r"<\s*((?:\w+::)?\w+(?:\s*<[^<>]*>)?)\s*>\s*\(\s*\"(\w+)\"", table)
     return {name: re.sub(r"\s+", "", template) for template, name in rows}
 
 

@@ -4,9 +4,9 @@
 #pragma once
 #include "../epilogue/store.h"
 
-namespace sgemm::SGEMM_BACKEND {
+namespace sgemm::SGEMM_BACKEND::triple_loop {
 
-struct TripleLoop {
+struct Rung {
   static constexpr const char* kIdea = "three loops on the CPU";
   static constexpr const char* kSource = "ladder/00_triple_loop.cuh";
   static constexpr int BM = 1, BN = 1, BK = 1, TM = 1, TN = 1;
@@ -15,18 +15,26 @@ struct TripleLoop {
 #if defined(__CUDACC__)
   static constexpr void (*launch)(const Problem&, const Context&) = nullptr;
 #else
-  static void launch(const Problem& p, const Context&) {
-    for (int64_t batch = 0; batch < p.batch; ++batch) {
-      const ConstMatrix a = p.a.matrix(batch), b = p.b.matrix(batch);
-      for (int64_t i = 0; i < p.m; ++i)
-        for (int64_t j = 0; j < p.n; ++j) {
-          float acc = 0;
-          for (int64_t q = 0; q < p.k; ++q) acc += *a.at(i, q) * *b.at(q, j);
-          store(p, {batch, 0, 0}, i, j, acc);
-        }
-    }
-  }
+  static void launch(const Problem& p, const Context& context);
 #endif
 };
 
-}  // namespace sgemm::SGEMM_BACKEND
+#if !defined(__CUDACC__)
+inline void kernel(const Problem& p, const Tile& tile) {
+  const int64_t i = tile.row, j = tile.col;
+
+  const float* a = p.a.matrix(tile.batch).at(i, 0);  // (k)
+  const float* b = p.b.matrix(tile.batch).at(0, j);  // (k)
+  float acc = 0;
+  for (int64_t q = 0; q < p.k; ++q) acc += a[q * p.a.col] * b[q * p.b.row];
+  store(p, tile, i, j, acc);
+}
+
+inline void Rung::launch(const Problem& p, const Context&) {
+  for (int64_t batch = 0; batch < p.batch; ++batch)
+    for (int64_t i = 0; i < p.m; ++i)
+      for (int64_t j = 0; j < p.n; ++j) kernel(p, {batch, i, j});
+}
+#endif
+
+}  // namespace sgemm::SGEMM_BACKEND::triple_loop

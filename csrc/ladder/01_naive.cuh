@@ -7,10 +7,10 @@
 #pragma once
 #include "../epilogue/store.h"
 
-namespace sgemm::SGEMM_BACKEND {
+namespace sgemm::SGEMM_BACKEND::naive {
 
 template <int BLOCK>
-struct Naive {
+struct Rung {
   static constexpr const char* kIdea = "one thread, one element; warps walk down columns";
   static constexpr const char* kSource = "ladder/01_naive.cuh";
   static constexpr int BM = BLOCK, BN = BLOCK, BK = 1, TM = 1, TN = 1;
@@ -20,9 +20,9 @@ struct Naive {
   static void launch(const Problem& p, const Context& context);
 };
 
-template <int BLOCK>
-__global__ void __launch_bounds__(BLOCK* BLOCK) naive(Problem p) {
-  const Tile tile = block_tile(p.d, BLOCK, BLOCK);
+template <class T>
+__global__ void __launch_bounds__(T::kThreads) kernel(Problem p) {
+  const Tile tile = block_tile(p.d, T::BM, T::BN);
   const int64_t i = tile.row + threadIdx.x, j = tile.col + threadIdx.y;
   if (!p.d.contains(i, j)) return;
 
@@ -34,8 +34,8 @@ __global__ void __launch_bounds__(BLOCK* BLOCK) naive(Problem p) {
 }
 
 template <int BLOCK>
-void Naive<BLOCK>::launch(const Problem& p, const Context& context) {
-  launch_tiles(naive<BLOCK>, BM, BN, dim3(BLOCK, BLOCK), p, context);
+void Rung<BLOCK>::launch(const Problem& p, const Context& context) {
+  launch_tiles(kernel<Rung>, BM, BN, dim3(BLOCK, BLOCK), p, context);
 }
 
-}  // namespace sgemm::SGEMM_BACKEND
+}  // namespace sgemm::SGEMM_BACKEND::naive

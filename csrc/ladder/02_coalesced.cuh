@@ -7,10 +7,10 @@
 #pragma once
 #include "../epilogue/store.h"
 
-namespace sgemm::SGEMM_BACKEND {
+namespace sgemm::SGEMM_BACKEND::coalesced {
 
 template <int BLOCK>
-struct Coalesced {
+struct Rung {
   static constexpr const char* kIdea = "warps walk along rows: coalesced loads and stores";
   static constexpr const char* kSource = "ladder/02_coalesced.cuh";
   static constexpr int BM = BLOCK, BN = BLOCK, BK = 1, TM = 1, TN = 1;
@@ -20,9 +20,9 @@ struct Coalesced {
   static void launch(const Problem& p, const Context& context);
 };
 
-template <int BLOCK>
-__global__ void __launch_bounds__(BLOCK* BLOCK) coalesced(Problem p) {
-  const Tile tile = block_tile(p.d, BLOCK, BLOCK);
+template <class T>
+__global__ void __launch_bounds__(T::kThreads) kernel(Problem p) {
+  const Tile tile = block_tile(p.d, T::BM, T::BN);
   const int64_t i = tile.row + threadIdx.y, j = tile.col + threadIdx.x;
   if (!p.d.contains(i, j)) return;
 
@@ -34,8 +34,8 @@ __global__ void __launch_bounds__(BLOCK* BLOCK) coalesced(Problem p) {
 }
 
 template <int BLOCK>
-void Coalesced<BLOCK>::launch(const Problem& p, const Context& context) {
-  launch_tiles(coalesced<BLOCK>, BM, BN, dim3(BLOCK, BLOCK), p, context);
+void Rung<BLOCK>::launch(const Problem& p, const Context& context) {
+  launch_tiles(kernel<Rung>, BM, BN, dim3(BLOCK, BLOCK), p, context);
 }
 
-}  // namespace sgemm::SGEMM_BACKEND
+}  // namespace sgemm::SGEMM_BACKEND::coalesced

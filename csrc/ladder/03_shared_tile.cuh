@@ -8,10 +8,10 @@
 #pragma once
 #include "../epilogue/store.h"
 
-namespace sgemm::SGEMM_BACKEND {
+namespace sgemm::SGEMM_BACKEND::shared_tile {
 
 template <int BLOCK>
-struct SharedTile {
+struct Rung {
   static constexpr const char* kIdea = "tiles of A and B shared by a block";
   static constexpr const char* kSource = "ladder/03_shared_tile.cuh";
   static constexpr int BM = BLOCK, BN = BLOCK, BK = BLOCK, TM = 1, TN = 1;
@@ -21,17 +21,17 @@ struct SharedTile {
   static void launch(const Problem& p, const Context& context);
 };
 
-template <int BLOCK>
-__global__ void __launch_bounds__(BLOCK* BLOCK) shared_tile(Problem p) {
-  __shared__ float as[BLOCK][BLOCK];  // (BM,BK)
-  __shared__ float bs[BLOCK][BLOCK];  // (BK,BN)
-  const Tile tile = block_tile(p.d, BLOCK, BLOCK);
+template <class T>
+__global__ void __launch_bounds__(T::kThreads) kernel(Problem p) {
+  __shared__ float as[T::BM][T::BK];  // (BM,BK)
+  __shared__ float bs[T::BK][T::BN];  // (BK,BN)
+  const Tile tile = block_tile(p.d, T::BM, T::BN);
   const ConstMatrix a = p.a.matrix(tile.batch), b = p.b.matrix(tile.batch);
   const int x = threadIdx.x, y = threadIdx.y, block = blockDim.x;
   const int64_t i = tile.row + y, j = tile.col + x;
 
   float acc = 0;
-  for (int64_t k0 = 0; k0 < p.k; k0 += BLOCK) {
+  for (int64_t k0 = 0; k0 < p.k; k0 += T::BK) {
     as[y][x] = a.load(i, k0 + x);
     bs[y][x] = b.load(k0 + y, j);
     __syncthreads();
@@ -42,8 +42,8 @@ __global__ void __launch_bounds__(BLOCK* BLOCK) shared_tile(Problem p) {
 }
 
 template <int BLOCK>
-void SharedTile<BLOCK>::launch(const Problem& p, const Context& context) {
-  launch_tiles(shared_tile<BLOCK>, BM, BN, dim3(BLOCK, BLOCK), p, context);
+void Rung<BLOCK>::launch(const Problem& p, const Context& context) {
+  launch_tiles(kernel<Rung>, BM, BN, dim3(BLOCK, BLOCK), p, context);
 }
 
-}  // namespace sgemm::SGEMM_BACKEND
+}  // namespace sgemm::SGEMM_BACKEND::shared_tile

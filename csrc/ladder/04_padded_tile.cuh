@@ -8,30 +8,30 @@
 #pragma once
 #include "../epilogue/store.h"
 
-namespace sgemm::SGEMM_BACKEND {
+namespace sgemm::SGEMM_BACKEND::padded_tile {
 
 template <int BLOCK, int PAD>
-struct PaddedTile {
+struct Rung {
   static constexpr const char* kIdea = "transposed tiles: bank conflicts, and the padding that removes them";
   static constexpr const char* kSource = "ladder/04_padded_tile.cuh";
-  static constexpr int BM = BLOCK, BN = BLOCK, BK = BLOCK, TM = 1, TN = 1;
+  static constexpr int BM = BLOCK, BN = BLOCK, BK = BLOCK, TM = 1, TN = 1, kPad = PAD;
   static constexpr int kThreads = BLOCK * BLOCK;
   static constexpr Reads kReads = Reads::kAnyStrides;
   static_assert(kThreads <= 1024, "a block has at most 1024 threads");
   static void launch(const Problem& p, const Context& context);
 };
 
-template <int BLOCK, int PAD>
-__global__ void __launch_bounds__(BLOCK* BLOCK) padded_tile(Problem p) {
-  __shared__ float as[BLOCK][BLOCK + PAD];  // (BK,BM)
-  __shared__ float bs[BLOCK][BLOCK + PAD];  // (BN,BK)
-  const Tile tile = block_tile(p.d, BLOCK, BLOCK);
+template <class T>
+__global__ void __launch_bounds__(T::kThreads) kernel(Problem p) {
+  __shared__ float as[T::BK][T::BM + T::kPad];  // (BK,BM)
+  __shared__ float bs[T::BN][T::BK + T::kPad];  // (BN,BK)
+  const Tile tile = block_tile(p.d, T::BM, T::BN);
   const ConstMatrix a = p.a.matrix(tile.batch), b = p.b.matrix(tile.batch);
   const int x = threadIdx.x, y = threadIdx.y, block = blockDim.x;
   const int64_t i = tile.row + y, j = tile.col + x;
 
   float acc = 0;
-  for (int64_t k0 = 0; k0 < p.k; k0 += BLOCK) {
+  for (int64_t k0 = 0; k0 < p.k; k0 += T::BK) {
     as[x][y] = a.load(i, k0 + x);
     bs[x][y] = b.load(k0 + y, j);
     __syncthreads();
@@ -42,8 +42,8 @@ __global__ void __launch_bounds__(BLOCK* BLOCK) padded_tile(Problem p) {
 }
 
 template <int BLOCK, int PAD>
-void PaddedTile<BLOCK, PAD>::launch(const Problem& p, const Context& context) {
-  launch_tiles(padded_tile<BLOCK, PAD>, BM, BN, dim3(BLOCK, BLOCK), p, context);
+void Rung<BLOCK, PAD>::launch(const Problem& p, const Context& context) {
+  launch_tiles(kernel<Rung>, BM, BN, dim3(BLOCK, BLOCK), p, context);
 }
 
-}  // namespace sgemm::SGEMM_BACKEND
+}  // namespace sgemm::SGEMM_BACKEND::padded_tile

@@ -7,10 +7,10 @@
 #pragma once
 #include "../epilogue/store.h"
 
-namespace sgemm::SGEMM_BACKEND {
+namespace sgemm::SGEMM_BACKEND::unrolled_tile {
 
 template <int BLOCK>
-struct UnrolledTile {
+struct Rung {
   static constexpr const char* kIdea = "the inner loop unrolled";
   static constexpr const char* kSource = "ladder/05_unrolled_tile.cuh";
   static constexpr int BM = BLOCK, BN = BLOCK, BK = BLOCK, TM = 1, TN = 1;
@@ -20,30 +20,30 @@ struct UnrolledTile {
   static void launch(const Problem& p, const Context& context);
 };
 
-template <int BLOCK>
-__global__ void __launch_bounds__(BLOCK* BLOCK) unrolled_tile(Problem p) {
-  __shared__ float as[BLOCK][BLOCK];  // (BM,BK)
-  __shared__ float bs[BLOCK][BLOCK];  // (BK,BN)
-  const Tile tile = block_tile(p.d, BLOCK, BLOCK);
+template <class T>
+__global__ void __launch_bounds__(T::kThreads) kernel(Problem p) {
+  __shared__ float as[T::BM][T::BK];  // (BM,BK)
+  __shared__ float bs[T::BK][T::BN];  // (BK,BN)
+  const Tile tile = block_tile(p.d, T::BM, T::BN);
   const ConstMatrix a = p.a.matrix(tile.batch), b = p.b.matrix(tile.batch);
   const int x = threadIdx.x, y = threadIdx.y;
   const int64_t i = tile.row + y, j = tile.col + x;
 
   float acc = 0;
-  for (int64_t k0 = 0; k0 < p.k; k0 += BLOCK) {
+  for (int64_t k0 = 0; k0 < p.k; k0 += T::BK) {
     as[y][x] = a.load(i, k0 + x);
     bs[y][x] = b.load(k0 + y, j);
     __syncthreads();
 #pragma unroll
-    for (int q = 0; q < BLOCK; ++q) acc += as[y][q] * bs[q][x];
+    for (int q = 0; q < T::BK; ++q) acc += as[y][q] * bs[q][x];
     __syncthreads();
   }
   store(p, tile, i, j, acc);
 }
 
 template <int BLOCK>
-void UnrolledTile<BLOCK>::launch(const Problem& p, const Context& context) {
-  launch_tiles(unrolled_tile<BLOCK>, BM, BN, dim3(BLOCK, BLOCK), p, context);
+void Rung<BLOCK>::launch(const Problem& p, const Context& context) {
+  launch_tiles(kernel<Rung>, BM, BN, dim3(BLOCK, BLOCK), p, context);
 }
 
-}  // namespace sgemm::SGEMM_BACKEND
+}  // namespace sgemm::SGEMM_BACKEND::unrolled_tile

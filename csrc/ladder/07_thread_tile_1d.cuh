@@ -7,28 +7,30 @@
 #pragma once
 #include "../epilogue/store.h"
 
-namespace sgemm::SGEMM_BACKEND {
+namespace sgemm::SGEMM_BACKEND::thread_tile_1d {
 
 template <int BM_, int BN_, int BK_, int TM_>
-struct ThreadTile1d {
+struct Rung {
   static constexpr const char* kIdea = "a column of neighbouring elements per thread, short tiles along k";
   static constexpr const char* kSource = "ladder/07_thread_tile_1d.cuh";
   static constexpr int BM = BM_, BN = BN_, BK = BK_, TM = TM_, TN = 1;
-  static constexpr int kThreads = BM * BN / TM, kBlocks = 1024 / kThreads;  // per SM: 64 registers per thread at most
+  static constexpr int X = BN / TN, Y = BM / TM;  // threads along n and m
+  static constexpr int kThreads = X * Y;
+  static constexpr int kBlocks = 1024 / kThreads;  // per SM: 64 registers per thread at most
   static constexpr Reads kReads = Reads::kAnyStrides;
-  static_assert(BM % TM == 0, "the threads' elements fill the tile");
+  static_assert(BM % TM == 0 && BN % TN == 0, "the threads' elements fill the tile");
   static_assert(BM * BK == kThreads && BK * BN == kThreads, "each thread copies one element of A and one of B");
   static void launch(const Problem& p, const Context& context);
 };
 
 template <class T>
-__global__ void __launch_bounds__(T::kThreads, T::kBlocks) thread_tile_1d(Problem p) {
+__global__ void __launch_bounds__(T::kThreads, T::kBlocks) kernel(Problem p) {
   __shared__ float as[T::BM][T::BK];  // (BM,BK)
   __shared__ float bs[T::BK][T::BN];  // (BK,BN)
   const Tile tile = block_tile(p.d, T::BM, T::BN);
   const ConstMatrix a = p.a.matrix(tile.batch), b = p.b.matrix(tile.batch);
   const int t = threadIdx.x;
-  const int row = t / T::BN * T::TM, col = t % T::BN;  // the thread's first element in the tile
+  const int row = t / T::X * T::TM, col = t % T::X * T::TN;  // the thread's first element in the tile
 
   float acc[T::TM] = {};
   for (int64_t k0 = 0; k0 < p.k; k0 += T::BK) {
@@ -46,8 +48,8 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) thread_tile_1d(Proble
 }
 
 template <int BM, int BN, int BK, int TM>
-void ThreadTile1d<BM, BN, BK, TM>::launch(const Problem& p, const Context& context) {
-  launch_tiles(thread_tile_1d<ThreadTile1d>, BM, BN, dim3(kThreads), p, context);
+void Rung<BM, BN, BK, TM>::launch(const Problem& p, const Context& context) {
+  launch_tiles(kernel<Rung>, BM, BN, dim3(kThreads), p, context);
 }
 
-}  // namespace sgemm::SGEMM_BACKEND
+}  // namespace sgemm::SGEMM_BACKEND::thread_tile_1d

@@ -8,30 +8,31 @@
 #pragma once
 #include "vector.h"
 
-namespace sgemm::SGEMM_BACKEND {
+namespace sgemm::SGEMM_BACKEND::vector_prefetch {
 
 template <int BLOCK>
-struct VectorPrefetch {
+struct Rung {
   static constexpr const char* kIdea = "float4 moves, the next tiles prefetched into registers";
   static constexpr const char* kSource = "ladder/08_vector_prefetch.cuh";
   static constexpr int BM = BLOCK, BN = BLOCK, BK = BLOCK, TM = 1, TN = 4;
-  static constexpr int kThreads = BM * BN / TN;
+  static constexpr int X = BN / TN, Y = BM / TM;  // threads along n and m
+  static constexpr int kThreads = X * Y;
   static constexpr Reads kReads = Reads::kAlignedRows;
   static_assert(BLOCK % 4 == 0 && kThreads <= 1024, "each thread copies one float4 of A and one of B");
   static void launch(const Problem& p, const Context& context);
 };
 
 template <class T>
-__global__ void __launch_bounds__(T::kThreads) vector_prefetch(Problem p) {
+__global__ void __launch_bounds__(T::kThreads) kernel(Problem p) {
   alignas(16) __shared__ float as[T::BK][T::BM];  // (BK,BM)
   alignas(16) __shared__ float bs[T::BK][T::BN];  // (BK,BN)
   const Tile tile = block_tile(p.d, T::BM, T::BN);
   const ConstMatrix a = p.a.matrix(tile.batch), b = p.b.matrix(tile.batch);
-  const int row = threadIdx.x / (T::BN / 4), col = threadIdx.x % (T::BN / 4) * 4;
+  const int row = threadIdx.x / T::X * T::TM, col = threadIdx.x % T::X * T::TN;  // the thread's first element
 
   float4 next_a = load4(a, tile.row + row, col);
   float4 next_b = load4(b, row, tile.col + col);
-  float acc[4] = {};
+  float acc[T::TN] = {};
   for (int64_t k0 = 0; k0 < p.k; k0 += T::BK) {
     store_transposed(as, col, row, next_a);
     *reinterpret_cast<float4*>(&bs[row][col]) = next_b;
@@ -51,12 +52,12 @@ __global__ void __launch_bounds__(T::kThreads) vector_prefetch(Problem p) {
     }
     __syncthreads();
   }
-  for (int s = 0; s < 4; ++s) store(p, tile, tile.row + row, tile.col + col + s, acc[s]);
+  for (int s = 0; s < T::TN; ++s) store(p, tile, tile.row + row, tile.col + col + s, acc[s]);
 }
 
 template <int BLOCK>
-void VectorPrefetch<BLOCK>::launch(const Problem& p, const Context& context) {
-  launch_tiles(vector_prefetch<VectorPrefetch>, BM, BN, dim3(kThreads), p, context);
+void Rung<BLOCK>::launch(const Problem& p, const Context& context) {
+  launch_tiles(kernel<Rung>, BM, BN, dim3(kThreads), p, context);
 }
 
-}  // namespace sgemm::SGEMM_BACKEND
+}  // namespace sgemm::SGEMM_BACKEND::vector_prefetch

@@ -7,29 +7,30 @@
 #pragma once
 #include "../epilogue/store.h"
 
-namespace sgemm::SGEMM_BACKEND {
+namespace sgemm::SGEMM_BACKEND::thread_tile_2d {
 
 template <int BM_, int BN_, int BK_, int TM_, int TN_>
-struct ThreadTile2d {
+struct Rung {
   static constexpr const char* kIdea = "a two-dimensional tile of C a thread";
   static constexpr const char* kSource = "ladder/09_thread_tile_2d.cuh";
   static constexpr int BM = BM_, BN = BN_, BK = BK_, TM = TM_, TN = TN_;
-  static constexpr int kThreads = (BM / TM) * (BN / TN);
+  static constexpr int X = BN / TN, Y = BM / TM;  // threads along n and m
+  static constexpr int kThreads = X * Y;
   static constexpr int kBlocks = kThreads == 256 ? 2 : 1;  // per SM: 128 registers per thread at most
   static constexpr Reads kReads = Reads::kAnyStrides;
-  static_assert(BM % TM == 0 && BN % TN == 0, "the threads' tiles fill the block's");
+  static_assert(BM % TM == 0 && BN % TN == 0, "the threads' elements fill the tile");
   static_assert(BM * BK % kThreads == 0 && BK * BN % kThreads == 0, "the threads copy whole tiles");
   static void launch(const Problem& p, const Context& context);
 };
 
 template <class T>
-__global__ void __launch_bounds__(T::kThreads, T::kBlocks) thread_tile_2d(Problem p) {
+__global__ void __launch_bounds__(T::kThreads, T::kBlocks) kernel(Problem p) {
   __shared__ float as[T::BM][T::BK];  // (BM,BK)
   __shared__ float bs[T::BK][T::BN];  // (BK,BN)
   const Tile tile = block_tile(p.d, T::BM, T::BN);
   const ConstMatrix a = p.a.matrix(tile.batch), b = p.b.matrix(tile.batch);
   const int t = threadIdx.x;
-  const int row = t / (T::BN / T::TN) * T::TM, col = t % (T::BN / T::TN) * T::TN;
+  const int row = t / T::X * T::TM, col = t % T::X * T::TN;  // the thread's first element in the tile
 
   float acc[T::TM][T::TN] = {};
   for (int64_t k0 = 0; k0 < p.k; k0 += T::BK) {
@@ -55,8 +56,8 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) thread_tile_2d(Proble
 }
 
 template <int BM, int BN, int BK, int TM, int TN>
-void ThreadTile2d<BM, BN, BK, TM, TN>::launch(const Problem& p, const Context& context) {
-  launch_tiles(thread_tile_2d<ThreadTile2d>, BM, BN, dim3(kThreads), p, context);
+void Rung<BM, BN, BK, TM, TN>::launch(const Problem& p, const Context& context) {
+  launch_tiles(kernel<Rung>, BM, BN, dim3(kThreads), p, context);
 }
 
-}  // namespace sgemm::SGEMM_BACKEND
+}  // namespace sgemm::SGEMM_BACKEND::thread_tile_2d

@@ -8,29 +8,30 @@
 #pragma once
 #include "vector.h"
 
-namespace sgemm::SGEMM_BACKEND {
+namespace sgemm::SGEMM_BACKEND::thread_tile_2d_vector {
 
 template <int BM_, int BN_, int BK_, int TM_, int TN_>
-struct ThreadTile2dVector {
+struct Rung {
   static constexpr const char* kIdea = "two-dimensional thread tile, every move a float4, A transposed";
   static constexpr const char* kSource = "ladder/10_thread_tile_2d_vector.cuh";
   static constexpr int BM = BM_, BN = BN_, BK = BK_, TM = TM_, TN = TN_;
-  static constexpr int kThreads = (BM / TM) * (BN / TN);
+  static constexpr int X = BN / TN, Y = BM / TM;  // threads along n and m
+  static constexpr int kThreads = X * Y;
   static constexpr int kBlocks = kThreads == 256 ? 2 : 1;  // per SM: 128 registers per thread at most
   static constexpr Reads kReads = Reads::kAlignedRows;
-  static_assert(BM % TM == 0 && BN % TN == 0 && TM % 4 == 0 && TN % 4 == 0, "the threads' tiles fill the block's");
+  static_assert(BM % TM == 0 && BN % TN == 0 && TM % 4 == 0 && TN % 4 == 0, "the threads' elements fill the tile");
   static_assert(BM * BK % (4 * kThreads) == 0 && BK * BN % (4 * kThreads) == 0, "the threads copy whole tiles");
   static void launch(const Problem& p, const Context& context);
 };
 
 template <class T>
-__global__ void __launch_bounds__(T::kThreads, T::kBlocks) thread_tile_2d_vector(Problem p) {
+__global__ void __launch_bounds__(T::kThreads, T::kBlocks) kernel(Problem p) {
   alignas(16) __shared__ float as[T::BK][T::BM];  // (BK,BM)
   alignas(16) __shared__ float bs[T::BK][T::BN];  // (BK,BN)
   const Tile tile = block_tile(p.d, T::BM, T::BN);
   const ConstMatrix a = p.a.matrix(tile.batch), b = p.b.matrix(tile.batch);
   const int t = threadIdx.x;
-  const int row = t / (T::BN / T::TN) * T::TM, col = t % (T::BN / T::TN) * T::TN;
+  const int row = t / T::X * T::TM, col = t % T::X * T::TN;  // the thread's first element in the tile
 
   float acc[T::TM][T::TN] = {};
   for (int64_t k0 = 0; k0 < p.k; k0 += T::BK) {
@@ -56,8 +57,8 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) thread_tile_2d_vector
 }
 
 template <int BM, int BN, int BK, int TM, int TN>
-void ThreadTile2dVector<BM, BN, BK, TM, TN>::launch(const Problem& p, const Context& context) {
-  launch_tiles(thread_tile_2d_vector<ThreadTile2dVector>, BM, BN, dim3(kThreads), p, context);
+void Rung<BM, BN, BK, TM, TN>::launch(const Problem& p, const Context& context) {
+  launch_tiles(kernel<Rung>, BM, BN, dim3(kThreads), p, context);
 }
 
-}  // namespace sgemm::SGEMM_BACKEND
+}  // namespace sgemm::SGEMM_BACKEND::thread_tile_2d_vector

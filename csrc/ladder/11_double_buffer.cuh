@@ -8,25 +8,27 @@
 #pragma once
 #include "vector.h"
 
-namespace sgemm::SGEMM_BACKEND {
+namespace sgemm::SGEMM_BACKEND::double_buffer {
 
-template <int UNROLL>
-struct DoubleBuffer {
+template <int BM_, int BN_, int BK_, int TM_, int TN_, int UNROLL>
+struct Rung {
   static constexpr const char* kIdea = "two shared buffers, one barrier per step";
   static constexpr const char* kSource = "ladder/11_double_buffer.cuh";
-  static constexpr int BM = 128, BN = 128, BK = 8, TM = 8, TN = 8;
+  static constexpr int BM = BM_, BN = BN_, BK = BK_, TM = TM_, TN = TN_, kUnroll = UNROLL;
   static constexpr int X = BN / TN, Y = BM / TM;  // threads along n and m
-  static constexpr int kThreads = X * Y;
+  static constexpr int kThreads = X * Y, kStages = 2;
   static constexpr int kBlocks = kThreads == 256 ? 2 : 1;  // per SM: 128 registers per thread at most
   static constexpr Reads kReads = Reads::kAlignedRows;
-  static_assert(BM * BK == 4 * kThreads && BK * BN == 4 * kThreads, "each thread copies one float4 of A and one of B");
+  static_assert(BM % TM == 0 && BN % TN == 0 && TM % 4 == 0 && TN % 4 == 0, "the threads' elements fill the tile");
+  static_assert(TM == TN, "a loop loads fragments of A and B in turn");
+  static_assert(BK % 4 == 0, "a float4 of A stays in one row of the tile");
   static void launch(const Problem& p, const Context& context);
 };
 
-template <class T, int UNROLL>
-__global__ void __launch_bounds__(T::kThreads, T::kBlocks) double_buffer(Problem p) {
-  alignas(16) __shared__ float as[2][T::BK][T::BM];  // (2,BK,BM)
-  alignas(16) __shared__ float bs[2][T::BK][T::BN];  // (2,BK,BN)
+template <class T>
+__global__ void __launch_bounds__(T::kThreads, T::kBlocks) kernel(Problem p) {
+  alignas(16) __shared__ float as[T::kStages][T::BK][T::BM];  // (STAGES,BK,BM)
+  alignas(16) __shared__ float bs[T::kStages][T::BK][T::BN];  // (STAGES,BK,BN)
   const Tile tile = block_tile(p.d, T::BM, T::BN);
   const int t = threadIdx.x;
   const int row = t / T::X * 4, col = t % T::X * 4;  // the thread's first quad
@@ -36,31 +38,35 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) double_buffer(Problem
   using ReaderB = TileReader<T::BK, T::BN, T::kThreads>;
   ReaderA a(p.a.matrix(tile.batch), tile.row, 0, t);
   ReaderB b(p.b.matrix(tile.batch), 0, tile.col, t);
-  float4 next_a[1], next_b[1];
+  float4 next_a[ReaderA::kCopies], next_b[ReaderB::kCopies];
   const auto fetch = [&](int64_t k0) {  // memory to registers
     a.read(next_a, rows, inside(p.k - k0, T::BK));
     b.read(next_b, inside(p.k - k0, T::BK), cols);
     a.from += T::BK;
     b.from += T::BK * b.pitch;
   };
-  const auto deposit = [&](int buffer) {  // registers to shared memory
-    store_transposed(as[buffer], a.col, a.row, next_a[0]);
-    *reinterpret_cast<float4*>(&bs[buffer][b.row][b.col]) = next_b[0];
+  const auto deposit = [&](int stage) {  // registers to shared memory
+#pragma unroll
+    for (int i = 0; i < ReaderA::kCopies; ++i)
+      store_transposed(as[stage], a.col, a.row + i * ReaderA::kStride, next_a[i]);
+#pragma unroll
+    for (int i = 0; i < ReaderB::kCopies; ++i)
+      *reinterpret_cast<float4*>(&bs[stage][b.row + i * ReaderB::kStride][b.col]) = next_b[i];
   };
 
   float acc[T::TM][T::TN] = {};
-  int buffer = 0;
+  int stage = 0;
   fetch(0);
-  for (int64_t k0 = 0; k0 < p.k; k0 += T::BK, buffer ^= 1) {
-    deposit(buffer);
+  for (int64_t k0 = 0; k0 < p.k; k0 += T::BK, stage ^= 1) {
+    deposit(stage);
     __syncthreads();
     fetch(k0 + T::BK);
-#pragma unroll UNROLL
+#pragma unroll(T::kUnroll)
     for (int q = 0; q < T::BK; ++q) {
       alignas(16) float frag_a[T::TM], frag_b[T::TN];
-      for (int h = 0; h < 2; ++h) {
-        *reinterpret_cast<float4*>(&frag_a[4 * h]) = load4(&as[buffer][q][row + h * T::BM / 2]);
-        *reinterpret_cast<float4*>(&frag_b[4 * h]) = load4(&bs[buffer][q][col + h * T::BN / 2]);
+      for (int e = 0; e < T::TM; e += 4) {
+        *reinterpret_cast<float4*>(&frag_a[e]) = load4(&as[stage][q][row + e * T::Y]);
+        *reinterpret_cast<float4*>(&frag_b[e]) = load4(&bs[stage][q][col + e * T::X]);
       }
       for (int r = 0; r < T::TM; ++r)
         for (int s = 0; s < T::TN; ++s) acc[r][s] += frag_a[r] * frag_b[s];
@@ -69,13 +75,13 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) double_buffer(Problem
 #pragma unroll  // keeps the sums in registers
   for (int r = 0; r < T::TM; ++r)
 #pragma unroll
-    for (int h = 0; h < 2; ++h)
-      store4(p, tile, tile.row + row + r / 4 * T::BM / 2 + r % 4, tile.col + col + h * T::BN / 2, &acc[r][4 * h]);
+    for (int s = 0; s < T::TN; s += 4)
+      store4(p, tile, tile.row + row + r / 4 * 4 * T::Y + r % 4, tile.col + col + s * T::X, &acc[r][s]);
 }
 
-template <int UNROLL>
-void DoubleBuffer<UNROLL>::launch(const Problem& p, const Context& context) {
-  launch_tiles(double_buffer<DoubleBuffer, UNROLL>, BM, BN, dim3(kThreads), p, context);
+template <int BM, int BN, int BK, int TM, int TN, int UNROLL>
+void Rung<BM, BN, BK, TM, TN, UNROLL>::launch(const Problem& p, const Context& context) {
+  launch_tiles(kernel<Rung>, BM, BN, dim3(kThreads), p, context);
 }
 
-}  // namespace sgemm::SGEMM_BACKEND
+}  // namespace sgemm::SGEMM_BACKEND::double_buffer

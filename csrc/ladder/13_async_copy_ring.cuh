@@ -8,27 +8,26 @@
 #pragma once
 #include "vector.h"
 
-namespace sgemm::SGEMM_BACKEND {
+namespace sgemm::SGEMM_BACKEND::async_copy_ring {
 
-template <int BM_, int BN_, int BK_, int TM_, int TN_, int STAGES>
-struct AsyncCopyRing {
+struct Rung {
   static constexpr const char* kIdea = "a ring of tiles, filled by asynchronous copies";
   static constexpr const char* kSource = "ladder/13_async_copy_ring.cuh";
-  static constexpr int BM = BM_, BN = BN_, BK = BK_, TM = TM_, TN = TN_;
+  static constexpr int BM = 128, BN = 128, BK = 16, TM = 8, TN = 8;
   static constexpr int X = BN / TN, Y = BM / TM;  // threads along n and m
-  static constexpr int kThreads = X * Y, kStages = STAGES;
+  static constexpr int kThreads = X * Y, kStages = 3;
   static constexpr int kBlocks = kThreads == 256 ? 2 : 1;  // per SM: 128 registers per thread at most
   static constexpr Reads kReads = Reads::kAlignedRows;
-  static_assert(BM % TM == 0 && BN % TN == 0 && TM % 4 == 0 && TN % 4 == 0, "the threads' quads fill the tile");
+  static_assert(BM % TM == 0 && BN % TN == 0 && TM % 4 == 0 && TN % 4 == 0, "the threads' elements fill the tile");
   static_assert(BK % 4 == 0, "a thread reads four of k of A at once");
   static void launch(const Problem& p, const Context& context);
 };
 
 template <class T>
-__global__ void __launch_bounds__(T::kThreads, T::kBlocks) async_copy_ring(Problem p) {
+__global__ void __launch_bounds__(T::kThreads, T::kBlocks) kernel(Problem p) {
   alignas(16) __shared__ float as[T::kStages][T::BM][T::BK];  // (STAGES,BM,BK)
   alignas(16) __shared__ float bs[T::kStages][T::BK][T::BN];  // (STAGES,BK,BN)
-  const Tile tile = block_tile(p.d, T::BM, T::BN);
+  Tile tile = block_tile(p.d, T::BM, T::BN);
   const int t = threadIdx.x;
   const int row = t / T::X * 4, col = t % T::X * 4;  // the thread's first quad
   const int rows = inside(p.m - tile.row, T::BM), cols = inside(p.n - tile.col, T::BN);
@@ -78,17 +77,17 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) async_copy_ring(Probl
     multiply(stage);
     stage = (stage + 1) % T::kStages;
   }
-  const Tile at = block_tile(p.d, T::BM, T::BN);  // computed here again: keeping it would take registers
-#pragma unroll                                    // keeps the sums in registers
+  // The same tile again, because keeping it during the loop would take registers.
+  tile = block_tile(p.d, T::BM, T::BN);
+#pragma unroll  // keeps the sums in registers
   for (int r = 0; r < T::TM; ++r)
 #pragma unroll
     for (int s = 0; s < T::TN; s += 4)
-      store4(p, at, at.row + row + r / 4 * 4 * T::Y + r % 4, at.col + col + s * T::X, &acc[r][s]);
+      store4(p, tile, tile.row + row + r / 4 * 4 * T::Y + r % 4, tile.col + col + s * T::X, &acc[r][s]);
 }
 
-template <int BM, int BN, int BK, int TM, int TN, int STAGES>
-void AsyncCopyRing<BM, BN, BK, TM, TN, STAGES>::launch(const Problem& p, const Context& context) {
-  launch_tiles(async_copy_ring<AsyncCopyRing>, BM, BN, dim3(kThreads), p, context);
+inline void Rung::launch(const Problem& p, const Context& context) {
+  launch_tiles(kernel<Rung>, BM, BN, dim3(kThreads), p, context);
 }
 
-}  // namespace sgemm::SGEMM_BACKEND
+}  // namespace sgemm::SGEMM_BACKEND::async_copy_ring

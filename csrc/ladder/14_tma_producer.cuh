@@ -12,16 +12,16 @@
 #include "tensor_tiles.cuh"
 #endif
 
-namespace sgemm::SGEMM_BACKEND {
+namespace sgemm::SGEMM_BACKEND::tma_producer {
 
-struct TmaProducer {
+struct Rung {
   static constexpr const char* kIdea = "a producer warp fills the ring by tensor maps";
   static constexpr const char* kSource = "ladder/14_tma_producer.cuh";
   static constexpr int BM = 256, BN = 128, BK = 16, TM = 8, TN = 16;
   static constexpr int X = BN / TN, Y = BM / TM;  // threads along n and m
   static constexpr int kThreads = X * Y, kStages = 4, kPlanes = 1;
   static constexpr Reads kReads = Reads::kMappedRows;
-  static_assert(BM % TM == 0 && BN % TN == 0 && TM % 4 == 0 && TN % 4 == 0, "the threads' quads fill the tile");
+  static_assert(BM % TM == 0 && BN % TN == 0 && TM % 4 == 0 && TN % 4 == 0, "the threads' elements fill the tile");
   static_assert(BK % 4 == 0, "a thread reads four of k of A at once");
   static void launch(const Problem& p, const Context& context);
 };
@@ -29,7 +29,7 @@ struct TmaProducer {
 #if defined(__CUDACC__)
 template <class T>
 __global__ void __launch_bounds__(T::kThreads + 128, 1)
-    tma_producer(const __grid_constant__ Problem p, const __grid_constant__ OperandMaps maps) {
+    kernel(const __grid_constant__ Problem p, const __grid_constant__ OperandMaps maps) {
   extern __shared__ __align__(1024) float ring[];
   const auto as = reinterpret_cast<float(*)[T::BM][T::BK]>(ring);             // (STAGES,BM,BK)
   const auto bs = reinterpret_cast<float(*)[T::BK][T::BN]>(as + T::kStages);  // (STAGES,BK,BN)
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(T::kThreads + 128, 1)
     __syncwarp();
     if (t % 32 == 0) hopper::arrive(&empty[at.stage]);
   }
-#pragma unroll
+#pragma unroll  // keeps the sums in registers
   for (int r = 0; r < T::TM; ++r)
 #pragma unroll
     for (int s = 0; s < T::TN; s += 4)
@@ -88,4 +88,4 @@ __global__ void __launch_bounds__(T::kThreads + 128, 1)
 }
 #endif
 
-}  // namespace sgemm::SGEMM_BACKEND
+}  // namespace sgemm::SGEMM_BACKEND::tma_producer

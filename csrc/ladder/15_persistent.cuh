@@ -2,10 +2,8 @@
 //
 // Idea:   there are as many blocks as SMs, and each takes one tile after the other: its ring is full again before the
 //         previous tile's sums have been stored. Once all blocks have had equally many tiles, they share the remaining
-//         ones along k, so that all SMs end at the same time. The last block to arrive adds the parts up, in order of
-//         k.
-// Bound:  the FFMA pipe. ieee_large keeps it busier. Its operands lie along m and n, so that the register file's banks
-//         keep up with it, and clusters share few tiles through shared memory.
+//         ones along k, so that all SMs end at the same time. The last block to arrive adds the parts in order of k.
+// Bound:  the FFMA pipe, reduced by bank conflicts of the register file, which ieee_large avoids (docs/ladder.md).
 // Reads:  layouts that tensor maps describe. Hopper only.
 #pragma once
 #include "vector.h"
@@ -13,16 +11,16 @@
 #include "tensor_tiles.cuh"
 #endif
 
-namespace sgemm::SGEMM_BACKEND {
+namespace sgemm::SGEMM_BACKEND::persistent {
 
-struct Persistent {
+struct Rung {
   static constexpr const char* kIdea = "persistent blocks share the tiles left over: stream-K";
   static constexpr const char* kSource = "ladder/15_persistent.cuh";
   static constexpr int BM = 256, BN = 128, BK = 16, TM = 8, TN = 16;
   static constexpr int X = BN / TN, Y = BM / TM;  // threads along n and m
   static constexpr int kThreads = X * Y, kStages = 4, kPlanes = 1;
   static constexpr Reads kReads = Reads::kMappedRows;
-  static_assert(BM % TM == 0 && BN % TN == 0 && TM % 4 == 0 && TN % 4 == 0, "the threads' quads fill the tile");
+  static_assert(BM % TM == 0 && BN % TN == 0 && TM % 4 == 0 && TN % 4 == 0, "the threads' elements fill the tile");
   static_assert(BK % 4 == 0, "a thread reads four of k of A at once");
   static size_t workspace(const Problem& p, const Device& device);
   static void launch(const Problem& p, const Context& context);
@@ -31,8 +29,8 @@ struct Persistent {
 #if defined(__CUDACC__)
 template <class T>
 __global__ void __launch_bounds__(T::kThreads + 128, 1)
-    persistent(const __grid_constant__ Problem p, const __grid_constant__ OperandMaps maps,
-               const __grid_constant__ SharedTiles shared) {
+    kernel(const __grid_constant__ Problem p, const __grid_constant__ OperandMaps maps,
+           const __grid_constant__ SharedTiles shared) {
   extern __shared__ __align__(1024) float ring[];
   const auto as = reinterpret_cast<float(*)[T::BM][T::BK]>(ring);             // (STAGES,BM,BK)
   const auto bs = reinterpret_cast<float(*)[T::BK][T::BN]>(as + T::kStages);  // (STAGES,BK,BN)
@@ -91,7 +89,7 @@ __global__ void __launch_bounds__(T::kThreads + 128, 1)
     }
     if (work.count > 1 && !add_parts<T>(shared, work, acc)) continue;
     const Tile tile = tile_of<T>(p, work);
-#pragma unroll
+#pragma unroll  // keeps the sums in registers
     for (int r = 0; r < T::TM; ++r)
 #pragma unroll
       for (int s = 0; s < T::TN; s += 4)
@@ -100,4 +98,4 @@ __global__ void __launch_bounds__(T::kThreads + 128, 1)
 }
 #endif
 
-}  // namespace sgemm::SGEMM_BACKEND
+}  // namespace sgemm::SGEMM_BACKEND::persistent

@@ -13,9 +13,9 @@
 #include "tensor_tiles.cuh"
 #endif
 
-namespace sgemm::SGEMM_BACKEND {
+namespace sgemm::SGEMM_BACKEND::wgmma_tf32x3 {
 
-struct WgmmaTf32x3 {
+struct Rung {
   static constexpr const char* kIdea = "three products of TF32, 22 bits of each element";
   static constexpr const char* kSource = "ladder/17_wgmma_tf32x3.cuh";
   static constexpr int BM = 128, BN = 128, BK = 32, TM = 2, TN = 32, kBits = 22;
@@ -29,8 +29,8 @@ struct WgmmaTf32x3 {
 #if defined(__CUDACC__)
 template <class T>
 __global__ void __launch_bounds__(T::kThreads + 128, 1)
-    wgmma_tf32x3(const __grid_constant__ Problem p, const __grid_constant__ OperandMaps maps,
-                 const __grid_constant__ SharedTiles shared) {
+    kernel(const __grid_constant__ Problem p, const __grid_constant__ OperandMaps maps,
+           const __grid_constant__ SharedTiles shared) {
   extern __shared__ __align__(1024) float ring[];
   const auto as = reinterpret_cast<float(*)[T::BM][T::BK]>(ring);             // (STAGES,BM,BK)
   const auto bs = reinterpret_cast<float(*)[T::BN][T::BK]>(as + T::kStages);  // (STAGES,BN,BK)
@@ -85,11 +85,11 @@ __global__ void __launch_bounds__(T::kThreads + 128, 1)
     }
     if (work.count > 1 && !add_parts<T>(shared, work, acc)) continue;
     const Tile tile = tile_of<T>(p, work);
-#pragma unroll
+#pragma unroll  // keeps the sums in registers
     for (int e = 0; e < T::TM * T::TN; ++e)
       store(p, tile, tile.row + row + e / 2 % 2 * 8, tile.col + col + e / 4 * 8 + e % 2, acc[e]);
   }
 }
 #endif
 
-}  // namespace sgemm::SGEMM_BACKEND
+}  // namespace sgemm::SGEMM_BACKEND::wgmma_tf32x3

@@ -33,26 +33,26 @@ void launch_persistent(const Problem& problem, const Context& context) {
 
 }  // namespace
 
-void TmaProducer::launch(const Problem& problem, const Context& context) {
+void tma_producer::Rung::launch(const Problem& problem, const Context& context) {
   for_each_mapped(problem, [&](const Problem& p) {
     const int64_t blocks = ceil_div(p.m, BM) * ceil_div(p.n, BN) * p.batch;
-    launch_with_producer<TmaProducer, tma_producer<TmaProducer>>(blocks, context, p, operand_maps<TmaProducer>(p));
+    launch_with_producer<Rung, kernel<Rung>>(blocks, context, p, operand_maps<Rung>(p));
   });
 }
 
-size_t Persistent::workspace(const Problem& p, const Device& device) { return shared_bytes<Persistent>(p, device); }
-void Persistent::launch(const Problem& p, const Context& context) {
-  launch_persistent<Persistent, persistent<Persistent>>(p, context);
+size_t persistent::Rung::workspace(const Problem& p, const Device& device) { return shared_bytes<Rung>(p, device); }
+void persistent::Rung::launch(const Problem& p, const Context& context) {
+  launch_persistent<Rung, kernel<Rung>>(p, context);
 }
 
-size_t WgmmaTf32::workspace(const Problem& p, const Device& device) { return shared_bytes<WgmmaTf32>(p, device); }
-void WgmmaTf32::launch(const Problem& p, const Context& context) {
-  launch_persistent<WgmmaTf32, wgmma_tf32<WgmmaTf32>>(p, context);
+size_t wgmma_tf32::Rung::workspace(const Problem& p, const Device& device) { return shared_bytes<Rung>(p, device); }
+void wgmma_tf32::Rung::launch(const Problem& p, const Context& context) {
+  launch_persistent<Rung, kernel<Rung>>(p, context);
 }
 
-size_t WgmmaTf32x3::workspace(const Problem& p, const Device& device) { return shared_bytes<WgmmaTf32x3>(p, device); }
-void WgmmaTf32x3::launch(const Problem& p, const Context& context) {
-  launch_persistent<WgmmaTf32x3, wgmma_tf32x3<WgmmaTf32x3>>(p, context);
+size_t wgmma_tf32x3::Rung::workspace(const Problem& p, const Device& device) { return shared_bytes<Rung>(p, device); }
+void wgmma_tf32x3::Rung::launch(const Problem& p, const Context& context) {
+  launch_persistent<Rung, kernel<Rung>>(p, context);
 }
 
 }  // namespace sgemm::cuda_backend

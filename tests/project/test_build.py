@@ -432,3 +432,6 @@ def test_every_row_of_the_table_source_is_found():
     assert set(ours) <= set(found)
     pattern = kernel_symbols.symbol_pattern("x_32", 'row<SharedTile<32, 8>>("x_32", 1)')
     assert pattern == r"\b(?:SharedTile|shared_tile)<(?:\w+::)*32,8[>(,]"
+    pattern = kernel_symbols.symbol_pattern("x", 'row<shared_tile::Rung<32>>("x", 1)')
+    symbol = "void shared_tile::kernel<shared_tile::Rung<32>>(Problem)"
+    assert re.search(pattern, symbol) and not re.search(pattern, symbol.replace("shared", "padded"))
