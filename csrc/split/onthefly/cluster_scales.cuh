@@ -76,40 +76,35 @@ __device__ __forceinline__ uint16_t sum_of_parts(uint32_t count, RowScale row_sc
 }
 
 struct ClusterScales {
-  uint64_t arrived;  // barrier: the other blocks' row scales have arrived
-  alignas(16) uint32_t of_block[2][2][kTile];
-  alignas(16) uint32_t agreed[2][kTile];
+  uint64_t arrived;  // barrier: the other block's row scales have arrived
+  alignas(16) RowScale others[2][kTile];
+  alignas(16) RowScale agreed[2][kTile];
   alignas(16) float change[kTile];  // factors of the rows' sums
 
   // Called by one warp.
   __device__ __forceinline__ void init(uint32_t blocks) {
-    if (blocks == 1) return;
-    const bool first = threadIdx.x % 32 == 0;
-    if (first) hopper::init_barrier(&arrived, 1);
-    __syncwarp();
-    if (first) hopper::arrive_expecting(&arrived, (blocks - 1) * sizeof of_block[0]);
+    if (blocks == 1 || threadIdx.x % 32 != 0) return;
+    hopper::init_barrier(&arrived, 1);
+    hopper::arrive_expecting(&arrived, sizeof others);
     hopper::fence_barrier_init();
   }
 
-  // Called by all consumers, each for the scale of one row or column. Rows get the coarsest scale of the blocks. B's
-  // scales are the same in all blocks. The rows' sums of magnitudes follow B's scales. Returns the rows' factors.
+  // Called by all consumers, each for the scale of one row or column. Rows get the coarser scale of the two blocks. B's
+  // scales are the same in both blocks. The rows' sums of magnitudes follow B's scales. Returns the rows' factors.
   __device__ __forceinline__ auto agree(const RowScale (&row_scales)[2][kTile], int t, uint32_t rank, uint32_t blocks)
       -> const float (&)[kTile] {
     const int operand = t / kTile, row = t % kTile;
-    const uint32_t own = row_scales[operand][row];
-    of_block[rank][operand][row] = own;
-    if (t < blocks && t != rank)
-      hopper::copy_in_cluster(hopper::map_to_rank(hopper::shared_address(of_block[rank]), t), row_scales,
-                              sizeof row_scales, hopper::map_to_rank(hopper::shared_address(&arrived), t));
+    if (t == 0)
+      hopper::copy_in_cluster(hopper::map_to_rank(hopper::shared_address(others), rank ^ 1), row_scales,
+                              sizeof row_scales, hopper::map_to_rank(hopper::shared_address(&arrived), rank ^ 1));
     hopper::wait(&arrived, 0);
-    const auto scale_of = [&](uint32_t i) { return of_block[i][operand][row]; };
-    const uint32_t common = operand == 1 ? own : scale_of_parts(blocks, scale_of);
-    // The block's own sums come from `row_scales`, since other threads write their copy in of_block and may not be
-    // done.
-    const auto sum_of = [&](uint32_t i) {
-      const uint32_t(&of_other)[2][kTile] = of_block[i];
-      return row_sums(i == rank ? row_scales : of_other)[row];
+    const auto part = [&](uint32_t i) -> const RowScale(&)[2][kTile] {
+      if (i == rank) return row_scales;
+      return others;
     };
+    const auto scale_of = [&](uint32_t i) { return part(i)[operand][row]; };
+    const auto sum_of = [&](uint32_t i) { return row_sums(part(i))[row]; };
+    const RowScale own = row_scales[operand][row], common = operand == 1 ? own : scale_of_parts(blocks, scale_of);
     if (operand == 0) row_sums(agreed)[row] = sum_of_parts(blocks, common, scale_of, sum_of);
     if (t < 2 * kTile - kSumEntries) agreed[operand][row] = common;
     if (operand == 0) change[row] = power_of_two(max(exponent_of(own) - exponent_of(common), -126));
