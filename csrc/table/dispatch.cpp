@@ -189,12 +189,7 @@ std::string reasons(const Table& table, const Problem& p, const Device& device, 
           reasons(table, p, device, request, [&](const Kernel& row) { return request == row.family; }));
     for (const char* name : {kernel.family, kernel.name})
       if (*name && std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
-    for (int tile = 0; tile < kernel.tile_count; ++tile) {
-      names.push_back(tile_name(kernel, tile));
-      if (!request.empty() && request == kernel.tiles[tile].formerly)
-        throw std::invalid_argument("kernel \"" + request + "\" is no row any more, \"" + kernel.name +
-                                    "\" has its problems; accepted: \"" + names.back() + "\"");
-    }
+    for (int tile = 0; tile < kernel.tile_count; ++tile) names.push_back(tile_name(kernel, tile));
   }
   // A truncated name counts like a name with one wrong letter.
   const auto distance = [&request](const std::string& name) {
