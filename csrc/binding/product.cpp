@@ -148,13 +148,6 @@ const Choice& chosen(const char* op, const Table& table, const Problem& p, const
 
 const Device& device_of_index(int index) { return cuda_device(index); }
 
-void check_planes(const char* op, const Tensor& planes, const Tensor& b) {
-  check_tensor(op, "planes", planes, b, 1);
-  if (planes.numel() != static_cast<int64_t>(backend(DeviceType::kCuda).plane_bytes(b.size(0), b.size(1)) / 4))
-    fail(op, "argument 'planes' has " + describe(planes) + "; accepted: what pack returned for 'b', which has " +
-                 describe(b));
-}
-
 Device device_from(const char* op, const std::vector<int64_t>& numbers, const std::string& name) {
   if (numbers.size() != 7) fail(op, "7 numbers of the device are accepted");
   const DeviceType type = numbers[0] ? DeviceType::kCuda : DeviceType::kCpu;

@@ -47,8 +47,6 @@ Device device_from(const char* op, const std::vector<int64_t>& numbers,
                    const std::string& name);  // in the encoding of _device
 Problem problem(const char* op, const Tensor& out, const Tensor* c, const Tensor& a, const Tensor& b, double alpha,
                 double beta);  // c may be null if beta is 0
-// Requires that `planes` is a result of pack() for b.
-void check_planes(const char* op, const Tensor& planes, const Tensor& b);
 const Choice& chosen(const char* op, const Table& table, const Problem& p, const Device& device,
                      const std::string& request, const Tensor& a, const Tensor& b, const OperandNames& names = {});
 // Launches a row on the device and stream of `out`, which is D, with a workspace from PyTorch.
