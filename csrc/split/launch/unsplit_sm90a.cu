@@ -26,7 +26,7 @@ template <int BLOCKS>
 void launch_tiles(const Problem& p, const UnsplitPlan& plan, const Context& context) {
   using Ring = UnsplitRing<BLOCKS>;
   constexpr int kBytes = Ring::kBytes + kStagingBytes;
-  const UnsplitLayout at = unsplit_layout(plan, {Ring::kRows, Ring::kCols});
+  const UnsplitLayout& at = plan.layout;
   char* const workspace = static_cast<char*>(context.workspace);
   const bool looks_ahead = p.beta != 0;  // D may be C
   SubnormalsJob ends = {p, {}, {}, false, false, reinterpret_cast<uint32_t*>(workspace + at.found)};

@@ -33,14 +33,14 @@ double seconds(const Problem& p, const Device& device, const TileSize& tile, con
   return model.launch + std::max(waves, moved / (model.bandwidth * bandwidth)) + mirror;
 }
 
-}  // namespace
-
-UnsplitLayout unsplit_layout(const UnsplitPlan& plan, const TileSize& tile) {
+UnsplitLayout layout(const UnsplitPlan& plan, const TileSize& tile) {
   const StreamKLayout shared = stream_k_layout(plan.deal, int64_t{tile.bm} * tile.bn);
   const int words = std::max(plan.blocks * kSearchers / 32, kSearchWords);
   const size_t found = (shared.total + 15) / 16 * 16;
   return {shared, found, found + words * sizeof(uint32_t)};
 }
+
+}  // namespace
 
 void Unsplit::each_plan(const Problem& asked, const Device& device, const PlanVisitor& visit) {
   const Problem p = solved(asked);
@@ -52,8 +52,9 @@ void Unsplit::each_plan(const Problem& asked, const Device& device, const PlanVi
     const auto visit_deal = [&](const StreamK& deal, int cluster) {
       const int blocks = cluster > 1 ? deal.tiles * cluster : std::min(device.sms, std::max(deal.whole, deal.sharing));
       const bool many = int64_t{deal.tiles} * deal.steps * (size.bm / kTile) > kManySteps * kStep / BK;
-      const UnsplitPlan plan = {deal, blocks, cluster, p.k > kLongWindow && many};
-      visit({seconds(p, device, size, plan), unsplit_layout(plan, size).total, plan, tile});
+      UnsplitPlan plan = {deal, blocks, cluster, p.k > kLongWindow && many, {}};
+      plan.layout = layout(plan, size);
+      visit({seconds(p, device, size, plan), plan.layout.total, plan, tile});
     };
     visit_deal(whole, 1);
     if (shared.sharing) visit_deal(shared, 1);
