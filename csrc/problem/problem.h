@@ -92,7 +92,6 @@ struct Problem {
 // A block's tile of D, for rows with several tiles. A request may name it, as in "split_fp16x3:128x64".
 struct TileSize {
   int bm, bn;
-  const char* formerly = "";  // former row that this tile replaced; requests may still name it
 };
 
 // Copies of the operands that a row can't read directly. `turn_`: the copy is transposed. `shared`: B is A transposed
