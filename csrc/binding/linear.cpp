@@ -20,19 +20,14 @@ constexpr std::pair<const char*, Activation> kActivations[] = {{"relu", Activati
                                                                {"silu", Activation::kSilu}};
 
 void check_arguments(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
-  const auto reject = [](const char* name, const Tensor& tensor, const std::string& accepted) {
-    fail("linear", std::string("argument '") + name + "' has " + describe(tensor) + "; accepted: " + accepted);
-  };
-  if (x.dim() < 1) reject("x", x, "1 dimension (features) or more");
-  check_operand("linear", "x", x, x, static_cast<int>(x.dim()));
-  check_operand("linear", "weight", weight, x, 2);
-  if (weight.size(1) != x.size(x.dim() - 1))
-    reject("weight", weight, std::to_string(x.size(x.dim() - 1)) + " columns, the features of 'x' with " + describe(x));
+  constexpr const char* op = "linear";
+  check<Features>(op, "x", x);
+  check_operand(op, "x", x, x, static_cast<int>(x.dim()));
+  check_operand(op, "weight", weight, x, 2);
+  check<ColumnsForFeaturesOf>(op, "weight", weight, x);
   if (!bias) return;
-  check_tensor("linear", "bias", *bias, x, 1);
-  if (bias->size(0) != weight.size(0))
-    reject("bias", *bias,
-           "shape [" + std::to_string(weight.size(0)) + "], the rows of 'weight' with " + describe(weight));
+  check_tensor(op, "bias", *bias, x, 1);
+  check<BiasOf>(op, "bias", *bias, weight);
 }
 
 // Flattens all dimensions except the last, without a copy if strides allow it.

@@ -19,24 +19,15 @@
 namespace sgemm {
 namespace {
 
+using Reason = Refusal::Reason;
+
 enum Op { kMm, kMmOut, kAddmm, kAddmmOut, kAddmmInPlace, kOfMatrices };  // the batched ones follow in the same order
 constexpr const char* kOps[] = {"mm",  "mm.out",  "addmm",   "addmm.out",   "addmm_",
                                 "bmm", "bmm.out", "baddbmm", "baddbmm.out", "baddbmm_"};
+// The operators that compute them, for errors and profiles.
+constexpr const char* kOperatorOf[] = {"mm",  "mm_out",  "addmm",   "addmm_out",   "gemm_",
+                                       "bmm", "bmm_out", "baddbmm", "baddbmm_out", "gemm_"};
 
-enum Reason {
-  kNone,
-  kDtype,
-  kLayout,
-  kDevice,
-  kShape,
-  kFactor,
-  kPrecision,
-  kDisabled,
-  kOutShape,
-  kOutShared,
-  kOutOverlaps,
-  kFailed
-};
 constexpr const char* kReasons[] = {"",
                                     "dtype",
                                     "layout",
@@ -49,6 +40,7 @@ constexpr const char* kReasons[] = {"",
                                     "output shares storage",
                                     "output overlaps itself",
                                     "failed"};
+static_assert(std::size(kReasons) == Refusal::kFailed + 1);
 
 // Calls of all threads, counted without a lock. A call without a reason to refuse it counts as a hit.
 std::atomic<int64_t> counts[std::size(kOps)][std::size(kReasons)];
@@ -92,40 +84,12 @@ std::string read_counts() {
 // kernel.
 void count_factor(const std::string& name) {
   const auto* const op = std::find(std::begin(kOps), std::end(kOps), name);
-  if (op != std::end(kOps)) ++counts[op - std::begin(kOps)][kFactor];
+  if (op != std::end(kOps)) ++counts[op - std::begin(kOps)][Refusal::kFactor];
 }
 
 void reset_counts() {
   for (auto& of_op : counts)
     for (auto& count : of_op) count = 0;
-}
-
-Reason refusal_of_tensors(std::initializer_list<const Tensor*> tensors) {
-  const Tensor& first = **tensors.begin();
-  for (const Tensor* x : tensors) {
-    if (x->scalar_type() != torch::headeronly::ScalarType::Float) return kDtype;
-    if (!is_strided(*x)) return kLayout;
-    if (!same_device(*x, first)) return kDevice;
-  }
-  return kNone;
-}
-
-Reason refusal_of_shapes(int dims, const Tensor& a, const Tensor& b) {
-  bool fits = a.dim() == dims && b.dim() == dims && a.size(dims - 1) == b.size(dims - 2);
-  for (int i = 0; i < dims - 2; ++i) fits = fits && a.size(i) == b.size(i);
-  return fits ? kNone : kShape;
-}
-
-// Refuses factors outside float32, so that PyTorch words the error.
-Reason refusal_of_factors(double beta, double alpha) {
-  return fits_float32(beta) && fits_float32(alpha) ? kNone : kFactor;
-}
-
-// Refuses outputs that PyTorch must resize, and outputs whose overlap is an error, so that PyTorch words it.
-Reason refusal_of_output(const Tensor& out, const Tensor& a, const Tensor& b) {
-  if (out.dim() != a.dim() || !has_product_shape(out, a, b)) return kOutShape;
-  if (share_storage(out, a) || share_storage(out, b)) return kOutShared;
-  return is_writable(out) ? kNone : kOutOverlaps;
 }
 
 // Returns true if PyTorch multiplies tensors of these dtypes, layouts and devices. PyTorch multiplies integers only on
@@ -143,111 +107,92 @@ bool are_alike(std::initializer_list<const Tensor*> tensors, bool sum) {
        !is_one_of({ScalarType::Byte, ScalarType::Char, ScalarType::Short, ScalarType::Int, ScalarType::Long})))
     return false;
   return std::all_of(tensors.begin(), tensors.end(), [&](const Tensor* x) {
-    return x->scalar_type() == dtype && is_strided(*x) && same_device(*x, first);
+    return x->scalar_type() == dtype && Strided::holds(*x) && OnDevice::holds(*x, first);
   });
 }
 
 // A call of an operator, the first reason to refuse it, and the setting at the time of the call.
 struct Call {
-  Op op;
-  int dims;
+  int op;  // an Op, or kOfMatrices more for the batched one
   const Tensor &a, &b;
   const Setting* setting;
-  Reason reason;
-  bool pytorch_s;  // refused, and PyTorch's own kernel will compute it
+  Reason reason = Refusal::kNone;
+  bool pytorch_s = false;  // refused, and PyTorch's own kernel will compute it
 
-  Call(Op op, int dims, const Tensor& a, const Tensor& b, bool ieee, std::initializer_list<const Tensor*> tensors)
-      : op(op),
-        dims(dims),
-        a(a),
-        b(b),
-        setting(current.load()),
-        reason(refusal_of_tensors(tensors)),
-        pytorch_s(reason == kDtype && covers_pytorch[a.is_cuda()] && are_alike(tensors, op != kMm && op != kMmOut)) {
-    require(refusal_of_shapes, dims, a, b);
+  Call(Op of_matrices, int dims, const Tensor& a, const Tensor& b, bool ieee,
+       std::initializer_list<const Tensor*> tensors)
+      : op(of_matrices + (dims - 2) * kOfMatrices), a(a), b(b), setting(current.load()) {
+    for (const Tensor* x : tensors) {
+      require<Float32>(*x);
+      require<Strided>(*x);
+      require<OnDevice>(*x, a);
+    }
+    const bool covers = covers_pytorch[a.is_cuda()];
+    pytorch_s = reason == Refusal::kDtype && covers && are_alike(tensors, of_matrices != kMm && of_matrices != kMmOut);
+    require<Dimensions>(a, dims);
+    require<Dimensions>(b, dims);
+    require<RowsForColumnsOf>(b, a);
+    require<BatchOf>(b, a);
     if (reason) return;
     if (!ieee)
-      reason = kPrecision;
+      reason = Refusal::kPrecision;
     else if (!(setting && (a.is_cuda() ? setting->cuda : setting->cpu)))
-      reason = kDisabled;
-    pytorch_s = reason && covers_pytorch[a.is_cuda()];
+      reason = Refusal::kDisabled;
+    pytorch_s = reason && covers;
   }
 
-  template <class Refusal, class... Args>
-  void require(Refusal refusal, const Args&... args) {
-    if (reason && !pytorch_s) return;
-    const Reason found = refusal(args...);
-    if (!found) return;
+  template <class Condition, class... Args>
+  void require(const Args&... args) {
+    if ((reason && !pytorch_s) || Condition::holds(args...)) return;
     pytorch_s = false;
-    if (!reason) reason = found;
+    if (!reason) reason = Condition::kReason;
   }
 
-  // Counts the call and runs it, into `out` or a new tensor. Returns false, or no tensor, if Python has to call
-  // PyTorch's own kernel. That includes failures in PyTorch, such as no memory for a result, whose error PyTorch's
-  // kernel will raise again.
-  bool run(const char* name, const char* batched_name, const Tensor& out, const Tensor* c, double beta,
-           double alpha) const {
-    return succeeds([&] { return compute(name, batched_name, out, c, beta, alpha); });
+  void require_addend(const Tensor& c, double beta, double alpha) {
+    require<Broadcasts>(c, a, b);
+    require<InRange>(beta);
+    require<InRange>(alpha);
   }
-  std::optional<Tensor> run(const char* name, const char* batched_name, const Tensor* c, double beta,
-                            double alpha) const {
-    std::optional<Tensor> out;
-    const bool done = succeeds([&] {
-      out = reason ? empty_like_product(a, b) : new_output(a, b);
-      return compute(name, batched_name, *out, c, beta, alpha);
-    });
-    return done ? out : std::nullopt;
+  void require_output(const Tensor& out) {
+    require<ProductShape>(out, a, b);
+    require<OtherStorage>(out, a);
+    require<OtherStorage>(out, b);
+    require<Writable>(out);
   }
 
- private:
-  // Returns kFailed, for PyTorch's kernel to take over, if there was no memory for a workspace; `out` is unwritten
-  // then.
-  Reason compute(const char* name, const char* batched_name, const Tensor& out, const Tensor* c, double beta,
-                 double alpha) const {
-    if (reason) {
-      aten_product(out, c, a, b, alpha, beta);
-      return reason;
-    }
-    try {
-      product(dims == 2 ? name : batched_name, out, c, a, b, alpha, beta, setting->kernel);
-      return kNone;
-    } catch (const NoMemory&) {
-      if (setting->kernel == kBatchInvariant) throw;
-      aten_product(out, c, a, b, alpha, beta);
-      return kFailed;
-    }
-  }
-
-  template <class Work>
-  bool succeeds(const Work& work) const {
-    std::atomic<int64_t>(&of_op)[std::size(kReasons)] = counts[op + (dims - 2) * kOfMatrices];
+  // Counts the call and runs it into `out`, or into a new tensor `made`. Returns false, or leaves `made` empty, if
+  // Python has to call PyTorch's own kernel. That includes failures in PyTorch, such as no memory for a result, whose
+  // error PyTorch's kernel will raise again.
+  bool run(const Tensor* c, double beta, double alpha, const Tensor* out, std::optional<Tensor>* made = nullptr) const {
     Reason outcome = reason;
     bool done = false;
     if (!reason || pytorch_s) {
       try {
-        outcome = work();
+        if (made) out = &made->emplace(reason ? empty_like_product(a, b) : new_output(a, b));
+        if (!reason) {
+          try {
+            product(kOperatorOf[op], *out, c, a, b, alpha, beta, setting->kernel);
+            done = true;
+          } catch (const NoMemory&) {  // for a workspace: `out` is unwritten, and PyTorch's kernel takes over
+            if (setting->kernel == kBatchInvariant) throw;
+            outcome = Refusal::kFailed;
+          }
+        }
+        if (!done) aten_product(*out, c, a, b, alpha, beta);
         done = true;
       } catch (const TorchError& failure) {
-        if (!reason) outcome = kFailed;
+        if (!reason) outcome = Refusal::kFailed;
         if (!reason && setting->kernel == kBatchInvariant) {  // PyTorch's kernel would give other bits
-          ++of_op[outcome];
+          ++counts[op][outcome];
           throw std::runtime_error(failure.what());
         }
       }
     }
-    ++of_op[outcome];  // not reached if no row takes it or a launch failed: those throw
+    ++counts[op][outcome];  // not reached if no row takes it or a launch failed: those throw
+    if (!done && made) made->reset();
     return done;
   }
 };
-
-Reason refusal_of_addend(const Tensor& c, const Tensor& a, const Tensor& b) {
-  return broadcasts_to_product(c, a, b) ? kNone : kShape;
-}
-
-// Refuses an `out` that overlaps the addend, unless both are the same tensor.
-Reason refusal_beside(const Tensor& out, const Tensor& c) {
-  return share_storage(out, c) && !is_same(out, c) ? kOutShared : kNone;
-}
 
 // Overrides for matrices (DIMS = 2) and for batches of matrices (3). `ieee`: PyTorch's settings ask for float32
 // products.
@@ -255,39 +200,40 @@ template <int DIMS>
 struct Override {
   static std::optional<Tensor> mm(const Tensor& a, const Tensor& b, bool ieee) {
     const Call call(kMm, DIMS, a, b, ieee, {&a, &b});
-    return call.run("mm", "bmm", nullptr, 0, 1);
+    std::optional<Tensor> out;
+    call.run(nullptr, 0, 1, nullptr, &out);
+    return out;
   }
 
   static bool mm_out(const Tensor& a, const Tensor& b, bool ieee, const Tensor& out) {
     Call call(kMmOut, DIMS, a, b, ieee, {&a, &b, &out});
-    call.require(refusal_of_output, out, a, b);
-    return call.run("mm_out", "bmm_out", out, nullptr, 0, 1);
+    call.require_output(out);
+    return call.run(nullptr, 0, 1, &out);
   }
 
   static std::optional<Tensor> addmm(const Tensor& c, const Tensor& a, const Tensor& b, double beta, double alpha,
                                      bool ieee) {
     Call call(kAddmm, DIMS, a, b, ieee, {&a, &b, &c});
-    call.require(refusal_of_addend, c, a, b);
-    call.require(refusal_of_factors, beta, alpha);
-    return call.run("addmm", "baddbmm", &c, beta, alpha);
+    call.require_addend(c, beta, alpha);
+    std::optional<Tensor> out;
+    call.run(&c, beta, alpha, nullptr, &out);
+    return out;
   }
 
   static bool addmm_out(const Tensor& c, const Tensor& a, const Tensor& b, double beta, double alpha, bool ieee,
                         const Tensor& out) {
     Call call(kAddmmOut, DIMS, a, b, ieee, {&a, &b, &c, &out});
-    call.require(refusal_of_addend, c, a, b);
-    call.require(refusal_of_factors, beta, alpha);
-    call.require(refusal_of_output, out, a, b);
-    call.require(refusal_beside, out, c);
-    return call.run("addmm_out", "baddbmm_out", out, &c, beta, alpha);
+    call.require_addend(c, beta, alpha);
+    call.require_output(out);
+    call.require<OtherStorageOrSame>(out, c);
+    return call.run(&c, beta, alpha, &out);
   }
 
   static bool addmm_in_place(const Tensor& c, const Tensor& a, const Tensor& b, double beta, double alpha, bool ieee) {
     Call call(kAddmmInPlace, DIMS, a, b, ieee, {&a, &b, &c});
-    call.require(refusal_of_addend, c, a, b);
-    call.require(refusal_of_factors, beta, alpha);
-    call.require(refusal_of_output, c, a, b);
-    return call.run("gemm_", "gemm_", c, &c, beta, alpha);
+    call.require_addend(c, beta, alpha);
+    call.require_output(c);
+    return call.run(&c, beta, alpha, &c);
   }
 };
 
@@ -298,7 +244,7 @@ struct Named {
   static Tensor product(const Tensor& a, const Tensor& b) { return product_out(a, b, empty_like_product(a, b)); }
   static Tensor product_out(const Tensor& a, const Tensor& b, const Tensor& out) {
     // The kernels below the dispatcher don't check devices.
-    if ((!a.is_cpu() && !a.is_cuda()) || !same_device(a, b) || !same_device(a, out))
+    if ((!a.is_cpu() && !a.is_cuda()) || !OnDevice::holds(a, b) || !OnDevice::holds(a, out))
       throw std::runtime_error(
           "torch_sgemm.enable: a product of tensors with names; accepted: all on one CPU or CUDA device, or "
           "tensor.rename(None)");

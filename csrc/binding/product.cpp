@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "../table/launch.h"
 #include "../table/namespace.h"
 #include "checks.h"
 #include "product.h"
@@ -147,13 +148,6 @@ const Choice& chosen(const char* op, const Table& table, const Problem& p, const
 
 const Device& device_of_index(int index) { return cuda_device(index); }
 
-void check_planes(const char* op, const Tensor& planes, const Tensor& b) {
-  check_tensor(op, "planes", planes, b, 1);
-  if (planes.numel() != static_cast<int64_t>(backend(DeviceType::kCuda).plane_bytes(b.size(0), b.size(1)) / 4))
-    fail(op, "argument 'planes' has " + describe(planes) + "; accepted: what pack returned for 'b', which has " +
-                 describe(b));
-}
-
 Device device_from(const char* op, const std::vector<int64_t>& numbers, const std::string& name) {
   if (numbers.size() != 7) fail(op, "7 numbers of the device are accepted");
   const DeviceType type = numbers[0] ? DeviceType::kCuda : DeviceType::kCpu;
@@ -178,11 +172,11 @@ void launch(const Backend& rows, const Kernel& kernel, const Problem& p, const P
             const Tensor& out, const Tensor* activated) {
   std::optional<torch::stable::accelerator::DeviceGuard> guard;  // only if needed: it takes 0.3 us
   if (out.is_cuda() && !is_current(out.get_device_index())) guard.emplace(out.get_device_index());
-  const auto workspace = workspace_of(workspace_bytes(kernel, p, plan), out);
+  const auto workspace = workspace_of(plan.bytes(), out);
   const Context context = {current_stream(out), &device, workspace ? workspace->mutable_data_ptr() : nullptr};
-  if (!activated) return run(rows, kernel, p, plan, context);
+  if (!activated) return launch(rows, kernel, p, plan, context);
   const Matrix into = writable_view(*activated);
-  run(rows, kernel, p, plan, context, &into);
+  launch(rows, kernel, p, plan, context, &into);
 }
 
 void product(const char* op, const Tensor& out, const Tensor* c, const Tensor& a, const Tensor& b, double alpha,

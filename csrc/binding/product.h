@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "../table/choice_cache.h"
 #include "../table/backend.h"
+#include "../table/choice_cache.h"
 #include "torch_calls.h"
 
 namespace sgemm {
@@ -47,11 +47,9 @@ Device device_from(const char* op, const std::vector<int64_t>& numbers,
                    const std::string& name);  // in the encoding of _device
 Problem problem(const char* op, const Tensor& out, const Tensor* c, const Tensor& a, const Tensor& b, double alpha,
                 double beta);  // c may be null if beta is 0
-// Requires that `planes` is a result of pack() for b.
-void check_planes(const char* op, const Tensor& planes, const Tensor& b);
 const Choice& chosen(const char* op, const Table& table, const Problem& p, const Device& device,
                      const std::string& request, const Tensor& a, const Tensor& b, const OperandNames& names = {});
-// Like run(), on the device and stream of `out`, which is D.
+// Launches a row on the device and stream of `out`, which is D, with a workspace from PyTorch.
 void launch(const Backend& rows, const Kernel& kernel, const Problem& p, const Plan& plan, const Device& device,
             const Tensor& out, const Tensor* activated = nullptr);
 

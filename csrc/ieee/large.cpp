@@ -75,7 +75,21 @@ void visit_plans(const Problem& p, const Device& device, const Visit& visit) {
   visit_clusters(p, quads, device, visit);
 }
 
-// Adds operand copies and the launch to a plan.
+// Precondition: p is transposed already if the plan swaps operands.
+LargeLayout layout(const Problem& p, const LargePlan& plan) {
+  LargeLayout l = {};
+  Buffers buffers;
+  const auto copy = [&](const ConstMatrix& x) { return 4 * matrices(x, p.batch) * x.rows * packed_cols(x); };
+  l.copy_a = buffers.take(plan.pack_a ? copy(transposed(p.a)) : 0);
+  l.copy_b = buffers.take(plan.pack_b ? copy(p.b) : 0);
+  l.parts = buffers.take(plan.left ? 4 * (plan.sharing + plan.left) * Large::BM * Large::BN : 0);
+  l.arrived = buffers.take(4 * plan.left);
+  l.partials = buffers.take(plan.slices > 1 ? 4 * p.m * p.n * plan.slices : 0);
+  l.total = buffers.total;
+  return l;
+}
+
+// Adds operand copies, the launch and the layout to a plan.
 LargePlan whole(LargePlan plan, const Problem& p, const Device& device) {
   plan.pack_a = p.k > 0 && !can_be_mapped(transposed(p.a), matrices(p.a, p.batch));
   plan.pack_b = p.k > 0 && !can_be_mapped(p.b, matrices(p.b, p.batch));
@@ -85,6 +99,7 @@ LargePlan whole(LargePlan plan, const Problem& p, const Device& device) {
     if (copied)
       plan.seconds += models().large.copy +
                       8.0 * x->rows * x->cols * matrices(*x, p.batch) / (models().large.copy_bandwidth * bandwidth);
+  plan.layout = layout(p, plan);
   return plan;
 }
 
@@ -101,20 +116,6 @@ LargePlan large_plan(const Problem& p, const Device& device) {
   return swapped.seconds < upright.seconds ? swapped : upright;
 }
 
-LargeLayout large_layout(const Problem& problem, const LargePlan& plan) {
-  const Problem p = plan.swapped ? transposed(problem) : problem;
-  LargeLayout l = {};
-  Buffers buffers;
-  const auto copy = [&](const ConstMatrix& x) { return 4 * matrices(x, p.batch) * x.rows * packed_cols(x); };
-  l.copy_a = buffers.take(plan.pack_a ? copy(transposed(p.a)) : 0);
-  l.copy_b = buffers.take(plan.pack_b ? copy(p.b) : 0);
-  l.parts = buffers.take(plan.left ? 4 * (plan.sharing + plan.left) * Large::BM * Large::BN : 0);
-  l.arrived = buffers.take(4 * plan.left);
-  l.partials = buffers.take(plan.slices > 1 ? 4 * p.m * p.n * plan.slices : 0);
-  l.total = buffers.total;
-  return l;
-}
-
 Plan Large::plan(const Problem& p, const Device& device) {
   LargePlan plan = {};
   double seconds = 0;
@@ -122,7 +123,7 @@ Plan Large::plan(const Problem& p, const Device& device) {
   for_each_piece(p, large_pieces(p), [&](const Problem& piece) {
     plan = large_plan(piece, device);
     seconds += plan.seconds;
-    most = std::max(most, large_layout(piece, plan).total);
+    most = std::max(most, plan.layout.total);
   });
   return {std::max(seconds, models().large.launch), large_slices_bytes(p) + most,
           plan};  // the minimum is for products with nothing to compute
@@ -136,7 +137,7 @@ void Large::each_plan(const Problem& p, const Device& device, const PlanVisitor&
     visit_plans(q, device, [&](const LargePlan& found) {
       LargePlan plan = whole(found, q, device);
       plan.swapped = swapped;
-      visit({plan.seconds, large_layout(p, plan).total, plan});
+      visit({plan.seconds, plan.layout.total, plan});
     });
   }
 }

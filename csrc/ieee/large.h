@@ -22,6 +22,15 @@ struct Large {
   static void launch(const Problem& p, const Plan& plan, const Context& context);  // only where SGEMM_SM90A is defined
 };
 
+// Layout of the workspace. A block has parts of at most two shared tiles.
+struct LargeLayout {
+  size_t copy_a, copy_b;  // packed_copy() of A's transpose and of B
+  size_t parts;           // (sharing + left, sums of a thread, threads) float
+  size_t arrived;         // (left) uint32; number of parts that have arrived
+  size_t partials;        // (slices, m, n) float, if there are several
+  size_t total;
+};
+
 // All blocks have equally many whole tiles; they share the tiles that are left over evenly along k. If there are few
 // tiles, each one gets a cluster of blocks instead.
 struct LargePlan {
@@ -33,18 +42,9 @@ struct LargePlan {
   int blocks;           // grid size
   int sharing;          // number of blocks with shared tiles; 0 if no tile is shared
   double seconds;       // predicted time
+  LargeLayout layout;
 };
 LargePlan large_plan(const Problem& p, const Device& device);
-
-// Layout of the workspace. A block has parts of at most two shared tiles.
-struct LargeLayout {
-  size_t copy_a, copy_b;  // packed_copy() of A's transpose and of B
-  size_t parts;           // (sharing + left, sums of a thread, threads) float
-  size_t arrived;         // (left) uint32; number of parts that have arrived
-  size_t partials;        // (slices, m, n) float, if there are several
-  size_t total;
-};
-LargeLayout large_layout(const Problem& p, const LargePlan& plan);
 
 // Pieces whose m, n and k fit in a tensor map. A longer k is cut into slices, whose sums lie at the start of the
 // workspace. The plan belongs to the last piece, which on today's GPUs is the only one. launch() plans the pieces of

@@ -17,7 +17,7 @@ ConstMatrix copied(const ConstMatrix& x, int64_t count, void* memory, const Cont
 
 template <class Shape, auto KERNEL>
 void launch_piece(const Problem& problem, const LargePlan& plan, const Context& context) {
-  const LargeLayout at = large_layout(problem, plan);
+  const LargeLayout& at = plan.layout;
   char* const workspace = static_cast<char*>(context.workspace);
   LargeJob job = {};
   job.p = plan.swapped ? transposed(problem) : problem;

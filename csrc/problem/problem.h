@@ -92,15 +92,27 @@ struct Problem {
 // A block's tile of D, for rows with several tiles. A request may name it, as in "split_fp16x3:128x64".
 struct TileSize {
   int bm, bn;
-  const char* formerly = "";  // former row that this tile replaced; requests may still name it
 };
 
-// A row's decomposition of a problem. It is made once and cached with the choice; launch() takes all its decisions from
+// Copies of the operands that a row can't read directly. `turn_`: the copy is transposed. `shared`: B is A transposed
+// and uses A's copy; then floats_b is 0.
+struct Packing {
+  bool a, b;
+  bool turn_a, turn_b;
+  bool shared;
+  int64_t floats_a, floats_b;  // sizes of the copies
+
+  // Workspace of the copies, rounded up to align the buffer after them.
+  size_t bytes() const { return (sizeof(float) * (floats_a + floats_b) + 255) / 256 * 256; }
+};
+
+// A row's decomposition of a problem. It is made once and cached with the choice; a launch takes all its decisions from
 // here.
 struct Plan {
   double seconds = 0;    // predicted time
-  size_t workspace = 0;  // bytes
+  size_t workspace = 0;  // bytes that the row needs, behind the operand copies
   int tile = 0;          // index into Kernel::tiles
+  Packing packing = {};  // the dispatch fills it in
 
   Plan() = default;
   explicit Plan(double seconds, size_t workspace = 0) : seconds(seconds), workspace(workspace) {}
@@ -112,6 +124,8 @@ struct Plan {
     std::memcpy(own_, &own, sizeof own);
   }
 
+  size_t bytes() const { return packing.bytes() + workspace; }  // workspace of a launch
+
   template <class T>
   T own() const {
     T own;
@@ -120,7 +134,7 @@ struct Plan {
   }
 
  private:
-  unsigned char own_[96] = {};
+  unsigned char own_[208] = {};
 };
 using PlanVisitor = std::function<void(const Plan&)>;
 
@@ -158,7 +172,7 @@ using Stream = void*;  // cudaStream_t
 struct Context {
   Stream stream = nullptr;
   const Device* device = nullptr;
-  void* workspace = nullptr;  // the plan's size in bytes, 256-byte aligned; null if the plan needs none
+  void* workspace = nullptr;  // Plan::bytes(), 256-byte aligned; null if the plan needs none
 };
 
 // A row of THE TABLE in kernels.cu, the only list of kernels.

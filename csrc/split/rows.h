@@ -17,10 +17,9 @@ namespace sgemm::split {
 template <class F, bool STREAMS>
 inline constexpr std::array kTilesOf = {TileSize{kTile, kTile}};
 template <>
-inline constexpr std::array kTilesOf<Fp16x3, false> = {TileSize{kTile, kTile},
-                                                       TileSize{kTile, kTile / 2, "split_fp16x3_narrow"}};
+inline constexpr std::array kTilesOf<Fp16x3, false> = {TileSize{kTile, kTile}, TileSize{kTile, kTile / 2}};
 template <>
-inline constexpr std::array kTilesOf<Fp16x3, true> = {TileSize{kTile, kTile / 2, "split_fp16x3_fused"}};
+inline constexpr std::array kTilesOf<Fp16x3, true> = {TileSize{kTile, kTile / 2}};
 
 template <class F, bool STREAMS = false>
 struct SplitProduct {
@@ -76,7 +75,7 @@ Plan SplitProduct<F, STREAMS>::in_best_tile(MakePlan make, const Problem& asked,
   return fastest<Plan>([&](const auto& visit) {
     for (int tile = 0; tile < kTileCount; ++tile) {
       const SplitPlan plan = make(shape(tile), p, device, workspace_limit(), kTakesPlanes && p.b_planes);
-      visit(Plan(plan.seconds, workspace(shape(tile), p, plan), plan, tile));
+      visit(Plan(plan.seconds, workspace(p, plan), plan, tile));
     }
   });
 }
@@ -86,7 +85,7 @@ void SplitProduct<F, STREAMS>::each_plan(const Problem& asked, const Device& dev
   const Problem p = solved(asked);
   for (int tile = 0; tile < kTileCount; ++tile)
     split::each_plan(shape(tile), p, device, workspace_limit(), kTakesPlanes && p.b_planes, [&](const SplitPlan& plan) {
-      visit({plan.seconds, workspace(shape(tile), p, plan), plan, tile});
+      visit({plan.seconds, workspace(p, plan), plan, tile});
     });
 }
 

@@ -8,9 +8,10 @@
 
 #include "../models/aten.h"
 #include "../problem/fastest.h"
-#include "tuned.h"
-#include "../problem/views.h"
 #include "../models/models.h"
+#include "../problem/views.h"
+#include "packing.h"
+#include "tuned.h"
 
 namespace sgemm {
 namespace {
@@ -19,18 +20,13 @@ constexpr int kThreadsToFill = 512;  // threads per SM that a row needs, approxi
 
 double ffma_peak(const Device& device) { return device.sms * 128 * 2 * device.clock_ghz * 1e9; }
 
-size_t bytes_of_copies(const Packing& packing) { return sizeof(float) * (packing.floats_a + packing.floats_b); }
-
-size_t aligned(size_t bytes) { return (bytes + 255) / 256 * 256; }
-
 int64_t tiles(const Kernel& kernel, const Problem& p) {
   return ceil_div(p.m, kernel.bm) * ceil_div(p.n, kernel.bn) * p.batch;
 }
 
 // Predicted time of operand copies: for rows that can't read an operand directly, and for PyTorch's kernel if a batch
 // has two strides.
-double copying_seconds(const Kernel& kernel, const Problem& p, const Device& device) {
-  const Packing packed = packing(kernel, p);
+double copying_seconds(const Kernel& kernel, const Problem& p, const Device& device, const Packing& packed) {
   const auto elements = [&](const ConstMatrix& x, int64_t floats) {
     return is_aten(kernel) && x.batch.group ? p.batch * x.rows * x.cols : floats;
   };
@@ -85,43 +81,6 @@ Plan planned(const Kernel& kernel, const Problem& p, const Device& model, const 
   return fastest<Plan>([&](const auto& visit) { visit_plans(kernel, p, model, tile, visit); });
 }
 
-// Returns an operand in the orientation of its copy.
-ConstMatrix turned(const ConstMatrix& x, bool turn) { return turn ? transposed(x) : x; }
-
-// Returns the view that a row reads of an operand whose copy is at `memory`. Rows of the copy are padded to whole
-// float4s with zeros.
-ConstMatrix copied(const Kernel& kernel, const ConstMatrix& x, bool turn, int64_t batch, float* memory) {
-  const ConstMatrix source = turned(x, turn);
-  const Matrix copy = packed_copy(source, matrices(source, batch), memory);
-  const int64_t cols = kernel.reads == Reads::kAnyStrides ? source.cols : copy.cols;
-  return turned({copy.data, copy.rows, cols, copy.row, 1, copy.batch}, turn);
-}
-
-// Returns the problem as a row reads it, with copies from `memory` on.
-Problem with_copies(const Kernel& kernel, const Problem& p, const Packing& copies, float* memory) {
-  Problem read = p;
-  if (copies.a) {
-    read.a = copied(kernel, p.a, copies.turn_a, p.batch, memory);
-    read.elements_a = ElementType::kFloat32;
-  }
-  if (copies.b) {
-    read.b = copies.shared ? transposed(read.a) : copied(kernel, p.b, copies.turn_b, p.batch, memory + copies.floats_a);
-    read.elements_b = ElementType::kFloat32;
-  }
-  return read;
-}
-
-bool has_16_bits(const Problem& p) {
-  return p.elements_a != ElementType::kFloat32 || p.elements_b != ElementType::kFloat32;
-}
-
-// Returns the problem for which a row is planned. Most rows read 16-bit operands as float32 copies. The copies' address
-// is a placeholder that is never read.
-Problem planned_problem(const Kernel& kernel, const Problem& p) {
-  if (!has_16_bits(p)) return p;
-  return with_copies(kernel, p, packing(kernel, p), reinterpret_cast<float*>(uintptr_t{1024}));
-}
-
 // Returns the reason why a row can't read the operands as bfloat16, or null.
 const char* unlike_bfloat16(const Problem& p) {
   if (p.elements_a != ElementType::kBFloat16 || p.elements_b != ElementType::kBFloat16)
@@ -167,7 +126,7 @@ const char* unusable(const Kernel& kernel, const Problem& p, const Device& devic
 double seconds_with(const Kernel& kernel, const Problem& p, const Device& device, const Plan& plan) {
   const Device& model = model_of(device);
   const double product = plan.seconds * (is_aten(kernel) ? aten_caution(p) : 1);
-  return product + copying_seconds(kernel, p, model) + activation_seconds(kernel, p, model);
+  return product + copying_seconds(kernel, p, model, plan.packing) + activation_seconds(kernel, p, model);
 }
 
 // Returns nothing if the row can't take the problem, or if its plans have changed since the measurement.
@@ -230,12 +189,7 @@ std::string reasons(const Table& table, const Problem& p, const Device& device, 
           reasons(table, p, device, request, [&](const Kernel& row) { return request == row.family; }));
     for (const char* name : {kernel.family, kernel.name})
       if (*name && std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
-    for (int tile = 0; tile < kernel.tile_count; ++tile) {
-      names.push_back(tile_name(kernel, tile));
-      if (!request.empty() && request == kernel.tiles[tile].formerly)
-        throw std::invalid_argument("kernel \"" + request + "\" is no row any more, \"" + kernel.name +
-                                    "\" has its problems; accepted: \"" + names.back() + "\"");
-    }
+    for (int tile = 0; tile < kernel.tile_count; ++tile) names.push_back(tile_name(kernel, tile));
   }
   // A truncated name counts like a name with one wrong letter.
   const auto distance = [&request](const std::string& name) {
@@ -265,7 +219,9 @@ std::string tile_name(const Kernel& kernel, int tile) {
 bool runs_on(const Kernel& kernel, const Device& device) { return !cannot_run(kernel, device); }
 
 Verdict judge(const Kernel& kernel, const Problem& p, const Device& device, const std::string& request) {
-  const Plan plan = planned(kernel, planned_problem(kernel, p), model_of(device), request);
+  const Packing copies = packing(kernel, p);
+  Plan plan = planned(kernel, planned_problem(kernel, p, copies), model_of(device), request);
+  plan.packing = copies;
   return {&kernel, plan, seconds_with(kernel, p, device, plan), unusable(kernel, p, device, request)};
 }
 
@@ -294,10 +250,14 @@ Verdict choose(const Table& table, const Problem& p, const Device& device, const
 
 std::vector<Plan> plans(const Kernel& kernel, const Problem& asked, const Device& device, const std::string& request) {
   const Device& model = model_of(device);
-  const Problem p = planned_problem(kernel, asked);
-  if (!kernel.each_plan) return {planned(kernel, p, model, request)};
+  const Packing copies = packing(kernel, asked);
+  const Problem p = planned_problem(kernel, asked, copies);
   std::vector<Plan> all;
-  visit_plans(kernel, p, model, named_tile(kernel, request), [&](const Plan& plan) { all.push_back(plan); });
+  if (kernel.each_plan)
+    visit_plans(kernel, p, model, named_tile(kernel, request), [&](const Plan& plan) { all.push_back(plan); });
+  else
+    all.push_back(planned(kernel, p, model, request));
+  for (Plan& plan : all) plan.packing = copies;
   return all;
 }
 
@@ -308,63 +268,6 @@ Problem simplified(Problem p) {
     p.b_planes = nullptr;
   }
   return p;
-}
-
-Packing packing(const Kernel& kernel, const Problem& p) {
-  Packing copies = {};
-  if (p.k == 0 || kernel.reads == Reads::kMappedBFloat16) return copies;
-  const auto packed = [&](const ConstMatrix& x, ElementType elements, bool larger) {
-    const bool as_it_lies = kernel.reads_16_bits || (kernel.streams_16_bits && larger);
-    if (elements != ElementType::kFloat32 && !as_it_lies) return true;
-    if (kernel.only_one_stride && x.batch.group) return true;
-    switch (kernel.reads) {
-      case Reads::kAnyStrides:
-        return false;
-      case Reads::kAlignedRows:
-        return !has_quads(x);
-      default:
-        return !can_be_mapped(x, matrices(x, p.batch));
-    }
-  };
-  // For a row that reads any strides, copies keep neighbours in memory as neighbours.
-  const auto turns = [&](const ConstMatrix& x) {
-    return kernel.reads == Reads::kAnyStrides && x.row == 1 && x.col != 1;
-  };
-  copies.turn_a = turns(p.a);
-  copies.turn_b = kernel.reads == Reads::kMappedAlongK || turns(p.b);
-  const ConstMatrix a = turned(p.a, copies.turn_a), b = turned(p.b, copies.turn_b);
-  copies.a = packed(a, p.elements_a, p.m >= p.n);
-  copies.b = packed(b, p.elements_b, p.m < p.n);
-  copies.shared = copies.a && copies.b && is_gram(p) && kernel.reads == Reads::kAnyStrides;
-  const auto floats = [&](const ConstMatrix& x) { return matrices(x, p.batch) * x.rows * packed_cols(x); };
-  if (copies.a) copies.floats_a = floats(a);
-  if (copies.b && !copies.shared) copies.floats_b = floats(b);
-  return copies;
-}
-
-size_t workspace_bytes(const Kernel& kernel, const Problem& p, const Plan& plan) {
-  return aligned(bytes_of_copies(packing(kernel, p))) + plan.workspace;
-}
-
-void run(const Backend& backend, const Kernel& kernel, Problem p, const Plan& plan, Context context,
-         const Matrix* activated) {
-  const Packing copies = packing(kernel, p);
-  float* const memory = static_cast<float*>(context.workspace);
-  const auto pack = [&](const ConstMatrix& x, ElementType elements, float* copy) {
-    const int64_t count = matrices(x, p.batch);
-    backend.pack(x, elements, packed_copy(x, count, copy), count, context);
-  };
-  if (copies.a) pack(turned(p.a, copies.turn_a), p.elements_a, memory);
-  if (copies.b && !copies.shared) pack(turned(p.b, copies.turn_b), p.elements_b, memory + copies.floats_a);
-  if (copies.a || copies.b) p = with_copies(kernel, p, copies, memory);
-  if (context.workspace) context.workspace = static_cast<char*>(context.workspace) + aligned(bytes_of_copies(copies));
-  if (p.activation == Activation::kNone || (kernel.activates && !activated)) return kernel.launch(p, plan, context);
-  Problem inner = p;
-  inner.activation = kernel.activates ? Activation::kIdentity : Activation::kNone;
-  kernel.launch(inner, plan, context);
-  p.c = {p.d.data, p.d.rows, p.d.cols, p.d.row, p.d.col, p.d.batch};
-  if (activated) p.d = *activated;
-  backend.activate(p, context);
 }
 
 }  // namespace sgemm

@@ -1,9 +1,9 @@
-// Chooses a row of THE TABLE for a problem and runs it. Pure host code: the choice needs no GPU.
+// Chooses a row of THE TABLE for a problem. Pure host code: the choice needs no GPU.
 #pragma once
 #include <string>
 #include <vector>
 
-#include "backend.h"
+#include "../problem/problem.h"
 
 namespace sgemm {
 
@@ -48,23 +48,5 @@ Problem simplified(Problem problem);
 
 // Returns all plans of a row, or those with the tile that the request names; the plan of judge() is one of them.
 std::vector<Plan> plans(const Kernel& kernel, const Problem& problem, const Device& device, const std::string& request);
-
-// Operand copies of a row: `a`, `b` if the row can't read the operand directly, `turn_` if the copy is transposed,
-// `floats_` the copy's size. `shared`: B is A transposed and uses A's copy; then floats_b is 0.
-struct Packing {
-  bool a, b;
-  bool turn_a, turn_b;
-  bool shared;
-  int64_t floats_a, floats_b;
-};
-Packing packing(const Kernel& kernel, const Problem& problem);
-
-// Returns the workspace that run() needs, bytes.
-size_t workspace_bytes(const Kernel& kernel, const Problem& problem, const Plan& plan);
-
-// Packs operands and launches a row. With `activated`, D receives the input of f, with the same bits as inside the
-// kernel, and `activated` receives f of it.
-void run(const Backend& backend, const Kernel& kernel, Problem problem, const Plan& plan, Context context,
-         const Matrix* activated = nullptr);
 
 }  // namespace sgemm

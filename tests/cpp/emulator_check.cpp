@@ -17,6 +17,7 @@
 
 #include "broken_kernels.h"
 #include "table/dispatch.h"
+#include "table/launch.h"
 #include "emulator/emulator.h"
 
 namespace {
@@ -75,8 +76,8 @@ int64_t wrong_elements(const sgemm::Backend& backend, const Kernel& kernel, cons
   p = sgemm::simplified(p);
   const sgemm::Device cpu;
   const sgemm::Plan plan = sgemm::judge(kernel, p, cpu, kernel.name).plan;
-  const std::unique_ptr<float[]> workspace(new float[sgemm::workspace_bytes(kernel, p, plan) / 4]);
-  sgemm::run(backend, kernel, p, plan, {nullptr, &cpu, workspace.get()});
+  const std::unique_ptr<float[]> workspace(new float[plan.bytes() / 4]);
+  sgemm::launch(backend, kernel, p, plan, {nullptr, &cpu, workspace.get()});
   int64_t wrong = 0;
   for (int64_t i = 0; i < count; ++i) wrong += !(d.data[i] == expected[i]);
   return wrong;

@@ -26,7 +26,7 @@ template <int BLOCKS>
 void launch_tiles(const Problem& p, const Native16Plan& plan, const Context& context) {
   using Ring = Native16Ring<BLOCKS>;
   constexpr int kBytes = Ring::kBytes + kStagingBytes;
-  const Native16Layout at = native16_layout(plan, {Ring::kRows, Ring::kCols});
+  const Native16Layout& at = plan.layout;
   char* const workspace = static_cast<char*>(context.workspace);
   const bool looks_ahead = p.beta != 0;  // D may be C
   SubnormalsJob ends = {p, {}, {}, false, false, reinterpret_cast<uint32_t*>(workspace + at.found)};

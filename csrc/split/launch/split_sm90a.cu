@@ -37,7 +37,7 @@ bool is_col_major(const Problem& p) { return p.d.row == 1 && p.d.col != 1; }
 // Returns a piece's job, with its buffers in the workspace. `p.k`: k of all slices of the piece. `p.d`, `p.c`: D and C,
 // not the slices' partial sums.
 Job make_job(const Shape& shape, const Problem& p, const SplitPlan& plan, char* workspace) {
-  const Layout at = layout(shape, p, plan);
+  const Layout& at = plan.layout;
   Job job = {};
   job.p = p;
   job.k_all = p.k;
@@ -134,7 +134,7 @@ void SplitProduct<F, STREAMS>::launch(const Problem& asked, const Plan& planned,
   const auto plan = planned.own<SplitPlan>();
   const Pieces cut = plan.pieces(p);
   with_constant<kTileCount>(planned.tile, [&](auto tile) {
-    char* const sums = static_cast<char*>(context.workspace) + (cut.in_d ? 0 : pieces_at(shape(tile), p, plan));
+    char* const sums = static_cast<char*>(context.workspace) + (cut.in_d ? 0 : pieces_at(plan));
     for_each_piece(p, cut, sums, context,
                    [&](const Problem& piece) { launch_piece<SplitProduct, tile>(piece, plan, context); });
   });

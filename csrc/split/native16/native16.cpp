@@ -33,14 +33,14 @@ double seconds(const Problem& p, const Device& device, const TileSize& tile, con
   return model.launch + std::max(waves, moved / (model.bandwidth * bandwidth)) + mirror;
 }
 
-}  // namespace
-
-Native16Layout native16_layout(const Native16Plan& plan, const TileSize& tile) {
+Native16Layout layout(const Native16Plan& plan, const TileSize& tile) {
   const StreamKLayout shared = stream_k_layout(plan.deal, int64_t{tile.bm} * tile.bn);
   const int flags = std::max(plan.blocks * kSearchers / 32, kSearchFlags);
   const size_t found = (shared.total + 15) / 16 * 16;
   return {shared, found, found + flags * sizeof(uint32_t)};
 }
+
+}  // namespace
 
 void Native16::each_plan(const Problem& asked, const Device& device, const PlanVisitor& visit) {
   const Problem p = solved(asked);
@@ -52,8 +52,9 @@ void Native16::each_plan(const Problem& asked, const Device& device, const PlanV
     const auto visit_deal = [&](const StreamK& deal, int cluster) {
       const int blocks = cluster > 1 ? deal.tiles * cluster : std::min(device.sms, std::max(deal.whole, deal.sharing));
       const bool many = int64_t{deal.tiles} * deal.steps * (size.bm / kTile) > kManySteps * kStep / BK;
-      const Native16Plan plan = {deal, blocks, cluster, p.k > kLongWindow && many};
-      visit({seconds(p, device, size, plan), native16_layout(plan, size).total, plan, tile});
+      Native16Plan plan = {deal, blocks, cluster, p.k > kLongWindow && many, {}};
+      plan.layout = layout(plan, size);
+      visit({seconds(p, device, size, plan), plan.layout.total, plan, tile});
     };
     visit_deal(whole, 1);
     if (shared.sharing) visit_deal(shared, 1);

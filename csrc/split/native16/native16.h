@@ -32,15 +32,6 @@ struct Native16 {
   static Problem solved(const Problem& p) { return p.d.col != 1 && p.d.row == 1 ? transposed(p) : p; }
 };
 
-// The row's own part of a plan: how tiles are dealt out to persistent blocks. Alternatively, each cluster has one tile
-// of 128 x 128, and each of its blocks has a part of k.
-struct Native16Plan {
-  StreamK deal;
-  int blocks;         // number of blocks of the grid
-  int cluster;        // blocks that share a tile
-  bool long_windows;  // windows have kLongWindow of k
-};
-
 // Threads of a block that look for subnormal elements. Number of blocks, and of their warps, of the kernel before the
 // product.
 inline constexpr int kSearchers = 96, kSearchBlocks = 264, kSearchFlags = kSearchBlocks * 8;
@@ -51,6 +42,15 @@ struct Native16Layout {
   size_t found;  // uint32: a flag for each warp that searches (subnormals.cuh)
   size_t total;
 };
-Native16Layout native16_layout(const Native16Plan& plan, const TileSize& tile);
+
+// The row's own part of a plan: how tiles are dealt out to persistent blocks. Alternatively, each cluster has one tile
+// of 128 x 128, and each of its blocks has a part of k.
+struct Native16Plan {
+  StreamK deal;
+  int blocks;         // number of blocks of the grid
+  int cluster;        // blocks that share a tile
+  bool long_windows;  // windows have kLongWindow of k
+  Native16Layout layout;
+};
 
 }  // namespace sgemm::split

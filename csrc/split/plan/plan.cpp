@@ -147,12 +147,41 @@ int64_t half(int64_t batch, int64_t group) {
   return group && batch > group ? ceil_div(count, group) * group : count;
 }
 
-size_t piece_bytes(const Shape& shape, const Problem& p, const SplitPlan& plan) {
+Layout layout(const Shape& shape, const Problem& piece, const SplitPlan& plan) {
+  const int64_t batch = piece.batch * plan.slices, tiles = tiles_of(shape, piece, plan.triangle) * plan.slices;
+  const int64_t panel = shape.steps(plan.slice) * shape.pairs * kPanelBytes;
+  const auto count = [&](const ConstMatrix& x) { return split_matrices(x, batch, plan); };
+  Layout l = {};
+  Buffers buffers;
+  const bool has_b = !plan.splits_b && !plan.packed_b && !plan.triangle;
+  const int64_t panels_a = !shape.on_the_fly ? count(piece.a) * ceil_div(piece.m, kTile) : 0;
+  const int64_t panels_b = has_b ? count(piece.b) * ceil_div(piece.n, kTile) : 0;
+  l.planes_a = buffers.take(panels_a * panel);
+  l.planes_b = buffers.take(panels_b * panel);
+  l.scales_a = buffers.take(panels_a * kTile * 4);
+  l.scales_b = buffers.take(panels_b * kTile * 4);
+  l.stats_a = buffers.take(panels_a * kTile * 4);
+  l.stats_b = buffers.take(panels_b * kTile * 4);
+  l.lower_a = buffers.take(panels_a * kLowerEntries);
+  l.lower_b = buffers.take(panels_b * kLowerEntries);
+  l.refused = buffers.take(tiles * kTileCluster * 8 * 4);
+  l.masks = buffers.take(tiles * (shape.tile_n / 32) * 256 * 2);
+  l.tile_scales = buffers.take(tiles * 2 * kTile * 4);
+  l.part_sums = buffers.take(int64_t{plan.left} * plan.parts * shape.tile_m * shape.tile_n * 4);
+  l.part_scales = buffers.take(shape.on_the_fly ? int64_t{plan.left} * plan.parts * kPartEntries * 4 : 0);
+  l.arrived = buffers.take(plan.left * 4);
+  l.partials = buffers.take(plan.slices > 1 ? piece.m * piece.n * plan.slices * 4 : 0);
+  l.total = buffers.total;
+  return l;
+}
+
+// Returns the layout of the largest piece.
+Layout piece_layout(const Shape& shape, const Problem& p, const SplitPlan& plan) {
   Problem piece = p;
   piece.m = plan.m;
   piece.n = plan.n;
   piece.batch = plan.batch;
-  return layout(shape, piece, plan).total;
+  return layout(shape, piece, plan);
 }
 
 // Calls `visit` with every plan in one piece. Precondition: `p` has one matrix if its k needs several slices
@@ -215,7 +244,7 @@ bool halve_k(const Shape& shape, SplitPlan& plan) {
 // k reads and writes C again.
 SplitPlan in_pieces(SplitPlan plan, const Shape& shape, const Problem& p, size_t limit) {
   for (;;) {
-    if (piece_bytes(shape, p, plan) <= limit) return plan;
+    if (piece_layout(shape, p, plan).total <= limit) return plan;
     plan.left = 0;
     plan.parts = 1;
     int64_t* widest = plan.packed_b || plan.m > plan.n ? &plan.m : &plan.n;
@@ -237,9 +266,11 @@ Problem at_once(const Problem& p) {
   return one;
 }
 
-// Returns the plan `found` for `one`, cut into pieces, with the predicted time of all `batch` matrices.
+// Returns the plan `found` for `one`, cut into pieces, with their layout and the predicted time of all `batch`
+// matrices.
 SplitPlan whole(const SplitPlan& found, const Shape& shape, const Problem& one, int64_t batch, size_t limit) {
   SplitPlan plan = in_pieces(found, shape, one, limit);
+  plan.layout = piece_layout(shape, one, plan);
   if (one.batch < batch) plan.seconds *= static_cast<double>(batch);
   return plan;
 }
@@ -267,7 +298,7 @@ SplitPlan invariant_plan(const Shape& shape, const Problem& p, const Device& dev
   // Choose pieces of k that fit with 2 kTile rows and columns, more than the smallest piece has, for any size of tile.
   Shape largest = shape;
   largest.tile_m = largest.tile_n = kTile;
-  while (!packed_b && piece_bytes(largest, one, plan) > limit && halve_k(shape, plan)) continue;
+  while (!packed_b && piece_layout(largest, one, plan).total > limit && halve_k(shape, plan)) continue;
   plan.m = p.m;
   plan.n = p.n;
   plan.batch = one.batch;
@@ -288,41 +319,11 @@ PackedLayout packed_layout(const Shape& shape, int64_t k, int64_t n) {
           planes + 2 * row_scales + panels * kLowerEntries};
 }
 
-Layout layout(const Shape& shape, const Problem& piece, const SplitPlan& plan) {
-  const int64_t batch = piece.batch * plan.slices, tiles = tiles_of(shape, piece, plan.triangle) * plan.slices;
-  const int64_t panel = shape.steps(plan.slice) * shape.pairs * kPanelBytes;
-  const auto count = [&](const ConstMatrix& x) { return split_matrices(x, batch, plan); };
-  Layout l = {};
-  Buffers buffers;
-  const bool has_b = !plan.splits_b && !plan.packed_b && !plan.triangle;
-  const int64_t panels_a = !shape.on_the_fly ? count(piece.a) * ceil_div(piece.m, kTile) : 0;
-  const int64_t panels_b = has_b ? count(piece.b) * ceil_div(piece.n, kTile) : 0;
-  l.planes_a = buffers.take(panels_a * panel);
-  l.planes_b = buffers.take(panels_b * panel);
-  l.scales_a = buffers.take(panels_a * kTile * 4);
-  l.scales_b = buffers.take(panels_b * kTile * 4);
-  l.stats_a = buffers.take(panels_a * kTile * 4);
-  l.stats_b = buffers.take(panels_b * kTile * 4);
-  l.lower_a = buffers.take(panels_a * kLowerEntries);
-  l.lower_b = buffers.take(panels_b * kLowerEntries);
-  l.refused = buffers.take(tiles * kTileCluster * 8 * 4);
-  l.masks = buffers.take(tiles * (shape.tile_n / 32) * 256 * 2);
-  l.tile_scales = buffers.take(tiles * 2 * kTile * 4);
-  l.part_sums = buffers.take(int64_t{plan.left} * plan.parts * shape.tile_m * shape.tile_n * 4);
-  l.part_scales = buffers.take(shape.on_the_fly ? int64_t{plan.left} * plan.parts * kPartEntries * 4 : 0);
-  l.arrived = buffers.take(plan.left * 4);
-  l.partials = buffers.take(plan.slices > 1 ? piece.m * piece.n * plan.slices * 4 : 0);
-  l.total = buffers.total;
-  return l;
-}
+size_t pieces_at(const SplitPlan& plan) { return (plan.layout.total + 15) / 16 * 16; }
 
-size_t pieces_at(const Shape& shape, const Problem& p, const SplitPlan& plan) {
-  return (piece_bytes(shape, p, plan) + 15) / 16 * 16;
-}
-
-size_t workspace(const Shape& shape, const Problem& p, const SplitPlan& plan) {
+size_t workspace(const Problem& p, const SplitPlan& plan) {
   const Pieces cut = plan.pieces(p);
-  return cut.in_d ? piece_bytes(shape, p, plan) : pieces_at(shape, p, plan) + cut.sum_bytes();
+  return cut.in_d ? plan.layout.total : pieces_at(plan) + cut.sum_bytes();
 }
 
 }  // namespace sgemm::split

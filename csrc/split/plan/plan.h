@@ -17,7 +17,7 @@ inline constexpr int kWindow = 32, kLongWindow = 64;
 // Steps of 128 x 128 x kStep, beyond which the chip's power is the limit, so that each promotion costs time.
 inline constexpr int64_t kManySteps = 10000;
 inline constexpr int kOnTheFlySteps = 2;  // steps of an operand split on the fly that are split and multiplied together
-inline constexpr int kTileCluster = 2;     // most blocks that share a tile as a cluster
+inline constexpr int kTileCluster = 2;    // most blocks that share a tile as a cluster
 inline constexpr int kMaxSlice = 8192;    // largest k that the convert kernel holds in shared memory
 // uint32 per tile. `kSumEntries`: the magnitude sums of A's rows, 16 bits each. `kPartEntries`: the rows' scales and
 // thresholds, and behind them those sums.
@@ -55,6 +55,22 @@ struct Shape {
   }
 };
 
+// Offsets of a piece's buffers in the workspace, bytes. Comments give shapes; job.h describes the contents.
+struct Layout {
+  size_t planes_a, planes_b;  // panels of kPanelBytes: (batch or 1, rows of panels, steps, pairs)
+  size_t scales_a, scales_b;  // scales and thresholds of rows or columns: (batch or 1, rows of panels, 128) uint32
+  size_t stats_a, stats_b;    // the guard's row or column statistics, same shape
+  size_t lower_a, lower_b;    // (batch or 1, rows of panels, kLowerEntries) bool
+  size_t refused;             // (tiles, kTileCluster, 8) uint32
+  size_t masks;               // (tiles, tile_n / 32, 256) uint16
+  size_t tile_scales;         // (tiles, 2, 128) uint32
+  // For tiles that are left over: (tiles, parts, tile's m, n) float; (tiles, parts, kPartEntries) uint32, if A has no
+  // planes; (tiles) uint32.
+  size_t part_sums, part_scales, arrived;
+  size_t partials;  // (slices, m, n) float, if there are several slices
+  size_t total;
+};
+
 struct SplitPlan {
   int64_t m, n, batch;  // a piece; pieces run one after the other in the same workspace. No piece begins within one
                         // group of the batch and ends in another.
@@ -71,6 +87,8 @@ struct SplitPlan {
   bool splits_b = false;         // if A is split on the fly: the product kernel splits B as well
   bool triangle = false;         // A A^T: only A is split, and D's tiles below the diagonal are copies
   bool batch_invariant = false;  // m, the batch and other rows' data don't affect an element's bits
+
+  Layout layout = {};  // of the largest piece; smaller pieces use a part of each buffer
 
   int64_t k() const { return slice * slices; }  // k of a piece
   Pieces pieces(const Problem& p) const { return {m, n, k(), batch, p.k, 1, k() >= p.k || adds_up_in_d(p)}; }
@@ -101,27 +119,10 @@ inline int64_t split_matrices(const ConstMatrix& x, int64_t entries, const Split
   return plan.slices > 1 ? entries : matrices(x, entries);
 }
 
-// Offsets of a piece's buffers in the workspace, bytes. Comments give shapes; job.h describes the contents.
-struct Layout {
-  size_t planes_a, planes_b;  // panels of kPanelBytes: (batch or 1, rows of panels, steps, pairs)
-  size_t scales_a, scales_b;  // scales and thresholds of rows or columns: (batch or 1, rows of panels, 128) uint32
-  size_t stats_a, stats_b;    // the guard's row or column statistics, same shape
-  size_t lower_a, lower_b;    // (batch or 1, rows of panels, kLowerEntries) bool
-  size_t refused;             // (tiles, kTileCluster, 8) uint32
-  size_t masks;               // (tiles, tile_n / 32, 256) uint16
-  size_t tile_scales;         // (tiles, 2, 128) uint32
-  // For tiles that are left over: (tiles, parts, tile's m, n) float; (tiles, parts, kPartEntries) uint32, if A has no
-  // planes; (tiles) uint32.
-  size_t part_sums, part_scales, arrived;
-  size_t partials;  // (slices, m, n) float, if there are several slices
-  size_t total;
-};
-Layout layout(const Shape& shape, const Problem& piece, const SplitPlan& plan);
-
 // Returns the offset in the workspace, behind the buffers of a piece, at which pieces are added up.
-size_t pieces_at(const Shape& shape, const Problem& p, const SplitPlan& plan);
+size_t pieces_at(const SplitPlan& plan);
 
 // Returns the bytes of workspace that all pieces of a problem share.
-size_t workspace(const Shape& shape, const Problem& p, const SplitPlan& plan);
+size_t workspace(const Problem& p, const SplitPlan& plan);
 
 }  // namespace sgemm::split
