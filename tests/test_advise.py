@@ -126,8 +126,8 @@ def test_times_shares_and_measured_columns() -> None:
     assert advise._time(2) == "2 s" and advise._time(None) == "-"
     common = ("aten::mm", "cuda:0", 1, 4, 5, 6, "NN", 10, "ieee_small", 3e-6, 2e-6)
     found = [
-        torch_sgemm.recorder.Product(*common, 9e-6, 3e-6),
-        torch_sgemm.recorder.Product(*common),
+        torch_sgemm.measure.recorder.Product(*common, 9e-6, 3e-6),
+        torch_sgemm.measure.recorder.Product(*common),
     ]
     table = advise.products_table(found)
     assert table.columns[-4:] == ("torch, measured", "auto, measured", "auto takes", "gain")

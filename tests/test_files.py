@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import record
-from torch_sgemm import files, tuned
+from torch_sgemm.choice import tuned
+from torch_sgemm.measure import files
 
 WRITERS: dict[str, Callable[[Path], object]] = {
     "text": lambda path: files.write(path, "[]\n"),
@@ -81,7 +82,7 @@ def test_a_failure_leaves_the_old_file(
 
 
 def test_what_is_no_regular_file_is_written_to() -> None:
-    code = "from torch_sgemm import files as f; f.write(f.Path('/dev/stdout'), 'here')"
+    code = "from torch_sgemm.measure import files as f; f.write(f.Path('/dev/stdout'), 'here')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "here"
 

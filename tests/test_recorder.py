@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import torch_sgemm
-from torch_sgemm import recorder, stays, timing
-from torch_sgemm.recorder import Record
+from torch_sgemm.measure import recorder, stays, timing
+from torch_sgemm.measure.recorder import Record
 
 F = nn.functional
 

@@ -17,8 +17,9 @@ from support.noted import noted
 from support.process import python
 
 import torch_sgemm
-from torch_sgemm import tuned, tuning
-from torch_sgemm.tuned import FLAGS, Gpu, Problem, Strides, TunedChoice
+from torch_sgemm.choice import tuned
+from torch_sgemm.choice.tuned import FLAGS, Gpu, Problem, Strides, TunedChoice
+from torch_sgemm.measure import tuning
 
 H200 = torch_sgemm.Device()
 GPU = Gpu(H200.name, H200.arch, H200.sms)

@@ -14,9 +14,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
-from torch_sgemm import files, program
-from torch_sgemm.columns import aligned
-from torch_sgemm.recorder import Other, Product, Record, recording
+from torch_sgemm.measure import files, program
+from torch_sgemm.measure.columns import aligned
+from torch_sgemm.measure.recorder import Other, Product, Record, recording
 
 
 class Table(NamedTuple):

@@ -23,13 +23,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torch_sgemm import files, info
-from torch_sgemm._library import operators
-from torch_sgemm.choice import explain
-from torch_sgemm.columns import aligned
-from torch_sgemm.table import kernels
-from torch_sgemm.tensor_cores import step
-from torch_sgemm.timing import seconds_by_turns
+from torch_sgemm import info
+from torch_sgemm.choice.explain import explain
+from torch_sgemm.choice.table import kernels
+from torch_sgemm.measure import files
+from torch_sgemm.measure.columns import aligned
+from torch_sgemm.measure.tensor_cores import step
+from torch_sgemm.measure.timing import seconds_by_turns
+from torch_sgemm.torch_ops.library import operators
 
 UNIT = 2.0**-24  # unit of errors, to be multiplied by (|A||B|)_ij
 SAMPLE = 64  # this many rows, and products of a batch, are compared with float64

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from torch_sgemm._library import operators, qualified
+from torch_sgemm.torch_ops.library import operators, qualified
 
 _mm, _bmm = operators.mm, operators.bmm
 

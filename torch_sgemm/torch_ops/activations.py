@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from torch_sgemm.autograd import Derivative
+from torch_sgemm.torch_ops.autograd import Derivative
 
 _aten = torch.ops.aten
 _gelu_backward = _aten.gelu_backward.default

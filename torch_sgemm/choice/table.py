@@ -4,8 +4,8 @@ import json
 from dataclasses import dataclass, replace
 from functools import cache
 
-from torch_sgemm._library import operators
-from torch_sgemm.batch_invariant import BATCH_INVARIANT
+from torch_sgemm.choice.batch_invariant import BATCH_INVARIANT
+from torch_sgemm.torch_ops.library import operators
 
 
 @dataclass(frozen=True)

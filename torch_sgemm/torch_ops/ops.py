@@ -39,9 +39,9 @@ for tensors that require grad or have a tangent (:mod:`torch_sgemm.derivatives`)
 import torch
 from torch import Tensor
 
-from torch_sgemm._library import NAMESPACE, OPERAND_DTYPES, operators, qualified
-from torch_sgemm.distributed import register_if_loaded
-from torch_sgemm.inductor import register_lowerings
+from torch_sgemm.torch_ops.distributed import register_if_loaded
+from torch_sgemm.torch_ops.inductor import register_lowerings
+from torch_sgemm.torch_ops.library import NAMESPACE, OPERAND_DTYPES, operators, qualified
 
 _DIMS = {"mm": 2, "addmm": 2, "bmm": 3, "baddbmm": 3}
 WRITERS = [*(f"{name}_out" for name in _DIMS), "gemm_"]

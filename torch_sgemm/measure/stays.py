@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_sgemm.private import OpOverload
+from torch_sgemm.torch_ops.private import OpOverload
 
 # Regular expressions of the names after "aten::".
 REASONS = {

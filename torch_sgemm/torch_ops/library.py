@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-PATH = Path(__file__).with_name("libtorch_sgemm.so")
+PATH = Path(__file__).parent.with_name("libtorch_sgemm.so")
 INFO = PATH.with_name("build_info.json")
 
 if not PATH.exists():

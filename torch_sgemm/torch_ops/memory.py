@@ -7,8 +7,8 @@ do without its workspace would then seem to have failed, so large tensors are al
 import torch
 from torch import Tensor
 
-from torch_sgemm import private
-from torch_sgemm._library import NAMESPACE, operators
+from torch_sgemm.torch_ops import private
+from torch_sgemm.torch_ops.library import NAMESPACE, operators
 
 _library = torch.library.Library(NAMESPACE, "IMPL")
 

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torch_sgemm import overrides
-from torch_sgemm._library import operators, qualified
-from torch_sgemm.choice import Device, explain
-from torch_sgemm.private import OpOverload, TorchDispatchMode
-from torch_sgemm.stays import flops_of, why_it_stays
-from torch_sgemm.table import kernels
+from torch_sgemm.choice.explain import Device, explain
+from torch_sgemm.choice.table import kernels
+from torch_sgemm.dropin import overrides
+from torch_sgemm.measure.stays import flops_of, why_it_stays
+from torch_sgemm.torch_ops.library import operators, qualified
+from torch_sgemm.torch_ops.private import OpOverload, TorchDispatchMode
 
 # Index of A among the arguments, by operator.
 PRODUCTS = {
@@ -255,7 +255,9 @@ def _runs_on_gpu(device: str) -> bool:
 
 def _measure(key: _Key, seen: _Seen) -> tuple[float, float]:
     """Returns the seconds of aten and of auto."""
-    from torch_sgemm.timing import seconds_by_turns  # its imports take longer than all else here
+    from torch_sgemm.measure.timing import (
+        seconds_by_turns,  # its imports take longer than all else here
+    )
 
     alpha, beta = key.factors
     batch, m, n, _ = key.sizes

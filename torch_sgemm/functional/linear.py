@@ -14,19 +14,10 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import handle_torch_function
 
-from torch_sgemm._library import OPERAND_DTYPES, operators, qualified
-from torch_sgemm._matmul import matmul
-from torch_sgemm.activations import ACTIVATIONS, check_activation, followed, through_relu
-from torch_sgemm.autograd import Derivative, below, implement, needed, with_primals
-from torch_sgemm.batch_invariant import request
-from torch_sgemm.derivatives import spread
-from torch_sgemm.distributed import has_split_rows, register_if_loaded
-from torch_sgemm.inductor import register_lowerings
-from torch_sgemm.memory import out_of_memory
-from torch_sgemm.ops import about
-from torch_sgemm.packed import PackedMatrix
-from torch_sgemm.past_dispatcher import is_plain, kernels_of, reaches_kernel
-from torch_sgemm.products import (
+from torch_sgemm.choice.batch_invariant import request
+from torch_sgemm.functional.matmul import matmul
+from torch_sgemm.functional.packed import PackedMatrix
+from torch_sgemm.functional.products import (
     are_operands,
     in_float32,
     is_expanded,
@@ -38,7 +29,16 @@ from torch_sgemm.products import (
     rows_of,
     widened,
 )
-from torch_sgemm.vmap import batched
+from torch_sgemm.torch_ops.activations import ACTIVATIONS, check_activation, followed, through_relu
+from torch_sgemm.torch_ops.autograd import Derivative, below, implement, needed, with_primals
+from torch_sgemm.torch_ops.derivatives import spread
+from torch_sgemm.torch_ops.distributed import has_split_rows, register_if_loaded
+from torch_sgemm.torch_ops.inductor import register_lowerings
+from torch_sgemm.torch_ops.library import OPERAND_DTYPES, operators, qualified
+from torch_sgemm.torch_ops.memory import out_of_memory
+from torch_sgemm.torch_ops.ops import about
+from torch_sgemm.torch_ops.past_dispatcher import is_plain, kernels_of, reaches_kernel
+from torch_sgemm.torch_ops.vmap import batched
 
 _linear, _bmm = operators.linear.default, operators.bmm
 _with_inner = operators._linear_with_inner.default

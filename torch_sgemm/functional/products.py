@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from torch.overrides import has_torch_function
 
-from torch_sgemm import private
-from torch_sgemm._library import OPERAND_DTYPES, operators
-from torch_sgemm.memory import out_of_memory
-from torch_sgemm.ops import about
-from torch_sgemm.past_dispatcher import kernels_of, reaches_kernel
-from torch_sgemm.table import kernels
+from torch_sgemm.choice.table import kernels
+from torch_sgemm.torch_ops import private
+from torch_sgemm.torch_ops.library import OPERAND_DTYPES, operators
+from torch_sgemm.torch_ops.memory import out_of_memory
+from torch_sgemm.torch_ops.ops import about
+from torch_sgemm.torch_ops.past_dispatcher import kernels_of, reaches_kernel
 
 # Operators and kernels by the operands' number of dimensions.
 _NAMES = {2: "mm", 3: "bmm", 4: "_matmul"}

@@ -13,11 +13,11 @@ from collections.abc import Callable
 
 import torch
 
-from torch_sgemm import private
-from torch_sgemm._library import operators
-from torch_sgemm.forks import held_across_forks
-from torch_sgemm.past_dispatcher import kernel_at
-from torch_sgemm.private import DispatchKeySet, uncompiled
+from torch_sgemm.dropin.forks import held_across_forks
+from torch_sgemm.torch_ops import private
+from torch_sgemm.torch_ops.library import operators
+from torch_sgemm.torch_ops.past_dispatcher import kernel_at
+from torch_sgemm.torch_ops.private import DispatchKeySet, uncompiled
 
 # A thread that was dispatched to an override may wait for the GIL while another thread removes the
 # override. The latest 1024 overrides, those of 70 settings, are therefore kept alive.

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from torch_sgemm._library import operators
+from torch_sgemm.torch_ops.library import operators
 
 
 @dataclass(frozen=True)

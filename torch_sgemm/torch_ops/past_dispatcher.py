@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from torch_sgemm import private
-from torch_sgemm._library import operators
-from torch_sgemm.private import DispatchKey as _Key
-from torch_sgemm.private import DispatchKeySet as _Keys
+from torch_sgemm.torch_ops import private
+from torch_sgemm.torch_ops.library import operators
+from torch_sgemm.torch_ops.private import DispatchKey as _Key
+from torch_sgemm.torch_ops.private import DispatchKeySet as _Keys
 
 PLAIN = (Tensor, torch.nn.Parameter)
 _AUTOCAST = {False: _Key.AutocastCPU, True: _Key.AutocastCUDA}  # by is_cuda

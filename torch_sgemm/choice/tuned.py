@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torch_sgemm import files
-from torch_sgemm._library import INFO, operators
-from torch_sgemm.table import kernels
+from torch_sgemm.choice.table import kernels
+from torch_sgemm.measure import files
+from torch_sgemm.torch_ops.library import INFO, operators
 
 FORMAT = 1
 # Bits of csrc/table/choice_key.h: properties that count beside sizes and strides.

@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torch_sgemm import tuned
-from torch_sgemm._library import operators
-from torch_sgemm.choice import Device
-from torch_sgemm.columns import aligned
-from torch_sgemm.dropin import enabled
-from torch_sgemm.files import can_be_written
-from torch_sgemm.table import kernels
-from torch_sgemm.tuned import Gpu, Problem, Strides, TunedChoice
+from torch_sgemm.choice import tuned
+from torch_sgemm.choice.explain import Device
+from torch_sgemm.choice.table import kernels
+from torch_sgemm.choice.tuned import Gpu, Problem, Strides, TunedChoice
+from torch_sgemm.dropin.settings import enabled
+from torch_sgemm.measure.columns import aligned
+from torch_sgemm.measure.files import can_be_written
+from torch_sgemm.torch_ops.library import operators
 
 HOPELESS = 6.0  # leaves out rows predicted to take this many times the fastest one's time
 WITHIN, PLANS = 2.0, 8  # per row: the plans within this factor of its best, at most this many
@@ -228,7 +228,7 @@ def _predicted(x: Candidate) -> float:
 
 def fastest(problem: Problem, gpu: Gpu, described: Device, device: torch.device) -> TunedChoice:
     """Measures the candidates briefly, and the best of them, PyTorch's and the predicted longer."""
-    from torch_sgemm.timing import seconds_by_turns
+    from torch_sgemm.measure.timing import seconds_by_turns
 
     found = candidates(problem, described)
     chosen = min(found, key=_predicted)

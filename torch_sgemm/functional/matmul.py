@@ -6,12 +6,9 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function
 
-from torch_sgemm.autograd import is_wanted
-from torch_sgemm.batch_invariant import request
-from torch_sgemm.ops import about
-from torch_sgemm.packed import PackedMatrix
-from torch_sgemm.past_dispatcher import reaches_kernel
-from torch_sgemm.products import (
+from torch_sgemm.choice.batch_invariant import request
+from torch_sgemm.functional.packed import PackedMatrix
+from torch_sgemm.functional.products import (
     are_operands,
     check_out_dtype,
     dispatched,
@@ -23,6 +20,9 @@ from torch_sgemm.products import (
     widened,
     with_shape,
 )
+from torch_sgemm.torch_ops.autograd import is_wanted
+from torch_sgemm.torch_ops.ops import about
+from torch_sgemm.torch_ops.past_dispatcher import reaches_kernel
 
 
 def matmul(

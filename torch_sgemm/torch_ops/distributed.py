@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from torch_sgemm._library import operators
+from torch_sgemm.torch_ops.library import operators
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from torch_sgemm import private
-from torch_sgemm._library import NAMESPACE, operators
-from torch_sgemm.memory import out_of_memory
-from torch_sgemm.past_dispatcher import kernel_at
+from torch_sgemm.torch_ops import private
+from torch_sgemm.torch_ops.library import NAMESPACE, operators
+from torch_sgemm.torch_ops.memory import out_of_memory
+from torch_sgemm.torch_ops.past_dispatcher import kernel_at
 
 _are_transforms_active = private.transforms_active
 _any_requires_grad, _is_grad_enabled = private.any_requires_grad, torch.is_grad_enabled

@@ -20,12 +20,13 @@ from functools import partial
 
 import torch
 
-from torch_sgemm import overrides, private
-from torch_sgemm._library import operators
-from torch_sgemm.batch_invariant import BATCH_INVARIANT, asked_by_environment, request
-from torch_sgemm.choice import Device, explain
-from torch_sgemm.guard import Redone, redone
-from torch_sgemm.table import kernels
+from torch_sgemm.choice.batch_invariant import BATCH_INVARIANT, asked_by_environment, request
+from torch_sgemm.choice.explain import Device, explain
+from torch_sgemm.choice.guard import Redone, redone
+from torch_sgemm.choice.table import kernels
+from torch_sgemm.dropin import overrides
+from torch_sgemm.torch_ops import private
+from torch_sgemm.torch_ops.library import operators
 
 _KEYS = {"cuda": "CUDA", "cpu": "CPU"}
 

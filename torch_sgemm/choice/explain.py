@@ -8,8 +8,8 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from torch_sgemm._library import OPERAND_DTYPES, operators
-from torch_sgemm.ops import about
+from torch_sgemm.torch_ops.library import OPERAND_DTYPES, operators
+from torch_sgemm.torch_ops.ops import about
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ Inductor's fallback takes the operator as an argument named ``kernel``, so an op
 
 import sys
 
-from torch_sgemm import private
-from torch_sgemm._library import operators
+from torch_sgemm.torch_ops import private
+from torch_sgemm.torch_ops.library import operators
 
 
 def register_lowerings(names: list[str]) -> None:
