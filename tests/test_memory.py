@@ -8,7 +8,7 @@ from support.process import python
 from support.table import each_device
 
 import torch_sgemm
-from torch_sgemm.torch_ops import memory
+from torch_sgemm.torch_ops import library
 
 # A row that copies what it can't read directly: A, of as much memory as the process may still have.
 WORKSPACE = """
@@ -96,8 +96,8 @@ def test_large_results_are_like_small_ones(inference: bool, device: str) -> None
 
 
 def test_none_where_there_is_no_room() -> None:
-    assert memory._allocate(1 << 46, torch.float32, -1) is None
-    assert memory._allocate(3, torch.float64, -1).dtype == torch.float64
+    assert library._allocate(1 << 46, torch.float32, -1) is None
+    assert library._allocate(3, torch.float64, -1).dtype == torch.float64
 
 
 @pytest.mark.gpu

@@ -5,15 +5,16 @@ Importing this package registers the operators; :mod:`torch_sgemm.ops` documents
 
 import sys
 
+from torch_sgemm.choice.accuracy import Redone, error_bound, redone
 from torch_sgemm.choice.explain import Device, Explanation, Verdict, explain
-from torch_sgemm.choice.guard import Redone, redone
-from torch_sgemm.choice.table import Kernel, error_bound, kernels
+from torch_sgemm.choice.table import Kernel, kernels
 from torch_sgemm.choice.tuned import TunedChoice, use_environment, use_tuned
 from torch_sgemm.dropin.settings import Stats, disable, enable, enabled, reset_stats, stats
 from torch_sgemm.functional.linear import linear
 from torch_sgemm.functional.matmul import matmul
 from torch_sgemm.functional.packed import PackedMatrix, pack
-from torch_sgemm.measure.recorder import Record, recording
+from torch_sgemm.measure.record import Record
+from torch_sgemm.measure.recorder import recording
 from torch_sgemm.measure.tuning import Tuning, tune
 from torch_sgemm.torch_ops import derivatives, ops, vmap  # noqa: F401
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from torch_sgemm.choice.table import kernels
-from torch_sgemm.measure.columns import aligned
+from torch_sgemm.measure.output import aligned
 from torch_sgemm.torch_ops.library import INFO, PATH
 
 SMI_FIELDS = ("driver_version", "clocks.sm", "clocks.max.sm", "clocks.max.mem", "power.limit")

@@ -1,11 +1,20 @@
-"""The table of kernels, and the error bound of each row."""
+"""The table of kernels, and the name that stands for a batch-invariant row.
+
+``kernel="batch_invariant"`` gives results whose bits depend on no other row of the batch. An
+operator passes the name to its derivatives, transforms and fakes like any other. The dispatch then
+takes one row of the table for all problems of a device (``Kernel.batch_invariant``), whose split of
+k depends on k alone. docs/reproducibility.md defines "the same bits".
+"""
 
 import json
+import os
 from dataclasses import dataclass, replace
 from functools import cache
 
-from torch_sgemm.choice.batch_invariant import BATCH_INVARIANT
 from torch_sgemm.torch_ops.library import operators
+
+BATCH_INVARIANT = "batch_invariant"
+_VARIABLE = "TORCH_SGEMM_BATCH_INVARIANT"
 
 
 @dataclass(frozen=True)
@@ -98,72 +107,21 @@ def kernels() -> list[Kernel]:
     return list(_rows())
 
 
-# The largest |f(x) - f(y)| / |x - y|, and the computed function's error in units of x.
-_ACTIVATIONS = {
-    None: (1, 0), "relu": (1, 0), "gelu": (1.13, 3), "gelu_tanh": (1.13, 4), "silu": (1.1, 2.5)
-}  # fmt: skip
-
-
-def error_bound(k: int, kernel: str = "auto", activation: str | None = None) -> float:
-    """Bounds the error of an element of a product of depth ``k``, proven for finite inputs.
-
-    The unit is 2^-24 (|alpha| (|A||B|)_ij + |beta C_ij|); an ordinary float32 dot product may be
-    off by k units. The bound holds for the tensor cores' arithmetic as measured (docs/split.md), if
-    |A||B| stays below 2^127, for alpha and beta rounded to float32. Beside the bound, an element
-    may be off by:
-
-    - 2^-150, half of float32's smallest subnormal, for each term that rounds where results are that
-      small, |alpha| times that where |alpha| > 1; 2^-149 in row ``unsplit``;
-    - one unit if ``alpha`` isn't a power of two, and one if there is a C; 1.13 units each behind an
-      activation.
-
-    Typical errors are far smaller: see ``python -m benchmarks accuracy``.
-
-    Args:
-        k: columns of A, rows of B.
-        kernel: a row, alone or with one of its tiles, a family, or ``"auto"``, which gives the
-            largest bound of the rows that it may take. If ``"auto"`` takes ``aten``, PyTorch's own
-            kernel, no bound holds. ``"batch_invariant"``: the bound on GPUs that run the family
-            split.
-        activation: applied to the result: ``"relu"``, ``"gelu"``, ``"gelu_tanh"``, ``"silu"`` or
-            None. Its slope is 1.13 at most (1.1 for silu), and its own roundings come to 3, 4 and
-            2.5 units of its argument.
-
-    Returns:
-        The bound in units, 0 for ``k = 0``, where nothing is added up.
-
-    Raises:
-        ValueError: ``k`` is no int, negative, 2^53 or more, or larger than the row takes;
-            ``kernel`` has no bound; ``activation`` is unknown.
-
-    Sources: N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.1, for
-    sums in float32; docs/split.md and docs/ieee.md for what each row adds.
-    """
-    where = "torch_sgemm.error_bound"
-    if not isinstance(k, int) or isinstance(k, bool) or not 0 <= k < 2**53:
-        raise ValueError(f"{where}: argument 'k' is {k!r}; accepted: an int, 0 to 2^53 - 1")
-    if not isinstance(activation, str | None) or activation not in _ACTIVATIONS:
-        accepted = ", ".join(map(repr, _ACTIVATIONS))
-        raise ValueError(f"{where}: argument 'activation' is {activation!r}; accepted: {accepted}")
-    bounds: dict[str, float] = json.loads(operators._error_bounds(k))
-    rows = [row for row in _rows() if row.name in bounds]
-    asked = [
-        row
-        for row in rows
-        if kernel in (row.name, row.family, *row.tile_names)
-        or (kernel == "auto" and row.in_auto and k >= row.auto_from)
-        or (kernel == BATCH_INVARIANT and row.batch_invariant)
-    ]
-    if not asked:
-        names = dict.fromkeys(["auto", BATCH_INVARIANT, *(row.family for row in rows), *bounds])
-        raise ValueError(
-            f"{where}: argument 'kernel' is {kernel!r}, for which nothing is proven; accepted: "
-            f"{', '.join(map(repr, names))}"
+def request(where: str, kernel: str, batch_invariant: bool) -> str:
+    """Returns the ``kernel=`` that asks for both; RuntimeError, naming ``where``, on conflict."""
+    if not batch_invariant:
+        return kernel
+    if kernel not in ("auto", BATCH_INVARIANT):
+        raise RuntimeError(
+            f"{where}: argument 'kernel' is {kernel!r} beside batch_invariant=True, which takes "
+            "one row of the table for all problems of a device; accepted: 'auto'"
         )
-    taking = [row for row in asked if row.takes(1, 1, k)]
-    if not taking:
-        raise ValueError(
-            f"{where}: argument 'k' is {k}; accepted: up to {asked[0].max_size} for {kernel!r}"
-        )
-    slope, own = _ACTIVATIONS[activation]
-    return float(slope * max(bounds[row.name] for row in taking) + own)
+    return BATCH_INVARIANT
+
+
+def asked_by_environment() -> bool:
+    """True if TORCH_SGEMM_BATCH_INVARIANT is 1; RuntimeError unless it is 0, 1 or unset."""
+    text = os.environ.get(_VARIABLE, "")
+    if text not in ("", "0", "1"):
+        raise RuntimeError(f"{_VARIABLE} is {text!r}; accepted: 0, 1")
+    return text == "1"

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch_sgemm.choice.table import kernels
-from torch_sgemm.measure import files
 from torch_sgemm.torch_ops.library import INFO, operators
 
 FORMAT = 1
@@ -209,12 +208,12 @@ def read(path: Path) -> list[TunedChoice]:
         raise Unusable(f"it is damaged: {error!r}") from None
 
 
-def write(path: Path, choices: Iterable[TunedChoice]) -> None:
-    """Replaces the file, see :func:`torch_sgemm.files.write`."""
+def text(choices: Iterable[TunedChoice]) -> str:
+    """Returns a file with these choices."""
     version, digest = library()
     listed = [_as_dict(x) for x in choices]
     about = {"format": FORMAT, "version": version, "library": digest, "choices": listed}
-    files.write(path, json.dumps(about, indent=1) + "\n")
+    return json.dumps(about, indent=1) + "\n"
 
 
 def _as_dict(choice: TunedChoice) -> dict[str, Any]:

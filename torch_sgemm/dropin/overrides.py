@@ -6,14 +6,15 @@ Each covers the kernel that it finds at its dispatch key, PyTorch's or another l
 that kernel for all other products. A library that registers later covers the override.
 """
 
+import os
 import threading
 import warnings
 from collections import defaultdict, deque
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 
-from torch_sgemm.dropin.forks import held_across_forks
 from torch_sgemm.torch_ops import private
 from torch_sgemm.torch_ops.library import operators
 from torch_sgemm.torch_ops.past_dispatcher import kernel_at
@@ -25,6 +26,21 @@ _recent: deque[object] = deque(maxlen=1024)
 _allows_tf32 = private.allows_tf32
 FLOAT32 = ("ieee", "none", "bfx9")  # bfx9: float32 from nine bfloat16 products
 _count_factor = operators._override_count_factor.default
+_Lock = TypeVar("_Lock")
+
+
+def held_across_forks(lock: _Lock) -> _Lock:
+    """Makes forks wait for ``lock``; else a child might inherit it from a thread that it lacks.
+
+    A fork takes locks in the reverse order of these calls, and other code must take them in that
+    order too.
+    """
+    os.register_at_fork(
+        before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
+    )
+    return lock
+
+
 changing = held_across_forks(threading.RLock())
 
 

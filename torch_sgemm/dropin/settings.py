@@ -20,10 +20,9 @@ from functools import partial
 
 import torch
 
-from torch_sgemm.choice.batch_invariant import BATCH_INVARIANT, asked_by_environment, request
+from torch_sgemm.choice.accuracy import Redone, redone
 from torch_sgemm.choice.explain import Device, explain
-from torch_sgemm.choice.guard import Redone, redone
-from torch_sgemm.choice.table import kernels
+from torch_sgemm.choice.table import BATCH_INVARIANT, asked_by_environment, kernels, request
 from torch_sgemm.dropin import overrides
 from torch_sgemm.torch_ops import private
 from torch_sgemm.torch_ops.library import operators

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import handle_torch_function
 
-from torch_sgemm.choice.batch_invariant import request
+from torch_sgemm.choice.table import request
 from torch_sgemm.functional.matmul import matmul
 from torch_sgemm.functional.packed import PackedMatrix
 from torch_sgemm.functional.products import (
@@ -34,8 +34,7 @@ from torch_sgemm.torch_ops.autograd import Derivative, below, implement, needed,
 from torch_sgemm.torch_ops.derivatives import spread
 from torch_sgemm.torch_ops.distributed import has_split_rows, register_if_loaded
 from torch_sgemm.torch_ops.inductor import register_lowerings
-from torch_sgemm.torch_ops.library import OPERAND_DTYPES, operators, qualified
-from torch_sgemm.torch_ops.memory import out_of_memory
+from torch_sgemm.torch_ops.library import OPERAND_DTYPES, operators, out_of_memory, qualified
 from torch_sgemm.torch_ops.ops import about
 from torch_sgemm.torch_ops.past_dispatcher import is_plain, kernels_of, reaches_kernel
 from torch_sgemm.torch_ops.vmap import batched

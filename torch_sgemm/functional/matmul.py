@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function
 
-from torch_sgemm.choice.batch_invariant import request
+from torch_sgemm.choice.table import request
 from torch_sgemm.functional.packed import PackedMatrix
 from torch_sgemm.functional.products import (
     are_operands,

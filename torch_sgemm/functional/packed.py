@@ -17,15 +17,14 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function
 
-from torch_sgemm.choice.batch_invariant import request
+from torch_sgemm.choice.table import request
 from torch_sgemm.functional.products import check_in_memory, is_traced, rows_of, with_shape
 from torch_sgemm.torch_ops import private
 from torch_sgemm.torch_ops.activations import ACTIVATIONS, check_activation, followed
 from torch_sgemm.torch_ops.autograd import below, implement
 from torch_sgemm.torch_ops.derivatives import SgemmSum, scaled
 from torch_sgemm.torch_ops.inductor import register_lowerings
-from torch_sgemm.torch_ops.library import NAMESPACE, operators, qualified
-from torch_sgemm.torch_ops.memory import out_of_memory
+from torch_sgemm.torch_ops.library import NAMESPACE, operators, out_of_memory, qualified
 from torch_sgemm.torch_ops.ops import check_addend, product_shape
 from torch_sgemm.torch_ops.past_dispatcher import is_plain, kernels_of, reaches_kernel
 from torch_sgemm.torch_ops.vmap import addend, batched

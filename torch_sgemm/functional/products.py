@@ -13,8 +13,7 @@ from torch.overrides import has_torch_function
 
 from torch_sgemm.choice.table import kernels
 from torch_sgemm.torch_ops import private
-from torch_sgemm.torch_ops.library import OPERAND_DTYPES, operators
-from torch_sgemm.torch_ops.memory import out_of_memory
+from torch_sgemm.torch_ops.library import OPERAND_DTYPES, operators, out_of_memory
 from torch_sgemm.torch_ops.ops import about
 from torch_sgemm.torch_ops.past_dispatcher import kernels_of, reaches_kernel
 

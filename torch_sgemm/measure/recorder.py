@@ -6,20 +6,19 @@ does. It doesn't see replays of CUDA graphs or products inside PyTorch's kernels
 """
 
 import math
-import threading
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from torch_sgemm.choice.explain import Device, explain
-from torch_sgemm.choice.table import kernels
+from torch_sgemm.choice.explain import Device
 from torch_sgemm.dropin import overrides
-from torch_sgemm.measure.stays import flops_of, why_it_stays
-from torch_sgemm.torch_ops.library import operators, qualified
+from torch_sgemm.measure.record import Key, OtherKey, Record, View
+from torch_sgemm.torch_ops.library import qualified
 from torch_sgemm.torch_ops.private import OpOverload, TorchDispatchMode
 
 # Index of A among the arguments, by operator.
@@ -35,240 +34,63 @@ PRODUCTS = {
 _PLAIN = {name for name, first in PRODUCTS.items() if first == 0} | {qualified("gemm_")}
 
 _LINEAR = qualified("linear")
+# Operators of PyTorch that multiply, but stay PyTorch's: regular expressions of the names after
+# "aten::", by the reason.
+REASONS = {
+    "matrix times vector": r"mv|dot|vdot|addmv_?",
+    "attention in one kernel": r"_(scaled_dot_product|(flash|efficient|cudnn)_attention)\w*",
+    "convolution": r"_?convolution\w*|\w*_convolution\w*|_?slow_conv\w*|_?conv_depthwise\w*",
+    "recurrent layer": r"(_cudnn|mkldnn|miopen)_rnn\w*",
+    "products inside, not seen": (
+        r"_native_multi_head_attention|_transformer_encoder_layer_fwd|_addmm_activation"
+        r"|addbmm_?|_cdist_(for|back)ward|_euclidean_dist|_trilinear"
+    ),
+    "dtype": r"_(scaled|scaled_grouped|grouped|int)_mm|_weight_int\w*",
+    "layout": r"_sparse_mm\w*|_cslt_sparse_mm|_sparse_semi_structured\w*|sspaddmm",
+}
 
 
-class _View(NamedTuple):
-    """An operand's (batch, rows, columns), strides, and offset from an aligned address."""
-
-    shape: tuple[int, int, int]
-    strides: tuple[int, int, int]
-    offset: int
-
-    @property
-    def letter(self) -> str:
-        """N: rows are contiguous; T: columns are; S: neither."""
-        if self.strides[2] == 1 or self.shape[2] == 1:
-            return "N"
-        return "T" if self.strides[1] == 1 or self.shape[1] == 1 else "S"
-
-    def tensor(self, device: str) -> Tensor:
-        """Returns a tensor like it, of normal elements unless ``device`` is meta."""
-        steps = zip(self.shape, self.strides, strict=True)
-        span = self.offset + 1 + sum((size - 1) * stride for size, stride in steps)
-        flat = torch.empty(span, device=device)
-        if device != "meta":
-            flat.normal_()
-        x = flat.as_strided(self.shape, self.strides, self.offset)
-        return x if self.shape[0] > 1 else x[0]
+@cache
+def why_it_stays(operation: str) -> str | None:
+    """Returns a key of REASONS for, say, ``"aten::mv"``; None if it doesn't multiply."""
+    space, _, name = operation.partition("::")
+    if space != "aten":
+        return None
+    return next((why for why, names in REASONS.items() if re.fullmatch(names, name)), None)
 
 
-def _view(x: Tensor) -> _View:
+def flops_of(
+    func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], result: Any
+) -> int | None:
+    """Counts as PyTorch's counter does; None for an operator that it doesn't know."""
+    from torch.utils.flop_counter import flop_registry  # takes longer to import than this package
+
+    packet = func.overloadpacket
+    name = func.name().partition(".")[0].removeprefix("aten::")
+    if name in ("mv", "addmv", "addmv_"):
+        return 2 * next(x.numel() for x in args if isinstance(x, Tensor) and x.dim() == 2)
+    if name in ("dot", "vdot"):
+        return 2 * args[0].numel()
+    if "_for_cpu" in name:  # the same operands in the same order
+        packet = getattr(torch.ops.aten, name.replace("_for_cpu", ""))
+    count = flop_registry.get(packet)
+    return None if count is None else int(count(*args, **kwargs, out_val=result))
+
+
+def _view(x: Tensor) -> View:
     """Describes a matrix, or a batch, whose dimensions before the last two count as one."""
     batch = math.prod(x.shape[:-2])
     stride = x.stride(-3) if x.dim() > 2 and batch > 1 else 0
     strides = stride, x.stride(-2), x.stride(-1)
-    return _View((batch, x.shape[-2], x.shape[-1]), strides, x.storage_offset() % 4)
+    return View((batch, x.shape[-2], x.shape[-1]), strides, x.storage_offset() % 4)
 
 
-def _rows(x: Tensor) -> _View:
+def _rows(x: Tensor) -> View:
     """Describes a layer's input, whose leading dimensions are rows."""
     if x.dim() == 1:
-        return _View((1, 1, x.shape[0]), (0, x.shape[0], x.stride(0)), x.storage_offset() % 4)
+        return View((1, 1, x.shape[0]), (0, x.shape[0], x.stride(0)), x.storage_offset() % 4)
     shape = (1, math.prod(x.shape[:-1]), x.shape[-1])
-    return _View(shape, (0, x.stride(-2), x.stride(-1)), x.storage_offset() % 4)
-
-
-class _Key(NamedTuple):
-    operation: str
-    device: str
-    sizes: tuple[int, int, int, int]  # batch, m, n, k
-    layout: str
-    factors: tuple[float, float]
-
-
-class _OtherKey(NamedTuple):
-    operation: str
-    device: str
-    what: str
-    reason: str
-
-
-@dataclass
-class _Seen:
-    """A product's number of calls, and the operands of the first one."""
-
-    a: _View
-    b: _View
-    calls: int = 0
-
-
-@dataclass(frozen=True)
-class Product:
-    """Equal float32 products of a program. Times are those of one call's kernels, in seconds."""
-
-    operation: str
-    """``"aten::addmm"``, or an operator of this package."""
-    device: str
-    batch: int
-    m: int
-    n: int
-    k: int
-    layout: str
-    """Storage of A and then B: N row-major, T transposed, S neither."""
-    calls: int
-    row: str
-    """The row that ``"auto"`` takes, ``"aten"`` if that is PyTorch's own kernel."""
-    predicted_torch: float
-    predicted: float
-    measured_torch: float | None = None
-    """Measured times are None unless :meth:`Record.measure` had memory for the operands."""
-    measured: float | None = None
-
-    @property
-    def label(self) -> str:
-        """``512 x 4096 x 1024 NT``: m, n, k and layout, after the batch if any."""
-        batch = f"{self.batch} x " if self.batch > 1 else ""
-        return f"{batch}{self.m} x {self.n} x {self.k} {self.layout}"
-
-    @property
-    def flops(self) -> int:
-        """Operations of all calls, 2 m n k a product."""
-        return 2 * self.batch * self.m * self.n * self.k * self.calls
-
-    @property
-    def seconds_torch(self) -> float:
-        """PyTorch's time for all calls, seconds, measured if possible, else predicted."""
-        one = self.predicted_torch if self.measured_torch is None else self.measured_torch
-        return one * self.calls
-
-    @property
-    def seconds(self) -> float:
-        """The time of ``row`` for all calls, seconds, measured if possible, else predicted."""
-        return (self.predicted if self.measured is None else self.measured) * self.calls
-
-    @property
-    def gain(self) -> float:
-        """PyTorch's time over that of ``row``: 2.0 if ``row`` is twice as fast."""
-        return self.seconds_torch / self.seconds
-
-
-@dataclass(frozen=True)
-class Other:
-    """An operation that stays PyTorch's, and why."""
-
-    operation: str
-    device: str
-    what: str
-    """The shapes of the tensors, and their dtype."""
-    reason: str
-    calls: int
-    flops: int | None
-    """Operations of all calls; None if PyTorch's counter doesn't know the operator."""
-
-
-class Record:
-    """The result of :func:`recording`. ``str()`` gives tables."""
-
-    def __init__(self, device: Device | None) -> None:
-        self._device = device
-        self._lock = threading.Lock()
-        self._seen: dict[_Key, _Seen] = {}
-        self._others: dict[_OtherKey, list] = {}
-        self._measured: dict[_Key, tuple[float, float]] = {}
-        self._open = True
-
-    def _add(self, key: _Key, a: _View, b: _View) -> None:
-        with self._lock:
-            self._seen.setdefault(key, _Seen(a, b)).calls += 1
-
-    def _add_other(self, key: _OtherKey, flops: int | None) -> None:
-        with self._lock:
-            entry = self._others.setdefault(key, [0, None])
-            entry[0] += 1
-            if flops is not None:
-                entry[1] = (entry[1] or 0) + flops
-
-    @property
-    def products(self) -> tuple[Product, ...]:
-        """The float32 products, by PyTorch's time, longest first."""
-        with self._lock:
-            seen = [(key, value.a, value.b, value.calls) for key, value in self._seen.items()]
-        found = [self._product(*entry) for entry in seen]
-        return tuple(sorted(found, key=lambda p: p.seconds_torch, reverse=True))
-
-    @property
-    def others(self) -> tuple[Other, ...]:
-        """The operations that stay PyTorch's, most FLOP first."""
-        with self._lock:
-            found = [Other(*key, *entry) for key, entry in self._others.items()]
-        return tuple(sorted(found, key=lambda o: (o.flops or 0, o.calls), reverse=True))
-
-    def measure(self) -> None:
-        """Times each product that was recorded on a GPU, ``aten`` and ``auto`` by turns.
-
-        CUDA-graph replays leave out launch times. Operands are normal elements, which stay in the
-        L2 cache if they fit. A product whose operands don't fit in memory stays predicted.
-
-        Raises:
-            RuntimeError: the ``with`` block is still open, and would record the measurement.
-        """
-        if self._open:
-            raise RuntimeError("torch_sgemm.Record.measure: the recording is still going on")
-        for key, seen in list(self._seen.items()):
-            if _runs_on_gpu(key.device) and key not in self._measured:
-                try:
-                    self._measured[key] = _measure(key, seen)
-                except RuntimeError as failure:
-                    if "out of memory" not in str(failure):
-                        raise
-                    torch.cuda.empty_cache()
-
-    def __str__(self) -> str:
-        from torch_sgemm.advise import text
-
-        return text(self)
-
-    def described(self, device: str) -> Device:
-        """Returns the device that products on ``device`` are predicted for."""
-        if self._device is not None:
-            return self._device
-        return Device.of(torch.device(device)) if _runs_on_gpu(device) else Device()
-
-    def _product(self, key: _Key, a: _View, b: _View, calls: int) -> Product:
-        alpha, beta = key.factors
-        explained = explain(
-            a.tensor("meta"), b.tensor("meta"), alpha=alpha, beta=beta,
-            device=self.described(key.device),
-        )  # fmt: skip
-        seconds = {verdict.name: verdict.seconds for verdict in explained.verdicts}
-        torchs, ours = seconds["aten"], seconds[explained.chosen]
-        measured = self._measured.get(key, (None, None))
-        about = key.operation, key.device, *key.sizes, key.layout, calls, explained.chosen
-        return Product(*about, torchs, ours, *measured)
-
-
-def _runs_on_gpu(device: str) -> bool:
-    """True if ``device`` is a GPU and this build has kernels for GPUs."""
-    built = any(row.family and "cuda" in row.devices for row in kernels())
-    return built and device.startswith("cuda")
-
-
-def _measure(key: _Key, seen: _Seen) -> tuple[float, float]:
-    """Returns the seconds of aten and of auto."""
-    from torch_sgemm.measure.timing import (
-        seconds_by_turns,  # its imports take longer than all else here
-    )
-
-    alpha, beta = key.factors
-    batch, m, n, _ = key.sizes
-    a, b = seen.a.tensor(key.device), seen.b.tensor(key.device)
-    c = torch.zeros((batch, m, n) if batch > 1 else (m, n), device=key.device)
-
-    def side(kernel: str):
-        return lambda: operators.gemm_(c, a, b, kernel=kernel, alpha=alpha, beta=beta)
-
-    torchs, ours = seconds_by_turns([side("aten"), side("auto")], c.device)
-    return torchs, ours
+    return View(shape, (0, x.stride(-2), x.stride(-1)), x.storage_offset() % 4)
 
 
 class _Recorder(TorchDispatchMode):
@@ -321,7 +143,7 @@ class _Recorder(TorchDispatchMode):
         sizes = (*a.shape[:2], b.shape[2], a.shape[2])
         if all(sizes):
             factors = float(factors[0]), float(factors[1])
-            key = _Key(operation, device, sizes, a.letter + b.letter, factors)
+            key = Key(operation, device, sizes, a.letter + b.letter, factors)
             self._record._add(key, a, b)
         return ""
 
@@ -338,7 +160,7 @@ class _Recorder(TorchDispatchMode):
         shapes = ", ".join(" x ".join(map(str, x.shape)) or "1" for x in tensors)
         dtype = str(tensors[0].dtype).removeprefix("torch.") if tensors else ""
         device = str(tensors[0].device) if tensors else ""
-        key = _OtherKey(operation, device, f"{shapes} {dtype}", reason)
+        key = OtherKey(operation, device, f"{shapes} {dtype}", reason)
         flops = None if func is None else flops_of(func, args, kwargs, result)
         self._record._add_other(key, flops)
 

@@ -21,8 +21,7 @@ from torch_sgemm.choice.explain import Device
 from torch_sgemm.choice.table import kernels
 from torch_sgemm.choice.tuned import Gpu, Problem, Strides, TunedChoice
 from torch_sgemm.dropin.settings import enabled
-from torch_sgemm.measure.columns import aligned
-from torch_sgemm.measure.files import can_be_written
+from torch_sgemm.measure.output import aligned, can_be_written, write
 from torch_sgemm.torch_ops.library import operators
 
 HOPELESS = 6.0  # leaves out rows predicted to take this many times the fastest one's time
@@ -100,7 +99,7 @@ def tune(
         tuning = tune_problems(problems, Device.of(target), target)
     choices = {(x.gpu, x.problem): x for x in tuning.choices}
     if file is not None:
-        tuned.write(Path(file), (kept | choices).values())
+        write(Path(file), tuned.text((kept | choices).values()))
     tuned.replace((kept | {(x.gpu, x.problem): x for x in tuned.current()} | choices).values())
     return tuning
 

@@ -15,8 +15,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from torch_sgemm.torch_ops import private
-from torch_sgemm.torch_ops.library import NAMESPACE, operators
-from torch_sgemm.torch_ops.memory import out_of_memory
+from torch_sgemm.torch_ops.library import NAMESPACE, operators, out_of_memory
 from torch_sgemm.torch_ops.past_dispatcher import kernel_at
 
 _are_transforms_active = private.transforms_active

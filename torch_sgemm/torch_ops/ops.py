@@ -22,12 +22,12 @@ if their rows begin at multiples of 16 bytes (row ``unsplit``). ``mm``, ``bmm``,
 ``linear(x, weight, bias=None, activation=None, kernel="auto")``
     A layer; see :func:`torch_sgemm.linear`.
 ``packed_mm(c, a, b, kernel, pack, *, beta=1, alpha=1, activation=None)``
-    A product with a b that was split once; see :mod:`torch_sgemm.packed`.
+    A product with a b that was split once; see :func:`torch_sgemm.pack`.
 
 ``kernel`` is ``"auto"`` (the row of the table predicted to be fastest), a family (its best row for
 the problem), or a row, alone or with one of its tiles, as in ``"split_fp16x3:128x64"``; see
 :func:`torch_sgemm.kernels`. With ``"batch_invariant"`` an element's bits depend on no other row
-(:mod:`torch_sgemm.batch_invariant`). New outputs are contiguous. With ``beta=0``, c is not read;
+(docs/reproducibility.md). New outputs are contiguous. With ``beta=0``, c is not read;
 with ``alpha=0`` or k = 0, a and b are not.
 
 Every argument is checked before anything runs. ``RuntimeError`` means a wrong dtype, device,

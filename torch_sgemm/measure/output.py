@@ -1,8 +1,21 @@
-"""Result files of commands and functions."""
+"""Tables for the terminal and result files, of commands and functions."""
 
 import os
 import threading
+from collections.abc import Container, Sequence
 from pathlib import Path
+
+
+def aligned(lines: Sequence[Sequence[str]], words: Container[int]) -> list[str]:
+    """Aligns texts in columns: those numbered in ``words`` to the left, all others to the right."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if i in words else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
 
 
 def can_be_written(path: Path) -> bool:
