@@ -20,7 +20,8 @@ from support.data import integers
 from support.process import python
 
 import torch_sgemm
-from torch_sgemm.functional import linear, products
+from torch_sgemm.torch_ops import linear
+from torch_sgemm.torch_ops import product as products
 
 tensor = pytest.importorskip("torch.distributed.tensor")
 Partial, Replicate, Shard = tensor.Partial, tensor.Replicate, tensor.Shard

@@ -1,6 +1,7 @@
 """``torch_sgemm.matmul``: torch.matmul's semantics, in as few and as large products as possible."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -8,21 +9,11 @@ from torch.overrides import handle_torch_function
 
 from torch_sgemm.choice.table import request
 from torch_sgemm.functional.packed import PackedMatrix
-from torch_sgemm.functional.products import (
-    are_operands,
-    check_out_dtype,
-    dispatched,
-    is_expanded,
-    is_float32_product,
-    is_traced,
-    rows_of,
-    straight,
-    widened,
-    with_shape,
-)
+from torch_sgemm.functional.route import Route, is_expanded, route, widened
 from torch_sgemm.torch_ops.autograd import is_wanted
+from torch_sgemm.torch_ops.library import OPERAND_DTYPES
 from torch_sgemm.torch_ops.ops import about
-from torch_sgemm.torch_ops.past_dispatcher import reaches_kernel
+from torch_sgemm.torch_ops.product import dispatched, rows_of, straight, with_shape
 
 
 def matmul(
@@ -61,29 +52,28 @@ def matmul(
             given.
     """
     kernel = request("torch_sgemm.matmul", kernel, batch_invariant)
-    if out_dtype is None and out is None and reaches_kernel(a, b) and _fit(a, b):
-        return _of_any_dims(a, b, kernel, straight)
-    if is_traced(a, b):
+    packed = b if isinstance(b, PackedMatrix) else None
+    matrix = b if packed is None else packed.b
+    way = route(_fit, a, matrix, packed=packed, out_dtype=out_dtype)
+    if way is Route.TRACED:
         more = {"kernel": kernel, "out_dtype": out_dtype, "out": out}
         return handle_torch_function(matmul, (a, b), a, b, **more)
-    if isinstance(b, PackedMatrix) and is_expanded(a):
-        b = b.b
+    product = straight if way is Route.STRAIGHT else dispatched
+    is_packed = packed is not None and not is_expanded(a)
+    if way is Route.STRAIGHT and not is_packed and out is None and out_dtype is None:
+        return _of_any_dims(a, matrix, kernel, product)
     if out_dtype is not None:
-        return _in_float32(a, b, kernel, out_dtype, out)
-    if isinstance(b, PackedMatrix):
-        matrix = b.b
-        if not (is_float32_product(a, matrix) and _fit(a, matrix)):
-            return torch.matmul(*widened(None, a, matrix) or (a, matrix), out=out)
+        _check_out_dtype(out_dtype, a, matrix)
+    with nullcontext() if out_dtype is None else torch.autocast(a.device.type, enabled=False):
+        if way is Route.TORCH:
+            return torch.matmul(*widened(out_dtype, a, matrix), out=out)
         if out is not None:
             _check_out(a, matrix, out)
-        result = b.linear(a, matrix, None, None, kernel)
+        if is_packed:
+            result = packed.linear(way, a, matrix, None, None, kernel)
+        else:
+            result = _of_any_dims(a, matrix, kernel, product)
         return result if out is None else _into(out, result)
-    if not (is_float32_product(a, b) and _fit(a, b)):
-        return torch.matmul(*widened(None, a, b) or (a, b), out=out)
-    if out is not None:
-        _check_out(a, b, out)
-        return _into(out, matmul(a, b, kernel=kernel))
-    return _of_any_dims(a, b, kernel, dispatched)
 
 
 def _of_any_dims(a: Tensor, b: Tensor, kernel: str, product: Callable[..., Tensor]) -> Tensor:
@@ -97,25 +87,18 @@ def _of_any_dims(a: Tensor, b: Tensor, kernel: str, product: Callable[..., Tenso
     return with_shape(result, result.shape[:-1]) if b.dim() == 1 else result
 
 
-def _in_float32(
-    a: Tensor, b: Tensor | PackedMatrix, kernel: str, out_dtype: torch.dtype, out: Tensor | None
-) -> Tensor:
-    matrix = b.b if isinstance(b, PackedMatrix) else b
-    check_out_dtype("torch_sgemm.matmul", out_dtype, a, matrix)
-    with torch.autocast(a.device.type, enabled=False):
-        if are_operands(a, matrix) and _fit(a, matrix):
-            if out is not None:
-                _check_out(a, matrix, out)
-            if isinstance(b, PackedMatrix):
-                result = b.linear(a, matrix, None, None, kernel)
-            else:
-                product = straight if reaches_kernel(a, b) else dispatched
-                result = _of_any_dims(a, b, kernel, product)
-            return result if out is None else _into(out, result)
-        return torch.matmul(*widened(out_dtype, a, matrix) or (a, matrix), out=out)
+def _check_out_dtype(out_dtype: torch.dtype, a: Tensor, b: Tensor) -> None:
+    """Raises unless ``out_dtype`` is float32, and the operands' dtypes allow that product."""
+    if out_dtype is torch.float32 and a.dtype in OPERAND_DTYPES and b.dtype in OPERAND_DTYPES:
+        return
+    raise RuntimeError(
+        f"torch_sgemm.matmul: argument 'out_dtype' is {out_dtype}, 'a' has dtype {a.dtype}, "
+        f"'b' {b.dtype}; accepted: None, or torch.float32 for operands of float32, bfloat16 and "
+        "float16"
+    )
 
 
-def _fit(a: Tensor, b: Tensor) -> bool:
+def _fit(a: Tensor, b: Tensor, c: None = None) -> bool:
     dims_a, dims_b = a.dim(), b.dim()
     return (
         dims_a > 0

@@ -1,16 +1,7 @@
-"""Right operands that are split once and multiplied many times, such as a layer's weights.
-
-``sgemm::packed_mm(c, a, b, kernel, pack, *, beta=1, alpha=1, activation=None)`` is activation(beta
-c + alpha a @ b) for every ``pack``. The planes are a cache of the PackedMatrix with that number,
-which the operator's kernel looks up when it runs. So compiled programs, captured graphs and
-derivatives can't be stale either.
-"""
+"""Right operands that are split once and multiplied many times, such as a layer's weights."""
 
 import itertools
 import os
-import weakref
-from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -18,29 +9,16 @@ from torch import Tensor
 from torch.overrides import handle_torch_function
 
 from torch_sgemm.choice.table import request
-from torch_sgemm.functional.products import check_in_memory, is_traced, rows_of, with_shape
+from torch_sgemm.functional.route import Route, route
 from torch_sgemm.torch_ops import private
-from torch_sgemm.torch_ops.activations import ACTIVATIONS, check_activation, followed
-from torch_sgemm.torch_ops.autograd import below, implement
-from torch_sgemm.torch_ops.derivatives import SgemmSum, scaled
-from torch_sgemm.torch_ops.inductor import register_lowerings
-from torch_sgemm.torch_ops.library import NAMESPACE, operators, out_of_memory, qualified
-from torch_sgemm.torch_ops.ops import check_addend, product_shape
-from torch_sgemm.torch_ops.past_dispatcher import is_plain, kernels_of, reaches_kernel
-from torch_sgemm.torch_ops.vmap import addend, batched
+from torch_sgemm.torch_ops.library import OPERAND_DTYPES, operators, out_of_memory
+from torch_sgemm.torch_ops.ops import about
+from torch_sgemm.torch_ops.packed_mm import packed_mm, packs, straight
+from torch_sgemm.torch_ops.product import rows_of, with_shape
 
-_library = torch.library.Library(NAMESPACE, "FRAGMENT")
-_library.define(
-    "packed_mm(Tensor? c, Tensor a, Tensor b, str kernel, SymInt pack, *, float beta=1, "
-    "float alpha=1, str? activation=None) -> Tensor"
-)
-_packed_mm = operators.packed_mm.default
-_with_inner = operators._packed_mm_with_inner.default
 _keep_with_graph = operators._keep_with_graph.default
-_KERNELS = kernels_of("_packed_mm")
 _CHECKS = os.environ.get("TORCH_SGEMM_CHECK_PACKED", "") not in ("", "0")
 _numbers = itertools.count()
-_packs: "weakref.WeakValueDictionary[int, PackedMatrix]" = weakref.WeakValueDictionary()
 
 
 class _Planes(NamedTuple):
@@ -61,14 +39,14 @@ class PackedMatrix:
     """
 
     def __init__(self, b: Tensor, frozen: bool = False) -> None:
-        check_in_memory("torch_sgemm.pack", b)
+        _check_in_memory(b)
         self._owner = b if b._base is None else b._base  # owns the memory
         self._owner_at = self._owner.data_ptr()
         self._transposed = _is_transpose(b, self._owner)
         self._source = self._owner if self._transposed else b
         self.frozen = frozen
         self._number = next(_numbers)
-        _packs[self._number] = self
+        packs[self._number] = self
         self._planes: _Planes | None = None
         self.update()
 
@@ -139,39 +117,40 @@ class PackedMatrix:
                 can't take the product or is given with ``batch_invariant``.
         """
         kernel = request("torch_sgemm.PackedMatrix.mm", kernel, batch_invariant)
-        if is_traced(a, c):
+        b = self.b
+        way = route(_fit, a, b, c, packed=self)
+        if way is Route.TRACED:
             more = {"beta": beta, "alpha": alpha, "kernel": kernel}
             return handle_torch_function(PackedMatrix.mm, (a, c), self, a, c, **more)
-        return self._product(a, self.b, c, kernel, float(beta), float(alpha))
+        return self._product(way, a, b, c, kernel, beta=float(beta), alpha=float(alpha))
 
     def linear(
-        self, x: Tensor, b: Tensor, bias: Tensor | None, activation: str | None, kernel: str
+        self,
+        way: Route,
+        x: Tensor,
+        b: Tensor,
+        bias: Tensor | None,
+        activation: str | None,
+        kernel: str,
     ) -> Tensor:
         """Returns activation(x @ b + bias) for x of shape (..., k); b is the matrix."""
-        result = self._product(rows_of(x), b, bias, kernel, activation=activation)
+        result = self._product(way, rows_of(x), b, bias, kernel, activation)
         return with_shape(result, (*x.shape[:-1], b.shape[1]))
 
     def _product(
         self,
+        way: Route,
         a: Tensor,
         b: Tensor,
         c: Tensor | None,
         kernel: str,
-        beta: float = 1.0,
-        alpha: float = 1.0,
         activation: str | None = None,
+        **factors: float,
     ) -> Tensor:
-        """Returns activation(beta c + alpha a @ b), past the dispatcher if possible."""
-        if reaches_kernel(a, b) if c is None else reaches_kernel(a, b, c):
-            function, keys = _KERNELS[a.is_cuda]
-            try:
-                planes = self.planes_of(b)
-                return function(keys, a, b, planes, c, kernel, activation, beta=beta, alpha=alpha)
-            except RuntimeError as failure:
-                raise out_of_memory(failure, a.is_cuda) from None
-        return _packed_mm(
-            c, a, b, kernel, self._number, beta=beta, alpha=alpha, activation=activation
-        )
+        """Returns activation(beta c + alpha a @ b); the operator refuses what doesn't fit."""
+        if way is Route.STRAIGHT:
+            return straight(a, b, self.planes_of(b), c, kernel, activation, **factors)
+        return packed_mm(c, a, b, kernel, self._number, activation=activation, **factors)
 
     def planes_of(self, b: Tensor) -> Tensor | None:
         """Returns b's planes, or None; b may be another tensor than the matrix."""
@@ -236,6 +215,29 @@ def pack(b: Tensor, *, frozen: bool = False) -> PackedMatrix:
             being captured.
     """
     return PackedMatrix(b, frozen)
+
+
+def _check_in_memory(b: Tensor) -> None:
+    """Raises RuntimeError unless a kernel can read the elements of ``b``."""
+    if not isinstance(b, Tensor):
+        found = f"is {b!r}"
+    elif (
+        b.layout is torch.strided
+        and b.device.type in ("cpu", "cuda")
+        and b.dim() == 2
+        and b.dtype in OPERAND_DTYPES
+    ):
+        return
+    else:
+        found = f"has {about(b)}, {b.layout}"
+    raise RuntimeError(
+        f"torch_sgemm.pack: argument 'b' {found}; accepted: a strided matrix of float32, bfloat16 "
+        "or float16 on a CPU or CUDA device"
+    )
+
+
+def _fit(a: Tensor, b: Tensor, c: Tensor | None) -> bool:
+    return True  # the operator checks
 
 
 def _is_transpose(b: Tensor, x: Tensor) -> bool:
@@ -307,85 +309,3 @@ def _is_captured(b: Tensor) -> bool:
 
 def _stream_of(planes: Tensor) -> int:
     return private.current_stream(planes.device.index)
-
-
-def _planes_for(pack: int, b: Tensor) -> Tensor | None:
-    packed = _packs.get(pack)
-    return None if packed is None else packed.planes_of(b)
-
-
-@private.uncompiled
-def _run(
-    c,
-    a,
-    b,
-    kernel: str,
-    pack: int,
-    *,
-    beta: float = 1.0,
-    alpha: float = 1.0,
-    activation: str | None = None,
-) -> Tensor:
-    function, keys = _KERNELS[a.is_cuda]
-    try:
-        planes = _planes_for(pack, b)
-        return function(keys, a, b, planes, c, kernel, activation, beta=beta, alpha=alpha)
-    except RuntimeError as failure:  # inference mode skips the autograd kernel's translation
-        raise out_of_memory(failure, a.is_cuda) from None
-
-
-for _backend in ("CPU", "CUDA"):
-    _library.impl("packed_mm", _run, _backend)
-
-
-def _differentiated(
-    keyset, c, a, b, kernel, pack, *, beta=1.0, alpha=1.0, activation=None
-) -> Tensor:
-    check_activation(qualified("packed_mm"), activation)
-
-    def product(run: Callable[..., Tensor]) -> Tensor:
-        return SgemmSum.at_level(run, c, a, b, beta, alpha, kernel, pack)
-
-    if activation is None or not (is_plain(a, b) and (c is None or is_plain(a, c))):
-        return ACTIVATIONS[activation](product(partial(below, _packed_mm, keyset)))
-
-    def run(c, a, b, kernel: str, pack: int, **factors: float) -> tuple[Tensor, Tensor]:
-        planes = _planes_for(pack, b)
-        return below(_with_inner, keyset, a, b, planes, c, kernel, activation, **factors)
-
-    return followed(product, run, activation)
-
-
-implement("packed_mm", _differentiated)
-
-
-@torch.library.register_fake(qualified("packed_mm"))
-def _(c, a, b, kernel, pack, *, beta=1.0, alpha=1.0, activation=None):
-    check_activation(qualified("packed_mm"), activation)
-    register_lowerings(["packed_mm"])
-    shape = product_shape("packed_mm", a, b, 2)
-    if c is not None:
-        check_addend("packed_mm", c, a, shape)
-    return a.new_empty(shape, dtype=torch.float32)
-
-
-@torch.library.register_vmap(qualified("packed_mm"))
-def _(info, in_dims, c, a, b, kernel, pack, *, beta=1.0, alpha=1.0, activation=None):
-    """Joins the rows of all a in one matrix, unless b is batched as well."""
-    check_activation(qualified("packed_mm"), activation)
-    of_c, of_a, of_b, *_ = in_dims
-    size = info.batch_size
-    a = batched(a, of_a, size)
-    b = b if of_b is None else b.movedim(of_b, 0)
-    shape = (*a.shape[:2], b.shape[-1])
-    c = None if c is None else addend(c, of_c, 2).expand(shape)
-    if of_b is None:
-        c = None if c is None else c.flatten(0, 1)
-        a = a.flatten(0, 1)
-        rows = _packed_mm(c, a, b, kernel, pack, beta=beta, alpha=alpha, activation=activation)
-        return rows.unflatten(0, shape[:2]), 0
-    if c is None:
-        result = scaled(operators.bmm(a, b, kernel), alpha)
-    else:
-        result = operators.baddbmm(c, a, b, kernel, beta=beta, alpha=alpha)
-    return ACTIVATIONS[activation](result), 0

@@ -16,10 +16,10 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from torch_sgemm.functional.products import of_gradients, product
 from torch_sgemm.torch_ops.autograd import Derivative, below, implement, needed, with_primals
 from torch_sgemm.torch_ops.library import operators, qualified
 from torch_sgemm.torch_ops.ops import WRITERS
+from torch_sgemm.torch_ops.product import of_gradients, product
 
 
 def save_factors(ctx, a: Tensor, b: Tensor, needs_a: bool, needs_b: bool) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from torch_sgemm.torch_ops import private
-from torch_sgemm.torch_ops.library import operators
+from torch_sgemm.torch_ops.library import operators, out_of_memory
 from torch_sgemm.torch_ops.private import DispatchKey as _Key
 from torch_sgemm.torch_ops.private import DispatchKeySet as _Keys
 
@@ -28,17 +28,17 @@ _function_modes, _is_grad_enabled = private.function_modes, torch.is_grad_enable
 _float32 = torch.float32
 
 
-def is_plain(a: Tensor, b: Tensor) -> bool:
+def is_plain(*tensors: Tensor | None) -> bool:
     """True for strided tensors without a subclass, mode, transform, tangent or tracer."""
     return (
-        type(a) in PLAIN
-        and type(b) in PLAIN
-        and a.layout == b.layout == torch.strided
-        and not (a.is_nested or b.is_nested)
+        all(
+            type(x) in PLAIN and x.layout is torch.strided and not (x.is_nested or x.is_meta)
+            for x in tensors
+            if x is not None
+        )
         and not private.dispatch_modes()
         and not private.transforms_active()
         and not private.tracing_state()
-        and not a.is_meta
         and forward_ad._current_level < 0
     )
 
@@ -81,6 +81,29 @@ def kernel_at(name: str, key: str) -> AtKey:
     return private.redispatch_of(getattr(operators, name).default), private.key_set(key)
 
 
-def kernels_of(name: str) -> dict[bool, AtKey]:
-    """Returns an operator's kernels on CPUs and GPUs, by ``is_cuda``."""
-    return {False: kernel_at(name, "CPU"), True: kernel_at(name, "CUDA")}
+def calls_of(name: str) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
+    """Returns an operator's call past the dispatcher, and the one through it.
+
+    The first one's precondition is ``reaches_kernel`` of the tensors. The second one is seen by
+    modes, profilers and autograd. Both translate errors, because inference mode skips the autograd
+    kernel's translation.
+    """
+    operator = getattr(operators, name).default
+    kernels = {False: kernel_at(name, "CPU"), True: kernel_at(name, "CUDA")}  # by is_cuda
+
+    def straight(a: Tensor, *rest, **factors: float) -> Tensor:
+        kernel, keys = kernels[a.is_cuda]
+        try:
+            return kernel(keys, a, *rest, **factors)
+        except RuntimeError as failure:
+            raise out_of_memory(failure, a.is_cuda) from None
+
+    def dispatched(a: Tensor, *rest) -> Tensor:
+        if torch.compiler.is_compiling():
+            return operator(a, *rest)
+        try:
+            return operator(a, *rest)
+        except RuntimeError as failure:
+            raise out_of_memory(failure, a.is_cuda) from None
+
+    return straight, dispatched
