@@ -1,5 +1,6 @@
 """``torch_sgemm.linear``, a layer's product with its bias and activation in one kernel."""
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.overrides import handle_torch_function
@@ -58,7 +59,7 @@ def linear(
         return ACTIVATIONS[activation](functional.linear(*widened(None, x, matrix, bias)))
     bias = in_float32(bias)
     if is_expanded(x):
-        result = matmul(x, matrix.t(), kernel=kernel)
+        result = matmul(x, matrix.t(), kernel=kernel, out_dtype=torch.float32)
         return ACTIVATIONS[activation](result if bias is None else result + bias)
     if packed is not None:
         return packed.linear(way, x, matrix.t(), bias, activation, kernel)
