@@ -11,7 +11,6 @@ import threading
 import warnings
 from collections import defaultdict, deque
 from collections.abc import Callable
-from typing import TypeVar
 
 import torch
 
@@ -26,22 +25,11 @@ _recent: deque[object] = deque(maxlen=1024)
 _allows_tf32 = private.allows_tf32
 FLOAT32 = ("ieee", "none", "bfx9")  # bfx9: float32 from nine bfloat16 products
 _count_factor = operators._override_count_factor.default
-_Lock = TypeVar("_Lock")
-
-
-def held_across_forks(lock: _Lock) -> _Lock:
-    """Makes forks wait for ``lock``; else a child might inherit it from a thread that it lacks.
-
-    A fork takes locks in the reverse order of these calls, and other code must take them in that
-    order too.
-    """
-    os.register_at_fork(
-        before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
-    )
-    return lock
-
-
-changing = held_across_forks(threading.RLock())
+changing = threading.RLock()
+# Forks wait for the lock; else a child might inherit it from a thread that it lacks.
+os.register_at_fork(
+    before=changing.acquire, after_in_parent=changing.release, after_in_child=changing.release
+)
 
 
 def _is_ieee() -> bool:

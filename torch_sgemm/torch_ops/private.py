@@ -45,7 +45,7 @@ OpOverload = torch._ops.OpOverload  # the type of an operator
 allows_tf32 = _C._get_cublas_allow_tf32  # overrides.py: the setting's public name takes longer
 TorchDispatchMode = torch.utils._python_dispatch.TorchDispatchMode  # recorder.py: sees no product
 inductor = "torch._inductor.lowering"  # inductor.py: compiled calls with kernel= would fail
-unsafe_view = torch.ops.aten._unsafe_view.default  # products.py: a view can't be written
+unsafe_view = torch.ops.aten._unsafe_view.default  # product.py: a view can't be written
 UNLOADED = "SafeKernelFunction has been invalidated"  # overrides.py: begins such an error
 
 
@@ -71,7 +71,7 @@ def key_set(name: str) -> DispatchKeySet:
 
 
 def has_context(device: int) -> bool:
-    """dropin.py: True if this process uses a GPU, with any allocator."""
+    """settings.py: True if this process uses a GPU, with any allocator."""
     return _C._cuda_hasPrimaryContext(device)
 
 
@@ -81,7 +81,7 @@ def current_stream(device: int) -> int:
 
 
 def has_names(x: torch.Tensor) -> bool:
-    """products.py: True if operators would refuse a named tensor; PyTorch <= 2.14."""
+    """route.py: True if operators would refuse a named tensor; PyTorch <= 2.14."""
     return hasattr(x, "has_names") and not torch.compiler.is_compiling() and x.has_names()
 
 
