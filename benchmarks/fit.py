@@ -27,7 +27,7 @@ from benchmarks.measure import geomean, operand_dtype
 from benchmarks.problems import Problem
 from benchmarks.session import check_kernels
 from benchmarks.worth import ATEN
-from torch_sgemm import choice
+from torch_sgemm.choice import explain
 
 MODELS = Path(__file__).resolve().parent.parent / "csrc" / "models"
 RUNGS_AT = 4096  # m, n and k of the record that rungs() reads
@@ -115,7 +115,7 @@ def numbers(p: Problem, dtype: torch.dtype = torch.float32) -> list[int]:
         stored = (rows, cols) if op == "N" else (cols, rows)
         x = torch.empty(*lead, *stored, device="meta", dtype=dtype)
         sides.append(x if op == "N" else x.mT)
-    return choice._problem(*sides)
+    return explain._problem(*sides)
 
 
 def cases(records: list[dict]) -> list[Case]:

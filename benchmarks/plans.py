@@ -153,7 +153,7 @@ def measure_in(
 def cuts_of(row: str, operands: Operands) -> list[str]:
     """Returns a row's plans in words, "tile=128x64 cluster=2"; PyTorch's only one is empty."""
     about = torch_sgemm.Device.of(operands.a.device)._numbers()
-    problem = torch_sgemm.choice._problem(operands.a, operands.b)
+    problem = torch_sgemm.choice.explain._problem(operands.a, operands.b)
     return torch.ops.sgemm._cuts(problem, about, row).splitlines()
 
 

@@ -59,9 +59,9 @@ def save(record: dict, path: Path) -> Path:
     """Writes all or nothing: an interrupted run leaves the old record intact."""
     data = storage.as_lines(record) if _is_lines(path) else storage.as_json(record)
     path.parent.mkdir(parents=True, exist_ok=True)
-    from torch_sgemm import files
+    from torch_sgemm.measure import output
 
-    files.write(path, data)
+    output.write(path, data)
     return path
 
 

@@ -32,24 +32,30 @@ from release import version
 ROOT = build_library.ROOT
 PACKAGE = "torch_sgemm"
 # Commands, which python -m finds in an installed package only.
-COMMANDS = ("info.py", "report.py")
+COMMANDS = ("advise.py", "info.py", "report.py", "tuner.py")
 MINIMUM = "0.17.0"  # the first version of kernels that this layout was tried with
 
 
 def sources() -> list[Path]:
     """Returns the package's modules, without its commands."""
-    found = sorted((ROOT / PACKAGE).glob("*.py"))
+    found = sorted((ROOT / PACKAGE).rglob("*.py"))
     return [path for path in found if path.name not in COMMANDS]
 
 
-def relative(text: str) -> str:
+def _name(path: Path) -> str:
+    return path.relative_to(ROOT / PACKAGE).as_posix()
+
+
+def relative(text: str, depth: int = 0) -> str:
     """Returns a module's text with this package's own modules imported relatively.
+
+    ``depth`` is the number of folders between the package and the module.
 
     Raises:
         SystemExit: an import has another form than ``from torch_sgemm... import``.
     """
-    text = re.sub(rf"^(\s*)from {PACKAGE}\.(\w+) import", r"\1from .\2 import", text, flags=re.M)
-    text = re.sub(rf"^(\s*)from {PACKAGE} import", r"\1from . import", text, flags=re.M)
+    own = rf"^(\s*)from {PACKAGE}(?:\.([\w.]+))? import"
+    text = re.sub(own, rf"\1from {'.' * (depth + 1)}\2 import", text, flags=re.M)
     for node in ast.walk(ast.parse(text)):
         names = [name.name for name in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.level == 0:
@@ -63,7 +69,7 @@ def unique_namespace(backend: str) -> str:
     """Returns ``torch_sgemm_cuda_1a2b3c4d``, with a digest of the library and its modules."""
     digest = hashlib.sha256(build_library.compiled_digest().encode())
     for path in sources():
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+        digest.update(_name(path).encode() + b"\0" + path.read_bytes() + b"\0")
     return f"{PACKAGE}_{backend}_{digest.hexdigest()[:8]}"
 
 
@@ -108,7 +114,9 @@ def lay_out(built: Path, directory: Path) -> Path:
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     for path in sources():
-        (target / path.name).write_text(relative(path.read_text()))
+        copy = target / _name(path)
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_text(relative(path.read_text(), _name(path).count("/")))
     for name in (build_library.LIBRARY, build_library.INFO):
         shutil.copy2(built / name, target / name)
     (target / "metadata.json").write_text(json.dumps(metadata(info), indent=2) + "\n")

@@ -5,17 +5,18 @@ Importing this package registers the operators; :mod:`torch_sgemm.ops` documents
 
 import sys
 
-from torch_sgemm import derivatives, ops, vmap  # noqa: F401
-from torch_sgemm._linear import linear
-from torch_sgemm._matmul import matmul
-from torch_sgemm.choice import Device, Explanation, Verdict, explain
-from torch_sgemm.dropin import Stats, disable, enable, enabled, reset_stats, stats
-from torch_sgemm.guard import Redone, redone
-from torch_sgemm.packed import PackedMatrix, pack
-from torch_sgemm.recorder import Record, recording
-from torch_sgemm.table import Kernel, error_bound, kernels
-from torch_sgemm.tuned import TunedChoice, use_environment, use_tuned
-from torch_sgemm.tuning import Tuning, tune
+from torch_sgemm.choice.accuracy import Redone, error_bound, redone
+from torch_sgemm.choice.explain import Device, Explanation, Verdict, explain
+from torch_sgemm.choice.table import Kernel, kernels
+from torch_sgemm.choice.tuned import TunedChoice, use_environment, use_tuned
+from torch_sgemm.dropin.settings import Stats, disable, enable, enabled, reset_stats, stats
+from torch_sgemm.functional.linear import linear
+from torch_sgemm.functional.matmul import matmul
+from torch_sgemm.functional.packed import PackedMatrix, pack
+from torch_sgemm.measure.record import Record
+from torch_sgemm.measure.recorder import recording
+from torch_sgemm.measure.tuning import Tuning, tune
+from torch_sgemm.torch_ops import derivatives, ops, vmap  # noqa: F401
 
 __version__ = "0.1.0"
 

@@ -9,101 +9,12 @@ lists what stays PyTorch's.
 import argparse
 import json
 import sys
-from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import NamedTuple
 
-from torch_sgemm import files, program
-from torch_sgemm.columns import aligned
-from torch_sgemm.recorder import Other, Product, Record, recording
-
-
-class Table(NamedTuple):
-    """A title, columns, and rows of texts; the first two columns are words, the others numbers."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-
-
-def _time(seconds: float | None) -> str:
-    if seconds is None:
-        return "-"
-    for unit, scale in (("us", 1e6), ("ms", 1e3)):
-        if seconds * scale < 1000:
-            return f"{seconds * scale:.3g} {unit}"
-    return f"{seconds:.3g} s"
-
-
-def _share(part: float, whole: float) -> str:
-    return f"{100 * part / whole:.1f} %" if whole else "-"
-
-
-def products_table(products: Iterable[Product], most: int | None = None) -> Table:
-    """Tabulates the first ``most`` products, all if None; times are per call."""
-    products = list(products)
-    whole = sum(p.seconds_torch for p in products)
-    is_measured = any(p.measured is not None for p in products)
-    rows = []
-    for p in products[:most]:
-        cells = [
-            p.operation, p.label, str(p.calls), _share(p.seconds_torch, whole),
-            _time(p.predicted_torch), _time(p.predicted),
-        ]  # fmt: skip
-        if is_measured:
-            cells += [_time(p.measured_torch), _time(p.measured)]
-        rows.append((*cells, p.row, f"{p.gain:.2f}"))
-    columns = ["operation", "m x n x k", "calls", "share", "torch", "auto"]
-    if is_measured:
-        columns[4:] = ["torch, predicted", "auto, predicted", "torch, measured", "auto, measured"]
-    return Table("Float32 products", (*columns, "auto takes", "gain"), rows)
-
-
-def others_table(others: Iterable[Other], most: int | None = None) -> Table:
-    """Tabulates the operators that stay PyTorch's."""
-    rows = [
-        (
-            o.operation, o.what, str(o.calls),
-            "-" if o.flops is None else f"{o.flops * 1e-9:.3g}", o.reason,
-        )
-        for o in list(others)[:most]
-    ]  # fmt: skip
-    return Table("What stays PyTorch's", ("operation", "of", "calls", "GFLOP", "why"), rows)
-
-
-def summary(record: Record) -> str:
-    """Sums up all products in a sentence or two."""
-    products = record.products
-    if not products:
-        return "No float32 product was seen."
-    before, after = sum(p.seconds_torch for p in products), sum(p.seconds for p in products)
-    how = "measured" if all(p.measured is not None for p in products) else "predicted"
-    if how == "predicted" and any(p.measured is not None for p in products):
-        how = "partly measured"
-    devices = {record.described(p.device) for p in products}
-    about = "; ".join(
-        f"compute capability {d.arch // 10}.{d.arch % 10}, {d.sms} SMs, {d.clock_ghz:.3g} GHz"
-        for d in devices
-    )
-    said = (
-        f"The kernels of {sum(p.calls for p in products)} float32 products take "
-        f"{_time(before)} with torch and {_time(after)} with auto, {how} for {about}: "
-        f"{before / after:.2f} times as fast. All else takes as long as before."
-    )
-    if all(p.row == "aten" for p in products):
-        said += " No row of this build is predicted to be faster than PyTorch's own kernel."
-    return said
-
-
-def text(record: Record, most: int | None = None) -> str:
-    """Returns both tables, aligned, followed by the summary."""
-    parts = []
-    for table in (products_table(record.products, most), others_table(record.others, most)):
-        if table.rows:
-            words = (0, 1, len(table.columns) - 2)
-            parts += [table.title, *aligned([table.columns, *table.rows], words), ""]
-    return "\n".join([*parts, summary(record)])
+from torch_sgemm.measure import output, program
+from torch_sgemm.measure.record import Record, others_table, products_table, summary, text
+from torch_sgemm.measure.recorder import recording
 
 
 def show(record: Record, most: int | None = None) -> None:
@@ -152,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the program and prints the tables; keeps the program's exit status or exception."""
     options = parser().parse_args(arguments)
     program.check(options, parser())
-    if options.json and not files.can_be_written(options.json):
+    if options.json and not output.can_be_written(options.json):
         parser().error(f"argument --json is {str(options.json)!r}; accepted: a file to write")
     record = None
     try:
@@ -165,7 +76,7 @@ def main(arguments: list[str] | None = None) -> int:
             print()
             show(record, max(1, options.rows))
             if options.json:
-                files.write(options.json, as_json(record) + "\n")
+                output.write(options.json, as_json(record) + "\n")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from torch.utils.flop_counter import register_flop_formula
 
-from torch_sgemm._library import operators as _ops
+from torch_sgemm.torch_ops.library import operators as _ops
 
 
 @register_flop_formula(

@@ -9,17 +9,14 @@ import platform
 import re
 import shutil
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from torch_sgemm._library import INFO
-from torch_sgemm.columns import aligned
-from torch_sgemm.table import kernels
+from torch_sgemm.choice.table import kernels
+from torch_sgemm.measure.output import aligned
+from torch_sgemm.torch_ops.library import INFO, PATH
 
-PACKAGE = Path(__file__).resolve().parent
-LIBRARY = PACKAGE / "libtorch_sgemm.so"
 SMI_FIELDS = ("driver_version", "clocks.sm", "clocks.max.sm", "clocks.max.mem", "power.limit")
 ENVIRONMENT = {
     "TORCH_SGEMM": "1, or a kernel's or family's name: enable() at import torch",
@@ -109,8 +106,8 @@ def collect() -> dict[str, Any]:
         "torch": torch.__version__,
         "torch_cuda": torch.version.cuda,
         "platform": platform.platform(),
-        "library": str(LIBRARY),
-        "library_mib": round(LIBRARY.stat().st_size / 2**20, 2),
+        "library": str(PATH),
+        "library_mib": round(PATH.stat().st_size / 2**20, 2),
         "build": build,
         "gpus": devices,
         "kernels": rows(devices),

@@ -23,13 +23,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torch_sgemm import files, info
-from torch_sgemm._library import operators
-from torch_sgemm.choice import explain
-from torch_sgemm.columns import aligned
-from torch_sgemm.table import kernels
-from torch_sgemm.tensor_cores import step
-from torch_sgemm.timing import seconds_by_turns
+from torch_sgemm import info
+from torch_sgemm.choice.explain import explain
+from torch_sgemm.choice.table import kernels
+from torch_sgemm.measure import output
+from torch_sgemm.measure.output import aligned
+from torch_sgemm.measure.tensor_cores import step
+from torch_sgemm.measure.timing import seconds_by_turns
+from torch_sgemm.torch_ops.library import operators
 
 UNIT = 2.0**-24  # unit of errors, to be multiplied by (|A||B|)_ij
 SAMPLE = 64  # this many rows, and products of a batch, are compared with float64
@@ -356,7 +357,7 @@ def _device(text: str) -> torch.device:
 def _output(asked: Path | None, device: torch.device) -> Path:
     """Raises ValueError for a file that can't be written."""
     path = asked or Path(f"torch_sgemm-report-{machine(device)['slug']}.json")
-    if not files.can_be_written(path):
+    if not output.can_be_written(path):
         raise ValueError(
             f"argument --output is {str(path)!r}; accepted: a file that can be written"
         )
@@ -374,7 +375,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as refusal:
         parser().error(str(refusal))
     record = collect(device, options.repeats, lambda label: print(label, file=sys.stderr))
-    files.write(path, json.dumps(_plain(record), indent=1, allow_nan=False) + "\n")
+    output.write(path, json.dumps(_plain(record), indent=1, allow_nan=False) + "\n")
     print(table(record))
     print(f"Written: {path}. Please send it back with a word on the machine (docs/gpus.md).")
     return int(not all(row["correct"] for row in record["rows"]))

@@ -8,8 +8,8 @@ import os
 import sys
 from pathlib import Path
 
-from torch_sgemm import program
-from torch_sgemm.tuning import tune
+from torch_sgemm.measure import program
+from torch_sgemm.measure.tuning import tune
 
 DEFAULT_FILE = Path("torch_sgemm-tuned.json")
 

@@ -17,8 +17,9 @@ from support.noted import noted
 from support.process import python
 
 import torch_sgemm
-from torch_sgemm import tuned, tuning
-from torch_sgemm.tuned import FLAGS, Gpu, Problem, Strides, TunedChoice
+from torch_sgemm.choice import tuned
+from torch_sgemm.choice.tuned import FLAGS, Gpu, Problem, Strides, TunedChoice
+from torch_sgemm.measure import tuning
 
 H200 = torch_sgemm.Device()
 GPU = Gpu(H200.name, H200.arch, H200.sms)
@@ -156,14 +157,14 @@ def test_what_is_written_is_read(
     path = tmp_path_factory.mktemp("tuned") / "file.json"
     gpu = Gpu(name, 90, 132)
     choices = [TunedChoice(gpu, x, "ieee_small", 2, 7, 1e-6, 2.5e-6, 1.5e-6) for x in problems]
-    tuned.write(path, choices)
+    path.write_text(tuned.text(choices))
     assert tuned.read(path) == choices
     assert [p.name for p in path.parent.iterdir()] == ["file.json"]
 
 
 def written(path: Path) -> dict:
     """A file of one choice, as JSON."""
-    tuned.write(path, [other_choice(square(512))])
+    path.write_text(tuned.text([other_choice(square(512))]))
     return json.loads(path.read_text())
 
 

@@ -12,8 +12,9 @@ from support.process import python
 from torch import Tensor
 
 import torch_sgemm
-from torch_sgemm import timing, tuned, tuning
-from torch_sgemm.tuned import Gpu, Problem
+from torch_sgemm.choice import tuned
+from torch_sgemm.choice.tuned import Gpu, Problem
+from torch_sgemm.measure import timing, tuning
 
 SGEMM = torch.ops.sgemm
 H200 = torch_sgemm.Device()
@@ -215,7 +216,7 @@ def test_the_command_s_errors(tmp_path: Path) -> None:
 SIZES = [(48, 40, 56), (300, 200, 400), (5, 33, 65, 17), (1, 256, 512)]
 PROGRAM = """
 import sys, torch, torch_sgemm
-for choice in torch_sgemm.tuned.current():
+for choice in torch_sgemm.choice.tuned.current():
     p = choice.problem
     batch = (p.batch,) if p.batch > 1 else ()
     a, b = (torch.randn(*batch, *x, device="cuda") for x in ((p.m, p.k), (p.k, p.n)))

@@ -12,6 +12,7 @@ from support.process import ROOT, python
 
 import torch_sgemm
 from torch_sgemm import advise
+from torch_sgemm.measure import record
 
 PROGRAM = """
 import sys
@@ -122,14 +123,14 @@ def test_long_tables_are_cut(tmp_path: Path, capsys: pytest.CaptureFixture) -> N
 
 
 def test_times_shares_and_measured_columns() -> None:
-    assert advise._time(1.234e-5) == "12.3 us" and advise._time(2.5e-3) == "2.5 ms"
-    assert advise._time(2) == "2 s" and advise._time(None) == "-"
+    assert record._time(1.234e-5) == "12.3 us" and record._time(2.5e-3) == "2.5 ms"
+    assert record._time(2) == "2 s" and record._time(None) == "-"
     common = ("aten::mm", "cuda:0", 1, 4, 5, 6, "NN", 10, "ieee_small", 3e-6, 2e-6)
     found = [
-        torch_sgemm.recorder.Product(*common, 9e-6, 3e-6),
-        torch_sgemm.recorder.Product(*common),
+        torch_sgemm.measure.record.Product(*common, 9e-6, 3e-6),
+        torch_sgemm.measure.record.Product(*common),
     ]
-    table = advise.products_table(found)
+    table = record.products_table(found)
     assert table.columns[-4:] == ("torch, measured", "auto, measured", "auto takes", "gain")
     assert [row[-1] for row in table.rows] == ["3.00", "1.50"]
     assert table.rows[0][3:8] == ("75.0 %", "3 us", "2 us", "9 us", "3 us")

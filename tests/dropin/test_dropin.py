@@ -17,7 +17,7 @@ from support.table import each_device
 from torch import Tensor
 
 import torch_sgemm
-from torch_sgemm import dropin, overrides
+from torch_sgemm.dropin import overrides, settings
 
 VECTORS = ("dot", "addmv", "addmv.out", "addmv_")
 
@@ -35,7 +35,7 @@ def switched_off() -> Iterator[None]:
     before = registrations()
     yield
     assert registrations() == before
-    assert not overrides.installed() and not dropin._scopes and dropin._base is None
+    assert not overrides.installed() and not settings._scopes and settings._base is None
 
 
 def drawn(device: str, *shape: int, seed: int = 0) -> Tensor:
@@ -153,17 +153,17 @@ def test_no_call_is_lost_in_counting(device: str) -> None:
 def test_scopes_nest(device: str) -> None:
     x = integers((4, 4), 1, device)
     torch_sgemm.enable("ladder", devices=(device,))
-    assert dropin._current.kernel == "ladder"
+    assert settings._current.kernel == "ladder"
     with torch_sgemm.enabled("naive_32", devices=(device,)):
         with torch_sgemm.enabled("aten", devices=(device,)):
-            assert dropin._current.kernel == "aten"
+            assert settings._current.kernel == "aten"
             torch_sgemm.disable()
-            assert dropin._current.kernel == "aten"
+            assert settings._current.kernel == "aten"
             assert torch.equal(x @ x, x.double().mm(x.double()).float())
-        assert dropin._current.kernel == "naive_32"
+        assert settings._current.kernel == "naive_32"
     assert hits() == {"mm": 1}
     assert fallbacks() == {("mm", "dtype"): 1}
-    assert dropin._current is None
+    assert settings._current is None
 
 
 @each_device
@@ -173,7 +173,7 @@ def test_an_exception_ends_its_scope(device: str) -> None:
     with raises, torch_sgemm.enabled(devices=(device,)):
         x @ x
     assert fallbacks() == {("mm", "shape"): 1}
-    assert dropin._current is None
+    assert settings._current is None
 
 
 @each_device
@@ -184,7 +184,7 @@ def test_scopes_closed_in_another_order(device: str) -> None:
     first.__enter__()
     second.__enter__()
     first.__exit__(None, None, None)
-    assert dropin._current.kernel == "aten"
+    assert settings._current.kernel == "aten"
     x @ x
     second.__exit__(None, None, None)
     x @ x

@@ -25,7 +25,7 @@ from support.process import python
     ],
 )
 def test_all_settings_of_precision_are_seen(setting: str, ieee: bool) -> None:
-    program = f"import torch; from torch_sgemm.overrides import _is_ieee; {setting}; "
+    program = f"import torch; from torch_sgemm.dropin.overrides import _is_ieee; {setting}; "
     done = python("-c", program + f"assert _is_ieee() is {ieee}")
     if "Unknown precision" in done.stderr:
         pytest.skip("this PyTorch has no bfx9")

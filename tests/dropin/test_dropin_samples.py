@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import torch_sgemm
-from torch_sgemm import overrides
+from torch_sgemm.dropin import overrides
 
 # What arrives for each operator, forward and backward together. mv, addmv and dot have kernels of
 # their own in PyTorch, which are not products of matrices: they stay there.

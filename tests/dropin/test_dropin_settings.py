@@ -10,14 +10,14 @@ import torch
 from support.process import python
 
 import torch_sgemm
-from torch_sgemm import dropin, overrides
+from torch_sgemm.dropin import overrides, settings
 
 
 @pytest.fixture(autouse=True)
 def switched_off() -> Iterator[None]:
     """Every test leaves PyTorch's products as they were."""
     yield
-    assert not overrides.installed() and not dropin._scopes and dropin._base is None
+    assert not overrides.installed() and not settings._scopes and settings._base is None
 
 
 @pytest.mark.parametrize("switch", [torch_sgemm.enable, torch_sgemm.enabled])
@@ -40,9 +40,9 @@ import torch
 if sys.argv[1] == "torch":
     torch.version.cuda = None
 import torch_sgemm
-from torch_sgemm import dropin, overrides
+from torch_sgemm.dropin import overrides, settings
 if sys.argv[1] == "build":
-    dropin.kernels = lambda: [row for row in torch_sgemm.kernels() if not row.family]
+    settings.kernels = lambda: [row for row in torch_sgemm.kernels() if not row.family]
 def check():
     torch.mm(torch.ones(2, 3), torch.ones(3, 4))
     assert sys.argv[1] == "gpu" or not overrides.installed()
@@ -106,7 +106,7 @@ def test_a_child_finds_the_lock_free() -> None:
     """Another thread holds the lock when a process forks."""
     code = """
         import os, signal, threading, torch_sgemm
-        from torch_sgemm import overrides
+        from torch_sgemm.dropin import overrides
         held = threading.Event()
 
         def hold():

@@ -30,10 +30,11 @@ a, b = torch.randn(30, 40), torch.randn(40, 50)
 """
 CHECKS = {
     "each has its operators and its library": """
-assert name != "sgemm" and other._library.NAMESPACE == name
+assert name != "sgemm" and other.torch_ops.library.NAMESPACE == name
 assert other.matmul is not torch_sgemm.matmul
 maps = Path("/proc/self/maps").read_text()
-assert str(variant / "libtorch_sgemm.so") in maps and str(torch_sgemm._library.PATH) in maps
+assert str(variant / "libtorch_sgemm.so") in maps
+assert str(torch_sgemm.torch_ops.library.PATH) in maps
 for kernel in ("auto", "ladder", "reference"):
     expected = ours.mm(a, b, kernel)
     assert torch.equal(theirs.mm(a, b, kernel), expected)
@@ -121,8 +122,10 @@ def test_a_variant_s_files(variant: Path) -> None:
     info = json.loads((variant / "build_info.json").read_text())
     assert info["namespace"] == about["id"]
     assert info["library_digest"] == build_library.file_digest(variant / "libtorch_sgemm.so")
-    names = {path.name for path in (ROOT / "torch_sgemm").glob("*.py")} - {"info.py", "report.py"}
-    assert {path.name for path in variant.glob("*.py")} == names
+    package = ROOT / "torch_sgemm"
+    names = {path.relative_to(package) for path in package.rglob("*.py")}
+    commands = {Path(f"{name}.py") for name in ("advise", "info", "report", "tuner")}
+    assert {path.relative_to(variant) for path in variant.rglob("*.py")} == names - commands
 
 
 # --- without a build ---
@@ -135,6 +138,8 @@ def test_modules_import_each_other_relatively() -> None:
         "from . import a, b\nfrom .c import d\n"
         "def f():\n    from .e import g\n    from torch import torch_sgemm\n"
     )
+    deeper = "from torch_sgemm import a\nfrom torch_sgemm.b.c import d\n"
+    assert hub_layout.relative(deeper, depth=1) == "from .. import a\nfrom ..b.c import d\n"
     for absolute in ("import torch_sgemm", "import torch_sgemm.ops as ops"):
         with pytest.raises(SystemExit, match="line 2 imports torch_sgemm absolutely"):
             hub_layout.relative(f"import os\n{absolute}\n")
@@ -183,5 +188,5 @@ def test_bad_input(
 
 def test_the_namespace_of_this_build_is_the_usual_one() -> None:
     """Tests and benchmarks write torch.ops.sgemm."""
-    assert torch_sgemm._library.NAMESPACE == "sgemm"
-    assert torch_sgemm._library.operators is torch.ops.sgemm
+    assert torch_sgemm.torch_ops.library.NAMESPACE == "sgemm"
+    assert torch_sgemm.torch_ops.library.operators is torch.ops.sgemm

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import torch_sgemm
-from torch_sgemm import recorder, stays, timing
-from torch_sgemm.recorder import Record
+from torch_sgemm.measure import recorder, timing
+from torch_sgemm.measure.record import Record
 
 F = nn.functional
 
@@ -222,8 +222,8 @@ def test_layers_that_are_one_operator_are_named() -> None:
 
 def test_reasons_fit_no_other_operators() -> None:
     for name in ("mm", "addmm", "add", "conv_tbc", "mvlgamma", "dots", "view", "relu"):
-        assert stays.why_it_stays(f"aten::{name}") is None
-    assert stays.why_it_stays("mine::mv") is None
+        assert recorder.why_it_stays(f"aten::{name}") is None
+    assert recorder.why_it_stays("mine::mv") is None
     for name, first in recorder.PRODUCTS.items():
         space, _, word = name.partition("::")
         assert hasattr(getattr(torch.ops, space), word) and first in (0, 1)
@@ -268,7 +268,7 @@ def test_for_a_device_that_is_described() -> None:
 def test_a_build_without_kernels_for_gpus_predicts_nothing_better(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(recorder, "kernels", lambda: [])
+    monkeypatch.setattr("torch_sgemm.measure.record.kernels", lambda: [])
     assert Record(None).described("cuda:0") == torch_sgemm.Device()
 
 
@@ -291,7 +291,7 @@ def test_what_is_measured_is_what_was_recorded(monkeypatch: pytest.MonkeyPatch) 
         sides.extend(runs)
         return [4e-6, 2e-6]
 
-    monkeypatch.setattr(recorder, "_runs_on_gpu", lambda device: True)
+    monkeypatch.setattr("torch_sgemm.measure.record._runs_on_gpu", lambda device: True)
     monkeypatch.setattr(timing, "seconds_by_turns", run_once)
     a, b = torch.randn(3, 101, 204)[:, 1:, 1:202], torch.randn(201, 30)
 
@@ -322,7 +322,7 @@ def test_only_a_lack_of_memory_leaves_a_product_unmeasured(
 
     a = torch.randn(8, 8)
     found = recorded(lambda: a @ a, device=torch_sgemm.Device())
-    monkeypatch.setattr(recorder, "_runs_on_gpu", lambda device: True)
+    monkeypatch.setattr("torch_sgemm.measure.record._runs_on_gpu", lambda device: True)
     lacking = "CUDA out of memory. Tried to allocate 8 bytes for a product of torch_sgemm."
     monkeypatch.setattr(timing, "seconds_by_turns", failing(lacking))
     found.measure()

@@ -16,7 +16,8 @@ from support.table import ANY, PROVEN_FAMILIES, Kernel, arch, needs_cuda_build, 
 from torch import Tensor
 
 from benchmarks.problems import in_16_bits
-from torch_sgemm import error_bound, tensor_cores
+from torch_sgemm import error_bound
+from torch_sgemm.measure import tensor_cores
 
 SHORT = (torch.bfloat16, torch.float16)
 DEPTHS = (16, 64, 1024)

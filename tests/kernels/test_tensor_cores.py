@@ -9,7 +9,7 @@ import torch
 from support.table import Kernel, arch
 from torch import Tensor
 
-from torch_sgemm import tensor_cores
+from torch_sgemm.measure import tensor_cores
 
 DTYPES = (torch.float16, torch.bfloat16)
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)

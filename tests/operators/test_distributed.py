@@ -20,7 +20,8 @@ from support.data import integers
 from support.process import python
 
 import torch_sgemm
-from torch_sgemm import _linear, products
+from torch_sgemm.torch_ops import linear
+from torch_sgemm.torch_ops import product as products
 
 tensor = pytest.importorskip("torch.distributed.tensor")
 Partial, Replicate, Shard = tensor.Partial, tensor.Replicate, tensor.Shard
@@ -333,7 +334,7 @@ def _check_split_linear(mesh, activation: str | None) -> None:
             dims.append(a.dim())
             return products.product(a, b, kernel)
 
-        with mock.patch.object(_linear, "product", product):
+        with mock.patch.object(linear, "product", product):
             torch_sgemm.linear(*leaves, activation=activation).sum().backward()
         # A weight's gradient for each sample only where rows can't be flattened.
         assert (3 in dims) == (placed[0] == Shard(1)), placed
@@ -469,7 +470,7 @@ assert torch.equal(c.full_tensor(), 2 * torch.ones(2, 2))
     [
         ("import torch_sgemm", "import torch.distributed.tensor"),
         ("import torch.distributed.tensor", "import torch_sgemm"),
-        ("import torch_sgemm", "torch_sgemm.distributed.register()"),
+        ("import torch_sgemm", "torch_sgemm.torch_ops.distributed.register()"),
     ],
     ids=["before", "after", "register"],
 )

@@ -8,13 +8,13 @@ from support.process import python
 from support.table import each_device
 
 import torch_sgemm
-from torch_sgemm import memory
+from torch_sgemm.torch_ops import library
 
 # A row that copies what it can't read directly: A, of as much memory as the process may still have.
 WORKSPACE = """
 import resource, sys
 import torch, torch_sgemm
-from torch_sgemm import overrides
+from torch_sgemm.dropin import overrides
 
 a, b = torch.ones(1 << 17, 256).t(), torch.ones(1 << 17, 16)  # 128 MiB and 8
 c, out = torch.zeros(256, 16), torch.empty(256, 16)
@@ -96,8 +96,8 @@ def test_large_results_are_like_small_ones(inference: bool, device: str) -> None
 
 
 def test_none_where_there_is_no_room() -> None:
-    assert memory._allocate(1 << 46, torch.float32, -1) is None
-    assert memory._allocate(3, torch.float64, -1).dtype == torch.float64
+    assert library._allocate(1 << 46, torch.float32, -1) is None
+    assert library._allocate(3, torch.float64, -1).dtype == torch.float64
 
 
 @pytest.mark.gpu

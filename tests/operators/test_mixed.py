@@ -66,6 +66,7 @@ def test_layers(device: str, short: torch.dtype) -> None:
         (x.to(short), weight, bias),
         (x, weight, bias.to(short)),
         (x.to(short), weight.to(short), bias),
+        (x.to(short)[:1].expand_as(x), weight.to(short), bias),  # rows that share memory
         (x.to(short), weight, None),
     ):
         x, weight, bias = operands

@@ -87,7 +87,7 @@ def test_no_writer_makes_a_product_stale(
 @pytest.fixture
 def split_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planes without a GPU: copies that no product reads."""
-    module = sys.modules["torch_sgemm.packed"]
+    module = sys.modules["torch_sgemm.functional.packed"]
 
     def split(b: Tensor, into: Tensor | None) -> object:
         planes = b.detach().clone() if into is None else into.copy_(b)
@@ -129,7 +129,7 @@ def test_a_matrix_that_requires_grad_has_no_planes(split_here: None) -> None:
 
 
 def test_a_broken_promise_can_be_found(split_here: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    module, b = sys.modules["torch_sgemm.packed"], integers((60, 40), 1)
+    module, b = sys.modules["torch_sgemm.functional.packed"], integers((60, 40), 1)
     monkeypatch.setattr(module, "_CHECKS", True)
     monkeypatch.setattr(module, "_planes", lambda b: b.clone())
     packed = torch_sgemm.pack(b, frozen=True)

@@ -42,7 +42,7 @@ def test_a_later_stream_with_the_same_handle_waits(
     stream_id: int, handle: int, waits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stream that PyTorch has not made may be destroyed, and the next one get its handle."""
-    module, b = sys.modules["torch_sgemm.packed"], torch.ones(3, 4)
+    module, b = sys.modules["torch_sgemm.functional.packed"], torch.ones(3, 4)
     stream = FakeStream(stream_id, handle)
     split = SimpleNamespace(_pack=lambda b: torch.ones(5))
     event = SimpleNamespace(record=lambda stream: None)
@@ -62,7 +62,7 @@ def test_a_later_stream_with_the_same_handle_waits(
 
 def test_a_captured_product_gives_the_planes_to_its_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     """The graph may outlive the packed matrix; here without a GPU, with planes that none splits."""
-    module, b = sys.modules["torch_sgemm.packed"], torch.ones(3, 4)
+    module, b = sys.modules["torch_sgemm.functional.packed"], torch.ones(3, 4)
     packed, kept, capturing = torch_sgemm.pack(b, frozen=True), [], True
     planes = torch.ones(5)
     packed._planes = module._Planes(module._state_of(b), planes, None, None)

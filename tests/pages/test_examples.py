@@ -15,7 +15,7 @@ import torch
 from support.process import ROOT, python
 
 import torch_sgemm
-import torch_sgemm._library
+import torch_sgemm.torch_ops.library
 
 TOOLKIT = torch.version.cuda is None or shutil.which("nvcc") or os.environ.get("CUDA_HOME")
 
@@ -86,7 +86,7 @@ def test_libtorch_program(tmp_path: Path) -> None:
     for command in (
         [cmake, "-S", str(ROOT / "examples" / "libtorch"), "-B", str(tmp_path), prefix],
         [cmake, "--build", str(tmp_path)],
-        [str(tmp_path / "product"), str(torch_sgemm._library.PATH)],
+        [str(tmp_path / "product"), str(torch_sgemm.torch_ops.library.PATH)],
     ):
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]

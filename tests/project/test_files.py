@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks import record
-from torch_sgemm import files, tuned
+from torch_sgemm.choice import tuned
+from torch_sgemm.measure import output
 
 WRITERS: dict[str, Callable[[Path], object]] = {
-    "text": lambda path: files.write(path, "[]\n"),
-    "tuned": lambda path: tuned.write(path, []),
+    "text": lambda path: output.write(path, "[]\n"),
+    "tuned": lambda path: output.write(path, tuned.text([])),
     "record": lambda path: record.save({"rows": []}, path),
 }
 each_writer = pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
@@ -81,7 +82,7 @@ def test_a_failure_leaves_the_old_file(
 
 
 def test_what_is_no_regular_file_is_written_to() -> None:
-    code = "from torch_sgemm import files as f; f.write(f.Path('/dev/stdout'), 'here')"
+    code = "from torch_sgemm.measure import output as f; f.write(f.Path('/dev/stdout'), 'here')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "here"
 
@@ -90,5 +91,5 @@ def test_in_a_folder_that_takes_no_new_file(tmp_path, monkeypatch: pytest.Monkey
     path = tmp_path / "old.json"
     path.write_text("old")
     monkeypatch.setattr(os, "access", lambda path, how: False)
-    files.write(path, "new")
+    output.write(path, "new")
     assert path.read_text() == "new"

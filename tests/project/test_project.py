@@ -95,7 +95,7 @@ def test_private_names_of_pytorch_are_in_one_file() -> None:
         r"\btorch\._(?!check\b|_version)\w+|\baten\._\w+|\bpy_kernels\b|\bmultiprocessing\b"
         r"|\._(?:handle|schema|destroy|dispatch_cache)\b"
     )
-    for path in sorted((ROOT / "torch_sgemm").glob("*.py")):
+    for path in sorted((ROOT / "torch_sgemm").rglob("*.py")):
         found = private.findall(path.read_text())
         assert bool(found) == (path.name == "private.py"), (path.name, found)
 
@@ -103,6 +103,7 @@ def test_private_names_of_pytorch_are_in_one_file() -> None:
 def test_each_file_of_the_package_has_its_line_in_contributing() -> None:
     lines = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines()
     cells = [line.split("|")[1] for line in lines if line.startswith("| `")]
-    listed = [name for cell in cells for name in re.findall(r"`(\w+\.py)`", cell)]
-    files = {path.name for path in (ROOT / "torch_sgemm").glob("*.py")}
-    assert sorted(listed) == sorted(files - {"__init__.py"})
+    listed = [name for cell in cells for name in re.findall(r"`([\w/]+\.py)`", cell)]
+    package = ROOT / "torch_sgemm"
+    files = [path for path in package.rglob("*.py") if path.name != "__init__.py"]
+    assert sorted(listed) == sorted(path.relative_to(package).as_posix() for path in files)

@@ -129,9 +129,9 @@ def packed_here(directory: Path) -> Path:
     about = f"torch_sgemm-{release.version()}.dist-info"
     with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as packed:
         for package in check_wheel.PACKAGES:
-            for path in sorted((ROOT / package).iterdir()):
-                if path.is_file():
-                    packed.write(path, f"{package}/{path.name}")
+            for path in sorted((ROOT / package).rglob("*.*")):
+                if "__pycache__" not in path.parts:
+                    packed.write(path, path.relative_to(ROOT))
         tag = "Root-Is-Purelib: false\nTag: py3-none-linux_x86_64\n"
         packed.writestr(f"{about}/WHEEL", f"Wheel-Version: 1.0\nGenerator: test\n{tag}")
         head = f"Metadata-Version: 2.1\nName: torch_sgemm\nVersion: {release.version()}\n"

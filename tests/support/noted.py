@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-from torch_sgemm.tuned import Problem
+from torch_sgemm.choice.tuned import Problem
 
 SGEMM = torch.ops.sgemm
 

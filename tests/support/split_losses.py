@@ -24,7 +24,7 @@ from support.split_model import (
     unscaled,
     windows,
 )
-from torch_sgemm.tensor_cores import GROUP, power, step_and_losses
+from torch_sgemm.measure.tensor_cores import GROUP, power, step_and_losses
 
 HALF_OF_LEAST = 2.0**-150  # which a subnormal result may be off by beside its share
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torch_sgemm.tensor_cores import multiplied, power
+from torch_sgemm.measure.tensor_cores import multiplied, power
 
 Multiply = Callable[[Tensor, Tensor, Tensor, torch.dtype], Tensor]  # multiplied()
 

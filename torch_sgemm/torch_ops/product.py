@@ -1,0 +1,56 @@
+"""Calls of ``mm``, ``bmm`` and ``_matmul``, by the operands' number of dimensions.
+
+A batch of two dimensions, attention's sequences and heads, is read directly, because flattening it
+may copy it.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from torch_sgemm.torch_ops import private
+from torch_sgemm.torch_ops.library import operators
+from torch_sgemm.torch_ops.past_dispatcher import calls_of, reaches_kernel
+
+_CALLS = {dims: calls_of(name) for dims, name in {2: "mm", 3: "bmm", 4: "_matmul"}.items()}
+
+
+def product(a: Tensor, b: Tensor, kernel: str) -> Tensor:
+    """Multiplies, past the dispatcher if possible."""
+    straight, dispatched = _CALLS[a.dim()]
+    return (straight if reaches_kernel(a, b) else dispatched)(a, b, kernel)
+
+
+def straight(a: Tensor, b: Tensor, kernel: str) -> Tensor:
+    """Multiplies past the dispatcher. Precondition: ``reaches_kernel(a, b)``."""
+    return _CALLS[a.dim()][0](a, b, kernel)
+
+
+def dispatched(a: Tensor, b: Tensor, kernel: str) -> Tensor:
+    """Multiplies through the dispatcher."""
+    return _CALLS[a.dim()][1](a, b, kernel)
+
+
+_FAMILIES_OF_16_BITS = {
+    name: row["family"]
+    for row in json.loads(operators._kernels())
+    if row["reads"] == "bfloat16"
+    for name in (row["name"], *row["tile_names"])
+}
+
+
+def of_gradients(kernel: str) -> str:
+    """Returns ``kernel=`` of a gradient: the family, if the row takes 16-bit operands alone."""
+    return _FAMILIES_OF_16_BITS.get(kernel, kernel)
+
+
+def rows_of(x: Tensor) -> Tensor:
+    """Reshapes (..., n) to (rows, n)."""
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+
+
+def with_shape(result: Tensor, shape: Sequence[int]) -> Tensor:
+    """Reshapes a new tensor, not to a view for autograd, which could not be written."""
+    return private.unsafe_view(result, shape)
