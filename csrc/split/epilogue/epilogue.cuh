@@ -45,17 +45,18 @@ class TileEpilogue : public WarpRows<Shape> {
   }
 
   // Returns true if store_plain() applies: the warp's sums need no test, are only scaled, and all of them are inside.
-  // DOWN: D's columns may be contiguous.
+  // COL_MAJOR_D: D's columns may be contiguous.
   template <bool COL_MAJOR_D>
   __device__ __forceinline__ bool stores_plain() const {
     const bool whole = rows_left_ == 16 && (first_ | cols_left_) % 32 == 0;
-    return is_plain() & job_.scaled_only & (job_.d_col_major ? COL_MAJOR_D : job_.pairs & whole);
+    return is_plain() & job_.scaled_only &
+           (job_.stores == StoreMode::kColMajor ? COL_MAJOR_D : stores_pairs(job_.stores) & whole);
   }
   template <bool COL_MAJOR_D>
   __device__ __forceinline__ void store_plain(const Sums& sum) const {
-    if (COL_MAJOR_D && __builtin_expect(job_.d_col_major, false))
+    if (COL_MAJOR_D && __builtin_expect(job_.stores == StoreMode::kColMajor, false))
       store_col_major(sum, bands_);
-    else if (__builtin_expect(job_.cut_quads, false))
+    else if (__builtin_expect(job_.stores == StoreMode::kCutQuads, false))
       store_quads(sum);
     else
       this->template store_pairs<true>(sum, bands_);
@@ -118,9 +119,10 @@ class TileEpilogue : public WarpRows<Shape> {
   // some scales aren't plain. Returns the band's bit if the band has refused elements.
   __device__ __forceinline__ uint32_t store_band(const float* staged, int band, bool tests, int index) const {
     const int lane = t_ % 32;
-    if (tests || !job_.plain_alpha || job_.p.k_before > 0 || !(job_.quads || job_.d_col_major))
+    if (tests || !job_.plain_alpha || job_.p.k_before > 0 ||
+        !(stores_quads(job_.stores) || job_.stores == StoreMode::kColMajor))
       return store_certified(staged, band, lane, index);
-    if (job_.quads)
+    if (stores_quads(job_.stores))
       store_band_quads(staged, band, lane);
     else
       store_band_col_major(staged, band, lane);

@@ -35,9 +35,9 @@ class WarpRows {
  protected:
   // Stores the bands in `bands`, whose sums need no test, straight from the accumulators if D's layout allows it.
   __device__ __forceinline__ void store_direct(const Sums& sum, uint32_t bands, float* staging) const {
-    if (job_.d_col_major)
+    if (job_.stores == StoreMode::kColMajor)
       store_col_major(sum, bands);
-    else if (job_.pairs)
+    else if (stores_pairs(job_.stores))
       store_pairs<false>(sum, bands);
     else
       store_singles(sum, bands, staging);

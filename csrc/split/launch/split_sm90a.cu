@@ -31,9 +31,6 @@ Operand operand(const float* data, ElementType elements, int64_t size, int64_t s
   return x;
 }
 
-// Returns true if D's columns are contiguous in memory, and its rows are not.
-bool is_col_major(const Problem& p) { return p.d.row == 1 && p.d.col != 1; }
-
 // Returns a piece's job, with its buffers in the workspace. `p.k`: k of all slices of the piece. `p.d`, `p.c`: D and C,
 // not the slices' partial sums.
 Job make_job(const Shape& shape, const Problem& p, const SplitPlan& plan, char* workspace) {
@@ -48,7 +45,7 @@ Job make_job(const Shape& shape, const Problem& p, const SplitPlan& plan, char* 
     job.p.batch = ceil_div(p.k, plan.slice);
     job.p.a.batch = plan.slice * p.a.col;
     job.p.b.batch = plan.slice * p.b.row;
-    if (is_col_major(p)) {  // partial sums have d's layout
+    if (store_mode(p) == StoreMode::kColMajor) {  // partial sums have d's layout
       job.p.d.row = 1;
       job.p.d.col = p.m;
     }
@@ -81,10 +78,7 @@ Job make_job(const Shape& shape, const Problem& p, const SplitPlan& plan, char* 
   // All planes of half a panel lie together, so that one copy loads them. Packed planes, and planes shared with A, have
   // the layout that tiles of any size can read.
   if (shape.half() && !plan.packed_b && !plan.triangle) job.b.half_apart = 2 * kHalfPlaneBytes;
-  job.d_col_major = is_col_major(q);
-  job.quads = ends_in_groups<4>(q);
-  job.pairs = ends_in_groups<2>(q);
-  job.cut_quads = job.quads && !has_aligned_rows<kSectorFloats>(q.d);
+  job.stores = store_mode(q);
   job.plain_alpha = is_plain_alpha(q.alpha);
   job.scaled_only = q.activation == Activation::kNone && job.plain_alpha && q.k_before == 0;
   job.triangle = plan.triangle;
@@ -120,10 +114,10 @@ void launch_piece(const Problem& p, const SplitPlan& plan, const Context& contex
     launch_onthefly<kShape.tile_m, kShape.tile_n>(job, plan.splits_b, sms, cluster, context.stream);
   else
     launch_product<F, kShape.tile_m, kShape.tile_n>(job, sms, cluster, context.stream);
-  const Triangle computed = !plan.triangle    ? Triangle::kBoth
-                            : job.d_col_major ? Triangle::kLower
-                                              : Triangle::kUpper;  // as launch_sum() sees D
-  if (plan.slices > 1) launch_sum(job.p.d.data, job.p.batch, job.d_col_major ? transposed(p) : p, context, computed);
+  if (plan.slices == 1) return;
+  const bool transposes = job.stores == StoreMode::kColMajor;
+  const Triangle computed = !plan.triangle ? Triangle::kBoth : transposes ? Triangle::kLower : Triangle::kUpper;
+  launch_sum(job.p.d.data, job.p.batch, transposes ? transposed(p) : p, context, computed);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "../../gpu/rasterization.cuh"
 #include "../../problem/elements.h"
 #include "../gemm/stages.cuh"
+#include "../plan/store_mode.h"
 #include "../plan/staged_band.cuh"
 #include "native16.h"
 
@@ -18,7 +19,7 @@ struct Native16Job {
   StreamK deal;
   int tiles_m, tiles_n;
   bool long_windows;  // windows have kLongWindow of k
-  bool pairs, quads;  // two, or four, neighbours of D's rows can be written at once, and those of C read
+  StoreMode stores;
   float* parts;       // (deal.parts(), sums of a thread / 4, threads, 4)
   uint32_t* arrived;  // number of a leftover tile's parts that have arrived
   uint32_t* found;    // (flags) not 0 if operands hold subnormal elements (subnormals.cuh)
@@ -81,12 +82,12 @@ static __device__ __noinline__ void store_band(const Native16Job& job, const Nat
                                                const float* staged) {
   const Problem& p = job.p;
   const int lane = threadIdx.x % 32, rows = static_cast<int>(min(p.d.rows - row0, int64_t{16}));
-  const int in_band = job.quads ? lane % 8 * 4 : lane;
+  const int in_band = stores_quads(job.stores) ? lane % 8 * 4 : lane;
   if (!at.stores(first + in_band)) return;
   const int64_t col = at.col - at.pair + first + in_band;
   float* const to = p.d.matrix(at.entry).at(row0, col);
   const float* const from = p.beta == 0 ? nullptr : p.c.matrix(at.entry).at(row0, col);
-  if (!job.quads) {
+  if (!stores_quads(job.stores)) {
 #pragma unroll 4
     for (int row = 0; row < rows; ++row) {
       const float x = p.alpha * staged[place_in_band(row, lane / 4) + lane % 4];
@@ -175,7 +176,7 @@ __device__ __forceinline__ void store_tile(const Native16Job& job, int index, co
     for (int e = 0; e < 64 * BLOCKS; ++e) copy[e] = sum[e / 64][e % 64];
     return store_each<BLOCKS>(p, at, copy);
   }
-  if (!job.pairs || p.activation != Activation::kNone) return store_staged(job, at, sum, staging);
+  if (!stores_pairs(job.stores) || p.activation != Activation::kNone) return store_staged(job, at, sum, staging);
   if (p.beta == 0)
     store_pairs<false>(p, at, sum);
   else

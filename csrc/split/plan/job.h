@@ -3,6 +3,7 @@
 #include "../../problem/elements.h"
 #include "../../problem/views.h"
 #include "plan.h"
+#include "store_mode.h"
 
 namespace sgemm::split {
 
@@ -57,9 +58,7 @@ struct Job {
   // Blocks take work tiles in turn. The first `whole` work tiles are tiles. Each tile from there on is left over, and
   // has `parts` work tiles.
   int work_tiles, whole, parts;
-  bool d_col_major;      // d's columns are contiguous in memory
-  bool quads, pairs;     // four, or two, neighbours of d, and of c if it is read, can be read and written at once
-  bool cut_quads;        // quads, and rows of d begin within a memory sector
+  StoreMode stores;
   bool plain_alpha;      // is_plain_alpha(): alpha is of no extreme size
   bool batch_invariant;  // SplitPlan::batch_invariant
   // The epilogue only scales sums, by a plain alpha, and adds the caller's c: no activation, no earlier pieces of k.
