@@ -1,5 +1,5 @@
-// Introspection for torch_sgemm/table.py, choice.py and guard.py, tests and benchmarks: the table, choices, plans,
-// devices, and the guard's counts.
+// Introspection for torch_sgemm/choice, tests and benchmarks: the table, choices, plans, devices, and the guard's
+// counts.
 #include <torch/csrc/stable/accelerator.h>
 
 #include <cstring>
@@ -189,7 +189,7 @@ void register_plans(torch::stable::detail::StableLibrary& m) {
 
 STABLE_TORCH_LIBRARY_FRAGMENT(SGEMM_NAMESPACE, m) {
   m.def("_allocate(int elements, ScalarType dtype, int index) -> Tensor?");  // implemented in Python, see
-                                                                             // torch_sgemm/memory.py
+                                                                             // torch_sgemm/torch_ops/library.py
   m.def("_let_python_allocate() -> ()");
   m.def("_kernels() -> str");
   m.def("_error_bounds(int k) -> str");

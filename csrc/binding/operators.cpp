@@ -1,4 +1,4 @@
-// The operators: schemas and checks. They are forward only; torch_sgemm/ops.py adds the fakes.
+// The operators: schemas and checks. They are forward only; torch_sgemm/torch_ops/ops.py adds the fakes.
 #include "../table/namespace.h"
 #include "checks.h"
 #include "product.h"

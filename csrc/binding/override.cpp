@@ -1,6 +1,6 @@
-// The operators that torch_sgemm/overrides.py calls instead of aten's products. Each operator checks a call, counts it,
-// and runs it if it is a float32 product. Other products go to PyTorch's own kernel: from here if that is sound,
-// otherwise from Python, where errors keep their types.
+// The operators that torch_sgemm/dropin/overrides.py calls instead of aten's products. Each operator checks a call,
+// counts it, and runs it if it is a float32 product. Other products go to PyTorch's own kernel: from here if that is
+// sound, otherwise from Python, where errors keep their types.
 #include <algorithm>
 #include <atomic>
 #include <initializer_list>

@@ -1,4 +1,4 @@
-// Right operands that are split once; see torch_sgemm/packed.py.
+// Right operands that are split once; see torch_sgemm/functional/packed.py.
 #include <torch/csrc/stable/accelerator.h>
 
 #include <algorithm>

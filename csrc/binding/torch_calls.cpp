@@ -51,7 +51,7 @@ const CudaProducts& cuda_products() {
   return products;
 }
 
-// Allocates through a Python function (torch_sgemm/memory.py). Returns nothing if there is no memory.
+// Allocates through a Python function (torch_sgemm/torch_ops/library.py). Returns nothing if there is no memory.
 std::optional<Tensor> allocated_by_python(int64_t elements, ScalarType dtype, const Tensor& like) {
   static const std::string name = std::string(kOperators) + "_allocate";
   const int64_t index = like.is_cuda() ? like.get_device_index() : -1;

@@ -1,4 +1,4 @@
-// Operators behind torch_sgemm/tuning.py and tuned.py.
+// Operators behind torch_sgemm/measure/tuning.py and choice/tuned.py.
 #include <algorithm>
 #include <map>
 #include <optional>

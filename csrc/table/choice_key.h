@@ -8,7 +8,7 @@
 
 namespace sgemm {
 
-// Sizes, strides, alignment, the workspace limit, and the Flags. torch_sgemm/tuned.py has their names.
+// Sizes, strides, alignment, the workspace limit, and the Flags. torch_sgemm/choice/tuned.py has their names.
 using ChoiceKey = std::array<int64_t, 22>;
 
 // Flags of a problem: reading of C, computing f, adding up pieces of k in D, presence of B's planes, and B being A

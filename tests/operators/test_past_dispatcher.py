@@ -181,7 +181,8 @@ def test_what_lacks_memory_is_named_as_pytorch_does(
         seen.append((str(failure)[:42], on_gpu))
         return failure
 
-    for module in ("functional.packed", "torch_ops.past_dispatcher", "torch_ops.autograd"):
+    ops = ("autograd", "packed_mm", "past_dispatcher", "product")
+    for module in ("functional.linear", "functional.packed", *(f"torch_ops.{x}" for x in ops)):
         monkeypatch.setattr(sys.modules[f"torch_sgemm.{module}"], "out_of_memory", named)
     with (
         torch.inference_mode(mode == "inference"),

@@ -209,7 +209,7 @@ def sources() -> str:
     """All texts of the sources: Python's strings joined as Python joins them, other files whole."""
     parts = [text_of("Makefile")]
     for folder in ("torch_sgemm", "tools"):
-        for path in (ROOT / folder).glob("*.py"):
+        for path in (ROOT / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):
                     parts.append(node.value)

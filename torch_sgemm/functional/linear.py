@@ -8,9 +8,19 @@ from torch.overrides import handle_torch_function
 from torch_sgemm.choice.table import request
 from torch_sgemm.functional.matmul import matmul
 from torch_sgemm.functional.packed import PackedMatrix
-from torch_sgemm.functional.route import Route, in_float32, is_expanded, route, widened
+from torch_sgemm.functional.route import (
+    STRAIGHT,
+    TORCH,
+    TRACED,
+    in_float32,
+    is_expanded,
+    route,
+    widened,
+)
 from torch_sgemm.torch_ops.activations import ACTIVATIONS, check_activation
-from torch_sgemm.torch_ops.linear import dispatched, straight
+from torch_sgemm.torch_ops.library import out_of_memory
+from torch_sgemm.torch_ops.linear import KERNELS, linear_op
+from torch_sgemm.torch_ops.past_dispatcher import dispatched
 
 
 def linear(
@@ -50,20 +60,26 @@ def linear(
     kernel = request("torch_sgemm.linear", kernel, batch_invariant)
     packed = weight if isinstance(weight, PackedMatrix) else None
     matrix = weight if packed is None else packed.b.t()
-    way = route(_fit, x, matrix, bias, packed=packed)
-    if way is Route.TRACED:
+    way = route(_fit, x, matrix, bias, packed)
+    if way is STRAIGHT and packed is None and not is_expanded(x):
+        function, keys = KERNELS[x.is_cuda]
+        try:
+            return function(keys, x, matrix, bias, activation, kernel)
+        except RuntimeError as failure:
+            raise out_of_memory(failure, x.is_cuda) from None
+    if way is TRACED:
         tensors = (x, weight) if bias is None else (x, weight, bias)
         more = {"activation": activation, "kernel": kernel}
         return handle_torch_function(linear, tensors, x, weight, bias, **more)
-    if way is Route.TORCH:
+    if way is TORCH:
         return ACTIVATIONS[activation](functional.linear(*widened(None, x, matrix, bias)))
     bias = in_float32(bias)
     if is_expanded(x):
         result = matmul(x, matrix.t(), kernel=kernel, out_dtype=torch.float32)
         return ACTIVATIONS[activation](result if bias is None else result + bias)
     if packed is not None:
-        return packed.linear(way, x, matrix.t(), bias, activation, kernel)
-    return (straight if way is Route.STRAIGHT else dispatched)(x, matrix, bias, activation, kernel)
+        return packed.linear(way, x, matrix.t(), bias, kernel, activation)
+    return dispatched(linear_op, x, matrix, bias, activation, kernel)
 
 
 def _fit(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:

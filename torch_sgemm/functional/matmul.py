@@ -9,11 +9,11 @@ from torch.overrides import handle_torch_function
 
 from torch_sgemm.choice.table import request
 from torch_sgemm.functional.packed import PackedMatrix
-from torch_sgemm.functional.route import Route, is_expanded, route, widened
+from torch_sgemm.functional.route import STRAIGHT, TORCH, TRACED, is_expanded, route, widened
 from torch_sgemm.torch_ops.autograd import is_wanted
 from torch_sgemm.torch_ops.library import OPERAND_DTYPES
 from torch_sgemm.torch_ops.ops import about
-from torch_sgemm.torch_ops.product import dispatched, rows_of, straight, with_shape
+from torch_sgemm.torch_ops.product import rows_of, straight, through_dispatcher, with_shape
 
 
 def matmul(
@@ -54,23 +54,23 @@ def matmul(
     kernel = request("torch_sgemm.matmul", kernel, batch_invariant)
     packed = b if isinstance(b, PackedMatrix) else None
     matrix = b if packed is None else packed.b
-    way = route(_fit, a, matrix, packed=packed, out_dtype=out_dtype)
-    if way is Route.TRACED:
+    way = route(_fit, a, matrix, None, packed, out_dtype)
+    if way is TRACED:
         more = {"kernel": kernel, "out_dtype": out_dtype, "out": out}
         return handle_torch_function(matmul, (a, b), a, b, **more)
-    product = straight if way is Route.STRAIGHT else dispatched
+    product = straight if way is STRAIGHT else through_dispatcher
     is_packed = packed is not None and not is_expanded(a)
-    if way is Route.STRAIGHT and not is_packed and out is None and out_dtype is None:
+    if way is STRAIGHT and not is_packed and out is None and out_dtype is None:
         return _of_any_dims(a, matrix, kernel, product)
     if out_dtype is not None:
         _check_out_dtype(out_dtype, a, matrix)
     with nullcontext() if out_dtype is None else torch.autocast(a.device.type, enabled=False):
-        if way is Route.TORCH:
+        if way is TORCH:
             return torch.matmul(*widened(out_dtype, a, matrix), out=out)
         if out is not None:
             _check_out(a, matrix, out)
         if is_packed:
-            result = packed.linear(way, a, matrix, None, None, kernel)
+            result = packed.linear(way, a, matrix, None, kernel)
         else:
             result = _of_any_dims(a, matrix, kernel, product)
         return result if out is None else _into(out, result)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.overrides import handle_torch_function
 
 from torch_sgemm.choice.table import request
-from torch_sgemm.functional.route import Route, route
+from torch_sgemm.functional.route import STRAIGHT, TRACED, Route, route
 from torch_sgemm.torch_ops import private
 from torch_sgemm.torch_ops.library import OPERAND_DTYPES, operators, out_of_memory
 from torch_sgemm.torch_ops.ops import about
@@ -118,23 +118,18 @@ class PackedMatrix:
         """
         kernel = request("torch_sgemm.PackedMatrix.mm", kernel, batch_invariant)
         b = self.b
-        way = route(_fit, a, b, c, packed=self)
-        if way is Route.TRACED:
+        way = route(lambda *_: True, a, b, c, self)  # the kernel checks shapes
+        if way is TRACED:
             more = {"beta": beta, "alpha": alpha, "kernel": kernel}
             return handle_torch_function(PackedMatrix.mm, (a, c), self, a, c, **more)
         return self._product(way, a, b, c, kernel, beta=float(beta), alpha=float(alpha))
 
-    def linear(
-        self,
-        way: Route,
-        x: Tensor,
-        b: Tensor,
-        bias: Tensor | None,
-        activation: str | None,
-        kernel: str,
-    ) -> Tensor:
-        """Returns activation(x @ b + bias) for x of shape (..., k); b is the matrix."""
-        result = self._product(way, rows_of(x), b, bias, kernel, activation)
+    def linear(self, way: Route, x: Tensor, b: Tensor, bias: Tensor | None, *rest) -> Tensor:
+        """Returns activation(x @ b + bias) for x of shape (..., k); b is the matrix.
+
+        ``rest``: kernel, activation.
+        """
+        result = self._product(way, rows_of(x), b, bias, *rest)
         return with_shape(result, (*x.shape[:-1], b.shape[1]))
 
     def _product(
@@ -148,7 +143,7 @@ class PackedMatrix:
         **factors: float,
     ) -> Tensor:
         """Returns activation(beta c + alpha a @ b); the operator refuses what doesn't fit."""
-        if way is Route.STRAIGHT:
+        if way is STRAIGHT:
             return straight(a, b, self.planes_of(b), c, kernel, activation, **factors)
         return packed_mm(c, a, b, kernel, self._number, activation=activation, **factors)
 
@@ -234,10 +229,6 @@ def _check_in_memory(b: Tensor) -> None:
         f"torch_sgemm.pack: argument 'b' {found}; accepted: a strided matrix of float32, bfloat16 "
         "or float16 on a CPU or CUDA device"
     )
-
-
-def _fit(a: Tensor, b: Tensor, c: Tensor | None) -> bool:
-    return True  # the operator checks
 
 
 def _is_transpose(b: Tensor, x: Tensor) -> bool:

@@ -25,12 +25,14 @@ class Route(Enum):
     """To PyTorch's own function, which computes other products or raises the error."""
 
 
+STRAIGHT, DISPATCHED, TRACED, TORCH = Route  # a global takes a tenth of an attribute's time
+
+
 def route(
     fit: Callable[[Tensor, Tensor, Tensor | None], bool],
     a: Tensor,
     b: Tensor,
     c: Tensor | None = None,
-    *,
     packed: object = None,
     out_dtype: torch.dtype | None = None,
 ) -> Route:
@@ -39,15 +41,15 @@ def route(
     Operands of 16 bits make a float32 product beside a float32 one, or by ``out_dtype``. ``fit``
     returns True if the tensors' shapes fit. ``packed`` is the packed matrix that b comes from.
     """
+    if (reaches_kernel(a, b) if c is None else reaches_kernel(a, b, c)) and fit(a, b, c):
+        return STRAIGHT
     tensors = (a, b) if c is None else (a, b, c)
-    if reaches_kernel(*tensors) and fit(a, b, c):
-        return Route.STRAIGHT
     given = tensors if packed is None else (a, packed, *tensors[2:])
     if has_torch_function(given) and not all(isinstance(x, Tensor) for x in given):
-        return Route.TRACED
+        return TRACED
     if _are_operands(*tensors) and _is_float32(out_dtype, *tensors) and fit(a, b, c):
-        return Route.DISPATCHED
-    return Route.TORCH
+        return DISPATCHED
+    return TORCH
 
 
 def _are_operands(*tensors: Tensor) -> bool:

@@ -19,13 +19,13 @@ from torch_sgemm.torch_ops.distributed import has_split_rows, register_if_loaded
 from torch_sgemm.torch_ops.inductor import register_lowerings
 from torch_sgemm.torch_ops.library import OPERAND_DTYPES, operators, qualified
 from torch_sgemm.torch_ops.ops import about
-from torch_sgemm.torch_ops.past_dispatcher import calls_of, is_plain
+from torch_sgemm.torch_ops.past_dispatcher import is_plain, kernels_of
 from torch_sgemm.torch_ops.product import of_gradients, product, rows_of
 from torch_sgemm.torch_ops.vmap import batched
 
-_linear, _bmm = operators.linear.default, operators.bmm
+linear_op, _bmm = operators.linear.default, operators.bmm
+KERNELS = kernels_of("linear")
 _with_inner = operators._linear_with_inner.default
-straight, dispatched = calls_of("linear")
 
 
 @torch.library.register_fake(qualified("linear"))
@@ -89,7 +89,7 @@ class SgemmLinear(Derivative):
         """Differentiates without flattening; sums the weight's gradients over a batch."""
         _, needs_x, needs_weight, needs_bias, *_ = needs
         kernel, (of_x, of_weight) = of_gradients(ctx.kernel), ctx.dtypes
-        grad_x = _linear(grad, weight.mT, None, None, kernel).to(of_x) if needs_x else None
+        grad_x = linear_op(grad, weight.mT, None, None, kernel).to(of_x) if needs_x else None
         grad_weight = grad_bias = None
         if needs_weight:
             by_matrix = product(grad.flatten(0, -3).mT, x.flatten(0, -3), kernel)
@@ -104,9 +104,9 @@ class SgemmLinear(Derivative):
         x, weight, output = saved
         terms = []
         if tangent_x is not None:
-            terms.append(_linear(tangent_x, weight, None, None, ctx.kernel))
+            terms.append(linear_op(tangent_x, weight, None, None, ctx.kernel))
         if tangent_weight is not None:
-            terms.append(_linear(x, tangent_weight, None, None, ctx.kernel))
+            terms.append(linear_op(x, tangent_weight, None, None, ctx.kernel))
         if tangent_bias is not None:
             terms.append(spread(tangent_bias, (*x.shape[:-1], weight.shape[0])))
         return _through(sum(terms[1:], terms[0]), output)
@@ -123,7 +123,7 @@ def _differentiated(keyset, x, weight, bias=None, activation=None, kernel="auto"
     def product(run: Callable[..., Tensor], activation: str | None = activation) -> Tensor:
         return SgemmLinear.at_level(run, x, weight, bias, activation, kernel)
 
-    run = partial(below, _linear, keyset)
+    run = partial(below, linear_op, keyset)
     if activation in (None, "relu"):
         return product(run)
     if is_plain(x, weight, bias):
@@ -141,7 +141,7 @@ def _(info, in_dims, x, weight, bias=None, activation=None, kernel="auto"):
     of_x, of_weight, of_bias, *_ = (*in_dims, None)  # in_dims lacks defaults
     x = batched(x, of_x, info.batch_size)
     if of_weight is None and of_bias is None:
-        return _linear(x, weight, bias, activation, kernel), 0
+        return linear_op(x, weight, bias, activation, kernel), 0
     weight = batched(weight, of_weight, info.batch_size)
     rows = x.unsqueeze(1) if x.dim() == 2 else x.flatten(1, -2)
     result = _bmm(rows, weight.mT, kernel)

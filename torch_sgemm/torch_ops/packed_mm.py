@@ -19,9 +19,9 @@ from torch_sgemm.torch_ops.activations import ACTIVATIONS, check_activation, fol
 from torch_sgemm.torch_ops.autograd import below, implement
 from torch_sgemm.torch_ops.derivatives import SgemmSum, scaled
 from torch_sgemm.torch_ops.inductor import register_lowerings
-from torch_sgemm.torch_ops.library import NAMESPACE, operators, qualified
+from torch_sgemm.torch_ops.library import NAMESPACE, operators, out_of_memory, qualified
 from torch_sgemm.torch_ops.ops import check_addend, product_shape
-from torch_sgemm.torch_ops.past_dispatcher import calls_of, is_plain
+from torch_sgemm.torch_ops.past_dispatcher import is_plain, kernels_of
 from torch_sgemm.torch_ops.vmap import addend, batched
 
 _library = torch.library.Library(NAMESPACE, "FRAGMENT")
@@ -31,9 +31,18 @@ _library.define(
 )
 packed_mm = operators.packed_mm.default
 _with_inner = operators._packed_mm_with_inner.default
-straight, _ = calls_of("_packed_mm")
+_KERNELS = kernels_of("_packed_mm")
 
 packs: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()  # PackedMatrix
+
+
+def straight(a: Tensor, *rest, **factors: float) -> Tensor:
+    """Multiplies past the dispatcher. Precondition: ``reaches_kernel`` of the tensors."""
+    function, keys = _KERNELS[a.is_cuda]
+    try:
+        return function(keys, a, *rest, **factors)
+    except RuntimeError as failure:
+        raise out_of_memory(failure, a.is_cuda) from None
 
 
 def _planes_for(pack: int, b: Tensor) -> Tensor | None:

@@ -81,29 +81,16 @@ def kernel_at(name: str, key: str) -> AtKey:
     return private.redispatch_of(getattr(operators, name).default), private.key_set(key)
 
 
-def calls_of(name: str) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
-    """Returns an operator's call past the dispatcher, and the one through it.
+def kernels_of(name: str) -> dict[bool, AtKey]:
+    """Returns an operator's kernels on CPUs and GPUs, by ``is_cuda``."""
+    return {False: kernel_at(name, "CPU"), True: kernel_at(name, "CUDA")}
 
-    The first one's precondition is ``reaches_kernel`` of the tensors. The second one is seen by
-    modes, profilers and autograd. Both translate errors, because inference mode skips the autograd
-    kernel's translation.
-    """
-    operator = getattr(operators, name).default
-    kernels = {False: kernel_at(name, "CPU"), True: kernel_at(name, "CUDA")}  # by is_cuda
 
-    def straight(a: Tensor, *rest, **factors: float) -> Tensor:
-        kernel, keys = kernels[a.is_cuda]
-        try:
-            return kernel(keys, a, *rest, **factors)
-        except RuntimeError as failure:
-            raise out_of_memory(failure, a.is_cuda) from None
-
-    def dispatched(a: Tensor, *rest) -> Tensor:
-        if torch.compiler.is_compiling():
-            return operator(a, *rest)
-        try:
-            return operator(a, *rest)
-        except RuntimeError as failure:
-            raise out_of_memory(failure, a.is_cuda) from None
-
-    return straight, dispatched
+def dispatched(operator: private.OpOverload, a: Tensor, *rest) -> Tensor:
+    """Calls an operator through the dispatcher: modes, profilers and autograd see the call."""
+    if torch.compiler.is_compiling():
+        return operator(a, *rest)
+    try:
+        return operator(a, *rest)
+    except RuntimeError as failure:  # inference mode skips the autograd kernel's translation
+        raise out_of_memory(failure, a.is_cuda) from None

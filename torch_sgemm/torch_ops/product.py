@@ -11,26 +11,31 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from torch_sgemm.torch_ops import private
-from torch_sgemm.torch_ops.library import operators
-from torch_sgemm.torch_ops.past_dispatcher import calls_of, reaches_kernel
+from torch_sgemm.torch_ops.library import operators, out_of_memory
+from torch_sgemm.torch_ops.past_dispatcher import dispatched, kernels_of, reaches_kernel
 
-_CALLS = {dims: calls_of(name) for dims, name in {2: "mm", 3: "bmm", 4: "_matmul"}.items()}
+_NAMES = {2: "mm", 3: "bmm", 4: "_matmul"}
+_OPERATORS = {dims: getattr(operators, name).default for dims, name in _NAMES.items()}
+_KERNELS = {dims: kernels_of(name) for dims, name in _NAMES.items()}
 
 
 def product(a: Tensor, b: Tensor, kernel: str) -> Tensor:
     """Multiplies, past the dispatcher if possible."""
-    straight, dispatched = _CALLS[a.dim()]
-    return (straight if reaches_kernel(a, b) else dispatched)(a, b, kernel)
+    return (straight if reaches_kernel(a, b) else through_dispatcher)(a, b, kernel)
 
 
 def straight(a: Tensor, b: Tensor, kernel: str) -> Tensor:
     """Multiplies past the dispatcher. Precondition: ``reaches_kernel(a, b)``."""
-    return _CALLS[a.dim()][0](a, b, kernel)
+    function, keys = _KERNELS[a.dim()][a.is_cuda]
+    try:
+        return function(keys, a, b, kernel)
+    except RuntimeError as failure:
+        raise out_of_memory(failure, a.is_cuda) from None
 
 
-def dispatched(a: Tensor, b: Tensor, kernel: str) -> Tensor:
-    """Multiplies through the dispatcher."""
-    return _CALLS[a.dim()][1](a, b, kernel)
+def through_dispatcher(a: Tensor, b: Tensor, kernel: str) -> Tensor:
+    """Multiplies by the operator."""
+    return dispatched(_OPERATORS[a.dim()], a, b, kernel)
 
 
 _FAMILIES_OF_16_BITS = {
