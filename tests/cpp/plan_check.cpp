@@ -1,8 +1,10 @@
 // How split products are cut up: what must hold of every plan, over random problems, devices and memory limits.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <random>
 #include <vector>
 
@@ -42,6 +44,17 @@ int64_t tiles_of(const Shape& shape, const Problem& piece, const SplitPlan& plan
   return ceil_div(piece.m, shape.tile_m) * ceil_div(piece.n, shape.tile_n) * piece.batch * plan.slices;
 }
 
+// Returns true if each of a piece's buffers is no larger than that of the largest piece, whose layout all pieces use.
+bool fits(const Layout& piece, const Layout& largest) {
+  constexpr size_t kOffsets = sizeof(Layout) / sizeof(size_t);
+  std::array<size_t, kOffsets> of_piece, of_largest;
+  std::memcpy(of_piece.data(), &piece, sizeof piece);
+  std::memcpy(of_largest.data(), &largest, sizeof largest);
+  for (size_t i = 0; i + 1 < kOffsets; ++i)
+    if (of_piece[i + 1] - of_piece[i] > of_largest[i + 1] - of_largest[i]) return false;
+  return true;
+}
+
 void check(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed) {
   const SplitPlan plan = split::plan(shape, p, device, limit, packed);
   REQUIRE(std::isfinite(plan.seconds) && plan.seconds > 0);
@@ -52,7 +65,8 @@ void check(const Shape& shape, const Problem& p, const Device& device, size_t li
   REQUIRE(plan.slices == 1 || plan.batch == 1);
   REQUIRE(plan.left == 0 ? plan.parts == 1 : plan.left > 0 && plan.parts > 1 && plan.left * plan.parts <= device.sms);
   REQUIRE(plan.cluster == 1 || plan.parts == 1);
-  const size_t workspace = split::workspace(shape, p, plan);
+  const size_t workspace = split::workspace(p, plan);
+  REQUIRE(plan.layout.total <= workspace);
   // The first and the last pieces, which may be smaller.
   for (int64_t m : {std::min(plan.m, p.m), p.m % std::max<int64_t>(1, plan.m)})
     for (int64_t n : {std::min(plan.n, p.n), p.n % std::max<int64_t>(1, plan.n)})
@@ -65,7 +79,7 @@ void check(const Shape& shape, const Problem& p, const Device& device, size_t li
           piece.k = k;
           piece.batch = batch;
           const int64_t tiles = tiles_of(shape, piece, plan);
-          REQUIRE(layout(shape, piece, plan).total <= workspace);
+          REQUIRE(fits(layout(shape, piece, plan), plan.layout));
           REQUIRE(tiles >= plan.left);
           REQUIRE(plan.cluster == 1 || tiles * plan.cluster <= device.sms);
         }
@@ -86,7 +100,7 @@ void check_invariant(const Shape& shape, const Problem& p, const Problem& other,
   REQUIRE(plan.slices == 1 || plan.batch == 1);
   const SplitPlan least = split::invariant_plan(shape, other, device, 0, packed);
   REQUIRE(packed || least.k() == kStep);
-  if (plan.k() > kStep && !packed) REQUIRE(split::layout(shape, Pieces(plan.pieces(p)).first(p), plan).total <= limit);
+  if (plan.k() > kStep && !packed) REQUIRE(plan.layout.total <= limit);
   for (const Shape& tiles : {SplitProduct<Fp16x3>::shape(0), SplitProduct<Fp16x3>::shape(1)}) {
     const SplitPlan same = split::invariant_plan(tiles, other, device, limit, packed);
     REQUIRE(same.slice == plan.slice && same.slices == plan.slices);
@@ -124,13 +138,13 @@ int main(int, char** argv) {
     other.batch = 1 + size(10);
     const auto check_both = [&](bool packed) {
       for (const Shape& shape : shapes)
-        if (!shape.streams && shape.pairs == 1) check_invariant(shape, p, other, device, limit, packed);
+        if (!shape.on_the_fly && shape.pairs == 1) check_invariant(shape, p, other, device, limit, packed);
     };
     check_both(false);
     p.batch = other.batch = 1;
     p.a.batch = p.b.batch = other.a.batch = other.b.batch = 0;
     for (const Shape& shape : shapes)
-      if (p.k && !shape.streams && shape.pairs == 1) check(shape, p, device, limit, true);
+      if (p.k && !shape.on_the_fly && shape.pairs == 1) check(shape, p, device, limit, true);
     if (p.k) check_both(true);
   }
   std::puts("all plans hold");

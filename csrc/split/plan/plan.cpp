@@ -147,34 +147,6 @@ int64_t half(int64_t batch, int64_t group) {
   return group && batch > group ? ceil_div(count, group) * group : count;
 }
 
-Layout layout(const Shape& shape, const Problem& piece, const SplitPlan& plan) {
-  const int64_t batch = piece.batch * plan.slices, tiles = tiles_of(shape, piece, plan.triangle) * plan.slices;
-  const int64_t panel = shape.steps(plan.slice) * shape.pairs * kPanelBytes;
-  const auto count = [&](const ConstMatrix& x) { return split_matrices(x, batch, plan); };
-  Layout l = {};
-  Buffers buffers;
-  const bool has_b = !plan.splits_b && !plan.packed_b && !plan.triangle;
-  const int64_t panels_a = !shape.on_the_fly ? count(piece.a) * ceil_div(piece.m, kTile) : 0;
-  const int64_t panels_b = has_b ? count(piece.b) * ceil_div(piece.n, kTile) : 0;
-  l.planes_a = buffers.take(panels_a * panel);
-  l.planes_b = buffers.take(panels_b * panel);
-  l.scales_a = buffers.take(panels_a * kTile * 4);
-  l.scales_b = buffers.take(panels_b * kTile * 4);
-  l.stats_a = buffers.take(panels_a * kTile * 4);
-  l.stats_b = buffers.take(panels_b * kTile * 4);
-  l.lower_a = buffers.take(panels_a * kLowerEntries);
-  l.lower_b = buffers.take(panels_b * kLowerEntries);
-  l.refused = buffers.take(tiles * kTileCluster * 8 * 4);
-  l.masks = buffers.take(tiles * (shape.tile_n / 32) * 256 * 2);
-  l.tile_scales = buffers.take(tiles * 2 * kTile * 4);
-  l.part_sums = buffers.take(int64_t{plan.left} * plan.parts * shape.tile_m * shape.tile_n * 4);
-  l.part_scales = buffers.take(shape.on_the_fly ? int64_t{plan.left} * plan.parts * kPartEntries * 4 : 0);
-  l.arrived = buffers.take(plan.left * 4);
-  l.partials = buffers.take(plan.slices > 1 ? piece.m * piece.n * plan.slices * 4 : 0);
-  l.total = buffers.total;
-  return l;
-}
-
 // Returns the layout of the largest piece.
 Layout piece_layout(const Shape& shape, const Problem& p, const SplitPlan& plan) {
   Problem piece = p;
@@ -317,6 +289,34 @@ PackedLayout packed_layout(const Shape& shape, int64_t k, int64_t n) {
           planes + row_scales,
           planes + 2 * row_scales,
           planes + 2 * row_scales + panels * kLowerEntries};
+}
+
+Layout layout(const Shape& shape, const Problem& piece, const SplitPlan& plan) {
+  const int64_t batch = piece.batch * plan.slices, tiles = tiles_of(shape, piece, plan.triangle) * plan.slices;
+  const int64_t panel = shape.steps(plan.slice) * shape.pairs * kPanelBytes;
+  const auto count = [&](const ConstMatrix& x) { return split_matrices(x, batch, plan); };
+  Layout l = {};
+  Buffers buffers;
+  const bool has_b = !plan.splits_b && !plan.packed_b && !plan.triangle;
+  const int64_t panels_a = !shape.on_the_fly ? count(piece.a) * ceil_div(piece.m, kTile) : 0;
+  const int64_t panels_b = has_b ? count(piece.b) * ceil_div(piece.n, kTile) : 0;
+  l.planes_a = buffers.take(panels_a * panel);
+  l.planes_b = buffers.take(panels_b * panel);
+  l.scales_a = buffers.take(panels_a * kTile * 4);
+  l.scales_b = buffers.take(panels_b * kTile * 4);
+  l.stats_a = buffers.take(panels_a * kTile * 4);
+  l.stats_b = buffers.take(panels_b * kTile * 4);
+  l.lower_a = buffers.take(panels_a * kLowerEntries);
+  l.lower_b = buffers.take(panels_b * kLowerEntries);
+  l.refused = buffers.take(tiles * kTileCluster * 8 * 4);
+  l.masks = buffers.take(tiles * (shape.tile_n / 32) * 256 * 2);
+  l.tile_scales = buffers.take(tiles * 2 * kTile * 4);
+  l.part_sums = buffers.take(int64_t{plan.left} * plan.parts * shape.tile_m * shape.tile_n * 4);
+  l.part_scales = buffers.take(shape.on_the_fly ? int64_t{plan.left} * plan.parts * kPartEntries * 4 : 0);
+  l.arrived = buffers.take(plan.left * 4);
+  l.partials = buffers.take(plan.slices > 1 ? piece.m * piece.n * plan.slices * 4 : 0);
+  l.total = buffers.total;
+  return l;
 }
 
 size_t pieces_at(const SplitPlan& plan) { return (plan.layout.total + 15) / 16 * 16; }

@@ -119,6 +119,9 @@ inline int64_t split_matrices(const ConstMatrix& x, int64_t entries, const Split
   return plan.slices > 1 ? entries : matrices(x, entries);
 }
 
+// Returns the layout of a piece. A launch reads SplitPlan::layout instead.
+Layout layout(const Shape& shape, const Problem& piece, const SplitPlan& plan);
+
 // Returns the offset in the workspace, behind the buffers of a piece, at which pieces are added up.
 size_t pieces_at(const SplitPlan& plan);
 
