@@ -75,7 +75,10 @@ def has_planes() -> None:
 
 @pytest.fixture
 def limit_workspace():
-    """What TORCH_SGEMM_WORKSPACE, in MiB, is read for once, as a function to set it in a test."""
+    """Returns a function that sets the workspace limit in a test, in MiB.
+
+    Outside of tests, TORCH_SGEMM_WORKSPACE sets it, and is read once.
+    """
     before: list[int] = []
     yield lambda mib: before.append(torch.ops.sgemm._set_workspace(mib))
     if before:

@@ -1,4 +1,4 @@
-"""Whether the kernels that synchronise by mbarriers give the same bits when their threads dawdle.
+"""Tests that kernels with mbarriers give the same bits when their threads wait for random times.
 
     python tools/delays.py [--library PATH] [--rounds N] [--kernel ROW]
 

@@ -1,4 +1,4 @@
-"""What this installation is and what it can run here: ``python -m torch_sgemm.info [--json]``."""
+"""Describes this installation and what it can run: ``python -m torch_sgemm.info [--json]``."""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 //
 //   D[b,i,j] = f(alpha * sum_q A[b,i,q] * B[b,q,j] + beta * C[b,i,j])      float32
 //
-// This header includes neither torch nor the CUDA runtime: the CUDA build, the CPU build and the dispatch share it.
+// This header does not include torch or the CUDA runtime, because the CUDA build, the CPU build and the dispatch share
+// it.
 #pragma once
 #include <cstddef>
 #include <cstdint>

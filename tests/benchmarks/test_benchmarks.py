@@ -405,7 +405,7 @@ def test_accuracy_measures_every_distribution(tmp_path):
 
 
 def test_every_row_of_the_table_runs_somewhere():
-    """So that ``ladder``, which takes what runs on its device, reaches all of the table."""
+    """``ladder`` takes the rows that run on its device, and so reaches all of the table."""
     assert all(row.devices for row in torch_sgemm.kernels())
 
 

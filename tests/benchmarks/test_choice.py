@@ -15,7 +15,7 @@ from benchmarks.__main__ import main
 
 
 def row(problem: int, kernel: str, auto: str, percent: float, **changes) -> dict:
-    """As ``choice`` records it; each was predicted to take twice as long as it did."""
+    """Makes a row as ``choice`` records it; its prediction is twice the measured time."""
     times = {"kernel_us": 100 / percent, "predicted_us": 200 / percent}
     about = {"problem": problem, "kind": "tiny", "auto": auto, "kernel": kernel, "correct": True}
     torchs = {"torch_us": 1.0, "torch_predicted_us": 2.0, "percent_of_torch": percent}

@@ -20,7 +20,7 @@ each_kind = pytest.mark.parametrize("name", KINDS)
 
 
 def row(data: str, ratio: float, **changes) -> dict:
-    """As ``hard`` records it."""
+    """Makes a row as ``hard`` records it."""
     about = {"data": data, "bar": 0.98, "label": data, "m": 8, "n": 9, "k": 7, "batch": 1}
     figures = {"percent_of_torch": 100 * ratio, "error_max": 2.0, "error_mean": 0.5}
     figures |= {"torch_error_max": 3.0, "torch_error_mean": 0.5, "correct": True}

@@ -14,7 +14,7 @@ from benchmarks.tables import NONE
 
 
 def plan(problem: int, index: int, predicted: float, measured: float, own: float) -> dict:
-    """As ``plans`` records it."""
+    """Makes a row as ``plans`` records it."""
     figures = {"predicted_us": predicted, "plan_us": measured, "own_choice_us": own}
     return {"kernel": "x", "problem": problem, "plan": index} | figures
 

@@ -18,7 +18,7 @@ ON_CPU = ["--device", "cpu", "--repeats", "1"]
 
 
 def test_it_runs_as_a_command(tmp_path: Path) -> None:
-    """With TORCH_SGEMM=ladder as well: torch's side is PyTorch's kernel all the same."""
+    """With TORCH_SGEMM=ladder, torch's side is still PyTorch's kernel."""
     path = tmp_path / "record.json"
     done = python(
         "-m", "torch_sgemm.report", *ON_CPU, "--output", str(path),

@@ -75,7 +75,7 @@ def folder(path: Path) -> dict[str, bytes]:
 def test_nothing_is_written_where_something_is_missing(
     wrong, there_is, check, tmp_path, capsys, monkeypatch
 ):
-    """Not "No record yet" over the figures of every page, nor a part of the pages."""
+    """No figures are replaced by "No record yet", and no part of the pages is written."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "page.md").write_text(PAGE)
     (tmp_path / "lone.md").write_text(PAGE.replace("end:", "end-of:"))

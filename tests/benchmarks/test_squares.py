@@ -12,7 +12,7 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
 def row(ops: str, sustained: bool, percent: float, **changes) -> dict:
-    """As ``squares`` records it."""
+    """Makes a row as ``squares`` records it."""
     about = {"size": 64, "ops": ops, "sustained": sustained, "percent_of_torch": percent}
     return about | {"kernel": "auto", "correct": True} | changes
 

@@ -20,7 +20,7 @@ GRAMS = [Problem(20, 20, 28, "NT", gram=True), Problem(20, 20, 28, "TN", gram=Tr
 
 
 def row(group: str, data: str, ratio: float, **changes) -> dict:
-    """As ``users`` records it."""
+    """Makes a row as ``users`` records it."""
     about = {"group": group, "data": data, "label": f"{group} {data}", "chosen": "x"}
     figures = {"percent_of_torch": 100 * ratio, "torch_us": 8.0, "kernel_us": 8.0 / ratio}
     return measured("auto") | about | figures | changes

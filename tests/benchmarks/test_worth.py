@@ -1,4 +1,7 @@
-"""What a row is worth, and a mechanism inside a row: from records, and what is taken next."""
+"""The worth of a row, and of a mechanism inside a row.
+
+Both are computed from records, and from the choice that would be taken next.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from benchmarks.worth import Case
 
 
 def measured(problem: int, kernel: str, predicted: float, speed: float, auto: str) -> dict:
-    """As ``choice`` records it; torch is predicted to take 10 us."""
+    """Makes a row as ``choice`` records it; torch is predicted to take 10 us."""
     about = {"problem": problem, "kernel": kernel, "auto": auto, "torch_predicted_us": 10.0}
     return about | {"predicted_us": predicted, "percent_of_torch": 100 * speed}
 
@@ -94,7 +97,7 @@ def test_the_next_plan_has_the_place_of_the_one_taken() -> None:
 
 
 def planned(problem: int, kernel: str, cut: str, predicted: float, measured: float) -> dict:
-    """As ``plans`` records it."""
+    """Makes a row as ``plans`` records it."""
     figures = {"predicted_us": predicted, "plan_us": measured}
     return {"problem": problem, "kernel": kernel, "cut": cut} | figures
 

@@ -136,7 +136,7 @@ def test_family_never_falls_back(name: str, family: str) -> None:
 def test_ladder_choice_follows_the_shape() -> None:
     chosen = {shape: choice("H200", shape, kernel="ladder").chosen for shape in SHAPES}
     assert len(set(chosen.values())) >= 4, chosen
-    # What fills an H200 is not what suits a small product.
+    # A row that fills an H200 does not suit a small product.
     assert chosen[8192, 8192, 8192] != chosen[64, 64, 64]
     assert ROWS[chosen[8192, 8192, 8192]].bm >= 64
 
@@ -239,7 +239,7 @@ def test_auto_takes_a_row_from_its_least_k_on(row: Kernel) -> None:
 
 
 def batches(count: int, size: int, layouts: str = "NN"):
-    """What auto chooses for a batch of square products on an H200."""
+    """Explains auto's choice for a batch of square products on an H200."""
     a, b = (meta(size, size, layout, (count,)) for layout in layouts)
     return torch_sgemm.explain(a, b, device=device("H200"))
 
@@ -255,8 +255,8 @@ def test_auto_takes_batches_of_tiny_products_together(layouts: str) -> None:
     assert batches(8, 65, layouts).chosen != "ieee_tiny"
 
 
-# What is asked for, the rows that were measured to be the fastest, and products of which they are.
-# They are listed, for the table can't tell: by its predictions a row is chosen or it isn't.
+# For a request, the rows that were measured to be the fastest, and products for which they are.
+# The products are listed here, because the table only has predictions, which make the choice.
 FASTEST = {
     ("auto", ("ieee_small",)): (
         (16, 16, 16), (128, 128, 128), (127, 129, 65), (64, 64, 1024), (16, 16, 500_000),

@@ -171,7 +171,7 @@ def test_records_are_of_all_gpus_of_an_architecture(
     assert slug == "big"
     assert [[row["kernel"] for row in r["rows"]] for r in records] == [["x", "y"], ["y", "z"]]
     (tmp_path / "tables" / "ladder-big.json").unlink()
-    assert fit.recorded()[0] == "old"  # the newest, of which run() tells that a ladder is missing
+    assert fit.recorded()[0] == "old"  # the newest; run() reports that its ladder is missing
     save("ladder", "elsewhere", 90, "5")
     assert fit.recorded()[0] == "old"
 
@@ -179,7 +179,7 @@ def test_records_are_of_all_gpus_of_an_architecture(
 @needs_cuda_build
 @pytest.mark.rows(family=PROVEN_FAMILIES, takes_float32=ANY, tiles=False)
 def test_cuts_tell_plans_apart(row: Kernel) -> None:
-    """Plans with the same words are the same plan."""
+    """Plans with the same text are the same plan."""
     device = torch_sgemm.Device()
     for _, problem in problems(24, 5):
         about = fit.numbers(problem)
@@ -192,7 +192,7 @@ def test_cuts_tell_plans_apart(row: Kernel) -> None:
 
 @needs_cuda_build
 def test_plans_are_found_by_their_cuts(library: fit.Library) -> None:
-    """Whatever place they had; those that no longer exist are left out."""
+    """Plans are found at any index; plans that no longer exist are left out."""
     record = synthetic(library, ["split_fp16x3"], 14)
     expected = fit.cases([record])
     for case in expected:

@@ -1,4 +1,4 @@
-"""How split products are cut up: properties of all plans, in C++; what the dispatch predicts."""
+"""Plans of split products: properties of all plans, in C++, and predictions of the dispatch."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from benchmarks import choice, machine, record
 
 
 def explain(r: dict, found: dict) -> torch_sgemm.Explanation:
-    """The choice for a row of a record, on the device that it is of."""
+    """Explains the choice for a row of a record, on the record's device."""
     batch = (r["batch"],) if r["batch"] > 1 else ()
     a = meta(r["m"], r["k"], r["ops"][0], batch)
     b = meta(r["k"], r["n"], r["ops"][1], batch)
@@ -23,7 +23,7 @@ def explain(r: dict, found: dict) -> torch_sgemm.Explanation:
 
 
 def predicted_to_measured(kernel: str) -> dict[str, list[tuple[float, str]]]:
-    """By row: predicted time by measured time, and the problem, of all that the record has."""
+    """Returns for each row the ratios of predicted to measured time, with their problems."""
     ratios: dict[str, list[tuple[float, str]]] = {}
     found = record.latest_gpu("suite")
     assert found
@@ -57,7 +57,7 @@ def test_rows_take_as_long_as_predicted() -> None:
 
 
 def test_what_is_chosen_is_hardly_ever_slower_than_torch() -> None:
-    """On random problems, of which the record has the rows that are predicted to be fastest."""
+    """Checks random problems, for which the record has the rows predicted to be fastest."""
     found = record.latest_gpu("choice")
     assert found
     problems = [

@@ -1,4 +1,4 @@
-"""What holds for every row of the kernel table."""
+"""Properties of every row of the kernel table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_names_are_unique_and_no_selector() -> None:
 
 
 def test_a_selection_without_rows_is_refused() -> None:
-    """A misspelt name would leave a test without rows, and nobody would see it."""
+    """Otherwise a misspelt name would leave a test without rows, unnoticed."""
     with pytest.raises(ValueError, match="no row of the table"):
         rows(family="unheard_of")
     with pytest.raises(AttributeError, match="unheard_of"):

@@ -249,7 +249,7 @@ def test_another_version_s_file_is_refused(key: str, tmp_path: Path) -> None:
     path.write_text(json.dumps(written(path) | {key: "0.0.1"}))
     with pytest.raises(RuntimeError, match=r"0\.0\.1.*tune again"):
         torch_sgemm.use_tuned(path)
-    assert tuning._kept(path) == {}  # tune writes a new one in its place
+    assert tuning._kept(path) == {}  # tune replaces the file
 
 
 # --- TORCH_SGEMM_TUNED ------------------------------------------------------------------------

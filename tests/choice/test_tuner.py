@@ -173,7 +173,7 @@ def test_a_product_without_memory_is_skipped(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As far as arguments are checked."""
+    """Simulates a GPU for the checks of arguments."""
     monkeypatch.setattr(tuning, "_device", lambda _: torch.device("cuda", 0))
 
 

@@ -1,4 +1,4 @@
-// The CPU build of every kernel, without torch, for AddressSanitizer and UndefinedBehaviorSanitizer.
+// Runs the CPU build of every kernel, without torch, for AddressSanitizer and UndefinedBehaviorSanitizer.
 //
 //   emulator_check all SEED      each row of the table on edge shapes, layouts, alpha and beta
 //   emulator_check broken SEED   kernels that lack a barrier: the emulator must expose them
@@ -118,7 +118,7 @@ int check_all() {
   return failures;
 }
 
-// Whether a kernel's result differs from the sound one's, or the emulator stops it.
+// Returns true if a kernel's result differs from the sound one's, or if the emulator stops the kernel.
 bool exposed(const Kernel& kernel) {
   try {
     return wrong_elements(sgemm::emulated_backend::backend(), kernel, {1, 64, 64, 96, false, false, false, 0, 1, 0}) !=

@@ -1,4 +1,4 @@
-// How split products are cut up: what must hold of every plan, over random problems, devices and memory limits.
+// Checks properties of every plan of a split product, on random problems, devices and memory limits.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -26,7 +26,7 @@ namespace {
     }                                                                                                                  \
   } while (0)
 
-// Of each of a row's tiles.
+// Adds the shape of each of a row's tiles.
 template <class Row>
 void add_shapes(std::vector<Shape>& shapes) {
   for (int tile = 0; tile < Row::kTileCount; ++tile) shapes.push_back(Row::shape(tile));
@@ -84,13 +84,14 @@ void check(const Shape& shape, const Problem& p, const Device& device, size_t li
           REQUIRE(plan.cluster == 1 || tiles * plan.cluster <= device.sms);
         }
   if (p.batch == 1 || p.k <= kMaxSlice) return;
-  // Slices take the place of a batch.
+  // Slices are run as a batch, so matrices run one after the other.
   Problem one = p;
   one.batch = 1;
   REQUIRE(plan.seconds == p.batch * split::plan(shape, one, device, limit, packed).seconds);
 }
 
-// Of a batch-invariant plan: what the order of sums depends on is the same for other rows, columns and matrices.
+// Checks a batch-invariant plan: whatever determines the order of sums is the same for other numbers of rows, columns
+// and matrices.
 void check_invariant(const Shape& shape, const Problem& p, const Problem& other, const Device& device, size_t limit,
                      bool packed) {
   const SplitPlan plan = split::invariant_plan(shape, p, device, limit, packed);

@@ -18,7 +18,10 @@ print(torch_sgemm.stats().hits)
 
 
 def installed() -> bool:
-    """Whether torch finds the entry point: packages have them once installed, editable ones too."""
+    """Returns True if torch finds the entry point.
+
+    Installed packages have entry points, also if the install is editable.
+    """
     found = importlib.metadata.entry_points(group="torch.backends")
     return any(point.value.startswith("torch_sgemm_autoload") for point in found)
 

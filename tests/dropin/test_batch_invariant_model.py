@@ -85,7 +85,7 @@ def test_gradients_change_nothing(device: str) -> None:
 
 @pytest.mark.slow
 def test_compiled() -> None:
-    """On the CPU: on a GPU Inductor's own kernels, a softmax say, may depend on the batch."""
+    """Runs on the CPU; Inductor's own GPU kernels, such as softmax, may depend on the batch."""
     model, words = model_and_words("cpu")
     with torch.no_grad():
         check(torch.compile(model, dynamic=True), words)

@@ -16,8 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import torch_sgemm
 from torch_sgemm.dropin import overrides
 
-# What arrives for each operator, forward and backward together. mv, addmv and dot have kernels of
-# their own in PyTorch, which are not products of matrices: they stay there.
+# Operators that arrive for each function, in forward and backward together. mv, addmv and dot stay
+# with PyTorch, because its kernels for them are not products of matrices.
 ARRIVES: dict[str, set[str]] = {
     "matmul": {"mm", "bmm"},
     "__rmatmul__": {"mm", "bmm"},
@@ -116,7 +116,7 @@ def test_error_inputs(op_infos, device: str, name: str) -> None:
 
 
 def assert_same_error(call: Callable[[], Tensor], device: str) -> None:
-    """``call`` fails with and without the drop-in, by the same words."""
+    """Asserts that ``call`` fails with the same message with and without the drop-in."""
     messages = []
     for kernel in (None, "auto", "ladder"):
         with pytest.raises((RuntimeError, TypeError, IndexError)) as caught:

@@ -76,7 +76,7 @@ def test_without_cuda(lacking: str, reason: str) -> None:
 
 @pytest.mark.parametrize("switch", [torch_sgemm.enable, torch_sgemm.enabled])
 def test_a_device_without_kernels(switch: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where PyTorch has no kernel to override, an error, and everything stays as it was."""
+    """If PyTorch has no kernel to override, an error is raised and nothing changes."""
 
     def missing(*_: object) -> None:
         raise RuntimeError("no kernel for this key")
@@ -131,7 +131,7 @@ def test_a_child_finds_the_lock_free() -> None:
 
 @pytest.mark.gpu
 def test_a_program_may_fork_after_enable() -> None:
-    """As TORCH_SGEMM=1 enables before the program has done anything."""
+    """TORCH_SGEMM=1 enables as early, before the program has done anything."""
     code = """
         import os, torch, torch_sgemm
         torch_sgemm.enable()

@@ -14,7 +14,7 @@ from support.process import ROOT, python, tool
 
 import torch_sgemm
 
-# As kernels 0.17 imports a variant: the package's name is the metadata's id.
+# Imports a variant as kernels 0.17 does: the package's name is the metadata's id.
 LOAD = """
 import importlib.util, json, sys
 from pathlib import Path
@@ -146,7 +146,7 @@ def test_modules_import_each_other_relatively() -> None:
 
 
 def test_a_variant_of_a_cuda_build(tmp_path: Path) -> None:
-    """Of a stand-in for the library."""
+    """A file stands in for the library."""
     built = tmp_path / "built"
     built.mkdir()
     info = {

@@ -68,10 +68,11 @@ def trained(task: Task) -> Task:
 
 
 def products(model: nn.Module) -> Counter:
-    """Of a forward and its backward, from the layers that the model has.
+    """Counts the products of a forward and its backward from the model's layers.
 
-    A linear layer is one product, and two in backward: for its input and for its weight. A layer
-    of attention has two products of batches, q k' and p v, whose operands all need a gradient.
+    A linear layer makes one product, and two in backward, which are the gradients of its input and
+    its weight. An attention layer makes two products of batches, q k' and p v, whose operands all
+    need a gradient.
     """
     count = Counter()
     for layer in model.modules():
@@ -138,7 +139,7 @@ def test_full_size(name: str) -> None:
 
 @each_model
 def test_reference_is_float64_throughout(name: str) -> None:
-    """Of transformers' own code some goes through float32; then it would not be a reference."""
+    """Some code in transformers converts to float32, and such a model would be no reference."""
 
     class NoFloat32(TorchDispatchMode):
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):

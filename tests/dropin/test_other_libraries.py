@@ -1,4 +1,4 @@
-"""Beside other libraries that register kernels for PyTorch's products, as vLLM and FlagGems do."""
+"""Works beside libraries that register kernels for PyTorch's products, as vLLM and FlagGems do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small programs, each modelled on a public bug report, that torch alone runs without a word."""
+"""Small programs, each modelled on a public bug report, that torch alone runs without an error."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ TOO_LARGE = {
 @each_device
 @pytest.mark.parametrize("name", TOO_LARGE)
 def test_out_of_memory_is_worded_as_pytorch_words_it(name: str, device: str) -> None:
-    """accelerate and Lightning know by the words that a smaller batch may do."""
+    """accelerate and Lightning recognise the message, and then try a smaller batch."""
     rows = 2**25 if device == "cpu" else 2**21
     x = torch.zeros(1, 1, device=device).expand(rows, 1)
     error = torch.OutOfMemoryError if device == "cuda" else RuntimeError
@@ -214,7 +214,7 @@ AUTOLOAD = {
 
 @pytest.mark.parametrize("name", AUTOLOAD)
 def test_autoload_never_raises(name: str) -> None:
-    """Where warnings are errors, too: `import torch` itself would fail."""
+    """Autoload must not raise even if warnings are errors, or `import torch` itself would fail."""
     code = (
         "import warnings; warnings.simplefilter('error', UserWarning)\n"
         "import torch_sgemm_autoload; torch_sgemm_autoload.enable_if_asked()\n"
@@ -265,7 +265,7 @@ print((x @ x).sum().item(), torch_sgemm.stats().hits, torch_sgemm.stats().redone
 
 @each_device
 def test_names_are_pytorch_s(device: str) -> None:
-    """Of tensors with names, which PyTorch had up to 2.14."""
+    """Products name their dimensions as PyTorch's do. PyTorch had named tensors up to 2.14."""
     if not hasattr(torch.Tensor, "has_names"):
         pytest.skip("this PyTorch has no names")
     a, b = torch.randn(2, 3, device=device), torch.randn(3, 4, device=device)

@@ -64,7 +64,7 @@ def test_compiled_programs_with_graph_breaks(
 @each_device
 @pytest.mark.parametrize("entered", ["enabled", "enable"])
 def test_a_compiled_function_that_changes_the_setting(entered: str, device: str) -> None:
-    """It breaks the graph once, and the rest runs as it is, within the setting."""
+    """The change breaks the graph once, and the rest runs unchanged within the setting."""
 
     def program(x: Tensor) -> Tensor:
         x = torch.relu(x @ x)

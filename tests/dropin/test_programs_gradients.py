@@ -1,4 +1,4 @@
-"""What programs ask of autograd beside a plain backward, under the drop-in and without."""
+"""Uses of autograd other than a plain backward, under the drop-in and without it."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ EMPTY = [
 @pytest.mark.parametrize("product", ["enabled", "matmul", "linear", "packed"])
 @pytest.mark.parametrize("sizes", EMPTY, ids=str)
 def test_empty_operands(sizes: tuple, product: str, device: str) -> None:
-    """Of an empty inner dimension the product is zero."""
+    """If the inner dimension is empty, the product is zero."""
     a, b = (torch.randn(size, device=device, requires_grad=True) for size in sizes)
     with enabled_if(product == "enabled", device):
         result = PRODUCTS[product](a, b)

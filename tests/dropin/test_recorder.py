@@ -134,7 +134,7 @@ def test_a_compiled_function_is_seen() -> None:
 
 
 def test_a_model_without_memory() -> None:
-    """On the meta device: shapes alone."""
+    """The meta device has shapes alone."""
     with torch.device("meta"):
         model, x = nn.Linear(4096, 16384), torch.randn(8192, 4096)
     (product,) = recorded(lambda: model(x)).products
@@ -207,7 +207,7 @@ def test_complex_and_integer_products_are_others() -> None:
 
 
 def test_operators_of_higher_order_are_named() -> None:
-    """What they are made of isn't seen."""
+    """The recorder doesn't see the operators inside."""
     x = torch.ones(4, 4)
     found = recorded(lambda: torch.cond(x.sum() > 0, lambda x: x @ x, lambda x: -x, (x,)))
     assert found.products or reasons(found) == {"higher_order::cond": "products inside, not seen"}
@@ -233,7 +233,7 @@ def test_reasons_fit_no_other_operators() -> None:
 
 
 def test_predictions_are_those_of_explain() -> None:
-    """For an H200, where the products are on the CPU, and nothing else is said."""
+    """Products on the CPU are predicted for an H200, unless a device is given."""
     a, b = torch.randn(300, 260), torch.randn(500, 260)
     (product,) = recorded(lambda: a @ b.t()).products
     found = torch_sgemm.explain(a, b.t(), device=torch_sgemm.Device())
@@ -279,7 +279,7 @@ def test_measuring_waits_for_the_end() -> None:
 
 
 def test_what_is_measured_is_what_was_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Operands of the same sizes, strides and alignment, in place of a GPU's on the CPU."""
+    """Operands have the same sizes, strides and alignment; they are on the CPU instead of a GPU."""
     sides: list[Callable[[], None]] = []
     seen: list[tuple] = []
 

@@ -1,4 +1,4 @@
-"""Operators on bfloat16 and float16 operands, and rows that read these as they lie."""
+"""Operators on bfloat16 and float16 operands, and rows that read these without a copy."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_planes_are_those_of_float32(has_planes: None, short: torch.dtype) -> No
 @each_mix
 @each_device
 def test_functions_convert_nothing(device: str, dtypes: tuple[torch.dtype, torch.dtype]) -> None:
-    """Operands reach the operators as they are."""
+    """Operands reach the operators unconverted."""
     a, b = drawn(device, 6, 8, dtype=dtypes[0]), drawn(device, 8, 4, dtype=dtypes[1])
     bias, packed = drawn(device, 4), torch_sgemm.pack(b, frozen=True)
     with SeenOperators() as seen:
@@ -217,7 +217,7 @@ def test_others_are_refused() -> None:
 def test_the_bits_are_those_of_float32(
     row: Kernel, dtypes: tuple[torch.dtype, torch.dtype]
 ) -> None:
-    """In every plan, from rows that can be read four elements at a time and from others."""
+    """Tests every plan, with rows that can be read four elements at a time and with others."""
     others = ((1, 1, 1), (1, 128, 2048), (300, 2, 5000), (7, 70, 1002), (33, 16, 515))
     for number, (m, n, k) in enumerate((*edges(row), *others)):
         a = drawn("cuda", m, k, dtype=dtypes[0], seed=number)
@@ -271,7 +271,7 @@ def test_within_the_bound(row: Kernel) -> None:
 @each_function
 @each_row
 def test_an_activation_is_that_of_the_sums(row: Kernel, activation: str) -> None:
-    """Also where some are not finite, which are stored one by one."""
+    """Some sums are not finite, and are stored one by one."""
     for number, (m, n, k) in enumerate(sizes(row)):
         k += -k % 8  # a layer's operands have no gaps between rows
         x, weight = (drawn("cuda", *shape, dtype=BF16, seed=number) for shape in ((m, k), (n, k)))
@@ -319,7 +319,7 @@ def test_nothing_is_multiplied(row: Kernel) -> None:
 
 @each_row
 def test_inf_and_nan(row: Kernel) -> None:
-    """At the places that IEEE arithmetic says, in every plan."""
+    """Inf and NaN stand where IEEE arithmetic puts them, in every plan."""
     for m, n, k in ((40, 48, 64), (300, 136, 2000)):
         for values in ((math.inf,), (-math.inf,), (math.nan,), (math.inf, -math.inf)):
             a, b = drawn("cuda", m, k, dtype=BF16), drawn("cuda", k, n, dtype=BF16, seed=1)
@@ -338,7 +338,7 @@ def test_inf_and_nan(row: Kernel) -> None:
 
 @each_row
 def test_sums_that_overflow_in_parts(row: Kernel) -> None:
-    """In order of k they stay finite, or are infinite where that is."""
+    """A result is finite or infinite as the sum in order of k is."""
     k = 2048
     for period in (1, 40, 700):
         sign = 1 - 2 * (torch.arange(k) // period % 2)
@@ -372,7 +372,10 @@ def test_tiny_products(row: Kernel) -> None:
 
 @each_row
 def test_a_line_of_one_large_product_among_small_ones(row: Kernel) -> None:
-    """What a tensor core cuts off beside a large product, at each place of a window."""
+    """The large product stands at each place of a window.
+
+    Beside it a tensor core cuts off bits of the small products.
+    """
     for at in (0, 15, 16, 31, 32, 63, 64, 127):
         small = 2.0**-24 * (2 - 2.0**-6)
         a = torch.full((8, 128), small).bfloat16().cuda()

@@ -111,14 +111,14 @@ def test_subnormal_elements_keep_the_bound(name: str, short: torch.dtype, k: int
 @pytest.mark.parametrize("k", [8, *DEPTHS])
 @each_name
 def test_tiny_gradients_keep_the_bound(name: str, k: int) -> None:
-    """In float16, whose subnormal numbers they are."""
+    """The gradients are subnormal numbers of float16."""
     check(name, torch.float16, *tiny_gradients(k))
 
 
 @pytest.mark.parametrize("k", [64, 300, 1024, 4096])
 @each_unsplit
 def test_inf_is_where_a_sum_in_order_has_it(row: Kernel, k: int) -> None:
-    """Also where a part of k overflows to the other Inf before, in every plan."""
+    """This holds in every plan, also if a part of k overflows to the other Inf before."""
     for a, b in (inf_behind_overflow(k), infs_in_parts(k)):
         a, b = a.bfloat16(), b.bfloat16()
         for left, right in ((a, b), (b.t(), a.t())):

@@ -1,4 +1,4 @@
-"""``batch_invariant``: a row has the same bits whatever the batch is, and whatever lies beside it.
+"""``batch_invariant``: a row has the same bits in every batch and beside any other rows.
 
 Each test computes a product of all rows once, and compares parts of it, computed alone, bit by bit.
 """
@@ -42,14 +42,14 @@ def test_rows_of_a_product(device: str, n: int, k: int, layouts: str, kind: str)
         for rows in parts(m):
             part = torch.ops.sgemm.mm(laid_out(a[rows], layouts[0]), b, kernel=KERNEL)
             assert_same(part, whole[rows], m, rows)
-    view = laid_out(a, layouts[0])[17:18]  # one row as it lies
+    view = laid_out(a, layouts[0])[17:18]  # one row, not copied
     assert_same(torch.ops.sgemm.mm(view, b, kernel=KERNEL), whole[17:18])
 
 
 @each_kind
 @each_device
 def test_layouts_and_columns(device: str, kind: str) -> None:
-    """Nor do strides, alignment and other columns matter."""
+    """Strides, alignment and other columns don't change bits either."""
     n, k = WEIGHTS[device][0]
     a, b = operands(kind, 130 if device == "cuda" else 40, n, k, device)
     whole = torch.ops.sgemm.mm(a, b, kernel=KERNEL)

@@ -200,7 +200,11 @@ Run = Callable[..., Tensor]  # alpha A B, plus C if there is one
 
 @dataclass(frozen=True)
 class Term:
-    """What a term of the bound gives, in units, at a depth; and what a product has of it."""
+    """A term of the bound.
+
+    ``units``: its part of the bound at depth ``k``. ``measure`` returns the error that a product
+    makes by this term at a depth, in units.
+    """
 
     units: float
     k: int
@@ -218,8 +222,8 @@ def largest_error(make: Callable) -> Callable[[Run, int], float]:
 def made_by_small_elements(run: Run, k: int) -> float:
     """The difference between products with small elements and without, less the exact one's.
 
-    Of either operand, where thresholds are rounded up, and where a column's scale leaves a binade
-    for what comes.
+    Each operand in turn has the small elements. The cases also cover thresholds that are rounded
+    up, and a column's scale that leaves a binade for later elements.
     """
     found = []
     for headroom, factor in itertools.product((0, 1), (1.001, 1.02)):
@@ -233,13 +237,16 @@ def made_by_small_elements(run: Run, k: int) -> float:
 
 
 def behind_sums(run: Run, k: int) -> float:
-    """By corrections, alpha and C, each rounded; the operands are written as they are."""
+    """Measures the error by corrections, alpha and C, each of which is rounded.
+
+    Planes hold the operands exactly.
+    """
     end = split_terms.ending(FP16X3)
     result = run(end.a, end.b, end.alpha, end.c)
     return float(Reference.of(end.a, end.b, end.c, end.alpha, 1).units_each(result).max())
 
 
-# Of docs/split.md, for the rows of two float16 per element.
+# The terms of docs/split.md in rows of two float16 per element.
 TERMS = {
     "writing": Term(4, 40, largest_error(split_terms.writing)),
     "lo_lo": Term(4, 48, largest_error(split_terms.left_out)),  # split_fp16x3_tall has it up to 32
@@ -252,7 +259,7 @@ TERMS = {
 
 @pytest.mark.parametrize("term", TERMS)
 def test_terms_are_reached_in_a_model(term: str) -> None:
-    """Without a GPU: the crafted operands do what they were made for."""
+    """The crafted operands reach their terms in the model, without a GPU."""
 
     def model(a: Tensor, b: Tensor, alpha: float = 1, c: Tensor | None = None) -> Tensor:
         found = product(a, b, ROWS["split_fp16x3"], alpha, c)
@@ -327,7 +334,7 @@ def check_classes(row: Kernel, device: str, k: int) -> None:
 
 
 def test_inf_is_where_a_sum_in_order_has_it(row: Kernel, device: str) -> None:
-    """Also where a part of k overflows to the other Inf, or holds one."""
+    """This holds also if a part of k overflows to the other Inf, or contains it."""
     for k in dict.fromkeys(fit(row, *((33,) if device == "cpu" else (33, 300, 512, 4096)))):
         check_classes(row, device, k)
 
@@ -336,7 +343,7 @@ def test_inf_is_where_a_sum_in_order_has_it(row: Kernel, device: str) -> None:
 def test_and_in_a_small_workspace(
     row: Kernel, device: str, limit_workspace: Callable[[int], None]
 ) -> None:
-    """Where pieces of k are added up in D."""
+    """The small workspace makes pieces of k add up in D."""
     limit_workspace(1)
     for k in dict.fromkeys(fit(row, 512, 4096)):
         check_classes(row, device, k)

@@ -25,7 +25,7 @@ MOST_OF_A_BATCH = 8_000_000  # elements of A, B and C together
 def shapes(row: Kernel, sms: int) -> dict[str, Shape]:
     """Sizes (m, n, k) that a row's plans cut up in different ways.
 
-    They are listed, for a plan tells how long it takes and not how it cuts.
+    They are listed here, because a plan only gives its predicted time, not how it cuts.
     """
     m, n, k = row.bm, row.bn, row.bk
     found = {

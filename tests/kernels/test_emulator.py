@@ -51,7 +51,7 @@ def run_check(program: str, mode: str, seed: str) -> subprocess.CompletedProcess
 @pytest.mark.parametrize("seed", ["0", "1", "20240613"])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_all_rows_under_sanitizers(program: str, seed: str) -> None:
-    """In order, and in two shuffled orders of each block's threads."""
+    """Runs each block's threads in order, and in two shuffled orders."""
     result = run_check(program, "all", seed)
     report = result.stdout[-4000:] + result.stderr[-4000:]
     assert result.returncode == 0, report

@@ -1,4 +1,4 @@
-"""What ``error_bound`` says: which rows promise one, how it grows, what it refuses."""
+"""``error_bound``: the rows that promise one, its growth with k, and what it refuses."""
 
 from __future__ import annotations
 

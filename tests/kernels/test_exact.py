@@ -30,7 +30,7 @@ def test_integers_are_exact(row: Kernel, device: str, layouts: str) -> None:
 
 
 def test_all_ones_count_k(row: Kernel, device: str) -> None:
-    """With all ones each element is k itself, whatever the tile."""
+    """With all ones each element is k itself, in every tile."""
     for k in fit(row, *range(0, 34), 63, 64, 65, 127, 129, 1000, 1023, 1025, 4097):
         a, b = torch.ones(5, k, device=device), torch.ones(k, 7, device=device)
         out = Guarded((5, 7), device=device)

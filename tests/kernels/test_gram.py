@@ -27,12 +27,12 @@ on_both = pytest.mark.parametrize("device", DEVICES)
 
 
 def layouts(a: Tensor) -> tuple[Tensor, Tensor]:
-    """As in G G^T and in X^T X."""
+    """Returns the layouts of G in G G^T and of X in X^T X."""
     return a, a.mT.contiguous().mT
 
 
 def check(d: Tensor, x: Tensor, row: str, alpha: float = 1.0) -> None:
-    """Symmetric, and within the row's bound."""
+    """Asserts that D is symmetric and within the row's bound."""
     assert torch.equal(d, d.mT)
     assert Reference.of(x, x.mT, alpha=alpha).units(d) <= error_bound(x.shape[-1], row) + 2
 
@@ -117,7 +117,7 @@ def are_grams(run: Callable[[], object]) -> list[bool]:
 
 @on_both
 def test_recognized_by_memory(device: str) -> None:
-    """By the same elements in transposed strides, and by nothing else."""
+    """Only the same elements in transposed strides are recognised."""
     a = torch.randn(24, 24, device=device)
     grams = (
         lambda: SGEMM.mm(a, a.mT),

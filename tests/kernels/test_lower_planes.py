@@ -25,7 +25,7 @@ each_layout = pytest.mark.parametrize("layout", ["N", "T"])
 
 
 def edges(size: int, block: int) -> list[int]:
-    """Where blocks begin and end, some of them."""
+    """Returns some positions at which blocks begin and end."""
     ends = {0, block - 1, block, size // 2, size // block * block, size - 1}
     return sorted(x for x in ends if 0 <= x < size)
 
@@ -78,7 +78,7 @@ def test_one_element_anywhere(row: Kernel, layout: str, k: int) -> None:
 @each_layout
 @pytest.mark.parametrize("k", DEPTHS)
 def test_panels_of_zeros(row: Kernel, layout: str, k: int) -> None:
-    """At random, in long runs, and in all of a tile's k."""
+    """Panels are zero at random, in long runs, and in all of a tile's k."""
     a, b = ones(3, M, k, seed=k), ones(3, k, N, seed=k + 1)
     a[0, 0, 0] = b[0, k - 1, N - 1] = NEEDS_LOW
     gen = torch.Generator().manual_seed(k)

@@ -146,7 +146,7 @@ def test_nor_on_what_was_crafted(name: str, case: str) -> None:
 
 @pytest.mark.parametrize(("name", "term"), SPOILT_TERMS)
 def test_half_of_a_share_is_too_little(name: str, term: str) -> None:
-    """So each term is reached by more than half, alone."""
+    """So each term's operands reach more than half of its share, and exceed no other share."""
     constants = COPY[FORMATS[name]]
     spoilt = replace(constants, **{FIELDS[term]: getattr(constants, FIELDS[term]) / 2})
     assert broken(spoilt, built_for_a_term(name)) == {term}
@@ -158,7 +158,7 @@ def test_half_of_a_share_is_too_little(name: str, term: str) -> None:
 def guarded(name: str, form: Format) -> set[str]:
     """Terms that are above their shares where ``form``'s guard certifies elements.
 
-    Operands are built for that guard: they ask for as much as it lets pass.
+    Operands are built for that guard, with errors as large as it can certify.
     """
     row = replace(ROWS[name], form=form)
     pairs = [split_terms.small_elements(form, size)[::2] for size in (1, 2.0**-6)]

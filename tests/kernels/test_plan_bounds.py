@@ -78,7 +78,7 @@ def test_rows_and_columns_that_grow_along_k(
 
 @pytest.mark.parametrize("k", [40, 700])
 def test_rows_and_columns_of_any_magnitude(row: Kernel, device: str, k: int) -> None:
-    """From subnormal numbers to 2^110, and zeros alone."""
+    """Columns range from subnormal numbers to 2^110, and some are zero."""
     (k,) = fit(row, k)
     m, n = fit(row, 200, 260)
     exponents = torch.linspace(-148, 110, n, device=device).double().exp2()
@@ -109,7 +109,7 @@ def test_inf_and_nan_are_where_they_belong(
 
 @pytest.mark.parametrize("k", [33, 300, 4096])
 def test_inf_is_where_a_sum_in_order_has_it(row: Kernel, device: str, k: int) -> None:
-    """Also where a part of k overflows to the other Inf before."""
+    """This holds also if a part of k overflows to the other Inf before."""
     (k,) = fit(row, k)
     for a, b in (inf_behind_overflow(k), infs_in_parts(k)):
         m, n = fit(row, len(a), b.size(1))

@@ -1,4 +1,4 @@
-"""What the guard has computed again, elements or whole tiles, and how many it counts."""
+"""Elements and whole tiles that are computed again, and their counts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import torch_sgemm
 
 SPLIT_SOURCES = ROOT / "csrc" / "split"
 TALL = (SPLIT_SOURCES / "rows" / "tall.h").read_text(encoding="utf-8")
-LISTED = int(re.search(r"kMostElements = (\d+)", TALL)[1])  # elements of a tall tile
+LISTED = int(re.search(r"kMostElements = (\d+)", TALL)[1])  # per tile of split_fp16x3_tall
 REDO = (SPLIT_SOURCES / "redo" / "redo.cuh").read_text(encoding="utf-8")
 FEW = int(re.search(r"kFewElements = (\d+)", REDO)[1])  # of a tile
 MANY = 8 * FEW  # of two tiles, which blocks may share
@@ -54,8 +54,8 @@ def test_few_and_many_marked_elements(
     assert reference.units(out) <= contract_units(torch_units)
     assert after.elements - before.elements == m * columns
     assert torch_sgemm.stats().redone[f"cuda:{torch.cuda.current_device()}"] == after
-    # A warp's 16 rows come at once if all of k they have is 4096. Whatever the tiles, some block
-    # has enough elements if there are many.
+    # A block recomputes a whole tile only if it has more than FEW elements. If there are more than
+    # MANY, some block has that many in any of the row's tiles.
     if m * columns <= FEW or 16 * columns * k <= 4096:
         assert after.tiles == before.tiles
     elif m * columns > MANY:
@@ -65,7 +65,7 @@ def test_few_and_many_marked_elements(
 @pytest.mark.parametrize("k", [40, 1001, 4100])
 @pytest.mark.parametrize("layouts", ["NN", "NT", "TN", "TT"])
 def test_few_and_many_have_the_same_bits(row: Kernel, layouts: str, k: int) -> None:
-    """How many of a tile's elements are computed again decides nothing about one of them."""
+    """The number of a tile's elements that are computed again changes none of them."""
     a, b = torch.randn(TILE, k, device="cuda"), torch.randn(k, TILE, device="cuda")
     a[:, 0] = 2.0**20
     a[:, 1:] *= 2.0**-30

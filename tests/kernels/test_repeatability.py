@@ -29,7 +29,7 @@ def test_same_bits_five_times(row: Kernel, device: str) -> None:
 
 @pytest.mark.rows(device="cpu", where=lambda row: row.family)
 def test_same_bits_on_one_core(row: Kernel, device: str) -> None:
-    """How many cores share the blocks doesn't change a sum."""
+    """The number of cores that share the blocks doesn't change a sum."""
     m, n, k = fit(row, 150, 140, 200)
     a, b = torch.randn(m, k), torch.randn(k, n)
     expected = torch.ops.sgemm.mm(a, b, kernel=row.name)

@@ -73,7 +73,7 @@ HARD = ("inner_scaled_20", "inner_scaled_40", "wide_phi_4", "softmax_rows", "stu
 @pytest.mark.parametrize("name", HARD)
 @pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
 def test_what_passes_the_guard_is_represented_well(form: Format, name: str) -> None:
-    """Elements that pass lose at most 2 units of themselves beside the relative error of planes."""
+    """Certified elements lose at most 2 units of themselves beside the planes' relative error."""
     a, b = operands(name, 60, 50, 400, seed=3)
     a[7] *= 2.0**-100
     a[8, ::2] *= 2.0**-60
@@ -237,7 +237,7 @@ def test_infinities_along_k(row: Kernel, k: int) -> None:
 @pytest.mark.parametrize("exponent", [-100, -30, 0, 40, 60])
 @pytest.mark.parametrize("shape", [(TILE, 2 * TILE), (200, 180), (TILE + 1, TILE + 2), (131, 129)])
 def test_every_way_of_sums_to_memory(row: Kernel, shape, exponent, alpha, beta) -> None:
-    """Whole tiles and edges, with neighbours or without, whatever the scales and factors."""
+    """Tests whole tiles and edges at several scales and factors, with neighbours or without."""
     (m, n), k = shape, 70
     a = torch.ldexp(torch.randn(m, k, device="cuda"), torch.tensor(float(exponent), device="cuda"))
     b = torch.randn(k, n, device="cuda")

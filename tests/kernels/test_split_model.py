@@ -84,7 +84,7 @@ def test_pieces_are_even() -> None:
 @pytest.mark.parametrize("case", CASES)
 @each_modelled
 def test_what_is_certified_keeps_the_bound(name: str, case: str) -> None:
-    """On operands that were built to break it (support/crafted.py)."""
+    """The operands were built to break the bound (support/crafted.py)."""
     row = ROWS[name]
     k = 100 if row.window > 32 else 40
     a, b = crafted(case, k, "cpu")
@@ -135,7 +135,10 @@ def operands(kind: str, k: int) -> tuple[Tensor, Tensor]:
 
 
 def same_bits(found: Tensor, expected: Product, tall: bool) -> bool:
-    """Where the guard stores a first try; a tall row may redo all of a block with an element."""
+    """Returns True if certified elements have the expected bits.
+
+    If ``tall``, the row may redo all of a block with a refused element, which is then left out.
+    """
     kept = expected.certified
     if tall:
         blocks = kept.unflatten(0, (-1, BLOCK)).unflatten(2, (-1, BLOCK)).all(3).all(1)

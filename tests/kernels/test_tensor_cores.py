@@ -16,7 +16,7 @@ each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
 
 def one_step(total: float, x: list[float], y: list[float], dtype: torch.dtype) -> float:
-    """With zeros behind x and y."""
+    """Models one step; zeros follow x and y."""
     rows = torch.zeros(2, 1, 16, dtype=torch.float64)
     rows[0, 0, : len(x)], rows[1, 0, : len(y)] = torch.tensor(x), torch.tensor(y)
     start = torch.full((1, 1), total, dtype=torch.float64)
@@ -134,7 +134,7 @@ each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def differing(found: Tensor, expected: Tensor) -> int:
-    """Elements of other bits, but for the sign of a zero."""
+    """Returns the number of elements with other bits, not counting the sign of a zero."""
     return int((found != expected.float()).sum())
 
 
@@ -173,7 +173,7 @@ def test_bits_of_a_step(instruction: str, kind: str, start: str, dtype: torch.dt
 @pytest.mark.parametrize("k", [16, 32, 64])
 @pytest.mark.rows(name="unsplit", takes_float32=False, tiles=False, device="cuda")
 def test_bits_of_a_product(row: Kernel, kind: str, k: int) -> None:
-    """By a row that multiplies bfloat16 operands as they lie, 32 of k at a time."""
+    """The row multiplies bfloat16 operands without a copy, 32 of k at a time."""
     if arch() != 90:
         pytest.skip("the model is Hopper's")
     x, y = (KINDS[kind]((320, k), False).bfloat16() for _ in range(2))

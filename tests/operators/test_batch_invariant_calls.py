@@ -69,7 +69,7 @@ def test_products_with_vectors_are_pytorch_s_otherwise() -> None:
 
 
 def test_vectors_that_pytorch_takes() -> None:
-    """What is no float32 product, and what has another shape, as PyTorch has it."""
+    """PyTorch handles products of other dtypes, and of shapes that don't fit or broadcast."""
     a, x = normal(5, 7, 1, "cpu"), normal(1, 7, 2, "cpu")[0]
     with torch_sgemm.enabled(batch_invariant=True, devices="cpu"):
         assert (a.double() @ x.double()).dtype == torch.float64
@@ -143,7 +143,7 @@ def test_captured() -> None:
 
 @needs_cuda_build
 def test_one_row_for_all_problems() -> None:
-    """Whatever would be predicted to be fastest."""
+    """Predicted times don't change the row."""
     devices = {
         "split_fp16x3": torch_sgemm.Device(),
         "register_buffer_64x64x8_8x8": torch_sgemm.Device(arch=100, sms=148),

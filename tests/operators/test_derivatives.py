@@ -135,7 +135,10 @@ def test_opcheck_with_gradients(device: str, name: str, kernel: str, util: str) 
 
 @pytest.mark.parametrize("written", ["mm_out", "addmm_out", "gemm_"])
 def test_outputs_take_no_gradients(written: str) -> None:
-    """What is written in place has no derivative: an error rather than a wrong gradient."""
+    """An output that is written has no derivative.
+
+    It raises an error rather than give a wrong gradient.
+    """
     call = good(written, False)
     call.tensors["a"].requires_grad_()
     with pytest.raises(RuntimeError):
@@ -166,7 +169,7 @@ def batched(x: Tensor, dim: int | None) -> Tensor:
 def test_vmap(device: str, name: str, kernel: str) -> None:
     function = operator(name, kernel)
     for tensors, factors in problems(name, device)[:: len(FACTORS) + 1]:
-        tensors = [x.round() for x in tensors]  # exact, whatever the kernel
+        tensors = [x.round() for x in tensors]  # exact in every kernel
         for dims in in_dims_of(tensors):
             inputs = [batched(x, dim) for x, dim in zip(tensors, dims, strict=True)]
             result = torch.vmap(lambda *x: function(*x, **factors), dims)(*inputs)  # noqa: B023

@@ -40,7 +40,7 @@ SIZES = {
 EQUATIONS = {"mm": ("mk", "kn"), "bmm": ("bmk", "bkn")}
 SUMS = {"addmm": "mm", "baddbmm": "bmm"}
 MESHES = [(2,), (4,), (2, 2)]
-# Whether a dimension that is split inside can be flattened.
+# True if DTensor can flatten dimensions of which an inner one is split.
 FLATTENS = hasattr(tensor._ops._view_ops, "_ViewShardingPropagator")
 
 
@@ -252,7 +252,7 @@ def test_split_products_need_no_communication(processes: Processes, letter: str)
 def _check_kernel(mesh) -> None:
     """The argument goes through although DTensor remembers what it did for equal placements."""
     a, b = (integers(_shape(x), i, mesh.device_type) for i, x in enumerate(("mk", "kn")))
-    for p in (Shard(0), Shard(1)):  # once as they are, once redistributed
+    for p in (Shard(0), Shard(1)):  # both pairs of placements need a redistribution
         x, y = (_distributed(t, mesh, [p] * mesh.ndim) for t in (a, b))
         for kernel in ("auto", "aten", "ladder"):
             assert torch.equal(torch.ops.sgemm.mm(x, y, kernel).full_tensor(), a @ b)

@@ -34,7 +34,7 @@ def refused(call, *expected: str) -> str:
 
 
 def described(name: str, tensor: Tensor) -> tuple[str, ...]:
-    """What a message has to say about an argument."""
+    """Returns the texts that a message must contain about an argument."""
     return (
         f"'{name}'",
         f"shape {list(tensor.shape)}",
@@ -67,7 +67,10 @@ DTYPES = (torch.float64, *SHORT, torch.int32, torch.int64, torch.complex64)
 
 
 def wrong_dtypes() -> list:
-    """(variant, argument, dtype), but for operands of 16 bits: tests/kernels/test_16_bits.py."""
+    """Returns (variant, argument, dtype) for every wrong dtype.
+
+    Operands of 16 bits are not among them; see tests/kernels/test_16_bits.py.
+    """
     return [
         pytest.param(*given.values, dtype, id=f"{given.id}-{str(dtype).removeprefix('torch.')}")
         for given in argument_params()
@@ -186,7 +189,7 @@ def test_output_that_aliases_an_input(
 @each_writer
 @each_device
 def test_output_beside_an_input_is_accepted(device: str, variant: tuple[str, bool]) -> None:
-    """Touching is no overlap, nor are different columns of one matrix."""
+    """Memory that only touches does not overlap; different columns of a matrix don't either."""
     lead = (BATCH,) if variant[1] else ()
     call = good(*variant, device)
     expected = good_result(call)
@@ -204,7 +207,7 @@ def test_output_beside_an_input_is_accepted(device: str, variant: tuple[str, boo
 
 
 def good_result(call) -> Tensor:
-    """What ``call`` with default options has to give."""
+    """Returns the expected result of ``call`` with default options."""
     product = call.tensors["a"] @ call.tensors["b"]
     return product + call.tensors["c"] if call.op.startswith(("addmm", "baddbmm")) else product
 
@@ -230,7 +233,7 @@ def test_addend_and_output(device: str, variant: tuple[str, bool]) -> None:
 @each_variant
 @each_device
 def test_factors_beyond_float32(device: str, variant: tuple[str, bool]) -> None:
-    """As PyTorch's kernels refuse them, whichever row is taken; infinity is a float32."""
+    """Every row refuses them, as PyTorch's kernels do; infinity is a float32."""
     if "c" not in good(*variant).tensors:
         pytest.skip("takes no factors")
     for kernel, name in itertools.product(("auto", "ladder"), ("alpha", "beta")):
@@ -372,7 +375,10 @@ def test_activations_are_checked_where_a_gradient_is_wanted(activation: str) -> 
 
 
 def test_outputs_beside_their_operands() -> None:
-    """In other columns of one matrix, or of a batch of them; and where a row of those touches."""
+    """Outputs may be other columns of the operands' matrix or batch.
+
+    They are refused if they share memory.
+    """
     matrix = torch.arange(24.0).reshape(6, 4)
     expected = matrix[:, :3] @ torch.ones(3, 1)
     torch.ops.sgemm.mm_out(matrix[:, :3], torch.ones(3, 1), out=matrix[:, 3:])

@@ -179,7 +179,7 @@ def test_gradients_are_batches(device: str) -> None:
 
 
 class Logged(Tensor):
-    """A subclass that is told of the operators."""
+    """A subclass that logs the operators that reach it."""
 
     seen: list[str]
 

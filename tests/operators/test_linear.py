@@ -36,7 +36,7 @@ def drawn(device: str, lead: tuple[int, ...], inner: int, out: int, biased: bool
 
 
 def reference(activation: str | None, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """In float64, whatever the operands are."""
+    """Computes the layer in float64, from operands of any dtype."""
     bias = None if bias is None else bias.double()
     return ACTIVATIONS[activation](functional.linear(x.double(), weight.double(), bias))
 
@@ -136,7 +136,7 @@ def test_parts_of_larger_tensors(device: str) -> None:
 
 @each_device
 def test_strides(device: str) -> None:
-    """Rows that make one matrix as they lie, rows that don't, and expanded ones."""
+    """Inputs whose rows form one matrix without a copy, others, and expanded ones."""
     _, weight, bias = drawn(device, (), 4, 5)
     base = torch.randn(6, 5, 3, 8, device=device)
     xs = [base[..., ::2], base[..., :4], base.permute(2, 1, 0, 3)[..., 4:], base.mT[..., :3].mT]

@@ -24,7 +24,7 @@ import torch_sgemm
 
 each_kernel = pytest.mark.parametrize("kernel", ["auto", "ladder"])
 
-# Of 1 to 5 dimensions on both sides, broadcast, and with zeros.
+# Shapes of 1 to 5 dimensions on both sides, some broadcast, some with a size of zero.
 PAIRS = (
     ((4,), (4,)), ((4,), (4, 5)), ((3, 4), (4,)), ((3, 4), (4, 5)), ((4,), (2, 4, 5)),
     ((2, 3, 4), (4,)), ((2, 3, 4), (4, 5)), ((3, 4), (2, 4, 5)), ((2, 3, 4), (2, 4, 5)),
@@ -323,7 +323,7 @@ def test_export(device: str) -> None:
 @each_device
 @pytest.mark.parametrize("pair", PAIRS, ids=str)
 def test_results_are_no_views(pair: tuple[tuple[int, ...], tuple[int, ...]], device: str) -> None:
-    """As torch.matmul's, they can be written by what records gradients."""
+    """Like torch.matmul's, results can be written by operators that record gradients."""
     a, b = (integers(shape, i, device) for i, shape in enumerate(pair))
     with torch.no_grad():
         result = torch_sgemm.matmul(a, b)
@@ -353,7 +353,7 @@ def test_meta_tensors() -> None:
 
 
 def test_other_threads_run_during_a_product() -> None:
-    """As during PyTorch's own: a launch may have to wait for others in front of it."""
+    """PyTorch allows this too, because a launch may have to wait for earlier ones."""
     a, b = torch.ones(200, 300), torch.ones(300, 200)
     counted, stop = [0], threading.Event()
 

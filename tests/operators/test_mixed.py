@@ -16,7 +16,7 @@ each_short = pytest.mark.parametrize("short", SHORT, ids=str)
 
 
 def is_product(result: Tensor, a: Tensor, b: Tensor, bias: Tensor | None = None) -> bool:
-    """Whether ``result`` is a @ b + bias at float32 accuracy, whichever row computed it."""
+    """Returns True if ``result`` is a @ b + bias at the accuracy of any float32 row."""
     a, b = a.double(), b.double()
     exact, magnitude = torch.matmul(a, b), torch.matmul(a.abs(), b.abs())
     if bias is not None:

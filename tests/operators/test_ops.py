@@ -191,7 +191,7 @@ def test_compiled_batches(device: str) -> None:
 
 
 def test_traces_have_nothing_but_the_operator() -> None:
-    """Whether a derivative is wanted is asked outside of what is traced."""
+    """The check whether a derivative is wanted runs outside of the traced code."""
 
     def program(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
         torch.ops.sgemm.mm_out(a, b, out=out)

@@ -26,7 +26,7 @@ def some(device: str) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def write_uncounted(b: Tensor) -> None:
-    """So that planes, which don't see it, give another product than b."""
+    """Writes b without raising its version counter, so that planes give another product than b."""
     b.data.zero_()
 
 
@@ -336,7 +336,7 @@ def test_integers_are_exact_for_any_workspace(
 
 @pytest.mark.gpu
 def test_when_planes_are_used(has_planes: None) -> None:
-    """Where they are the faster way, or asked for by name."""
+    """Planes are used if they are faster, or if their row is requested by name."""
     for m, kernel, used in (
         (2048, "auto", True),
         (2048, "split", True),

@@ -1,4 +1,7 @@
-"""What packing promises: who has planes, when they are split, and how a stale one is found."""
+"""The promise of packing.
+
+Tests which matrices have planes, when they are split, and how stale planes are found.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ def some(device: str) -> tuple[Tensor, Tensor]:
 
 
 def write_uncounted(b: Tensor) -> None:
-    """So that planes, which don't see it, give another product than b."""
+    """Writes b without raising its version counter, so that planes give another product than b."""
     b.data.zero_()
 
 
@@ -40,7 +43,7 @@ def test_changes_that_pytorch_counts_are_seen(frozen: bool, device: str) -> None
         assert torch.equal(packed.mm(a, kernel=kernel), a @ b)
 
 
-# Writers that raise no version counter, or may not: nobody can know of them.
+# Writers that don't always raise the version counter, so that a write can go unnoticed.
 WRITERS: dict[str, Callable[[Tensor], object]] = {
     "data": lambda w: w.data.mul_(2),
     "set_data": lambda w: setattr(w, "data", 2 * w.data),
@@ -117,7 +120,7 @@ def test_a_matrix_that_requires_grad_has_no_planes(split_here: None) -> None:
     packed = torch_sgemm.pack(weight.t(), frozen=True)
     assert packed.planes_of(weight.t()) is None
     with torch.no_grad():
-        view = weight[:, 3:]  # without a word of gradients
+        view = weight[:, 3:]  # doesn't require grad itself
     assert torch_sgemm.pack(view, frozen=True).planes_of(view) is None
     weight.requires_grad_(False)
     packed.update()
@@ -163,7 +166,7 @@ except RuntimeError as failure:
 
 @pytest.mark.gpu
 def test_planes_after_a_graph_has_written_the_matrix(has_planes: None) -> None:
-    """A replay tells nobody: update() is the word for it."""
+    """A replay notifies nothing, so the program must call update()."""
     a, b = some("cuda")
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

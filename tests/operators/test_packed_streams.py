@@ -23,7 +23,7 @@ def some() -> tuple[Tensor, Tensor]:
 
 
 class FakeStream:
-    """Of a GPU that isn't there; ``waited`` counts waits for an event."""
+    """A stream without a GPU; ``waited`` counts waits for an event."""
 
     def __init__(self, stream_id: int, handle: int) -> None:
         self.stream_id, self.cuda_stream = stream_id, handle
@@ -106,7 +106,7 @@ def test_a_graph_keeps_the_planes_of_a_matrix_that_is_gone(has_planes: None) -> 
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     graph.reset()
-    for _ in range(100):  # CUDA tells of the graph's end from a thread of its own
+    for _ in range(100):  # CUDA reports the graph's end on another thread
         torch_sgemm.pack(b[:8, :8], frozen=True)
         if torch.cuda.memory_allocated() <= before - 4 * size:
             break

@@ -1,7 +1,7 @@
-"""With gradients, without and in inference mode: the same rows, the same bits.
+"""Rows and bits are the same with gradients, without gradients and in inference mode.
 
-So a reentrant checkpoint, whose first forward is without, has the gradients that there are without
-it. Under ``enable()`` PyTorch's own functions promise that in batch-invariant mode.
+So a reentrant checkpoint, whose first forward runs without gradients, doesn't change gradients.
+Under ``enable()`` PyTorch's own functions promise the same bits in batch-invariant mode.
 """
 
 from __future__ import annotations
@@ -286,7 +286,7 @@ def test_packed_weight(kernel: str, device: str, activation: str | None) -> None
 def test_what_goes_in_gives_the_same_in_a_kernel_and_behind_it(
     row: Kernel, activation: str
 ) -> None:
-    """Of numbers of every size, and of tiles that the guard computes again."""
+    """Operands span all magnitudes, and some tiles are computed again."""
     name = row.name
     for m, n, k in ((256, 256, 64), (1000, 200, 1024), (5000, 48, 32), (64, 64, 20000)):
         m, n, k = (min(size, row.max_size or size) for size in (m, n, k))
@@ -372,7 +372,10 @@ def test_operands_are_kept_as_they_lie(device: str) -> None:
 
 
 def derivatives(call: Callable[..., Tensor], tensors: list[Tensor], order: int) -> list[Tensor]:
-    """Of a sum of squares, and of its derivatives' squares."""
+    """Returns the derivatives of the mean of squares.
+
+    Each further order derives the sum of the mean squares of the derivatives before.
+    """
     leaves = [x.detach().requires_grad_() for x in tensors]
     found, value = [], call(*leaves).square().mean()
     for _ in range(order):

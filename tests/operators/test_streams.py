@@ -31,7 +31,7 @@ def operands(
 
 @pytest.mark.rows(device="cuda")
 def test_runs_on_the_current_stream(row: Kernel, device: str) -> None:
-    """Behind a delay and a copy on the same stream: elsewhere it would read old data."""
+    """The product follows a delay and a copy on its stream; on another it would read old data."""
     stream = torch.cuda.Stream()
     for layouts in PAIRS:
         a, b, expected = operands(row, layouts, 1)
@@ -133,7 +133,7 @@ def test_several_threads_at_once() -> None:
 def test_memory_comes_from_torch_allocator() -> None:
     """A captured product fails if it asks CUDA for memory itself; torch's allocator may.
 
-    What the GPU has left tells nothing: other processes take of it as well.
+    Free memory of the GPU is no measure, because other processes allocate as well.
     """
 
     def given_out() -> int:

@@ -157,7 +157,7 @@ def test_compiled_autograd(device: str, name: str) -> None:
 @each_function
 @each_device
 def test_dual_numbers(device: str, name: str) -> None:
-    """Of every choice of operands that have a tangent."""
+    """Each choice of operands with a tangent gives the expected result."""
     ours, theirs, _ = FUNCTIONS[name]
     x = operands(name, device)
     for mask in range(1, 2 ** len(x)):
@@ -172,7 +172,7 @@ def test_dual_numbers(device: str, name: str) -> None:
 @each_function
 @each_device
 def test_a_tangent_can_be_written(device: str, name: str) -> None:
-    """What is done in place to a result changes no operand's tangent."""
+    """Changing a result in place changes no operand's tangent."""
     x = operands(name, device)
     for i, operand in enumerate(x):
         tangent = 1 - operand

@@ -21,7 +21,7 @@ def operands(name: str) -> tuple[Tensor, Tensor]:
 
 
 def write(name: str, target: Tensor) -> Tensor:
-    """By the operator into ``target``; returns what that should be then."""
+    """Writes a product into ``target`` by the operator, and returns the expected value."""
     a, b = operands(name)
     if name == "gemm_":
         ops.gemm_(target, a, b)
@@ -85,7 +85,7 @@ def arguments(name: str, target: Tensor) -> tuple[list[Tensor], Callable[..., No
 
 @each_writer
 def test_wanted_derivatives_are_refused(name: str) -> None:
-    """Without a word, what was written would count as constant."""
+    """Without an error, autograd would treat the written tensor as constant."""
     for i in range(len(arguments(name, target_of(name))[0])):
         target = target_of(name)
         tensors, call = arguments(name, target)

@@ -139,7 +139,7 @@ def check_python(words: list[str]) -> None:
 
 
 def check(line: str) -> None:
-    """That a line of a page is something that can be run."""
+    """Asserts that a line of a page can be run."""
     words = shlex.split(line, comments=True)
     while words and re.fullmatch(r"[A-Z_]+=\S*", words[0]):
         variable = words.pop(0).split("=")[0]

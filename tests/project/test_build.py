@@ -256,7 +256,7 @@ def test_library_is_built_from_the_present_sources(info):
 
 
 def test_records_and_builds_name_the_same_sources(info):
-    """So that a user can tell which tables were measured on what is installed."""
+    """A user can see which tables were measured on the installed sources."""
     assert build_library.csrc_digest is record.csrc_digest
     assert re.fullmatch("[0-9a-f]{64}", info["csrc_digest"])
     shown = package_info.report(package_info.collect())
@@ -370,7 +370,7 @@ def test_no_file_of_the_package_writes_the_namespace():
 
 
 def test_wheel_has_the_library_and_one_tag_for_every_python(tmp_path):
-    """What setuptools packs, and under which name."""
+    """setuptools packs the right files under the right name."""
     pytest.importorskip("setuptools.command.bdist_wheel", reason="needs setuptools 77 or later")
     shutil.copytree(
         ROOT, tmp_path / "source",

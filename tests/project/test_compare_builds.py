@@ -1,4 +1,4 @@
-"""tools/compare_builds.py: a build equals itself, and a difference is told."""
+"""tools/compare_builds.py: a build equals itself, and differences are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which folders of torch_sgemm may import which: none imports one that imports it."""
+"""Folders of torch_sgemm import each other in one order: none imports one that imports it."""
 
 from __future__ import annotations
 

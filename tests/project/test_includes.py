@@ -1,4 +1,4 @@
-"""Which folders of csrc may include which: none includes one that includes it."""
+"""Folders of csrc include each other in one order: none includes one that includes it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_LINES = {"onthefly": 1210, "rows": 1110}  # of rooms that have more than th
 
 
 def folder(path: Path) -> str:
-    """Of csrc; ``gpu/ptx`` is part of ``gpu``."""
+    """Returns the folder of csrc; ``gpu/ptx`` is part of ``gpu``."""
     return path.parent.relative_to(CSRC).as_posix().removesuffix("/ptx")
 
 

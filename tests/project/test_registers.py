@@ -1,7 +1,7 @@
-"""What ptxas made of the kernels for Hopper: sums, and what tiles share, stay in registers.
+"""In the compiled kernels for Hopper, sums and values that tiles share stay in registers.
 
-Where a loop over sums is not unrolled, they lie in local memory, results are right, and the kernel
-takes three times as long.
+If a loop over sums is not unrolled, the sums lie in local memory. Results are still right, but the
+kernel takes three times as long.
 """
 
 from __future__ import annotations
@@ -40,8 +40,10 @@ def own_code(body: list[sass.Instruction]) -> list[sass.Instruction]:
 
 @needs_cuda_build
 def test_products_keep_nothing_in_local_memory() -> None:
-    """What a kernel puts there when it is short of registers, it waits for with every tile: five
-    such values have cost a microsecond a tile."""
+    """A kernel short of registers spills values to local memory, and every tile waits for them.
+
+    Five such values have cost a microsecond a tile.
+    """
     for_hopper = [a for a in sass.architectures(sass.LIBRARY) if a.startswith("sm_90")]
     if not for_hopper:
         pytest.skip("built without code for Hopper")

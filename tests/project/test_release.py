@@ -1,4 +1,4 @@
-"""What a release consists of: one version, an sdist that builds, a wheel's tag, an index."""
+"""The parts of a release: one version, an sdist that builds, a wheel's tag, an index."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the tests share: the rows to run, operands in every layout, data, error bounds."""
+"""Parts that tests share: the rows to run, operands in every layout, data, error bounds."""

@@ -42,7 +42,7 @@ def normal(rows: int, k: int, seed: int, device: str) -> Tensor:
 
 
 def some_redone(rows: int, k: int, seed: int, device: str) -> Tensor:
-    """Seldom a row whose largest element meets zeros: no more than one of a tile."""
+    """Few rows have a largest element that meets zeros, at most one row of a tile."""
     x = normal(rows, k, seed, device)
     x[7::160, 0] = 2.0**30
     return x
@@ -108,5 +108,5 @@ def assert_same(part: Tensor, whole: Tensor, *where: object) -> None:
 
 
 def parts(m: int) -> list[slice]:
-    """So many rows: the first ones, some from within a tile, the last ones."""
+    """Returns the first m rows, m rows that begin within a tile, and the last m rows."""
     return [slice(0, m), slice(5, 5 + m), slice(-m, None)]

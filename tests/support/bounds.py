@@ -56,12 +56,12 @@ class Reference:
 
 
 def ffma_units(k: int) -> float:
-    """What a product of float32 multiply-adds may be off by."""
+    """Bounds the error of a product by float32 multiply-adds."""
     return min(k + 2, 4 * math.sqrt(k) + 8)
 
 
 def contract_units(torch_units: float) -> float:
-    """What any kernel that "auto" may choose may be off by, given torch.mm's own error."""
+    """Bounds the error of any kernel that "auto" may choose, given torch.mm's own error."""
     return max(2 * torch_units, 8.0)
 
 
@@ -73,14 +73,17 @@ def allowed_units(row: Kernel, k: int, torch_units: float) -> float:
 
 
 def roundings(k: int) -> int:
-    """How many terms of a sum may each be off by half of the smallest subnormal.
+    """Counts the roundings of a sum that may each be off by half of the smallest subnormal.
 
-    A product or an addition for each of k; scales, alpha, beta, and the store.
+    These are a product or an addition for each k, and those of scales, alpha, beta and the store.
     """
     return k + 4
 
 
 def proven_units(row: Kernel, k: int, alpha: float = 1, beta: float = 0) -> float:
-    """What is proven of ``row``: one unit more for an alpha that rounds, and one for a C."""
+    """Returns the proven bound of ``row``.
+
+    It has one unit more for an alpha that rounds, and one for a C.
+    """
     rounds = math.frexp(alpha)[0] not in (0.5, -0.5)
     return error_bound(k, row.name) + rounds + (beta != 0)

@@ -1,8 +1,8 @@
 """Operands that reach each term of a row's error bound, row by row and column by column.
 
-A case gives rows of A and columns of B, [m, k] and [k, n]: every row meets every column, so a
-product tries m n sums. docs/split.md has the terms: how an element is written as hi + lo / 2^11,
-the products that are left out, what the tensor cores cut off, the guard's threshold.
+A case gives rows of A and columns of B, [m, k] and [k, n]. Every row meets every column, so a
+product tries m n sums. The terms are described in docs/split.md: elements written as
+hi + lo / 2^11, omitted products, bits that the tensor cores cut off, and the guard's threshold.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TIES_OF_SUBNORMALS = (8, 9, 10, 11, 1, 12)
 # The distances of dominating products: k of a wgmma, of a stage, of two, of a piece, of parts of a
 # cluster, of slices; and 2^40: one product alone.
 DISTANCES = (16, 32, 64, 128, 256, 1024, 8192, 2**40)
-# How much smaller the others are, and their mantissa: lost by cutting off or by rounding.
+# The other products: -log2 of their size, and a mantissa that cutting off or rounding loses.
 OTHERS = (
     (24, 2 - 2**-9), (24, 1 + 2**-9), (24, 1 - 2**-9), (25, 2 - 2**-9), (23, 2 - 2**-9),
     (26, 2 - 2**-9),

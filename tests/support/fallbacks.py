@@ -133,7 +133,7 @@ def complex_factor(device: str) -> Tensor:
 
 
 def outcome(call: Callable[[str], Tensor], device: str) -> Tensor | tuple[type, str]:
-    """What ``call`` returns, or the error's type and message."""
+    """Returns the result of ``call``, or the error's type and message."""
     try:
         return call(device)
     except RuntimeError as error:
@@ -141,7 +141,7 @@ def outcome(call: Callable[[str], Tensor], device: str) -> Tensor | tuple[type, 
 
 
 def same(one: Tensor | tuple, other: Tensor | tuple) -> bool:
-    """Whether two outcomes are the same, bit by bit."""
+    """Returns True if two outcomes are the same, bit by bit."""
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         return one.dtype == other.dtype and torch.equal(one, other)
     return isinstance(one, tuple) and one == other

@@ -46,7 +46,10 @@ def laid_out(x: Tensor, layout: str) -> Tensor:
 def meta(
     rows: int, cols: int, layout: str = "N", batch: tuple[int, ...] = (), pad: int = 0
 ) -> Tensor:
-    """Without memory: row-major (N) or column-major (T), rows ``pad`` elements apart."""
+    """Makes a matrix without memory, row-major (N) or column-major (T).
+
+    Its rows, or columns, have gaps of ``pad`` elements.
+    """
     if layout == "N":
         return torch.empty(*batch, rows, cols + pad, device="meta")[..., :cols]
     return meta(cols, rows, "N", batch, pad).mT
@@ -91,11 +94,11 @@ class Guarded:
         self.before = self.buffer.clone()
 
     def unchanged(self) -> bool:
-        """Whether no bit changed, in the operand or around it."""
+        """Returns True if no bit changed, in the operand or around it."""
         return torch.equal(self.buffer.view(torch.int32), self.before.view(torch.int32))
 
     def guards_unchanged(self) -> bool:
-        """Whether no bit changed outside the view's own elements."""
+        """Returns True if no bit changed outside the view's own elements."""
         expected = self.before.clone()
         view = self.view
         expected.as_strided(view.shape, view.stride(), view.storage_offset()).copy_(view)

@@ -7,7 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Seen:
-    """What a mode sees of calls."""
+    """Logs the functions that a mode sees."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -44,7 +44,7 @@ def run(function: Function, args: tuple, kwargs: dict, seed: Tensor | None = Non
 def references(
     function: Function, args: tuple, kwargs: dict, seed: Tensor | None = None
 ) -> list[Reference]:
-    """What :func:`run` gives in float64, and the magnitudes of the errors."""
+    """Returns the results of :func:`run` in float64, and the magnitudes of their errors."""
 
     def absolute(x):
         return x.abs() if isinstance(x, Tensor) else abs(x) if isinstance(x, (int, float)) else x

@@ -1,4 +1,4 @@
-"""The problems for which a call asks the library, as ``tune`` is told of them."""
+"""The problems for which a call asks the library, as ``tune`` receives them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SGEMM = torch.ops.sgemm
 
 
 def noted(run: Callable[[], object]) -> list[Problem]:
-    """Each once, on CPUs as well."""
+    """Returns each problem once, on CPUs as well."""
     SGEMM._note_problems(True)
     try:
         run()

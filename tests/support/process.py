@@ -1,4 +1,4 @@
-"""Fresh Python processes, for what a process can only do once."""
+"""Fresh Python processes, for tests of things that a process can only do once."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def latin(sizes: Sequence[int], rows: Sequence[int] | None = None) -> Iterator[S
 
 
 def is_prime(value: int) -> bool:
-    """Whether ``value`` is a prime."""
+    """Returns True if ``value`` is a prime."""
     return value > 1 and all(value % d for d in range(2, int(value**0.5) + 1))
 
 

@@ -1,4 +1,4 @@
-"""What tests of the split family share: its rows, and what a product of theirs has to keep."""
+"""Parts that tests of the split family share: its rows, and the contract of their products."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ CHAIN, STAGE, PIECE = 32, 64, 128
 
 @dataclass(frozen=True)
 class Constants:
-    """In units of 2^-24 |A||B|."""
+    """Constants of a bound, in units of 2^-24 |A||B|."""
 
     writing: float
     left_out: float
@@ -54,7 +54,7 @@ class Constants:
 
 
 def chains(k: int) -> float:
-    """What is computed again: csrc/split/redo/chains.cuh."""
+    """Bounds the error of an element that is computed again (csrc/split/redo/chains.cuh)."""
     return min(k, CHAIN) + (k - 1) // CHAIN + 2
 
 

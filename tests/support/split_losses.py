@@ -54,13 +54,13 @@ class Steps:
 
 @dataclass(frozen=True)
 class Losses:
-    """Losses of each element [m, n]; ``certain`` marks those that the guard certifies."""
+    """Losses of each element [m, n]; ``certain`` is true for those that the guard certifies."""
 
     units: dict[str, Tensor]
     certain: Tensor
 
     def largest(self, term: str) -> float:
-        """Among certified elements; NaN where one is NaN."""
+        """Returns the largest loss of certified elements, or NaN if one is NaN."""
         found = self.units[term][self.certain].abs()
         return float(found.max()) if found.numel() else 0.0
 

@@ -74,7 +74,7 @@ ROWS = {
 
 
 def rounded(x: Tensor) -> Tensor:
-    """To float32's nearest."""
+    """Rounds to the nearest float32."""
     return x.float().double()
 
 
@@ -111,7 +111,7 @@ class Lines:
         return (self.exact != 0) & (self.scaled.abs() < self.form.small)
 
     def threshold(self) -> Tensor:
-        """By the count of small elements; a line of zeros is certain."""
+        """Returns the threshold by the count of small elements; a line of zeros is certain."""
         zeros = (self.exact == 0).all(1)
         return (self.form.threshold * self.small().sum(1).double()).masked_fill(zeros, -math.inf)
 
@@ -192,7 +192,10 @@ def sums_of_piece(a: Lines, b: Lines) -> Tensor:
 
 
 def pieces(k: int) -> list[slice]:
-    """Even ones of split_fp16x3_tall: tall.cpp. Up to eight are added up in order."""
+    """Returns the even pieces of k of split_fp16x3_tall (tall.cpp).
+
+    Up to eight pieces are added up in order.
+    """
     count = math.ceil(k / PIECE)
     depth = math.ceil(k / count / PIECE_STEP) * PIECE_STEP
     return [slice(q, q + depth) for q in range(0, k, depth)]

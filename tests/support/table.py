@@ -1,4 +1,4 @@
-"""Which rows of the kernel table a test runs, and where.
+"""Selects the rows of the kernel table that a test runs, and their devices.
 
 Everything is derived from ``torch_sgemm.kernels()``: a new row is tested without touching a test.
 A test that has an argument ``row`` runs once for each row (pytest_generate_tests in conftest.py).
@@ -98,7 +98,7 @@ def runnable(device: str) -> list[Kernel]:
 
 
 def marks_on(device: str, row: Kernel) -> list[pytest.MarkDecorator]:
-    """What a test of ``row`` needs on ``device``."""
+    """Returns the pytest marks of a test of ``row`` on ``device``."""
     if device == "cpu":
         return []
     if torch.cuda.is_available() and not row.runs_on(arch()):

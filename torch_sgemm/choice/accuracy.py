@@ -1,4 +1,4 @@
-"""What results promise: the bound of each row's error, and how many the guard recomputed."""
+"""Accuracy of results: bounds of each row's error, and counts of recomputed elements."""
 
 import json
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ def error_bound(k: int, kernel: str = "auto", activation: str | None = None) -> 
     |A||B| stays below 2^127, for alpha and beta rounded to float32. Beside the bound, an element
     may be off by:
 
-    - 2^-150, half of float32's smallest subnormal, for each term that rounds where results are that
-      small, |alpha| times that where |alpha| > 1; 2^-149 in row ``unsplit``;
+    - 2^-150, half of float32's smallest subnormal, once for each term that is rounded where results
+      are that small. It is multiplied by |alpha| if |alpha| > 1. In row ``unsplit`` it is 2^-149;
     - one unit if ``alpha`` isn't a power of two, and one if there is a C; 1.13 units each behind an
       activation.
 

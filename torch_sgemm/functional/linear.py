@@ -36,7 +36,7 @@ def linear(
 
     Args:
         x: float32 of shape (..., in) or (in,), any strides. ``x``, ``weight`` and ``bias`` may be
-            bfloat16 or float16 where another is float32, as for :func:`torch_sgemm.matmul`.
+            bfloat16 or float16 if another is float32, as for :func:`torch_sgemm.matmul`.
         weight: float32 of shape (out, in), any strides, or ``torch_sgemm.pack(weight.t())``.
         bias: float32 of shape (out,).
         activation: None, ``"relu"``, ``"gelu"``, ``"gelu_tanh"`` (the approximation by tanh) or

@@ -190,9 +190,9 @@ def pack(b: Tensor, *, frozen: bool = False) -> PackedMatrix:
     family split, products are ordinary ones.
 
     Args:
-        b: float32, bfloat16 or float16 of shape (k, n), any strides; for a ``torch.nn.Linear``,
-            ``weight.t()``.
-        frozen: a promise to call :meth:`PackedMatrix.update` whenever b was written, before the
+        b: float32, bfloat16 or float16 of shape (k, n), any strides, such as ``weight.t()``
+            of a ``torch.nn.Linear``.
+        frozen: a promise to call :meth:`PackedMatrix.update` after each write to b, before the
             next product. Fused optimizers, collectives and CUDA graph replays write without telling
             PyTorch. Captured products read the planes as well. Their graph keeps the planes when
             this object is gone; after the graph, the next pack() frees them.

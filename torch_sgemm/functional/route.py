@@ -1,4 +1,4 @@
-"""How a call of ``matmul``, ``linear`` or a packed matrix reaches its kernel: ``route`` decides."""
+"""Routes of calls of ``matmul``, ``linear`` or a packed matrix to kernels; ``route`` decides."""
 
 from collections.abc import Callable
 from enum import Enum, auto
@@ -86,7 +86,7 @@ def in_float32(x: Tensor | None) -> Tensor | None:
 
 
 def widened(out_dtype: torch.dtype | None, *tensors: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Returns the tensors in float32 if they make a float32 product, else as they are."""
+    """Returns the tensors in float32 if they make a float32 product, otherwise unchanged."""
     return tuple(map(in_float32, tensors)) if _is_float32(out_dtype, *tensors) else tensors
 
 

@@ -1,8 +1,8 @@
 """The operators of ``torch.ops.sgemm`` and what they compute on fake tensors.
 
 All take tensors on one device, CPU or CUDA, of any strides: row-major, column-major, leading
-dimensions larger than the row, expanded (stride 0) and sliced views, any alignment. a, b, x and
-weight are each float32, bfloat16 or float16; c and bias are float32. The result is float32, as if
+dimensions larger than the row, expanded (stride 0) and sliced views, any alignment. Each of a, b,
+x and weight is float32, bfloat16 or float16; c and bias are float32. The result is float32, as if
 operands had been converted first. Hopper's tensor cores read two bfloat16 operands without a copy
 if their rows begin at multiples of 16 bytes (row ``unsplit``). ``mm``, ``bmm``, ``addmm`` and
 ``baddbmm`` have derivatives (:mod:`torch_sgemm.derivatives`).

@@ -106,8 +106,8 @@ __device__ __forceinline__ void multiply(float (&d)[N], uint64_t a, uint64_t b, 
 }
 
 // The same for float16 with A in registers, 64 x 64 x 16. Thread t holds pairs of neighbours along k. The pair in a[i]
-// is of row 16 (t / 32) + t % 32 / 4 + 8 (i % 2), and begins at k = 2 (t % 4) + 8 (i / 2). The registers may change
-// once the product has completed.
+// is of row 16 (t / 32) + t % 32 / 4 + 8 (i % 2). Its first k is 2 (t % 4) + 8 (i / 2). The registers may change once
+// the product has completed.
 template <bool B_ALONG_N>
 __device__ __forceinline__ void multiply_registers(float (&d)[32], const uint32_t (&a)[4], uint64_t b, bool add) {
   asm volatile(
