@@ -25,9 +25,9 @@ constexpr int kProductThreads = 384;
 // Adds up the parts of a leftover tile. Returns true if the block is the last to arrive, and so has the whole sums.
 template <int N>
 __device__ __forceinline__ bool fix_up(const Job& job, const WorkTile& work, float (&sum)[N], uint32_t& last, int t) {
-  float* const parts = job.part_sums + int64_t{work.place} * N * kConsumers;
-  return sgemm::fix_up<QuadSums, kConsumers>(parts, work.index, work.count, &job.arrived[work.tile - job.whole], sum,
-                                             last, t);
+  const int left_over = work.tile - job.whole;
+  float* const parts = job.part_sums + int64_t{left_over} * job.parts * N * kConsumers;
+  return sgemm::fix_up<QuadSums, kConsumers>(parts, work.index, job.parts, &job.arrived[left_over], sum, last, t);
 }
 
 // Scales that the convert kernel has chosen. OnTheFlyScales (onthefly.cuh) finds scales while the product runs.
@@ -89,7 +89,7 @@ __device__ __forceinline__ void consume(const Job& job, char* ring, float* stagi
     // The code that most tiles need follows the main loop: while instructions are in no cache yet, each jump takes a
     // good part of a microsecond. On-the-fly products take the other branch, since most of their tiles are shared.
     uint32_t flags = 0;
-    const bool in_parts = work.count > 1, shares = blocks > 1 || in_parts;
+    const bool in_parts = work.tile >= job.whole, shares = blocks > 1 || in_parts;
     const auto stores_plain = [&] { return output.template stores_plain<Scales::kColMajorD>(); };
     if (Scales::kScalesFirst && __builtin_expect(!shares && stores_plain(), true)) {
       output.template store_plain<Scales::kColMajorD>(sum);

@@ -35,20 +35,24 @@ static __device__ __noinline__ float element_in_order(const ElementLine& a, cons
 
 // Computes an element by a warp, a chain per lane. Every lane returns the element.
 static __device__ __noinline__ float element_of_chains(const ElementLine& a, const ElementLine& b, int64_t depth) {
+  constexpr int kAtOnce = 8;  // reads in flight: one at a time, each would wait for memory
   const int lane = threadIdx.x % 32;
   float total = 0;
 #pragma unroll 1
   for (int64_t q0 = 0; q0 < depth; q0 += 32 * kChain) {
     const int64_t own = q0 + lane * kChain;
-    float x[kChain], y[kChain];  // all reads of a chain are in flight: fewer at a time would each wait for memory
-    const auto inside = [&](int e) { return own + e < depth; };
-    read_elements(
-        x, a.first, [&](int e) { return (own + e) * a.step; }, inside);
-    read_elements(
-        y, b.first, [&](int e) { return (own + e) * b.step; }, inside);
     float chain = 0;
+#pragma unroll 1
+    for (int i = 0; i < kChain; i += kAtOnce) {
+      float x[kAtOnce], y[kAtOnce];
+      const auto inside = [&](int e) { return own + i + e < depth; };
+      read_elements(
+          x, a.first, [&](int e) { return (own + i + e) * a.step; }, inside);
+      read_elements(
+          y, b.first, [&](int e) { return (own + i + e) * b.step; }, inside);
 #pragma unroll
-    for (int e = 0; e < kChain; ++e) chain = fmaf(x[e], y[e], chain);
+      for (int e = 0; e < kAtOnce; ++e) chain = fmaf(x[e], y[e], chain);
+    }
     const int chains = static_cast<int>(min(ceil_div(depth - q0, kChain), int64_t{32}));
     for (int i = 0; i < chains; ++i) total += __shfl_sync(~0u, chain, i);
   }
