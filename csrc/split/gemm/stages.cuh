@@ -17,13 +17,13 @@ struct StageRing {
 template <bool ALONG_MN, int DEPTH>
 struct PanelView {
   static constexpr bool kAlongMn = ALONG_MN;
-  static constexpr int kRowBytes = DEPTH * 2, kBlockBytes = 64 * kRowBytes;
+  static constexpr int kLineBytes = DEPTH * 2, kBlockBytes = 64 * kLineBytes;
   static constexpr int kBlock = kBlockBytes / 16, kNext16 = ALONG_MN ? 128 : 2;  // the next 64 rows, the next 16 of k
   uint64_t first;
 
   __device__ __forceinline__ explicit PanelView(uint32_t address)
       : first(ALONG_MN ? hopper::matrix_descriptor(address, kBlockBytes, 1024)
-                       : hopper::matrix_descriptor<kRowBytes>(address, 16, 8 * kRowBytes)) {}
+                       : hopper::matrix_descriptor<kLineBytes>(address, 16, 8 * kLineBytes)) {}
   // Returns the descriptor of the q-th 16 of k, `offset` from the first panel.
   __device__ __forceinline__ uint64_t at(int offset, int q) const { return first + offset + q * kNext16; }
 };
