@@ -11,13 +11,14 @@ from benchmarks.problems import load_cases
 from benchmarks.session import Session, check_names
 
 LEGEND = (
-    "A case is m x n x k, for a batch with the number of its products in front, and says how A and "
-    "then B are stored: N row-major, T transposed. 2.00 is twice as fast as torch; worst is the "
-    "slowest case of its group. Groups: seed, sizes of the documents that the ladder follows; "
-    "transformer, layers of GPT-2, Llama and an MLP in training; skinny, decoding and routers; "
-    "deepbench, sizes from DeepBench; large-k, gradients of weights and Gram matrices; tall, "
-    "layers applied to points; conv-gemm, convolutions from rocBLAS's list; batched, attention "
-    "and small batches; odd, odd sizes and unaligned rows; tiny, where latency counts."
+    "A case is m x n x k; a batch has the number of its products in front. The letters say how A "
+    "and B are stored: N row-major, T transposed. 2.00 is twice as fast as torch; worst is a "
+    "group's slowest case. Seed has the sizes of the documents that the ladder follows, "
+    "transformer the layers of GPT-2, Llama and an MLP in training. Skinny has decoding and "
+    "routers, deepbench sizes from DeepBench. Large-k has gradients of weights and Gram matrices, "
+    "tall layers that are applied to points. Conv-gemm has convolutions from rocBLAS's list, "
+    "batched attention and small batches. Odd has odd sizes and unaligned rows. In tiny, latency "
+    "counts."
 )
 CPU_FLOPS = 4e6  # a larger case would take the emulator seconds
 

@@ -21,18 +21,18 @@ from benchmarks.sides import INFORMATION, bf16_sides, tf32_side
 from benchmarks.timing import Options
 
 LEGEND = (
-    "A product is m x n x k, for a batch with the number of its products in front, and says how A "
-    "and then B are stored: N row-major, T transposed. 2.00 is twice as fast as torch in float32. "
-    "Errors of 64 rows against float64 in units of 2⁻²⁴·(|A||B|), the largest. TF32 and bf16 are "
-    "torch's with such operands, timed by themselves: speed relative to torch in float32, and the "
-    "largest error in brackets; operands that are bf16 values already lose nothing there. Own "
-    "bf16: by this package where operands are bfloat16 in memory; own mixed: where B alone is. "
-    "Groups: square, for comparison; lm_head, an output layer in reinforcement learning; decoding, "
-    "a few tokens times a weight; router, of "
-    "mixtures of experts; gram, G Gᵀ and XᵀX of second-order optimizers and quantization; graph, "
-    "one-hot rows and an adjacency matrix; attention, causal weights times values; neighbours, "
-    "distances between images; gaussian-process, a kernel matrix times vectors; potential, a layer "
-    "of an interatomic potential and its weight's gradient."
+    "A product is m x n x k; a batch has the number of its products in front. The letters say how "
+    "A and B are stored: N row-major, T transposed. 2.00 is twice as fast as torch in float32. "
+    "Errors are the largest of 64 rows against float64, in units of 2⁻²⁴·(|A||B|).\n\n"
+    "TF32 and bf16 are torch's with such operands, timed by themselves: speed relative to torch in "
+    "float32, and the largest error in brackets. Operands that are bf16 values already lose "
+    "nothing there. Own bf16 is this package where operands are bfloat16 in memory, own mixed "
+    "where B alone is.\n\n"
+    "Lm_head is an output layer in reinforcement learning, decoding a few tokens times a weight. "
+    "Router is from mixtures of experts. Gram is G Gᵀ and XᵀX of second-order optimizers and "
+    "quantization. Graph has one-hot rows and an adjacency matrix, attention causal weights times "
+    "values. Neighbours are distances between images. Gaussian-process is a kernel matrix times "
+    "vectors. Potential is a layer of an interatomic potential, and its weight's gradient."
 )
 WORKING_SETS = 5  # memory over the problem's: operands, their values, float64 references
 CPU_SIZES = (24, 24, 28)  # largest m, n and k for the emulator
