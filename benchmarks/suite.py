@@ -11,14 +11,14 @@ from benchmarks.problems import load_cases
 from benchmarks.session import Session, check_names
 
 LEGEND = (
-    "A case is m x n x k; a batch has the number of its products in front. The letters say how A "
-    "and B are stored: N row-major, T transposed. 2.00 is twice as fast as torch; worst is a "
-    "group's slowest case. Seed has the sizes of the documents that the ladder follows, "
-    "transformer the layers of GPT-2, Llama and an MLP in training. Skinny has decoding and "
-    "routers, deepbench sizes from DeepBench. Large-k has gradients of weights and Gram matrices, "
-    "tall layers that are applied to points. Conv-gemm has convolutions from rocBLAS's list, "
-    "batched attention and small batches. Odd has odd sizes and unaligned rows. In tiny, latency "
-    "counts."
+    "A case is m x n x k; a batch has the number of its products in front. The letters say how "
+    "A and B are stored: N row-major, T transposed. 2.00 is twice as fast as torch; worst is a "
+    "group's slowest case. `square` is for comparison. `seed` has the sizes of the documents "
+    "that the ladder follows, `transformer` layers of GPT-2, Llama and an MLP in training. "
+    "`skinny` has decoding and routers, `deepbench` sizes from DeepBench. `large-k` has "
+    "gradients of weights and Gram matrices, `tall` layers that are applied to points. `conv- "
+    "gemm` has convolutions from rocBLAS's list, `batched` attention and small batches. `odd` "
+    "has odd sizes and unaligned rows. In `tiny`, latency counts."
 )
 CPU_FLOPS = 4e6  # a larger case would take the emulator seconds
 

@@ -28,11 +28,12 @@ LEGEND = (
     "float32, and the largest error in brackets. Operands that are bf16 values already lose "
     "nothing there. Own bf16 is this package where operands are bfloat16 in memory, own mixed "
     "where B alone is.\n\n"
-    "Lm_head is an output layer in reinforcement learning, decoding a few tokens times a weight. "
-    "Router is from mixtures of experts. Gram is G Gᵀ and XᵀX of second-order optimizers and "
-    "quantization. Graph has one-hot rows and an adjacency matrix, attention causal weights times "
-    "values. Neighbours are distances between images. Gaussian-process is a kernel matrix times "
-    "vectors. Potential is a layer of an interatomic potential, and its weight's gradient."
+    "`square` is for comparison. `lm_head` is an output layer in reinforcement learning, "
+    "`decoding` a few tokens times a weight. `router` is from mixtures of experts. `gram` is G Gᵀ "
+    "and XᵀX of second-order optimizers and quantization. `graph` has one-hot rows and an adjacency "
+    "matrix, `attention` causal weights times values. `neighbours` are distances between images. "
+    "`gaussian-process` is a kernel matrix times vectors. `potential` is a layer of an interatomic "
+    "potential, and its weight's gradient."
 )
 WORKING_SETS = 5  # memory over the problem's: operands, their values, float64 references
 CPU_SIZES = (24, 24, 28)  # largest m, n and k for the emulator

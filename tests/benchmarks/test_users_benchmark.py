@@ -42,7 +42,7 @@ def test_products_are_told_apart_and_have_data() -> None:
 
 
 def test_groups_are_explained() -> None:
-    assert all(f"{p.group}, " in users.LEGEND for p in users.PRODUCTS)
+    assert all(f"`{p.group}`" in users.LEGEND for p in users.PRODUCTS)
 
 
 @pytest.mark.parametrize("product", users.PRODUCTS, ids=lambda p: p.label)
