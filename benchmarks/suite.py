@@ -16,9 +16,9 @@ LEGEND = (
     "group's slowest case. `square` is for comparison. `seed` has the sizes of the documents "
     "that the ladder follows, `transformer` layers of GPT-2, Llama and an MLP in training. "
     "`skinny` has decoding and routers, `deepbench` sizes from DeepBench. `large-k` has "
-    "gradients of weights and Gram matrices, `tall` layers that are applied to points. `conv- "
-    "gemm` has convolutions from rocBLAS's list, `batched` attention and small batches. `odd` "
-    "has odd sizes and unaligned rows. In `tiny`, latency counts."
+    "gradients of weights and Gram matrices, `tall` layers that are applied to points. "
+    "`conv-gemm` has convolutions from rocBLAS's list, `batched` attention and small batches. "
+    "`odd` has odd sizes and unaligned rows. In `tiny`, latency counts."
 )
 CPU_FLOPS = 4e6  # a larger case would take the emulator seconds
 

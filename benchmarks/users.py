@@ -30,8 +30,9 @@ LEGEND = (
     "where B alone is.\n\n"
     "`square` is for comparison. `lm_head` is an output layer in reinforcement learning, "
     "`decoding` a few tokens times a weight. `router` is from mixtures of experts. `gram` is G Gᵀ "
-    "and XᵀX of second-order optimizers and quantization. `graph` has one-hot rows and an adjacency "
-    "matrix, `attention` causal weights times values. `neighbours` are distances between images. "
+    "and XᵀX of second-order optimizers and quantization. `graph` has one-hot rows and an "
+    "adjacency matrix, `attention` causal weights times values. "
+    "`neighbours` are distances between images. "
     "`gaussian-process` is a kernel matrix times vectors. `potential` is a layer of an interatomic "
     "potential, and its weight's gradient."
 )
