@@ -13,7 +13,8 @@ from benchmarks.session import Session, check_names
 LEGEND = (
     "A case is m x n x k; a batch has the number of its products in front. The letters say how "
     "A and B are stored: N row-major, T transposed. 2.00 is twice as fast as torch; worst is a "
-    "group's slowest case. `square` is for comparison. `seed` has the sizes of the documents "
+    "group's slowest case.\n\n"
+    "`square` has square products. `seed` has the sizes of the documents "
     "that the ladder follows, `transformer` layers of GPT-2, Llama and an MLP in training. "
     "`skinny` has decoding and routers, `deepbench` sizes from DeepBench. `large-k` has "
     "gradients of weights and Gram matrices, `tall` layers that are applied to points. "

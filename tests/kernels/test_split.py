@@ -104,7 +104,7 @@ def test_fp16_loses_what_the_guard_stops() -> None:
     assert not bool(passes[error > 20].any())
 
 
-def test_thresholds_fit_their_word() -> None:
+def test_thresholds_fit_a_row_scale() -> None:
     """The upper 24 bits of a float hold the threshold of as many small elements as a slice has."""
     plan = (ROOT / "csrc" / "split" / "plan" / "plan.h").read_text(encoding="utf-8")
     most = int(re.search(r"kMaxSlice = (\d+);", plan)[1])
