@@ -47,10 +47,12 @@ def test_products_keep_nothing_in_local_memory() -> None:
     for_hopper = [a for a in sass.architectures(sass.LIBRARY) if a.startswith("sm_90")]
     if not for_hopper:
         pytest.skip("built without code for Hopper")
-    names = [name for name in resources() if "split_product" in name and "Fp16x3" in name]
-    kernels = sass.disassemble(sass.LIBRARY, for_hopper[-1], names)
+    of_products = [x for x in resources() if "split_product" in x and "Fp16x3" in x]
+    of_attention = [x for x in resources() if "attention6attend" in x]
+    assert len(of_products) == 8  # for two tiles and four layouts
+    assert len(of_attention) == 8  # for four depths, with and without a mask
+    kernels = sass.disassemble(sass.LIBRARY, for_hopper[-1], of_products + of_attention)
     products = {name: own_code(body) for name, body in kernels.items()}
-    assert len(products) == 8  # for two tiles and four layouts
     local = {name: [i.text for i in body if i.kind[:3] in ("LDL", "STL")]
              for name, body in products.items()}  # fmt: skip
     assert not {name: texts for name, texts in local.items() if texts}

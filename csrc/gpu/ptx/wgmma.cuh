@@ -63,13 +63,10 @@ __device__ __forceinline__ void fence_registers(uint32_t (&a)[N]) {
 
 #define SGEMM_SUMS_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define SGEMM_SUMS_16(i) SGEMM_SUMS_4(i), SGEMM_SUMS_4(i + 4), SGEMM_SUMS_4(i + 8), SGEMM_SUMS_4(i + 12)
-#define SGEMM_LIST_32                                                                                    \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, " \
-  "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define SGEMM_LIST_64                                                                                      \
-  SGEMM_LIST_32                                                                                            \
-  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, " \
-  "%52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define SGEMM_LIST_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define SGEMM_LIST_32 SGEMM_LIST_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define SGEMM_LIST_48 SGEMM_LIST_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define SGEMM_LIST_64 SGEMM_LIST_48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 // After the list of sums come the operand numbers of a, b, add and the two layouts.
 #define SGEMM_WGMMA(TYPE, COLUMNS, LIST, A, B, ADD, A_LAYOUT, B_LAYOUT, ...)                        \
   asm volatile(                                                                                     \
@@ -105,21 +102,37 @@ __device__ __forceinline__ void multiply(float (&d)[N], uint64_t a, uint64_t b, 
     SGEMM_WGMMA_64("bf16");
 }
 
-// The same for float16 with A in registers, 64 x 64 x 16. Thread t holds pairs of neighbours along k. The pair in a[i]
+// A product of float16 with A in registers; the list of sums, then the operand numbers of a, b, add and B's layout.
+#define SGEMM_WGMMA_REGISTERS(COLUMNS, LIST, A, B, ADD, B_LAYOUT, ...)                                               \
+  asm volatile(                                                                                                      \
+      "{\n"                                                                                                          \
+      ".reg .pred add;\n"                                                                                            \
+      "setp.ne.b32 add, " ADD                                                                                        \
+      ", 0;\n"                                                                                                       \
+      "wgmma.mma_async.sync.aligned.m64n" COLUMNS "k16.f32.f16.f16 {" LIST "}, {" A "}, " B ", add, 1, 1, " B_LAYOUT \
+      ";\n"                                                                                                          \
+      "}\n"                                                                                                          \
+      : __VA_ARGS__                                                                                                  \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)),                              \
+        "n"(static_cast<int>(B_ALONG_N)))
+
+// The same for float16 with A in registers, 64 x 2 N x 16. Thread t holds pairs of neighbours along k. The pair in a[i]
 // is of row 16 (t / 32) + t % 32 / 4 + 8 (i % 2). Its first k is 2 (t % 4) + 8 (i / 2). The registers may change once
 // the product has completed.
-template <bool B_ALONG_N>
-__device__ __forceinline__ void multiply_registers(float (&d)[32], const uint32_t (&a)[4], uint64_t b, bool add) {
-  asm volatile(
-      "{\n"
-      ".reg .pred add;\n"
-      "setp.ne.b32 add, %37, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" SGEMM_LIST_32
-      "}, {%32, %33, %34, %35}, %36, add, 1, 1, %38;\n"
-      "}\n"
-      : SGEMM_SUMS_16(0), SGEMM_SUMS_16(16)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)),
-        "n"(static_cast<int>(B_ALONG_N)));
+template <bool B_ALONG_N, int N>
+__device__ __forceinline__ void multiply_registers(float (&d)[N], const uint32_t (&a)[4], uint64_t b, bool add) {
+  static_assert(N == 16 || N == 32 || N == 48 || N == 64);
+  if constexpr (N == 16)
+    SGEMM_WGMMA_REGISTERS("32", SGEMM_LIST_16, "%16, %17, %18, %19", "%20", "%21", "%22", SGEMM_SUMS_16(0));
+  else if constexpr (N == 32)
+    SGEMM_WGMMA_REGISTERS("64", SGEMM_LIST_32, "%32, %33, %34, %35", "%36", "%37", "%38", SGEMM_SUMS_16(0),
+                          SGEMM_SUMS_16(16));
+  else if constexpr (N == 48)
+    SGEMM_WGMMA_REGISTERS("96", SGEMM_LIST_48, "%48, %49, %50, %51", "%52", "%53", "%54", SGEMM_SUMS_16(0),
+                          SGEMM_SUMS_16(16), SGEMM_SUMS_16(32));
+  else
+    SGEMM_WGMMA_REGISTERS("128", SGEMM_LIST_64, "%64, %65, %66, %67", "%68", "%69", "%70", SGEMM_SUMS_16(0),
+                          SGEMM_SUMS_16(16), SGEMM_SUMS_16(32), SGEMM_SUMS_16(48));
 }
 
 // Computes d += a b, 64 x 128 x 8, both operands along k. The tensor cores read float32 operands as TF32: they ignore
@@ -132,8 +145,11 @@ __device__ __forceinline__ void multiply_tf32(float (&d)[64], uint64_t a, uint64
 #undef SGEMM_WGMMA_64
 #undef SGEMM_WGMMA_128
 #undef SGEMM_WGMMA
+#undef SGEMM_WGMMA_REGISTERS
 #undef SGEMM_LIST_64
+#undef SGEMM_LIST_48
 #undef SGEMM_LIST_32
+#undef SGEMM_LIST_16
 #undef SGEMM_SUMS_16
 #undef SGEMM_SUMS_4
 

@@ -1,0 +1,90 @@
+// The sizes of a kernel for one depth, and where planes lie.
+//
+// A plane of R rows: chunks of 64 columns, one after the other. In a chunk, each row takes 128 bytes, whose 16-byte
+// pieces are swizzled for wgmma. A block's lo plane follows its hi plane. Q and K are read along the depth, V across
+// it.
+#pragma once
+#include "../split/format/row_scale.cuh"
+#include "attention.h"
+
+namespace sgemm::attention {
+
+template <int DEPTH>
+struct Shape {
+  static_assert(DEPTH == 32 || DEPTH == 64 || DEPTH == 96 || DEPTH == 128);
+  static constexpr int kDepth = DEPTH, kChunks = (DEPTH + 63) / 64, kQuads = DEPTH / 4;
+  static constexpr int kQueries = kQueriesOfTile, kKeys = keys_of_block(DEPTH);
+  static constexpr int kPlane = kChunks * kKeys * 128, kQueryPlane = kChunks * kQueries * 128;
+  static_assert(2 * kPlane == kBlockBytes);
+  static constexpr int kWindow = 64, kWindows = kKeys / kWindow;  // keys whose P V one accumulator adds up
+  static constexpr int kQueryBytes = 2 * kQueryPlane, kQueryBuffers = kChunks == 1 ? 2 : 1;
+  static constexpr int kSlots = (224 * 1024 - kQueryBuffers * kQueryBytes) / kBlockBytes;
+  static constexpr int kBytes = kQueryBuffers * kQueryBytes + kSlots * kBlockBytes;
+};
+
+// wgmma descriptors of planes. Only the lower half of a descriptor changes with the address, in units of 16 bytes.
+// `address` has to be uniform in a warp: the descriptors then stay in uniform registers.
+template <int LEADING, int NEXT_16>
+class PlaneView {
+  static constexpr uint32_t kStride = 1024, kSwizzle128 = 1;
+  uint32_t first_;
+
+ public:
+  __device__ __forceinline__ explicit PlaneView(uint32_t address)
+      : first_(__reduce_max_sync(~0u, ((address & 0x3FFFF) >> 4) | LEADING >> 4 << 16)) {}
+  // Returns the descriptor of the i-th 16 along k, `offset` bytes behind the first.
+  __device__ __forceinline__ uint64_t at(int offset, int i) const {
+    constexpr uint32_t kUpper = kSwizzle128 << 30 | kStride >> 4;
+    return uint64_t{kUpper} << 32 | (first_ + offset / 16 + i * NEXT_16);
+  }
+};
+using AlongDepth = PlaneView<16, 2>;  // Q's and K's planes
+template <class S>
+using AcrossDepth = PlaneView<S::kKeys * 128, 128>;  // V's
+
+constexpr int kTopExponent = 14;  // a scaled row's, or block's, largest element is in [2^14, 2^15)
+
+// Returns the exponent of the scale from the bits of the largest magnitude, which is finite.
+__device__ __forceinline__ int scale_exponent(uint32_t largest) {
+  return max(static_cast<int>(largest >> 23) - 127, kTopExponent - 126) - kTopExponent;
+}
+
+// A scale that says: recompute what depends on this row or block, because it holds Inf or NaN.
+constexpr float kRecompute = __builtin_huge_valf();
+
+// x = hi + lo for two neighbours. lo is not scaled up: its products share the accumulator of hi's.
+__device__ __forceinline__ void split_pair(float x, float y, uint32_t& hi, uint32_t& lo) {
+  const __half2 h = __floats2half2_rn(x, y);
+  const float2 back = __half22float2(h);
+  const __half2 l = __floats2half2_rn(x - back.x, y - back.y);
+  hi = *reinterpret_cast<const uint32_t*>(&h);
+  lo = *reinterpret_cast<const uint32_t*>(&l);
+}
+
+// Writes four neighbours of a row, times `factor`, to both planes of `plane_bytes`, of `rows` rows.
+__device__ __forceinline__ void store_quad(char* planes, int plane_bytes, int rows, int row, int quad, const float4& x,
+                                           float factor) {
+  char* const to = planes + quad / 16 * (rows * 128) + row * 128 + ((quad % 16 / 2 ^ row % 8) << 4) + quad % 2 * 8;
+  uint2 hi, lo;
+  split_pair(x.x * factor, x.y * factor, hi.x, lo.x);
+  split_pair(x.z * factor, x.w * factor, hi.y, lo.y);
+  *reinterpret_cast<uint2*>(to) = hi;
+  *reinterpret_cast<uint2*>(to + plane_bytes) = lo;
+}
+
+__device__ __forceinline__ uint32_t largest_of(const float4& x) {
+  return max(max(split::magnitude(x.x), split::magnitude(x.y)), max(split::magnitude(x.z), split::magnitude(x.w)));
+}
+
+// What the kernels know of a problem.
+struct Job {
+  Problem p;
+  int shared_heads;  // heads that share a group of keys
+  int tiles_of_head, blocks_of_group;
+  int tiles, blocks;            // of all heads; of all groups
+  char *k, *v;                  // planes
+  float4 *k_scales, *v_scales;  // of each block: its scale, a power of two, in x
+  float q_factor;               // of a row's scale: |scale|, times log2(e) without a mask
+};
+
+}  // namespace sgemm::attention

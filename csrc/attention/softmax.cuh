@@ -1,0 +1,147 @@
+// The online softmax of a thread's two rows, whose columns four lanes share.
+//
+// Source: Milakov, Gimelshein: Online normalizer calculation for softmax, 2018, and Dao: FlashAttention-2, 2023.
+#pragma once
+#include "tiles.cuh"
+
+namespace sgemm::attention {
+
+constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f, kWeightScale = 0x1p14f;
+
+__device__ __forceinline__ float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Returns the larger over the four lanes of a row.
+__device__ __forceinline__ float largest_of_row(float x) {
+  x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+  return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+
+// The largest of row r among a thread's sums of a block.
+template <int N>
+__device__ __forceinline__ float largest_sum(const float (&s)[N], int r) {
+  float m = fmaxf(s[2 * r], s[2 * r + 1]);
+#pragma unroll
+  for (int j = 1; j < N / 4; ++j) m = fmaxf(m, fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
+  return largest_of_row(m);
+}
+
+// MASKED: logits are in units of 1 and a mask has been added to them, else they are sums without their factor c, and
+// c x is in units of ln 2. take() turns a block's logits into weights, 2^14 e^(x - m), where m is the row's largest so
+// far, and tells how the weights before shrink. (2^(y + 14) would save a multiplication, but y + 14 is rounded to 2^-21
+// for the largest weights.)
+template <bool MASKED>
+struct Softmax {
+  // Without a mask, the negative of the row's largest c x; with a mask, the largest x.
+  float extreme[2] = {MASKED ? -INFINITY : INFINITY, MASKED ? -INFINITY : INFINITY};
+  float sum[2] = {};     // of the weights in this thread
+  float shrunk[2] = {};  // factor of the blocks before
+
+  template <int N>
+  __device__ __forceinline__ void take(float (&x)[N], const float (&c)[2]) {
+    float add[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float m = largest_sum(x, r);
+      if constexpr (MASKED) {
+        const float largest = fmaxf(extreme[r], m);
+        add[r] = largest == -INFINITY ? 0.0f : -largest;  // no key yet: all weights become 0
+        shrunk[r] = exp2_approx((extreme[r] + add[r]) * kLog2E);
+        extreme[r] = largest;
+      } else {
+        add[r] = fminf(extreme[r], -m * c[r]);
+        shrunk[r] = exp2_approx(add[r] - extreme[r]);
+        extreme[r] = add[r];
+      }
+    }
+    float sums[2][2] = {};
+#pragma unroll
+    for (int e = 0; e < N; ++e) {
+      const int r = e / 2 % 2;
+      const float y = MASKED ? (x[e] + add[r]) * kLog2E : fmaf(x[e], c[r], add[r]);
+      x[e] = exp2_approx(y) * kWeightScale;
+      sums[r][e % 2] += x[e];
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) sum[r] = fmaf(sum[r], shrunk[r], sums[r][0] + sums[r][1]);
+  }
+
+  // Adds up the row's weights over its lanes.
+  __device__ __forceinline__ void finish() {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      sum[r] += __shfl_xor_sync(~0u, sum[r], 1);
+      sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
+    }
+  }
+
+  // ln of the sum of e^x. A row without keys has 0, as in PyTorch's kernel, whose backward expects it.
+  __device__ __forceinline__ float logsumexp(int r) const {
+    if (MASKED && sum[r] == 0) return 0;
+    const float of_weights = log2f(sum[r]) - 14;
+    return MASKED ? fmaf(of_weights, kLn2, extreme[r]) : (of_weights - extreme[r]) * kLn2;
+  }
+};
+
+// The first key that doesn't take part in a thread's two rows, because of causality or because there are no more.
+struct KeyLimits {
+  int of_row[2];
+
+  __device__ __forceinline__ KeyLimits(const attention::Problem& p, int row)
+      : of_row{p.causal ? min(row + 1, p.keys) : p.keys, p.causal ? min(row + 9, p.keys) : p.keys} {}
+
+  // Sets sums of other keys to -Inf; `key` is the thread's first key of the block.
+  template <int N>
+  __device__ __forceinline__ void apply(float (&s)[N], int key) const {
+#pragma unroll
+    for (int e = 0; e < N; ++e)
+      if (key + e / 4 * 8 + e % 2 >= of_row[e / 2 % 2]) s[e] = -INFINITY;
+  }
+};
+
+// A thread's elements of the mask, for a block of keys.
+template <int N>
+struct MaskOfBlock {
+  float x[N];
+
+  // `offset`: of the head; `row`: the thread's first row; `key`: its first key. Elements outside are any.
+  __device__ __forceinline__ void load(const attention::Problem& p, int64_t offset, int row, int key) {
+    if (p.mask.kind == MaskKind::kFloat)
+      load_pairs<float2>(p, offset, row, key);
+    else
+      load_pairs<uchar2>(p, offset, row, key);
+  }
+
+ private:
+  __device__ static __forceinline__ float value(float x) { return x; }
+  __device__ static __forceinline__ float value(uint8_t x) { return x ? 0 : -INFINITY; }
+
+  template <class Pair>
+  __device__ __forceinline__ void load_pairs(const attention::Problem& p, int64_t offset, int row, int key) {
+    using Element = decltype(Pair::x);
+    const int64_t last = p.queries - 1, apart = p.mask.key;
+    const Element* const first = static_cast<const Element*>(p.mask.data) + offset + key * apart;
+    const Element* const rows[2] = {first + min(int64_t{row}, last) * p.mask.row,
+                                    first + min(row + int64_t{8}, last) * p.mask.row};
+    if (p.mask.in_pairs && key + 2 * N <= p.keys) {
+#pragma unroll
+      for (int e = 0; e < N; e += 2) {
+        const Pair pair = *reinterpret_cast<const Pair*>(rows[e / 2 % 2] + e / 4 * 8);
+        x[e] = value(pair.x);
+        x[e + 1] = value(pair.y);
+      }
+      return;
+    }
+    const int left = p.keys - key;
+#pragma unroll
+    for (int e = 0; e < N; ++e) {
+      const int at = e / 4 * 8 + e % 2;
+      x[e] = value(at < left ? rows[e / 2 % 2][at * apart] : Element{});
+    }
+  }
+};
+
+}  // namespace sgemm::attention
