@@ -26,17 +26,13 @@ struct Shape {
 // `address` has to be uniform in a warp: the descriptors then stay in uniform registers.
 template <int LEADING, int NEXT_16>
 class PlaneView {
-  static constexpr uint32_t kStride = 1024, kSwizzle128 = 1;
-  uint32_t first_;
+  uint64_t first_;
 
  public:
   __device__ __forceinline__ explicit PlaneView(uint32_t address)
-      : first_(__reduce_max_sync(~0u, ((address & 0x3FFFF) >> 4) | LEADING >> 4 << 16)) {}
+      : first_(hopper::matrix_descriptor(__reduce_max_sync(~0u, address), LEADING, 1024)) {}
   // Returns the descriptor of the i-th 16 along k, `offset` bytes behind the first.
-  __device__ __forceinline__ uint64_t at(int offset, int i) const {
-    constexpr uint32_t kUpper = kSwizzle128 << 30 | kStride >> 4;
-    return uint64_t{kUpper} << 32 | (first_ + offset / 16 + i * NEXT_16);
-  }
+  __device__ __forceinline__ uint64_t at(int offset, int i) const { return first_ + (offset / 16 + i * NEXT_16); }
 };
 using AlongDepth = PlaneView<16, 2>;  // Q's and K's planes
 template <class S>
