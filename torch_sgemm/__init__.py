@@ -10,6 +10,7 @@ from torch_sgemm.choice.explain import Device, Explanation, Verdict, explain
 from torch_sgemm.choice.table import Kernel, kernels
 from torch_sgemm.choice.tuned import TunedChoice, use_environment, use_tuned
 from torch_sgemm.dropin.settings import Stats, disable, enable, enabled, reset_stats, stats
+from torch_sgemm.functional.attention import attention
 from torch_sgemm.functional.linear import linear
 from torch_sgemm.functional.matmul import matmul
 from torch_sgemm.functional.packed import PackedMatrix, pack
@@ -31,6 +32,7 @@ __all__ = [
     "TunedChoice",
     "Tuning",
     "Verdict",
+    "attention",
     "derivatives",
     "disable",
     "enable",

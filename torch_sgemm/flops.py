@@ -30,3 +30,10 @@ def _sum(c: Sequence[int] | None, a: Sequence[int], b: Sequence[int], *args, **k
 @register_flop_formula(_ops.linear)
 def _linear(x: Sequence[int], weight: Sequence[int], *args, **kwargs) -> int:
     return 2 * math.prod(x) * weight[0]
+
+
+@register_flop_formula(_ops.attention)
+def _attention(
+    query: Sequence[int], key: Sequence[int], value: Sequence[int], *args, **kwargs
+) -> int:
+    return 2 * math.prod(query[:-1]) * key[-2] * (query[-1] + value[-1])

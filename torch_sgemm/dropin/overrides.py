@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import torch
 
+from torch_sgemm.dropin import attention
 from torch_sgemm.torch_ops import private
 from torch_sgemm.torch_ops.library import operators
 from torch_sgemm.torch_ops.past_dispatcher import kernel_at
@@ -184,19 +185,22 @@ def _sum_with_vector(name: str, original: Callable, key: str, holds: _Holds) -> 
     return product_sum
 
 
-_Place = tuple[str, bool]  # a device's dispatch key; True for products with vectors
+_Place = tuple[str, str]  # a device's dispatch key, and "matrices", "vectors" or "attention"
 _installed: dict[_Place, tuple[torch.library.Library, _Holds]] = {}
 _left: dict[_Place, list[torch.library.Library]] = defaultdict(list)
-
-
-def _names(vectors: bool) -> tuple[str, ...]:
-    return ("dot", "addmv", "addmv.out", "addmv_") if vectors else tuple(OVERRIDES)
+_NAMES = {
+    "matrices": tuple(OVERRIDES),
+    "vectors": ("dot", "addmv", "addmv.out", "addmv_"),
+    "attention": (attention.NAME,),
+}
 
 
 def _override(name: str, key: str, holds: _Holds) -> Callable:
     covered = _covered(name, key)
     if name == "dot":
         return _dot(covered, key, holds)
+    if name == attention.NAME:
+        return attention.override(covered, holds, _is_ieee)
     if name in OVERRIDES:
         return OVERRIDES[name](name, covered, key)
     return _sum_with_vector(name, covered, key, holds)
@@ -207,40 +211,40 @@ def installed() -> set[_Place]:
     return set(_installed)
 
 
-def install(key: str, vectors: bool, holds: _Holds) -> None:
-    """Overrides products at the dispatch key ``"CPU"`` or ``"CUDA"``, until :func:`remove`.
+def install(key: str, kind: str, holds: _Holds) -> None:
+    """Overrides operators at the dispatch key ``"CPU"`` or ``"CUDA"``, until :func:`remove`.
 
-    ``vectors`` selects products with vectors, else all others. ``holds`` returns True if the
-    current setting covers products with vectors on this device.
+    ``kind`` is ``"matrices"``, ``"vectors"`` or ``"attention"``. ``holds`` returns True if the
+    current setting covers this kind on this device; for matrices it is not asked.
     """
-    _uncover(key, vectors)
-    if not vectors:
+    _uncover(key, kind)
+    if kind == "matrices":
         plain = all(private.is_pytorch_s(_kernel(name, key)) for name in OVERRIDES)
         operators._override_covers_pytorch(key == "CUDA", plain)
-    functions = {name: _override(name, key, holds) for name in _names(vectors)}
+    functions = {name: _override(name, key, holds) for name in _NAMES[kind]}
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():  # PyTorch warns of the first kernel that is covered
         warnings.filterwarnings("ignore", "(?s).*Overriding a previously registered kernel")
         for name, function in functions.items():
             private.register(library, name, key, function)
             _recent.append(_kernel(name, key))
-    _installed[key, vectors] = library, holds
+    _installed[key, kind] = library, holds
 
 
-def remove(key: str, vectors: bool) -> None:
+def remove(key: str, kind: str) -> None:
     """Undoes :func:`install`."""
-    library, _ = _installed.pop((key, vectors))
-    _left[key, vectors].append(library)
-    _uncover(key, vectors)
+    library, _ = _installed.pop((key, kind))
+    _left[key, kind].append(library)
+    _uncover(key, kind)
 
 
-def _uncover(key: str, vectors: bool) -> None:
+def _uncover(key: str, kind: str) -> None:
     """Unloads overrides that were removed, the latest first.
 
     The function stops at one that another library covers, because that library may call it.
     """
-    left = _left[key, vectors]
-    while left and all(__file__ in repr(_kernel(name, key)) for name in _names(vectors)):
+    left, folder = _left[key, kind], os.path.dirname(__file__)
+    while left and all(folder in repr(_kernel(name, key)) for name in _NAMES[kind]):
         private.take_back(left.pop())
 
 

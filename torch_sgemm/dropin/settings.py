@@ -2,7 +2,8 @@
 
 While on, ``aten::mm``, ``bmm``, ``addmm``, ``baddbmm`` and their in-place and out variants are
 overridden at the device's dispatch key, below autograd, autocast and functionalisation. So matmul,
-linear, einsum, handwritten attention and every backward arrive here too.
+linear, einsum, handwritten attention and every backward arrive here too. On GPUs
+``aten::_scaled_dot_product_efficient_attention`` is overridden likewise.
 
 PyTorch's own kernel takes other dtypes and layouts, wrong arguments (PyTorch raises the error), and
 outputs that share memory with an operand. It takes all calls while
@@ -23,6 +24,7 @@ import torch
 from torch_sgemm.choice.accuracy import Redone, redone
 from torch_sgemm.choice.explain import Device, explain
 from torch_sgemm.choice.table import BATCH_INVARIANT, asked_by_environment, kernels, request
+from torch_sgemm.dropin import attention as of_attention
 from torch_sgemm.dropin import overrides
 from torch_sgemm.torch_ops import private
 from torch_sgemm.torch_ops.library import operators
@@ -34,6 +36,13 @@ _KEYS = {"cuda": "CUDA", "cpu": "CPU"}
 class _Setting:
     kernel: str
     devices: tuple[str, ...]
+    attention: bool = True
+
+    def covers(self, kind: str) -> bool:
+        """True if operators of this kind are overridden; see overrides.install()."""
+        if kind == "attention":
+            return self.attention and self.kernel in ("auto", "split", BATCH_INVARIANT)
+        return kind == "matrices" or self.kernel == BATCH_INVARIANT
 
 
 @dataclass(frozen=True)
@@ -60,6 +69,7 @@ def enable(
     *,
     batch_invariant: bool | None = None,
     devices: str | tuple[str, ...] = ("cuda",),
+    attention: bool = True,
 ) -> None:
     """Sends PyTorch's float32 products on ``devices`` here, until :func:`disable`.
 
@@ -69,6 +79,9 @@ def enable(
             ``kernel="batch_invariant"``, which are the same in any batch (docs/reproducibility.md).
             None: True if TORCH_SGEMM_BATCH_INVARIANT is 1.
         devices: ``"cuda"``, ``"cpu"``, or both.
+        attention: True also sends attention here that ``scaled_dot_product_attention`` leaves to
+            PyTorch's memory-efficient kernel, if ``kernel`` is ``"auto"`` or ``"split"`` or for
+            ``batch_invariant`` (:func:`torch_sgemm.attention`).
 
     If none of ``devices`` can be used (no GPU, a PyTorch or a build of this package without CUDA),
     the function warns and changes nothing.
@@ -77,7 +90,7 @@ def enable(
         RuntimeError: an unknown kernel or device; a kernel given with ``batch_invariant``.
     """
     global _base
-    setting = _setting(kernel, batch_invariant, devices)
+    setting = _setting(kernel, batch_invariant, devices, attention)
     _warn_if_useless(setting, 2)
     with overrides.changing:
         before, _base = _base, setting
@@ -104,9 +117,10 @@ def enabled(
     *,
     batch_invariant: bool | None = None,
     devices: str | tuple[str, ...] = ("cuda",),
+    attention: bool = True,
 ) -> Iterator[None]:
     """:func:`enable` for a ``with`` block. Blocks nest, and the last one opened holds."""
-    scope = _open(_setting(kernel, batch_invariant, devices))
+    scope = _open(_setting(kernel, batch_invariant, devices, attention))
     try:
         yield
     finally:
@@ -136,6 +150,8 @@ def _close(setting: _Setting) -> None:
 def stats() -> Stats:
     """Returns a copy of the counters."""
     counts = json.loads(operators._override_counts())
+    if found := of_attention.counts():
+        counts[of_attention.NAME] = found
     hits = {name: reasons.pop("") for name, reasons in counts.items() if "" in reasons}
     fallbacks = {
         (name, reason): count
@@ -161,10 +177,13 @@ def _redone() -> dict[str, Redone]:
 def reset_stats() -> None:
     """Sets the counters to zero."""
     operators._override_reset()
+    of_attention.reset_counts()
 
 
 @private.uncompiled
-def _setting(kernel: str, batch_invariant: bool | None, devices: str | tuple[str, ...]) -> _Setting:
+def _setting(
+    kernel: str, batch_invariant: bool | None, devices: str | tuple[str, ...], attention: bool
+) -> _Setting:
     invariant = asked_by_environment() if batch_invariant is None else batch_invariant
     kernel = request("torch_sgemm.enable", kernel, invariant)
     rows = kernels()
@@ -182,7 +201,7 @@ def _setting(kernel: str, batch_invariant: bool | None, devices: str | tuple[str
             f"torch_sgemm.enable: argument 'devices' is {devices!r}; accepted: 'cuda', 'cpu', or "
             "a tuple of them"
         )
-    return _Setting(kernel, tuple(devices))
+    return _Setting(kernel, tuple(devices), bool(attention))
 
 
 def _why(kernel: str) -> str:
@@ -219,11 +238,11 @@ def _warn_if_useless(setting: _Setting, stacklevel: int) -> None:
         )
 
 
-def _takes_vectors(key: str) -> bool:
+def _holds(key: str, kind: str) -> bool:
     setting = _current
     return (
         setting is not None
-        and setting.kernel == BATCH_INVARIANT
+        and setting.covers(kind)
         and key in (_KEYS[device] for device in setting.devices)
     )
 
@@ -237,16 +256,18 @@ def _apply() -> None:
         _current.kernel if _current else "", "cpu" in devices, "cuda" in devices
     )
     wanted = {
-        (_KEYS[device], vectors)
+        (_KEYS[device], kind)
         for scope in (_base, *_scopes)
         if scope
         for device in scope.devices
         if not _not_built(device)
-        for vectors in {False, scope.kernel == BATCH_INVARIANT}
+        for kind in ("matrices", "vectors", *(["attention"] if device == "cuda" else []))
+        if scope.covers(kind)
     }
     installed = overrides.installed()
-    for key, vectors in wanted - installed:
-        overrides.install(key, vectors, partial(_takes_vectors, key))
-    for key, vectors in installed - wanted:
-        overrides.remove(key, vectors)
+    for key, kind in wanted - installed:
+        overrides.install(key, kind, partial(_holds, key, kind))
+    for key, kind in installed - wanted:
+        overrides.remove(key, kind)
+    of_attention.chooses(_current is None or _current.kernel == "auto")
     operators._override_names(bool(wanted) and hasattr(torch.Tensor, "has_names"))
