@@ -198,9 +198,9 @@ def _weigh(rows: _Rows, s: Array, c: Array, mask: Array | None, present: Array, 
 
 def _accumulate(rows: _Rows, weights: Array, values: Planes, scale: float, alpha: Array, kernel):
     rows.top = max(rows.top, scale)
-    unit = max(scale, rows.top * MOST_SHRINKING) if kernel.follows_value_scale else 1.0
-    ratio = single(rows.unit / unit) if kernel.follows_value_scale else 1.0
-    factor, of_new = alpha * ratio, scale / unit if kernel.follows_value_scale else 1.0
+    unit = max(scale, rows.top * MOST_SHRINKING)
+    ratio = single(rows.unit / unit) if kernel.follows_value_scale else 1
+    factor, of_new = single(alpha * ratio), scale / unit
     rows.unit = unit
     p = Planes.of(weights, "p" in kernel.planes)
     for first in range(0, weights.shape[1], kernel.window):
@@ -263,7 +263,7 @@ def attend(
         pairs = single(state.lanes[:, ::2] + state.lanes[:, 1::2])
         total = single(pairs.sum(1))
         inverse = np.where(total == 0, 0, single(1 / total))[:, None]
-        out = single(single(state.out * inverse * kernel.weight_scale / 2.0**14) * state.unit)
+        out = single(single(state.out * inverse) * state.unit)
         if recomputed.any():
             again = (q[recomputed], k, v, None if mask is None else mask[recomputed])
             out[recomputed] = recompute(*again, present[recomputed], scale)
