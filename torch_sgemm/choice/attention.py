@@ -36,8 +36,10 @@ def attention_error_bound(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Bounds the error of each element of ``attention(..., kernel="split")``, proven for finite
-    operands below 2^127.
+    """Bounds the error of each element of ``attention(..., kernel="split")``.
+
+    It is proven for finite operands where value, mask and |query||key|^T, alone and times scale,
+    are below 2^127.
 
     The bound is absolute, not in units: |output - exact| <= bound, where exact is softmax(scale
     query key^T + attn_mask) value of real numbers. It holds for the tensor cores' arithmetic as
