@@ -107,6 +107,17 @@ def test_no_element_of_the_model_breaks_the_bound(name: str, depth: int, keys: i
     assert share(by_model(x, Kernel(moved)), exact, bound) <= 1
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_nor_do_mixtures_of_cases(seed: int) -> None:
+    gen = np.random.default_rng(seed)
+    depth, keys = ((64, 300), (128, 200), (40, 200), (8, 700))[seed % 4]
+    parts = [case(gen.choice(list(CASES)), depth, keys, seed + i) for i in range(4)]
+    x = Operands(parts[0].q, parts[1].k, parts[2].v, parts[3].mask, parts[3].causal, parts[0].scale)
+    largest = (np.abs(x.q) @ np.abs(x.k).T).max() * max(1, abs(x.scale or 0))
+    if largest < 2.0**127:  # the bound's condition
+        assert share(by_model(x, Kernel(against_distance)), x.exact()[0], bound_of(x)) <= 1
+
+
 # Shares of the bound that operands reach which are built for a term.
 REACHED = {
     "vanishing_weights": 0.9,
