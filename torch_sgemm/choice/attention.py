@@ -1,0 +1,279 @@
+"""The proven bound of attention's error, for given operands: docs/attention.md derives it."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+UNIT = 2.0**-24
+CUT, LAST = 8.5, 2  # units of a step's largest term, cut off below it, and of its sum's last bit
+STEP = 10.55  # both where all are as large as the whole sum, with the corrections' steps
+CORRECTIONS = 0.05  # of these
+WRITING = 8.01  # units of both operands' lo planes, and of lo * lo
+EXP2 = 5.01  # units: ex2.approx is off by 2 units of the last place and a rounding (PTX ISA 9.1)
+DISTANCE = 2.3  # units of a logit's distance from its row's largest: roundings, and log2(e)
+SCALE = 1  # unit of a logit: the scale as float32
+QUANTUM = 2.0**-25  # largest error of a subnormal lo, beside a largest element from 2^14 on
+TOP, LEAST = (
+    14,
+    -112,
+)  # that element's exponent; smaller exponents of a row or block count as 2^-112
+SUBNORMALS = 17 * QUANTUM  # what a step loses at most because a subnormal operand counts as 2^-14
+MOST_FACTOR = 2.0**-16  # rows with a larger factor of sums are recomputed in float32
+WINDOW = 64  # keys that an accumulator of P V adds up
+GROUP, CHAINS, WARP = 32, 4, 16  # recomputed: keys of a sum, sums of a dot product, rows at once
+CHUNK = 1 << 21  # elements of a block of logits
+MOST = 600.0  # of an exponent, so that infinite bounds of weights stay numbers
+
+
+def attention_error_bound(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Bounds the error of each element of ``attention(..., kernel="split")``.
+
+    It is proven for finite operands where value, mask and |query||key|^T, alone and times scale,
+    are below 2^127.
+
+    The bound is absolute, not in units: |output - exact| <= bound, where exact is softmax(scale
+    query key^T + attn_mask) value of real numbers. It holds for the tensor cores' arithmetic as
+    measured (docs/split.md) and the error of ex2.approx that the PTX ISA allows. docs/attention.md
+    states and proves the formula. It takes float64 products of the operands' size, in blocks of
+    queries.
+
+    Args:
+        query: (B, H, L, D), float32.
+        key: (B, G, S, D); G is H, or with ``enable_gqa`` a divisor of it.
+        value: (B, G, S, Dv).
+        attn_mask: bool or float32 that broadcasts to (B, H, L, S).
+        is_causal: key j takes part in row i if j <= i.
+        scale: 1 / sqrt(D) if None.
+        enable_gqa: H / G heads of queries share a head of keys.
+
+    Returns:
+        The bound, (B, H, L, Dv), float64 on the operands' device. It is 0 for rows without a key.
+        It means nothing for rows where a key that takes part isn't finite.
+
+    Raises:
+        ValueError: sizes don't fit together.
+    """
+    _check(query, key, value, enable_gqa)
+    batches, heads, rows, depth = query.shape
+    shared = heads // key.size(1)
+    if attn_mask is not None:
+        attn_mask = attn_mask.expand(batches, heads, rows, key.size(2))
+    scale = depth**-0.5 if scale is None else float(scale)
+    masked = attn_mask is not None
+    result = query.new_zeros(batches, heads, rows, value.size(3), dtype=torch.float64)
+    for b in range(batches):
+        for h in range(heads):
+            head = _Head.of(key[b, h // shared], value[b, h // shared], scale, masked)
+            step = max(WARP, CHUNK // max(1, key.size(2)) // WARP * WARP)
+            for first in range(0, rows, step):
+                part = slice(first, first + step)
+                mask = attn_mask[b, h, part] if masked else None
+                result[b, h, part] = head.bound(query[b, h, part], mask, first, is_causal)
+    return result
+
+
+def _check(query: Tensor, key: Tensor, value: Tensor, gqa: bool) -> None:
+    def require(holds: bool, name: str, tensor: Tensor, accepted: str) -> None:
+        if not holds:
+            found = tuple(tensor.shape)
+            raise ValueError(
+                f"torch_sgemm.attention_error_bound: {name} is of shape {found}; "
+                f"accepted: {accepted}"
+            )
+
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        require(x.dim() == 4, name, x, "(batches, heads, rows, depth)")
+    b, h, _, d = query.shape
+    g = key.size(1)
+    require(key.size(0) == b and key.size(3) == d, "key", key, "the query's batches and depth")
+    fits = (h % g == 0 if gqa else h == g) if g else h == 0
+    require(fits, "key", key, "the query's heads, or a divisor of these with enable_gqa")
+    require(value.shape[:3] == key.shape[:3], "value", value, "the key's batches, heads and rows")
+
+
+def _powers(largest: Tensor) -> Tensor:
+    """The powers of two that scale rows, or blocks, with these largest magnitudes."""
+    exponent = (torch.frexp(largest)[1] - 1).clamp(min=LEAST)
+    exponent = torch.where(largest == 0, LEAST, exponent)
+    return torch.ldexp(torch.ones_like(largest), exponent - TOP)
+
+
+def _by_blocks(x: Tensor, length: int, fill: float) -> Tensor:
+    """[..., S] as [..., blocks, length]."""
+    short = -x.size(-1) % length
+    return torch.nn.functional.pad(x, (0, short), value=fill).unflatten(-1, (-1, length))
+
+
+@dataclass(frozen=True)
+class _Head:
+    """A head's keys and values; ``block`` keys share a scale."""
+
+    k: Tensor
+    v: Tensor
+    scale: float
+    masked: bool
+    block: int
+    finite: bool
+    k_powers: Tensor  # [blocks]; infinite for a block with Inf or NaN, where rows are recomputed
+    v_powers: Tensor  # [blocks]; 0 for such a block
+
+    @staticmethod
+    def of(k: Tensor, v: Tensor, scale: float, masked: bool) -> "_Head":
+        k, v = k.double(), v.double()
+        block = 128 if max(k.size(1), v.size(1)) <= 64 else 64
+        largest = [_by_blocks(x.abs().amax(1), block, 0).amax(1) for x in (k, v)]
+        finite = [x.isfinite() for x in largest]
+        powers = [_powers(x.nan_to_num(1, 1)) for x in largest]
+        return _Head(
+            k.nan_to_num(0, 0, 0),
+            v.nan_to_num(0, 0, 0),
+            scale,
+            masked,
+            block,
+            all(bool(x.all()) for x in finite),
+            powers[0].masked_fill(~finite[0], math.inf),
+            powers[1].masked_fill(~finite[1], 0),
+        )
+
+    def of_key(self, of_block: Tensor) -> Tensor:
+        """[..., blocks] as [..., S]."""
+        return of_block.repeat_interleave(self.block, -1)[..., : len(self.k)]
+
+    # --- weights ----------------------------------------------------------------------------
+
+    def logits(self, q: Tensor, mask: Tensor | None, first: int, causal: bool) -> Tensor:
+        """Exact logits [rows, S]; -Inf where a key takes no part."""
+        x = self.scale * (q @ self.k.t())
+        if mask is not None and mask.dtype == torch.bool:
+            x = x.masked_fill(~mask, -math.inf)
+        elif mask is not None:
+            x = x + mask.double()
+        if causal:
+            row = torch.arange(first, first + len(q), device=q.device)
+            x = x.masked_fill(torch.arange(len(self.k), device=q.device) > row[:, None], -math.inf)
+        return x
+
+    def factors(self, q_powers: Tensor) -> Tensor:
+        """What the kernel multiplies a block's sums by, [rows, blocks]."""
+        log2e = 1.0 if self.masked else math.log2(math.e)
+        return abs(self.scale) * log2e * q_powers[:, None] * self.k_powers
+
+    def quanta(self, q: Tensor, q_powers: Tensor) -> Tensor:
+        """Errors of logits from subnormal parts of planes; 0 where rows are recomputed."""
+        steps = 3 * math.ceil(q.size(1) / 16)
+        k_powers = self.of_key(self.k_powers)
+        elements = q_powers[:, None] * self.k.abs().sum(1) + k_powers * q.abs().sum(1)[:, None]
+        quanta = QUANTUM * 1.01 * elements + steps * SUBNORMALS * q_powers[:, None] * k_powers
+        kept = self.of_key(self.factors(q_powers) < MOST_FACTOR * (1 + 2.0**-20))
+        return torch.where(kept, abs(self.scale) * quanta, 0)
+
+    def truncations(self, q: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns |Q||K|^T and what the steps of Q K^T truncate at most, in units, [rows, S]."""
+        size = units = total = q.new_zeros(len(q), len(self.k))
+        for d in range(0, q.size(1), 16):
+            x, y = q[:, d : d + 16], self.k[:, d : d + 16]
+            of_step = x.abs() @ y.abs().t()
+            size = size + of_step
+            units = units + CUT * torch.maximum(total.abs(), of_step)
+            total = total + x @ y.t()
+            units = units + LAST * total.abs()
+        steps = math.ceil(q.size(1) / 16)
+        return abs(self.scale) * size, abs(self.scale) * (units + CORRECTIONS * steps * size)
+
+    def log_weight_errors(self, q: Tensor, q_powers: Tensor, x: Tensor, again: Tensor) -> Tensor:
+        """Bounds of what the weights' logarithms are off by, [rows, S], but for new maxima.
+
+        ``again``: rows that may be recomputed.
+        """
+        size, truncated = self.truncations(q)
+        units = (WRITING + SCALE) * size + truncated
+        chains = (math.ceil(q.size(1) / CHAINS) + CHAINS) * size
+        units = torch.where(again[:, None], torch.maximum(units, chains), units) + EXP2
+        units = units + DISTANCE * (x.amax(1, keepdim=True) - x).nan_to_num(0, 0)
+        if self.masked:
+            units = units + 1.001 * x.abs()
+        errors = UNIT * units + self.quanta(q, q_powers)
+        return torch.where(x == -math.inf, 0, errors)
+
+    def new_maxima(self, x: Tensor, errors: Tensor) -> Tensor:
+        """How often a row's largest logit may rise behind a key, [rows, S], by groups of 32."""
+        most = _by_blocks(x + errors, GROUP, -math.inf).amax(2)
+        least = _by_blocks(x - errors, GROUP, -math.inf).amax(2).cummax(1)[0]
+        rises = torch.zeros_like(most)
+        rises[:, 1:] = (most[:, 1:] > least[:, :-1]).double()
+        behind = rises.flip(1).cumsum(1).flip(1) - rises
+        return behind.repeat_interleave(GROUP, 1)[:, : len(self.k)]
+
+    # --- the bound --------------------------------------------------------------------------
+
+    def units_of_sums(self, recomputed: Tensor) -> Tensor:
+        """Units of P|V| that the sums, their quotient and the planes of P and V cost, [rows, 1]."""
+        keys = len(self.k)
+        windows, blocks = math.ceil(keys / WINDOW), math.ceil(keys / self.block)
+        of_output = WRITING + STEP * min(math.ceil(keys / 16), WINDOW // 16) + windows
+        of_weights = self.block // 8 + 1 + blocks
+        again = GROUP + 2 * math.ceil(keys / GROUP) + 6
+        units = of_output + of_weights + 2
+        return (units + max(0, again - units) * recomputed.double())[:, None]
+
+    def may_be_recomputed(self, q_powers: Tensor) -> Tensor:
+        """Rows that are recomputed, or whose neighbours in a warp are."""
+        large = ~(self.factors(q_powers) < MOST_FACTOR * (1 - 2.0**-20)).all(1)
+        groups = _by_blocks(large | torch.tensor(not self.finite, device=large.device), WARP, 0)
+        return groups.any(1).repeat_interleave(WARP)[: len(large)]
+
+    def bound(self, q: Tensor, mask: Tensor | None, first: int, causal: bool) -> Tensor:
+        """[rows, Dv]."""
+        q = q.double()
+        q_finite = q.isfinite().all()
+        q = q.nan_to_num(0, 0, 0)
+        q_powers = _powers(q.abs().amax(1))
+        x = self.logits(q, mask, first, causal)
+        again = self.may_be_recomputed(q_powers) | ~q_finite
+        errors = self.log_weight_errors(q, q_powers, x, again)
+        top = (x + errors >= (x - errors).amax(1, keepdim=True)) & (x > -math.inf)
+        of_top = torch.where(top, errors, 0).amax(1, keepdim=True)
+        errors = errors + EXP2 * UNIT * self.new_maxima(x, errors)
+
+        total = x.logsumexp(1, keepdim=True)
+        log_p = x - total
+        shift = (log_p + errors).logsumexp(1, keepdim=True)
+        most = (log_p + errors + shift).clamp(max=MOST).exp()  # of a computed weight
+        sizes = self.v.abs()
+        exact = log_p.exp() @ sizes
+        spread = self.v.amax(0) - self.v.amin(0)
+        of_weights = ((most - log_p.exp()) @ sizes).clamp(max=spread)
+        units = self.units_of_sums(again)
+        of_sums = (UNIT * units).expm1() * (exact + of_weights)
+        largest = x.amax(1, keepdim=True)
+        inverse = (largest - total + shift + 4 * of_top).clamp(max=0.2).exp()  # of the weights' sum
+        tail = self.tail(x - largest + errors, inverse, most.clamp(max=1), x > -math.inf)
+        subnormals = (1 + (1.1 * len(self.k) + 4) * again.double())[:, None] * 2.0**-150
+        found = of_weights + of_sums + tail + subnormals
+        return torch.where(largest == -math.inf, 0, found)
+
+    def tail(self, log_p: Tensor, inverse: Tensor, share: Tensor, present: Tensor) -> Tensor:
+        """What doesn't scale with P|V|: subnormal parts of P's and V's planes, [rows, Dv].
+
+        ``log_p`` are logarithms of weights over their row's largest, ``inverse`` is one over the
+        weights' sum, and ``share`` their quotients, all at their largest.
+        """
+        quantum = QUANTUM * 2.0**-TOP  # of a weight
+        lost = log_p.clamp(max=math.log(quantum)).exp() @ self.v.abs()
+        powers = self.v_powers
+        per_block = _by_blocks(present.double(), self.block, 0).amax(2)
+        by_alignment = 12 * (self.block // WINDOW) * SUBNORMALS * 2.0**-TOP * (per_block @ powers)
+        of_values = (QUANTUM * share) @ self.of_key(powers)
+        of_values = torch.minimum(of_values, QUANTUM * (per_block * powers).amax(1))
+        by_range = len(self.k) * 2.0**-134 * powers.amax()
+        return 1.01 * (inverse * (lost + by_alignment[:, None] + by_range) + of_values[:, None])
