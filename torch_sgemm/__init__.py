@@ -6,6 +6,7 @@ Importing this package registers the operators; :mod:`torch_sgemm.ops` documents
 import sys
 
 from torch_sgemm.choice.accuracy import Redone, error_bound, redone
+from torch_sgemm.choice.attention import attention_error_bound
 from torch_sgemm.choice.explain import Device, Explanation, Verdict, explain
 from torch_sgemm.choice.table import Kernel, kernels
 from torch_sgemm.choice.tuned import TunedChoice, use_environment, use_tuned
@@ -33,6 +34,7 @@ __all__ = [
     "Tuning",
     "Verdict",
     "attention",
+    "attention_error_bound",
     "derivatives",
     "disable",
     "enable",

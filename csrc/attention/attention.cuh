@@ -18,7 +18,6 @@ template <class S, bool MASKED>
 class Consumer {
   static constexpr int kSums = S::kKeys / 2, kOutputs = S::kDepth / 2, kSteps = S::kKeys / 16;
   static constexpr int kStepsOfWindow = S::kWindow / 16;
-  static constexpr float kMostFactor = 0x1p90f;  // of sums, so that logits stay in float32's range
 
   const Job& job_;
   Shared<S>& shared_;
@@ -69,7 +68,7 @@ class Consumer {
     const int first_limit = p.causal ? min(tile.first + warpgroup_ * 64 + 1, p.keys) : p.keys;  // of these 64 rows
     Softmax<MASKED> softmax;
     MaskOfBlock<MASKED ? kSums : 2> mask;
-    bool recompute = false;
+    bool again[2] = {q_scales[0] == kRecompute, q_scales[1] == kRecompute};  // rows to be recomputed
     output_.clear();
 
     const auto load_mask = [&](int j) {
@@ -77,14 +76,16 @@ class Consumer {
     };
     const auto weigh = [&](int j, float k_scale) {
       // A factor below float32's range would make 0 of -Inf; sums of such a small factor don't matter.
-      const float c[2] = {fmaxf(q_scales[0] * k_scale, 0x1p-126f), fmaxf(q_scales[1] * k_scale, 0x1p-126f)};
-      recompute |= !(c[0] < kMostFactor && c[1] < kMostFactor);
+      const float c[2] = {fmaxf(q_scales[0] * k_scale * job_.factor, 0x1p-126f),
+                          fmaxf(q_scales[1] * k_scale * job_.factor, 0x1p-126f)};
       if constexpr (MASKED) {
 #pragma unroll
         for (int e = 0; e < kSums; ++e) s_[e] = fmaf(s_[e], c[e / 2 % 2], mask.x[e]);
       }
       if ((j + 1) * S::kKeys > first_limit) limits.apply(s_, j * S::kKeys + thread_ % 4 * 2);
       softmax.take(s_, c);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) again[r] |= k_scale == kRecompute || softmax.loses_accuracy(r, c[r]);
 #pragma unroll
       for (int i = 0; i < kSteps; ++i)
 #pragma unroll
@@ -129,7 +130,8 @@ class Consumer {
         output_.add(sums_[1], of_new);
       else
         output_.add_first(sums_[0], value_scale, softmax.shrunk);
-      recompute |= value_scale == kRecompute;
+#pragma unroll
+      for (int r = 0; r < 2; ++r) again[r] |= value_scale == kRecompute;
       hopper::fence_registers(output_.o);
       keep_order();
       hopper::wait_products<0>();
@@ -152,8 +154,9 @@ class Consumer {
     release(held);
     const float of_new = output_.add_first(sums_[0], scale, softmax.shrunk);
     if constexpr (S::kWindows == 2) output_.add(sums_[1], of_new);
-    recompute |= scale == kRecompute;
-    finish(tile, row, softmax, recompute);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) again[r] |= scale == kRecompute;
+    finish(tile, row, softmax, again);
   }
 
   // Waits for the next block of the ring, and returns its slot.
@@ -218,37 +221,37 @@ class Consumer {
     }
   }
 
-  // Stores the warp's 16 rows, or computes them again.
-  __device__ __forceinline__ void finish(const TileOfQueries& tile, int row, Softmax<MASKED>& softmax, bool recompute) {
+  // Stores the warp's 16 rows, and computes some of them again.
+  __device__ __forceinline__ void finish(const TileOfQueries& tile, int row, const Softmax<MASKED>& softmax,
+                                         const bool (&again)[2]) {
     const Problem& p = job_.p;
+    const Matrix out = p.out.matrix(tile.head);
     const int lane = thread_ % 32;
-    if (__any_sync(~0u, recompute)) {
-      const int first = row - lane / 4;
-#pragma unroll 1
-      for (int i = first; i < min(first + 16, p.queries); ++i) recompute_row(job_, tile.head, i);
-    } else {
-      const Matrix out = p.out.matrix(tile.head);
+    uint32_t recomputed[2];
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        if (row + 8 * r >= p.queries) continue;
-        const float inverse = softmax.sum[r] == 0 ? 0 : 1 / softmax.sum[r];  // 0: no key takes part
-        float* const to = out.at(row + 8 * r, lane % 4 * 2);
+    for (int r = 0; r < 2; ++r) {
+      const bool none = softmax.sum[r] == 0;  // no key takes part
+      const float inverse = none ? 0 : 1 / softmax.sum[r];
+      const bool loses = again[r] || (!none && output_.loses_accuracy(r, inverse));
+      const int of_row = row + 8 * r;
+      recomputed[r] = __ballot_sync(~0u, loses && of_row < p.queries && lane % 4 == 0);
+      if (of_row < p.queries && !loses) {
+        float* const to = out.at(of_row, lane % 4 * 2);
 #pragma unroll
         for (int e = 2 * r; e < kOutputs; e += 4)
           if (e / 4 * 8 < p.value_depth)
             hopper::store(to + e / 4 * 8, make_float2(output_.o[e] * inverse * output_.unit,
                                                       output_.o[e + 1] * inverse * output_.unit));
-        if (p.logsumexp && lane % 4 == 0)
-          p.logsumexp[tile.head * padded_queries(p.queries) + row + 8 * r] = softmax.logsumexp(r);
       }
+      if (p.logsumexp && lane % 4 == 0 && (!loses || of_row >= p.queries) && of_row < padded_queries(p.queries))
+        p.logsumexp[tile.head * padded_queries(p.queries) + of_row] =
+            of_row < p.queries ? softmax.logsumexp(r) : INFINITY;
     }
-    if (p.logsumexp && lane % 4 == 0) {
 #pragma unroll
-      for (int r = 0; r < 2; ++r)
-        if (row + 8 * r >= p.queries && row + 8 * r < padded_queries(p.queries))
-          p.logsumexp[tile.head * padded_queries(p.queries) + row + 8 * r] = INFINITY;
-    }
-    __syncwarp();
+    for (int r = 0; r < 2; ++r)
+#pragma unroll 1
+      for (uint32_t left = recomputed[r]; left; left &= left - 1)
+        recompute_row(job_, tile.head, row - lane / 4 + 8 * r + (__ffs(left) - 1) / 4);
   }
 };
 

@@ -41,7 +41,7 @@ void run(const Problem& p, const Context& context) {
   job.v = workspace + at.v;
   job.k_scales = reinterpret_cast<float4*>(workspace + at.k_scales);
   job.v_scales = reinterpret_cast<float4*>(workspace + at.v_scales);
-  job.q_factor = std::fabs(p.scale) * (p.mask.kind == MaskKind::kNone ? kLog2E : 1.0f);
+  job.factor = std::fabs(p.scale) * (p.mask.kind == MaskKind::kNone ? kLog2E : 1.0f);
   with_constant<4, 1>(compiled_depth(p) / 32, [&](auto depth) { launch_depth<32 * depth>(job, context); });
 }
 

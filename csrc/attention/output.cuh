@@ -1,6 +1,6 @@
 // A thread's sums of P V: rows r and r + 8, two neighbouring columns of each eight.
 #pragma once
-#include "tiles.cuh"
+#include "softmax.cuh"
 
 namespace sgemm::attention {
 
@@ -34,6 +34,15 @@ struct Output {
     multiply(sums, of_new);
 #pragma unroll
     for (int e = 0; e < N; ++e) o[e] += sums[e];
+  }
+
+  // Returns true if row r, times `inverse`, is so far below V's largest element that V's planes are too coarse for it,
+  // such as if large values belong to keys that take no part.
+  __device__ __forceinline__ bool loses_accuracy(int r, float inverse) const {
+    float most = 0;
+#pragma unroll
+    for (int e = 2 * r; e < N; e += 4) most = fmaxf(most, fmaxf(fabsf(o[e]), fabsf(o[e + 1])));
+    return largest_of_row(most) * inverse * unit < top && top > 0x1p-126f;
   }
 
  private:

@@ -4,8 +4,7 @@
 
 namespace sgemm::attention {
 
-// Returns true if a query holds Inf or NaN. The scale of a row goes to shared.q_scales. The sign of the attention's
-// scale goes into the planes.
+// The scale of a row goes to shared.q_scales. The sign of the attention's scale goes into the planes.
 template <class S>
 __device__ __forceinline__ void split_queries(const Job& job, char* queries, int first_row, Shared<S>& shared) {
   constexpr int kBoxes = S::kDepth / 32, kRegionBytes = S::kQueries * 128;
@@ -33,8 +32,7 @@ __device__ __forceinline__ void split_queries(const Job& job, char* queries, int
 #pragma unroll
     for (int box = 0; box < kBoxes; ++box)
       store_quad(queries, S::kQueryPlane, S::kQueries, row + 4 * i, box * 8 + lane % 8, quads[box][i], factor);
-    if (lane % 8 == 0)
-      shared.q_scales[row + 4 * i] = finite ? split::power_of_two(exponent) * job.q_factor : kRecompute;
+    if (lane % 8 == 0) shared.q_scales[row + 4 * i] = finite ? split::power_of_two(exponent) : kRecompute;
   }
   hopper::fence_async_proxy();
   __syncwarp();

@@ -35,10 +35,12 @@ __device__ __forceinline__ void recompute_row(const Job& job, int head, int row)
     const float mask = key < keys ? mask_at(p, of_mask, key) : -INFINITY;
     float x = -INFINITY;
     if (mask != -INFINITY) {
-      float dot = 0;
-#pragma unroll 4
-      for (int d = 0; d < p.depth; ++d) dot = fmaf(*q.at(row, d), *k.at(key, d), dot);
-      x = fmaf(dot, p.scale, mask);
+      float dots[4] = {};
+#pragma unroll 1
+      for (int d = 0; d < p.depth; d += 4)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) dots[i] = fmaf(*q.at(row, d + i), *k.at(key, d + i), dots[i]);
+      x = fmaf((dots[0] + dots[1]) + (dots[2] + dots[3]), p.scale, mask);
     }
     float m = larger_or_nan(largest, x);
 #pragma unroll
@@ -46,9 +48,8 @@ __device__ __forceinline__ void recompute_row(const Job& job, int head, int row)
     const float shrunk = largest == m ? 1 : expf(largest - m);
     const float weight = x == -INFINITY && m == -INFINITY ? 0 : expf(x - m);
     largest = m;
-    sum = sum * shrunk + weight;  // of this lane's keys
-#pragma unroll
-    for (int c = 0; c < kColumnsOfLane; ++c) o[c] *= shrunk;
+    sum = sum * shrunk + weight;      // of this lane's keys
+    float sums[kColumnsOfLane] = {};  // of these keys alone, so that chains of additions stay short
     const uint32_t present = __ballot_sync(~0u, mask != -INFINITY);
 #pragma unroll 1
     for (int i = 0; i < 32; ++i) {
@@ -56,8 +57,10 @@ __device__ __forceinline__ void recompute_row(const Job& job, int head, int row)
       if (!(present >> i & 1)) continue;
 #pragma unroll
       for (int c = 0; c < kColumnsOfLane; ++c)
-        if (c * 32 + lane < p.value_depth) o[c] = fmaf(w, *v.at(first + i, c * 32 + lane), o[c]);
+        if (c * 32 + lane < p.value_depth) sums[c] = fmaf(w, *v.at(first + i, c * 32 + lane), sums[c]);
     }
+#pragma unroll
+    for (int c = 0; c < kColumnsOfLane; ++c) o[c] = fmaf(o[c], shrunk, sums[c]);
   }
 #pragma unroll
   for (int d = 16; d; d /= 2) sum += __shfl_xor_sync(~0u, sum, d);

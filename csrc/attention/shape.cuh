@@ -80,7 +80,7 @@ struct Job {
   int tiles, blocks;            // of all heads; of all groups
   char *k, *v;                  // planes
   float4 *k_scales, *v_scales;  // of each block: its scale, a power of two, in x
-  float q_factor;               // of a row's scale: |scale|, times log2(e) without a mask
+  float factor;                 // of logits: |scale|, times log2(e) without a mask
 };
 
 }  // namespace sgemm::attention

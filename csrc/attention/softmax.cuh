@@ -69,6 +69,15 @@ struct Softmax {
     for (int r = 0; r < 2; ++r) sum[r] = fmaf(sum[r], shrunk[r], sums[r][0] + sums[r][1]);
   }
 
+  // Returns true if row r has to be recomputed, for its logits are sums times c. K's planes make an absolute error in
+  // sums: it must not matter beside the largest logit so far, also if it comes from large keys that take no part. And
+  // without a mask the largest logit is rounded before it is subtracted, by less than 1/4.
+  __device__ __forceinline__ bool loses_accuracy(int r, float c) const {
+    constexpr float kMostFactor = 0x1p-16f, kMostMasked = 16, kMostLogit = 0x1p21f;
+    const float m = fmaxf(1, fabsf(extreme[r]));
+    return MASKED ? !(c <= kMostFactor * fminf(m, kMostMasked)) : !(c <= kMostFactor * m && m <= kMostLogit);
+  }
+
   // Adds up the row's weights over its lanes.
   __device__ __forceinline__ void finish() {
 #pragma unroll

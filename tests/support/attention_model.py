@@ -18,6 +18,7 @@ from numpy import ndarray as Array
 TOP = 14  # the largest element of a scaled row, or block, is in [2^14, 2^15)
 LEAST, NONE, CUT, LEAST_ALIGNMENT = -14, -100_000, 25, -133  # measure/tensor_cores.py
 MOST_SHRINKING = 2.0**-40
+MOST_MASKED = 16.0
 GROUP, CHAINS = 32, 4  # keys of a sum, and sums of a dot product, of recomputed rows
 WARP = 16  # rows
 
@@ -65,7 +66,9 @@ class Kernel:
     corrections_first: bool = True
     fused: bool = True  # s c + b in one rounding
     weight_scale: float = 2.0**14
-    most_factor: float = 2.0**-16
+    most_factor: float = 2.0**-16  # of sums, beside the largest logit
+    most_logit: float = 2.0**21
+    guards_values: bool = True
     rescales_sum: bool = True  # l by alpha
     rescales_output: bool = True  # O by alpha
     follows_value_scale: bool = True
@@ -252,10 +255,14 @@ def attend(
             planes, of_keys = split_block(k[block], "k" in kernel.planes)
             values, of_values = split_block(v[block], "v" in kernel.planes)
             c = np.maximum(single(factor * (powers * of_keys)), 2.0**-126)
-            recomputed |= c >= kernel.most_factor
             s = products(queries, planes, kernel)
             of_mask = None if mask is None else mask[:, block]
             weights, alpha = _weigh(state, s, c, of_mask, present[:, block], kernel)
+            largest = np.maximum(1, np.abs(state.extreme))
+            most = largest if mask is None else np.minimum(largest, MOST_MASKED)
+            recomputed |= ~(c <= kernel.most_factor * most)
+            if mask is None:
+                recomputed |= ~(largest <= kernel.most_logit)
             of_sum = alpha[:, None] if kernel.rescales_sum else 1
             state.lanes = single(state.lanes * of_sum + _sum_of_lanes(weights))
             alpha = alpha if kernel.rescales_output else np.ones(rows)
@@ -264,6 +271,8 @@ def attend(
         total = single(pairs.sum(1))
         inverse = np.where(total == 0, 0, single(1 / total))[:, None]
         out = single(single(state.out * inverse) * state.unit)
+        if kernel.guards_values and state.top > 2.0**-126:
+            recomputed |= (total != 0) & (np.abs(out).max(1) < state.top)
         if recomputed.any():
             again = (q[recomputed], k, v, None if mask is None else mask[recomputed])
             out[recomputed] = recompute(*again, present[recomputed], scale)

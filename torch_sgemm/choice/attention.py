@@ -15,14 +15,14 @@ EXP2 = 5.01  # units: ex2.approx is off by 2 units of the last place and a round
 DISTANCE = 2.3  # units of a logit's distance from its row's largest: roundings, and log2(e)
 SCALE = 1  # unit of a logit: the scale as float32
 QUANTUM = 2.0**-25  # largest error of a subnormal lo, beside a largest element from 2^14 on
-TOP, LEAST = (
-    14,
-    -112,
-)  # that element's exponent; smaller exponents of a row or block count as 2^-112
+TOP, LEAST = 14, -112  # that element's exponent; smaller ones of a row or block count as 2^-112
 SUBNORMALS = 17 * QUANTUM  # what a step loses at most because a subnormal operand counts as 2^-14
-MOST_FACTOR = 2.0**-16  # rows with a larger factor of sums are recomputed in float32
+# Rows are recomputed in float32 if a block's factor of sums is above MOST_FACTOR times the largest
+# logit's magnitude, which counts as 1 at least and with a mask as MOST_MASKED at most; and without
+# a mask above a logit of MOST_LOGIT.
+MOST_FACTOR, MOST_MASKED, MOST_LOGIT = 2.0**-16, 16.0, 2.0**21
 WINDOW = 64  # keys that an accumulator of P V adds up
-GROUP, CHAINS, WARP = 32, 4, 16  # recomputed: keys of a sum, sums of a dot product, rows at once
+GROUP, CHAINS = 32, 4  # recomputed: keys of a sum, sums of a dot product
 CHUNK = 1 << 21  # elements of a block of logits
 MOST = 600.0  # of an exponent, so that infinite bounds of weights stay numbers
 
@@ -74,7 +74,7 @@ def attention_error_bound(
     for b in range(batches):
         for h in range(heads):
             head = _Head.of(key[b, h // shared], value[b, h // shared], scale, masked)
-            step = max(WARP, CHUNK // max(1, key.size(2)) // WARP * WARP)
+            step = max(1, CHUNK // max(1, key.size(2)))
             for first in range(0, rows, step):
                 part = slice(first, first + step)
                 mask = attn_mask[b, h, part] if masked else None
@@ -168,13 +168,26 @@ class _Head:
         log2e = 1.0 if self.masked else math.log2(math.e)
         return abs(self.scale) * log2e * q_powers[:, None] * self.k_powers
 
-    def quanta(self, q: Tensor, q_powers: Tensor) -> Tensor:
+    def largest_logits(self, x: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
+        """Least and greatest magnitude of the largest logit up to a block, [rows, blocks].
+
+        They are in the factors' unit; computed logits are off by ``error`` at most, [rows, 1].
+        """
+        m = _by_blocks(x, self.block, -math.inf).amax(2).cummax(1)[0].abs()
+        unit = 1.0 if self.masked else math.log2(math.e)
+        return (m - error) * unit * (1 - 2.0**-15), (m + error) * unit * (1 + 2.0**-15)
+
+    def allowed(self, largest: Tensor) -> Tensor:
+        """The factors beyond which rows are recomputed."""
+        return MOST_FACTOR * largest.clamp(min=1, max=MOST_MASKED if self.masked else math.inf)
+
+    def quanta(self, q: Tensor, q_powers: Tensor, largest: Tensor) -> Tensor:
         """Errors of logits from subnormal parts of planes; 0 where rows are recomputed."""
         steps = 3 * math.ceil(q.size(1) / 16)
         k_powers = self.of_key(self.k_powers)
         elements = q_powers[:, None] * self.k.abs().sum(1) + k_powers * q.abs().sum(1)[:, None]
         quanta = QUANTUM * 1.01 * elements + steps * SUBNORMALS * q_powers[:, None] * k_powers
-        kept = self.of_key(self.factors(q_powers) < MOST_FACTOR * (1 + 2.0**-20))
+        kept = self.of_key(self.factors(q_powers) <= self.allowed(largest) * (1 + 2.0**-20))
         return torch.where(kept, abs(self.scale) * quanta, 0)
 
     def truncations(self, q: Tensor) -> tuple[Tensor, Tensor]:
@@ -190,10 +203,10 @@ class _Head:
         steps = math.ceil(q.size(1) / 16)
         return abs(self.scale) * size, abs(self.scale) * (units + CORRECTIONS * steps * size)
 
-    def log_weight_errors(self, q: Tensor, q_powers: Tensor, x: Tensor, again: Tensor) -> Tensor:
-        """Bounds of what the weights' logarithms are off by, [rows, S], but for new maxima.
+    def log_weight_errors(self, q: Tensor, x: Tensor, again: Tensor) -> Tensor:
+        """Bounds of what the weights' logarithms are off by, [rows, S].
 
-        ``again``: rows that may be recomputed.
+        New maxima and the planes' quanta come on top. ``again``: rows that may be recomputed.
         """
         size, truncated = self.truncations(q)
         units = (WRITING + SCALE) * size + truncated
@@ -202,8 +215,7 @@ class _Head:
         units = units + DISTANCE * (x.amax(1, keepdim=True) - x).nan_to_num(0, 0)
         if self.masked:
             units = units + 1.001 * x.abs()
-        errors = UNIT * units + self.quanta(q, q_powers)
-        return torch.where(x == -math.inf, 0, errors)
+        return torch.where(x == -math.inf, 0, UNIT * units)
 
     def new_maxima(self, x: Tensor, errors: Tensor) -> Tensor:
         """How often a row's largest logit may rise behind a key, [rows, S], by groups of 32."""
@@ -226,21 +238,36 @@ class _Head:
         units = of_output + of_weights + 2
         return (units + max(0, again - units) * recomputed.double())[:, None]
 
-    def may_be_recomputed(self, q_powers: Tensor) -> Tensor:
-        """Rows that are recomputed, or whose neighbours in a warp are."""
-        large = ~(self.factors(q_powers) < MOST_FACTOR * (1 - 2.0**-20)).all(1)
-        groups = _by_blocks(large | torch.tensor(not self.finite, device=large.device), WARP, 0)
-        return groups.any(1).repeat_interleave(WARP)[: len(large)]
-
     def bound(self, q: Tensor, mask: Tensor | None, first: int, causal: bool) -> Tensor:
         """[rows, Dv]."""
         q = q.double()
-        q_finite = q.isfinite().all()
+        finite = q.isfinite().all(1)
         q = q.nan_to_num(0, 0, 0)
         q_powers = _powers(q.abs().amax(1))
         x = self.logits(q, mask, first, causal)
-        again = self.may_be_recomputed(q_powers) | ~q_finite
-        errors = self.log_weight_errors(q, q_powers, x, again)
+        errors = self.log_weight_errors(q, x, torch.ones_like(finite))
+        least, most = self.largest_logits(x, errors.amax(1, keepdim=True))
+        kept = (self.factors(q_powers) < self.allowed(least) * (1 - 2.0**-20)).all(1)
+        if not self.masked:
+            kept &= (most < MOST_LOGIT).all(1)
+        again = ~kept | ~finite
+        if not self.finite:
+            again = torch.ones_like(again)
+        quanta = self.quanta(q, q_powers, most)
+        found = self.bound_of(self.log_weight_errors(q, x, again), quanta, x, again)
+        # Rows far below V's largest element are recomputed as well.
+        exact = (x - x.logsumexp(1, keepdim=True)).exp().nan_to_num(0) @ self.v
+        power = float(self.v_powers.amax())
+        small = (exact.abs() - found).amax(1) < power * (1 + 2.0**-10)
+        if power <= 2.0 ** (LEAST - TOP) or not bool((small & ~again).any()):
+            return found
+        again = again | small
+        other = self.bound_of(self.log_weight_errors(q, x, again), quanta, x, again)
+        return torch.maximum(found, other)
+
+    def bound_of(self, errors: Tensor, quanta: Tensor, x: Tensor, again: Tensor) -> Tensor:
+        """The bound, [rows, Dv], from what the weights' logarithms are off by."""
+        errors = torch.where(x == -math.inf, 0, errors + quanta)
         top = (x + errors >= (x - errors).amax(1, keepdim=True)) & (x > -math.inf)
         of_top = torch.where(top, errors, 0).amax(1, keepdim=True)
         errors = errors + EXP2 * UNIT * self.new_maxima(x, errors)

@@ -28,17 +28,18 @@ def attention(
         query: float32 of shape (..., H, L, D), any strides.
         key: (..., G, S, D). G is H; with ``enable_gqa`` it may divide H, and heads share keys.
         value: (..., G, S, Dv).
-        attn_mask: bool, where True takes part, or float32, which is added to the logits; of a shape
-            that broadcasts to (..., H, L, S).
+        attn_mask: bool, where True takes part, or float32, which is added to the logits. It
+            broadcasts to (..., H, L, S).
         dropout_p: a value above 0 goes to PyTorch.
         is_causal: True: key j takes part in row i if j <= i.
         scale: 1/sqrt(D) by default.
-        kernel: ``"split"`` (tensor cores, GPUs of compute capability 9.0, D and Dv multiples of 8 up
-            to 128), ``"aten"`` (PyTorch's) or ``"auto"``, the one that is predicted to be faster.
+        kernel: ``"split"`` (tensor cores, GPUs of compute capability 9.0, D and Dv multiples of 8
+            up to 128), ``"aten"`` (PyTorch's) or ``"auto"``, the one that is predicted to be
+            faster.
 
     Returns:
-        float32 of shape (..., H, L, Dv). With ``"split"`` a row's bits depend only on its query, its
-        keys and values, and its mask.
+        float32 of shape (..., H, L, Dv). With ``"split"`` a row's bits depend only on its query,
+        its keys and values, and its mask.
 
     The function has first derivatives, by PyTorch's kernels. Other dtypes, calls under autocast,
     dropout and shapes that don't fit go to PyTorch's function, which computes them or raises its

@@ -6,9 +6,9 @@ with L padded to a multiple of 32 by Inf.
 
 ``query`` is (B, H, L, D), ``key`` (B, G, S, D) and ``value`` (B, G, S, Dv): float32 on one device,
 any strides. G is H, or divides it with ``enable_gqa``. ``attn_mask`` is bool (True takes part) or
-float32 (added), of a shape that broadcasts to (B, H, L, S). ``scale`` is 1/sqrt(D) by default. A key
-that is masked by False, by -Inf or by causality takes no part; a row without keys gives zeros, and 0
-as its logsumexp.
+float32 (added), of a shape that broadcasts to (B, H, L, S). ``scale`` is 1/sqrt(D) by default. A
+key that is masked by False, by -Inf or by causality takes no part; a row without keys gives zeros,
+and 0 as its logsumexp.
 
 ``kernel`` is ``"split"`` (csrc/attention, on compute capability 9.0: D and Dv multiples of 8 up to
 128), ``"aten"`` (PyTorch's kernels) or ``"auto"``, the one that is predicted to be faster. The
