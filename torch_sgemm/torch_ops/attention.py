@@ -127,7 +127,7 @@ def _runs_here(index: int) -> bool:
 
 
 def refusal(call: Call) -> tuple[str, str]:
-    """Returns why the kernels can't take a call, as a word for ``stats()`` and a text, or ``""``."""
+    """Returns why the kernels can't take a call: a word for ``stats()`` and a text, or ``""``."""
     if not call.query.is_cuda or not _runs_here(call.query.device.index):
         return (
             "device",

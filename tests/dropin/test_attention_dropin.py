@@ -1,0 +1,152 @@
+"""Under enable(), scaled_dot_product_attention on a GPU takes csrc/attention."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.attention import assert_close, exact, operands
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint
+
+import torch_sgemm
+from torch_sgemm.dropin import overrides
+from torch_sgemm.dropin.attention import NAME
+
+sdpa = functional.scaled_dot_product_attention
+
+
+@pytest.fixture(autouse=True)
+def as_before():
+    torch_sgemm.reset_stats()
+    yield
+    torch_sgemm.disable()
+    assert not overrides.installed()
+
+
+def taken() -> int:
+    return torch_sgemm.stats().hits.get(NAME, 0)
+
+
+def left(reason: str) -> int:
+    return torch_sgemm.stats().fallbacks.get((NAME, reason), 0)
+
+
+def test_attention_is_overridden_only_on_gpus_where_asked() -> None:
+    torch_sgemm.enable(devices="cpu")
+    assert ("CPU", "attention") not in overrides.installed()
+    torch_sgemm.disable()
+    with pytest.warns(UserWarning) if not torch.cuda.is_available() else torch.no_grad():
+        torch_sgemm.enable(devices="cuda", attention=False)
+    assert ("CUDA", "attention") not in overrides.installed()
+
+
+@pytest.mark.gpu
+def test_results_are_the_operator_s() -> None:
+    q, k, v = operands("cuda", 8, 16, 512, 512, 64)
+    mask = torch.randn(512, 512, device="cuda")
+    for given in ({}, {"is_causal": True}, {"attn_mask": mask}, {"attn_mask": mask > 0}):
+        with torch_sgemm.enabled():
+            found = sdpa(q, k, v, **given)
+        assert torch.equal(found, torch_sgemm.attention(q, k, v, **given, kernel="split"))
+    assert taken() == 4
+    assert not torch_sgemm.stats().fallbacks
+    sdpa(q, k, v)
+    assert taken() == 4
+
+
+@pytest.mark.gpu
+def test_pytorch_s_backward_follows() -> None:
+    parts = [x.requires_grad_() for x in operands("cuda", 4, 8, 300, 333, 64)]
+    doubles = [x.detach().double().requires_grad_() for x in parts]
+    mask = torch.rand(300, 333, device="cuda") > 0.5
+    mask[7] = False
+    for of_mask in (None, mask):
+        grad = operands("cuda", 4, 8, 300, 333, 64, seed=1)[0]
+        with torch_sgemm.enabled("split"):
+            out = sdpa(*parts, of_mask)
+            found = torch.autograd.grad(out, parts, grad)
+            again = checkpoint(sdpa, *parts, of_mask, use_reentrant=False)
+            same = torch.autograd.grad(again, parts, grad)
+        expected = torch.autograd.grad(exact(*doubles, of_mask), doubles, grad.double())
+        for x, y, z in zip(found, same, expected, strict=True):
+            assert torch.equal(x, y)
+            assert_close(x, z, 200)
+    assert taken() == 6
+
+
+@pytest.mark.gpu
+def test_what_is_left_to_pytorch_is_counted() -> None:
+    q, k, v = operands("cuda", 8, 16, 512, 512, 64)
+    with torch_sgemm.enabled(), sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
+        sdpa(q, k, v, dropout_p=0.1)
+        assert left("dropout") == 1
+        sdpa(*(x[..., :20] for x in (q, k, v)))
+        assert left("shape") == 1
+        sdpa(*(x.half() for x in (q, k, v)))
+        assert left("dtype") == 1
+        torch.backends.cuda.matmul.allow_tf32 = True
+        sdpa(q, k, v)
+        assert left("precision") == 1
+        torch.backends.cuda.matmul.allow_tf32 = False
+        short = operands("cuda", 1024, 4, 16, 16, 32)
+        assert torch.equal(sdpa(*short), torch_sgemm.attention(*short, kernel="aten"))
+        assert left("predicted slower") == 1
+    assert taken() == 0
+    with torch_sgemm.enabled("ieee"):
+        sdpa(q, k, v)
+    with torch_sgemm.enabled(attention=False):
+        sdpa(q, k, v)
+    assert taken() == 0 and left("disabled") == 0
+
+
+@pytest.mark.gpu
+def test_compiled_programs_take_it() -> None:
+    q, k, v = operands("cuda", 8, 16, 512, 512, 64)
+
+    def function(q, k, v):
+        return sdpa(2 * q, k, v, is_causal=True) + 1
+
+    with torch_sgemm.enabled():
+        expected = function(q, k, v)
+        for mode in ("default", "reduce-overhead"):
+            compiled = torch.compile(function, mode=mode)
+            for _ in range(3):
+                torch.compiler.cudagraph_mark_step_begin()
+                assert torch.equal(compiled(q, k, v), expected)
+    assert taken() >= 3
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "vit", "t5"])
+def test_models_give_what_they_give_without(kind: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    small = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
+    torch.manual_seed(0)
+    ids = torch.randint(100, (4, 200), device="cuda")
+    if kind == "bert":
+        config = transformers.BertConfig(vocab_size=100, intermediate_size=256, **small)
+        model, given = transformers.BertModel(config), {"input_ids": ids}
+        given["attention_mask"] = torch.arange(200, device="cuda").lt(150).expand(4, -1).long()
+    elif kind == "gpt2":
+        config = transformers.GPT2Config(vocab_size=100, n_embd=128, n_layer=2, n_head=2)
+        model, given = transformers.GPT2Model(config), {"input_ids": ids}
+    elif kind == "llama":
+        more = {"intermediate_size": 256, "num_key_value_heads": 1, "vocab_size": 100}
+        model = transformers.LlamaModel(transformers.LlamaConfig(**small, **more))
+        given = {"input_ids": ids}
+    elif kind == "vit":
+        config = transformers.ViTConfig(image_size=96, patch_size=8, intermediate_size=256, **small)
+        model = transformers.ViTModel(config)
+        given = {"pixel_values": torch.randn(4, 3, 96, 96, device="cuda")}
+    else:
+        config = transformers.T5Config(vocab_size=100, d_model=128, d_kv=64, d_ff=256, num_layers=2,
+                                       num_heads=2)  # fmt: skip
+        model, given = transformers.T5EncoderModel(config), {"input_ids": ids}
+    model = model.cuda().eval()
+    with torch.no_grad():
+        expected = model(**given).last_hidden_state
+        with torch_sgemm.enabled("split"):
+            found = model(**given).last_hidden_state
+    torch.testing.assert_close(found, expected, rtol=0, atol=2e-5)
+    assert kind == "t5" or taken() >= 2
