@@ -232,7 +232,8 @@ class Consumer {
     for (int r = 0; r < 2; ++r) {
       const bool none = softmax.sum[r] == 0;  // no key takes part
       const float inverse = none ? 0 : 1 / softmax.sum[r];
-      const bool loses = again[r] || (!none && output_.loses_accuracy(r, inverse));
+      const bool coarse = output_.loses_accuracy(r, inverse);  // by all lanes
+      const bool loses = again[r] || (coarse && !none);
       const int of_row = row + 8 * r;
       recomputed[r] = __ballot_sync(~0u, loses && of_row < p.queries && lane % 4 == 0);
       if (of_row < p.queries && !loses) {

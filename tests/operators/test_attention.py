@@ -354,7 +354,9 @@ def test_graphs_streams_and_threads() -> None:
 @pytest.mark.parametrize("where", ["query", "key", "value"])
 @pytest.mark.parametrize("depth", [64, 128])
 def test_inf_and_nan_reach_what_they_reach(device: str, where: str, bad: float, depth: int) -> None:
-    parts = dict(zip(("query", "key", "value"), operands(device, 1, 2, 200, 151, depth)))
+    parts = dict(
+        zip(("query", "key", "value"), operands(device, 1, 2, 200, 151, depth), strict=True)
+    )
     parts[where][0, 1, 70, 5] = bad
     q, k, v = parts.values()
     logits = q.double() @ k.double().mT / math.sqrt(depth)
