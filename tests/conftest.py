@@ -6,6 +6,7 @@ runs alone, in any order and in several processes.
 
 from __future__ import annotations
 
+import gc
 import os
 
 import pytest
@@ -44,6 +45,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_collection_finish() -> None:
+    """Keeps the tests themselves out of garbage collections, which else take a second each."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

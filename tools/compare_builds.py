@@ -1,12 +1,13 @@
 """Compares two builds: the same problems, the same rows, the same bits?
 
-    python tools/compare_builds.py OTHER [--problems 3000] [--seed 0] [--device cuda]
+    python tools/compare_builds.py OTHER [--problems 3000] [--seed 0] [--device cuda] [--rows '*']
 
 OTHER is another checkout with its library built. Both run the same random problems, each in a
 process of its own: sizes, layouts, batches, alpha, beta, data with range, with Inf and NaN. For
 each problem the tool compares "auto"'s choice, and the bits of every ieee and split row's result by
-some plans, whether the cost models prefer them or not. On the CPU it compares the ladder's. Prints
-differing results, then differing choices; exits with 1 if anything differs.
+some plans, whether the cost models prefer them or not. On the CPU it compares the ladder's.
+--rows limits the rows to those whose names match a pattern, such as 'split_*'. Prints differing
+results, then differing choices; exits with 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import os
 import random
 import subprocess
 import sys
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -74,7 +76,16 @@ def operand(shape: tuple[int, ...], layout: str, data: str, gen):
     return x
 
 
-def results(problem: dict, device: str) -> dict[str, str]:
+def selected(names: list[str], pattern: str) -> list[str]:
+    """Returns the names that match ``pattern``.
+
+    >>> selected(["ieee_large", "split_fp16x3", "split_bf16x6"], "split_*")
+    ['split_fp16x3', 'split_bf16x6']
+    """
+    return [name for name in names if fnmatchcase(name, pattern)]
+
+
+def results(problem: dict, device: str, pattern: str = "*") -> dict[str, str]:
     """Returns a digest of each row's result, and the name of the row that "auto" takes."""
     import torch
 
@@ -90,7 +101,8 @@ def results(problem: dict, device: str) -> dict[str, str]:
     families = ("ieee", "split") if device == "cuda" else ("ladder", "ieee")
     factors = {"alpha": problem["alpha"], "beta": problem["beta"]}
     rng = random.Random(problem["seed"])
-    for row in [row.name for row in torch_sgemm.kernels() if row.family in families]:
+    names = [row.name for row in torch_sgemm.kernels() if row.family in families]
+    for row in selected(names, pattern):
         try:
             plans = len(torch.ops.sgemm._plans(c, a, b, row, **factors))
         except RuntimeError as refusal:
@@ -112,19 +124,20 @@ def digest(x) -> str:
     return f"{int((bits * weights).sum()) & (1 << 64) - 1:016x}"
 
 
-def work(problems: int, seed: int, device: str) -> None:
+def work(options: argparse.Namespace) -> None:
     """Prints one line of JSON per problem."""
-    rng = random.Random(seed)
-    for _ in range(problems):
-        problem = random_problem(rng, device)
-        print(json.dumps({"problem": problem, "found": results(problem, device)}), flush=True)
+    rng = random.Random(options.seed)
+    for _ in range(options.problems):
+        problem = random_problem(rng, options.device)
+        found = results(problem, options.device, options.rows)
+        print(json.dumps({"problem": problem, "found": found}), flush=True)
 
 
 def lines_of(checkout: Path, options: argparse.Namespace) -> list[dict]:
     """Returns the results of the build in ``checkout``."""
     command = [sys.executable, str(Path(__file__).resolve()), str(checkout), "--worker"]
     command += ["--problems", str(options.problems), "--seed", str(options.seed)]
-    command += ["--device", options.device]
+    command += ["--device", options.device, "--rows", options.rows]
     env = {**os.environ, "PYTHONPATH": str(checkout)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as worker:
         lines = [json.loads(line) for line in progress(worker.stdout, checkout, options.problems)]
@@ -166,10 +179,11 @@ def main() -> int:
     parser.add_argument("--problems", type=int, default=3000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--rows", default="*", metavar="PATTERN", help="such as 'split_*'")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        work(options.problems, options.seed, options.device)
+        work(options)
         return 0
     before, after = lines_of(options.other.resolve(), options), lines_of(ROOT, options)
     texts = differences(before, after)

@@ -10,7 +10,8 @@ import torch
 from support.table import runnable
 from torch import Tensor
 
-pytestmark = pytest.mark.gpu
+# One process at a time has 20 GB and more of the GPU's memory.
+pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("large")]
 
 STEP = 1 << 28  # elements made or compared at a time, so that helpers need little memory
 
