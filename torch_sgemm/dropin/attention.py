@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from torch_sgemm.torch_ops.attention import Call, is_faster, refusal, split_attention
+from torch_sgemm.torch_ops.attention import Call, asked, is_faster, refusal, split_attention
 from torch_sgemm.torch_ops.private import uncompiled
 
 NAME = "_scaled_dot_product_efficient_attention"
@@ -71,15 +71,16 @@ def override(covered: Callable, holds: Callable[[], bool], is_ieee: Callable[[],
         *,
         scale: float | None = None,
     ):
+        rest = attn_bias, compute_log_sumexp, dropout_p, is_causal
+        if asked.pytorch_s:
+            return covered(query, key, value, *rest, scale=scale)
         factor = 1 / math.sqrt(query.shape[-1] or 1) if scale is None else scale
         call = Call(query, key, value, attn_bias, is_causal, factor)
         reason = _reason(call, dropout_p, holds(), is_ieee())
         with _lock:
             _counts[reason] += 1
         if reason:
-            return covered(
-                query, key, value, attn_bias, compute_log_sumexp, dropout_p, is_causal, scale=scale
-            )
+            return covered(query, key, value, *rest, scale=scale)
         seed, offset = torch.empty((2,), dtype=torch.int64).unbind()
         return *split_attention(call, compute_log_sumexp), seed, offset
 

@@ -18,6 +18,7 @@ operator has first derivatives, by PyTorch's kernels. RuntimeError means wrong a
 
 import functools
 import math
+import threading
 from typing import NamedTuple
 
 import torch
@@ -207,13 +208,30 @@ def _math(call: Call) -> tuple[Tensor, Tensor]:
     return out, torch.logsumexp(logits, -1).masked_fill(none.squeeze(-1), 0)
 
 
+class _Asked(threading.local):
+    """True in a thread that calls PyTorch's own kernel, which an override leaves to it."""
+
+    pytorch_s = False
+
+
+asked = _Asked()
+
+
+def _efficient(call: Call) -> tuple[Tensor, Tensor]:
+    heads = call.query.shape[1]
+    return _aten._scaled_dot_product_efficient_attention(
+        call.query, _repeated(call.key, heads), _repeated(call.value, heads), _bias(call.mask),
+        True, 0.0, call.is_causal, scale=call.scale,
+    )[:2]  # fmt: skip
+
+
 def _pytorch_attention(call: Call) -> tuple[Tensor, Tensor]:
     if _is_efficient(call):
-        heads = call.query.shape[1]
-        return _aten._scaled_dot_product_efficient_attention(
-            call.query, _repeated(call.key, heads), _repeated(call.value, heads), _bias(call.mask),
-            True, 0.0, call.is_causal, scale=call.scale,
-        )[:2]  # fmt: skip
+        asked.pytorch_s = True
+        try:
+            return _efficient(call)
+        finally:
+            asked.pytorch_s = False
     out, logsumexp = _math(call)
     padded = functional.pad(logsumexp, (0, -logsumexp.shape[-1] % PADDED), value=math.inf)
     return out.transpose(1, 2).contiguous().transpose(1, 2), padded
