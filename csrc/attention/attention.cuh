@@ -61,14 +61,14 @@ class Consumer {
     const Problem& p = job_.p;
     hopper::wait(&shared_.q_full[queries_at_.stage][warpgroup_], queries_at_.parity);
     split_queries<S>(job_, memory + queries_at_.stage * S::kQueryBytes, warpgroup_ * 64 + thread_ / 32 * 16, shared_);
-    const float q_scales[2] = {shared_.q_scales[row_of_tile], shared_.q_scales[row_of_tile + 8]};
+    const volatile float* const q_scales = &shared_.q_scales[row_of_tile];  // anew for each block: registers are short
     hopper::sync_some(4 + warpgroup_, 128);
     const KeyLimits limits(p, row);
     const int64_t of_mask = tile.head / p.heads * p.mask.batch + tile.head % p.heads * p.mask.head;
     const int first_limit = p.causal ? min(tile.first + warpgroup_ * 64 + 1, p.keys) : p.keys;  // of these 64 rows
     Softmax<MASKED> softmax;
     MaskOfBlock<MASKED ? kSums : 2> mask;
-    bool again[2] = {q_scales[0] == kRecompute, q_scales[1] == kRecompute};  // rows to be recomputed
+    bool again[2] = {q_scales[0] == kRecompute, q_scales[8] == kRecompute};  // rows to be recomputed
     output_.clear();
 
     const auto load_mask = [&](int j) {
@@ -77,7 +77,7 @@ class Consumer {
     const auto weigh = [&](int j, float k_scale) {
       // A factor below float32's range would make 0 of -Inf; sums of such a small factor don't matter.
       const float c[2] = {fmaxf(q_scales[0] * k_scale * job_.factor, 0x1p-126f),
-                          fmaxf(q_scales[1] * k_scale * job_.factor, 0x1p-126f)};
+                          fmaxf(q_scales[8] * k_scale * job_.factor, 0x1p-126f)};
       if constexpr (MASKED) {
 #pragma unroll
         for (int e = 0; e < kSums; ++e) s_[e] = fmaf(s_[e], c[e / 2 % 2], mask.x[e]);

@@ -17,6 +17,7 @@ operator has first derivatives, by PyTorch's kernels. RuntimeError means wrong a
 """
 
 import functools
+import json
 import math
 import threading
 from typing import NamedTuple
@@ -25,8 +26,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from torch_sgemm.choice.explain import Device
-from torch_sgemm.choice.table import kernels
 from torch_sgemm.torch_ops import private
 from torch_sgemm.torch_ops.inductor import register_lowerings
 from torch_sgemm.torch_ops.library import NAMESPACE, operators, out_of_memory, qualified
@@ -122,9 +121,10 @@ def checked(query, key, value, attn_mask, is_causal, scale, enable_gqa, kernel) 
 
 @functools.cache
 def _runs_here(index: int) -> bool:
-    """True if this build has the kernels and the GPU runs them: like the tensor-core rows."""
-    major, minor = torch.cuda.get_device_capability(index)
-    return any(row.family == "split" and row.runs_on(10 * major + minor) for row in kernels())
+    """True if this build has the kernels and the GPU runs them, like the rows of tensor cores."""
+    rows = json.loads(operators._kernels())
+    built = any(row["family"] == "split" and "cuda" in row["devices"] for row in rows)
+    return built and torch.cuda.get_device_capability(index) == (9, 0)
 
 
 def refusal(call: Call) -> tuple[str, str]:
@@ -145,8 +145,7 @@ def refusal(call: Call) -> tuple[str, str]:
 
 @functools.lru_cache(maxsize=4096)
 def _seconds(shape: tuple[int, ...], causal: bool, masked: bool, index: int) -> tuple[float, float]:
-    device = Device.of(torch.device("cuda", index))._numbers()
-    return operators._attention_seconds(shape, causal, masked, device)
+    return operators._attention_seconds(shape, causal, masked, operators._device(index))
 
 
 def is_faster(call: Call) -> bool:
