@@ -10,6 +10,7 @@ from types import ModuleType
 try:
     from benchmarks import (
         accuracy,
+        attention,
         call,
         choice,
         fit,
@@ -42,6 +43,7 @@ MEASURING = {
     "call": call,
     "accuracy": accuracy,
     "models": models,
+    "attention": attention,
 }
 
 

@@ -174,6 +174,22 @@ def models(record: dict, path: Path) -> Path:
     return _save(figure, path)
 
 
+def attention(record: dict, path: Path) -> Path:
+    """Draws a bar per case: speed relative to PyTorch's kernel."""
+    rows = [r for r in record["rows"] if r["kernel"] == "split"]
+    figure, axis = plt.subplots(figsize=(7, 0.8 + 0.17 * len(rows)), layout="constrained")
+    places = list(range(len(rows)))[::-1]
+    axis.barh(places, [r["percent_of_torch"] / 100 for r in rows], color=OURS, height=0.7)
+    axis.axvline(1, color=THEIRS, linewidth=1)
+    axis.set_yticks(places, [r["label"] for r in rows], fontsize=6)
+    axis.set_xlabel("speed relative to PyTorch's memory-efficient kernel", fontsize=7)
+    axis.tick_params(axis="x", labelsize=7)
+    axis.margins(y=0.01)
+    axis.spines[["top", "right"]].set_visible(False)
+    _title(figure, f"{provenance(record)}; {record['timing']}")
+    return _save(figure, path)
+
+
 def packed(record: dict, path: Path) -> Path:
     """Draws a panel per weight: speed relative to torch.mm by rows of x, with planes or without."""
     rows = [r for r in record["rows"] if "failed" not in r]

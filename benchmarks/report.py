@@ -17,6 +17,7 @@ from pathlib import Path
 import torch_sgemm
 from benchmarks import (
     accuracy,
+    attention,
     call,
     choice,
     hard,
@@ -74,6 +75,7 @@ CHARTS: dict[str, Callable[[dict, Path], Path]] = {  # by command, from its reco
     "models": plots.models,
     "packed": plots.packed,
     "users": plots.users,
+    "attention": plots.attention,
 }
 
 
@@ -167,6 +169,11 @@ def _accuracy_large_table(found: dict, _: Path) -> str:
     columns, rows = accuracy.large_cells(found, kernels)
     head = "Errors against float64, max / mean, in units of 2⁻²⁴·(|A||B|).\n\n"
     return head + tables.markdown(columns, rows, left=2)
+
+
+def _attention_table(found: dict, _: Path) -> str:
+    table = tables.markdown(*attention.cells(found))
+    return f"{attention.summary(found)}\n\n{table}\n\n{attention.LEGEND}"
 
 
 def _seeds_tables(found: dict, _: Path) -> str:
@@ -279,6 +286,8 @@ BLOCKS: dict[str, tuple[str | None, Write]] = {
         "accuracy",
         _chart("largest errors beside torch.mm's, by distribution"),
     ),
+    "attention": ("attention", _attention_table),
+    "attention-chart": ("attention", _chart("speed relative to PyTorch, case by case")),
     "seeds": ("seeds", _seeds_tables),
     "call": ("call", _call_table),
     "precision": ("suite", _precision_table),

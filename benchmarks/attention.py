@@ -1,0 +1,229 @@
+"""``attention``: scaled_dot_product_attention of float32 beside PyTorch's memory-efficient kernel.
+
+Each case runs by our kernels ("split"), as "auto" chooses, and by PyTorch's kernel, all by turns.
+Errors are those of one head against float64, in units of 2^-24 of P |V|.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+
+from benchmarks import tables
+from benchmarks.errors import Errors, in_units
+from benchmarks.problems import L2_MULTIPLE, Pool
+from benchmarks.session import Session
+from benchmarks.sides import Side
+from benchmarks.timing import compare
+
+KERNELS = ("split", "auto")
+MOST_SETS = 16
+LEGEND = (
+    "`mask` has an additive mask of L x S, which batch and heads share; `cross` has keys of another "
+    "length, B x H x L x S x D; `gqa` has heads in groups of four. PyTorch's is its "
+    "memory-efficient kernel. For `gqa` keys and values are repeated before it is timed."
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call: batches, heads, queries, depth, kind, and keys if they are not as many."""
+
+    batch: int
+    heads: int
+    rows: int
+    depth: int
+    kind: str = "plain"
+    keys: int = 0
+
+    @property
+    def label(self) -> str:
+        keys = f" x {self.keys}" if self.keys else ""
+        return f"{self.batch} x {self.heads} x {self.rows}{keys} x {self.depth} {self.kind}"
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.rows, self.keys or self.rows
+
+    @property
+    def flops(self) -> float:
+        """Of both products; half of them if causal."""
+        rows, keys = self.shape
+        half = 0.5 if self.kind == "causal" else 1
+        return 4.0 * self.batch * self.heads * rows * keys * self.depth * half
+
+
+HEADLINES = ((32, 16, 128, 64), (8, 16, 512, 64), (16, 16, 1024, 64), (4, 16, 2048, 128),
+             (2, 32, 4096, 128))  # fmt: skip
+CASES = (
+    *(Case(*sizes, kind) for sizes in HEADLINES for kind in ("plain", "causal", "mask")),
+    *(Case(64, 12, rows, 64) for rows in (32, 64)),
+    *(Case(1, 16, rows, 64, kind) for rows in (128, 512, 2048) for kind in ("plain", "causal")),
+    Case(1, 8, 16384, 64, "causal"),
+    Case(8, 12, 197, 64),
+    *(Case(8, 8, rows, 32) for rows in (64, 256, 1024)),
+    *(Case(4, 12, rows, 96) for rows in (256, 1024)),
+    *(Case(4, 16, rows, 128) for rows in (64, 256, 1024)),
+    Case(1, 32, 4096, 128, "causal"),
+    Case(8, 8, 1024, 40, "cross", 77),
+    Case(2, 8, 4096, 64, "cross", 77),
+    Case(16, 16, 8, 64, "cross", 2048),
+    Case(16, 32, 1, 128, "cross", 4096),
+    Case(4, 32, 1024, 128, "gqa"),
+    Case(1, 16, 2048, 64, "gqa"),
+)
+
+
+@dataclass
+class Tensors:
+    """The operands of a call; ``a`` is what the timing looks at."""
+
+    a: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Tensor | None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds --small."""
+    parser.add_argument("--small", action="store_true", help="only calls below 10 GFLOP")
+
+
+def make_pool(case: Case, device: torch.device, seed: int) -> Pool:
+    """Makes standard normal operands, as many sets as displace each other from the L2 cache."""
+    gen = torch.Generator(device).manual_seed(seed)
+    rows, keys = case.shape
+    groups = max(1, case.heads // 4) if case.kind == "gqa" else case.heads
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, device=device, generator=gen)
+
+    def tensors() -> Tensors:
+        mask = normal(rows, keys) if case.kind == "mask" else None
+        key, value = (normal(case.batch, groups, keys, case.depth) for _ in range(2))
+        return Tensors(normal(case.batch, case.heads, rows, case.depth), key, value, mask)
+
+    first = tensors()
+    size = 4 * (first.a.numel() + 2 * first.key.numel())
+    l2 = torch.cuda.get_device_properties(device).L2_cache_size if device.type == "cuda" else 0
+    count = min(max(1, math.ceil(L2_MULTIPLE * l2 / size)), MOST_SETS)
+    sets = [first, *(tensors() for _ in range(count - 1))]
+    return Pool(sets, count * size >= L2_MULTIPLE * l2)
+
+
+def our_side(case: Case, kernel: str) -> Side:
+    """Returns the side of ``sgemm::attention``."""
+    causal, op = case.kind == "causal", torch.ops.sgemm.attention.default
+    return Side(kernel, lambda x: op(x.a, x.key, x.value, x.mask, causal, None, True, kernel)[0])
+
+
+def torch_side(case: Case, pool: Pool) -> Side:
+    """Returns the side of PyTorch's memory-efficient kernel, which reads whole heads of keys."""
+    op = torch.ops.aten._scaled_dot_product_efficient_attention.default
+    causal, repeated = case.kind == "causal", {}
+    for x in pool.sets:
+        by = x.a.shape[1] // x.key.shape[1]
+        mask = None if x.mask is None else x.mask.expand(*x.a.shape[:3], x.key.shape[2])
+        keys, values = (part.repeat_interleave(by, 1) for part in (x.key, x.value))
+        repeated[id(x)] = keys, values, mask
+
+    def run(x: Tensors) -> Tensor:
+        return op(x.a, *repeated[id(x)], False, 0.0, causal)[0]
+
+    return Side("torch", run)
+
+
+def errors(case: Case, side: Side, x: Tensors) -> Errors:
+    """Returns the errors of the last head of the last batch."""
+    query, group = x.a[-1, -1].double(), -1
+    key, value = x.key[-1, group].double(), x.value[-1, group].double()
+    logits = query @ key.mT / math.sqrt(case.depth)
+    if case.kind == "causal":
+        logits = logits.masked_fill(torch.ones_like(logits, dtype=torch.bool).triu(1), -math.inf)
+    weights = torch.softmax(logits if x.mask is None else logits + x.mask.double(), -1)
+    return in_units(side.run(x)[-1, -1], weights @ value, weights @ value.abs())
+
+
+def measure(case: Case, session: Session) -> list[dict]:
+    """Returns a row for each of our kernels, with PyTorch's figures of the same turns."""
+    pool = make_pool(case, session.device, session.seed)
+    theirs, ours = torch_side(case, pool), [our_side(case, kernel) for kernel in KERNELS]
+    about = asdict(case) | {"label": case.label, "flops": case.flops}
+    their_errors = errors(case, theirs, pool.sets[0])
+    mark = session.sampler.mark()
+    timings = compare([theirs, *ours], pool, session.options)
+    found = []
+    for side, timing in zip(ours, timings[1:], strict=True):
+        of_ours = errors(case, side, pool.sets[0])
+        found.append(about | {
+            "kernel": side.name,
+            "kernel_us": 1e6 * timing.typical,
+            "kernel_us_p10": 1e6 * timing.quantile(0.1),
+            "kernel_us_p90": 1e6 * timing.quantile(0.9),
+            "kernel_tflops": case.flops / timing.typical * 1e-12,
+            "torch_us": 1e6 * timings[0].typical,
+            "torch_tflops": case.flops / timings[0].typical * 1e-12,
+            "percent_of_torch": 100 * timings[0].typical / timing.typical,
+            "error_max": of_ours.max,
+            "error_mean": of_ours.mean,
+            "torch_error_max": their_errors.max,
+            "torch_error_mean": their_errors.mean,
+            "correct": math.isfinite(of_ours.max),
+        } | session.sampler.since(mark))  # fmt: skip
+    return found
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measures, saves the record and prints the table."""
+    session = Session(args)
+    if not session.on_gpu or torch.cuda.get_device_capability() != (9, 0):
+        raise RuntimeError("a GPU of compute capability 9.0 is needed: no other has the kernels")
+    cases = [case for case in CASES if not args.small or case.flops < 1e10]
+    with session.progress(len(cases)) as step:
+        for case in cases:
+            step(case.label)
+            session.record["rows"] += measure(case, session)
+    show(session.record)
+    _, status = session.finish()
+    return status
+
+
+def show(found: dict) -> None:
+    """Prints the table."""
+    tables.show("Speed relative to PyTorch's kernel", *cells(found))
+
+
+def cells(found: dict) -> tuple[list[str], list[list[str]]]:
+    """Makes one line per case."""
+    columns = ["B x H x L x D", "PyTorch", "split", "TFLOP/s", "split is", "auto is",
+               "error, max / mean", "PyTorch's"]  # fmt: skip
+    by_label: dict[str, dict[str, dict]] = {}
+    for row in found["rows"]:
+        by_label.setdefault(row["label"], {})[row["kernel"]] = row
+    lines = []
+    for label, row in by_label.items():
+        split, auto = row["split"], row["auto"]
+        lines.append([
+            label, tables.time(split["torch_us"]), tables.time(split["kernel_us"]),
+            tables.digits(split["kernel_tflops"]), f"{split['percent_of_torch'] / 100:.2f}",
+            f"{auto['percent_of_torch'] / 100:.2f}", tables.errors(split),
+            tables.errors(split, "torch_"),
+        ])  # fmt: skip
+    return columns, lines
+
+
+def summary(found: dict) -> str:
+    """Returns the geometric mean and the slowest case of "auto"."""
+    ratios = {
+        r["label"]: r["percent_of_torch"] / 100 for r in found["rows"] if r["kernel"] == "auto"
+    }
+    mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios))
+    worst = min(ratios, key=ratios.__getitem__)
+    return (
+        f"Speed relative to PyTorch's kernel: geometric mean of auto {mean:.2f}, worst "
+        f"{ratios[worst]:.2f} ({worst})."
+    )

@@ -1,0 +1,74 @@
+"""The benchmark of attention: its cases, its errors, and how it shows them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from support.records import gpu_record
+
+from benchmarks import attention, plots, report
+from benchmarks.__main__ import main
+from benchmarks.attention import CASES, HEADLINES, Case
+
+CPU = torch.device("cpu")
+
+
+def row(case: Case, kernel: str, ratio: float) -> dict:
+    figures = {"kernel_us": 10.0, "torch_us": 10.0 * ratio, "kernel_tflops": 200.0}
+    figures |= {"error_max": 4.0, "error_mean": 0.4, "torch_error_max": 8, "torch_error_mean": 0.7}
+    about = {"label": case.label, "kernel": kernel, "correct": True}
+    return about | figures | {"percent_of_torch": 100 * ratio}
+
+
+def test_cases_differ_and_cover_what_attention_is_used_for() -> None:
+    assert len({case.label for case in CASES}) == len(CASES)
+    assert {case.depth for case in CASES} >= {32, 64, 96, 128}
+    assert {case.kind for case in CASES} == {"plain", "causal", "mask", "cross", "gqa"}
+    assert max(case.rows for case in CASES) == 16384
+    for sizes in HEADLINES:
+        assert {Case(*sizes, kind) for kind in ("plain", "causal", "mask")} <= set(CASES)
+
+
+@pytest.mark.parametrize("kind", ["plain", "causal", "mask", "gqa"])
+def test_errors_are_those_of_a_known_perturbation(kind: str) -> None:
+    case = Case(2, 4, 20, 16, kind)
+    pool = attention.make_pool(case, CPU, 1)
+    x = pool.sets[0]
+    side = attention.our_side(case, "auto")
+    assert attention.errors(case, side, x).max < 20
+    off = attention.Side("off", lambda x: side.run(x) + 2.0**-10)
+    found = attention.errors(case, off, x)
+    assert found.max > 2.0**14 * 0.9 / x.value.abs().max()
+
+
+def test_table_and_caption() -> None:
+    cases = CASES[:2]
+    rows = [row(case, kernel, ratio) for case, ratio in zip(cases, (4.0, 1.0), strict=True)
+            for kernel in attention.KERNELS]  # fmt: skip
+    columns, lines = attention.cells({"rows": rows})
+    assert [len(line) for line in lines] == [len(columns)] * 2
+    assert lines[0][0] == cases[0].label and lines[0][4] == "4.00"
+    text = attention.summary({"rows": rows})
+    assert "geometric mean of auto 2.00" in text and f"worst 1.00 ({cases[1].label})" in text
+
+
+def test_page_and_chart(tmp_path) -> None:
+    rows = [row(case, kernel, 2.0) for case in CASES for kernel in attention.KERNELS]
+    found = gpu_record("attention", rows)
+    assert plots.attention(found, tmp_path / "chart.png").stat().st_size > 0
+    assert CASES[0].label in report.BLOCKS["attention"][1](found, tmp_path)
+
+
+def test_other_devices_are_refused(capsys) -> None:
+    assert main(["attention", "--device", "cpu"]) == 2
+    assert "compute capability 9.0" in capsys.readouterr().out
+
+
+@pytest.mark.gpu
+def test_small_cases_are_measured(tmp_path) -> None:
+    path = tmp_path / "r.json"
+    run = ["attention", "--small", "--budget", "0.02", "--rounds", "2", "--idle", "0"]
+    assert main([*run, "--output", str(path)]) == 0
+    assert math.isfinite(path.stat().st_size)
