@@ -23,8 +23,8 @@ from benchmarks.timing import compare
 KERNELS = ("split", "auto")
 MOST_SETS = 16
 LEGEND = (
-    "`mask` has an additive mask of L x S, which batch and heads share; `cross` has keys of another "
-    "length, B x H x L x S x D; `gqa` has heads in groups of four. PyTorch's is its "
+    "`mask` has an additive mask of L x S, which batch and heads share; `cross` has keys of "
+    "another length, B x H x L x S x D; `gqa` has heads in groups of four. PyTorch's is its "
     "memory-efficient kernel. For `gqa` keys and values are repeated before it is timed."
 )
 

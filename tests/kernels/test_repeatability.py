@@ -61,6 +61,29 @@ def test_same_bits_beside_busy_streams(row: Kernel, device: str) -> None:
         assert torch.equal(result.view(torch.int32), expected.view(torch.int32))
 
 
+@pytest.mark.rows(family="split", device="cuda", where=lambda row: row.takes_float32)
+@pytest.mark.parametrize("shape", [(16, 91, 2528, 59), (2, 200, 3000, 300), (1, 128, 9000, 64)])
+def test_guarded_elements_have_the_same_bits(
+    row: Kernel, device: str, shape: tuple[int, ...]
+) -> None:
+    """Whichever block of a tile comes last: what certifies an element doesn't depend on it."""
+    batch, m, k, n = shape
+    gen = torch.Generator(device).manual_seed(0)
+
+    def wide(*sizes: int) -> Tensor:
+        x = torch.randn(sizes, device=device, generator=gen)
+        return x.sign() * torch.exp(3 * torch.randn(sizes, device=device, generator=gen))
+
+    a, b, c = wide(batch, m, k), wide(batch, k, n), wide(batch, m, n)
+    for plan in range(len(torch.ops.sgemm._plans(c, a, b, row.name))):
+        results = []
+        for _ in range(60):
+            results.append(torch.full_like(c, torch.nan))
+            torch.ops.sgemm._run_plan(results[-1], a, b, row.name, plan)
+        found = torch.stack(results).view(torch.int32)
+        assert torch.equal(found, found[:1].expand_as(found)), plan
+
+
 @pytest.mark.gpu
 def test_what_came_before_does_not_matter() -> None:
     """A thread's choices are remembered; each is for all that it depends on."""

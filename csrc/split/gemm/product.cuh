@@ -97,11 +97,12 @@ __device__ __forceinline__ void consume(const Job& job, char* ring, float* stagi
       if (blocks > 1) Scales::agree(shared, buffer.stage, t, rank, blocks, sum);
       // Known scales are tested while the other blocks still multiply.
       bool plain = Scales::kScalesFirst && !in_parts && stores_plain();
-      // Scales found while the product runs are those of the block's own part of k. Such scales apply to `others`, and
-      // to the sum of a part that goes through device memory. With batch_invariant, the sum that certifies an element
-      // must not depend on other elements of its band.
+      // A block's own sums certify elements if the block is always the same: of a tile shared through device memory,
+      // any block may be the last. With batch_invariant, the sum that certifies an element must not depend on other
+      // elements of its band. Scales found while the product runs are those of the block's own part of k, and apply to
+      // `others`.
       Certified<Shape::kSums> early;
-      const bool tests_early = !job.batch_invariant && (Scales::kScalesFirst || !in_parts);
+      const bool tests_early = !job.batch_invariant && !in_parts;
       if (__builtin_expect(!plain && tests_early && !output.is_plain(), false)) {
         if (Scales::kScalesFirst || !shares) early = output.certified(others, kOfMagnitudes);
         if (shares) early = early | output.certified(sum, 1);
