@@ -2,57 +2,23 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import subprocess
-from functools import cache
-from pathlib import Path
-
 import pytest
-from support.process import ROOT, python, tool
+from support.emulator_check import check_programs, run_check
+from support.process import python
 from support.table import KERNELS, runnable
 
-BUILD = ROOT / "build" / "emulator_check"
 PROGRAMS = ("emulator_check", "emulator_check_ucontext")
 pytestmark = pytest.mark.slow
+one_process_builds = pytest.mark.xdist_group("emulator")
 
 
-@cache
-def check_programs() -> Path:
-    """Builds tests/cpp/ and the CPU kernels under AddressSanitizer and UBSan, once a change."""
-    BUILD.mkdir(parents=True, exist_ok=True)
-    cmake, ninja = tool("cmake"), tool("ninja")
-    assert cmake, "cmake is not in this environment, though the library is built with it"
-    generator = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"] if ninja else []
-    with (BUILD / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # other test processes wait here
-        for command in (
-            [cmake, "-S", str(ROOT), "-B", str(BUILD), "-DSGEMM_EMULATOR_CHECK=ON", *generator],
-            [cmake, "--build", str(BUILD), "--parallel", "2"],
-        ):
-            result = subprocess.run(command, capture_output=True, text=True, check=False)
-            assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
-    return BUILD
-
-
-def run_check(program: str, mode: str, seed: str) -> subprocess.CompletedProcess:
-    """The check program's output; a sanitizer's finding makes it exit with an error."""
-    options = {"ASAN_OPTIONS": "detect_leaks=1", "UBSAN_OPTIONS": "halt_on_error=1"}
-    return subprocess.run(
-        [str(check_programs() / program), mode, seed],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        env={**os.environ, **options},
-        check=False,
-    )
-
-
-@pytest.mark.parametrize("seed", ["0", "1", "20240613"])
-@pytest.mark.parametrize("program", PROGRAMS)
+@one_process_builds
+@pytest.mark.parametrize(
+    ("program", "seed"), [(PROGRAMS[0], seed) for seed in "01"] + [(PROGRAMS[1], "20240613")]
+)
 def test_all_rows_under_sanitizers(program: str, seed: str) -> None:
-    """Runs each block's threads in order, and in two shuffled orders."""
-    result = run_check(program, "all", seed)
+    """Runs each block's threads in order, and in two shuffled orders, one by each kind of fiber."""
+    result = run_check(check_programs() / program, "all", seed)
     report = result.stdout[-4000:] + result.stderr[-4000:]
     assert result.returncode == 0, report
     assert "ERROR: AddressSanitizer" not in report and "runtime error" not in report
@@ -61,11 +27,12 @@ def test_all_rows_under_sanitizers(program: str, seed: str) -> None:
             assert row.name in result.stdout, f"{row.name} did not run"
 
 
+@one_process_builds
 @pytest.mark.parametrize("seed", ["1", "2", "3"])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_missing_barrier_is_caught(program: str, seed: str) -> None:
     """A kernel without one of its barriers must not pass in shuffled order."""
-    result = run_check(program, "broken", seed)
+    result = run_check(check_programs() / program, "broken", seed)
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
     assert "caught" in result.stdout
 

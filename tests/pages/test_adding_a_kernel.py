@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
-from support.process import ROOT, tool
+from support.emulator_check import run_check, with_table_of
+from support.process import ROOT
 
 INCLUDE = '#include "../split/rows.h"\n'  # behind the ladder's
 FIRST_PLANNED = '    planned_row<Large>("ieee_large"'
@@ -40,22 +40,12 @@ def add(copy: Path) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("emulator")  # one process builds
 def test_the_examples_are_kernels(tmp_path: Path) -> None:
-    for folder in ("csrc", "tests/cpp"):
-        shutil.copytree(ROOT / folder, tmp_path / folder)
-    shutil.copy(ROOT / "CMakeLists.txt", tmp_path)
+    shutil.copytree(ROOT / "csrc", tmp_path / "csrc")
     names = add(tmp_path)
     assert names == ["backwards", "two_tiles"]
-    cmake, ninja = tool("cmake"), tool("ninja")
-    assert cmake, "cmake is not in this environment, though the library is built with it"
-    generator = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"] if ninja else []
-    build = tmp_path / "build"
-    for command in (
-        [cmake, "-S", tmp_path, "-B", build, "-DSGEMM_EMULATOR_CHECK=ON", *generator],
-        [cmake, "--build", build, "--parallel", "2", "--target", "emulator_check"],
-        [build / "emulator_check", "all", "0"],
-    ):
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+    result = run_check(with_table_of(tmp_path), "all", "0")
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
     for name in names:
         assert re.search(rf"^{name} +\d+ cases, 0 wrong elements$", result.stdout, re.MULTILINE)
