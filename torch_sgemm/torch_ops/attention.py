@@ -27,6 +27,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from torch_sgemm.torch_ops import private
+from torch_sgemm.torch_ops.distributed import register_if_loaded
 from torch_sgemm.torch_ops.inductor import register_lowerings
 from torch_sgemm.torch_ops.library import NAMESPACE, operators, out_of_memory, qualified
 from torch_sgemm.torch_ops.ops import about
@@ -291,6 +292,7 @@ for _backend in ("CPU", "CUDA"):
 def _(query, key, value, attn_mask=None, is_causal=False, scale=None, enable_gqa=False,
       kernel="auto"):  # fmt: skip
     register_lowerings(["attention"])
+    register_if_loaded()
     checked(query, key, value, attn_mask, is_causal, scale, enable_gqa, kernel)
     batch, heads, rows, _ = query.shape
     out = query.new_empty((batch, rows, heads, value.shape[3])).transpose(1, 2)

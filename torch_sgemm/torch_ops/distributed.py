@@ -1,4 +1,4 @@
-"""Sharding rules: ``sgemm::mm``, ``bmm``, ``addmm``, ``baddbmm`` and ``linear`` of DTensors.
+"""Sharding rules of DTensors: ``mm``, ``bmm``, ``addmm``, ``baddbmm``, ``linear``, ``attention``.
 
 The rules are those of the aten operators of the same names, on every dimension of the mesh:
 
@@ -10,6 +10,9 @@ The rules are those of the aten operators of the same names, on every dimension 
 ``linear`` multiplies x, whose rows may be split along any of their dimensions, by the weight's
 transpose, with the bias as the addend. An activation needs whole sums, so its result is never
 partial.
+
+``attention`` and its backward are split by batch or heads. Heads that share a key are split only if
+the keys' heads are a multiple of the mesh's processes.
 
 Each process calls the operator on its own parts, so ``kernel="auto"`` chooses by the parts' shapes.
 The ``_out`` operators and ``gemm_`` have no rule, and DTensor raises NotImplementedError. Their
@@ -81,6 +84,8 @@ def register() -> None:
         register_sharding(getattr(operators, product_sum).default)(_sum_rules(product))
     register_sharding(operators._matmul.default)(_product_rules("_matmul"))
     register_sharding(operators.linear.default)(_linear_rules)
+    register_sharding(operators.attention.default)(_attention_rules)
+    register_sharding(operators._attention_backward.default)(_attention_backward_rules)
     _registered = True
 
 
@@ -189,3 +194,50 @@ def _addend(out: Placement, shape: torch.Size, dims: int) -> Placement:
         return out
     dim = out.dim - (dims - len(shape))
     return Replicate() if dim < 0 or shape[dim] == 1 else _shard(out, dim)
+
+
+def _split_dims(query: DTensor, key: DTensor) -> list[int]:
+    """Returns the dimensions along which attention can be split: batch, heads."""
+    heads, groups = query.shape[1], key.shape[1]
+    return [0, 1] if heads == groups or groups % query.mesh.size() == 0 else [0]
+
+
+def _attention_rules(
+    query: DTensor,
+    key: DTensor,
+    value: DTensor,
+    attn_mask: DTensor | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    kernel: str = "auto",
+) -> list[Rule]:
+    from torch.distributed.tensor import Replicate, Shard
+
+    rules: list[Rule] = []
+    for split in (Replicate(), *map(Shard, _split_dims(query, key))):
+        mask = [] if attn_mask is None else [_addend(split, attn_mask.shape, 4)]
+        rules.append(([split] * 2, [split] * 3 + mask))
+    return rules
+
+
+def _attention_backward_rules(
+    grad: DTensor,
+    query: DTensor,
+    key: DTensor,
+    value: DTensor,
+    attn_mask: DTensor | None,
+    out: DTensor,
+    logsumexp: DTensor,
+    is_causal: bool,
+    scale: float,
+    wants_mask: bool,
+) -> list[Rule]:
+    from torch.distributed.tensor import Replicate, Shard
+
+    rules: list[Rule] = []
+    for split in (Replicate(), *map(Shard, _split_dims(query, key))):
+        mask = [] if attn_mask is None else [split]  # it has the shape of the logits
+        of_mask = split if wants_mask else Replicate()
+        rules.append(([*[split] * 3, of_mask], [*[split] * 4, *mask, split, split]))
+    return rules
