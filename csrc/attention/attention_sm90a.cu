@@ -18,7 +18,7 @@ void launch_depth(const Job& job, const Context& context) {
   const Problem& p = job.p;
   launch(convert<S>, 2 * int64_t{job.blocks}, kConvertThreads, 0, 0, true, context.stream, job,
          has_aligned_rows<4>(p.k), has_aligned_rows<4>(p.v));
-  const CUtensorMap queries = hopper::tensor_map(p.q, job.shared_heads, 32, 64);
+  const CUtensorMap queries = hopper::tensor_map(p.q, job.all_heads, 32, 64);
   with_constant(p.mask.kind != MaskKind::kNone, [&](auto masked) {
     launch_with_memory<attend<S, masked>>(std::min(job.tiles, context.device->sms), kThreads, S::kBytes, S::kBytes, 0,
                                           context.stream, job, queries);
@@ -32,10 +32,10 @@ void run(const Problem& p, const Context& context) {
   char* const workspace = static_cast<char*>(context.workspace);
   Job job = {};
   job.p = p;
-  job.shared_heads = p.batches * p.heads;
+  job.all_heads = p.batches * p.heads;
   job.tiles_of_head = static_cast<int>(ceil_div(p.queries, kQueriesOfTile));
   job.blocks_of_group = static_cast<int>(at.blocks / (int64_t{p.batches} * p.groups));
-  job.tiles = job.shared_heads * job.tiles_of_head;
+  job.tiles = job.all_heads * job.tiles_of_head;
   job.blocks = static_cast<int>(at.blocks);
   job.k = workspace + at.k;
   job.v = workspace + at.v;

@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kConvertThreads)
 #pragma unroll
   for (int i = 0; i < kConvertThreads / 32; ++i) largest = max(largest, largest_of_warp[i]);
   const bool finite = largest < split::kInfinity;
-  const int exponent = finite ? scale_exponent(largest) : 0;
+  const int exponent = finite ? split::row_exponent<split::Fp16x3>(largest) : 0;
   const float factor = split::power_of_two(-exponent);
   char* const planes = (values ? job.v : job.k) + int64_t{block} * kBlockBytes;
 #pragma unroll

@@ -9,7 +9,7 @@ template <class S>
 __device__ __forceinline__ void load_queries(const Job& job, const CUtensorMap& map, const TileOfQueries& tile,
                                              char* memory, Shared<S>& shared, PipelineState<S::kQueryBuffers>& at) {
   constexpr int kBoxBytes = 64 * 128, kRegionBytes = S::kQueries * 128, kBoxes = S::kDepth / 32;
-  const hopper::MapPlace place = hopper::place_in_map(job.p.q.batch, job.shared_heads, tile.head);
+  const hopper::MapPlace place = hopper::place_in_map(job.p.q.batch, job.all_heads, tile.head);
 #pragma unroll 1
   for (int warpgroup = 0; warpgroup < 2; ++warpgroup) {
     uint64_t* const full = &shared.q_full[at.stage][warpgroup];

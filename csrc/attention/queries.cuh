@@ -27,7 +27,7 @@ __device__ __forceinline__ void split_queries(const Job& job, char* queries, int
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const bool finite = largest[i] < split::kInfinity;
-    const int exponent = finite ? scale_exponent(largest[i]) : 0;
+    const int exponent = finite ? split::row_exponent<split::Fp16x3>(largest[i]) : 0;
     const float factor = copysignf(split::power_of_two(-exponent), job.p.scale);
 #pragma unroll
     for (int box = 0; box < kBoxes; ++box)

@@ -1,5 +1,5 @@
-// Rows that met Inf or NaN in Q, K or V, or factors beyond float32's range: again, in float32 by FMAs and expf, from
-// the tensors themselves. Keys whose mask is -Inf or false take no part.
+// Recomputes rows that met Inf or NaN in Q, K or V, or for which the planes are too coarse: in float32, by FMAs and
+// expf, from the tensors themselves. Keys whose mask is -Inf or false take no part.
 #pragma once
 #include "softmax.cuh"
 

@@ -38,13 +38,6 @@ using AlongDepth = PlaneView<16, 2>;  // Q's and K's planes
 template <class S>
 using AcrossDepth = PlaneView<S::kKeys * 128, 128>;  // V's
 
-constexpr int kTopExponent = 14;  // a scaled row's, or block's, largest element is in [2^14, 2^15)
-
-// Returns the exponent of the scale from the bits of the largest magnitude, which is finite.
-__device__ __forceinline__ int scale_exponent(uint32_t largest) {
-  return max(static_cast<int>(largest >> 23) - 127, kTopExponent - 126) - kTopExponent;
-}
-
 // A scale that says: recompute what depends on this row or block, because it holds Inf or NaN.
 constexpr float kRecompute = __builtin_huge_valf();
 
@@ -72,10 +65,10 @@ __device__ __forceinline__ uint32_t largest_of(const float4& x) {
   return max(max(split::magnitude(x.x), split::magnitude(x.y)), max(split::magnitude(x.z), split::magnitude(x.w)));
 }
 
-// What the kernels know of a problem.
+// A problem, and how the kernels cut it up.
 struct Job {
   Problem p;
-  int shared_heads;  // heads that share a group of keys
+  int all_heads;  // of all batches
   int tiles_of_head, blocks_of_group;
   int tiles, blocks;            // of all heads; of all groups
   char *k, *v;                  // planes

@@ -29,10 +29,10 @@ __device__ __forceinline__ float largest_sum(const float (&s)[N], int r) {
   return largest_of_row(m);
 }
 
-// MASKED: logits are in units of 1 and a mask has been added to them, else they are sums without their factor c, and
-// c x is in units of ln 2. take() turns a block's logits into weights, 2^14 e^(x - m), where m is the row's largest so
-// far, and tells how the weights before shrink. (2^(y + 14) would save a multiplication, but y + 14 is rounded to 2^-21
-// for the largest weights.)
+// take() turns a block's logits into weights, 2^14 e^(x - m), and tells how the weights before shrink. m is the row's
+// largest logit so far. MASKED: x are logits, with their mask. Otherwise x are sums, and c x is a logit times log2(e).
+//
+// 2^(y + 14) would save a multiplication, but y + 14 is rounded to 2^-21 for the largest weights.
 template <bool MASKED>
 struct Softmax {
   // Without a mask, the negative of the row's largest c x; with a mask, the largest x.
@@ -69,9 +69,10 @@ struct Softmax {
     for (int r = 0; r < 2; ++r) sum[r] = fmaf(sum[r], shrunk[r], sums[r][0] + sums[r][1]);
   }
 
-  // Returns true if row r has to be recomputed, for its logits are sums times c. K's planes make an absolute error in
-  // sums: it must not matter beside the largest logit so far, also if it comes from large keys that take no part. And
-  // without a mask the largest logit is rounded before it is subtracted, by less than 1/4.
+  // Returns true if row r has to be recomputed. Its logits are sums times c, and K's planes make an absolute error in
+  // sums. That error must not matter beside the largest logit so far, even if it comes from large keys that take no
+  // part. Without a mask, the largest logit is also rounded before it is subtracted: by less than 1/4, if it is below
+  // kMostLogit.
   __device__ __forceinline__ bool loses_accuracy(int r, float c) const {
     constexpr float kMostFactor = 0x1p-16f, kMostMasked = 16, kMostLogit = 0x1p21f;
     const float m = fmaxf(1, fabsf(extreme[r]));
@@ -111,7 +112,7 @@ struct KeyLimits {
   }
 };
 
-// A thread's elements of the mask, for a block of keys.
+// A thread's elements of a block's mask.
 template <int N>
 struct MaskOfBlock {
   float x[N];

@@ -18,9 +18,9 @@ __device__ __forceinline__ TileOfQueries tile_at(const Job& job, int index) {
     const int head = index / job.tiles_of_head;
     return {head, (index - head * job.tiles_of_head) * S::kQueries, job.blocks_of_group};
   }
-  const int round = index / job.shared_heads, first = (job.tiles_of_head - 1 - round) * S::kQueries;
+  const int round = index / job.all_heads, first = (job.tiles_of_head - 1 - round) * S::kQueries;
   const int most = (first + S::kQueries + S::kKeys - 1) / S::kKeys;
-  return {index - round * job.shared_heads, first, min(most, job.blocks_of_group)};
+  return {index - round * job.all_heads, first, min(most, job.blocks_of_group)};
 }
 
 template <class S>

@@ -1,5 +1,6 @@
-// What attention takes: quantities fitted by hand to the times of 44 problems on an NVIDIA H200 (PyTorch 2.11,
-// 2026-11-29). Predictions are within 10 % of most times. Four values are of the depths 32, 64, 96 and 128.
+// The quantities that attention's time is predicted from. They were fitted by hand to the times of 44 problems on an
+// NVIDIA H200 (PyTorch 2.11, 2026-11-29). Most predictions are within 10 %. Lists of four are for the depths 32, 64, 96
+// and 128.
 #pragma once
 
 namespace sgemm {

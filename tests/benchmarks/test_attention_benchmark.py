@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from support.records import gpu_record
 
-from benchmarks import attention, plots, report
+from benchmarks import attention, plots, record, report
 from benchmarks.__main__ import main
 from benchmarks.attention import CASES, HEADLINES, Case
 
@@ -71,4 +69,7 @@ def test_small_cases_are_measured(tmp_path) -> None:
     path = tmp_path / "r.json"
     run = ["attention", "--small", "--budget", "0.02", "--rounds", "2", "--idle", "0"]
     assert main([*run, "--output", str(path)]) == 0
-    assert math.isfinite(path.stat().st_size)
+    rows = record.load(path)["rows"]
+    small = [case.label for case in CASES if case.flops < 1e10]
+    assert [r["label"] for r in rows if r["kernel"] == "split"] == small
+    assert all(r["correct"] and r["kernel_us"] > 0 for r in rows)

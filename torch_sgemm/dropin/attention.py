@@ -42,10 +42,13 @@ def reset_counts() -> None:
 
 
 def _reason(call: Call, dropout_p: float, holds: bool, ieee: bool) -> str:
+    """Returns why the call is left to PyTorch's kernel, or ``""``."""
     tensors = [x for x in call[:4] if x is not None]
     if any(x.dtype is not torch.float32 for x in tensors):
         return "dtype"
-    if any(x.dim() != 4 for x in tensors) or call.key.shape[1] != call.query.shape[1]:
+    if any(x.device != call.query.device for x in tensors):
+        return "device"
+    if any(x.dim() != 4 for x in tensors) or not _fit(call):
         return "shape"
     if dropout_p:
         return "dropout"
@@ -54,6 +57,17 @@ def _reason(call: Call, dropout_p: float, holds: bool, ieee: bool) -> str:
     if not holds:
         return "disabled"
     return refusal(call)[0] or ("" if not _chooses or is_faster(call) else "predicted slower")
+
+
+def _fit(call: Call) -> bool:
+    """True if the tensors have the shapes of one attention, the mask expanded."""
+    batch, heads, rows, depth = call.query.shape
+    keys = call.key.shape[2]
+    return (
+        call.key.shape == (batch, heads, keys, depth)
+        and call.value.shape[:3] == call.key.shape[:3]
+        and (call.mask is None or call.mask.shape == (batch, heads, rows, keys))
+    )
 
 
 def override(covered: Callable, holds: Callable[[], bool], is_ieee: Callable[[], bool]) -> Callable:

@@ -2,8 +2,8 @@
 
 While on, ``aten::mm``, ``bmm``, ``addmm``, ``baddbmm`` and their in-place and out variants are
 overridden at the device's dispatch key, below autograd, autocast and functionalisation. So matmul,
-linear, einsum, handwritten attention and every backward arrive here too. On GPUs
-``aten::_scaled_dot_product_efficient_attention`` is overridden likewise.
+linear, einsum, handwritten attention and every backward arrive here too. On GPUs the
+same holds for ``aten::_scaled_dot_product_efficient_attention``.
 
 PyTorch's own kernel takes other dtypes and layouts, wrong arguments (PyTorch raises the error), and
 outputs that share memory with an operand. It takes all calls while

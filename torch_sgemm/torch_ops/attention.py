@@ -35,7 +35,7 @@ from torch_sgemm.torch_ops.vmap import batched
 
 KERNELS = ("auto", "split", "aten")
 PADDED = 32  # logsumexp's rows are multiples of it, as PyTorch's
-MOST_DEPTH = 128
+MOST_DEPTH, MOST_ROWS = 128, (1 << 30) - 1  # of csrc/binding/attention.cpp
 
 _library = torch.library.Library(NAMESPACE, "FRAGMENT")
 _library.define(
@@ -139,8 +139,9 @@ def refusal(call: Call) -> tuple[str, str]:
         return "shape", "a size is 0"
     if any(n % 8 or n > MOST_DEPTH for n in call.shape[5:]):
         return "shape", f"the last dimension is no multiple of 8, or above {MOST_DEPTH}"
-    if max(call.shape) >= 1 << 30:
-        return "shape", "a size is 2^30 or more"
+    batch, heads, groups, rows, keys, *_ = call.shape
+    if batch * max(heads * rows, groups * keys) >= MOST_ROWS:
+        return "shape", "there are 2^30 rows or more"
     return "", ""
 
 

@@ -74,8 +74,8 @@ __device__ __forceinline__ float least_certified(const GuardedRow& a, const Guar
 // 2 |A||B| + 2 (na + nb), to within 2^-10 of that. Here 2 (na + nb) is half of the threshold. Bf16x6: the corrections
 // are smaller.
 //
-// The sum of hi * hi over a part of k is at most |A||B|, to within 2^-10 of that. A block's whole sum of a part of k is
-// at most |A||B| as well, and is compared with the threshold like C.
+// The sum of hi * hi over a part of k is at most |A||B|, to within 2^-10 of that. If a cluster shares a tile's k, a
+// block's whole sum of its part is at most |A||B| as well, and is compared with the threshold like C.
 constexpr float kOfMagnitudes = 1.0f / 3;
 
 // The certified elements among a thread's N accumulators, a bit each. A warp has 16 rows.
