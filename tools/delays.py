@@ -5,8 +5,9 @@
 racecheck does not follow asynchronous copies and tensor-core products. So a test build makes
 threads wait for a random time wherever they wait for each other or signal (SGEMM_DELAYS in
 csrc/gpu/ptx/mbarrier.cuh). The order of events then differs from that at full speed.
-Every product is compared bit by bit with the ordinary library's. Needs a GPU; exits with 1 if
-anything differs. ``--library`` takes a test build made before (``--build-only`` makes one).
+Every product and attention is compared bit by bit with the ordinary library's. Needs a GPU;
+exits with 1 if anything differs. ``--library`` takes a test build made before (``--build-only``
+makes one).
 """
 
 from __future__ import annotations
@@ -30,6 +31,14 @@ SHAPES = (
     (129, 2500, 33), (2600, 2600, 96), (70, 60, 20000), (16, 700, 2000), (17200, 100, 600),
 )  # fmt: skip
 
+# Batches, heads, groups of keys, queries, keys, depth: thread blocks convert keys for themselves,
+# or for all; fewer and more tiles than SMs; tails.
+ATTENTIONS = (
+    (2, 3, 3, 128, 700, 32), (40, 8, 8, 70, 130, 64), (2, 20, 20, 30, 900, 128),
+    (3, 8, 2, 1000, 1000, 64), (8, 16, 16, 500, 500, 64), (2, 9, 3, 260, 1300, 128),
+    (1, 40, 40, 600, 600, 96), (2, 70, 70, 300, 300, 32),
+)  # fmt: skip
+
 
 def operand(rows: int, cols: int, layout: str, seed: int, device: str = "cuda"):
     """Returns normal numbers with a row that grows late, so that scales are chosen again."""
@@ -42,6 +51,30 @@ def operand(rows: int, cols: int, layout: str, seed: int, device: str = "cuda"):
     return (values.t().contiguous().t() if layout == "T" else values).to(device)
 
 
+def attentions(rounds: int) -> dict:
+    """Returns attention of all kinds; later rounds must repeat the first."""
+    import torch
+
+    results, attend = {}, torch.ops.sgemm._attention
+    for batch, heads, groups, queries, keys, depth in ATTENTIONS:
+        generator = torch.Generator().manual_seed(3)
+        shapes = (heads, queries), (groups, keys), (groups, keys)
+        q, k, v = (torch.randn(batch, *x, depth, generator=generator).cuda() for x in shapes)
+        k[:, :, keys // 2 :] *= 4
+        mask = torch.randn(queries, keys, generator=generator).cuda().expand(batch, heads, -1, -1)
+        for kind in ("plain", "causal", "mask"):
+            added, causal = mask if kind == "mask" else None, kind == "causal"
+            name = f"attention {batch} x {heads} / {groups} x {queries} x {keys} x {depth} {kind}"
+            found = [
+                torch.cat([x.flatten() for x in attend(q, k, v, added, causal, depth**-0.5, True)])
+                for _ in range(rounds)
+            ]
+            if not all(torch.equal(x, found[0]) for x in found):
+                raise SystemExit(f"{name}: rounds differ")
+            results[name] = found[0].cpu()
+    return results
+
+
 def products(library: str, rounds: int, output: str, kernels: list[str]) -> None:
     """Saves every product by every row, or by these; later rounds must repeat the first."""
     import torch
@@ -52,14 +85,14 @@ def products(library: str, rounds: int, output: str, kernels: list[str]) -> None
     torch.ops.load_library(library)
     rows = json.loads(torch.ops.sgemm._kernels())
     waiting = [row for row in rows if row["family"] in FAMILIES or row["min_arch"] >= 90]
-    unknown = set(kernels) - {row["name"] for row in waiting}
+    unknown = set(kernels) - {row["name"] for row in waiting} - {"attention"}
     if unknown:
-        known = ", ".join(row["name"] for row in waiting)
+        known = ", ".join(["attention", *(row["name"] for row in waiting)])
         raise SystemExit(f"delays: --kernel {', '.join(sorted(unknown))}; accepted: {known}")
     waiting = [row for row in waiting if not kernels or row["name"] in kernels]
     names = [(name, row["reads"]) for row in waiting for name in row["tile_names"]]
-    results = {}
-    for m, n, k in SHAPES:
+    results = attentions(rounds) if not kernels or "attention" in kernels else {}
+    for m, n, k in SHAPES if names else ():
         for layouts in LAYOUTS:
             a, b = operand(m, k, layouts[0], 1), operand(k, n, layouts[1], 2)
             short = in_16_bits(a), in_16_bits(b)
@@ -95,7 +128,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--library", type=Path, help="a test build (default: build one)")
     parser.add_argument("--rounds", type=int, default=3, help="of each product, dawdling")
-    parser.add_argument("--kernel", action="append", default=[], help="a row; default: all")
+    parser.add_argument(
+        "--kernel", action="append", default=[], help="a row, or attention; default: all"
+    )
     parser.add_argument("--build-only", action="store_true")
     parser.add_argument("--products", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -122,7 +157,7 @@ def main() -> int:
     differ = [name for name in shared if not torch.equal(ordinary[name], dawdling[name])]
     for name in sorted(differ):
         print(f"{name}: not the same bits")
-    print(f"{len(shared)} products, {len(differ)} differ, {len(missing)} missing")
+    print(f"{len(shared)} results, {len(differ)} differ, {len(missing)} missing")
     return 1 if differ or missing or not shared else 0
 
 

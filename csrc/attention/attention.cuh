@@ -7,6 +7,7 @@
 // Source: Shah et al., FlashAttention-3: Fast and Accurate Attention with Asynchrony and Low-precision, 2024.
 #pragma once
 #include "../split/gemm/turns.cuh"
+#include "converter.cuh"
 #include "output.cuh"
 #include "producer.cuh"
 #include "queries.cuh"
@@ -21,7 +22,7 @@ class Consumer {
 
   const Job& job_;
   Shared<S>& shared_;
-  const int warpgroup_, thread_;   // in the warpgroup
+  const int warpgroup_;
   const uint32_t queries_, ring_;  // addresses
   PipelineState<S::kSlots> at_;
   PipelineState<S::kQueryBuffers> queries_at_;
@@ -35,7 +36,6 @@ class Consumer {
       : job_(job),
         shared_(shared),
         warpgroup_(__reduce_max_sync(~0u, thread / 128)),  // uniform, in the compiler's eyes as well
-        thread_(thread % 128),
         queries_(hopper::shared_address(memory)),
         ring_(queries_ + S::kQueryBuffers * S::kQueryBytes) {
 #pragma unroll
@@ -55,12 +55,16 @@ class Consumer {
   }
 
  private:
+  // Returns the thread of the warpgroup, read anew, so that no registers are kept for what derives from it.
+  __device__ __forceinline__ static int thread() { return hopper::opaque(threadIdx.x) % 128u; }
+
   __device__ __forceinline__ void compute(const TileOfQueries& tile, char* memory, const split::Turns& turns) {
-    const int row_of_tile = warpgroup_ * 64 + thread_ / 32 * 16 + thread_ % 32 / 4;
+    const int thread = Consumer::thread();
+    const int row_of_tile = warpgroup_ * 64 + thread / 32 * 16 + thread % 32 / 4;
     const int row = tile.first + row_of_tile;
     const Problem& p = job_.p;
-    hopper::wait(&shared_.q_full[queries_at_.stage][warpgroup_], queries_at_.parity);
-    split_queries<S>(job_, memory + queries_at_.stage * S::kQueryBytes, warpgroup_ * 64 + thread_ / 32 * 16, shared_);
+    hopper::wait_suspended(&shared_.q_full[queries_at_.stage][warpgroup_], queries_at_.parity);
+    split_queries<S>(job_, memory + queries_at_.stage * S::kQueryBytes, warpgroup_ * 64 + thread / 32 * 16, shared_);
     const volatile float* const q_scales = &shared_.q_scales[row_of_tile];  // anew for each block: registers are short
     hopper::sync_some(4 + warpgroup_, 128);
     const KeyLimits limits(p, row);
@@ -72,7 +76,7 @@ class Consumer {
     output_.clear();
 
     const auto load_mask = [&](int j) {
-      if constexpr (MASKED) mask.load(p, of_mask, row, j * S::kKeys + thread_ % 4 * 2);
+      if constexpr (MASKED) mask.load(p, of_mask, row, j * S::kKeys + thread % 4 * 2);
     };
     const auto weigh = [&](int j, float k_scale) {
       // A factor below float32's range would make 0 of -Inf; sums of such a small factor don't matter.
@@ -82,7 +86,7 @@ class Consumer {
 #pragma unroll
         for (int e = 0; e < kSums; ++e) s_[e] = fmaf(s_[e], c[e / 2 % 2], mask.x[e]);
       }
-      if ((j + 1) * S::kKeys > first_limit) limits.apply(s_, j * S::kKeys + thread_ % 4 * 2);
+      if ((j + 1) * S::kKeys > first_limit) limits.apply(s_, j * S::kKeys + thread % 4 * 2);
       softmax.take(s_, c);
 #pragma unroll
       for (int r = 0; r < 2; ++r) again[r] |= k_scale == kRecompute || softmax.loses_accuracy(r, c[r]);
@@ -125,7 +129,6 @@ class Consumer {
       hopper::fence_registers(sums_[S::kWindows - 1]);
       fence_weights();
       release(of_values);
-      load_mask(j);
       if constexpr (S::kWindows == 2)
         output_.add(sums_[1], of_new);
       else
@@ -133,13 +136,14 @@ class Consumer {
 #pragma unroll
       for (int r = 0; r < 2; ++r) again[r] |= value_scale == kRecompute;
       hopper::fence_registers(output_.o);
+      load_mask(j);
       keep_order();
       hopper::wait_products<0>();
       hopper::fence_registers(s_);
       release(held);
       weigh(j, scale);
     }
-    if (thread_ % 32 == 0) hopper::arrive(&shared_.q_empty[queries_at_.stage][warpgroup_]);
+    if (thread % 32 == 0) hopper::arrive(&shared_.q_empty[queries_at_.stage][warpgroup_]);
     queries_at_.advance();
     held = take();
     turns.begin();
@@ -162,12 +166,12 @@ class Consumer {
   // Waits for the next block of the ring, and returns its slot.
   __device__ __forceinline__ int take() {
     const int slot = at_.stage;
-    hopper::wait(&shared_.full[slot], at_.parity);
+    hopper::wait_suspended(&shared_.full[slot], at_.parity);
     at_.advance();
     return slot;
   }
   __device__ __forceinline__ void release(int slot) {
-    if (thread_ % 32 == 0) hopper::arrive(&shared_.empty[slot]);
+    if (threadIdx.x % 32 == 0) hopper::arrive(&shared_.empty[slot]);
   }
   __device__ __forceinline__ float scale_of(int slot) const {
     return *reinterpret_cast<const volatile float*>(&shared_.scales[slot]);
@@ -226,7 +230,7 @@ class Consumer {
                                          const bool (&again)[2]) {
     const Problem& p = job_.p;
     const Matrix out = p.out.matrix(tile.head);
-    const int lane = thread_ % 32;
+    const int lane = thread() % 32;
     uint32_t recomputed[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -244,9 +248,8 @@ class Consumer {
             hopper::store(to + e / 4 * 8, make_float2(output_.o[e] * inverse * output_.unit,
                                                       output_.o[e + 1] * inverse * output_.unit));
       }
-      if (p.logsumexp && lane % 4 == 0 && (!loses || of_row >= p.queries) && of_row < padded_queries(p.queries))
-        p.logsumexp[tile.head * padded_queries(p.queries) + of_row] =
-            of_row < p.queries ? softmax.logsumexp(r) : INFINITY;
+      if (p.logsumexp && lane % 4 == 0 && (!loses || of_row >= p.queries) && of_row < job_.padded_queries)
+        p.logsumexp[tile.head * job_.padded_queries + of_row] = of_row < p.queries ? softmax.logsumexp(r) : INFINITY;
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r)
@@ -258,18 +261,22 @@ class Consumer {
 
 template <class S, bool MASKED>
 __global__ void __launch_bounds__(kThreads, 1)
-    attend(const __grid_constant__ Job job, const __grid_constant__ CUtensorMap queries) {
+    attend(const __grid_constant__ Job job, const __grid_constant__ CUtensorMap queries,
+           const __grid_constant__ CUtensorMap keys, const __grid_constant__ CUtensorMap values) {
   extern __shared__ __align__(1024) char memory[];
   __shared__ Shared<S> shared;
+  if (threadIdx.x == 0)
+    for (const CUtensorMap* map : {&queries, &keys, &values}) hopper::prefetch_map(map);
   shared.init();
   __syncthreads();
   hopper::wait_for_predecessor();
   hopper::launch_dependents();
   if (threadIdx.x < 128) {
-    hopper::release_registers<24>();
+    hopper::release_registers<kProducerRegisters>();
     if (threadIdx.x == 0) produce<S>(job, queries, memory, shared);
+    if (threadIdx.x >= 32) Converter<S>(job, keys, values, memory, shared).run();
   } else {
-    hopper::acquire_registers<240>();
+    hopper::acquire_registers<kConsumerRegisters>();
     Consumer<S, MASKED>(job, memory, shared, threadIdx.x - 128).run(memory);
   }
 }

@@ -45,10 +45,14 @@ inline int compiled_depth(const Problem& p) {
   return static_cast<int>(ceil_div(depth, 32)) * 32;
 }
 
-// The workspace: planes and scales of K's and of V's blocks.
+// True if each block of K and V is read by one tile. Its thread block then converts it for itself.
+inline bool converts_own(const Problem& p) { return p.heads == p.groups && p.queries <= kQueriesOfTile; }
+
+// The workspace: planes, scales and flags of K's and of V's blocks; nothing if converts_own().
 struct Layout {
   int64_t blocks;  // of K, as many of V
-  size_t k, v, k_scales, v_scales, total;
+  size_t k, v, k_scales, v_scales, flags, total;
+  int64_t flag_count;
 };
 Layout layout(const Problem& p);
 

@@ -26,10 +26,13 @@ Layout layout(const Problem& p) {
   Layout at = {};
   Buffers buffers;
   at.blocks = int64_t{p.batches} * p.groups * ceil_div(p.keys, keys_of_block(compiled_depth(p)));
+  if (converts_own(p)) return at;
   at.k = buffers.take(at.blocks * kBlockBytes);
   at.v = buffers.take(at.blocks * kBlockBytes);
   at.k_scales = buffers.take(at.blocks * kScaleBytes);
   at.v_scales = buffers.take(at.blocks * kScaleBytes);
+  at.flag_count = 1 + 2 * at.blocks;
+  at.flags = buffers.take(at.flag_count * sizeof(uint32_t));
   at.total = buffers.total;
   return at;
 }
@@ -48,9 +51,15 @@ Seconds predicted(const Problem& p, const Device& device) {
   const double read = p.causal ? std::max(of_heads / device.sms, blocks) : tiles * blocks;
   const double keys = 4.0 * groups * p.keys * (p.depth + p.value_depth), planes = 2 * groups * blocks * kBlockBytes;
   const double rows = 4.0 * heads * p.queries * (p.depth + p.value_depth);
-  const double compute = slower * (read * ours.block[index] * (masked ? ours.masked : 1) + tiles * ours.tile);
-  const double convert = (keys + planes) / (ours.bandwidth * bandwidth),
-               memory = (planes + rows) / (ours.bandwidth * bandwidth);
+  const double compute =
+      slower *
+      (read * ours.block[index] * (masked ? ours.masked : 1) * (p.causal ? ours.causal : 1) + tiles * ours.tile);
+  // Blocks that a thread block converts, one after the other, while others compute.
+  const bool own = converts_own(p);
+  const double converted = own ? 2 * tiles * blocks : 2 * groups * blocks / device.sms;
+  const double convert = slower * (converted * ours.convert[index] + ours.block[index] + ours.tile);
+  const double time = std::max(compute + (own ? 0 : slower * converted * ours.beside), convert);
+  const double memory = (planes + rows) / (ours.bandwidth * bandwidth);
 
   const double their_blocks = double(ceil_div(p.keys, kTheirs)), factor = slower * (masked ? theirs.masked : 1);
   const double their_tiles = heads * double(ceil_div(p.queries, kTheirs)) / device.sms;
@@ -59,7 +68,7 @@ Seconds predicted(const Problem& p, const Device& device) {
   const double together = their_read * theirs.together[index] * factor + slower * their_tiles * theirs.tile;
   const double their_time =
       std::max({(heads / groups * keys + rows) / (theirs.bandwidth * bandwidth), alone, together});
-  return {ours.launch + convert + std::max(compute, memory), theirs.launch + their_time};
+  return {(own ? ours.launch_own : ours.launch) + std::max(time, memory), theirs.launch + their_time};
 }
 
 }  // namespace sgemm::attention

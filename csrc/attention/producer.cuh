@@ -13,7 +13,7 @@ __device__ __forceinline__ void load_queries(const Job& job, const CUtensorMap& 
 #pragma unroll 1
   for (int warpgroup = 0; warpgroup < 2; ++warpgroup) {
     uint64_t* const full = &shared.q_full[at.stage][warpgroup];
-    hopper::wait(&shared.q_empty[at.stage][warpgroup], at.parity ^ 1);
+    hopper::wait_suspended(&shared.q_empty[at.stage][warpgroup], at.parity ^ 1);
     hopper::arrive_expecting(full, kBoxes * kBoxBytes);
     char* const to = memory + at.stage * S::kQueryBytes + warpgroup * kBoxBytes;
 #pragma unroll 1
@@ -29,9 +29,10 @@ __device__ __forceinline__ void produce(const Job& job, const CUtensorMap& map, 
   PipelineState<S::kSlots> at;
   PipelineState<S::kQueryBuffers> queries_at;
   char* const ring = memory + S::kQueryBuffers * S::kQueryBytes;
-  const auto load = [&](const char* planes, const float4* scales, int64_t block) {
+  const auto load = [&](const char* planes, const float4* scales, const uint32_t* ready, int64_t block) {
+    hopper::wait_published(ready + block);
     uint64_t* const full = &shared.full[at.stage];
-    hopper::wait(&shared.empty[at.stage], at.parity ^ 1);
+    hopper::wait_suspended(&shared.empty[at.stage], at.parity ^ 1);
     hopper::arrive_expecting(full, kBlockBytes + kScaleBytes);
     hopper::copy_bulk(ring + at.stage * kBlockBytes, planes + block * kBlockBytes, kBlockBytes, full);
     hopper::copy_bulk(&shared.scales[at.stage], scales + block, kScaleBytes, full);
@@ -41,14 +42,15 @@ __device__ __forceinline__ void produce(const Job& job, const CUtensorMap& map, 
   for (int index = blockIdx.x; index < job.tiles; index += gridDim.x) {
     const TileOfQueries tile = tile_at<S>(job, index);
     const int64_t first = int64_t{tile.head / (job.p.heads / job.p.groups)} * job.blocks_of_group;
-    load(job.k, job.k_scales, first);
+    if (!job.own) load(job.k, job.k_scales, job.k_ready, first);
     load_queries<S>(job, map, tile, memory, shared, queries_at);
+    if (job.own) continue;
 #pragma unroll 1
     for (int j = 1; j < tile.blocks; ++j) {
-      load(job.v, job.v_scales, first + j - 1);
-      load(job.k, job.k_scales, first + j);
+      load(job.v, job.v_scales, job.v_ready, first + j - 1);
+      load(job.k, job.k_scales, job.k_ready, first + j);
     }
-    load(job.v, job.v_scales, first + tile.blocks - 1);
+    load(job.v, job.v_scales, job.v_ready, first + tile.blocks - 1);
   }
 }
 

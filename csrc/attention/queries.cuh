@@ -8,8 +8,8 @@ namespace sgemm::attention {
 template <class S>
 __device__ __forceinline__ void split_queries(const Job& job, char* queries, int first_row, Shared<S>& shared) {
   constexpr int kBoxes = S::kDepth / 32, kRegionBytes = S::kQueries * 128;
-  const int lane = threadIdx.x % 32, row = first_row + lane / 8;
-  float4 quads[kBoxes][4];  // of rows row, row + 4, ...
+  const int lane = hopper::opaque(threadIdx.x % 32), row = first_row + lane / 8;  // else ptxas keeps addresses
+  float4 quads[kBoxes][4];                                                        // of rows row, row + 4, ...
   uint32_t largest[4] = {};
 #pragma unroll
   for (int box = 0; box < kBoxes; ++box)
@@ -26,13 +26,11 @@ __device__ __forceinline__ void split_queries(const Job& job, char* queries, int
   __syncwarp();  // all have read
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const bool finite = largest[i] < split::kInfinity;
-    const int exponent = finite ? split::row_exponent<split::Fp16x3>(largest[i]) : 0;
-    const float factor = copysignf(split::power_of_two(-exponent), job.p.scale);
+    const float factor = copysignf(factor_of(largest[i]), job.p.scale);
 #pragma unroll
     for (int box = 0; box < kBoxes; ++box)
       store_quad(queries, S::kQueryPlane, S::kQueries, row + 4 * i, box * 8 + lane % 8, quads[box][i], factor);
-    if (lane % 8 == 0) shared.q_scales[row + 4 * i] = finite ? split::power_of_two(exponent) : kRecompute;
+    if (lane % 8 == 0) shared.q_scales[row + 4 * i] = scale_of(largest[i]);
   }
   hopper::fence_async_proxy();
   __syncwarp();

@@ -15,12 +15,6 @@ __device__ __forceinline__ float mask_at(const Problem& p, int64_t of_row, int k
   return static_cast<const uint8_t*>(p.mask.data)[at] ? 0 : -INFINITY;
 }
 
-__device__ __forceinline__ float larger_or_nan(float x, float y) {
-  float larger;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(x), "f"(y));
-  return larger;
-}
-
 // Computes a row of a head by one warp, 32 keys at a time.
 __device__ __forceinline__ void recompute_row(const Job& job, int head, int row) {
   const Problem& p = job.p;
@@ -68,7 +62,7 @@ __device__ __forceinline__ void recompute_row(const Job& job, int head, int row)
 #pragma unroll
   for (int c = 0; c < kColumnsOfLane; ++c)
     if (c * 32 + lane < p.value_depth) *p.out.matrix(head).at(row, c * 32 + lane) = none ? 0 : o[c] / sum;
-  if (p.logsumexp && lane == 0) p.logsumexp[head * padded_queries(p.queries) + row] = none ? 0 : largest + logf(sum);
+  if (p.logsumexp && lane == 0) p.logsumexp[head * job.padded_queries + row] = none ? 0 : largest + logf(sum);
 }
 
 }  // namespace sgemm::attention

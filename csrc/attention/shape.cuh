@@ -18,8 +18,11 @@ struct Shape {
   static_assert(2 * kPlane == kBlockBytes);
   static constexpr int kWindow = 64, kWindows = kKeys / kWindow;  // keys whose P V one accumulator adds up
   static constexpr int kQueryBytes = 2 * kQueryPlane, kQueryBuffers = kChunks == 1 ? 2 : 1;
-  static constexpr int kSlots = (224 * 1024 - kQueryBuffers * kQueryBytes) / kBlockBytes;
-  static constexpr int kBytes = kQueryBuffers * kQueryBytes + kSlots * kBlockBytes;
+  // A block before its conversion: boxes of 64 rows and 32 columns.
+  static constexpr int kRawColumns = DEPTH / 32, kRawBoxes = kKeys / 64 * kRawColumns, kRawBytes = kRawBoxes * 8192;
+  static constexpr int kRawParts = kRawBoxes == 3 ? 3 : 2;  // are loaded one by one
+  static constexpr int kSlots = (224 * 1024 - kQueryBuffers * kQueryBytes - kRawBytes) / kBlockBytes;
+  static constexpr int kBytes = kQueryBuffers * kQueryBytes + kSlots * kBlockBytes + kRawBytes;
 };
 
 // wgmma descriptors of planes. Only the lower half of a descriptor changes with the address, in units of 16 bytes.
@@ -65,15 +68,26 @@ __device__ __forceinline__ uint32_t largest_of(const float4& x) {
   return max(max(split::magnitude(x.x), split::magnitude(x.y)), max(split::magnitude(x.z), split::magnitude(x.w)));
 }
 
+__device__ __forceinline__ float larger_or_nan(float x, float y) {
+  float larger;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(x), "f"(y));
+  return larger;
+}
+
 // A problem, and how the kernels cut it up.
 struct Job {
   Problem p;
-  int all_heads;  // of all batches
+  int all_heads, all_groups;  // of all batches
+  int64_t padded_queries;     // of logsumexp
   int tiles_of_head, blocks_of_group;
-  int tiles, blocks;            // of all heads; of all groups
-  char *k, *v;                  // planes
-  float4 *k_scales, *v_scales;  // of each block: its scale, a power of two, in x
-  float factor;                 // of logits: |scale|, times log2(e) without a mask
+  int tiles, blocks;                  // of all heads; of all groups
+  char *k, *v;                        // planes
+  float4 *k_scales, *v_scales;        // of each block: its scale, a power of two, in x
+  uint32_t *k_ready, *v_ready;        // of each block: 1 when its planes and scale are there
+  int* claims;                        // number of blocks that thread blocks have begun to convert
+  bool own;                           // each tile's blocks are converted by its thread block
+  int heads_of_wave, groups_of_wave;  // whose tiles, or keys, are in flight at the same time
+  float factor;                       // of logits: |scale|, times log2(e) without a mask
 };
 
 }  // namespace sgemm::attention

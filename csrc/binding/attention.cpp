@@ -54,11 +54,11 @@ ConstMatrix heads_of(const Tensor& x) {
   return heads;
 }
 
-// Returns the queries in memory that a tensor map can describe: the tensor itself, or a copy.
-Tensor mapped(const Tensor& query) {
-  const auto holds = [](const Tensor& x) { return can_be_mapped(heads_of(x), x.size(0) * x.size(1)); };
-  if (holds(query)) return query;
-  const Tensor contiguous = torch::stable::contiguous(query);
+// Returns a tensor in memory that a tensor map can describe: the tensor itself, or a copy.
+Tensor mapped(const Tensor& x) {
+  const auto holds = [](const Tensor& t) { return can_be_mapped(heads_of(t), t.size(0) * t.size(1)); };
+  if (holds(x)) return x;
+  const Tensor contiguous = torch::stable::contiguous(x);
   return holds(contiguous) ? contiguous : torch::stable::clone(contiguous);
 }
 
@@ -98,10 +98,10 @@ std::tuple<Tensor, Tensor> attend(const Tensor& query, const Tensor& key, const 
   p.causal = causal;
   p.scale = static_cast<float>(scale);
   if (mask) p.mask = mask_of(*mask, query, key);
-  const Tensor queries = mapped(query);
+  const Tensor queries = mapped(query), keys = mapped(key), values = mapped(value);
   p.q = heads_of(queries);
-  p.k = heads_of(key);
-  p.v = heads_of(value);
+  p.k = heads_of(keys);
+  p.v = heads_of(values);
   const Device& device = device_of(query);
   if (device.arch != 90) fail(kOp, "the GPU isn't of compute capability 9.0");
   const Tensor rows = empty({p.batches, p.queries, p.heads, p.value_depth}, query);

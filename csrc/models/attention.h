@@ -7,13 +7,16 @@ namespace sgemm {
 
 // Seconds are at kH200's clock, shares those of a copy's bandwidth.
 struct AttentionModel {
-  double launch;     // both kernels
-  double tile;       // beginning and end of a tile of queries
-  double block[4];   // a tile's block of keys
-  double masked;     // factor on a block with a mask
-  double bandwidth;  // share
+  double launch_own, launch;  // where thread blocks convert for themselves, or for all
+  double tile;                // beginning and end of a tile of queries
+  double block[4];            // a tile's block of keys
+  double masked, causal;      // factors on a block with a mask, or of causal attention
+  double convert[4];          // a block of K, or of V
+  double beside;              // what a converted block costs those who compute
+  double bandwidth;           // share
 };
-inline constexpr AttentionModel kAttention = {3.5e-6, 2.0e-6, {1.5e-6, 2.5e-6, 1.7e-6, 2.1e-6}, 1.45, 0.94};
+inline constexpr AttentionModel kAttention = {
+    2e-6, 7e-6, 2e-6, {1.5e-6, 2.5e-6, 1.7e-6, 2.1e-6}, 1.25, 1.1, {1.8e-6, 3.3e-6, 2.6e-6, 3.3e-6}, 0.6e-6, 0.94};
 
 // PyTorch's memory-efficient kernel, with tiles of 64 queries and blocks of 64 keys.
 struct AtenAttentionModel {
