@@ -57,7 +57,7 @@ Seconds predicted(const Problem& p, const Device& device) {
   // Blocks that a thread block converts, one after the other, while others compute.
   const bool own = converts_own(p);
   const double converted = own ? 2 * tiles * blocks : 2 * groups * blocks / device.sms;
-  const double convert = slower * (converted * ours.convert[index] + ours.block[index] + ours.tile);
+  const double convert = slower * (converted * ours.convert[index] + ours.tile);
   const double time = std::max(compute + (own ? 0 : slower * converted * ours.beside), convert);
   const double memory = (planes + rows) / (ours.bandwidth * bandwidth);
 

@@ -16,7 +16,7 @@ struct AttentionModel {
   double bandwidth;           // share
 };
 inline constexpr AttentionModel kAttention = {
-    2e-6, 7e-6, 2e-6, {1.5e-6, 2.5e-6, 1.7e-6, 2.1e-6}, 1.25, 1.1, {1.8e-6, 3.3e-6, 2.6e-6, 3.3e-6}, 0.6e-6, 0.94};
+    2e-6, 7e-6, 2e-6, {1.5e-6, 2.5e-6, 1.7e-6, 2.1e-6}, 1.25, 1.1, {2.0e-6, 3.4e-6, 2.7e-6, 3.4e-6}, 0.6e-6, 0.94};
 
 // PyTorch's memory-efficient kernel, with tiles of 64 queries and blocks of 64 keys.
 struct AtenAttentionModel {
@@ -28,6 +28,6 @@ struct AtenAttentionModel {
   double bandwidth;    // share
 };
 inline constexpr AtenAttentionModel kAtenAttention = {
-    3.9e-6, 0.6e-6, {3.8e-6, 6.3e-6, 4.9e-6, 6.8e-6}, {3.6e-6, 4.6e-6, 5.8e-6, 6.2e-6}, 1.2, 0.85};
+    4.9e-6, 0.6e-6, {3.8e-6, 6.3e-6, 4.9e-6, 6.8e-6}, {3.6e-6, 4.6e-6, 5.8e-6, 6.2e-6}, 1.2, 0.85};
 
 }  // namespace sgemm
