@@ -8,6 +8,7 @@ import sys
 from torch_sgemm.choice.accuracy import Redone, error_bound, redone
 from torch_sgemm.choice.attention import attention_error_bound
 from torch_sgemm.choice.explain import Device, Explanation, Verdict, explain
+from torch_sgemm.choice.explain_attention import explain_attention
 from torch_sgemm.choice.table import Kernel, kernels
 from torch_sgemm.choice.tuned import TunedChoice, use_environment, use_tuned
 from torch_sgemm.dropin.settings import Stats, disable, enable, enabled, reset_stats, stats
@@ -41,6 +42,7 @@ __all__ = [
     "enabled",
     "error_bound",
     "explain",
+    "explain_attention",
     "kernels",
     "linear",
     "matmul",

@@ -1,7 +1,7 @@
 // Loads the library and calls an operator through PyTorch's dispatcher.
+#include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <dlfcn.h>
-#include <torch/torch.h>
 
 #include <iostream>
 
@@ -17,10 +17,10 @@ int main(int argc, char** argv) {
   using Mm = at::Tensor(const at::Tensor&, const at::Tensor&, std::string_view);
   const auto mm = c10::Dispatcher::singleton().findSchemaOrThrow("sgemm::mm", "").typed<Mm>();
 
-  const torch::Device device = torch::cuda::is_available() ? torch::kCUDA : torch::kCPU;
-  const at::Tensor a = torch::randn({100, 200}, device), b = torch::randn({200, 50}, device);
+  const at::Device device = at::hasCUDA() ? at::kCUDA : at::kCPU;
+  const at::Tensor a = at::randn({100, 200}, device), b = at::randn({200, 50}, device);
   const at::Tensor c = mm.call(a, b, "ladder");
-  const double error = (c - torch::mm(a.to(torch::kDouble), b.to(torch::kDouble))).abs().max().item<double>();
+  const double error = (c - at::mm(a.to(at::kDouble), b.to(at::kDouble))).abs().max().item<double>();
   std::cout << "100 x 200 x 50 on " << device << ", largest error " << error << "\n";
   return error < 1e-4 ? 0 : 1;
 }

@@ -121,11 +121,27 @@ def checked(query, key, value, attn_mask, is_causal, scale, enable_gqa, kernel) 
 
 
 @functools.cache
-def _runs_here(index: int) -> bool:
-    """True if this build has the kernels and the GPU runs them, like the rows of tensor cores."""
+def is_built() -> bool:
+    """True if this build has the kernels, as it has the rows of the family split."""
     rows = json.loads(operators._kernels())
-    built = any(row["family"] == "split" and "cuda" in row["devices"] for row in rows)
-    return built and torch.cuda.get_device_capability(index) == (9, 0)
+    return any(row["family"] == "split" and "cuda" in row["devices"] for row in rows)
+
+
+@functools.cache
+def _runs_here(index: int) -> bool:
+    return is_built() and torch.cuda.get_device_capability(index) == (9, 0)
+
+
+def refused_shape(shape: tuple[int, ...]) -> str:
+    """Returns why the kernels can't take a call of this shape, or ``""``."""
+    batch, heads, groups, rows, keys, *depths = shape
+    if 0 in shape:
+        return "a size is 0"
+    if any(n % 8 or n > MOST_DEPTH for n in depths):
+        return f"the last dimension is no multiple of 8, or above {MOST_DEPTH}"
+    if batch * max(heads * rows, groups * keys) >= MOST_ROWS:
+        return "there are 2^30 rows or more"
+    return ""
 
 
 def refusal(call: Call) -> tuple[str, str]:
@@ -135,14 +151,8 @@ def refusal(call: Call) -> tuple[str, str]:
             "device",
             "the device is no GPU of compute capability 9.0 that this build has code for",
         )
-    if 0 in call.shape:
-        return "shape", "a size is 0"
-    if any(n % 8 or n > MOST_DEPTH for n in call.shape[5:]):
-        return "shape", f"the last dimension is no multiple of 8, or above {MOST_DEPTH}"
-    batch, heads, groups, rows, keys, *_ = call.shape
-    if batch * max(heads * rows, groups * keys) >= MOST_ROWS:
-        return "shape", "there are 2^30 rows or more"
-    return "", ""
+    why = refused_shape(call.shape)
+    return ("shape" if why else ""), why
 
 
 @functools.lru_cache(maxsize=4096)
