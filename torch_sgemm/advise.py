@@ -1,9 +1,9 @@
 """Is it faster for this program? ``python -m torch_sgemm.advise script.py [arguments]``.
 
-Runs the program as ``python`` would and lists its float32 products: calls, share of the products'
-time, what ``"auto"`` would take, and the gain. On a GPU it measures each distinct product after the
-program's end, beside the prediction; without one, times are predictions for an H200. A second table
-lists what stays PyTorch's.
+Runs the program as ``python`` would and lists its float32 products and attention: calls, share of
+their time, what ``"auto"`` would take, and the gain. On a GPU it measures each distinct call after
+the program's end, beside the prediction; without one, times are predictions for an H200. A last
+table lists what stays PyTorch's.
 """
 
 import argparse
@@ -13,12 +13,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 from torch_sgemm.measure import output, program
-from torch_sgemm.measure.record import Record, others_table, products_table, summary, text
+from torch_sgemm.measure.record import Record, summary, tables, text
 from torch_sgemm.measure.recorder import recording
 
 
 def show(record: Record, most: int | None = None) -> None:
-    """Prints both tables and the summary, with rich if it is installed."""
+    """Prints the tables and the summary, with rich if it is installed."""
     try:
         from rich.console import Console
         from rich.table import Table as RichTable
@@ -28,23 +28,24 @@ def show(record: Record, most: int | None = None) -> None:
     console = Console()
     if not console.is_terminal:  # a log has no width of its own
         console = Console(width=160)
-    for table in (products_table(record.products, most), others_table(record.others, most)):
-        if table.rows:
-            shown = RichTable(title=table.title, title_justify="left", header_style="bold")
-            for column in table.columns:
-                words = column in ("operation", "m x n x k", "of", "auto takes", "why")
-                shown.add_column(column, justify="left" if words else "right", overflow="fold")
-            for row in table.rows:
-                shown.add_row(*row)
-            console.print(shown)
+    for table in tables(record, most):
+        shown = RichTable(title=table.title, title_justify="left", header_style="bold")
+        for column in table.columns:
+            words = " x " in column or column in ("operation", "of", "auto takes", "why")
+            shown.add_column(column, justify="left" if words else "right", overflow="fold")
+        for row in table.rows:
+            shown.add_row(*row)
+        console.print(shown)
     console.print(summary(record), highlight=False, markup=False)
 
 
 def as_json(record: Record) -> str:
-    products = [asdict(p) | {"label": p.label, "gain": p.gain} for p in record.products]
-    return json.dumps(
-        {"products": products, "others": [asdict(o) for o in record.others]}, indent=1
+    products, attentions = (
+        [asdict(p) | {"label": p.label, "gain": p.gain} for p in found]
+        for found in (record.products, record.attentions)
     )
+    others = [asdict(o) for o in record.others]
+    return json.dumps({"products": products, "attentions": attentions, "others": others}, indent=1)
 
 
 def parser() -> argparse.ArgumentParser:

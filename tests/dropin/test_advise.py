@@ -35,7 +35,8 @@ def test_the_example_s_products(tmp_path: Path) -> None:
         str(ROOT / "examples" / "train_block.py"), "--steps", "1",
     )  # fmt: skip
     assert result.returncode == 0, result.stderr[-3000:]
-    assert "Float32 products" in result.stdout and "What stays PyTorch's" in result.stdout
+    for title in ("Float32 products", "Float32 attention", "What stays PyTorch's"):
+        assert title in result.stdout
     found = json.loads(written.read_text())
     assert {p["operation"] for p in found["products"]} == {"aten::addmm", "aten::mm"}
     assert all(p["gain"] >= 1 and p["calls"] % 2 == 0 for p in found["products"])
@@ -44,8 +45,10 @@ def test_the_example_s_products(tmp_path: Path) -> None:
     assert (
         sum(p["calls"] for p in found["products"] if p["operation"] == "aten::addmm") == 2 * 2 * 3
     )
-    reasons = {other["reason"] for other in found["others"]}
-    assert reasons == {"attention in one kernel"}
+    (attention,) = found["attentions"]
+    assert attention["calls"] == 4 and attention["gain"] >= 1 and attention["label"]
+    (backward,) = found["others"]
+    assert backward["reason"] == "attention in one kernel" and "backward" in backward["operation"]
 
 
 def test_a_program_gets_its_arguments(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -127,8 +130,8 @@ def test_times_shares_and_measured_columns() -> None:
     assert record._time(2) == "2 s" and record._time(None) == "-"
     common = ("aten::mm", "cuda:0", 1, 4, 5, 6, "NN", 10, "ieee_small", 3e-6, 2e-6)
     found = [
-        torch_sgemm.measure.record.Product(*common, 9e-6, 3e-6),
-        torch_sgemm.measure.record.Product(*common),
+        torch_sgemm.measure.calls.Product(*common, 9e-6, 3e-6),
+        torch_sgemm.measure.calls.Product(*common),
     ]
     table = record.products_table(found)
     assert table.columns[-4:] == ("torch, measured", "auto, measured", "auto takes", "gain")

@@ -141,6 +141,53 @@ def test_a_model_without_memory() -> None:
     assert product.label == "8192 x 16384 x 4096 NT" and product.device == "meta"
 
 
+# --- attention ---
+
+
+def test_attention_is_recorded_with_its_gain() -> None:
+    q, k = torch.randn(2, 4, 300, 64), torch.randn(2, 4, 200, 64)
+
+    def program() -> None:
+        F.scaled_dot_product_attention(q, q, q, is_causal=True)
+        for _ in range(2):
+            F.scaled_dot_product_attention(q, k, k, attn_mask=torch.zeros(300, 200))
+        torch_sgemm.attention(q, k[:, :1], k[:, :1, :, :32], enable_gqa=True)
+
+    found = {call.label: call for call in recorded(program).attentions}
+    assert found.keys() == {
+        "2 x 4 x 300 x 64 causal", "2 x 4 x 300 x 200 x 64 mask", "2 x 4 / 1 x 300 x 200 x 64 / 32",
+    }  # fmt: skip
+    assert found["2 x 4 x 300 x 200 x 64 mask"].calls == 2
+    for call in found.values():
+        assert call.row == "split" and call.gain > 1 and call.device == "cpu"
+        assert call.seconds == call.calls * call.predicted > 0
+
+
+def test_attention_that_stays_pytorch_s() -> None:
+    q = torch.randn(1, 2, 20, 12)
+    half = q.half()
+    found = recorded(
+        lambda: (
+            F.scaled_dot_product_attention(q, q, q),
+            F.scaled_dot_product_attention(half, half, half),
+        )
+    )
+    assert not found.attentions
+    assert {"dtype", "the last dimension is no multiple of 8, or above 128"} <= {
+        other.reason for other in found.others
+    }
+
+
+@pytest.mark.gpu
+def test_attention_is_measured() -> None:
+    q = torch.randn(2, 8, 512, 64, device="cuda")
+    found = recorded(lambda: F.scaled_dot_product_attention(q, q, q, is_causal=True))
+    found.measure()
+    (call,) = found.attentions
+    assert call.measured > 0 and call.measured_torch > 0
+    assert call.gain == pytest.approx(call.measured_torch / call.measured)
+
+
 # --- what stays PyTorch's ---
 
 
@@ -165,7 +212,10 @@ def test_what_stays_and_why() -> None:
     found = recorded(lambda: model(images).sum().backward())
     why = reasons(found)
     attention = [name for name in why if "scaled_dot_product" in name]
-    assert len(attention) == 2 and {why[name] for name in attention} == {"attention in one kernel"}
+    assert len(attention) == 1 and "backward" in attention[0]
+    assert why[attention[0]] == "attention in one kernel"
+    (forward,) = found.attentions
+    assert forward.label == "2 x 2 x 16 x 8" and forward.calls == 1
     assert why["aten::convolution"] == why["aten::convolution_backward"] == "convolution"
     assert why["aten::mv"] == "matrix times vector"
     half = [other for other in found.others if other.reason == "dtype"]

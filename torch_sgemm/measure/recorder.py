@@ -1,4 +1,4 @@
-"""A program's float32 products, and what each would gain: ``with recording() as record:``.
+"""A program's float32 products and attention, and their gains: ``with recording() as record:``.
 
 A TorchDispatchMode sees the products below autograd, also those of a backward, as ``enable()``
 does. It doesn't see replays of CUDA graphs or products inside PyTorch's kernels, and runs
@@ -17,9 +17,11 @@ from torch import Tensor
 
 from torch_sgemm.choice.explain import Device
 from torch_sgemm.dropin import overrides
-from torch_sgemm.measure.record import Key, OtherKey, Record, View
+from torch_sgemm.measure.calls import AttentionKey, Key, OtherKey, View
+from torch_sgemm.measure.record import Record
+from torch_sgemm.torch_ops.attention import Call, refused_shape
 from torch_sgemm.torch_ops.library import qualified
-from torch_sgemm.torch_ops.private import OpOverload, TorchDispatchMode
+from torch_sgemm.torch_ops.private import OpOverload, TorchDispatchMode, named_arguments
 
 # Index of A among the arguments, by operator.
 PRODUCTS = {
@@ -34,6 +36,12 @@ PRODUCTS = {
 _PLAIN = {name for name, first in PRODUCTS.items() if first == 0} | {qualified("gemm_")}
 
 _LINEAR = qualified("linear")
+# Attention, forward; on a GPU, the CPU's would be the memory-efficient one.
+ATTENTION = {
+    "aten::_scaled_dot_product_efficient_attention",
+    "aten::_scaled_dot_product_flash_attention_for_cpu",
+    qualified("attention"),
+}
 # Operators of PyTorch that multiply, but stay PyTorch's: regular expressions of the names after
 # "aten::", by the reason.
 REASONS = {
@@ -109,6 +117,11 @@ class _Recorder(TorchDispatchMode):
             return result
         operation = func.name().partition(".")[0]
         first = PRODUCTS.get(operation)
+        if operation in ATTENTION:
+            result = func(*args, **kwargs)
+            if reason := self._attention(func, operation, args, kwargs):
+                self._stays(func, operation, reason, args, kwargs, result)
+            return result
         reason = None if first is not None else why_it_stays(operation)
         if first is None and reason is None:
             with self:  # sees the parts of an operator that autograd has not split
@@ -147,6 +160,25 @@ class _Recorder(TorchDispatchMode):
             self._record._add(key, a, b)
         return ""
 
+    def _attention(
+        self, func: OpOverload, operation: str, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> str:
+        """Records float32 attention; for other calls returns the reason why they stay."""
+        given = named_arguments(func, args, kwargs)
+        query, key, value = (given[name] for name in ("query", "key", "value"))
+        if any(x.dtype != torch.float32 for x in (query, key, value)):
+            return "dtype"
+        if given.get("dropout_p", 0.0):
+            return "dropout"
+        masked = any(given.get(name) is not None for name in ("attn_bias", "attn_mask"))
+        call = Call(query, key, value, None, given.get("is_causal", False), 1.0)
+        if why := refused_shape(call.shape):
+            return why
+        self._record._add_attention(
+            AttentionKey(operation, str(query.device), call.shape, call.is_causal, masked)
+        )
+        return ""
+
     def _stays(
         self,
         func: OpOverload | None,
@@ -167,7 +199,7 @@ class _Recorder(TorchDispatchMode):
 
 @contextmanager
 def recording(device: Device | None = None) -> Iterator[Record]:
-    """Records the float32 products of a ``with`` block, and what stays PyTorch's.
+    """Records a ``with`` block's float32 products and attention, and what stays PyTorch's.
 
     The block's results don't change, but it takes longer, and functions that ``torch.compile`` has
     compiled run uncompiled. Products on the CPU and of meta tensors are recorded as well, so that a

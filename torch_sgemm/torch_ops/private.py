@@ -6,7 +6,8 @@ its tangent), ``Tensor._version`` and ``Tensor._base`` (packed.py: a changed wei
 multiplied as it was before).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch._functorch.utils
@@ -114,3 +115,9 @@ def register(library: torch.library.Library, name: str, key: str, function: Call
 def take_back(library: torch.library.Library) -> None:
     """overrides.py: without this ``disable()`` would leave the overrides in place."""
     library._destroy()
+
+
+def named_arguments(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> dict:
+    """Returns an operator's arguments by name; recorder.py would see no attention."""
+    names = (argument.name for argument in func._schema.arguments)
+    return dict(zip(names, args, strict=False)) | kwargs
