@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
-from benchmarks import tables
+from benchmarks import attention_errors, tables
+from benchmarks.attention_errors import Inputs
 from benchmarks.errors import Errors, good_up_to, in_units
 from benchmarks.problems import L2_MULTIPLE, Pool
 from benchmarks.session import Session
@@ -139,12 +140,9 @@ def torch_side(case: Case, pool: Pool) -> Side:
 
 def errors(case: Case, side: Side, x: Tensors) -> Errors:
     """Returns the errors of the last head of the last batch."""
-    query, key, value = (part[-1, -1].double() for part in (x.a, x.key, x.value))
-    logits = query @ key.mT / math.sqrt(case.depth)
-    if case.kind == "causal":
-        logits = logits.masked_fill(torch.ones_like(logits, dtype=torch.bool).triu(1), -math.inf)
-    weights = torch.softmax(logits if x.mask is None else logits + x.mask.double(), -1)
-    return in_units(side.run(x)[-1, -1], weights @ value, weights @ value.abs())
+    last = (part[-1, -1] for part in (x.a, x.key, x.value))
+    exact = attention_errors.in_float64(Inputs(*last, x.mask, case.kind == "causal"))
+    return in_units(side.run(x)[-1, -1], *exact)
 
 
 def measure(case: Case, session: Session) -> list[dict]:
@@ -183,18 +181,27 @@ def run(args: argparse.Namespace) -> int:
     if not session.on_gpu or torch.cuda.get_device_capability() != (9, 0):
         raise RuntimeError("a GPU of compute capability 9.0 is needed: no other has the kernels")
     cases = [case for case in CASES if not args.small or case.flops < 1e10]
-    with session.progress(len(cases)) as step:
+    names = attention_errors.DISTRIBUTIONS
+    distributions = [(depth, name) for depth in attention_errors.DEPTHS for name in names]
+    found = session.record["errors"] = []
+    with session.progress(len(cases) + len(distributions)) as step:
         for case in cases:
             step(case.label)
             session.record["rows"] += measure(case, session)
+        for depth, name in distributions:
+            step(f"{name} {depth}")
+            found.append(
+                attention_errors.measure(name, depth, session.device, session.seed, "split")
+            )
     show(session.record)
     _, status = session.finish()
-    return status
+    return status | tables.report_failures(found)
 
 
 def show(found: dict) -> None:
-    """Prints the table."""
+    """Prints the tables."""
     tables.show("Speed relative to PyTorch's kernel", *cells(found))
+    tables.show("Errors: max / mean", *attention_errors.cells(found["errors"]))
 
 
 def cells(found: dict) -> tuple[list[str], list[list[str]]]:

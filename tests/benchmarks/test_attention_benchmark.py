@@ -6,7 +6,7 @@ import pytest
 import torch
 from support.records import gpu_record
 
-from benchmarks import attention, plots, record, report
+from benchmarks import attention, attention_errors, plots, record, report
 from benchmarks.__main__ import main
 from benchmarks.attention import CASES, HEADLINES, Case
 
@@ -39,6 +39,19 @@ def test_errors_are_those_of_a_known_perturbation(kind: str) -> None:
     off = attention.Side("off", lambda x: side.run(x) + 2.0**-10)
     found = attention.errors(case, off, x)
     assert found.max > 2.0**14 * 0.9 / x.value.abs().max()
+
+
+@pytest.mark.parametrize("name", attention_errors.DISTRIBUTIONS)
+def test_errors_on_distributions(name: str, monkeypatch) -> None:
+    """On the CPU, PyTorch's products take the place of the kernels."""
+    monkeypatch.setattr(attention_errors, "QUERIES", 40)
+    monkeypatch.setattr(attention_errors, "KEYS", 96)
+    found = attention_errors.measure(name, 16, CPU, 1, "auto")
+    for side in ("", "torch_", "math_"):
+        assert 0 < found[f"{side}error_mean"] < found[f"{side}error_max"] < 1e5
+    assert found["not_above_torch"] and found["correct"] == (found["share_of_bound"] <= 1)
+    columns, lines = attention_errors.cells([found])
+    assert len(lines[0]) == len(columns) and lines[0][0] == name.replace("_", " ")
 
 
 def test_table_and_caption() -> None:
