@@ -15,6 +15,7 @@ from torch_sgemm.dropin.settings import Stats, disable, enable, enabled, reset_s
 from torch_sgemm.functional.attention import attention
 from torch_sgemm.functional.linear import linear
 from torch_sgemm.functional.matmul import matmul
+from torch_sgemm.functional.modules import convert, restore
 from torch_sgemm.functional.packed import PackedMatrix, pack
 from torch_sgemm.measure.record import Record
 from torch_sgemm.measure.recorder import recording
@@ -36,6 +37,7 @@ __all__ = [
     "Verdict",
     "attention",
     "attention_error_bound",
+    "convert",
     "derivatives",
     "disable",
     "enable",
@@ -51,6 +53,7 @@ __all__ = [
     "recording",
     "redone",
     "reset_stats",
+    "restore",
     "stats",
     "tune",
     "use_tuned",

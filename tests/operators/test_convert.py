@@ -1,0 +1,247 @@
+"""``convert``: layers that call this package keep all that a model's layers have."""
+
+from __future__ import annotations
+
+import copy
+import io
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import torch_sgemm
+from torch_sgemm.functional import modules
+from torch_sgemm.functional.modules import Linear, MultiheadAttention
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+each_device = pytest.mark.parametrize("device", DEVICES)
+
+
+class Block(nn.Module):
+    """Attention and two layers, one of a subclass that nobody converts."""
+
+    class Other(nn.Linear):
+        pass
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(32, 4, batch_first=True)
+        self.wide, self.narrow = nn.Linear(32, 64), nn.Linear(64, 32, bias=False)
+        self.other = self.Other(32, 32)
+
+    def forward(self, x: Tensor, need_weights: bool = False) -> Tensor:
+        x = x + self.attention(x, x, x, need_weights=need_weights)[0]
+        return self.other(x + self.narrow(torch.relu(self.wide(x))))
+
+
+def block(device: str = "cpu") -> tuple[Block, Tensor]:
+    torch.manual_seed(0)
+    return Block().to(device), torch.randn(3, 20, 32, device=device)
+
+
+def close(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@each_device
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("mode", ["training", "inference"])
+def test_results_are_the_same(device: str, mode: str, need_weights: bool) -> None:
+    model, x = block(device)
+    model.train(mode == "training")
+    with torch.inference_mode(mode == "inference"):
+        expected = model(x, need_weights)
+        close(torch_sgemm.convert(model)(x, need_weights), expected)
+
+
+def test_gradients_are_the_same() -> None:
+    model, x = block()
+    model(x).sum().backward()
+    expected = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    torch_sgemm.convert(model)(x).sum().backward()
+    for parameter, grad in zip(model.parameters(), expected, strict=True):
+        close(parameter.grad, grad)
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_products_and_attention_come_here(monkeypatch, need_weights: bool) -> None:
+    called = []
+    for name in ("linear", "matmul", "attention"):
+        own = getattr(modules, name)
+
+        def counted(*args, own=own, name=name, **kwargs):
+            called.append(name)
+            return own(*args, **kwargs)
+
+        monkeypatch.setattr(modules, name, counted)
+    model, x = block()
+    model(x, need_weights)
+    assert not called
+    torch_sgemm.convert(model)(x, need_weights)
+    inside = ["matmul", "matmul"] if need_weights else ["attention"]
+    assert called == ["linear", *inside, *["linear"] * 3]
+    called.clear()
+    torch_sgemm.restore(model)(x, need_weights)
+    assert not called
+
+
+OPTIONS = (
+    {}, {"batch_first": True}, {"bias": False}, {"kdim": 24, "vdim": 40}, {"add_zero_attn": True},
+    {"add_bias_kv": True}, {"dropout": 0.5},
+)  # fmt: skip
+
+
+@each_device
+@pytest.mark.parametrize("masks", ["none", "bool", "float", "heads", "padding", "causal"])
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_multihead_attention_is_pytorch_s(device: str, options: dict, masks: str) -> None:
+    torch.manual_seed(0)
+    layer = nn.MultiheadAttention(32, 4, **options, device=device).eval()
+    if layer.in_proj_bias is not None:
+        nn.init.normal_(layer.in_proj_bias)
+    query, key, value = (
+        torch.randn(*((2, n) if layer.batch_first else (n, 2)), width, device=device)
+        for n, width in ((12, 32), (15, layer.kdim), (15, layer.vdim))
+    )
+    later = torch.ones(12, 15, dtype=torch.bool, device=device).triu(1)
+    padding = torch.zeros(2, 15, dtype=torch.bool, device=device)
+    padding[1, 9:] = True
+    given = {
+        "none": {},
+        "bool": {"attn_mask": later},
+        "float": {"attn_mask": torch.randn(12, 15, device=device)},
+        "heads": {"attn_mask": torch.randn(8, 12, 15, device=device), "key_padding_mask": padding},
+        "padding": {"key_padding_mask": padding},
+        "causal": {"attn_mask": later, "is_causal": True},
+    }[masks]
+    if masks == "heads":
+        given["key_padding_mask"] = padding.float().masked_fill(padding, -torch.inf)
+    for more in (
+        {"need_weights": False}, {"need_weights": True}, {"average_attn_weights": False},
+    ):  # fmt: skip
+        expected = layer(query, key, value, **given, **more)
+        torch_sgemm.convert(layer)
+        found = layer(query, key, value, **given, **more)
+        torch_sgemm.restore(layer)
+        assert found[0].shape == expected[0].shape
+        close(found[0], expected[0])
+        assert (found[1] is None) == (expected[1] is None)
+        if expected[1] is not None:
+            close(found[1], expected[1])
+
+
+def test_multihead_attention_s_errors_are_pytorch_s() -> None:
+    layer, x = nn.MultiheadAttention(32, 4), torch.randn(5, 2, 32)
+    with pytest.raises(RuntimeError) as expected:
+        layer(x, x, x, is_causal=True)
+    with pytest.raises(RuntimeError) as found:
+        torch_sgemm.convert(layer)(x, x, x, is_causal=True)
+    assert str(found.value) == str(expected.value)
+
+
+def test_only_classes_change_and_come_back() -> None:
+    model, _ = block()
+    types = [type(layer) for layer in model.modules()]
+    parameters, keys = list(model.parameters()), list(model.state_dict())
+    torch_sgemm.convert(model, batch_invariant=True)
+    assert type(model.wide) is Linear and type(model.attention) is MultiheadAttention
+    assert type(model.other) is Block.Other and isinstance(model.wide, nn.Linear)
+    assert list(model.state_dict()) == keys
+    assert all(p is q for p, q in zip(model.parameters(), parameters, strict=True))
+    assert torch_sgemm.restore(model) is model
+    assert [type(layer) for layer in model.modules()] == types
+    assert "batch_invariant" not in vars(model.wide)
+
+
+def test_hooks_stay() -> None:
+    model, x = block()
+    seen = []
+    model.wide.register_forward_hook(lambda *_: seen.append("wide"))
+    torch_sgemm.convert(model)(x)
+    assert seen == ["wide"]
+
+
+def test_a_filter_sees_layers_and_names() -> None:
+    model, _ = block()
+    names = []
+
+    def wanted(layer: nn.Module, name: str) -> bool:
+        names.append(name)
+        return isinstance(layer, nn.Linear) and layer.out_features == 64
+
+    torch_sgemm.convert(model, wanted)
+    assert names == ["attention", "wide", "narrow"]
+    assert type(model.wide) is Linear and type(model.narrow) is nn.Linear
+    assert type(model.attention) is nn.MultiheadAttention
+
+
+def test_a_layer_itself_and_converted_twice() -> None:
+    layer = nn.Linear(8, 8)
+    assert torch_sgemm.convert(torch_sgemm.convert(layer)) is layer and type(layer) is Linear
+
+
+@each_device
+def test_rows_have_the_same_bits_in_any_batch(device: str) -> None:
+    layer = torch_sgemm.convert(nn.Linear(300, 200).to(device), batch_invariant=True)
+    x = torch.randn(64, 300, device=device)
+    with torch.no_grad():
+        assert torch.equal(layer(x)[:1], layer(x[:1]))
+
+
+def test_copies_and_pickles() -> None:
+    model, x = block()
+    torch_sgemm.convert(model.requires_grad_(False), pack=True)
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    for other in (copy.deepcopy(model), torch.load(file, weights_only=False)):
+        assert torch.equal(other(x), model(x)) and type(other.wide) is Linear
+        assert other.wide.packed.b.data_ptr() == other.wide.weight.data_ptr()
+        with torch.no_grad():
+            other.wide.weight.zero_()
+        assert model.wide.weight.abs().max() > 0
+
+
+@each_device
+def test_packed_weights_follow_loading_and_moving(device: str) -> None:
+    model, x = block(device)
+    torch_sgemm.convert(model.requires_grad_(False), pack=True)
+    other, _ = block(device)
+    for parameter in other.parameters():
+        parameter.data.mul_(2)
+    expected = other(x)
+    for assign in (False, True):
+        model.load_state_dict(other.state_dict(), assign=assign)
+        close(model(x), expected)
+    close(model.double().float()(x), expected)
+    assert model.wide.packed.b.data_ptr() == model.wide.weight.data_ptr()
+
+
+def test_wrong_arguments_convert_nothing() -> None:
+    model, _ = block()
+    with pytest.raises(RuntimeError, match="pack=True, but the weight of 'wide' requires grad"):
+        torch_sgemm.convert(model, pack=True)
+    assert type(model.wide) is nn.Linear
+    with pytest.raises(RuntimeError, match="argument 'model' is 3; accepted: a torch.nn.Module"):
+        torch_sgemm.convert(3)
+
+
+def test_checkpoint() -> None:
+    model, x = block()
+    expected = torch.autograd.grad(model(x).sum(), list(model.parameters()))
+    torch_sgemm.convert(model)
+    out = checkpoint(model, x, use_reentrant=False)
+    for grad, other in zip(
+        torch.autograd.grad(out.sum(), list(model.parameters())), expected, strict=True
+    ):
+        close(grad, other)
+
+
+@pytest.mark.slow
+@each_device
+def test_compiled(device: str) -> None:
+    model, x = block(device)
+    torch_sgemm.convert(model)
+    close(torch.compile(model, fullgraph=True)(x), model(x))

@@ -1,0 +1,217 @@
+"""``convert``: the layers of a model that call this package, without a process-wide override.
+
+A converted layer keeps its parameters, buffers and hooks: only its class changes, as with
+``torch.nn.utils.parametrize``.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from torch_sgemm.functional.attention import attention
+from torch_sgemm.functional.linear import linear
+from torch_sgemm.functional.matmul import matmul
+from torch_sgemm.functional.packed import PackedMatrix, pack
+from torch_sgemm.torch_ops.library import OPERAND_DTYPES
+
+Filter = Callable[[nn.Module, str], bool]
+
+
+class Linear(nn.Linear):
+    """``nn.Linear`` by :func:`torch_sgemm.linear`."""
+
+    batch_invariant = False
+    packs = False  # the caller has promised not to change the weight
+    packed: PackedMatrix | None = None  # the weight's, if its dtype and device can be packed
+
+    def forward(self, input: Tensor) -> Tensor:
+        weight = self.weight if self.packed is None else self.packed
+        return linear(input, weight, self.bias, batch_invariant=self.batch_invariant)
+
+    def _apply(self, fn, recurse=True):
+        """Moves the layer, as ``to()`` and ``float()`` do, and packs its weight again."""
+        super()._apply(fn, recurse)
+        self._pack_again()
+        return self
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        self._pack_again()
+
+    def _pack_again(self) -> None:
+        if self.packs:
+            weight = self.weight
+            can_be = weight.dtype in OPERAND_DTYPES and weight.device.type in ("cpu", "cuda")
+            self.packed = _packed(self) if can_be else None
+
+
+class MultiheadAttention(nn.MultiheadAttention):
+    """``nn.MultiheadAttention`` by this package's products and attention.
+
+    PyTorch's own computes nested and unbatched inputs, ``add_bias_kv`` and ``add_zero_attn``.
+    """
+
+    batch_invariant = False
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        if (
+            query.is_nested
+            or query.dim() != 3
+            or self.bias_k is not None
+            or self.add_zero_attn
+            or (is_causal and attn_mask is None)  # an error
+        ):
+            masks = key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal
+            return super().forward(query, key, value, *masks)
+        q, k, v = self._heads(query, key, value)
+        mask = _mask(attn_mask, key_padding_mask, q, k.shape[2])
+        dropout = self.dropout if self.training else 0.0
+        weights = None
+        if need_weights or self.batch_invariant:
+            logits = self._multiply(q / self.head_dim**0.5, k.mT)
+            weights = torch.softmax(logits if mask is None else logits + mask, -1)
+            weights = functional.dropout(weights, dropout, self.training)
+            heads = self._multiply(weights, v)
+        else:
+            heads = attention(q, k, v, mask, dropout)
+        out = self._linear(heads.transpose(1, 2).flatten(2), *self._out())
+        if not self.batch_first:
+            out = out.transpose(0, 1)
+        if not need_weights:
+            return out, None
+        return out, weights.mean(1) if average_attn_weights else weights
+
+    def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return linear(x, weight, bias, batch_invariant=self.batch_invariant)
+
+    def _multiply(self, a: Tensor, b: Tensor) -> Tensor:
+        return matmul(a, b, batch_invariant=self.batch_invariant)
+
+    def _out(self) -> tuple[Tensor, Tensor | None]:
+        return self.out_proj.weight, self.out_proj.bias
+
+    def _heads(self, *inputs: Tensor) -> list[Tensor]:
+        """Projects query, key and value; returns (batch, heads, rows, head_dim) of each."""
+        bias = self.in_proj_bias
+        if self._qkv_same_embed_dim and inputs[0] is inputs[1] is inputs[2]:
+            projected = self._linear(inputs[0], self.in_proj_weight, bias).chunk(3, -1)
+        else:
+            weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+            if self._qkv_same_embed_dim:
+                weights = self.in_proj_weight.chunk(3)
+            biases = (None,) * 3 if bias is None else bias.chunk(3)
+            given = zip(inputs, weights, biases, strict=True)
+            projected = [self._linear(x, weight, part) for x, weight, part in given]
+        if not self.batch_first:
+            projected = [x.transpose(0, 1) for x in projected]
+        return [x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in projected]
+
+
+def _mask(
+    attn_mask: Tensor | None, key_padding_mask: Tensor | None, query: Tensor, keys: int
+) -> Tensor | None:
+    """Adds up the masks of ``nn.MultiheadAttention``, whose True takes no part."""
+
+    def added(mask: Tensor) -> Tensor:
+        if mask.dtype is not torch.bool:
+            return mask
+        return torch.zeros_like(mask, dtype=query.dtype).masked_fill(mask, -torch.inf)
+
+    masks = []
+    if attn_mask is not None:
+        mask = added(attn_mask)  # (rows, keys) or (batch * heads, rows, keys)
+        masks.append(mask.unflatten(0, query.shape[:2]) if mask.dim() == 3 else mask)
+    if key_padding_mask is not None:
+        masks.append(added(key_padding_mask)[:, None, None])
+    total = sum(masks[1:], start=masks[0]) if masks else None
+    return None if total is None else total.expand(*query.shape[:3], keys)
+
+
+CLASSES: dict[type[nn.Module], type[nn.Module]] = {
+    nn.Linear: Linear,
+    nn.MultiheadAttention: MultiheadAttention,
+}
+
+
+def _packed(layer: nn.Linear) -> PackedMatrix:
+    return pack(layer.weight.t(), frozen=True)
+
+
+def convert(
+    model: nn.Module,
+    filter: Filter | None = None,
+    pack: bool = False,
+    batch_invariant: bool = False,
+) -> nn.Module:
+    """Makes a model's ``nn.Linear`` and ``nn.MultiheadAttention`` call this package.
+
+    The layers change in place. Their parameters, ``state_dict`` and hooks stay; instances of other
+    classes, subclasses of these two included, aren't touched. :func:`restore` undoes it. Convert a
+    model before ``fully_shard`` and ``torch.compile``.
+
+    Args:
+        model: the model, or a layer.
+        filter: called with each such layer and its name; False leaves the layer as it is.
+        pack: splits each linear weight once, for inference. It is a promise, as that of
+            ``torch_sgemm.pack(..., frozen=True)``: weights don't change, except by
+            ``load_state_dict``, ``to()`` and the like of these modules, which split them again.
+            Needs weights that don't require grad.
+        batch_invariant: as for :func:`torch_sgemm.linear`. ``nn.MultiheadAttention`` then computes
+            attention by products, with all weights in memory.
+
+    Returns:
+        ``model``.
+
+    Raises:
+        RuntimeError: ``model`` is no module; or with ``pack``, a weight requires grad, or has a
+            dtype or device that can't be packed. Nothing is converted then.
+    """
+    if not isinstance(model, nn.Module):
+        raise RuntimeError(
+            f"torch_sgemm.convert: argument 'model' is {model!r}; accepted: a torch.nn.Module"
+        )
+    layers = {
+        name: layer
+        for name, layer in model.named_modules()
+        if type(layer) in CLASSES and (filter is None or filter(layer, name))
+    }
+    packs: dict[str, PackedMatrix] = {}
+    if pack:
+        for name, layer in layers.items():
+            if type(layer) is nn.Linear:
+                if layer.weight.requires_grad:
+                    raise RuntimeError(
+                        f"torch_sgemm.convert: pack=True, but the weight of {name or 'model'!r} "
+                        "requires grad; accepted: model.requires_grad_(False) before"
+                    )
+                packs[name] = _packed(layer)
+    for name, layer in layers.items():
+        layer.__class__ = CLASSES[type(layer)]
+        layer.batch_invariant = batch_invariant
+        if name in packs:
+            layer.packs, layer.packed = True, packs[name]
+    return model
+
+
+def restore(model: nn.Module) -> nn.Module:
+    """Makes converted layers PyTorch's own again, in place; returns ``model``."""
+    originals = {converted: original for original, converted in CLASSES.items()}
+    for layer in model.modules():
+        if type(layer) in originals:
+            layer.__class__ = originals[type(layer)]
+            for name in ("batch_invariant", "packs", "packed"):
+                vars(layer).pop(name, None)
+    return model
