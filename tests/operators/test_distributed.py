@@ -422,6 +422,40 @@ def test_flattened_batches(processes: Processes) -> None:
     processes(_check_flattened)
 
 
+def _check_converted(mesh) -> None:
+    """Layers that ``convert`` has changed, by tensor parallelism and by FSDP."""
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    def model() -> torch.nn.Sequential:
+        torch.manual_seed(0)
+        layers = torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 8)
+        return torch.nn.Sequential(*layers).to(mesh.device_type)
+
+    torch.manual_seed(1)
+    x = torch.randn(6, 8, device=mesh.device_type)
+    expected = model()(x)
+    split = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    parallel = parallelize_module(torch_sgemm.convert(model()), mesh, split)
+    torch.testing.assert_close(parallel(x), expected)
+    sharded = torch_sgemm.convert(model())
+    for layer in (sharded[0], sharded[2], sharded):
+        fully_shard(layer, mesh=mesh)
+    out = sharded(x)
+    torch.testing.assert_close(out, expected)
+    out.sum().backward()
+    assert all(p.grad is not None for p in sharded.parameters())
+
+
+@pytest.mark.parametrize("processes", [("cpu", (2,))], indirect=True, ids=["cpu-2"])
+def test_converted_layers(processes: Processes) -> None:
+    processes(_check_converted)
+
+
 def _check_enabled(mesh) -> None:
     whole = [integers(_shape(x), i, mesh.device_type) for i, x in enumerate(("n", "mk", "kn"))]
     placed = [[Replicate()], [Shard(0)], [Replicate()]]
