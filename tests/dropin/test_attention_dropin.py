@@ -6,7 +6,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from support.attention import assert_close, exact, operands
+from support.attention import assert_close, each_device, exact, operands
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
@@ -120,36 +120,57 @@ def test_compiled_programs_take_it() -> None:
     assert taken() >= 3
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "vit", "t5"])
-def test_models_give_what_they_give_without(kind: str) -> None:
+SMALL = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
+BERT = SMALL | {"intermediate_size": 256, "vocab_size": 100}
+LLAMA = BERT | {"num_key_value_heads": 2}
+VIT = SMALL | {"image_size": 96, "patch_size": 8, "intermediate_size": 256}
+# Names in transformers, the configuration, what the model reads, and the calls that come here.
+ARCHITECTURES = {
+    "bert": ("BertConfig", "BertModel", BERT, "masked words", 2),
+    "roberta": ("RobertaConfig", "RobertaModel", BERT | {"pad_token_id": 1}, "masked words", 2),
+    "distilbert": (
+        "DistilBertConfig", "DistilBertModel",
+        {"vocab_size": 100, "dim": 128, "n_layers": 2, "n_heads": 2, "hidden_dim": 256},
+        "masked words", 2,
+    ),
+    "gpt2": (
+        "GPT2Config", "GPT2Model", {"vocab_size": 100, "n_embd": 128, "n_layer": 2, "n_head": 2},
+        "words", 2,
+    ),
+    "llama": ("LlamaConfig", "LlamaModel", LLAMA, "words", 2),
+    "qwen2": ("Qwen2Config", "Qwen2Model", LLAMA, "words", 2),
+    "vit": ("ViTConfig", "ViTModel", VIT, "pictures", 2),
+    "dinov2": (
+        "Dinov2Config", "Dinov2Model", SMALL | {"image_size": 96, "patch_size": 8, "mlp_ratio": 2},
+        "pictures", 2,
+    ),
+    "clip": ("CLIPVisionConfig", "CLIPVisionModel", VIT, "pictures", 2),
+    "t5": (
+        "T5Config", "T5EncoderModel",
+        {"vocab_size": 100, "d_model": 128, "d_kv": 64, "d_ff": 256, "num_layers": 2,
+         "num_heads": 2},
+        "words", 0,  # by products
+    ),
+}  # fmt: skip
+
+
+@each_device
+@pytest.mark.parametrize("kind", ARCHITECTURES)
+def test_models_give_what_they_give_without(device: str, kind: str) -> None:
     transformers = pytest.importorskip("transformers")
-    small = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config, model, options, reads, calls = ARCHITECTURES[kind]
     torch.manual_seed(0)
-    ids = torch.randint(100, (4, 200), device="cuda")
-    if kind == "bert":
-        config = transformers.BertConfig(vocab_size=100, intermediate_size=256, **small)
-        model, given = transformers.BertModel(config), {"input_ids": ids}
-        given["attention_mask"] = torch.arange(200, device="cuda").lt(150).expand(4, -1).long()
-    elif kind == "gpt2":
-        config = transformers.GPT2Config(vocab_size=100, n_embd=128, n_layer=2, n_head=2)
-        model, given = transformers.GPT2Model(config), {"input_ids": ids}
-    elif kind == "llama":
-        more = {"intermediate_size": 256, "num_key_value_heads": 2, "vocab_size": 100}
-        model = transformers.LlamaModel(transformers.LlamaConfig(**small, **more))
-        given = {"input_ids": ids}
-    elif kind == "vit":
-        config = transformers.ViTConfig(image_size=96, patch_size=8, intermediate_size=256, **small)
-        model = transformers.ViTModel(config)
-        given = {"pixel_values": torch.randn(4, 3, 96, 96, device="cuda")}
+    model = getattr(transformers, model)(getattr(transformers, config)(**options))
+    model = model.to(device).eval()
+    if reads == "pictures":
+        given = {"pixel_values": torch.randn(4, 3, 96, 96, device=device)}
     else:
-        config = transformers.T5Config(vocab_size=100, d_model=128, d_kv=64, d_ff=256, num_layers=2,
-                                       num_heads=2)  # fmt: skip
-        model, given = transformers.T5EncoderModel(config), {"input_ids": ids}
-    model = model.cuda().eval()
+        given = {"input_ids": torch.randint(2, 100, (4, 200), device=device)}
+    if reads == "masked words":
+        given["attention_mask"] = torch.arange(200, device=device).lt(150).expand(4, -1).long()
     with torch.no_grad():
         expected = model(**given).last_hidden_state
-        with torch_sgemm.enabled("split"):
+        with torch_sgemm.enabled("split" if device == "cuda" else "auto", devices=(device,)):
             found = model(**given).last_hidden_state
     torch.testing.assert_close(found, expected, rtol=0, atol=2e-5)
-    assert kind == "t5" or taken() >= 2
+    assert device == "cpu" or taken() >= calls
