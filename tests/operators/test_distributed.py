@@ -6,17 +6,13 @@ Operands are small integers, so every order of summation gives the same bits.
 from __future__ import annotations
 
 import itertools
-import time
-import traceback
 from collections.abc import Callable, Iterator
-from datetime import timedelta
-from pathlib import Path
 from unittest import mock
 
 import pytest
 import torch
-import torch.distributed as dist
 from support.data import integers
+from support.mesh import Processes
 from support.process import python
 
 import torch_sgemm
@@ -29,7 +25,6 @@ Partial, Replicate, Shard = tensor.Partial, tensor.Replicate, tensor.Shard
 # The processes of a mesh serve all its tests: those stay with one worker.
 pytestmark = [pytest.mark.xdist_group("distributed"), pytest.mark.slow]
 
-SECONDS = 60  # the longest wait for the processes
 SIZES = {
     "1": 1,
     "b": 4,
@@ -42,76 +37,6 @@ SUMS = {"addmm": "mm", "baddbmm": "bmm"}
 MESHES = [(2,), (4,), (2, 2)]
 # True if DTensor can flatten dimensions of which an inner one is split.
 FLATTENS = hasattr(tensor._ops._view_ops, "_ViewShardingPropagator")
-
-
-# --- processes -------------------------------------------------------------------------------
-
-
-class Processes:
-    """As many processes as the mesh has devices, all calling the same functions."""
-
-    def __init__(self, device: str, mesh: tuple[int, ...], folder: Path) -> None:
-        context = torch.multiprocessing.get_context("spawn")
-        self._processes, self._pipes = [], []
-        count = torch.Size(mesh).numel()
-        for rank in range(count):
-            here, there = context.Pipe()
-            arguments = (there, device, mesh, rank, count, str(folder / "store"))
-            process = context.Process(target=_serve, args=arguments, daemon=True)
-            process.start()
-            self._processes.append(process)
-            self._pipes.append(here)
-
-    def __call__(self, function: Callable, *arguments) -> None:
-        """``function(mesh, *arguments)`` in every process.
-
-        Raises:
-            AssertionError: with the traceback of the first process that failed or didn't answer.
-        """
-        assert self._pipes, "the processes were ended by an earlier failure"
-        for pipe in self._pipes:
-            pipe.send((function, arguments))
-        deadline = time.monotonic() + SECONDS
-        for rank, pipe in enumerate(self._pipes):
-            error = "no answer"
-            if pipe.poll(max(0, deadline - time.monotonic())):
-                try:
-                    error = pipe.recv()
-                except EOFError:
-                    error = "the process has ended"
-            if error:
-                self.end()
-                pytest.fail(f"process {rank}: {error}", pytrace=False)
-
-    def end(self) -> None:
-        """Ends the processes: after a failure some may wait for others for ever."""
-        self._pipes.clear()
-        for process in self._processes:
-            process.terminate()
-            process.join()
-
-
-def _serve(pipe, device: str, shape: tuple[int, ...], rank: int, count: int, store: str) -> None:
-    torch.set_num_threads(1)
-    if device == "cuda":
-        torch.cuda.set_device(rank)
-        torch.backends.cuda.matmul.allow_tf32 = False
-    dist.init_process_group(
-        "nccl" if device == "cuda" else "gloo",
-        init_method=f"file://{store}",
-        rank=rank,
-        world_size=count,
-        timeout=timedelta(seconds=SECONDS),
-    )
-    mesh = tensor.init_device_mesh(device, shape)
-    while True:
-        function, arguments = pipe.recv()
-        try:
-            function(mesh, *arguments)
-        except BaseException:
-            pipe.send(traceback.format_exc())
-        else:
-            pipe.send("")
 
 
 def _setup(device: str, shape: tuple[int, ...]):
