@@ -44,12 +44,6 @@ def _normal(depth: int, gen: Generator, queries: int | None = None) -> Inputs:
     return Inputs(*(torch.randn(x, generator=gen, device=gen.device) for x in shapes))
 
 
-def _positions(queries: int, gen: Generator) -> Tensor:
-    """Distances from each query's key to all keys; negative behind it."""
-    keys = torch.arange(KEYS, device=gen.device, dtype=torch.float32)
-    return keys[:queries, None] - keys
-
-
 @_distribution
 def normal(depth: int, gen: Generator) -> Inputs:
     return _normal(depth, gen)
@@ -120,7 +114,8 @@ def bfloat16_values(depth: int, gen: Generator) -> Inputs:
 def linear_bias(depth: int, gen: Generator) -> Inputs:
     """An additive mask that falls with the distance, -Inf for later keys."""
     x = _normal(depth, gen)
-    distance = _positions(QUERIES, gen)
+    keys = torch.arange(KEYS, device=gen.device, dtype=torch.float32)
+    distance = keys[:QUERIES, None] - keys
     mask = (-distance / 16).masked_fill(distance < 0, -math.inf)
     return x._replace(mask=mask.expand(1, HEADS, QUERIES, KEYS))
 

@@ -107,6 +107,7 @@ class Converter {
                                &shared_.raw_full[part]);
     }
   }
+
   // A thread has 8 columns of a row of each unit. Returns their place in a unit, and in a piece of a plane.
   __device__ __forceinline__ static uint32_t place_in_unit() {
     const uint32_t lane = thread() % 32, row = lane / 4;

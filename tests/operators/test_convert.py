@@ -177,6 +177,16 @@ def test_a_filter_sees_layers_and_names() -> None:
     assert type(model.attention) is nn.MultiheadAttention
 
 
+def test_converting_again_gives_the_new_options() -> None:
+    model, _ = block()
+    torch_sgemm.convert(model.requires_grad_(False), pack=True)
+    torch_sgemm.convert(model, batch_invariant=True)
+    assert model.wide.batch_invariant and model.attention.batch_invariant
+    assert model.wide.packed is None and not model.wide.packs
+    torch_sgemm.convert(model, pack=True)
+    assert model.wide.packed is not None and not model.wide.batch_invariant
+
+
 def test_a_layer_itself_and_converted_twice() -> None:
     layer = nn.Linear(8, 8)
     assert torch_sgemm.convert(torch_sgemm.convert(layer)) is layer and type(layer) is Linear

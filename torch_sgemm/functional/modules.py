@@ -159,8 +159,9 @@ def convert(
     """Makes a model's ``nn.Linear`` and ``nn.MultiheadAttention`` call this package.
 
     The layers change in place. Their parameters, ``state_dict`` and hooks stay; instances of other
-    classes, subclasses of these two included, aren't touched. :func:`restore` undoes it. Convert a
-    model before ``fully_shard`` and ``torch.compile``.
+    classes, subclasses of these two included, aren't touched. Layers that were converted before get
+    the new options. :func:`restore` undoes it. Convert a model before ``fully_shard`` and
+    ``torch.compile``.
 
     Args:
         model: the model, or a layer.
@@ -183,15 +184,16 @@ def convert(
         raise RuntimeError(
             f"torch_sgemm.convert: argument 'model' is {model!r}; accepted: a torch.nn.Module"
         )
+    known = {*CLASSES, *CLASSES.values()}
     layers = {
         name: layer
         for name, layer in model.named_modules()
-        if type(layer) in CLASSES and (filter is None or filter(layer, name))
+        if type(layer) in known and (filter is None or filter(layer, name))
     }
     packs: dict[str, PackedMatrix] = {}
     if pack:
         for name, layer in layers.items():
-            if type(layer) is nn.Linear:
+            if isinstance(layer, nn.Linear):
                 if layer.weight.requires_grad:
                     raise RuntimeError(
                         f"torch_sgemm.convert: pack=True, but the weight of {name or 'model'!r} "
@@ -199,6 +201,7 @@ def convert(
                     )
                 packs[name] = _packed(layer)
     for name, layer in layers.items():
+        restore(layer)
         layer.__class__ = CLASSES[type(layer)]
         layer.batch_invariant = batch_invariant
         if name in packs:
