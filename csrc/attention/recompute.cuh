@@ -11,8 +11,8 @@ constexpr int kColumnsOfLane = kMostDepth / 32;
 __device__ __forceinline__ float mask_at(const Problem& p, int64_t of_row, int key) {
   if (p.mask.kind == MaskKind::kNone) return 0;
   const int64_t at = of_row + key * p.mask.key;
-  if (p.mask.kind == MaskKind::kFloat) return static_cast<const float*>(p.mask.data)[at];
-  return static_cast<const uint8_t*>(p.mask.data)[at] ? 0 : -INFINITY;
+  if (p.mask.kind == MaskKind::kFloat) return mask_value(static_cast<const float*>(p.mask.data)[at]);
+  return mask_value(static_cast<const uint8_t*>(p.mask.data)[at]);
 }
 
 // Computes a row of a head by one warp, 32 keys at a time.

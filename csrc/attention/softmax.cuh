@@ -112,6 +112,10 @@ struct KeyLimits {
   }
 };
 
+// What an element of a mask adds to a logit.
+__device__ __forceinline__ float mask_value(float x) { return x; }
+__device__ __forceinline__ float mask_value(uint8_t x) { return x ? 0 : -INFINITY; }
+
 // A thread's elements of a block's mask.
 template <int N>
 struct MaskOfBlock {
@@ -126,9 +130,6 @@ struct MaskOfBlock {
   }
 
  private:
-  __device__ static __forceinline__ float value(float x) { return x; }
-  __device__ static __forceinline__ float value(uint8_t x) { return x ? 0 : -INFINITY; }
-
   template <class Pair>
   __device__ __forceinline__ void load_pairs(const attention::Problem& p, int64_t offset, int row, int key) {
     using Element = decltype(Pair::x);
@@ -140,8 +141,8 @@ struct MaskOfBlock {
 #pragma unroll
       for (int e = 0; e < N; e += 2) {
         const Pair pair = *reinterpret_cast<const Pair*>(rows[e / 2 % 2] + e / 4 * 8);
-        x[e] = value(pair.x);
-        x[e + 1] = value(pair.y);
+        x[e] = mask_value(pair.x);
+        x[e + 1] = mask_value(pair.y);
       }
       return;
     }
@@ -149,7 +150,7 @@ struct MaskOfBlock {
 #pragma unroll
     for (int e = 0; e < N; ++e) {
       const int at = e / 4 * 8 + e % 2;
-      x[e] = value(at < left ? rows[e / 2 % 2][at * apart] : Element{});
+      x[e] = mask_value(at < left ? rows[e / 2 % 2][at * apart] : Element{});
     }
   }
 };

@@ -1,133 +1,94 @@
-// sgemm::_attention: attention by the kernels of csrc/attention. torch_sgemm/torch_ops/attention.py defines the public
-// operator, which calls this one for what the kernels take.
-#include "../attention/attention.h"
-
+// sgemm::_attention and sgemm::_attention_gradients: attention by the kernels of csrc/attention, and its gradients.
+// torch_sgemm/torch_ops/attention.py defines the public operator, which calls these for what the kernels take.
 #include <torch/csrc/stable/accelerator.h>
-#include <torch/csrc/stable/ops.h>
-#include <torch/headeronly/core/ScalarType.h>
 
 #include <algorithm>
 #include <limits>
-#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "../attention/backward/gradients.h"
 #include "../table/namespace.h"
-#include "../problem/views.h"
-#include "checks.h"
-#include "product.h"
+#include "attention_arguments.h"
 
 namespace sgemm {
 namespace {
 
-constexpr const char* kOp = "_attention";
-constexpr int64_t kMostTiles = std::numeric_limits<int>::max() / 2;
-
-void require(bool holds, const char* name, const Tensor& tensor, const std::string& accepted) {
-  if (!holds) reject(kOp, name, tensor, accepted);
-}
-
-// Requires float32 of four dimensions that a tensor map, or a quad of elements, can read.
-void check_input(const char* name, const Tensor& x, const Tensor& query) {
-  check_tensor(kOp, name, x, query, 4);
-  const int64_t depth = x.size(3);
-  require(depth % 8 == 0 && 8 <= depth && depth <= attention::kMostDepth && x.stride(3) == 1, name, x,
-          "a last dimension of 8 to 128, a multiple of 8, with stride 1");
-  require(x.numel() > 0 && x.numel() / depth < kMostTiles, name, x, "sizes above 0, and less than 2^30 rows");
-}
-
-void check_inputs(const Tensor& query, const Tensor& key, const Tensor& value) {
-  check_input("query", query, query);
-  check_input("key", key, query);
-  check_input("value", value, query);
-  require(key.size(0) == query.size(0) && query.size(1) % key.size(1) == 0 && key.size(3) == query.size(3), "key", key,
-          "the query's batches and last dimension, and a number of heads that divides the query's");
-  require(value.size(0) == key.size(0) && value.size(1) == key.size(1) && value.size(2) == key.size(2), "value", value,
-          "the key's batches, heads and rows");
-}
-
-// A view of the heads' matrices. A single row has the stride of contiguous rows.
-ConstMatrix heads_of(const Tensor& x) {
-  ConstMatrix heads = view(x);
-  if (heads.rows == 1) heads.row = heads.cols;
-  return heads;
-}
-
-// Returns a tensor in memory that a tensor map can describe: the tensor itself, or a copy.
-Tensor mapped(const Tensor& x) {
-  const auto holds = [](const Tensor& t) { return can_be_mapped(heads_of(t), t.size(0) * t.size(1)); };
-  if (holds(x)) return x;
-  const Tensor contiguous = torch::stable::contiguous(x);
-  return holds(contiguous) ? contiguous : torch::stable::clone(contiguous);
-}
-
-attention::Mask mask_of(const Tensor& mask, const Tensor& query, const Tensor& key) {
-  using torch::headeronly::ScalarType;
-  check_defined(kOp, "attn_mask", mask);
-  const bool boolean = mask.scalar_type() == ScalarType::Bool;
-  require((boolean || Float32::holds(mask)) && mask.dim() == 4 && OnDevice::holds(mask, query), "attn_mask", mask,
-          "bool or float32 of four dimensions on the query's device");
-  require(mask.size(0) == query.size(0) && mask.size(1) == query.size(1) && mask.size(2) == query.size(2) &&
-              mask.size(3) == key.size(2),
-          "attn_mask", mask, "shape (batches, heads, queries, keys)");
-  attention::Mask m;
-  m.data = mask.const_data_ptr();
-  m.kind = boolean ? attention::MaskKind::kBool : attention::MaskKind::kFloat;
-  m.batch = mask.stride(0);
-  m.head = mask.stride(1);
-  m.row = mask.stride(2);
-  m.key = mask.stride(3);
-  const int64_t element = boolean ? 1 : 4;
-  m.in_pairs = m.key == 1 && mask.size(3) % 2 == 0 && m.row % 2 == 0 && m.head % 2 == 0 && m.batch % 2 == 0 &&
-               reinterpret_cast<uintptr_t>(m.data) % (2 * element) == 0;
-  return m;
+// Calls `run` with a context on the query's device.
+template <class Run>
+void launch(const char* op, const char* range_name, const Tensor& query, size_t workspace_bytes, const Run& run) {
+  const Device& device = device_of(query);
+  if (device.arch != 90) fail(op, "the GPU isn't of compute capability 9.0");
+#if defined(SGEMM_SM90A)
+  const ProfiledRange range(range_name);
+  const torch::stable::accelerator::DeviceGuard guard(query.get_device_index());
+  const Tensor workspace = empty({static_cast<int64_t>(workspace_bytes / sizeof(float))}, query);
+  run(Context{current_stream(query), &device, workspace.mutable_data_ptr()});
+#else
+  fail(op, "this build has no code for compute capability 9.0a");
+#endif
 }
 
 std::tuple<Tensor, Tensor> attend(const Tensor& query, const Tensor& key, const Tensor& value,
                                   const std::optional<Tensor>& mask, bool causal, double scale, bool with_logsumexp) {
-  check_inputs(query, key, value);
-  attention::Problem p;
-  p.batches = static_cast<int>(query.size(0));
-  p.heads = static_cast<int>(query.size(1));
-  p.groups = static_cast<int>(key.size(1));
-  p.queries = static_cast<int>(query.size(2));
-  p.keys = static_cast<int>(key.size(2));
-  p.depth = static_cast<int>(query.size(3));
-  p.value_depth = static_cast<int>(value.size(3));
-  p.causal = causal;
-  p.scale = static_cast<float>(scale);
-  if (mask) p.mask = mask_of(*mask, query, key);
-  const Tensor queries = mapped(query), keys = mapped(key), values = mapped(value);
-  p.q = heads_of(queries);
-  p.k = heads_of(keys);
-  p.v = heads_of(values);
-  const Device& device = device_of(query);
-  if (device.arch != 90) fail(kOp, "the GPU isn't of compute capability 9.0");
-  const Tensor rows = empty({p.batches, p.queries, p.heads, p.value_depth}, query);
-  const Tensor out = view_as(rows, {p.batches, p.heads, p.queries, p.value_depth},
-                             {rows.stride(0), rows.stride(2), rows.stride(1), 1});
+  constexpr const char* op = "_attention";
+  const AttentionArguments arguments(op, query, key, value, mask, causal, scale);
+  attention::Problem p = arguments.p;
+  const Tensor out = empty_heads(p.batches, p.heads, p.queries, p.value_depth, query);
   const Tensor logsumexp =
       empty({p.batches, p.heads, with_logsumexp ? attention::padded_queries(p.queries) : 0}, query);
-  p.out = {static_cast<float*>(out.mutable_data_ptr()), p.queries, p.value_depth, out.stride(2), 1,
-           {out.stride(0), p.heads, out.stride(1)}};
+  p.out = output_heads(out);
   if (with_logsumexp) p.logsumexp = static_cast<float*>(logsumexp.mutable_data_ptr());
-#if defined(SGEMM_SM90A)
-  const ProfiledRange range("torch_sgemm::attention");
-  const torch::stable::accelerator::DeviceGuard guard(query.get_device_index());
-  const Tensor workspace = empty({static_cast<int64_t>(attention::layout(p).total / sizeof(float))}, query);
-  attention::run(p, {current_stream(query), &device, workspace.mutable_data_ptr()});
-#else
-  fail(kOp, "this build has no code for compute capability 9.0a");
-#endif
+  launch(op, "torch_sgemm::attention", query, attention::layout(p).total,
+         [&](const Context& context) { attention::run(p, context); });
   return {out, logsumexp};
 }
 
-// Returns the predicted seconds of the kernels here and of PyTorch's. `sizes`: batches, heads, groups, queries, keys,
-// depth, depth of the values.
-std::tuple<double, double> seconds(std::vector<int64_t> sizes, bool causal, bool masked, std::vector<int64_t> device) {
-  constexpr const char* op = "_attention_seconds";
-  if (sizes.size() != 7 || std::any_of(sizes.begin(), sizes.end(), [](int64_t x) { return x < 1 || x > kMostTiles; }))
+std::tuple<Tensor, Tensor, Tensor, Tensor> differentiate(const Tensor& grad, const Tensor& query, const Tensor& key,
+                                                         const Tensor& value, const std::optional<Tensor>& mask,
+                                                         const Tensor& out, const Tensor& logsumexp, bool causal,
+                                                         double scale, bool wants_query, bool wants_keys,
+                                                         bool wants_mask) {
+  constexpr const char* op = "_attention_gradients";
+  const AttentionArguments arguments(op, query, key, value, mask, causal, scale);
+  attention::backward::Gradients g;
+  g.p = arguments.p;
+  const attention::Problem& p = g.p;
+  for (const auto& [name, x] : {std::pair("grad", &grad), std::pair("out", &out)}) {
+    check_tensor(op, name, *x, query, 4);
+    require(x->size(0) == p.batches && x->size(1) == p.heads && x->size(2) == p.queries && x->size(3) == p.value_depth,
+            op, name, *x, "shape (batches, heads, queries, depth of values)");
+  }
+  check_tensor(op, "logsumexp", logsumexp, query, 3);
+  require(logsumexp.size(0) == p.batches && logsumexp.size(1) == p.heads &&
+              logsumexp.size(2) == attention::padded_queries(p.queries) && logsumexp.is_contiguous(),
+          op, "logsumexp", logsumexp, "a contiguous result of the forward");
+  if (wants_mask && p.mask.kind == attention::MaskKind::kNone) fail(op, "there is no mask that could have a gradient");
+  const Tensor grads = mapped(grad), outs = mapped(out);
+  g.grad = heads_of(grads);
+  g.out = heads_of(outs);
+  g.logsumexp = static_cast<const float*>(logsumexp.const_data_ptr());
+  const auto result = [&](bool wanted, int64_t heads, int64_t rows, int64_t depth, Matrix& view) {
+    if (!wanted) return empty({0}, query);
+    const Tensor x = empty_heads(p.batches, heads, rows, depth, query);
+    view = output_heads(x);
+    return x;
+  };
+  const Tensor dq = result(wants_query, p.heads, p.queries, p.depth, g.q);
+  const Tensor dk = result(wants_keys, p.groups, p.keys, p.depth, g.k);
+  const Tensor dv = result(wants_keys, p.groups, p.keys, p.value_depth, g.v);
+  const Tensor dmask = wants_mask ? empty({p.batches, p.heads, p.queries, p.keys}, query) : empty({0}, query);
+  if (wants_mask) g.mask = static_cast<float*>(dmask.mutable_data_ptr());
+  launch(op, "torch_sgemm::attention_gradients", query, attention::backward::layout(g).total,
+         [&](const Context& context) { attention::backward::run(g, context); });
+  return {dq, dk, dv, dmask};
+}
+
+// Returns a problem of `sizes`: batches, heads, groups, queries, keys, depth, depth of the values.
+attention::Problem problem_of(const char* op, const std::vector<int64_t>& sizes, bool causal, bool masked) {
+  constexpr int64_t kMost = std::numeric_limits<int>::max() / 2;
+  if (sizes.size() != 7 || std::any_of(sizes.begin(), sizes.end(), [](int64_t x) { return x < 1 || x > kMost; }))
     fail(op, "argument 'sizes': 7 numbers from 1 to 2^30 are accepted");
   attention::Problem p;
   int* const to[] = {&p.batches, &p.heads, &p.groups, &p.queries, &p.keys, &p.depth, &p.value_depth};
@@ -136,7 +97,22 @@ std::tuple<double, double> seconds(std::vector<int64_t> sizes, bool causal, bool
     fail(op, "depths up to 128 are accepted");
   p.causal = causal;
   p.mask.kind = masked ? attention::MaskKind::kFloat : attention::MaskKind::kNone;
+  return p;
+}
+
+// Return the predicted seconds of the kernels here and of PyTorch's.
+std::tuple<double, double> seconds(std::vector<int64_t> sizes, bool causal, bool masked, std::vector<int64_t> device) {
+  constexpr const char* op = "_attention_seconds";
+  const attention::Problem p = problem_of(op, sizes, causal, masked);
   const auto [ours, pytorch] = attention::predicted(p, device_from(op, device, ""));
+  return {ours, pytorch};
+}
+std::tuple<double, double> gradients_seconds(std::vector<int64_t> sizes, bool causal, bool masked,
+                                             std::vector<int64_t> device) {
+  constexpr const char* op = "_attention_gradients_seconds";
+  attention::backward::Gradients g;
+  g.p = problem_of(op, sizes, causal, masked);
+  const auto [ours, pytorch] = attention::backward::predicted(g, device_from(op, device, ""));
   return {ours, pytorch};
 }
 
@@ -147,11 +123,20 @@ STABLE_TORCH_LIBRARY_FRAGMENT(SGEMM_NAMESPACE, m) {
   m.def(
       "_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, bool is_causal, float scale, bool "
       "with_logsumexp) -> (Tensor, Tensor)");
-  m.def("_attention_seconds(int[] sizes, bool causal, bool masked, int[] device) -> (float, float)");
+  m.def(
+      "_attention_gradients(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor? attn_mask, Tensor out, Tensor "
+      "logsumexp, bool is_causal, float scale, bool wants_query, bool wants_keys, bool wants_mask) -> (Tensor, Tensor, "
+      "Tensor, Tensor)");
+  for (const char* name : {"_attention_seconds", "_attention_gradients_seconds"})
+    m.def((std::string(name) + "(int[] sizes, bool causal, bool masked, int[] device) -> (float, float)").c_str());
 }
 
-STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CUDA, m) { m.impl("_attention", TORCH_BOX(&sgemm::attend)); }
+STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CUDA, m) {
+  m.impl("_attention", TORCH_BOX(&sgemm::attend));
+  m.impl("_attention_gradients", TORCH_BOX(&sgemm::differentiate));
+}
 
 STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CompositeExplicitAutograd, m) {
   m.impl("_attention_seconds", TORCH_BOX(&sgemm::seconds));
+  m.impl("_attention_gradients_seconds", TORCH_BOX(&sgemm::gradients_seconds));
 }

@@ -30,4 +30,23 @@ struct AtenAttentionModel {
 inline constexpr AtenAttentionModel kAtenAttention = {
     4.9e-6, 0.6e-6, {3.8e-6, 6.3e-6, 4.9e-6, 6.8e-6}, {3.6e-6, 4.6e-6, 5.8e-6, 6.2e-6}, 1.2, 0.85};
 
+// The gradients. Lists of two are for the depths 64 and 128.
+struct GradientsModel {
+  double launch;
+  double tile;                 // beginning and end of a tile
+  double keys[2], queries[2];  // a pair of 128 x 64, for dK and dV, and for dQ
+  double masked;               // factor on both with a mask
+  double bandwidth;            // share, of the pass in front
+};
+inline constexpr GradientsModel kGradients = {10e-6, 2e-6, {2.5e-6, 4.6e-6}, {1.85e-6, 3.3e-6}, 1.3, 0.85};
+
+// PyTorch's memory-efficient kernel, with blocks of 64 queries and 64 keys.
+struct AtenGradientsModel {
+  double launch;
+  double alone[2];     // a block of a tile that is alone on its SM
+  double together[2];  // each block of an SM with many tiles
+  double masked;
+};
+inline constexpr AtenGradientsModel kAtenGradients = {10e-6, {10e-6, 20e-6}, {10e-6, 20e-6}, 1.1};
+
 }  // namespace sgemm

@@ -49,9 +49,12 @@ def test_products_keep_nothing_in_local_memory() -> None:
         pytest.skip("built without code for Hopper")
     of_products = [x for x in resources() if "split_product" in x and "Fp16x3" in x]
     of_attention = [x for x in resources() if "attention6attend" in x]
+    of_gradients = [x for x in resources() if "backward" in x and "differentiate" in x]
     assert len(of_products) == 8  # for two tiles and four layouts
     assert len(of_attention) == 8  # for four depths, with and without a mask
-    kernels = sass.disassemble(sass.LIBRARY, for_hopper[-1], of_products + of_attention)
+    assert len(of_gradients) == 4  # for two depths, with and without a mask
+    names = of_products + of_attention + of_gradients
+    kernels = sass.disassemble(sass.LIBRARY, for_hopper[-1], names)
     products = {name: own_code(body) for name, body in kernels.items()}
     local = {name: [i.text for i in body if i.kind[:3] in ("LDL", "STL")]
              for name, body in products.items()}  # fmt: skip

@@ -1,0 +1,79 @@
+// Launches the gradients of attention: planes, then dK, dV and dQ.
+#include <algorithm>
+#include <cmath>
+
+#include "../../gpu/launch_cluster.cuh"
+#include "../../problem/buffers.h"
+#include "keys.cuh"
+#include "prepare.cuh"
+#include "queries.cuh"
+
+namespace sgemm::attention::backward {
+namespace {
+
+template <class S, bool MASKED>
+__global__ void __launch_bounds__(kThreads, 1) differentiate(const __grid_constant__ Job job) {
+  extern __shared__ __align__(1024) char memory[];
+  __shared__ Shared<S> shared;
+  static_assert(sizeof(shared) + S::kBytes <= 227 * 1024);
+  shared.init();
+  __syncthreads();
+  wait_for_predecessor();
+  launch_dependents();
+  if (threadIdx.x < 128) {
+    hopper::release_registers<kProducerRegisters>();
+    if (threadIdx.x == 0) Producer<S>(job, memory, shared).run();
+  } else {
+    hopper::acquire_registers<kConsumerRegisters>();
+    KeyGradients<S, MASKED> keys{Consumer<S>(job, memory, shared)};
+    keys.run();
+    QueryGradients<S, MASKED> queries(keys);
+    queries.run();
+    queries.finish();
+  }
+}
+
+template <int DEPTH>
+void launch_depth(const Job& job, const Context& context) {
+  using S = Shape<DEPTH>;
+  launch(prepare<S>, int64_t{job.heads} * job.query_blocks + int64_t{job.groups} * job.key_blocks, S::kPassThreads, 0,
+         0, true, context.stream, job);
+  if (!job.all_tiles) return;
+  with_constant(job.g.p.mask.kind != MaskKind::kNone, [&](auto masked) {
+    launch_with_memory<differentiate<S, masked>>(std::min(job.all_tiles, context.device->sms), kThreads, S::kBytes,
+                                                 S::kBytes, 0, context.stream, job);
+  });
+}
+
+}  // namespace
+
+void run(const Gradients& g, const Context& context) {
+  const Problem& p = g.p;
+  const Layout at = layout(g);
+  char* const workspace = static_cast<char*>(context.workspace);
+  Job job = {};
+  job.g = g;
+  job.padded_queries = padded_queries(p.queries);
+  job.heads = p.batches * p.heads;
+  job.groups = p.batches * p.groups;
+  job.share = p.heads / p.groups;
+  job.query_blocks = static_cast<int>(ceil_div(p.queries, kRows));
+  job.key_blocks = static_cast<int>(ceil_div(p.keys, kRows));
+  job.query_tiles = static_cast<int>(ceil_div(p.queries, kTile));
+  job.key_tiles = static_cast<int>(ceil_div(p.keys, kTile));
+  job.all_key_tiles = g.k.data ? job.groups * job.key_tiles : 0;
+  job.all_tiles = job.all_key_tiles + (g.q.data || g.mask ? job.heads * job.query_tiles : 0);
+  job.q = workspace + at.q;
+  job.grad = workspace + at.grad;
+  job.k = workspace + at.k;
+  job.v = workspace + at.v;
+  job.queries = reinterpret_cast<QueryBlock*>(workspace + at.queries);
+  job.keys = reinterpret_cast<KeyBlock*>(workspace + at.keys);
+  job.factor = std::fabs(p.scale) * (p.mask.kind == MaskKind::kNone ? kLog2E : 1.0f);
+  if (compiled_depth(g) == 64)
+    launch_depth<64>(job, context);
+  else
+    launch_depth<128>(job, context);
+}
+
+}  // namespace sgemm::attention::backward

@@ -1,0 +1,276 @@
+// dK and dV: a warpgroup owns 64 keys. Rows of its scores are keys, columns are queries.
+#pragma once
+#include "products.cuh"
+#include "recompute.cuh"
+
+namespace sgemm::attention::backward {
+
+template <class S, bool MASKED>
+class KeyGradients : public Consumer<S> {
+  using Base = Consumer<S>;
+  using Base::column, Base::job_, Base::ring_, Base::row, Base::shared_, Base::thread, Base::turns_, Base::warpgroup_;
+  static constexpr int kChunks = S::kChunks;
+
+  float s_[32], x_[32], sums_[32], more_sums_[32];
+  float dk_[kChunks][32], dv_[kChunks][32];
+  Weights p_, ds_;
+
+ public:
+  __device__ __forceinline__ explicit KeyGradients(const Base& base) : Base(base) {
+#pragma unroll
+    for (int e = 0; e < 32; ++e) s_[e] = x_[e] = sums_[e] = more_sums_[e] = 0;
+  }
+
+  __device__ __forceinline__ void run() {
+#pragma unroll 1
+    for (; this->index() < job_.all_key_tiles; ring_.next_tile()) {
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c)
+#pragma unroll
+        for (int e = 0; e < 32; ++e) dk_[c][e] = dv_[c][e] = 0;
+      if (thread() == 0) shared_.again[ring_.tile() % 2][warpgroup_] = 0;
+      this->wait_for_own();
+      const Tile<true> tile(job_, this->index());
+      const int blocks = (tile.end - tile.first) * job_.share;
+      if constexpr (kChunks == 1)
+        add_ahead(blocks);
+      else
+        add_in_turn(blocks);
+      store();
+    }
+  }
+
+ private:
+  __device__ __forceinline__ const QueryBlock& about(int slot) const {
+    return *reinterpret_cast<const QueryBlock*>(shared_.about[slot]);
+  }
+  __device__ __forceinline__ const KeyBlock& own() const { return shared_.own[ring_.tile() % 2][warpgroup_]; }
+
+  __device__ __forceinline__ void multiply_queries(int slot) {
+    multiply_along_depth<S>(s_, ring_.own(0), ring_.along_depth(slot));
+  }
+
+  // S is under way. Issues dP for the next block of dO. With a mask, s becomes logits first.
+  __device__ __forceinline__ void multiply_gradients() {
+    ring_.take();
+    const int g = ring_.slot(1);
+    if constexpr (MASKED) {
+      const QueryBlock& block = about(g);
+      if (job_.g.p.mask.kind == MaskKind::kFloat)
+        load_mask<float>(block);
+      else
+        load_mask<uint8_t>(block);
+    }
+    if constexpr (MASKED || kChunks == 1) {
+      hopper::wait_products<0>();
+      hopper::fence_registers(s_);
+    }
+    if constexpr (MASKED) {
+      const float c = factor_of(about(g));
+#pragma unroll
+      for (int e = 0; e < 32; ++e) s_[e] = fmaf(s_[e], c, x_[e]);
+    }
+    multiply_along_depth<S>(x_, ring_.own(1), ring_.along_depth(g));
+  }
+
+  // What sums are multiplied by to become logits. A factor below float32's range would make 0 of -Inf; sums of such a
+  // small factor don't matter.
+  __device__ __forceinline__ float factor_of(const QueryBlock& block) const {
+    return fmaxf(block.q_scale * own().k_scale * job_.factor, 0x1p-126f);
+  }
+
+  // S and dP are under way: s becomes 2^14 P times dO's row factors. The queries are those of slot `g`.
+  __device__ __forceinline__ void weigh(int g) {
+    const QueryBlock& block = about(g);
+    const float c = factor_of(block);
+    const int first = own().first - block.first;  // key less query
+    hopper::wait_products<1>();
+    hopper::fence_registers(s_);
+    if (job_.g.p.causal && first + kRows > 0) {
+      const int before = first + row() - column();
+#pragma unroll
+      for (int e = 0; e < 32; ++e)
+        if (before + e / 2 % 2 * 8 > e / 4 * 8 + e % 2) s_[e] = -INFINITY;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float2 logit = *reinterpret_cast<const float2*>(&block.logit[column() + i * 8]);
+      if constexpr (MASKED) {
+        const float2 shift = __half22float2(*reinterpret_cast<const __half2*>(&block.shift[column() + i * 8]));
+#pragma unroll
+        for (int e = 4 * i; e < 4 * i + 4; ++e)
+          s_[e] = exp2_approx(fmaf(s_[e] + (e % 2 ? logit.y : logit.x), kLog2E, e % 2 ? shift.y : shift.x));
+      } else {
+#pragma unroll
+        for (int e = 4 * i; e < 4 * i + 4; ++e) s_[e] = exp2_approx(fmaf(s_[e], c, e % 2 ? logit.y : logit.x));
+      }
+    }
+    hopper::fence_registers(s_);
+  }
+
+  // x becomes the mask of the queries in slot `g`; elements outside are any.
+  template <class Element>
+  __device__ __forceinline__ void load_mask(const QueryBlock& block) {
+    const Problem& p = job_.g.p;
+    const Element* const first = static_cast<const Element*>(p.mask.data) + block.mask;
+#pragma unroll
+    for (int n = 0; n < 32; ++n) {
+      const int r = n / 16, i = n % 16 / 2, j = n % 2;
+      if (n % 8 == 0) this->keep_order();  // else ptxas holds all addresses at the same time
+      const int key = min(own().first + row() + 8 * r, p.keys - 1);
+      const int query = min(block.first + column() + i * 8 + j, p.queries - 1);
+      x_[4 * i + 2 * r + j] = mask_value(first[key * p.mask.key + query * p.mask.row]);
+    }
+  }
+
+  // dP is under way: x becomes dS, scaled for planes. `last`: these are the tile's last scores.
+  __device__ __forceinline__ void differentiate(int g, bool last) {
+    const QueryBlock& block = about(g);
+    const KeyBlock key = own();
+    const float bound = bound_of(block), h = split::power_of_two(-weight_exponent(bound));
+    const float of_dp = block.g_scale * key.v_scale * h;
+    if (is_coarse(block.q_scale * key.k_scale * job_.factor, block.least_logit, key.v_scale, block.least_out, bound))
+      shared_.again[ring_.tile() % 2][warpgroup_] = 1;
+    this->wait_for_scores(x_, last);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float2 delta = *reinterpret_cast<const float2*>(&block.delta[column() + i * 8]);
+      const float2 d = make_float2(delta.x * -h, delta.y * -h);
+#pragma unroll
+      for (int e = 4 * i; e < 4 * i + 4; ++e) x_[e] = s_[e] * fmaf(x_[e], of_dp, e % 2 ? d.y : d.x);
+    }
+  }
+  __device__ __forceinline__ float bound_of(const QueryBlock& block) const {
+    return fmaf(block.most_norm * own().v_norm, block.g_scale * own().v_scale, block.most_delta);
+  }
+  // The factors of sums of dS Q and of P dO.
+  __device__ __forceinline__ float key_factor(int g) const {
+    const QueryBlock& block = about(g);
+    return split::power_of_two(weight_exponent(bound_of(block)) - 14) * block.q_scale * fabsf(job_.g.p.scale);
+  }
+  __device__ __forceinline__ float value_factor(int g) const { return about(g).g_scale * 0x1p-14f; }
+
+  // Depth 64: S of the next block is issued behind this one's dV and dK, which are added while it is computed.
+  __device__ __forceinline__ void add_ahead(int blocks) {
+    ring_.take();
+    multiply_queries(ring_.slot(1));
+    multiply_gradients();
+    weigh(ring_.slot(1));
+#pragma unroll 1
+    for (; blocks > 1; --blocks) {
+      differentiate(ring_.slot(1), false);
+      turns_.begin();
+      p_.split(s_);
+      multiply_rows<S>(more_sums_, p_, ring_.across_depth(ring_.slot(1)));
+      ds_.split(x_);
+      multiply_rows<S>(sums_, ds_, ring_.across_depth(ring_.slot(2)));
+      ring_.take();
+      multiply_queries(ring_.slot(1));
+      turns_.end();
+      hopper::wait_products<2>();
+      hopper::fence_registers(more_sums_);
+      p_.fence();
+      const float of_keys = key_factor(ring_.slot(2));
+      add_values(ring_.slot(2), dv_[0], more_sums_);
+      hopper::fence_registers(dv_[0]);
+      this->keep_order();
+      hopper::wait_products<1>();
+      hopper::fence_registers(sums_);
+      ds_.fence();
+      ring_.release(ring_.slot(3));
+      promote(dk_[0], sums_, of_keys, of_keys);
+      hopper::fence_registers(dk_[0]);
+      multiply_gradients();
+      weigh(ring_.slot(1));
+    }
+    differentiate(ring_.slot(1), true);
+    turns_.begin();
+    p_.split(s_);
+    multiply_rows<S>(more_sums_, p_, ring_.across_depth(ring_.slot(1)));
+    ds_.split(x_);
+    multiply_rows<S>(sums_, ds_, ring_.across_depth(ring_.slot(2)));
+    turns_.end();
+    hopper::wait_products<0>();
+    hopper::fence_registers(more_sums_);
+    p_.fence();
+    hopper::fence_registers(sums_);
+    ds_.fence();
+    const float of_keys = key_factor(ring_.slot(1));
+    add_values(ring_.slot(1), dv_[0], more_sums_);
+    promote(dk_[0], sums_, of_keys, of_keys);
+    ring_.release(ring_.slot(2));
+  }
+
+  // Depth 128: registers hold one accumulator of 64 columns beside dK and dV.
+  __device__ __forceinline__ void add_in_turn(int blocks) {
+#pragma unroll 1
+    for (; blocks > 0; --blocks) {
+      ring_.take();
+      multiply_queries(ring_.slot(1));
+      multiply_gradients();
+      weigh(ring_.slot(1));
+      differentiate(ring_.slot(1), blocks == 1);
+      turns_.begin();
+      ds_.split(x_);
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) {
+        multiply_rows<S>(sums_, ds_, ring_.across_depth(ring_.slot(2)), c);
+        if (c == 0) turns_.end();
+        if (c == kChunks - 1) {  // under the products with dS
+          p_.split(s_);
+          p_.fence();
+        }
+        hopper::wait_products<0>();
+        hopper::fence_registers(sums_);
+        ds_.fence();
+        if (c == kChunks - 1) ring_.release(ring_.slot(2));
+        const float factor = key_factor(ring_.slot(1));
+        promote(dk_[c], sums_, factor, factor);
+      }
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) {
+        multiply_rows<S>(sums_, p_, ring_.across_depth(ring_.slot(1)), c);
+        hopper::wait_products<0>();
+        hopper::fence_registers(sums_);
+        p_.fence();
+        const float factor = value_factor(ring_.slot(1));
+        if (c == kChunks - 1) ring_.release(ring_.slot(1));
+        promote(dv_[c], sums_, factor, factor);
+      }
+    }
+  }
+
+  // Adds a block's sums to dV. The block's slot can be filled anew.
+  __device__ __forceinline__ void add_values(int slot, float (&dv)[32], const float (&sums)[32]) {
+    const float factor = value_factor(slot);
+    ring_.release(slot);
+    promote(dv, sums, factor, factor);
+  }
+
+  __device__ __forceinline__ void store() const {
+    const Tile<true> tile(job_, this->index());
+    const int first = tile.of_head * kTile + warpgroup_ * kRows + thread() / 32 * 16;
+    hopper::sync_some(4 + warpgroup_, 128);  // all have seen whether it is coarse
+    if (*static_cast<const volatile int*>(&shared_.again[ring_.tile() % 2][warpgroup_])) {
+#pragma unroll 1
+      for (int key = first; key < min(first + 16, job_.g.p.keys); ++key) recompute_key(job_, tile.head, key);
+      return;
+    }
+    const Matrix to_k = job_.g.k.matrix(tile.head), to_v = job_.g.v.matrix(tile.head);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int key = first + thread() % 32 / 4 + 8 * r;
+      if (key >= job_.g.p.keys) continue;
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c)
+#pragma unroll
+        for (int e = 2 * r; e < 32; e += 4) {
+          const int at = c * 64 + e / 4 * 8;
+          if (at < to_k.cols) hopper::store(to_k.at(key, at + column()), make_float2(dk_[c][e], dk_[c][e + 1]));
+          if (at < to_v.cols) hopper::store(to_v.at(key, at + column()), make_float2(dv_[c][e], dv_[c][e + 1]));
+        }
+    }
+  }
+};
+
+}  // namespace sgemm::attention::backward

@@ -1,0 +1,192 @@
+// Tiles, the ring of blocks that one thread fills, and what it shares with the warpgroups that multiply.
+//
+// A tile of keys is 128 keys of a group, and its blocks are those of Q and dO of all heads of the group. A tile of
+// queries is 128 queries of a head, and its blocks are those of V and K. Each warpgroup owns 64 rows of a tile. Thread
+// blocks take all tiles of keys, which are longer, and then those of queries.
+#pragma once
+#include "../../gpu/dependent_launch.cuh"
+#include "../../gpu/pipeline_state.cuh"
+#include "../../gpu/ptx/bulk_copy.cuh"
+#include "shape.cuh"
+
+namespace sgemm::attention::backward {
+
+constexpr int kConsumers = 256, kThreads = 128 + kConsumers;  // one warpgroup to feed two that multiply
+constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
+
+// A thread block's tile, and the blocks first to end of the other side that it needs.
+template <bool KEYS>
+struct Tile {
+  int head, of_head;  // of all heads, or of all groups; the tile's number in it
+  int first, end;
+
+  // Causal tiles with many blocks come first.
+  __device__ __forceinline__ Tile(const Job& job, int index) {
+    const int tiles = KEYS ? job.key_tiles : job.query_tiles, heads = KEYS ? job.groups : job.heads;
+    const int blocks = KEYS ? job.query_blocks : job.key_blocks;
+    const bool causal = job.g.p.causal;
+    head = causal ? index % heads : index / tiles;
+    of_head = causal ? index / heads : index % tiles;
+    if (causal && !KEYS) of_head = tiles - 1 - of_head;
+    // At least one block, even if all its queries are before the keys.
+    first = causal && KEYS ? min(2 * of_head, blocks - 1) : 0;
+    end = causal && !KEYS ? min(2 * of_head + 2, blocks) : blocks;
+  }
+};
+
+template <class S>
+struct Shared {
+  uint64_t full[S::kSlots], empty[S::kSlots];
+  uint64_t own_full[S::kOwnBuffers][2], own_empty[S::kOwnBuffers][2];  // of each warpgroup's blocks
+  // What a slot's second block says of itself: a KeyBlock, or the beginning of a QueryBlock.
+  alignas(16) char about[S::kSlots][kQueryBytes];
+  alignas(16) KeyBlock own[2][2];  // of the warpgroups' keys, by tiles' turns
+  int again[2][2];                 // likewise: 1 if the keys have to be recomputed
+
+  __device__ __forceinline__ void init() {
+    if (threadIdx.x) return;
+    for (int i = 0; i < S::kSlots; ++i) {
+      hopper::init_barrier(&full[i], 1);
+      hopper::init_barrier(&empty[i], kConsumers / 32);
+    }
+    for (int i = 0; i < 2 * S::kOwnBuffers; ++i) {
+      hopper::init_barrier(&own_full[0][i], 1);
+      hopper::init_barrier(&own_empty[0][i], kConsumers / 2 / 32);
+    }
+    hopper::fence_barrier_init();
+  }
+};
+
+// Fills the ring, by one thread.
+template <class S>
+class Producer {
+  const Job& job_;
+  char* const memory_;
+  Shared<S>& shared_;
+  PipelineState<S::kSlots> at_;
+  PipelineState<S::kOwnBuffers> own_at_;
+  int tile_ = 0;
+
+ public:
+  __device__ __forceinline__ Producer(const Job& job, char* memory, Shared<S>& shared)
+      : job_(job), memory_(memory), shared_(shared) {}
+
+  __device__ __forceinline__ void run() {
+#pragma unroll 1
+    for (int index = blockIdx.x; index < job_.all_tiles; index += gridDim.x)
+      if (index < job_.all_key_tiles)
+        produce(Tile<true>(job_, index));
+      else
+        produce(Tile<false>(job_, index - job_.all_key_tiles));
+  }
+
+ private:
+  template <bool KEYS>
+  __device__ __forceinline__ void produce(const Tile<KEYS>& tile) {
+    const int rows = KEYS ? job_.key_blocks : job_.query_blocks;
+#pragma unroll 1
+    for (int warpgroup = 0; warpgroup < 2; ++warpgroup) {
+      // The last tile may have one block only. Its second warpgroup then has the same one, and stores nothing.
+      const int64_t block = int64_t{tile.head} * rows + min(tile.of_head * 2 + warpgroup, rows - 1);
+      uint64_t* const full = &shared_.own_full[own_at_.stage][warpgroup];
+      hopper::wait_suspended(&shared_.own_empty[own_at_.stage][warpgroup], own_at_.parity ^ 1);
+      hopper::arrive_expecting(full, 2 * S::kBlock + (KEYS ? sizeof(KeyBlock) : 0));
+      if (KEYS) hopper::copy_bulk(&shared_.own[tile_ % 2][warpgroup], job_.keys + block, sizeof(KeyBlock), full);
+      char* const to = memory_ + own_at_.stage * S::kOwnBytes + warpgroup * 2 * S::kBlock;
+      hopper::copy_bulk(to, (KEYS ? job_.k : job_.q) + block * S::kBlock, S::kBlock, full);
+      hopper::copy_bulk(to + S::kBlock, (KEYS ? job_.v : job_.grad) + block * S::kBlock, S::kBlock, full);
+    }
+    own_at_.advance();
+    ++tile_;
+    const int heads = KEYS ? job_.share : 1;
+#pragma unroll 1
+    for (int h = 0; h < heads; ++h) {
+      const int64_t head = KEYS ? int64_t{tile.head} * heads + h : tile.head / job_.share;
+      const int64_t first = head * (KEYS ? job_.query_blocks : job_.key_blocks);
+      // Of two blocks with the same number, the one whose products end first comes first: Q before dO, and V before K.
+      // So with three slots its place is filled again while the other is in use.
+#pragma unroll 1
+      for (int64_t block = first + tile.first; block < first + tile.end; ++block) {
+        push<0>(KEYS ? job_.q : job_.v, block, nullptr);
+        if (KEYS)
+          push<kQueryBytes>(job_.grad, block, job_.queries + block);
+        else
+          push<sizeof(KeyBlock)>(job_.k, block, job_.keys + block);
+      }
+    }
+  }
+
+  template <int ABOUT>
+  __device__ __forceinline__ void push(const char* planes, int64_t block, const void* about) {
+    uint64_t* const full = &shared_.full[at_.stage];
+    hopper::wait_suspended(&shared_.empty[at_.stage], at_.parity ^ 1);
+    hopper::arrive_expecting(full, S::kBlock + ABOUT);
+    hopper::copy_bulk(memory_ + S::kRing + at_.stage * S::kBlock, planes + block * S::kBlock, S::kBlock, full);
+    if (ABOUT) hopper::copy_bulk(shared_.about[at_.stage], about, ABOUT, full);
+    at_.advance();
+  }
+};
+
+// True in one thread of the warp. It takes no register, unlike the thread's number.
+__device__ __forceinline__ bool elected() {
+  uint32_t is;
+  asm volatile(
+      "{\n"
+      ".reg .pred is;\n"
+      "elect.sync _|is, 0xffffffff;\n"
+      "selp.u32 %0, 1, 0, is;\n"
+      "}\n"
+      : "=r"(is));
+  return is;
+}
+
+// The ring and the own blocks, as a warpgroup sees them.
+template <class S>
+class Ring {
+  Shared<S>& shared_;
+  const uint32_t memory_;  // address
+  // Registers are short: the next slot times 2, plus its parity, in 8 bits; above, the number of the tile.
+  uint32_t state_ = 0;
+
+  __device__ __forceinline__ uint32_t next() const { return state_ & 0xff; }
+
+ public:
+  using AcrossDepth = PlaneView<kRows * 128, 128>;
+
+  __device__ __forceinline__ Ring(Shared<S>& shared, char* memory)
+      : shared_(shared), memory_(hopper::shared_address(memory)) {}
+
+  // Number of the thread block's tile.
+  __device__ __forceinline__ uint32_t tile() const { return state_ >> 8; }
+  __device__ __forceinline__ void next_tile() { state_ += 1 << 8; }
+
+  // Waits for the next block.
+  __device__ __forceinline__ void take() {
+    hopper::wait(&shared_.full[next() / 2], state_ % 2);
+    state_ += 2;
+    if (next() >= 2 * S::kSlots) state_ = (state_ & ~0xffu) | (state_ % 2 ^ 1);
+  }
+  // Returns the slot of the block that was taken `ago` blocks ago; 1 is the last one.
+  __device__ __forceinline__ int slot(int ago) const {
+    const int slot = static_cast<int>(next() / 2) - ago;
+    return slot < 0 ? slot + S::kSlots : slot;
+  }
+  __device__ __forceinline__ void release(int slot) const {
+    if (elected()) hopper::arrive(&shared_.empty[slot]);
+  }
+  // Views are made anew for each product; else registers would be kept for them.
+  __device__ __forceinline__ AlongDepth along_depth(int slot) const { return AlongDepth(address(slot)); }
+  __device__ __forceinline__ AcrossDepth across_depth(int slot) const { return AcrossDepth(address(slot)); }
+  // The warpgroup's own block of K or Q (0), V or dO (1).
+  __device__ __forceinline__ AlongDepth own(int which) const {
+    const uint32_t warpgroup = hopper::opaque(threadIdx.x) / 128 - 1;
+    return AlongDepth(memory_ + tile() % S::kOwnBuffers * S::kOwnBytes + (warpgroup * 2 + which) * S::kBlock);
+  }
+
+ private:
+  __device__ __forceinline__ uint32_t address(int slot) const {
+    return memory_ + S::kRing + hopper::opaque(static_cast<uint32_t>(slot)) * S::kBlock;
+  }
+};
+
+}  // namespace sgemm::attention::backward

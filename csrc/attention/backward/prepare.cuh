@@ -1,0 +1,198 @@
+// The pass in front: planes and scales of Q, dO, K and V, and delta.
+#pragma once
+#include "../../gpu/dependent_launch.cuh"
+#include "../softmax.cuh"
+#include "shape.cuh"
+
+namespace sgemm::attention::backward {
+
+// A thread block has 64 rows. A thread has a quad of columns of several rows, and kQuads lanes share a row.
+template <class S>
+class Preparation {
+  static constexpr int kRowsAtOnce = S::kPassThreads / S::kQuads, kPerThread = kRows / kRowsAtOnce;
+  static constexpr int kWarps = S::kPassThreads / 32;
+  using Quads = float4[kPerThread];
+
+  const Job& job_;
+
+ public:
+  __device__ __forceinline__ explicit Preparation(const Job& job) : job_(job) {}
+
+  __device__ __forceinline__ void run(int block) const {
+    const int query_blocks = job_.heads * job_.query_blocks;
+    if (block < query_blocks)
+      prepare_queries(block);
+    else
+      prepare_keys(block - query_blocks);
+  }
+
+ private:
+  __device__ __forceinline__ static int quad() { return threadIdx.x % S::kQuads; }
+  __device__ __forceinline__ static int row(int i) { return i * kRowsAtOnce + threadIdx.x / S::kQuads; }
+
+  __device__ __forceinline__ static void load(const ConstMatrix& x, int first, Quads& quads) {
+    const float* from = x.data + (first + row(0)) * x.row + quad() * 4;
+    const int rows = quad() * 4 < x.cols ? static_cast<int>(x.rows) - first : 0;
+#pragma unroll
+    for (int i = 0; i < kPerThread; ++i, from += kRowsAtOnce * x.row)
+      quads[i] = row(i) < rows ? __ldcs(reinterpret_cast<const float4*>(from)) : make_float4(0, 0, 0, 0);
+  }
+
+  // Reductions over the lanes of a row.
+  __device__ __forceinline__ static uint32_t largest(uint32_t x) {
+#pragma unroll
+    for (int d = S::kQuads / 2; d; d /= 2) x = max(x, __shfl_xor_sync(~0u, x, d));
+    return x;
+  }
+  __device__ __forceinline__ static float sum(float x) {
+#pragma unroll
+    for (int d = S::kQuads / 2; d; d /= 2) x += __shfl_xor_sync(~0u, x, d);
+    return x;
+  }
+  __device__ __forceinline__ static float dot(const float4& x, const float4& y) {
+    return sum(fmaf(x.x, y.x, x.y * y.y) + fmaf(x.z, y.z, x.w * y.w));
+  }
+  __device__ __forceinline__ static float norm_of(const float4& x, float factor) {
+    const float4 y = make_float4(x.x * factor, x.y * factor, x.z * factor, x.w * factor);
+    return sqrtf(dot(y, y)) * 1.0001f;
+  }
+
+  // Returns the largest of all threads' values, one by one.
+  template <int N>
+  __device__ __forceinline__ static void largest_of_block(uint32_t (&values)[N]) {
+    __shared__ uint32_t of_warps[kWarps][N];
+    __syncthreads();  // all have read the last call's
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+      values[n] = __reduce_max_sync(~0u, values[n]);
+      if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32][n] = values[n];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w)
+#pragma unroll
+      for (int n = 0; n < N; ++n) values[n] = max(values[n], of_warps[w][n]);
+  }
+
+  __device__ __forceinline__ static int exponent(uint32_t largest) {
+    return split::row_exponent<split::Fp16x3>(largest);
+  }
+
+  // Stores a quad of a block's planes.
+  __device__ __forceinline__ static void store(char* planes, int i, const float4& x, float factor) {
+    static_assert(kRowsAtOnce % 8 == 0);  // the rows of a thread are swizzled alike
+    store_quad(planes + i * kRowsAtOnce * 128, S::kPlane, kRows, row(0), quad(), x, factor);
+  }
+
+  __device__ __forceinline__ void prepare_keys(int block) const {
+    const Problem& p = job_.g.p;
+    const int group = block / job_.key_blocks, first = block % job_.key_blocks * kRows;
+    Quads k, v;
+    load(p.k.matrix(group), first, k);
+    load(p.v.matrix(group), first, v);
+    uint32_t most[2] = {};
+#pragma unroll
+    for (int i = 0; i < kPerThread; ++i) {
+      most[0] = max(most[0], largest_of(k[i]));
+      most[1] = max(most[1], largest_of(v[i]));
+    }
+    largest_of_block(most);
+    const float k_factor = split::power_of_two(-exponent(most[0])), v_factor = split::power_of_two(-exponent(most[1]));
+    char *const k_planes = job_.k + int64_t{block} * S::kBlock, *const v_planes = job_.v + int64_t{block} * S::kBlock;
+    uint32_t most_norm[1] = {};
+#pragma unroll
+    for (int i = 0; i < kPerThread; ++i) {
+      store(k_planes, i, k[i], k_factor);
+      store(v_planes, i, v[i], v_factor);
+      most_norm[0] = max(most_norm[0], __float_as_uint(norm_of(v[i], v_factor)));
+    }
+    largest_of_block(most_norm);
+    if (threadIdx.x == 0)
+      job_.keys[block] = {scale_of(most[0]), scale_of(most[1]), __uint_as_float(most_norm[0]), first};
+  }
+
+  __device__ __forceinline__ void prepare_queries(int block) const {
+    const Problem& p = job_.g.p;
+    const int head = block / job_.query_blocks, first = block % job_.query_blocks * kRows;
+    const bool masked = p.mask.kind != MaskKind::kNone;
+    Quads q, g;
+    uint32_t most_g[kPerThread], most_o[kPerThread];
+    float delta[kPerThread];
+    load(p.q.matrix(head), first, q);
+    load(job_.g.grad.matrix(head), first, g);
+    {
+      Quads o;
+      load(job_.g.out.matrix(head), first, o);
+#pragma unroll
+      for (int i = 0; i < kPerThread; ++i) {
+        most_o[i] = largest(largest_of(o[i]));
+        delta[i] = dot(g[i], o[i]);
+      }
+    }
+    uint32_t most[2] = {};
+#pragma unroll
+    for (int i = 0; i < kPerThread; ++i) {
+      most[0] = max(most[0], largest_of(q[i]));
+      most[1] = max(most[1], most_g[i] = largest(largest_of(g[i])));
+    }
+    largest_of_block(most);
+    const int g_top = exponent(most[1]);
+    const float q_factor = copysignf(split::power_of_two(-exponent(most[0])), p.scale);
+    char *const q_planes = job_.q + int64_t{block} * S::kBlock, *const g_planes =
+                                                                    job_.grad + int64_t{block} * S::kBlock;
+    const float* const sums = job_.g.logsumexp + head * job_.padded_queries + first;
+    QueryBlock& to = job_.queries[block];
+    uint32_t of_block[4] = {};  // norm, delta; complements of the smallest logit, output
+#pragma unroll
+    for (int i = 0; i < kPerThread; ++i) {
+      const int at = first + row(i), less = max(exponent(most_g[i]) - g_top, kLeastShift);
+      const float g_factor = split::power_of_two(-(g_top + less)), norm = norm_of(g[i], g_factor);
+      store(q_planes, i, q[i], q_factor);
+      store(g_planes, i, g[i], g_factor);
+      const bool exists = at < p.queries;
+      const float sum = exists ? sums[row(i)] : INFINITY;
+      const float of_logit = fminf(fmaxf(1, fabsf(sum)), masked ? 16.0f : INFINITY);
+      const float of_out = most_g[i] >= split::kInfinity ? -1 : most_o[i] ? __uint_as_float(most_o[i]) : INFINITY;
+      of_block[0] = max(of_block[0], __float_as_uint(norm * split::power_of_two(less)));
+      of_block[1] = max(of_block[1], __float_as_uint(fabsf(delta[i])));
+      if (exists) {
+        of_block[2] = max(of_block[2], ~__float_as_uint(of_logit));
+        of_block[3] = max(of_block[3], of_out > 0 ? ~__float_as_uint(of_out) : ~0u);
+      }
+      if (quad()) continue;
+      const float shift = 14 + less;
+      const auto logit = [&](float y) { return masked ? -sum : fmaf(-sum, kLog2E, fmaf(-sum, kLog2ERest, y)); };
+      to.logit[row(i)] = logit(shift);
+      to.delta[row(i)] = delta[i] * split::power_of_two(-less);
+      to.shift[row(i)] = __float2half(shift);
+      to.row_logit[row(i)] = logit(14);
+      to.row_delta[row(i)] = delta[i];
+      to.row_norm[row(i)] = norm;
+      to.row_g_scale[row(i)] = split::power_of_two(g_top + less);
+      to.row_least_logit[row(i)] = of_logit;
+      to.row_least_out[row(i)] = of_out;
+    }
+    largest_of_block(of_block);
+    if (threadIdx.x) return;
+    to.q_scale = scale_of(most[0]);
+    to.g_scale = split::power_of_two(g_top);
+    to.most_norm = __uint_as_float(of_block[0]);
+    to.most_delta = __uint_as_float(of_block[1]);
+    to.least_logit = __uint_as_float(~of_block[2]);
+    to.mask = head / p.heads * p.mask.batch + head % p.heads * p.mask.head;
+    to.first = first;
+    to.least_out = ~of_block[3] ? __uint_as_float(~of_block[3]) : -1;
+  }
+
+  // log2(e) less kLog2E.
+  static constexpr float kLog2ERest = 1.925963033500693e-8f;
+};
+
+template <class S>
+__global__ void __launch_bounds__(S::kPassThreads) prepare(const __grid_constant__ Job job) {
+  wait_for_predecessor();
+  launch_dependents();
+  Preparation<S>(job).run(blockIdx.x);
+}
+
+}  // namespace sgemm::attention::backward

@@ -1,0 +1,223 @@
+// dQ, and the mask's gradient: a warpgroup owns 64 queries. Rows of its scores are queries, columns are keys.
+#pragma once
+#include "products.cuh"
+#include "recompute.cuh"
+
+namespace sgemm::attention::backward {
+
+template <class S, bool MASKED>
+class QueryGradients : public Consumer<S> {
+  using Base = Consumer<S>;
+  using Base::column, Base::job_, Base::ring_, Base::row, Base::shared_, Base::thread, Base::turns_, Base::warpgroup_;
+  static constexpr int kSums = S::kDepth / 2;
+
+  // What is known of a thread's two rows.
+  struct Rows {
+    float logit[2], delta[2], norm[2];  // QueryBlock's, but logit is 14 - log2(e) logsumexp
+    float g_scale[2];
+    float least_logit[2], least_out[2];
+  };
+
+  int64_t of_mask_ = 0;     // the head's mask
+  int head_ = 0, row_ = 0;  // the thread's first row
+  float s_[32], x_[32], sums_[kSums], dq_[kSums];
+  float factor_[2] = {};     // of sums of dS K
+  float factor_of_key_ = 0;  // of logits, without the keys' scale
+  Rows rows_;
+  Weights ds_;
+  bool again_[2];  // rows to be recomputed
+
+ public:
+  __device__ __forceinline__ explicit QueryGradients(const Base& base) : Base(base) {
+#pragma unroll
+    for (int e = 0; e < 32; ++e) s_[e] = x_[e] = 0;
+#pragma unroll
+    for (int e = 0; e < kSums; ++e) sums_[e] = 0;
+  }
+
+  __device__ __forceinline__ void run() {
+#pragma unroll 1
+    for (; this->index() < job_.all_tiles; ring_.next_tile()) {
+      const Tile<false> tile(job_, this->index() - job_.all_key_tiles);
+      begin(tile);
+      this->wait_for_own();
+      if constexpr (S::kChunks == 1)
+        add_ahead(tile.end);
+      else
+        add_in_turn(tile.end);
+      store();
+    }
+  }
+
+ private:
+  __device__ __forceinline__ const KeyBlock& about(int slot) const {
+    return *reinterpret_cast<const KeyBlock*>(shared_.about[slot]);
+  }
+
+  __device__ __forceinline__ void begin(const Tile<false>& tile) {
+    const Problem& p = job_.g.p;
+    const int of_warp = row();
+    head_ = tile.head;
+    row_ = tile.of_head * kTile + warpgroup_ * kRows + of_warp;
+    const int block = min(tile.of_head * 2 + warpgroup_, job_.query_blocks - 1);
+    const QueryBlock& from = job_.queries[int64_t{head_} * job_.query_blocks + block];
+    of_mask_ = __ldg(&from.mask);
+    factor_of_key_ = __ldg(&from.q_scale) * job_.factor;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = of_warp + 8 * r;
+      rows_.logit[r] = __ldg(&from.row_logit[row]);
+      rows_.delta[r] = __ldg(&from.row_delta[row]);
+      rows_.norm[r] = __ldg(&from.row_norm[row]);
+      rows_.g_scale[r] = __ldg(&from.row_g_scale[row]);
+      rows_.least_logit[r] = __ldg(&from.row_least_logit[row]);
+      rows_.least_out[r] = __ldg(&from.row_least_out[row]);
+      again_[r] = false;
+    }
+#pragma unroll
+    for (int e = 0; e < kSums; ++e) dq_[e] = 0;
+  }
+
+  // S and dP of block j are under way: s becomes 2^14 P.
+  __device__ __forceinline__ void weigh(int j) {
+    const Problem& p = job_.g.p;
+    const int key = j * kRows + column();
+    // A factor below float32's range would make 0 of -Inf; sums of such a small factor don't matter.
+    const float c = fmaxf(factor_of_key_ * about(ring_.slot(1)).k_scale, 0x1p-126f);
+    MaskOfBlock<MASKED ? 32 : 2> mask;
+    if constexpr (MASKED) mask.load(p, of_mask_, row_, key);
+    hopper::wait_products<1>();
+    hopper::fence_registers(s_);
+    if constexpr (MASKED) {
+#pragma unroll
+      for (int e = 0; e < 32; ++e) s_[e] = fmaf(s_[e], c, mask.x[e]);
+    }
+    const int first = row_ - thread() % 32 / 4;  // row of the warp
+    if ((j + 1) * kRows > (p.causal ? min(first + 1, p.keys) : p.keys)) KeyLimits(p, row_).apply(s_, key);
+#pragma unroll
+    for (int e = 0; e < 32; ++e) {
+      const float logit = rows_.logit[e / 2 % 2];
+      s_[e] = exp2_approx(MASKED ? fmaf(s_[e] + logit, kLog2E, 14) : fmaf(s_[e], c, logit));
+    }
+    hopper::fence_registers(s_);
+  }
+
+  // dP is under way: planes of dS, with a scale for each row. `last`: these are the tile's last scores.
+  __device__ __forceinline__ void differentiate(int j, bool last) {
+    const KeyBlock block = about(ring_.slot(1));
+    float f[2], d[2], unit[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float of_dp = rows_.g_scale[r] * block.v_scale;
+      const float bound = fmaf(rows_.norm[r] * block.v_norm, of_dp, fabsf(rows_.delta[r]));
+      const int exponent = weight_exponent(bound);
+      const float h = split::power_of_two(-exponent);
+      f[r] = of_dp * h;
+      d[r] = rows_.delta[r] * -h;
+      unit[r] = split::power_of_two(exponent - 14);
+      factor_[r] = unit[r] * block.k_scale * job_.g.p.scale;
+      again_[r] |=
+          is_coarse(factor_of_key_ * block.k_scale, rows_.least_logit[r], block.v_scale, rows_.least_out[r], bound);
+    }
+    this->wait_for_scores(x_, last);
+    ring_.release(ring_.slot(2));
+#pragma unroll
+    for (int e = 0; e < 32; ++e) x_[e] = s_[e] * fmaf(x_[e], f[e / 2 % 2], d[e / 2 % 2]);
+    if constexpr (MASKED) {
+      if (job_.g.mask) store_mask(j, unit);
+    }
+    ds_.split(x_);
+  }
+
+  __device__ __forceinline__ void store_mask(int j, const float (&unit)[2]) const {
+    const Problem& p = job_.g.p;
+    const int key = j * kRows + column();
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = row_ + 8 * r;
+      if (row >= p.queries) continue;
+      float* const to = job_.g.mask + (int64_t{head_} * p.queries + row) * p.keys + key;
+#pragma unroll
+      for (int e = 2 * r; e < 32; e += 4)
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+          if (key + e / 4 * 8 + i < p.keys) to[e / 4 * 8 + i] = x_[e + i] * unit[r];
+    }
+  }
+
+  // Adds a block's sums. The block's slot can be filled anew.
+  __device__ __forceinline__ void add(int slot) {
+    hopper::fence_registers(sums_);
+    ds_.fence();
+    ring_.release(slot);
+    promote(dq_, sums_, factor_[0], factor_[1]);
+  }
+
+  // Waits for blocks of V and K, and issues S and dP.
+  __device__ __forceinline__ void multiply_next() {
+    ring_.take();
+    ring_.take();
+    multiply_along_depth<S>(s_, ring_.own(0), ring_.along_depth(ring_.slot(1)));
+    multiply_along_depth<S>(x_, ring_.own(1), ring_.along_depth(ring_.slot(2)));
+  }
+
+  // Depth 64: S and dP of the next block are issued behind this one's dQ, which is added while they are computed.
+  __device__ __forceinline__ void add_ahead(int blocks) {
+    multiply_next();
+    weigh(0);
+#pragma unroll 1
+    for (int j = 1; j < blocks; ++j) {
+      differentiate(j - 1, false);
+      turns_.begin();
+      multiply_rows<S>(sums_, ds_, ring_.across_depth(ring_.slot(1)));
+      multiply_next();
+      turns_.end();
+      hopper::wait_products<2>();
+      add(ring_.slot(3));
+      hopper::fence_registers(dq_);
+      this->keep_order();
+      weigh(j);
+    }
+    differentiate(blocks - 1, true);
+    add_last();
+  }
+
+  __device__ __forceinline__ void add_in_turn(int blocks) {
+#pragma unroll 1
+    for (int j = 0; j < blocks; ++j) {
+      multiply_next();
+      weigh(j);
+      differentiate(j, j == blocks - 1);
+      add_last();
+    }
+  }
+
+  __device__ __forceinline__ void add_last() {
+    turns_.begin();
+    multiply_rows<S>(sums_, ds_, ring_.across_depth(ring_.slot(1)));
+    turns_.end();
+    hopper::wait_products<0>();
+    add(ring_.slot(1));
+  }
+
+  // Stores the warp's 16 rows, and computes some of them again.
+  __device__ __forceinline__ void store() const {
+    const Problem& p = job_.g.p;
+    const int lane = thread() % 32;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = row_ + 8 * r;
+      if (job_.g.q.data && row < p.queries && !again_[r]) {
+        float* const to = job_.g.q.matrix(head_).at(row, lane % 4 * 2);
+#pragma unroll
+        for (int e = 2 * r; e < kSums; e += 4)
+          if (e / 4 * 8 < p.depth) hopper::store(to + e / 4 * 8, make_float2(dq_[e], dq_[e + 1]));
+      }
+      uint32_t left = __ballot_sync(~0u, again_[r] && row < p.queries && lane % 4 == 0);
+#pragma unroll 1
+      for (; left; left &= left - 1) recompute_query(job_, head_, row - lane / 4 + (__ffs(left) - 1) / 4);
+    }
+  }
+};
+
+}  // namespace sgemm::attention::backward
