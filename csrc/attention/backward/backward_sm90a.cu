@@ -69,6 +69,7 @@ void run(const Gradients& g, const Context& context) {
   job.v = workspace + at.v;
   job.queries = reinterpret_cast<QueryBlock*>(workspace + at.queries);
   job.keys = reinterpret_cast<KeyBlock*>(workspace + at.keys);
+  job.claims = reinterpret_cast<int*>(workspace + at.claims);
   job.factor = std::fabs(p.scale) * (p.mask.kind == MaskKind::kNone ? kLog2E : 1.0f);
   if (compiled_depth(g) == 64)
     launch_depth<64>(job, context);

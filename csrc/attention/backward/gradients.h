@@ -24,7 +24,7 @@ inline int compiled_depth(const Gradients& g) { return g.p.depth <= 64 && g.p.va
 
 struct Layout {
   int64_t query_blocks, key_blocks;  // of all heads, and of all groups
-  size_t q, grad, k, v, queries, keys, total;
+  size_t q, grad, k, v, queries, keys, claims, total;
 };
 Layout layout(const Gradients& g);
 

@@ -23,13 +23,14 @@ class KeyGradients : public Consumer<S> {
 
   __device__ __forceinline__ void run() {
 #pragma unroll 1
-    for (; this->index() < job_.all_key_tiles; ring_.next_tile()) {
+    while (true) {
+      this->wait_for_tile();
+      if (this->index() >= job_.all_key_tiles) break;
 #pragma unroll
       for (int c = 0; c < kChunks; ++c)
 #pragma unroll
         for (int e = 0; e < 32; ++e) dk_[c][e] = dv_[c][e] = 0;
-      if (thread() == 0) shared_.again[ring_.tile() % 2][warpgroup_] = 0;
-      this->wait_for_own();
+      if (thread() == 0) shared_.again[ring_.tile() % 4][warpgroup_] = 0;
       const Tile<true> tile(job_, this->index());
       const int blocks = (tile.end - tile.first) * job_.share;
       if constexpr (kChunks == 1)
@@ -37,6 +38,7 @@ class KeyGradients : public Consumer<S> {
       else
         add_in_turn(blocks);
       store();
+      ring_.next_tile();
     }
   }
 
@@ -44,7 +46,7 @@ class KeyGradients : public Consumer<S> {
   __device__ __forceinline__ const QueryBlock& about(int slot) const {
     return *reinterpret_cast<const QueryBlock*>(shared_.about[slot]);
   }
-  __device__ __forceinline__ const KeyBlock& own() const { return shared_.own[ring_.tile() % 2][warpgroup_]; }
+  __device__ __forceinline__ const KeyBlock& own() const { return shared_.own[ring_.tile() % 4][warpgroup_]; }
 
   __device__ __forceinline__ void multiply_queries(int slot) {
     multiply_along_depth<S>(s_, ring_.own(0), ring_.along_depth(slot));
@@ -130,7 +132,7 @@ class KeyGradients : public Consumer<S> {
     const float bound = bound_of(block), h = split::power_of_two(-weight_exponent(bound));
     const float of_dp = block.g_scale * key.v_scale * h;
     if (is_coarse(block.q_scale * key.k_scale * job_.factor, block.least_logit, key.v_scale, block.least_out, bound))
-      shared_.again[ring_.tile() % 2][warpgroup_] = 1;
+      shared_.again[ring_.tile() % 4][warpgroup_] = 1;
     this->wait_for_scores(x_, last);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -251,7 +253,7 @@ class KeyGradients : public Consumer<S> {
     const Tile<true> tile(job_, this->index());
     const int first = tile.of_head * kTile + warpgroup_ * kRows + thread() / 32 * 16;
     hopper::sync_some(4 + warpgroup_, 128);  // all have seen whether it is coarse
-    if (*static_cast<const volatile int*>(&shared_.again[ring_.tile() % 2][warpgroup_])) {
+    if (*static_cast<const volatile int*>(&shared_.again[ring_.tile() % 4][warpgroup_])) {
 #pragma unroll 1
       for (int key = first; key < min(first + 16, job_.g.p.keys); ++key) recompute_key(job_, tile.head, key);
       return;

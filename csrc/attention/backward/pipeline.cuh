@@ -2,7 +2,7 @@
 //
 // A tile of keys is 128 keys of a group, and its blocks are those of Q and dO of all heads of the group. A tile of
 // queries is 128 queries of a head, and its blocks are those of V and K. Each warpgroup owns 64 rows of a tile. Thread
-// blocks take all tiles of keys, which are longer, and then those of queries.
+// blocks claim all tiles of keys, which are longer, and then those of queries.
 #pragma once
 #include "../../gpu/dependent_launch.cuh"
 #include "../../gpu/pipeline_state.cuh"
@@ -40,8 +40,10 @@ struct Shared {
   uint64_t own_full[S::kOwnBuffers][2], own_empty[S::kOwnBuffers][2];  // of each warpgroup's blocks
   // What a slot's second block says of itself: a KeyBlock, or the beginning of a QueryBlock.
   alignas(16) char about[S::kSlots][kQueryBytes];
-  alignas(16) KeyBlock own[2][2];  // of the warpgroups' keys, by tiles' turns
-  int again[2][2];                 // likewise: 1 if the keys have to be recomputed
+  // By tiles' turns and warpgroups. Four tiles: the producer may be two ahead, and what it overwrites is not in use.
+  alignas(16) KeyBlock own[4][2];
+  int index[4][2];  // of the tile; all_tiles if there are no more
+  int again[4][2];  // 1 if the keys have to be recomputed
 
   __device__ __forceinline__ void init() {
     if (threadIdx.x) return;
@@ -57,56 +59,64 @@ struct Shared {
   }
 };
 
-// Fills the ring, by one thread.
+// Fills the ring, by one thread. Thread blocks claim tiles, so that they are done at about the same time.
 template <class S>
 class Producer {
   const Job& job_;
   char* const memory_;
   Shared<S>& shared_;
   PipelineState<S::kSlots> at_;
-  PipelineState<S::kOwnBuffers> own_at_;
-  int tile_ = 0;
+  uint32_t tile_ = 0;  // of the thread block
 
  public:
   __device__ __forceinline__ Producer(const Job& job, char* memory, Shared<S>& shared)
       : job_(job), memory_(memory), shared_(shared) {}
 
   __device__ __forceinline__ void run() {
+    int index;
 #pragma unroll 1
-    for (int index = blockIdx.x; index < job_.all_tiles; index += gridDim.x)
+    while ((index = atomicAdd(job_.claims, 1)) < job_.all_tiles)
       if (index < job_.all_key_tiles)
-        produce(Tile<true>(job_, index));
+        produce(Tile<true>(job_, index), index);
       else
-        produce(Tile<false>(job_, index - job_.all_key_tiles));
+        produce(Tile<false>(job_, index - job_.all_key_tiles), index);
+    for (int warpgroup = 0; warpgroup < 2; ++warpgroup) begin(warpgroup, job_.all_tiles, 0);
   }
 
  private:
+  // Announces a tile to a warpgroup, once its last blocks aren't needed any more. Returns the barrier of its blocks.
+  __device__ __forceinline__ uint64_t* begin(int warpgroup, int index, int bytes) {
+    const uint32_t buffer = tile_ % S::kOwnBuffers;
+    uint64_t* const full = &shared_.own_full[buffer][warpgroup];
+    hopper::wait_suspended(&shared_.own_empty[buffer][warpgroup], tile_ / S::kOwnBuffers % 2 ^ 1);
+    shared_.index[tile_ % 4][warpgroup] = index;
+    hopper::arrive_expecting(full, bytes);
+    return full;
+  }
+
   template <bool KEYS>
-  __device__ __forceinline__ void produce(const Tile<KEYS>& tile) {
+  __device__ __forceinline__ void produce(const Tile<KEYS>& tile, int index) {
     const int rows = KEYS ? job_.key_blocks : job_.query_blocks;
 #pragma unroll 1
     for (int warpgroup = 0; warpgroup < 2; ++warpgroup) {
       // The last tile may have one block only. Its second warpgroup then has the same one, and stores nothing.
-      const int64_t block = int64_t{tile.head} * rows + min(tile.of_head * 2 + warpgroup, rows - 1);
-      uint64_t* const full = &shared_.own_full[own_at_.stage][warpgroup];
-      hopper::wait_suspended(&shared_.own_empty[own_at_.stage][warpgroup], own_at_.parity ^ 1);
-      hopper::arrive_expecting(full, 2 * S::kBlock + (KEYS ? sizeof(KeyBlock) : 0));
-      if (KEYS) hopper::copy_bulk(&shared_.own[tile_ % 2][warpgroup], job_.keys + block, sizeof(KeyBlock), full);
-      char* const to = memory_ + own_at_.stage * S::kOwnBytes + warpgroup * 2 * S::kBlock;
-      hopper::copy_bulk(to, (KEYS ? job_.k : job_.q) + block * S::kBlock, S::kBlock, full);
-      hopper::copy_bulk(to + S::kBlock, (KEYS ? job_.v : job_.grad) + block * S::kBlock, S::kBlock, full);
+      const int block = tile.head * rows + min(tile.of_head * 2 + warpgroup, rows - 1);
+      uint64_t* const full = begin(warpgroup, index, 2 * S::kBlock + (KEYS ? sizeof(KeyBlock) : 0));
+      if (KEYS) hopper::copy_bulk(&shared_.own[tile_ % 4][warpgroup], job_.keys + block, sizeof(KeyBlock), full);
+      char* const to = memory_ + tile_ % S::kOwnBuffers * S::kOwnBytes + warpgroup * 2 * S::kBlock;
+      hopper::copy_bulk(to, (KEYS ? job_.k : job_.q) + int64_t{block} * S::kBlock, S::kBlock, full);
+      hopper::copy_bulk(to + S::kBlock, (KEYS ? job_.v : job_.grad) + int64_t{block} * S::kBlock, S::kBlock, full);
     }
-    own_at_.advance();
     ++tile_;
     const int heads = KEYS ? job_.share : 1;
 #pragma unroll 1
     for (int h = 0; h < heads; ++h) {
-      const int64_t head = KEYS ? int64_t{tile.head} * heads + h : tile.head / job_.share;
-      const int64_t first = head * (KEYS ? job_.query_blocks : job_.key_blocks);
+      const int head = KEYS ? tile.head * heads + h : tile.head / job_.share;
+      const int first = head * (KEYS ? job_.query_blocks : job_.key_blocks);
       // Of two blocks with the same number, the one whose products end first comes first: Q before dO, and V before K.
       // So with three slots its place is filled again while the other is in use.
 #pragma unroll 1
-      for (int64_t block = first + tile.first; block < first + tile.end; ++block) {
+      for (int block = first + tile.first; block < first + tile.end; ++block) {
         push<0>(KEYS ? job_.q : job_.v, block, nullptr);
         if (KEYS)
           push<kQueryBytes>(job_.grad, block, job_.queries + block);
@@ -117,11 +127,11 @@ class Producer {
   }
 
   template <int ABOUT>
-  __device__ __forceinline__ void push(const char* planes, int64_t block, const void* about) {
+  __device__ __forceinline__ void push(const char* planes, int block, const void* about) {
     uint64_t* const full = &shared_.full[at_.stage];
     hopper::wait_suspended(&shared_.empty[at_.stage], at_.parity ^ 1);
     hopper::arrive_expecting(full, S::kBlock + ABOUT);
-    hopper::copy_bulk(memory_ + S::kRing + at_.stage * S::kBlock, planes + block * S::kBlock, S::kBlock, full);
+    hopper::copy_bulk(memory_ + S::kRing + at_.stage * S::kBlock, planes + int64_t{block} * S::kBlock, S::kBlock, full);
     if (ABOUT) hopper::copy_bulk(shared_.about[at_.stage], about, ABOUT, full);
     at_.advance();
   }

@@ -9,13 +9,11 @@
 namespace sgemm::attention::backward {
 namespace {
 
-constexpr int kTheirs = 64;  // queries, and keys, of a block of PyTorch's kernel
-
-// Pairs of blocks of `tile` rows and `block` columns, of all heads. Causal ones are about half.
-double pairs(const Problem& p, int tile, int block) {
-  const double all = double(p.batches) * p.heads * double(ceil_div(p.queries, tile)) * double(ceil_div(p.keys, block));
+// Pairs of `tile` rows and `block` rows of the other side, of all heads. Causal ones are about half.
+double pairs(const Problem& p, int64_t tiles, int64_t blocks) {
+  const double all = double(p.batches) * p.heads * double(tiles) * double(blocks);
   const double share = double(std::min(p.queries, p.keys)) / p.queries;
-  return p.causal ? all * (1 - share / 2) + all / double(ceil_div(p.keys, block)) : all;
+  return p.causal ? std::min(all, all * (1 - share / 2) + all / double(blocks)) : all;
 }
 
 }  // namespace
@@ -33,6 +31,7 @@ Layout layout(const Gradients& g) {
   at.v = buffers.take(at.key_blocks * plane_bytes);
   at.queries = buffers.take(at.query_blocks * kQueryBlockBytes);
   at.keys = buffers.take(at.key_blocks * kKeyBlockBytes);
+  at.claims = buffers.take(sizeof(int));
   at.total = buffers.total;
   return at;
 }
@@ -44,26 +43,25 @@ Seconds predicted(const Gradients& g, const Device& device) {
   const int index = compiled_depth(g) / 64 - 1;
   const double heads = double(p.batches) * p.heads, groups = double(p.batches) * p.groups;
   const double bandwidth = device.bandwidth_gbs * 1e9, slower = kH200.clock_ghz / device.clock_ghz;
-  const double masked = p.mask.kind != MaskKind::kNone ? ours.masked : 1;
-  // Blocks that the busiest thread block multiplies. Tiles are equal, or long ones come first.
-  const auto most = [&](double tiles, double pairs_of_all) {
-    const double rounds = std::ceil(tiles / device.sms), each = pairs_of_all / tiles;
-    return p.causal ? std::max(pairs_of_all / device.sms, 2 * each) : rounds * each;
-  };
-  const double key_tiles = groups * double(ceil_div(p.keys, kTile)),
-               query_tiles = heads * double(ceil_div(p.queries, kTile));
-  const double of_keys = most(key_tiles, pairs(p, kRows, kTile)),
-               of_queries = most(query_tiles, pairs(p, kTile, kRows));
-  const double bytes = 4 * (heads * p.queries * (4.0 * p.depth + 5.0 * p.value_depth) +
-                            groups * p.keys * (4.0 * p.depth + 4.0 * p.value_depth));
-  const double time = slower * masked * (of_keys * ours.keys[index] + of_queries * ours.queries[index]) +
-                      slower * ours.tile * (std::ceil(key_tiles / device.sms) + std::ceil(query_tiles / device.sms));
+  const bool masked = p.mask.kind != MaskKind::kNone;
+  const int64_t query_blocks = ceil_div(p.queries, kRows), key_blocks = ceil_div(p.keys, kRows);
+  const int64_t query_tiles = ceil_div(p.queries, kTile), key_tiles = ceil_div(p.keys, kTile);
+  // Tiles share the thread blocks, and none is finished before the longest tile of keys.
+  const double factor = slower * (masked ? ours.masked[index] : 1);
+  const double tiles = groups * double(key_tiles) + heads * double(query_tiles);
+  const double work = factor * (pairs(p, key_tiles, query_blocks) * ours.keys[index] +
+                                pairs(p, query_tiles, key_blocks) * ours.queries[index]);
+  const double longest = factor * ours.keys[index] * double(query_blocks) * heads / groups + slower * ours.tile;
+  const double compute = std::max((work + tiles * slower * ours.tile) / device.sms, longest);
+  const double read =
+      4 * (heads * p.queries * (p.depth + 2.0 * p.value_depth) + groups * p.keys * (p.depth + 1.0 * p.value_depth));
+  const double planes = 8.0 * kRows * compiled_depth(g) * (heads * double(query_blocks) + groups * double(key_blocks));
 
-  const double their_pairs = pairs(p, kTheirs, kTheirs);
-  const double alone = double(ceil_div(p.queries, kTheirs)) * theirs.alone[index];
-  const double together = their_pairs / device.sms * theirs.together[index];
-  return {ours.launch + time + bytes / (ours.bandwidth * bandwidth),
-          theirs.launch + slower * (p.mask.kind != MaskKind::kNone ? theirs.masked : 1) * std::max(alone, together)};
+  const double their_work =
+      pairs(p, query_blocks, key_blocks) * theirs.together[index] + heads * double(key_blocks) * theirs.tile;
+  const double their_time = slower * (masked ? theirs.masked : 1) *
+                            std::max(their_work / device.sms, double(query_blocks) * theirs.alone[index] + theirs.tile);
+  return {ours.launch + compute + (read + planes) / (ours.bandwidth * bandwidth), theirs.launch + their_time};
 }
 
 }  // namespace sgemm::attention::backward

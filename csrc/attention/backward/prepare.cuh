@@ -192,6 +192,7 @@ template <class S>
 __global__ void __launch_bounds__(S::kPassThreads) prepare(const __grid_constant__ Job job) {
   wait_for_predecessor();
   launch_dependents();
+  if (blockIdx.x == 0 && threadIdx.x == 0) *job.claims = 0;
   Preparation<S>(job).run(blockIdx.x);
 }
 

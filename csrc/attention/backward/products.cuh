@@ -34,10 +34,13 @@ class Consumer {
   // The thread's first row and column of scores.
   __device__ __forceinline__ static int row() { return thread() / 32 * 16 + thread() % 32 / 4; }
   __device__ __forceinline__ static int column() { return thread() % 4 * 2; }
-  __device__ __forceinline__ int index() const { return hopper::block_index() + ring_.tile() * gridDim.x; }
-  __device__ __forceinline__ void wait_for_own() const {
+  // Waits for the next tile.
+  __device__ __forceinline__ void wait_for_tile() const {
     const uint32_t tile = ring_.tile();
     hopper::wait(&shared_.own_full[tile % S::kOwnBuffers][warpgroup_], tile / S::kOwnBuffers % 2);
+  }
+  __device__ __forceinline__ int index() const {
+    return *static_cast<const volatile int*>(&shared_.index[ring_.tile() % 4][warpgroup_]);
   }
   // ptxas moves arithmetic past a wait for products, but not past a loop. This one ends at once.
   __device__ __forceinline__ void keep_order() const {

@@ -37,15 +37,17 @@ class QueryGradients : public Consumer<S> {
 
   __device__ __forceinline__ void run() {
 #pragma unroll 1
-    for (; this->index() < job_.all_tiles; ring_.next_tile()) {
+    while (true) {
+      this->wait_for_tile();
+      if (this->index() >= job_.all_tiles) break;
       const Tile<false> tile(job_, this->index() - job_.all_key_tiles);
       begin(tile);
-      this->wait_for_own();
       if constexpr (S::kChunks == 1)
         add_ahead(tile.end);
       else
         add_in_turn(tile.end);
       store();
+      ring_.next_tile();
     }
   }
 

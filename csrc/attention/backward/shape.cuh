@@ -59,6 +59,7 @@ struct Job {
   char *q, *grad, *k, *v;        // planes
   QueryBlock* queries;
   KeyBlock* keys;
+  int* claims;   // number of tiles that thread blocks have begun
   float factor;  // of logits: |scale|, times log2(e) without a mask
 };
 
