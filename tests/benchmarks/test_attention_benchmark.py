@@ -54,6 +54,23 @@ def test_errors_on_distributions(name: str, monkeypatch) -> None:
     assert len(lines[0]) == len(columns) and lines[0][0] == name.replace("_", " ")
 
 
+@pytest.mark.parametrize("name", attention_errors.DISTRIBUTIONS)
+def test_errors_of_gradients_on_distributions(name: str, monkeypatch) -> None:
+    monkeypatch.setattr(attention_errors, "QUERIES", 40)
+    monkeypatch.setattr(attention_errors, "KEYS", 96)
+    found = attention_errors.measure_gradients(name, 16, CPU, 1, "auto")
+    for side in attention_errors.SIDES:
+        for gradient in attention_errors.GRADIENTS:
+            most, mean = (found[f"{side}{gradient}_error_{x}"] for x in ("max", "mean"))
+            assert 0 < mean < most < 1e5
+    assert found["correct"] and found["not_above_torch"]
+    columns, lines = attention_errors.gradient_cells([found])
+    assert len(lines[0]) == len(columns) and lines[0][0] == name.replace("_", " ")
+    spoilt = attention_errors.judged(found | {"key_error_max": float("nan")})
+    assert not spoilt["correct"] and spoilt["wrong"] == "dK: nan units"
+    assert not spoilt["not_above_torch"]
+
+
 def test_table_and_caption() -> None:
     cases = CASES[:2]
     rows = [row(case, kernel, ratio) for case, ratio in zip(cases, (4.0, 1.0), strict=True)
