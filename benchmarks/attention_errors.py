@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import torch_sgemm
 from benchmarks import tables
-from benchmarks.attention_gradients import gradients_in_float64
+from benchmarks.attention_gradients import Reference, gradients_in_float64
 from benchmarks.distributions import generator
 from benchmarks.errors import UNIT, Errors, good_up_to, in_units
 
@@ -176,12 +176,13 @@ def gradients_by(run: Callable[..., Tensor], x: Inputs, grad: Tensor) -> list[Te
     return list(torch.autograd.grad(run(Inputs(*leaves, *x[3:])), leaves, grad))
 
 
-def gradient_errors(
-    found: list[Tensor], x: Inputs, grad: Tensor, exact: dict | None = None
-) -> dict[str, Errors]:
+def gradient_errors(found: Sequence[Tensor], exact: dict[str, Reference]) -> dict[str, float]:
     """Returns the errors of dQ, dK and dV, in units of 2^-24 of their magnitudes."""
-    exact = exact or gradients_in_float64(grad, *x)
-    return {name: in_units(y, *exact[name]) for name, y in zip(GRADIENTS, found, strict=True)}
+    figures: dict[str, float] = {}
+    for name, x in zip(GRADIENTS, found, strict=True):
+        errors: Errors = in_units(x, *exact[name])
+        figures |= {f"{name}_error_max": errors.max, f"{name}_error_mean": errors.mean}
+    return figures
 
 
 def measure_gradients(name: str, depth: int, device: torch.device, seed: int, kernel: str) -> dict:
@@ -197,9 +198,8 @@ def measure_gradients(name: str, depth: int, device: torch.device, seed: int, ke
 
     found = {"label": f"{name} {depth}", "distribution": name, "depth": depth, "kernel": kernel}
     for prefix, run in zip(SIDES, (side(kernel), side("aten"), _math), strict=True):
-        errors = gradient_errors(gradients_by(run, x, grad), x, grad, exact)
-        for gradient, (most, mean) in errors.items():
-            found |= {f"{prefix}{gradient}_error_max": most, f"{prefix}{gradient}_error_mean": mean}
+        errors = gradient_errors(gradients_by(run, x, grad), exact)
+        found |= {f"{prefix}{key}": value for key, value in errors.items()}
     return found | judged(found)
 
 
