@@ -1,28 +1,29 @@
 """``attention``: scaled_dot_product_attention of float32 beside PyTorch's memory-efficient kernel.
 
 Each case runs by our kernels ("split"), as "auto" chooses, and by PyTorch's kernel, all by turns.
-Errors are those of one head against float64, in units of 2^-24 of P |V|.
+Errors are those of one head against float64, in units of 2^-24 of P |V|. --backward measures
+forward and backward together instead.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 import torch
 from torch import Tensor
 
-from benchmarks import attention_errors, tables
+from benchmarks import attention_backward, attention_errors, tables
+from benchmarks.attention_cases import CASES, Case, Tensors, make_pool
 from benchmarks.attention_errors import Inputs
 from benchmarks.errors import Errors, good_up_to, in_units
-from benchmarks.problems import L2_MULTIPLE, Pool
+from benchmarks.problems import Pool
 from benchmarks.session import Session
 from benchmarks.sides import Side
 from benchmarks.timing import compare
 
 KERNELS = ("split", "auto")
-MOST_SETS = 16
 LEGEND = (
     "`mask` has an additive mask of L x S, which batch and heads share; `cross` has keys of "
     "another length, B x H x L x S x D; `gqa` has heads in groups of four. PyTorch's is its "
@@ -30,90 +31,10 @@ LEGEND = (
 )
 
 
-@dataclass(frozen=True)
-class Case:
-    """A call: batches, heads, queries, depth, kind, and keys if they are not as many."""
-
-    batch: int
-    heads: int
-    rows: int
-    depth: int
-    kind: str = "plain"
-    keys: int = 0
-
-    @property
-    def label(self) -> str:
-        keys = f" x {self.keys}" if self.keys else ""
-        return f"{self.batch} x {self.heads} x {self.rows}{keys} x {self.depth} {self.kind}"
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.rows, self.keys or self.rows
-
-    @property
-    def flops(self) -> float:
-        """Counts both products; half of them if causal."""
-        rows, keys = self.shape
-        half = 0.5 if self.kind == "causal" else 1
-        return 4.0 * self.batch * self.heads * rows * keys * self.depth * half
-
-
-HEADLINES = ((32, 16, 128, 64), (8, 16, 512, 64), (16, 16, 1024, 64), (4, 16, 2048, 128),
-             (2, 32, 4096, 128))  # fmt: skip
-CASES = (
-    *(Case(*sizes, kind) for sizes in HEADLINES for kind in ("plain", "causal", "mask")),
-    *(Case(64, 12, rows, 64) for rows in (32, 64)),
-    *(Case(1, 16, rows, 64, kind) for rows in (128, 512, 2048) for kind in ("plain", "causal")),
-    Case(1, 8, 16384, 64, "causal"),
-    Case(8, 12, 197, 64),
-    *(Case(8, 8, rows, 32) for rows in (64, 256, 1024)),
-    *(Case(4, 12, rows, 96) for rows in (256, 1024)),
-    *(Case(4, 16, rows, 128) for rows in (64, 256, 1024)),
-    Case(1, 32, 4096, 128, "causal"),
-    Case(8, 8, 1024, 40, "cross", 77),
-    Case(2, 8, 4096, 64, "cross", 77),
-    Case(16, 16, 8, 64, "cross", 2048),
-    Case(16, 32, 1, 128, "cross", 4096),
-    Case(4, 32, 1024, 128, "gqa"),
-    Case(1, 16, 2048, 64, "gqa"),
-)
-
-
-@dataclass
-class Tensors:
-    """The operands of a call; ``a`` is what the timing looks at."""
-
-    a: Tensor
-    key: Tensor
-    value: Tensor
-    mask: Tensor | None
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds --small."""
+    """Adds --small and --backward."""
     parser.add_argument("--small", action="store_true", help="only calls below 10 GFLOP")
-
-
-def make_pool(case: Case, device: torch.device, seed: int) -> Pool:
-    """Makes standard normal operands, as many sets as displace each other from the L2 cache."""
-    gen = torch.Generator(device).manual_seed(seed)
-    rows, keys = case.shape
-    groups = max(1, case.heads // 4) if case.kind == "gqa" else case.heads
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(shape, device=device, generator=gen)
-
-    def tensors() -> Tensors:
-        mask = normal(rows, keys) if case.kind == "mask" else None
-        key, value = (normal(case.batch, groups, keys, case.depth) for _ in range(2))
-        return Tensors(normal(case.batch, case.heads, rows, case.depth), key, value, mask)
-
-    first = tensors()
-    size = 4 * (first.a.numel() + 2 * first.key.numel())
-    l2 = torch.cuda.get_device_properties(device).L2_cache_size if device.type == "cuda" else 0
-    count = min(max(1, math.ceil(L2_MULTIPLE * l2 / size)), MOST_SETS)
-    sets = [first, *(tensors() for _ in range(count - 1))]
-    return Pool(sets, count * size >= L2_MULTIPLE * l2)
+    parser.add_argument("--backward", action="store_true", help="forward and backward together")
 
 
 def our_side(case: Case, kernel: str) -> Side:
@@ -177,9 +98,10 @@ def measure(case: Case, session: Session) -> list[dict]:
 
 def run(args: argparse.Namespace) -> int:
     """Measures, saves the record and prints the table."""
+    if args.backward:
+        return attention_backward.run(args)
     session = Session(args)
-    if not session.on_gpu or torch.cuda.get_device_capability() != (9, 0):
-        raise RuntimeError("a GPU of compute capability 9.0 is needed: no other has the kernels")
+    attention_backward.require_kernels(session)
     cases = [case for case in CASES if not args.small or case.flops < 1e10]
     names = attention_errors.DISTRIBUTIONS
     distributions = [(depth, name) for depth in attention_errors.DEPTHS for name in names]

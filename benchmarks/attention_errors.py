@@ -1,9 +1,9 @@
-"""Errors of attention on twelve distributions, beside PyTorch's two float32 kernels."""
+"""Errors of attention and its gradients on twelve distributions, beside PyTorch's two kernels."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -13,12 +13,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import torch_sgemm
 from benchmarks import tables
+from benchmarks.attention_gradients import Reference, gradients_in_float64
 from benchmarks.distributions import generator
-from benchmarks.errors import UNIT, in_units
+from benchmarks.errors import UNIT, Errors, good_up_to, in_units
 
 HEADS, QUERIES, KEYS = 2, 512, 2048
 DEPTHS = (64, 128)
 COLUMNS = ["operands", "depth", "split", "PyTorch's", "PyTorch's math", "share of the bound"]
+GRADIENTS = {"query": "dQ", "key": "dK", "value": "dV"}
+SIDES = ("", "torch_", "math_")
 
 
 class Inputs(NamedTuple):
@@ -154,7 +157,7 @@ def measure(name: str, depth: int, device: torch.device, seed: int, kernel: str)
     ours = run(kernel)
     bound = torch_sgemm.attention_error_bound(*x)
     found = {"label": f"{name} {depth}", "distribution": name, "depth": depth, "kernel": kernel}
-    for side, out in (("", ours), ("torch_", run("aten")), ("math_", _math(x))):
+    for side, out in zip(SIDES, (ours, run("aten"), _math(x)), strict=True):
         errors = in_units(out, exact, magnitude)
         found |= {f"{side}error_max": errors.max, f"{side}error_mean": errors.mean}
     share = ((ours.double() - exact).abs() / bound.clamp(min=UNIT**6)).max()
@@ -165,6 +168,66 @@ def measure(name: str, depth: int, device: torch.device, seed: int, kernel: str)
         "correct": (correct := bool(share <= 1)),  # False for NaN
         "wrong": "" if correct else f"{share:.3g} of the proven bound",
     }
+
+
+def gradients_by(run: Callable[..., Tensor], x: Inputs, grad: Tensor) -> list[Tensor]:
+    """Returns the gradients of query, key and value."""
+    leaves = [y.detach().requires_grad_() for y in x[:3]]
+    return list(torch.autograd.grad(run(Inputs(*leaves, *x[3:])), leaves, grad))
+
+
+def gradient_errors(found: Sequence[Tensor], exact: dict[str, Reference]) -> dict[str, float]:
+    """Returns the errors of dQ, dK and dV, in units of 2^-24 of their magnitudes."""
+    figures: dict[str, float] = {}
+    for name, x in zip(GRADIENTS, found, strict=True):
+        errors: Errors = in_units(x, *exact[name])
+        figures |= {f"{name}_error_max": errors.max, f"{name}_error_mean": errors.mean}
+    return figures
+
+
+def measure_gradients(name: str, depth: int, device: torch.device, seed: int, kernel: str) -> dict:
+    """Returns the errors of a distribution's gradients, for a standard normal dO."""
+    gen = generator(seed, device)
+    x = DISTRIBUTIONS[name](depth, gen)
+    shape = (*x.query.shape[:3], x.value.shape[3])
+    grad = torch.randn(shape, generator=gen, device=device)
+    exact = gradients_in_float64(grad, *x)
+
+    def side(kernel: str) -> Callable[[Inputs], Tensor]:
+        return lambda x: torch.ops.sgemm.attention(*x, None, False, kernel)[0]
+
+    found = {"label": f"{name} {depth}", "distribution": name, "depth": depth, "kernel": kernel}
+    for prefix, run in zip(SIDES, (side(kernel), side("aten"), _math), strict=True):
+        errors = gradient_errors(gradients_by(run, x, grad), exact)
+        found |= {f"{prefix}{key}": value for key, value in errors.items()}
+    return found | judged(found)
+
+
+def judged(row: dict) -> dict:
+    """Returns whether gradients are correct, and not above PyTorch's; what is wrong."""
+    wrong = [
+        f"{GRADIENTS[name]}: {row[f'{name}_error_max']:.3g} units"
+        for name in GRADIENTS
+        if not row[f"{name}_error_max"] <= good_up_to(row[f"torch_{name}_error_max"])
+    ]
+    below = all(
+        row[f"{name}_error_{kind}"] <= row[f"torch_{name}_error_{kind}"]
+        for name in GRADIENTS
+        for kind in ("max", "mean")
+    )
+    return {"not_above_torch": below, "correct": not wrong, "wrong": "; ".join(wrong)}
+
+
+def gradient_cells(found: list[dict]) -> tuple[list[str], list[list[str]]]:
+    """Makes one line per distribution and depth: our errors and PyTorch's, by gradient."""
+    columns = ["operands", "depth"]
+    columns += [f"{name}{side}" for name in GRADIENTS.values() for side in ("", ", PyTorch's")]
+    lines = [
+        [row["distribution"].replace("_", " "), str(row["depth"])]
+        + [tables.errors(row, f"{side}{name}_") for name in GRADIENTS for side in SIDES[:2]]
+        for row in found
+    ]
+    return columns, lines
 
 
 def cells(found: list[dict]) -> tuple[list[str], list[list[str]]]:

@@ -15,7 +15,7 @@ import torch_sgemm
 from benchmarks import plots, record, steps, tables
 from benchmarks.errors import Errors, in_units_of_rms
 from benchmarks.session import Session
-from benchmarks.workloads import ATTENTIONS, WORKLOADS, Task, float32_convolutions
+from benchmarks.workloads import ATTENTIONS, DEFAULT, WORKLOADS, Task, float32_convolutions
 
 Scope = Callable[[], AbstractContextManager]
 
@@ -24,7 +24,13 @@ DEFAULTS = {"rounds": 20, "budget": 4.0}  # steps are long: 1 s would hold only 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds --model, --attention, --kernel and --small."""
-    parser.add_argument("--model", nargs="+", choices=tuple(WORKLOADS), default=list(WORKLOADS))
+    parser.add_argument(
+        "--model",
+        nargs="+",
+        choices=tuple(WORKLOADS),
+        default=DEFAULT,
+        help=f"default: {' '.join(DEFAULT)}",
+    )
     parser.add_argument(
         "--attention",
         choices=ATTENTIONS,

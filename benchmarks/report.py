@@ -18,6 +18,8 @@ import torch_sgemm
 from benchmarks import (
     accuracy,
     attention,
+    attention_backward,
+    attention_errors,
     call,
     choice,
     hard,
@@ -176,6 +178,28 @@ def _attention_table(found: dict, _: Path) -> str:
     return f"{attention.summary(found)}\n\n{table}\n\n{attention.LEGEND}"
 
 
+ERRORS_HEAD = (
+    "Errors on twelve distributions, max / mean over all elements, in units of 2⁻²⁴·(P|V|): "
+    f"{attention_errors.HEADS} heads, {attention_errors.QUERIES} queries, {attention_errors.KEYS} "
+    "keys. PyTorch's kernels are the memory-efficient one and its math path.\n\n"
+)
+
+
+def _attention_errors_table(found: dict, _: Path) -> str:
+    return ERRORS_HEAD + tables.markdown(*attention_errors.cells(found["errors"]), left=2)
+
+
+def _attention_backward_table(found: dict, _: Path) -> str:
+    table = tables.markdown(*attention_backward.cells(found))
+    return f"{attention_backward.summary(found)}\n\n{table}\n\n{attention_backward.LEGEND}"
+
+
+def _gradient_errors_table(found: dict, _: Path) -> str:
+    columns, rows = attention_errors.gradient_cells(found["errors"])
+    head = "Errors of gradients on the same distributions, for a standard normal dO.\n\n"
+    return head + tables.markdown(columns, rows, left=2)
+
+
 def _seeds_tables(found: dict, _: Path) -> str:
     parts, noted = [], set()
     for title, columns, rows in seeds.document_tables(found):
@@ -288,6 +312,9 @@ BLOCKS: dict[str, tuple[str | None, Write]] = {
     ),
     "attention": ("attention", _attention_table),
     "attention-chart": ("attention", _chart("speed relative to PyTorch, case by case")),
+    "attention-errors": ("attention", _attention_errors_table),
+    "attention-backward": (attention_backward.COMMAND, _attention_backward_table),
+    "attention-gradient-errors": (attention_backward.COMMAND, _gradient_errors_table),
     "seeds": ("seeds", _seeds_tables),
     "call": ("call", _call_table),
     "precision": ("suite", _precision_table),
@@ -299,7 +326,16 @@ BLOCKS: dict[str, tuple[str | None, Write]] = {
 }
 
 
-SUITS = {"worth-mechanisms": mechanisms.can_be_weighed}  # only such records make the block
+def _has_errors(found: dict) -> bool:
+    return bool(found.get("errors"))
+
+
+SUITS = {  # only such records make the block
+    "worth-mechanisms": mechanisms.can_be_weighed,
+    "attention-errors": _has_errors,
+    "attention-gradient-errors": _has_errors,
+}
+OPTIONS = {attention_backward.COMMAND: "attention --backward"}  # commands of other names
 
 
 def block(name: str, page: Path, results: Path, gpu: str | None) -> str:
@@ -309,7 +345,8 @@ def block(name: str, page: Path, results: Path, gpu: str | None) -> str:
         return f"\n{write({}, page)}\n\n"
     found = record.latest_gpu(command, results, gpu, SUITS.get(name))
     if found is None:
-        return f"No record yet: `python -m benchmarks {command}` on a GPU writes one.\n"
+        asked = OPTIONS.get(command, command)
+        return f"No record yet: `python -m benchmarks {asked}` on a GPU writes one.\n"
     source = f"{record.provenance(found)}; {found['timing']}."
     return f"\n{write(found, page)}\n\n<sub>{source}</sub>\n\n"
 

@@ -9,6 +9,7 @@ import copy
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 
 import torch
@@ -120,8 +121,8 @@ LARGE = (1024, 24, 16, 4096)
 SMALL = (32, 2, 2, 64)
 
 
-def bert(device: torch.device, small: bool, attention: str) -> Task:
-    """Makes BERT-large, inference."""
+def bert(device: torch.device, small: bool, attention: str, length: int = 128) -> Task:
+    """Makes BERT-large, inference on 32 texts."""
     t = _transformers()
     width, layers, heads, inner = SMALL if small else LARGE
     config = t.BertConfig(
@@ -134,12 +135,12 @@ def bert(device: torch.device, small: bool, attention: str) -> Task:
     )
     with device:
         model = t.BertModel(config, add_pooling_layer=False).eval()
-        tokens = torch.randint(config.vocab_size, (2, 8) if small else (32, 128))
+        tokens = torch.randint(config.vocab_size, (2, 8) if small else (32, length))
     return Task(model, tokens, _hidden)
 
 
-def vit(device: torch.device, small: bool, attention: str) -> Task:
-    """Makes ViT-L/16, inference."""
+def vit(device: torch.device, small: bool, attention: str, training: bool = False) -> Task:
+    """Makes ViT-L/16: inference, or a step of training a classifier."""
     t = _transformers()
     width, layers, heads, inner = SMALL if small else LARGE
     config = t.ViTConfig(
@@ -149,21 +150,27 @@ def vit(device: torch.device, small: bool, attention: str) -> Task:
         intermediate_size=inner,
         image_size=32 if small else 224,
         patch_size=16,
+        num_labels=10 if small else 1000,
         attn_implementation=attention,
     )
     with device:
-        model = t.ViTModel(config, add_pooling_layer=False).eval()
         images = torch.randn(2 if small else 32, 3, config.image_size, config.image_size)
-    return Task(model, images, _hidden)
+        if not training:
+            return Task(t.ViTModel(config, add_pooling_layer=False).eval(), images, _hidden)
+        labels = torch.randint(config.num_labels, (len(images),))
+        model = t.ViTForImageClassification(config).train()
+    return Task(model, images, _logits, labels, _cross_entropy)
 
 
-def gpt2(device: torch.device, small: bool, attention: str) -> Task:
-    """Makes GPT-2 medium, a step of training."""
+def gpt2(
+    device: torch.device, small: bool, attention: str, shape: tuple[int, int] = (8, 512)
+) -> Task:
+    """Makes GPT-2 medium, a step of training on texts of this number and length."""
     t = _transformers()
     width, layers, heads, inner = SMALL if small else LARGE
     config = t.GPT2Config(
         vocab_size=101 if small else 50257,
-        n_positions=16 if small else 1024,
+        n_positions=16 if small else max(1024, shape[1]),
         n_embd=width,
         n_layer=layers,
         n_head=heads,
@@ -178,7 +185,7 @@ def gpt2(device: torch.device, small: bool, attention: str) -> Task:
     )
     with device:
         model = t.GPT2LMHeadModel(config).train()
-        tokens = torch.randint(config.vocab_size, (2, 8) if small else (8, 512))
+        tokens = torch.randint(config.vocab_size, (2, 8) if small else shape)
     return Task(model, tokens, _logits, tokens.roll(-1, 1), _cross_entropy)
 
 
@@ -203,6 +210,7 @@ class Workload:
 
     what: str
     make: Callable[[torch.device, bool, str], Task]
+    default: bool = True  # False: is measured only if it is named
 
 
 WORKLOADS = {
@@ -210,4 +218,14 @@ WORKLOADS = {
     "vit-l16": Workload("ViT-L/16, inference, 32 images of 224 x 224", vit),
     "gpt2-medium": Workload("GPT-2 medium, training, 8 x 512 tokens", gpt2),
     "mlp": Workload("MLP 8 x 1024, training, 65536 points", mlp),
+    "bert-large-512": Workload(
+        "BERT-large, inference, 32 x 512 tokens", partial(bert, length=512), False
+    ),
+    "gpt2-medium-2048": Workload(
+        "GPT-2 medium, training, 4 x 2048 tokens", partial(gpt2, shape=(4, 2048)), False
+    ),
+    "vit-l16-training": Workload(
+        "ViT-L/16, training, 32 images of 224 x 224", partial(vit, training=True), False
+    ),
 }
+DEFAULT = [name for name, workload in WORKLOADS.items() if workload.default]

@@ -20,7 +20,7 @@ from torch_sgemm.functional.packed import PackedMatrix, pack
 from torch_sgemm.measure.record import Record
 from torch_sgemm.measure.recorder import recording
 from torch_sgemm.measure.tuning import Tuning, tune
-from torch_sgemm.torch_ops import derivatives, ops, vmap  # noqa: F401
+from torch_sgemm.torch_ops import attention_derivatives, derivatives, ops, vmap  # noqa: F401
 
 __version__ = "0.1.0"
 

@@ -37,3 +37,16 @@ def _attention(
     query: Sequence[int], key: Sequence[int], value: Sequence[int], *args, **kwargs
 ) -> int:
     return 2 * math.prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
+
+
+@register_flop_formula(_ops._attention_backward)
+def _attention_backward(
+    grad: Sequence[int],
+    query: Sequence[int],
+    key: Sequence[int],
+    value: Sequence[int],
+    *args,
+    **kwargs,
+) -> int:
+    """Five products, as PyTorch counts its own: Q Kᵀ, dO Vᵀ, and one for each gradient."""
+    return 2 * math.prod(query[:-1]) * key[-2] * (3 * query[-1] + 2 * value[-1])

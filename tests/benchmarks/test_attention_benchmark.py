@@ -6,9 +6,9 @@ import pytest
 import torch
 from support.records import gpu_record
 
-from benchmarks import attention, attention_errors, plots, record, report
+from benchmarks import attention, attention_backward, attention_errors, plots, record, report
 from benchmarks.__main__ import main
-from benchmarks.attention import CASES, HEADLINES, Case
+from benchmarks.attention_cases import CASES, HEADLINES, Case, make_pool
 
 CPU = torch.device("cpu")
 
@@ -32,7 +32,7 @@ def test_cases_differ_and_cover_what_attention_is_used_for() -> None:
 @pytest.mark.parametrize("kind", ["plain", "causal", "mask", "gqa"])
 def test_errors_are_those_of_a_known_perturbation(kind: str) -> None:
     case = Case(2, 4, 20, 16, kind)
-    pool = attention.make_pool(case, CPU, 1)
+    pool = make_pool(case, CPU, 1)
     x = pool.sets[0]
     side = attention.our_side(case, "auto")
     assert attention.errors(case, side, x).max < 20
@@ -54,6 +54,23 @@ def test_errors_on_distributions(name: str, monkeypatch) -> None:
     assert len(lines[0]) == len(columns) and lines[0][0] == name.replace("_", " ")
 
 
+@pytest.mark.parametrize("name", attention_errors.DISTRIBUTIONS)
+def test_errors_of_gradients_on_distributions(name: str, monkeypatch) -> None:
+    monkeypatch.setattr(attention_errors, "QUERIES", 40)
+    monkeypatch.setattr(attention_errors, "KEYS", 96)
+    found = attention_errors.measure_gradients(name, 16, CPU, 1, "auto")
+    for side in attention_errors.SIDES:
+        for gradient in attention_errors.GRADIENTS:
+            most, mean = (found[f"{side}{gradient}_error_{x}"] for x in ("max", "mean"))
+            assert 0 < mean < most < 1e5
+    assert found["correct"] and found["not_above_torch"]
+    columns, lines = attention_errors.gradient_cells([found])
+    assert len(lines[0]) == len(columns) and lines[0][0] == name.replace("_", " ")
+    spoilt = attention_errors.judged(found | {"key_error_max": float("nan")})
+    assert not spoilt["correct"] and spoilt["wrong"] == "dK: nan units"
+    assert not spoilt["not_above_torch"]
+
+
 def test_table_and_caption() -> None:
     cases = CASES[:2]
     rows = [row(case, kernel, ratio) for case, ratio in zip(cases, (4.0, 1.0), strict=True)
@@ -72,9 +89,79 @@ def test_page_and_chart(tmp_path) -> None:
     assert CASES[0].label in report.BLOCKS["attention"][1](found, tmp_path)
 
 
-def test_other_devices_are_refused(capsys) -> None:
-    assert main(["attention", "--device", "cpu"]) == 2
+@pytest.mark.parametrize("options", [[], ["--backward"]])
+def test_other_devices_are_refused(options: list[str], capsys) -> None:
+    assert main(["attention", *options, "--device", "cpu"]) == 2
     assert "compute capability 9.0" in capsys.readouterr().out
+
+
+# ---- forward and backward together
+
+
+@pytest.mark.parametrize("kind", ["plain", "causal", "mask", "gqa"])
+def test_gradients_are_checked(kind: str) -> None:
+    """PyTorch's are right, and an error of 2^-10 is seen."""
+    case = Case(2, 8, 20, 16, kind)
+    x = make_pool(case, CPU, 1, backward=True).sets[0]
+    checked = attention_backward.Checked(case, x)
+    ours, theirs = attention_backward.our_side(case, "auto"), attention_backward.torch_side(case)
+    for side in (ours, theirs):
+        assert all(0 < value < 20 for value in checked.errors(side).values())
+    off = attention.Side("off", lambda x: [y + 2.0**-10 for y in ours.run(x)])
+    assert all(v > 300 for key, v in checked.errors(off).items() if key.endswith("max"))
+
+
+def gradient_row(case: Case, kernel: str, ratio: float) -> dict:
+    names = [f"{side}{name}" for side in ("", "torch_") for name in attention_errors.GRADIENTS]
+    errors = {f"{name}_error_{kind}": 3.0 for name in names for kind in ("max", "mean")}
+    return row(case, kernel, ratio) | errors
+
+
+def test_table_of_both() -> None:
+    cases = attention_backward.CASES
+    assert len({case.label for case in cases}) == len(cases)
+    assert {case.kind for case in cases} == {case.kind for case in CASES}
+    rows = [gradient_row(case, kernel, 2.0) for case in cases for kernel in attention.KERNELS]
+    columns, lines = attention_backward.cells({"rows": rows})
+    assert [len(line) for line in lines] == [len(columns)] * len(cases)
+    assert "geometric mean of auto 2.00" in attention_backward.summary({"rows": rows})
+
+
+def test_pages(tmp_path) -> None:
+    """Each block from its record, also where an older record has no errors."""
+    names = ("attention-errors", "attention-backward", "attention-gradient-errors")
+    page = tmp_path / "page.md"
+    page.write_text("".join(f"<!-- begin:{n} -->\nold\n<!-- end:{n} -->\n" for n in names))
+
+    def reported(*records: dict) -> str:
+        for found in records:
+            record.save(found, record.default_path(found, tmp_path))
+        assert main(["report", str(page), "--results", str(tmp_path)]) == 0
+        return page.read_text()
+
+    rows = [row(case, kernel, 2.0) for case in CASES for kernel in attention.KERNELS]
+    text = reported(gpu_record("attention", rows))
+    assert "No record yet: `python -m benchmarks attention` on" in text
+    assert text.count("No record yet: `python -m benchmarks attention --backward` on") == 2
+    label = {"distribution": "wide_values", "depth": 64, "share_of_bound": 0.01}
+    errors = row(CASES[0], "split", 2.0) | label | {"math_error_max": 9, "math_error_mean": 1}
+    forward = gpu_record("attention", rows) | {"errors": [errors]}
+    rows = [gradient_row(case, x, 2.0) for case in CASES[:2] for x in attention.KERNELS]
+    both = gpu_record("attention-backward", rows) | {"errors": [rows[0] | label]}
+    text = reported(forward, both)
+    assert "No record" not in text and text.count("| wide values | 64 |") == 2
+    assert CASES[0].label in text and text.count("Test GPU") == 3
+
+
+@pytest.mark.gpu
+def test_small_cases_of_both_are_measured(tmp_path) -> None:
+    path = tmp_path / "r.json"
+    run = ["attention", "--backward", "--small", "--budget", "0.02", "--rounds", "2", "--idle", "0"]
+    assert main([*run, "--output", str(path)]) == 0
+    found = record.load(path)
+    assert found["command"] == "attention-backward" and len(found["errors"]) == 24
+    assert all(r["kernel_us"] > 0 for r in found["rows"])
+    assert all(r["correct"] for r in found["rows"] + found["errors"])
 
 
 @pytest.mark.gpu

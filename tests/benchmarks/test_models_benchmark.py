@@ -17,7 +17,7 @@ import torch_sgemm
 from benchmarks import errors, models, record, steps
 from benchmarks.__main__ import main
 from benchmarks.timing import Options
-from benchmarks.workloads import WORKLOADS, Task
+from benchmarks.workloads import DEFAULT, WORKLOADS, Task
 
 pytestmark = pytest.mark.xdist_group("models")  # one process imports transformers
 
@@ -49,7 +49,7 @@ def test_every_model_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture) 
     run = ["models", "--device", "cpu", "--kernel", "ladder", "--rounds", "3", "--budget", "0.1"]
     assert main([*run, "--output", str(path)]) == 0
     found = record.load(path)
-    assert [r["model"] for r in found["rows"]] == list(WORKLOADS)
+    assert [r["model"] for r in found["rows"]] == DEFAULT
     assert found["options"]["small"] and found["options"]["attention"] == "eager"
     for r in found["rows"]:
         assert r["correct"] and r["error_max"] <= max(8, 2 * r["torch_error_max"])
@@ -61,6 +61,17 @@ def test_every_model_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture) 
         assert ("gradient_error_max" in r) == (r["model"] in ("gpt2-medium", "mlp"))
     assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     assert "No GPU is used" in capsys.readouterr().out
+
+
+def test_models_that_have_to_be_named(tmp_path: Path) -> None:
+    path = tmp_path / "models.json"
+    names = [name for name in WORKLOADS if name not in DEFAULT]
+    assert names == ["bert-large-512", "gpt2-medium-2048", "vit-l16-training"]
+    run = ["models", "--device", "cpu", "--attention", "sdpa", "--model", *names]
+    assert main([*run, "--rounds", "3", "--budget", "0.1", "--output", str(path)]) == 0
+    rows = record.load(path)["rows"]
+    assert [r["model"] for r in rows] == names and all(r["correct"] for r in rows)
+    assert ["gradient_error_max" in r for r in rows] == [False, True, True]
 
 
 def test_fused_attention(tmp_path: Path) -> None:
@@ -225,5 +236,5 @@ def test_small_run_on_a_gpu(tmp_path: Path) -> None:
     path = tmp_path / "models.json"
     assert main(["models", "--small", "--budget", "0.5", "--output", str(path)]) == 0
     found = record.load(path)
-    assert found["machine"]["device"] == "cuda" and len(found["rows"]) == len(WORKLOADS)
+    assert found["machine"]["device"] == "cuda" and len(found["rows"]) == len(DEFAULT)
     assert all(r["correct"] and r["fallbacks"] == {} for r in found["rows"])

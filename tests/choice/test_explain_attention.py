@@ -76,6 +76,19 @@ def test_tensors_of_the_cpu_are_pytorch_s() -> None:
     assert explain_attention(*tensors(1, 2, 30, 64, device="cpu")).chosen == "aten"
 
 
+def test_gradients_have_times_of_their_own() -> None:
+    for operands in (tensors(8, 16, 512, 64), tensors(2, 32, 4096, 128)):
+        forward, backward = (
+            explain_attention(*operands, device=H200, backward=x) for x in (False, True)
+        )
+        assert forward.chosen == backward.chosen == "split"
+        for x, y in zip(forward.verdicts, backward.verdicts, strict=True):
+            assert 0 < x.seconds < y.seconds
+        assert backward.verdicts[0].seconds < backward.verdicts[1].seconds
+    refused = explain_attention(*tensors(8, 16, 512, 20), device=H200, backward=True)
+    assert refused.chosen == "aten"
+
+
 @pytest.mark.gpu
 def test_it_says_what_attention_takes() -> None:
     for shape in ((8, 16, 512, 64), (64, 12, 32, 64), (8, 16, 512, 20)):

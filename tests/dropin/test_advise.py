@@ -35,8 +35,8 @@ def test_the_example_s_products(tmp_path: Path) -> None:
         str(ROOT / "examples" / "train_block.py"), "--steps", "1",
     )  # fmt: skip
     assert result.returncode == 0, result.stderr[-3000:]
-    for title in ("Float32 products", "Float32 attention", "What stays PyTorch's"):
-        assert title in result.stdout
+    assert "Float32 products" in result.stdout and "Float32 attention" in result.stdout
+    assert "What stays PyTorch's" not in result.stdout
     found = json.loads(written.read_text())
     assert {p["operation"] for p in found["products"]} == {"aten::addmm", "aten::mm"}
     assert all(p["gain"] >= 1 and p["calls"] % 2 == 0 for p in found["products"])
@@ -45,10 +45,11 @@ def test_the_example_s_products(tmp_path: Path) -> None:
     assert (
         sum(p["calls"] for p in found["products"] if p["operation"] == "aten::addmm") == 2 * 2 * 3
     )
-    (attention,) = found["attentions"]
-    assert attention["calls"] == 4 and attention["gain"] >= 1 and attention["label"]
-    (backward,) = found["others"]
-    assert backward["reason"] == "attention in one kernel" and "backward" in backward["operation"]
+    calls = {attention["backward"]: attention for attention in found["attentions"]}
+    assert set(calls) == {False, True} and not found["others"]
+    for backward, attention in calls.items():
+        assert attention["calls"] == 4 and attention["gain"] >= 1
+        assert attention["label"].endswith("backward") == backward
 
 
 def test_a_program_gets_its_arguments(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -203,44 +203,7 @@ def test_a_device_operator_checks_what_it_gets() -> None:
             op(q, k, v, mask, False, 1.0, False)
 
 
-# ---- derivatives, transforms, graphs
-
-
-@each_device
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("groups", [1, 3])
-def test_gradients(device: str, causal: bool, groups: int) -> None:
-    parts = [x.requires_grad_() for x in operands(device, 2, 3, 70, 90, 64, groups=groups)]
-    doubles = [x.detach().double().requires_grad_() for x in parts]
-    grad = operands(device, 2, 3, 70, 90, 64, seed=1)[0]
-    found = attention(*parts, is_causal=causal, enable_gqa=True)
-    expected = exact(*doubles, causal=causal)
-    for x, y in zip(
-        torch.autograd.grad(found, parts, grad),
-        torch.autograd.grad(expected, doubles, grad.double()),
-        strict=True,
-    ):
-        assert_close(x, y, 200)
-
-
-@each_device
-def test_gradient_of_a_mask(device: str) -> None:
-    parts = operands(device, 2, 3, 70, 96, 64)
-    mask = operands(device, 1, 1, 70, 96, 96)[0].requires_grad_()
-    wide = mask.detach().double().requires_grad_()
-    (found,) = torch.autograd.grad(attention(*parts, mask).sum(), mask)
-    (expected,) = torch.autograd.grad(exact(*parts, wide).sum(), wide)
-    assert found.shape == mask.shape
-    assert_close(found, expected, 200)
-
-
-def test_second_derivatives_are_refused() -> None:
-    parts = [x.requires_grad_() for x in operands("cpu", 1, 2, 5, 6, 8)]
-    (grad,) = torch.autograd.grad(
-        torch_sgemm.attention(*parts).square().sum(), parts[0], create_graph=True
-    )
-    with pytest.raises(RuntimeError, match="second derivatives are not available"):
-        grad.sum().backward()
+# ---- transforms, registration
 
 
 @each_device
@@ -251,24 +214,6 @@ def test_vmap(device: str) -> None:
     found = torch.vmap(lambda q, mask: attention(q, k[:2], v[:2], mask))(q, mask)
     for i in range(2):
         assert_close(found[i], exact(q[i], k[:2], v[:2], mask[i]))
-
-
-@each_device
-def test_compiled(device: str) -> None:
-    q, k, v = (x.requires_grad_() for x in operands(device, 2, 3, 40, 50, 32))
-
-    def function(q, k, v):
-        return torch_sgemm.attention(q * 2, k, v, is_causal=True, kernel=kernel_on(device)) + 1
-
-    compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
-    found, expected = compiled(q, k, v), function(q, k, v)
-    assert torch.equal(found, expected)
-    for x, y in zip(
-        torch.autograd.grad(found.sum(), (q, k, v)),
-        torch.autograd.grad(expected.sum(), (q, k, v)),
-        strict=True,
-    ):
-        assert torch.equal(x, y)
 
 
 def test_the_operator_is_registered_as_pytorch_asks() -> None:

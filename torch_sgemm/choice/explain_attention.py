@@ -1,4 +1,7 @@
-"""``explain_attention``: which kernel a call of ``attention`` takes, and why not the other."""
+"""``explain_attention``: which kernel a call of ``attention`` takes, and why not the other.
+
+The same for a call's gradients.
+"""
 
 from torch import Tensor
 
@@ -29,6 +32,7 @@ def explain_attention(
     *,
     kernel: str = "auto",
     device: Device | None = None,
+    backward: bool = False,
 ) -> Explanation:
     """Explains which kernel :func:`torch_sgemm.attention` takes, and why; nothing runs.
 
@@ -39,6 +43,7 @@ def explain_attention(
         is_causal, scale, enable_gqa: as of :func:`torch_sgemm.attention`.
         kernel: ``"auto"``, ``"split"`` or ``"aten"``.
         device: the device to choose for; unless given, the tensors'.
+        backward: True explains the kernels of the gradients instead.
 
     Returns:
         An :class:`Explanation` with the rows ``split`` and ``aten``; their seconds are predicted,
@@ -64,7 +69,11 @@ def explain_attention(
     if not refused_shape(call.shape):
         numbers = (on if on.type == "cuda" else _MODEL)._numbers()
         masked = attn_mask is not None
-        seconds = operators._attention_seconds(call.shape, is_causal, masked, numbers)
+        args = call.shape, is_causal, masked, numbers
+        if backward:
+            seconds = operators._attention_gradients_seconds(*args)
+        else:
+            seconds = operators._attention_seconds(*args)
     chosen = kernel
     if kernel == "auto":
         chosen = "split" if not reason and seconds[0] < seconds[1] else "aten"

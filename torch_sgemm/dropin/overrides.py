@@ -191,7 +191,7 @@ _left: dict[_Place, list[torch.library.Library]] = defaultdict(list)
 _NAMES = {
     "matrices": tuple(OVERRIDES),
     "vectors": ("dot", "addmv", "addmv.out", "addmv_"),
-    "attention": (attention.NAME,),
+    "attention": tuple(attention.OVERRIDES),
 }
 
 
@@ -199,8 +199,8 @@ def _override(name: str, key: str, holds: _Holds) -> Callable:
     covered = _covered(name, key)
     if name == "dot":
         return _dot(covered, key, holds)
-    if name == attention.NAME:
-        return attention.override(covered, holds, _is_ieee)
+    if name in attention.OVERRIDES:
+        return attention.OVERRIDES[name](covered, holds, _is_ieee)
     if name in OVERRIDES:
         return OVERRIDES[name](name, covered, key)
     return _sum_with_vector(name, covered, key, holds)

@@ -3,7 +3,7 @@
 While on, ``aten::mm``, ``bmm``, ``addmm``, ``baddbmm`` and their in-place and out variants are
 overridden at the device's dispatch key, below autograd, autocast and functionalisation. So matmul,
 linear, einsum, handwritten attention and every backward arrive here too. On GPUs the
-same holds for ``aten::_scaled_dot_product_efficient_attention``.
+same holds for ``aten::_scaled_dot_product_efficient_attention`` and its backward.
 
 PyTorch's own kernel takes other dtypes and layouts, wrong arguments (PyTorch raises the error), and
 outputs that share memory with an operand. It takes all calls while
@@ -80,8 +80,8 @@ def enable(
             None: True if TORCH_SGEMM_BATCH_INVARIANT is 1.
         devices: ``"cuda"``, ``"cpu"``, or both.
         attention: True also sends attention here that ``scaled_dot_product_attention`` leaves to
-            PyTorch's memory-efficient kernel, if ``kernel`` is ``"auto"`` or ``"split"`` or for
-            ``batch_invariant`` (:func:`torch_sgemm.attention`).
+            PyTorch's memory-efficient kernels, and its backward, if ``kernel`` is ``"auto"`` or
+            ``"split"`` or for ``batch_invariant`` (:func:`torch_sgemm.attention`).
 
     If none of ``devices`` can be used (no GPU, a PyTorch or a build of this package without CUDA),
     the function warns and changes nothing.
@@ -149,9 +149,7 @@ def _close(setting: _Setting) -> None:
 
 def stats() -> Stats:
     """Returns a copy of the counters."""
-    counts = json.loads(operators._override_counts())
-    if found := of_attention.counts():
-        counts[of_attention.NAME] = found
+    counts = json.loads(operators._override_counts()) | of_attention.counts()
     hits = {name: reasons.pop("") for name, reasons in counts.items() if "" in reasons}
     fallbacks = {
         (name, reason): count

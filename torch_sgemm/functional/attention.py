@@ -41,9 +41,11 @@ def attention(
         float32 of shape (..., H, L, Dv). With ``"split"`` a row's bits depend only on its query,
         its keys and values, and its mask.
 
-    The function has first derivatives, by PyTorch's kernels. Other dtypes, calls under autocast,
-    dropout and shapes that don't fit go to PyTorch's function, which computes them or raises its
-    error. docs/attention.md has the bound of the error.
+    ``kernel`` also holds for the gradients, which have the same bits each time with ``"split"``.
+    Derivatives of higher order and forward mode take PyTorch's products, with weights in memory.
+
+    Other dtypes, calls under autocast, dropout and shapes that don't fit go to PyTorch's function,
+    which computes them or raises its error. docs/attention.md has the bound of the error.
 
     Raises:
         RuntimeError: ``kernel`` is unknown or can't take the call.

@@ -46,6 +46,7 @@ class AttentionKey(NamedTuple):
     sizes: tuple[int, int, int, int, int, int, int]  # batch, heads, groups, L, S, D, Dv
     is_causal: bool
     masked: bool
+    backward: bool = False
 
     def tensors(self, device: str) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Returns query, key, value and mask, of normal elements unless ``device`` is meta."""
@@ -126,7 +127,8 @@ class Product(_Timed):
 
 @dataclass(frozen=True)
 class Attention(_Timed):
-    """Equal calls of float32 attention. Times are those of one forward call's kernels, seconds."""
+    """Equal calls of float32 attention, or of its gradients. Times are those of one call's kernels,
+    in seconds."""
 
     operation: str
     """``"aten::_scaled_dot_product_efficient_attention"``, say, or this package's operator."""
@@ -141,6 +143,8 @@ class Attention(_Timed):
     value_depth: int
     is_causal: bool
     masked: bool
+    backward: bool
+    """True for gradients."""
     calls: int
     row: str
     """``"split"``, or ``"aten"`` if ``"auto"`` takes PyTorch's memory-efficient kernel."""
@@ -151,13 +155,16 @@ class Attention(_Timed):
 
     @property
     def label(self) -> str:
-        """``8 x 16 x 512 x 64 causal``: B, H, L and D, with H / groups, S and Dv if they differ."""
+        """``8 x 16 x 512 x 64 causal``: B, H, L and D, with H / groups, S and Dv if they differ.
+
+        It ends with ``backward`` for gradients.
+        """
         heads = f"{self.heads}" + (f" / {self.groups}" if self.groups != self.heads else "")
         keys = f" x {self.keys}" if self.keys != self.queries else ""
         depth = f"{self.depth}" + (
             f" / {self.value_depth}" if self.value_depth != self.depth else ""
         )
-        kind = " causal" * self.is_causal + " mask" * self.masked
+        kind = " causal" * self.is_causal + " mask" * self.masked + " backward" * self.backward
         return f"{self.batch} x {heads} x {self.queries}{keys} x {depth}{kind}"
 
 

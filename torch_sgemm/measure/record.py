@@ -17,6 +17,7 @@ from torch_sgemm.choice.explain_attention import explain_attention
 from torch_sgemm.choice.table import kernels
 from torch_sgemm.measure.calls import Attention, AttentionKey, Key, Other, OtherKey, Product, View
 from torch_sgemm.measure.output import aligned
+from torch_sgemm.torch_ops.attention import checked
 from torch_sgemm.torch_ops.library import operators
 
 
@@ -66,7 +67,7 @@ class Record:
 
     @property
     def attentions(self) -> tuple[Attention, ...]:
-        """The calls of float32 attention, forward, by PyTorch's time, longest first."""
+        """The calls of float32 attention and of its gradients, longest first by PyTorch's time."""
         with self._lock:
             seen = list(self._attentions.items())
         found = [self._attention(*entry) for entry in seen]
@@ -126,7 +127,7 @@ class Record:
         query, keys, value, mask = key.tensors("meta")
         explained = explain_attention(
             query, keys, value, mask, key.is_causal, enable_gqa=True,
-            device=self.described(key.device),
+            device=self.described(key.device), backward=key.backward,
         )  # fmt: skip
         seconds = {verdict.name: verdict.seconds for verdict in explained.verdicts}
         measured = self._measured.get(key, (None, None))
@@ -156,11 +157,19 @@ def _measure(key: Key, seen: _Seen) -> tuple[float, float]:
 def _measure_attention(key: AttentionKey) -> tuple[float, float]:
     """Returns the seconds of aten and of auto."""
     query, keys, value, mask = key.tensors(key.device)
+    rest = mask, key.is_causal, None, True
 
-    def side(kernel: str):
-        rest = mask, key.is_causal, None, True, kernel
-        return lambda: operators.attention(query, keys, value, *rest)
+    def forward(kernel: str):
+        return lambda: operators.attention(query, keys, value, *rest, kernel)
 
+    def backward(kernel: str):
+        call = checked(query, keys, value, *rest, kernel)
+        out, logsumexp = operators.attention(query, keys, value, *rest)
+        results = out, logsumexp, call.is_causal, call.scale
+        wanted, grad = (True, True, False), torch.ones_like(out)
+        return lambda: operators._attention_backward(grad, *call[:4], *results, *wanted, kernel)
+
+    side = backward if key.backward else forward
     return _by_turns(side("aten"), side("auto"), query.device)
 
 

@@ -36,12 +36,13 @@ PRODUCTS = {
 _PLAIN = {name for name, first in PRODUCTS.items() if first == 0} | {qualified("gemm_")}
 
 _LINEAR = qualified("linear")
-# Attention, forward; on a GPU, the CPU's would be the memory-efficient one.
+# Attention, and whether it is the backward; on a GPU, the CPU's would be the memory-efficient one.
 ATTENTION = {
-    "aten::_scaled_dot_product_efficient_attention",
-    "aten::_scaled_dot_product_flash_attention_for_cpu",
-    qualified("attention"),
+    f"aten::_scaled_dot_product_{kind}{name}": bool(name)
+    for kind in ("efficient_attention", "flash_attention_for_cpu")
+    for name in ("", "_backward")
 }
+ATTENTION |= {qualified("attention"): False, qualified("_attention_backward"): True}
 # Operators of PyTorch that multiply, but stay PyTorch's: regular expressions of the names after
 # "aten::", by the reason.
 REASONS = {
@@ -175,8 +176,11 @@ class _Recorder(TorchDispatchMode):
         if why := refused_shape(call.shape):
             return why
         self._record._add_attention(
-            AttentionKey(operation, str(query.device), call.shape, call.is_causal, masked)
-        )
+            AttentionKey(
+                operation, str(query.device), call.shape, call.is_causal, masked,
+                ATTENTION[operation],
+            )
+        )  # fmt: skip
         return ""
 
     def _stays(

@@ -11,15 +11,17 @@ key that is masked by False, by -Inf or by causality takes no part; a row withou
 and 0 as its logsumexp.
 
 ``kernel`` is ``"split"`` (csrc/attention, on compute capability 9.0: D and Dv multiples of 8 up to
-128), ``"aten"`` (PyTorch's kernels) or ``"auto"``, the one that is predicted to be faster. The
-operator has first derivatives, by PyTorch's kernels. RuntimeError means wrong arguments, or that
-``"split"`` can't take the call; docs/attention.md has the error's bound.
+128), ``"aten"`` (PyTorch's kernels) or ``"auto"``, the one that is predicted to be faster.
+RuntimeError means wrong arguments, or that ``"split"`` can't take the call; docs/attention.md has
+the error's bound. attention_backward.py has the gradients, attention_derivatives.py autograd.
 """
 
 import functools
 import json
 import math
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -43,14 +45,7 @@ _library.define(
     'bool is_causal=False, float? scale=None, bool enable_gqa=False, str kernel="auto")'
     " -> (Tensor, Tensor)"
 )
-_library.define(
-    "_attention_backward(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor? attn_mask, "
-    "Tensor out, Tensor logsumexp, bool is_causal, float scale, bool wants_mask)"
-    " -> (Tensor, Tensor, Tensor, Tensor)"
-)
 attention_op = operators.attention.default
-_backward = operators._attention_backward.default
-_aten = torch.ops.aten
 
 
 class Call(NamedTuple):
@@ -168,20 +163,39 @@ def is_faster(call: Call) -> bool:
     return ours < theirs
 
 
+def is_taken(op: str, call: Call, kernel: str, is_faster: Callable[[Call], bool]) -> bool:
+    """True if the kernels of csrc/attention compute a call; RuntimeError if they should, but can't.
+
+    ``op`` is the operator that the error names.
+    """
+    if kernel == "aten":
+        return False
+    _, why = refusal(call)
+    if kernel == "split" and why:
+        raise RuntimeError(f"{qualified(op)}: argument 'kernel' is 'split': {why}")
+    return not why and (kernel == "split" or is_faster(call))
+
+
+def with_unit_stride(x: Tensor) -> Tensor:
+    """Returns x, or a copy if its last dimension has another stride than 1."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
 def split_attention(call: Call, with_logsumexp: bool = True) -> tuple[Tensor, Tensor]:
     """Computes a call by csrc/attention. Precondition: no :func:`refusal`."""
-    query, key, value = (x if x.stride(3) == 1 else x.contiguous() for x in call[:3])
+    query, key, value = map(with_unit_stride, call[:3])
     return operators._attention(query, key, value, *call[3:], with_logsumexp)
 
 
 # ---- PyTorch's kernels
 
 
-def _repeated(x: Tensor, heads: int) -> Tensor:
+def repeated(x: Tensor, heads: int) -> Tensor:
+    """Returns keys or values with as many heads as the queries."""
     return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
 
 
-def _bias(mask: Tensor | None) -> Tensor | None:
+def bias_of(mask: Tensor | None) -> Tensor | None:
     """Returns the mask as PyTorch's memory-efficient kernel reads it: added, aligned rows."""
     if mask is None:
         return None
@@ -193,12 +207,13 @@ def _bias(mask: Tensor | None) -> Tensor | None:
     return mask
 
 
-def _is_efficient(call: Call) -> bool:
+def is_efficient(call: Call) -> bool:
+    """True if PyTorch's memory-efficient kernels take the call."""
     return call.query.is_cuda and 0 not in call.shape and not any(n % 4 for n in call.shape[5:])
 
 
-def _logits(call: Call, heads: int) -> Tensor:
-    logits = (call.query * call.scale) @ _repeated(call.key, heads).mT
+def _logits(call: Call) -> Tensor:
+    logits = (call.query * call.scale) @ repeated(call.key, call.query.shape[1]).mT
     if call.is_causal:
         ones = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device)
         logits = logits.masked_fill(~ones.tril(), -math.inf)
@@ -209,14 +224,25 @@ def _logits(call: Call, heads: int) -> Tensor:
     return logits + call.mask
 
 
-def _math(call: Call) -> tuple[Tensor, Tensor]:
-    """Computes a call by products and softmax; rows without keys give zeros."""
-    heads = call.query.shape[1]
-    logits = _logits(call, heads)
+def weights_by_products(call: Call) -> tuple[Tensor, Tensor]:
+    """Returns softmax's weights, zeros in rows without keys, and the rows' logsumexp, detached."""
+    logits = _logits(call)
     none = (logits == -math.inf).all(-1, keepdim=True)
     weights = torch.softmax(logits.masked_fill(none, 0), -1).masked_fill(none, 0)
-    out = weights @ _repeated(call.value, heads)
-    return out, torch.logsumexp(logits, -1).masked_fill(none.squeeze(-1), 0)
+    return weights, torch.logsumexp(logits.detach(), -1).masked_fill(none.squeeze(-1), 0)
+
+
+def attention_by_products(call: Call) -> tuple[Tensor, Tensor]:
+    """Computes a call by operators of PyTorch that have all derivatives."""
+    weights, logsumexp = weights_by_products(call)
+    out = weights @ repeated(call.value, call.query.shape[1])
+    padded = functional.pad(logsumexp, (0, -logsumexp.shape[-1] % PADDED), value=math.inf)
+    return by_rows(out), padded
+
+
+def by_rows(x: Tensor) -> Tensor:
+    """Lays out (B, H, L, D) as (B, L, H, D), as PyTorch's kernels do; a copy if x is not."""
+    return x.transpose(1, 2).contiguous().transpose(1, 2)
 
 
 class _Asked(threading.local):
@@ -228,24 +254,25 @@ class _Asked(threading.local):
 asked = _Asked()
 
 
-def _efficient(call: Call) -> tuple[Tensor, Tensor]:
-    heads = call.query.shape[1]
-    return _aten._scaled_dot_product_efficient_attention(
-        call.query, _repeated(call.key, heads), _repeated(call.value, heads), _bias(call.mask),
-        True, 0.0, call.is_causal, scale=call.scale,
-    )[:2]  # fmt: skip
+@contextmanager
+def pytorch_s() -> Iterator[None]:
+    """Overrides leave this thread's calls to PyTorch's own kernels."""
+    asked.pytorch_s = True
+    try:
+        yield
+    finally:
+        asked.pytorch_s = False
 
 
 def _pytorch_attention(call: Call) -> tuple[Tensor, Tensor]:
-    if _is_efficient(call):
-        asked.pytorch_s = True
-        try:
-            return _efficient(call)
-        finally:
-            asked.pytorch_s = False
-    out, logsumexp = _math(call)
-    padded = functional.pad(logsumexp, (0, -logsumexp.shape[-1] % PADDED), value=math.inf)
-    return out.transpose(1, 2).contiguous().transpose(1, 2), padded
+    if not is_efficient(call):
+        return attention_by_products(call)
+    heads = call.query.shape[1]
+    with pytorch_s():
+        return private.efficient(
+            call.query, repeated(call.key, heads), repeated(call.value, heads), bias_of(call.mask),
+            True, 0.0, call.is_causal, scale=call.scale,
+        )[:2]  # fmt: skip
 
 
 # ---- the operator
@@ -255,48 +282,16 @@ def _pytorch_attention(call: Call) -> tuple[Tensor, Tensor]:
 def _run(query, key, value, attn_mask=None, is_causal=False, scale=None, enable_gqa=False,
          kernel="auto"):  # fmt: skip
     call = checked(query, key, value, attn_mask, is_causal, scale, enable_gqa, kernel)
-    if kernel != "aten":
-        _, why = refusal(call)
-        if kernel == "split" and why:
-            raise RuntimeError(f"{qualified('attention')}: argument 'kernel' is 'split': {why}")
-        if not why and (kernel == "split" or is_faster(call)):
-            try:
-                return split_attention(call)
-            except RuntimeError as failure:
-                raise out_of_memory(failure, True) from None
-    return _pytorch_attention(call)
-
-
-@private.uncompiled
-def _run_backward(grad, query, key, value, attn_mask, out, logsumexp, is_causal, scale, wants_mask):
-    call = Call(query, key, value, attn_mask, is_causal, scale)
-    heads, groups = query.shape[1], key.shape[1]
-    if _is_efficient(call):
-        k, v, bias = _repeated(key, heads), _repeated(value, heads), _bias(attn_mask)
-        nothing = torch.empty((), dtype=torch.int64)
-        grads = _aten._scaled_dot_product_efficient_attention_backward(
-            grad.contiguous(), query, k, v, bias, out, logsumexp, nothing, nothing, 0.0,
-            [True, True, True, wants_mask], is_causal, scale=scale,
-        )  # fmt: skip
-    else:
-        k, v = _repeated(key, heads), _repeated(value, heads)
-        logits, rows = _logits(call, heads), logsumexp[..., : query.shape[2], None]
-        weights = torch.exp(logits - rows)
-        of_weights = grad @ v.mT - (grad * out).sum(-1, keepdim=True)
-        of_logits = torch.where(weights == 0, 0, weights * of_weights)
-        scaled = of_logits * scale
-        grads = scaled @ k, scaled.mT @ query, weights.mT @ grad, of_logits
-    by_group = [
-        x if groups == heads else x.unflatten(1, (groups, heads // groups)).sum(2)
-        for x in grads[1:3]
-    ]
-    of_mask = grads[3] if wants_mask else grad.new_empty(0)
-    return tuple(x.contiguous() for x in (grads[0], *by_group, of_mask))
+    if not is_taken("attention", call, kernel, is_faster):
+        return _pytorch_attention(call)
+    try:
+        return split_attention(call)
+    except RuntimeError as failure:
+        raise out_of_memory(failure, True) from None
 
 
 for _backend in ("CPU", "CUDA"):
     _library.impl("attention", _run, _backend)
-    _library.impl("_attention_backward", _run_backward, _backend)
 
 
 @torch.library.register_fake(qualified("attention"))
@@ -308,45 +303,6 @@ def _(query, key, value, attn_mask=None, is_causal=False, scale=None, enable_gqa
     batch, heads, rows, _ = query.shape
     out = query.new_empty((batch, rows, heads, value.shape[3])).transpose(1, 2)
     return out, query.new_empty((batch, heads, (rows + PADDED - 1) // PADDED * PADDED))
-
-
-@torch.library.register_fake(qualified("_attention_backward"))
-def _(grad, query, key, value, attn_mask, out, logsumexp, is_causal, scale, wants_mask):
-    grads = [x.new_empty(x.shape) for x in (query, key, value)]
-    of_mask = attn_mask.new_empty(attn_mask.shape) if wants_mask else grad.new_empty(0)
-    return (*grads, of_mask)
-
-
-def _save(ctx, inputs, output) -> None:
-    query, key, value, attn_mask, is_causal, scale, *_ = inputs
-    out, logsumexp = output
-    ctx.mark_non_differentiable(logsumexp)
-    ctx.save_for_backward(query, key, value, attn_mask, out, logsumexp)
-    ctx.is_causal, ctx.scale = is_causal, scale
-    ctx.wants_mask = attn_mask is not None and attn_mask.requires_grad
-
-
-def _differentiate(ctx, grad, _):
-    query, key, value, attn_mask, out, logsumexp = ctx.saved_tensors
-    shape = (*query.shape[:3], key.shape[2])
-    scale = 1 / math.sqrt(query.shape[3]) if ctx.scale is None else ctx.scale
-    mask = None if attn_mask is None else attn_mask.expand(shape)
-    grads = _backward(
-        grad, query, key, value, mask, out, logsumexp, ctx.is_causal, scale, ctx.wants_mask
-    )
-    of_mask = grads[3].sum_to_size(attn_mask.shape) if ctx.wants_mask else None
-    return (*grads[:3], of_mask, None, None, None, None)
-
-
-def _refuse_second(ctx, *grads):
-    raise RuntimeError(
-        f"{qualified('attention')}: second derivatives are not available; accepted: "
-        "torch.nn.functional.scaled_dot_product_attention with SDPBackend.MATH"
-    )
-
-
-torch.library.register_autograd(qualified("attention"), _differentiate, setup_context=_save)
-torch.library.register_autograd(qualified("_attention_backward"), _refuse_second)
 
 
 @torch.library.register_vmap(qualified("attention"))

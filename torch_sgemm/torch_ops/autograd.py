@@ -76,10 +76,10 @@ def _is_executed(node) -> bool:
 
 def is_wanted(*args) -> bool:
     """True if this level needs a derivative by an argument."""
-    return (_is_grad_enabled() and _any_requires_grad(*args)) or _has_tangent(*args)
+    return (_is_grad_enabled() and _any_requires_grad(*args)) or has_tangent(*args)
 
 
-def _has_tangent(*args) -> bool:
+def has_tangent(*args) -> bool:
     """True if an argument is a dual tensor, whose tangent forward mode needs.
 
     Python's count of dual levels misses one that a graph of torch.compile enters.

@@ -231,13 +231,17 @@ def _attention_backward_rules(
     logsumexp: DTensor,
     is_causal: bool,
     scale: float,
+    wants_query: bool,
+    wants_keys: bool,
     wants_mask: bool,
+    kernel: str = "auto",
 ) -> list[Rule]:
     from torch.distributed.tensor import Replicate, Shard
 
+    wanted = wants_query, wants_keys, wants_keys, wants_mask
     rules: list[Rule] = []
     for split in (Replicate(), *map(Shard, _split_dims(query, key))):
         mask = [] if attn_mask is None else [split]  # it has the shape of the logits
-        of_mask = split if wants_mask else Replicate()
-        rules.append(([*[split] * 3, of_mask], [*[split] * 4, *mask, split, split]))
+        gradients = [split if wants else Replicate() for wants in wanted]
+        rules.append((gradients, [*[split] * 4, *mask, split, split]))
     return rules

@@ -47,6 +47,9 @@ allows_tf32 = _C._get_cublas_allow_tf32  # overrides.py: the setting's public na
 TorchDispatchMode = torch.utils._python_dispatch.TorchDispatchMode  # recorder.py: sees no product
 inductor = "torch._inductor.lowering"  # inductor.py: compiled calls with kernel= would fail
 unsafe_view = torch.ops.aten._unsafe_view.default  # product.py: a view can't be written
+# attention.py, attention_backward.py: PyTorch's side would be products, with all weights in memory.
+efficient = torch.ops.aten._scaled_dot_product_efficient_attention.default
+efficient_backward = torch.ops.aten._scaled_dot_product_efficient_attention_backward.default
 UNLOADED = "SafeKernelFunction has been invalidated"  # overrides.py: begins such an error
 
 
