@@ -19,6 +19,7 @@ try:
         models,
         packed,
         plans,
+        recipes,
         report,
         seeds,
         squares,
@@ -44,6 +45,7 @@ MEASURING = {
     "accuracy": accuracy,
     "models": models,
     "attention": attention,
+    "recipes": recipes,
 }
 
 

@@ -26,6 +26,7 @@ from benchmarks import (
     models,
     packed,
     plots,
+    recipes,
     record,
     seeds,
     squares,
@@ -212,6 +213,14 @@ def _models_line(found: dict, _: Path) -> str:
     return f"Whole models under `enable()`, speed relative to torch alone: {'; '.join(ratios)}."
 
 
+def _recipes_table(found: dict, _: Path) -> str:
+    columns, rows = recipes.cells(found)
+    rows = [[f"[{row[0]}](../examples/{row[0]}.py)", *row[1:]] for row in rows]
+    noted = "".join(f"\n- {line}" for line in recipes.notes(found))
+    head = "Speed relative to torch.\n\n"
+    return f"{head}{tables.markdown(columns, rows, left=2)}\n{noted}\n\n{recipes.LEGEND}"
+
+
 PRECISION_SIZE = 4096
 BOUND_ROWS = ("split_fp16x3", "split_bf16x6", "ieee_small", "ieee_large")
 BOUND_DEPTHS = (64, 128, 1024, 4096, 8192, 65536)
@@ -295,6 +304,7 @@ BLOCKS: dict[str, tuple[str | None, Write]] = {
     "peers": (None, _peers_table),
     "models": ("models", _models_table),
     "models-line": ("models", _models_line),
+    "recipes": ("recipes", _recipes_table),
     "models-chart": ("models", _chart("a step of whole models, both sides")),
 }
 
