@@ -77,6 +77,8 @@ CHARTS: dict[str, Callable[[dict, Path], Path]] = {  # by command, from its reco
     "packed": plots.packed,
     "users": plots.users,
     "attention": plots.attention,
+    "squares": plots.squares,
+    "quick": plots.speeds,
 }
 
 
@@ -104,7 +106,10 @@ def _suite_table(kernel: str) -> Write:
 def _squares_table(found: dict, _: Path) -> str:
     columns, rows = squares.cells(found)
     kernel = found["rows"][0]["kernel"]
-    head = f"Speed relative to torch.mm, `{kernel}`, after idle / sustained.\n\n"
+    head = (
+        f"Speed relative to torch.mm, `{kernel}`, after idle / sustained. Errors are the largest "
+        "of 64 rows, in units of 2⁻²⁴·(|A||B|).\n\n"
+    )
     return head + tables.markdown(columns, rows)
 
 
@@ -279,6 +284,10 @@ BLOCKS: dict[str, tuple[str | None, Write]] = {
     "suite-ieee": ("suite", _suite_table("ieee")),
     "suite-chart": ("suite", _chart("speed relative to torch, case by case")),
     "squares": ("squares", _squares_table),
+    "squares-chart": (
+        "squares",
+        _chart("TFLOP/s over size: torch.mm in float32 and TF32, and torch_sgemm, with errors"),
+    ),
     "packed": ("packed", _packed_table),
     "packed-chart": ("packed", _chart("speed of layers with and without a packed weight")),
     "choice": ("choice", _choice_table),
