@@ -19,6 +19,7 @@ try:
         models,
         packed,
         plans,
+        quick,
         recipes,
         report,
         seeds,
@@ -32,6 +33,7 @@ except ModuleNotFoundError as missing:
     sys.exit(f"benchmarks: {missing}; install the package with its extra: pip install '.[bench]'")
 
 MEASURING = {
+    "quick": quick,
     "ladder": ladder,
     "suite": suite,
     "squares": squares,
