@@ -34,8 +34,9 @@ RECIPES = (
 DEFAULTS = {"rounds": 10, "budget": 2.0}
 LEGEND = (
     "Each side's time is the median of whole calls. Errors are the largest against float64, in "
-    "units of 2⁻²⁴ of the root mean square of the float64 result. A residual is a norm, in units "
-    "of 2⁻²⁴ of the norm of the right-hand side, or of the factored matrix."
+    "units of 2⁻²⁴ of the root mean square of the float64 result. Those of a gradient and of a "
+    "residual are norms, in units of 2⁻²⁴ of the norm of the gradient, of the right-hand side, or "
+    "of the factored matrix."
 )
 
 

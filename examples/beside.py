@@ -1,6 +1,6 @@
-"""What the recipes share: torch alone and torch_sgemm by turns, the speed and the errors of both.
+"""Runs a recipe by torch alone and by torch_sgemm, by turns, and prints speed and errors.
 
-A recipe is a script with a function ``recipe(device, small)`` that returns a :class:`Recipe`.
+All recipes share this module. A recipe is a script with a function ``recipe(device, small)`` that returns a :class:`Recipe`.
 """
 
 from __future__ import annotations

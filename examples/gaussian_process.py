@@ -8,7 +8,7 @@ products of K and a few columns. The solver is written with torch alone and runs
 
 Data: the Gaussian kernel of normal points, with elements from 1 down to nearly 0; normal columns.
 Gain: faster products with K. The error is the residual |Y - (K + noise I) X| in float64, relative
-to |Y|, after so many steps that rounding alone is left.
+to |Y|, after enough steps that only rounding is left.
 """
 
 import torch

@@ -7,7 +7,7 @@ image's. The code runs unchanged within ``torch_sgemm.enabled()``.
 
 Data: pixels, 0 to 255, in float32. Gain: pixels have 8 bits, so that the product takes one
 tensor-core product instead of three. TF32 holds pixels too, but not embeddings; this code is as
-exact for them. The errors are those of the expression above, for the first queries.
+exact for them. The errors are those of |x|^2 - 2 q x, for the first queries.
 """
 
 import torch

@@ -6,13 +6,14 @@ The Laplacian takes second derivatives of the network, and training differentiat
 ``torch_sgemm.convert(net)`` changes the layers; the products of all derivatives follow.
 
 Data: points in a square, tanh activations. Gain: faster products, which are only a part of a step
-beside tanh and its derivatives. The errors are those of the gradient, as one vector.
+beside tanh and its derivatives. The error is the norm of the gradient's error, relative to the
+gradient's norm.
 """
 
 import copy
 
 import torch
-from beside import Recipe, against, main
+from beside import UNIT, Recipe, main
 from torch import Tensor, nn
 
 import torch_sgemm
@@ -48,9 +49,13 @@ def recipe(device: torch.device, small: bool) -> Recipe:
     ours = torch_sgemm.convert(copy.deepcopy(net))
     x = torch.rand(points, 2, device=device)
     exact = gradient(copy.deepcopy(net).double(), x.double())
+
+    def error(found: Tensor) -> float:
+        return float((found.double() - exact).norm() / exact.norm() / UNIT)
+
     size = f"{points} points, {layers} hidden layers of {width}"
     run_theirs, run_ours = (lambda m=m: gradient(m, x) for m in (net, ours))
-    return Recipe(size, run_theirs, run_ours, "gradient", against(exact))
+    return Recipe(size, run_theirs, run_ours, "gradient", error)
 
 
 if __name__ == "__main__":

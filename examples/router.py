@@ -3,8 +3,8 @@
     python examples/router.py [--small]
 
 Routers score in float32, because a rounded score picks another expert. Such a router is
-``F.linear(x.float(), weight)``; ``torch_sgemm.linear(x, weight)`` replaces that line, reads the
-bfloat16 activations as they are, and has its derivatives.
+``F.linear(x.float(), weight)``. ``torch_sgemm.linear(x, weight)`` replaces that line, takes the
+bfloat16 activations, and has the same derivatives.
 
 Data: activations with bfloat16 values, normal; a normal weight. Gain: no float32 copy of the
 activations, and fewer tensor-core products, because a bfloat16 value has only 8 bits of mantissa.
