@@ -1,6 +1,7 @@
 """Runs a recipe by torch alone and by torch_sgemm, by turns, and prints speed and errors.
 
-All recipes share this module. A recipe is a script with a function ``recipe(device, small)`` that returns a :class:`Recipe`.
+All recipes share this module. A recipe is a script with a function ``recipe(device, small)`` that
+returns a :class:`Recipe`.
 """
 
 from __future__ import annotations
