@@ -62,14 +62,14 @@ build: $(READY)  ## the library, in place; only what changed is compiled
 # One process where there is a GPU, else one a core.
 PYTEST = $(PY) -m pytest $$($(PY) -c 'import torch, xdist; torch.cuda.is_available() or print("-n auto --dist loadgroup")' 2>/dev/null)
 
-test: build  ## all tests: one process where there is a GPU, else one a core
-	@$(PYTEST) $(ARGS)
+test: build  ## all tests: one process where there is a GPU, else one a core; a table last (GPU)
+	@$(PYTEST) --beside-torch $(ARGS)
 
 test-fast: build  ## without those marked slow: a few minutes
 	@$(PYTEST) -m 'not slow' $(ARGS)
 
-bench: build  ## the ladder benchmark
-	@$(PY) -m benchmarks ladder $(ARGS)
+bench: build  ## auto beside torch.matmul: speed, errors, a chart; under two minutes after the build
+	@$(PY) -m benchmarks quick $(ARGS)
 
 test-gpu: build  ## the tests that need a GPU
 	@$(PY) -m pytest -m gpu $(ARGS)

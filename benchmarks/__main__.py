@@ -19,6 +19,8 @@ try:
         models,
         packed,
         plans,
+        quick,
+        recipes,
         report,
         seeds,
         squares,
@@ -31,6 +33,7 @@ except ModuleNotFoundError as missing:
     sys.exit(f"benchmarks: {missing}; install the package with its extra: pip install '.[bench]'")
 
 MEASURING = {
+    "quick": quick,
     "ladder": ladder,
     "suite": suite,
     "squares": squares,
@@ -44,6 +47,7 @@ MEASURING = {
     "accuracy": accuracy,
     "models": models,
     "attention": attention,
+    "recipes": recipes,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 import re
 import textwrap
@@ -177,17 +178,77 @@ def models(record: dict, path: Path) -> Path:
 def attention(record: dict, path: Path) -> Path:
     """Draws a bar per case: speed relative to PyTorch's kernel."""
     rows = [r for r in record["rows"] if r["kernel"] == "split"]
+    return speeds(record | {"rows": rows}, path, "PyTorch's memory-efficient kernel")
+
+
+def speeds(record: dict, path: Path, other: str = "torch.matmul") -> Path:
+    """Draws a bar per row: speed relative to ``other``."""
+    rows = [r for r in record["rows"] if "failed" not in r]
     figure, axis = plt.subplots(figsize=(7, 0.8 + 0.17 * len(rows)), layout="constrained")
     places = list(range(len(rows)))[::-1]
     axis.barh(places, [r["percent_of_torch"] / 100 for r in rows], color=OURS, height=0.7)
     axis.axvline(1, color=THEIRS, linewidth=1)
     axis.set_yticks(places, [r["label"] for r in rows], fontsize=6)
-    axis.set_xlabel("speed relative to PyTorch's memory-efficient kernel", fontsize=7)
+    axis.set_xlabel(f"speed relative to {other}", fontsize=7)
     axis.tick_params(axis="x", labelsize=7)
     axis.margins(y=0.01)
     axis.spines[["top", "right"]].set_visible(False)
     _title(figure, f"{provenance(record)}; {record['timing']}")
     return _save(figure, path)
+
+
+def squares(record: dict, path: Path) -> Path:
+    """Draws TFLOP/s over size: torch.mm in float32 and in TF32, ours, and peers at one size.
+
+    The legend has each one's largest error. A record without TF32 has no line for it.
+    """
+    rows = [r for r in record["rows"] if r["ops"] == "NN" and not r["sustained"]]
+    rows = sorted((r for r in rows if "failed" not in r), key=lambda r: r["size"])
+    unit, scale = tables.speed_unit(record)
+    figure, axis = plt.subplots(figsize=(9.5, 4), layout="constrained")
+    for side, prefix, name, style in SQUARES:
+        line = [r for r in rows if f"{side}_tflops" in r]
+        if not line:
+            continue
+        error = max(r[f"{prefix}error_max"] for r in line)
+        label = f"{name}\nerror up to {tables.digits(error)}"
+        speed = [scale * r[f"{side}_tflops"] for r in line]
+        axis.plot([r["size"] for r in line], speed, label=label, markersize=5, **style)
+    _peers(axis, record, rows)
+    sizes = sorted({r["size"] for r in rows})
+    axis.set_xscale("log", base=2)
+    _ticks(axis, sizes)
+    axis.set_ylim(bottom=0)
+    axis.set_xlabel("m = n = k", fontsize=7)
+    axis.set_ylabel(unit, fontsize=7)
+    axis.tick_params(labelsize=7)
+    axis.grid(alpha=0.3)
+    units = "errors against float64, in units of 2⁻²⁴·(|A||B|)"
+    place = {"loc": "upper left", "bbox_to_anchor": (1, 1), "frameon": False}
+    axis.legend(fontsize=7, title=units, title_fontsize=7, alignment="left", **place)
+    _title(figure, f"{provenance(record)}; {record['timing'].split(';')[0]}")
+    return _save(figure, path)
+
+
+SQUARES = (  # a side's figures, its errors' prefix, name and style
+    ("torch", "torch_", "torch.mm (cuBLAS), float32", {"color": THEIRS, "marker": "o"}),
+    ("tf32", "tf32_", "torch.mm (cuBLAS), TF32", {"color": WRONG, "marker": "s", "ls": "--"}),
+    ("kernel", "", "torch_sgemm, float32", {"color": OURS, "marker": "D"}),
+)
+
+
+def _peers(axis: plt.Axes, record: dict, rows: list[dict]) -> None:
+    """Marks other ways at float32 accuracy: their speed relative to torch.mm on the same GPU."""
+    peers = json.loads((Path(__file__).parent / "peers.json").read_text(encoding="utf-8"))
+    at = [r for r in rows if r["size"] == peers["size"]]
+    if not at or record["machine"]["slug"] != peers["gpu"]:
+        return
+    others = [r for r in peers["rows"] if r["as_exact"] and not r["way"].startswith("torch")]
+    for r, marker in zip(others, cycle("^v<>"), strict=False):
+        speed = r["speeds"][0] * at[0]["torch_tflops"]
+        label = f"{r['way']}\nas exact as torch.mm, run of {peers['date']}"
+        style = {"marker": marker, "ls": "", "color": "black", "fillstyle": "none"}
+        axis.plot([peers["size"]], [speed], label=label, markersize=5, **style)
 
 
 def packed(record: dict, path: Path) -> Path:

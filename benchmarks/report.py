@@ -28,6 +28,7 @@ from benchmarks import (
     models,
     packed,
     plots,
+    recipes,
     record,
     seeds,
     squares,
@@ -78,6 +79,8 @@ CHARTS: dict[str, Callable[[dict, Path], Path]] = {  # by command, from its reco
     "packed": plots.packed,
     "users": plots.users,
     "attention": plots.attention,
+    "squares": plots.squares,
+    "quick": plots.speeds,
 }
 
 
@@ -105,7 +108,10 @@ def _suite_table(kernel: str) -> Write:
 def _squares_table(found: dict, _: Path) -> str:
     columns, rows = squares.cells(found)
     kernel = found["rows"][0]["kernel"]
-    head = f"Speed relative to torch.mm, `{kernel}`, after idle / sustained.\n\n"
+    head = (
+        f"Speed relative to torch.mm, `{kernel}`, after idle / sustained. Errors are the largest "
+        "of 64 rows, in units of 2⁻²⁴·(|A||B|).\n\n"
+    )
     return head + tables.markdown(columns, rows)
 
 
@@ -236,6 +242,14 @@ def _models_line(found: dict, _: Path) -> str:
     return f"Whole models under `enable()`, speed relative to torch alone: {'; '.join(ratios)}."
 
 
+def _recipes_table(found: dict, _: Path) -> str:
+    columns, rows = recipes.cells(found)
+    rows = [[f"[{row[0]}](../examples/{row[0]}.py)", *row[1:]] for row in rows]
+    noted = "".join(f"\n- {line}" for line in recipes.notes(found))
+    head = "Speed relative to torch.\n\n"
+    return f"{head}{tables.markdown(columns, rows, left=2)}\n{noted}\n\n{recipes.LEGEND}"
+
+
 PRECISION_SIZE = 4096
 BOUND_ROWS = ("split_fp16x3", "split_bf16x6", "ieee_small", "ieee_large")
 BOUND_DEPTHS = (64, 128, 1024, 4096, 8192, 65536)
@@ -294,6 +308,10 @@ BLOCKS: dict[str, tuple[str | None, Write]] = {
     "suite-ieee": ("suite", _suite_table("ieee")),
     "suite-chart": ("suite", _chart("speed relative to torch, case by case")),
     "squares": ("squares", _squares_table),
+    "squares-chart": (
+        "squares",
+        _chart("TFLOP/s over size: torch.mm in float32 and TF32, and torch_sgemm, with errors"),
+    ),
     "packed": ("packed", _packed_table),
     "packed-chart": ("packed", _chart("speed of layers with and without a packed weight")),
     "choice": ("choice", _choice_table),
@@ -322,6 +340,7 @@ BLOCKS: dict[str, tuple[str | None, Write]] = {
     "peers": (None, _peers_table),
     "models": ("models", _models_table),
     "models-line": ("models", _models_line),
+    "recipes": ("recipes", _recipes_table),
     "models-chart": ("models", _chart("a step of whole models, both sides")),
 }
 

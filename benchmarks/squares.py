@@ -11,13 +11,14 @@ from dataclasses import replace
 
 import torch
 
-from benchmarks import tables
+from benchmarks import plots, record, tables
 from benchmarks.measure import Measurement
 from benchmarks.problems import Problem, positive
 from benchmarks.session import Session
+from benchmarks.sides import tf32_side
 from benchmarks.timing import Options
 
-GPU_SIZES = (512, 1024, 2048, 4096, 8192)
+GPU_SIZES = (256, 512, 1024, 2048, 4096, 8192, 16384)
 CPU_SIZES = (64,)
 LAYOUTS = ("NN", "NT", "TN", "TT")
 
@@ -25,7 +26,7 @@ LAYOUTS = ("NN", "NT", "TN", "TT")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds --size and --kernel."""
     parser.add_argument(
-        "--size", type=positive, nargs="+", help="m = n = k (default: 512 ... 8192)"
+        "--size", type=positive, nargs="+", help="m = n = k (default: 256 ... 16384)"
     )
     parser.add_argument("--kernel", default="auto", metavar="NAME", help="a row or a family")
 
@@ -56,14 +57,17 @@ def run(args: argparse.Namespace) -> int:
             for ops in LAYOUTS:
                 problem = Problem(size, size, size, ops)
                 at = Measurement(problem, session.device, session.seed, session.options)
+                tf32 = at.alone(tf32_side(problem)) if session.on_gpu else {}
                 for options in of_each:
                     step(f"{problem.label}{' sustained' if options.sustained else ''}")
                     at.options = options
                     about = {"size": size, "sustained": options.sustained}
-                    results.append(about | at.row(args.kernel, session.sampler))
+                    row = about | at.row(args.kernel, session.sampler)
+                    results.append(row | ({} if options.sustained else tf32))
                 del at
     show(session.record)
-    _, status = session.finish()
+    path, status = session.finish()
+    tables.say(f"Chart: {plots.squares(session.record, record.chart_path(path))}")
     session.show_recorded(show)
     return status
 
@@ -75,10 +79,24 @@ def show(found: dict) -> None:
 
 
 def cells(found: dict) -> tuple[list[str], list[list[str]]]:
-    """Makes one line per size, one column per layout: torch.mm's time over ours."""
+    """Makes one line per size: torch.mm's time over ours by layout, TF32's, and largest errors."""
     ratios = tables.ratios(found["rows"], "size", "ops")
     rows = [
-        [f"{size}³", *(ratios.get((size, ops), tables.NONE) for ops in LAYOUTS)]
+        [
+            f"{size}³",
+            *(ratios.get((size, ops), tables.NONE) for ops in LAYOUTS),
+            *_beside([r for r in found["rows"] if r["size"] == size and not r["sustained"]]),
+        ]
         for size in dict.fromkeys(size for size, _ in ratios)
     ]
-    return ["size", *LAYOUTS], rows
+    return ["size", *LAYOUTS, "TF32, NN", "errors / torch.mm's / TF32's"], rows
+
+
+def _beside(rows: list[dict]) -> tuple[str, str]:
+    """Returns the speed of TF32 and the largest errors over the layouts, of rows after idle."""
+    speed = (r["torch_us"] / r["tf32_us"] for r in rows if r["ops"] == "NN" and "tf32_us" in r)
+    errors = []
+    for side in ("", "torch_", "tf32_"):
+        found = (r[f"{side}error_max"] for r in rows if f"{side}error_max" in r)
+        errors.append(tables.digits(max(found, default=None)))
+    return next((f"{x:.2f}" for x in speed), tables.NONE), " / ".join(errors)

@@ -30,6 +30,25 @@ settings.register_profile(
 settings.load_profile("sgemm")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--beside-torch",
+        action="store_true",
+        help="on a GPU, end with a table: a dozen products beside torch.matmul, speed and errors",
+    )
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    if config.getoption("beside_torch") and torch.cuda.is_available():
+        from support.beside_torch import lines
+
+        terminalreporter.section("beside torch.matmul, reported only")
+        for line in lines():
+            terminalreporter.write_line(line)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gpu: needs a CUDA GPU")
     # Several test processes share the machine's cores.

@@ -4,7 +4,7 @@ import pytest
 import torch
 from support.records import gpu_record
 
-from benchmarks import record, squares
+from benchmarks import plots, record, squares
 from benchmarks.__main__ import main
 from benchmarks.timing import Options
 
@@ -35,6 +35,7 @@ def test_both_states_are_measured(tmp_path):
     wanted = [(ops, state) for ops in squares.LAYOUTS for state in (False, True)]
     assert [(r["ops"], r["sustained"]) for r in found["rows"]] == wanted
     assert all(r["correct"] and r["kernel_us"] > 0 for r in found["rows"])
+    assert all(("tf32_us" in r) != r["sustained"] for r in found["rows"])
 
 
 def test_both_states_are_shown():
@@ -43,8 +44,42 @@ def test_both_states_are_shown():
     ]
     rows[1] |= {"correct": False}
     columns, lines = squares.cells({"rows": rows})
-    assert columns == ["size", *squares.LAYOUTS]
-    assert lines == [["64³", "4.40 / WRONG", *["4.40 / 3.73"] * 3]]
+    assert columns[:5] == ["size", *squares.LAYOUTS]
+    assert lines == [["64³", "4.40 / WRONG", *["4.40 / 3.73"] * 3, "-", "- / - / -"]]
+
+
+def beside(size: int, **changes) -> dict:
+    """Makes a row of NN after idle, with TF32 for information."""
+    figures = {"torch_us": 8.0, "tf32_us": 1.0, "kernel_us": 2.0, "chosen": "x"}
+    figures |= {"torch_tflops": 50.0, "tf32_tflops": 400.0, "kernel_tflops": 200.0}
+    figures |= {"error_max": 0.7, "torch_error_max": 4.9, "tf32_error_max": 588.0}
+    return row("NN", False, 400.0, size=size) | figures | changes
+
+
+def test_tf32_and_errors_are_shown():
+    _, (line,) = squares.cells({"rows": [beside(64), row("NN", True, 373.0)]})
+    assert line[-2:] == ["8.00", "0.700 / 4.90 / 588"]
+
+
+@pytest.mark.parametrize("with_tf32", [False, True])
+def test_the_picture(with_tf32, tmp_path, monkeypatch):
+    """A line per side, with its error in the legend; peers only where they were measured."""
+    drawn = []
+    monkeypatch.setattr(plots, "_save", lambda figure, path: drawn.append(figure) or path)
+    rows = [beside(64), beside(4096), beside(128, failed="why", correct=False)]
+    if not with_tf32:
+        rows = [{k: v for k, v in r.items() if not k.startswith("tf32")} for r in rows]
+    for slug in ("h200", "test-gpu"):
+        found = gpu_record("squares", rows)
+        found["machine"]["slug"] = slug
+        plots.squares(found, tmp_path / "p.png")
+    for figure, peers in zip(drawn, (4, 0), strict=True):
+        (axis,) = figure.axes
+        labels = [text.get_text() for text in axis.get_legend().get_texts()]
+        assert len(labels) == 2 + with_tf32 + peers
+        assert any("TF32\nerror up to 588" in label for label in labels) == with_tf32
+        assert "torch_sgemm, float32\nerror up to 0.700" in labels
+        assert list(axis.lines[0].get_xdata()) == [64, 4096]
 
 
 def test_states():
@@ -63,9 +98,12 @@ def test_the_record_says_in_which_states():
 
 def test_the_report_writes_the_table(tmp_path):
     page, results = tmp_path / "page.md", tmp_path / "results"
-    page.write_text("<!-- begin:squares -->\nold\n<!-- end:squares -->\n")
-    found = gpu_record("squares", [row("NN", False, 440.0), row("NN", True, 373.0)])
+    names = ("squares", "squares-chart")
+    page.write_text("".join(f"<!-- begin:{x} -->\nold\n<!-- end:{x} -->\n" for x in names))
+    found = gpu_record("squares", [beside(64), row("NN", True, 373.0)])
     record.save(found, record.default_path(found, results))
     assert main(["report", str(page), "--results", str(results)]) == 0
     text = page.read_text()
-    assert "| 64³ | 4.40 / 3.73 | - | - | - |" in text and "Test GPU" in text
+    assert "| 64³ | 4.00 / 3.73 | - | - | - | 8.00 | 0.700 / 4.90 / 588 |" in text
+    chart = "plots/squares-test-gpu.png"
+    assert f"](results/{chart})" in text and (results / chart).exists() and "Test GPU" in text

@@ -356,10 +356,21 @@ def test_operands_that_form_no_product_are_refused(changed: dict, accepted: str)
         torch_sgemm.explain(**operands | changed)
 
 
-def test_text_names_every_row() -> None:
-    text = str(choice("H200", (512, 512, 512)))
-    assert all(row.name in text for row in KERNELS)
-    assert "\n" in text
+@needs_cuda_build
+def test_text_has_the_rows_that_count() -> None:
+    """Those that can be taken, by predicted time; the ladder in one line unless asked for."""
+    found = choice("H200", (512, 512, 512))
+    _, first, *lines = str(found).splitlines()
+    assert first.startswith(found.chosen) and " chosen" in first
+    slower = [line for line in lines if line.endswith("predicted slower")]
+    usable = sorted((v.seconds, v.name) for v in found.verdicts if not v.reason)
+    assert [line.split()[0] for line in slower] == [name for _, name in usable[1:]]
+    ladder = sum(row.family == "ladder" for row in KERNELS)
+    assert sum(f"{ladder} of ladder" in line for line in lines) == 1 and len(lines) < 15
+    asked = str(choice("H200", (512, 512, 512), kernel="ladder"))
+    assert all(row.name in asked for row in KERNELS if row.family == "ladder")
+    (aten,) = (line for line in asked.splitlines() if line.startswith("aten"))
+    assert " us " in aten and aten.endswith("not asked for")
 
 
 def test_cpu_auto_is_pytorch_and_ladder_is_not() -> None:

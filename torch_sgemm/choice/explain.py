@@ -104,7 +104,11 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The row that a product takes, and why not the others; ``str()`` gives a table."""
+    """The row that a product takes, and why not the others.
+
+    ``str()`` gives a table of the rows that can be taken, the chosen one first, then by predicted
+    time. Several rows that can't be taken for the same reason share a line.
+    """
 
     chosen: str
     verdicts: tuple[Verdict, ...]
@@ -112,21 +116,43 @@ class Explanation:
     """True if :func:`torch_sgemm.tune` measured the choice."""
 
     def __str__(self) -> str:
-        width = max(len(v.name) for v in self.verdicts)
-        lines = [f"{'kernel':{width}}  {'predicted':>12}  {'error bound':>11}"]
+        usable = [v for v in self.verdicts if not v.reason]
+        usable.sort(key=lambda v: (v.name != self.chosen, v.seconds))
+        others: dict[str, list[Verdict]] = {}
         for v in self.verdicts:
-            note = v.reason or "predicted slower"
-            if v.name == self.chosen:
-                note = "chosen by measurement" if self.measured else "chosen"
-            elif self.measured and not v.reason:
-                note = "measured slower"
-            if v.tile and v.name == self.chosen:
+            if v.reason:  # aten is what the others are compared with
+                others.setdefault("aten" if v.name == "aten" else v.reason, []).append(v)
+        lines = [("kernel", "predicted", "error bound", "")]
+        lines += [self._line(v) for v in usable]
+        for same in sorted(others.values(), key=len):
+            lines.append(self._line(same[0]) if len(same) == 1 else _shared_line(same))
+        width = max(len(line[0]) for line in lines)
+        return "\n".join(
+            f"{name:{width}}  {time:>12}  {bound:>11}  {note}".rstrip()
+            for name, time, bound, note in lines
+        )
+
+    def _line(self, v: Verdict) -> tuple[str, str, str, str]:
+        """Returns a row's columns."""
+        note = v.reason or "predicted slower"
+        if v.name == self.chosen:
+            note = "chosen by measurement" if self.measured else "chosen"
+            if v.tile:
                 note += ", tiles of {} x {}".format(*v.tile)
-            could_run = not v.reason or v.reason == "not asked for"
-            time = f"{v.seconds * 1e6:.1f} us" if could_run else "-"
-            bound = "-" if v.error_bound is None else f"{v.error_bound:.1f}"
-            lines.append(f"{v.name:{width}}  {time:>12}  {bound:>11}  {note}")
-        return "\n".join(lines)
+        elif self.measured and not v.reason:
+            note = "measured slower"
+        could_run = not v.reason or v.reason == "not asked for"
+        time = f"{v.seconds * 1e6:.1f} us" if could_run else "-"
+        return v.name, time, "-" if v.error_bound is None else f"{v.error_bound:.1f}", note
+
+
+def _shared_line(same: list[Verdict]) -> tuple[str, str, str, str]:
+    """Returns the columns of several rows that can't be taken for the same reason."""
+    families: dict[str, list[str]] = {}
+    for v in same:
+        families.setdefault(v.family or v.name, []).append(v.name)
+    named = (n[0] if len(n) == 1 else f"{len(n)} of {family}" for family, n in families.items())
+    return f"{len(same)} others", "-", "-", f"{same[0].reason}: {', '.join(named)}"
 
 
 def _layout(x: Tensor, place: int) -> list[int]:
