@@ -14,8 +14,8 @@ namespace {
 template <class S, bool MASKED>
 __global__ void __launch_bounds__(kThreads, 1) differentiate(const __grid_constant__ Job job) {
   extern __shared__ __align__(1024) char memory[];
-  __shared__ Shared<S> shared;
-  static_assert(sizeof(shared) + S::kBytes <= 227 * 1024);
+  // Behind the ring, so that one register holds the address of both.
+  Shared<S>& shared = *reinterpret_cast<Shared<S>*>(memory + S::kBytes);
   shared.init();
   __syncthreads();
   wait_for_predecessor();
@@ -39,9 +39,11 @@ void launch_depth(const Job& job, const Context& context) {
   launch(prepare<S>, int64_t{job.heads} * job.query_blocks + int64_t{job.groups} * job.key_blocks, S::kPassThreads, 0,
          0, true, context.stream, job);
   if (!job.all_tiles) return;
+  constexpr int kBytes = S::kBytes + sizeof(Shared<S>);
+  static_assert(kBytes <= 227 * 1024);
   with_constant(job.g.p.mask.kind != MaskKind::kNone, [&](auto masked) {
-    launch_with_memory<differentiate<S, masked>>(std::min(job.all_tiles, context.device->sms), kThreads, S::kBytes,
-                                                 S::kBytes, 0, context.stream, job);
+    launch_with_memory<differentiate<S, masked>>(std::min(job.all_tiles, context.device->sms), kThreads, kBytes, kBytes,
+                                                 0, context.stream, job);
   });
 }
 

@@ -107,7 +107,42 @@ class KeyGradients : public Consumer<S> {
         for (int e = 4 * i; e < 4 * i + 4; ++e) s_[e] = exp2_approx(fmaf(s_[e], c, e % 2 ? logit.y : logit.x));
       }
     }
+    enlarge();
     hopper::fence_registers(s_);
+  }
+
+  // A key may have tiny weights only. They would lose accuracy in planes, so a row's largest weight becomes 2^13 at
+  // least. This is rare, and a row whose threads all have weights above 2^-3 keeps its scale.
+  __device__ __forceinline__ void enlarge() {
+    uint32_t most[2] = {};  // bits
+#pragma unroll
+    for (int e = 0; e < 32; ++e) most[e / 2 % 2] = max(most[e / 2 % 2], __float_as_uint(s_[e]));
+    float inverse[2] = {1, 1};
+    if (__any_sync(~0u, min(most[0], most[1]) < __float_as_uint(0.125f))) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        most[r] = max(most[r], __shfl_xor_sync(~0u, most[r], 1));
+        most[r] = max(most[r], __shfl_xor_sync(~0u, most[r], 2));
+        const int exponent = max(13 + 127 - static_cast<int>(most[r] >> 23), 0);
+        if (most[r] == 0 || most[r] >= split::kInfinity || exponent == 0) continue;
+        const float factor = split::power_of_two(min(exponent, 126));
+        inverse[r] = split::power_of_two(-min(exponent, 126));
+#pragma unroll
+        for (int e = 2 * r; e < 32; e += 4) {
+          s_[e] *= factor;
+          s_[e + 1] *= factor;
+        }
+      }
+    }
+    const int u = thread();
+    if (u % 4 == 0) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) shared_.shrunk[warpgroup_ * kRows + u / 32 * 16 + u % 32 / 4 + 8 * r] = inverse[r];
+    }
+    __syncwarp();
+  }
+  __device__ __forceinline__ float shrunk(int r) const {
+    return *static_cast<const volatile float*>(&shared_.shrunk[warpgroup_ * kRows + row() + 8 * r]);
   }
 
   // x becomes the mask of the queries in slot `g`; elements outside are any.
@@ -119,8 +154,8 @@ class KeyGradients : public Consumer<S> {
     for (int n = 0; n < 32; ++n) {
       const int r = n / 16, i = n % 16 / 2, j = n % 2;
       if (n % 8 == 0) this->keep_order();  // else ptxas holds all addresses at the same time
-      const int key = min(own().first + row() + 8 * r, p.keys - 1);
-      const int query = min(block.first + column() + i * 8 + j, p.queries - 1);
+      const int key = min(own().first + row() + 8 * r, hopper::opaque(p.keys) - 1);
+      const int query = min(block.first + column() + i * 8 + j, hopper::opaque(p.queries) - 1);
       x_[4 * i + 2 * r + j] = mask_value(first[key * p.mask.key + query * p.mask.row]);
     }
   }
@@ -180,7 +215,7 @@ class KeyGradients : public Consumer<S> {
       hopper::fence_registers(sums_);
       ds_.fence();
       ring_.release(ring_.slot(3));
-      promote(dk_[0], sums_, of_keys, of_keys);
+      promote(dk_[0], sums_, of_keys * shrunk(0), of_keys * shrunk(1));
       hopper::fence_registers(dk_[0]);
       multiply_gradients();
       weigh(ring_.slot(1));
@@ -199,7 +234,7 @@ class KeyGradients : public Consumer<S> {
     ds_.fence();
     const float of_keys = key_factor(ring_.slot(1));
     add_values(ring_.slot(1), dv_[0], more_sums_);
-    promote(dk_[0], sums_, of_keys, of_keys);
+    promote(dk_[0], sums_, of_keys * shrunk(0), of_keys * shrunk(1));
     ring_.release(ring_.slot(2));
   }
 
@@ -227,7 +262,7 @@ class KeyGradients : public Consumer<S> {
         ds_.fence();
         if (c == kChunks - 1) ring_.release(ring_.slot(2));
         const float factor = key_factor(ring_.slot(1));
-        promote(dk_[c], sums_, factor, factor);
+        promote(dk_[c], sums_, factor * shrunk(0), factor * shrunk(1));
       }
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) {
@@ -237,7 +272,7 @@ class KeyGradients : public Consumer<S> {
         p_.fence();
         const float factor = value_factor(ring_.slot(1));
         if (c == kChunks - 1) ring_.release(ring_.slot(1));
-        promote(dv_[c], sums_, factor, factor);
+        promote(dv_[c], sums_, factor * shrunk(0), factor * shrunk(1));
       }
     }
   }
@@ -246,7 +281,7 @@ class KeyGradients : public Consumer<S> {
   __device__ __forceinline__ void add_values(int slot, float (&dv)[32], const float (&sums)[32]) {
     const float factor = value_factor(slot);
     ring_.release(slot);
-    promote(dv, sums, factor, factor);
+    promote(dv, sums, factor * shrunk(0), factor * shrunk(1));
   }
 
   __device__ __forceinline__ void store() const {

@@ -42,8 +42,9 @@ struct Shared {
   alignas(16) char about[S::kSlots][kQueryBytes];
   // By tiles' turns and warpgroups. Four tiles: the producer may be two ahead, and what it overwrites is not in use.
   alignas(16) KeyBlock own[4][2];
-  int index[4][2];  // of the tile; all_tiles if there are no more
-  int again[4][2];  // 1 if the keys have to be recomputed
+  int index[4][2];      // of the tile; all_tiles if there are no more
+  int again[4][2];      // 1 if the keys have to be recomputed
+  float shrunk[kTile];  // by keys: the inverse of the factor that all its weights of a block were multiplied by
 
   __device__ __forceinline__ void init() {
     if (threadIdx.x) return;

@@ -133,7 +133,8 @@ class Preparation {
 #pragma unroll
     for (int i = 0; i < kPerThread; ++i) {
       most[0] = max(most[0], largest_of(q[i]));
-      most[1] = max(most[1], most_g[i] = largest(largest_of(g[i])));
+      most_g[i] = largest(largest_of(g[i]));
+      if (most_g[i] < split::kInfinity) most[1] = max(most[1], most_g[i]);  // other rows are recomputed
     }
     largest_of_block(most);
     const int g_top = exponent(most[1]);
