@@ -4,6 +4,7 @@
 // pieces are swizzled for wgmma. A block's lo plane follows its hi plane. Q and K are read along the depth, V across
 // it.
 #pragma once
+#include "../gpu/ptx/wgmma.cuh"
 #include "../split/format/row_scale.cuh"
 #include "attention.h"
 

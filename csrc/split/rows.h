@@ -98,8 +98,8 @@ std::string SplitProduct<F, STREAMS>::cut(const Plan& planned) {
   return cut.text();
 }
 
-// Bytes of a packed B: PackedLayout::total.
-size_t plane_bytes(int64_t k, int64_t n);
+// Bytes of a packed B.
+inline size_t plane_bytes(int64_t k, int64_t n) { return packed_layout(SplitProduct<Fp16x3>::shape(0), k, n).total; }
 
 // Defined only if SGEMM_SM90A is.
 void pack_b(const ConstMatrix& b, ElementType elements, void* planes, const Context& context);

@@ -15,9 +15,9 @@ __device__ __forceinline__ bool store_element(const Problem& p, const float* c, 
 }
 
 template <class Shape>
-static __device__ __noinline__ uint32_t store_staged(const Job& job, TileIndex tile,
-                                                     const RowScale (&row_scales)[2][kTile], int first, int cols, int t,
-                                                     const float* staged, int band, bool tests, int index);
+static __device__ __noinline__ uint32_t store_staged(const Job& job, TileIndex tile, const TileScales& row_scales,
+                                                     int first, int cols, int t, const float* staged, int band,
+                                                     bool tests, int index);
 
 // The epilogue of a tile for one warp, which has 16 rows.
 //
@@ -104,7 +104,7 @@ class TileEpilogue : public WarpRows<Shape> {
     for (uint32_t bands = staged; bands; bands &= bands - 1) {
       const int band = __ffs(bands) - 1;
       const bool tests = tested >> band & 1;
-      stage_any_band<Shape>(sum, band, staging, hopper::opaque(t_ % 32));
+      stage_any_band(sum, band, staging, hopper::opaque(t_ % 32));
       __syncwarp();
       if constexpr (HAS_STATS)
         flags |= store_staged<Shape>(job_, tile_, row_scales_, first_, share_, t_, staging, band, tests, index);
@@ -259,9 +259,9 @@ class TileEpilogue : public WarpRows<Shape> {
 // kernel wait longer for its instructions. Kernels with few free registers, such as the on-the-fly kernel, inline it,
 // because a call costs them more.
 template <class Shape>
-static __device__ __noinline__ uint32_t store_staged(const Job& job, TileIndex tile,
-                                                     const RowScale (&row_scales)[2][kTile], int first, int cols, int t,
-                                                     const float* staged, int band, bool tests, int index) {
+static __device__ __noinline__ uint32_t store_staged(const Job& job, TileIndex tile, const TileScales& row_scales,
+                                                     int first, int cols, int t, const float* staged, int band,
+                                                     bool tests, int index) {
   return TileEpilogue<Shape>(job, tile, row_scales, first, cols, t).store_band(staged, band, tests, index);
 }
 

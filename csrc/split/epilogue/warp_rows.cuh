@@ -2,7 +2,9 @@
 #pragma once
 #include "../../epilogue/epilogue.cuh"
 #include "../format/row_scale.cuh"
-#include "../plan/staged_band.cuh"
+#include "../../epilogue/staged_band.cuh"
+#include "../../gpu/hopper.cuh"
+#include "../plan/job.h"
 
 namespace sgemm::split {
 
@@ -14,8 +16,8 @@ class WarpRows {
 
   // `row_scales`: scales and thresholds of the tile's rows and columns. The block finishes the `cols` columns from
   // `first` on.
-  __device__ __forceinline__ WarpRows(const Job& job, const TileIndex& tile, const RowScale (&row_scales)[2][kTile],
-                                      int first, int cols, int t)
+  __device__ __forceinline__ WarpRows(const Job& job, const TileIndex& tile, const TileScales& row_scales, int first,
+                                      int cols, int t)
       : job_(job),
         row_scales_(row_scales),
         rows_(&row_scales[0][Shape::warp_row(t)]),
@@ -180,7 +182,7 @@ class WarpRows {
   __device__ __forceinline__ int rows_of(int col) const { return inside(col) ? rows_left_ : 0; }
   __device__ __forceinline__ bool inside(int col) const { return col < cols_left_; }
   const Job& job_;
-  const RowScale (&row_scales_)[2][kTile];
+  const TileScales& row_scales_;
   const uint32_t *rows_, *cols_;  // scales and thresholds of the warp's rows and columns
   const int first_, share_, t_;
   const TileIndex tile_;

@@ -13,10 +13,11 @@
 // memory.
 #pragma once
 #include "../../gpu/fixup.cuh"
+#include "../epilogue/epilogue.cuh"
+#include "../plan/tile_shape.cuh"
+#include "../redo/redo.cuh"
 #include "mainloop.cuh"
 #include "producer.cuh"
-#include "../epilogue/epilogue.cuh"
-#include "../redo/redo.cuh"
 
 namespace sgemm::split {
 
@@ -41,10 +42,6 @@ struct FixedScales {
   __device__ __forceinline__ static bool fix_up(const Job& job, Shared& shared, int, const WorkTile& work, Sums& sum,
                                                 int t) {
     return split::fix_up(job, work, sum, shared.last, t);
-  }
-  __device__ __forceinline__ static auto row_scales(const Shared& shared, int stage, uint32_t) -> const
-      uint32_t (&)[2][kTile] {
-    return shared.row_scales[stage];
   }
 };
 
@@ -84,7 +81,7 @@ __device__ __forceinline__ void consume(const Job& job, char* ring, float* stagi
     hopper::wait(&shared.scales_full[buffer.stage], buffer.parity);
     Scales::tighten(shared, buffer.stage, t);
     const int cols = Shape::kCols >> blocks / 2;
-    const TileEpilogue<Shape> output(job, shared.tiles[buffer.stage], Scales::row_scales(shared, buffer.stage, blocks),
+    const TileEpilogue<Shape> output(job, shared.tiles[buffer.stage], shared.scales_of(buffer.stage, blocks),
                                      static_cast<int>(rank) * cols, cols, hopper::opaque(t));
     // The code that most tiles need follows the main loop: while instructions are in no cache yet, each jump takes a
     // good part of a microsecond. On-the-fly products take the other branch, since most of their tiles are shared.

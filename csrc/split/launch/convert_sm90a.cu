@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "../../gpu/launch_cluster.cuh"
-#include "launches.h"
 #include "../convert/convert.cuh"
+#include "launches.h"
 
 namespace sgemm::split {
 namespace {

@@ -97,11 +97,6 @@ struct OnTheFlyScales {
     return true;
   }
 
-  __device__ __forceinline__ static auto row_scales(const Shared& shared, int stage, uint32_t blocks) -> const
-      uint32_t (&)[2][kTile] {
-    return shared.scales_of(stage, blocks);
-  }
-
  private:
   static constexpr int kCoarsest = 60;  // exponent up to which sums of 2^13 terms below 2^30 stay finite
 

@@ -1,9 +1,10 @@
 // Job: the kernel arguments of one piece of a split product.
 #pragma once
+#include "../../epilogue/store_mode.h"
+#include "../../gpu/clusters.h"
+#include "../../gpu/rasterization.cuh"
 #include "../../problem/elements.h"
-#include "../../problem/views.h"
-#include "plan.h"
-#include "store_mode.h"
+#include "sizes.h"
 
 namespace sgemm::split {
 
@@ -82,6 +83,11 @@ struct Job {
   template <class F>
   SGEMM_HOST_DEVICE char* panel(const Operand& x, int64_t index, int step) const {
     return x.planes + (index * steps + step) * kPairs<F> * kPanelBytes;
+  }
+
+  // Returns the tile with this index.
+  __device__ __forceinline__ TileIndex tile_at(int index) const {
+    return triangle ? upper_tile_at(index, a.tiles, group) : sgemm::tile_at(index, a.tiles, b.tiles, group);
   }
 
   // k of one batch entry: the last slice may be shorter.

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include "../../problem/elements.h"
-#include "../../problem/buffers.h"
 #include "../../gpu/clusters.h"
-#include "../../problem/fastest.h"
 #include "../../models/models.h"
+#include "../../problem/buffers.h"
+#include "../../problem/elements.h"
+#include "../../problem/fastest.h"
 
 namespace sgemm::split {
 namespace {
@@ -231,6 +231,13 @@ SplitPlan in_pieces(SplitPlan plan, const Shape& shape, const Problem& p, size_t
   }
 }
 
+PlanesLayout planes_layout(Buffers& buffers, const Shape& shape, int64_t slice, int64_t panels) {
+  const size_t planes = buffers.take(panels * shape.steps(slice) * shape.pairs * kPanelBytes);
+  const size_t row_scales = buffers.take(panels * kTile * sizeof(RowScale));
+  const size_t row_stats = buffers.take(panels * kTile * sizeof(RowStats));
+  return {planes, row_scales, row_stats, buffers.take(panels * kLowerEntries)};
+}
+
 // Returns the problem that is planned at once: a single matrix if k needs several slices, which then are the batch.
 Problem at_once(const Problem& p) {
   Problem one = p;
@@ -280,34 +287,22 @@ SplitPlan invariant_plan(const Shape& shape, const Problem& p, const Device& dev
 
 PackedLayout packed_layout(const Shape& shape, int64_t k, int64_t n) {
   const int64_t fewest = std::max<int64_t>(1, ceil_div(k, kMaxSlice)), slice = even_piece(k, fewest, kStep);
-  const int64_t slices = std::max<int64_t>(1, ceil_div(k, slice)), panels = slices * ceil_div(n, kTile);
-  const size_t planes = panels * shape.steps(slice) * shape.pairs * kPanelBytes;
-  const size_t row_scales = panels * kTile * sizeof(uint32_t);
-  return {slice,
-          slices,
-          planes,
-          planes + row_scales,
-          planes + 2 * row_scales,
-          planes + 2 * row_scales + panels * kLowerEntries};
+  const int64_t slices = std::max<int64_t>(1, ceil_div(k, slice));
+  Buffers buffers;
+  const PlanesLayout b = planes_layout(buffers, shape, slice, slices * ceil_div(n, kTile));
+  return {slice, slices, b, buffers.total};
 }
 
 Layout layout(const Shape& shape, const Problem& piece, const SplitPlan& plan) {
   const int64_t batch = piece.batch * plan.slices, tiles = tiles_of(shape, piece, plan.triangle) * plan.slices;
-  const int64_t panel = shape.steps(plan.slice) * shape.pairs * kPanelBytes;
-  const auto count = [&](const ConstMatrix& x) { return split_matrices(x, batch, plan); };
+  const auto panels = [&](const ConstMatrix& x, int64_t size) {
+    return split_matrices(x, batch, plan) * ceil_div(size, kTile);
+  };
+  const bool has_b = !plan.splits_b && !plan.packed_b && !plan.triangle;
   Layout l = {};
   Buffers buffers;
-  const bool has_b = !plan.splits_b && !plan.packed_b && !plan.triangle;
-  const int64_t panels_a = !shape.on_the_fly ? count(piece.a) * ceil_div(piece.m, kTile) : 0;
-  const int64_t panels_b = has_b ? count(piece.b) * ceil_div(piece.n, kTile) : 0;
-  l.planes_a = buffers.take(panels_a * panel);
-  l.planes_b = buffers.take(panels_b * panel);
-  l.scales_a = buffers.take(panels_a * kTile * 4);
-  l.scales_b = buffers.take(panels_b * kTile * 4);
-  l.stats_a = buffers.take(panels_a * kTile * 4);
-  l.stats_b = buffers.take(panels_b * kTile * 4);
-  l.lower_a = buffers.take(panels_a * kLowerEntries);
-  l.lower_b = buffers.take(panels_b * kLowerEntries);
+  l.a = planes_layout(buffers, shape, plan.slice, shape.on_the_fly ? 0 : panels(piece.a, piece.m));
+  l.b = planes_layout(buffers, shape, plan.slice, has_b ? panels(piece.b, piece.n) : 0);
   l.refused = buffers.take(tiles * kTileCluster * 8 * 4);
   l.masks = buffers.take(tiles * (shape.tile_n / 32) * 256 * 2);
   l.tile_scales = buffers.take(tiles * 2 * kTile * 4);
