@@ -1,5 +1,6 @@
 // RowScale: a row's scale and the guard's threshold, packed into 32 bits. A row here is a row of A or a column of B.
 #pragma once
+#include "../../gpu/ptx/min_max.cuh"
 #include "../plan/sizes.h"
 #include "formats.cuh"
 
@@ -29,11 +30,7 @@ constexpr int kNoScale = -126;
 __device__ __forceinline__ uint32_t magnitude(float x) { return __float_as_uint(x) & kMagnitude; }
 
 // Returns the larger magnitude, or NaN if either argument is NaN.
-__device__ __forceinline__ float larger_or_nan(float x, float y) {
-  float result;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(fabsf(x)), "f"(fabsf(y)));
-  return result;
-}
+__device__ __forceinline__ float larger_or_nan(float x, float y) { return hopper::max_or_nan(fabsf(x), fabsf(y)); }
 
 // Returns 1 if x is small: it loses relative accuracy when scaled, and `scaled` may even be 0.
 template <class F>

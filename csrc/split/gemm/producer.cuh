@@ -57,9 +57,7 @@ __device__ void produce(const Job& job, char* ring, ProductShared& shared, const
     constexpr int kScaleBytesA = Shape::kRows * sizeof(uint32_t), kScaleBytesB = Shape::kCols * sizeof(uint32_t);
     uint64_t* const scales_full = &shared.scales_full[buffer.stage];
     TileScales& to = shared.row_scales[buffer.stage];
-    hopper::wait(&shared.scales_empty[buffer.stage], buffer.parity ^ 1);
-    shared.tiles[buffer.stage] = tile;
-    hopper::arrive_expecting(scales_full, kScaleBytesA + kScaleBytesB);
+    shared.begin_tile(buffer, tile, kScaleBytesA + kScaleBytesB);
     const int steps = work.steps, ahead = steps_ahead<R>(scheduler, index, steps);
     bool lower_a = true, lower_b = true;
     for (int step = 0; step < steps;) {

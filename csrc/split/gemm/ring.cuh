@@ -32,6 +32,13 @@ struct ProductShared {
   // Returns the row scales for a tile's sums.
   __device__ __forceinline__ const TileScales& scales_of(int stage, uint32_t) const { return row_scales[stage]; }
 
+  // Announces a tile whose scales are `bytes` of bulk copies. `at`: the tile's buffer of two.
+  __device__ __forceinline__ void begin_tile(const PipelineState<2>& at, const TileIndex& tile, uint32_t bytes) {
+    hopper::wait(&scales_empty[at.stage], at.parity ^ 1);
+    tiles[at.stage] = tile;
+    hopper::arrive_expecting(&scales_full[at.stage], bytes);
+  }
+
   // Initialises the barriers, by one warp. `writers` arrive at a stage's full barrier, and `scale_writers` at that of
   // `row_scales`. `blocks` is the size of the cluster.
   template <class R>

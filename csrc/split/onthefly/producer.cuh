@@ -51,11 +51,7 @@ struct OnTheFlyProducer {
       PanelSource<Fp16x3, Shape::kCols> b(job, job.b, tile.batch, tile.col, work.first);
       uint64_t* const scales_full = &shared.scales_full[buffer.stage];
       constexpr int kScaleBytesB = Shape::kCols * sizeof(uint32_t);
-      if (leader) {
-        hopper::wait(&shared.scales_empty[buffer.stage], buffer.parity ^ 1);
-        shared.tiles[buffer.stage] = tile;
-        hopper::arrive_expecting(scales_full, kScaleBytesB);
-      }
+      if (leader) shared.begin_tile(buffer, tile, kScaleBytesB);
       const int stages = work.steps / kOnTheFlySteps;
       const int ahead = index == scheduler.first ? min(R::kStages, stages) : 0;  // stages ahead of the convert kernel
       const auto copy_b = [&](int stage) {

@@ -257,9 +257,7 @@ SplitPlan whole(const SplitPlan& found, const Shape& shape, const Problem& one, 
 }  // namespace
 
 SplitPlan plan(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b) {
-  const Problem one = at_once(p);
-  const auto each = [&](const auto& visit) { visit_plans(shape, one, device, packed_b, visit); };
-  return whole(fastest<SplitPlan>(each), shape, one, p.batch, limit);
+  return fastest<SplitPlan>([&](const auto& visit) { each_plan(shape, p, device, limit, packed_b, visit); });
 }
 
 void each_plan(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b,

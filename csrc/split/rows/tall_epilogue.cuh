@@ -2,6 +2,7 @@
 #pragma once
 #include "../../epilogue/epilogue.cuh"
 #include "../../gpu/hopper.cuh"
+#include "../../gpu/ptx/min_max.cuh"
 #include "../../gpu/warp_scan.cuh"
 #include "../guard/guard.cuh"
 #include "../redo/chains.cuh"
@@ -102,7 +103,7 @@ class TallEpilogue {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const uint32_t left = at.row_scales[i / 4], right = row_scales[i % 4];
-      certified = certified && fabsf(x[i]) >= threshold_of(left) + smaller_or_nan(threshold_of(right), most);
+      certified = certified && fabsf(x[i]) >= threshold_of(left) + hopper::min_or_nan(threshold_of(right), most);
     }
     if (!__all_sync(~0u, certified)) failed = uncertified(at, first, row_scales, of_others, some_small, x);
     if (plain_scales) {
@@ -339,8 +340,8 @@ class TallEpilogue {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const uint32_t left = at.row_scales[i / 4], right = row_scales[i % 4];
-      const float least = smaller_or_nan(threshold_of(left), of_others[i % 4]) +
-                          smaller_or_nan(threshold_of(right), some_small ? of_rows[i / 4] : INFINITY);
+      const float least = hopper::min_or_nan(threshold_of(left), of_others[i % 4]) +
+                          hopper::min_or_nan(threshold_of(right), some_small ? of_rows[i / 4] : INFINITY);
       const bool certified = fabsf(x[i]) >= least || is_nan_of_operands(x[i], left, right);
       if (!certified && inside(at, first, i)) bits |= 1u << i;
     }

@@ -78,12 +78,6 @@ __device__ __forceinline__ void read_rows(LineElements<STEPS> (&x)[2], const flo
   }
 }
 
-__device__ __forceinline__ float smaller_or_nan(float x, float y) {
-  float result;
-  asm("min.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(x), "f"(y));
-  return result;
-}
-
 // Reduces over lanes 4 g ... 4 g + 3, which share a line.
 template <class T, class Op>
 __device__ __forceinline__ T of_quad(T x, const Op& op) {
