@@ -61,8 +61,8 @@ template <class R, bool SPLITS_B>
 struct OnTheFlyScales {
   using Shape = typename R::Shape;
   using Shared = std::conditional_t<SPLITS_B, SplittingShared<R>, FoundScales>;
-  static constexpr bool kScalesFirst = false, kColMajorD = true;
-  __device__ __forceinline__ static void tighten(Shared&, int, int) {
+  static constexpr bool kScalesKnown = false, kColMajorD = true;
+  __device__ __forceinline__ static void publish() {
     hopper::wait_for_predecessor();
     hopper::launch_dependents();
     hopper::fence_async_proxy();  // the cluster's blocks copy the row scales
