@@ -5,6 +5,7 @@
 // converts for all, into the workspace, and blocks are claimed in the order of their use. A claimed block is converted
 // without waiting for another thread block, so that those which wait for it always go on, even if only one is running.
 #pragma once
+#include "../gpu/tensor_map.cuh"
 #include "tiles.cuh"
 
 namespace sgemm::attention {

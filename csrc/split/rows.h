@@ -41,7 +41,7 @@ struct SplitProduct {
 
   static constexpr bool kTakesPlanes = !STREAMS && kPairs<F> == 1;
 
-  static constexpr Shape shape(int tile) {
+  static constexpr RowShape shape(int tile) {
     return {kPairs<F>, kPairs<F> == 1 ? 3 : 6, STREAMS, kTiles[tile].bm, kTiles[tile].bn};
   }
 

@@ -22,7 +22,7 @@ ORDER = (
 )  # fmt: skip
 
 MOST_DEPTH = 8  # files of a chain of includes, the compiled one among them
-MOST_LINES = {"onthefly": 1210, "rows": 1110}  # of rooms that have more than they should
+MOST_LINES = {"onthefly": 1205}  # of rooms that have more than they should
 
 
 def folder(path: Path) -> str:

@@ -39,7 +39,7 @@ void place(Operand& x, void* memory, const PlanesLayout& at) {
 
 // Returns a piece's job, with its buffers in the workspace. `p.k`: k of all slices of the piece. `p.d`, `p.c`: D and C,
 // not the slices' partial sums.
-Job make_job(const Shape& shape, const Problem& p, const SplitPlan& plan, char* workspace) {
+Job make_job(const RowShape& shape, const Problem& p, const SplitPlan& plan, char* workspace) {
   const Layout& at = plan.layout;
   Job job = {};
   job.p = p;
@@ -104,7 +104,7 @@ int64_t persistent_blocks(const Job& job, int sms, int cluster) {
 template <class Row, int TILE>
 void launch_piece(const Problem& p, const SplitPlan& plan, const Context& context) {
   using F = typename Row::Format;
-  constexpr Shape kShape = Row::shape(TILE);
+  constexpr RowShape kShape = Row::shape(TILE);
   const Job job = make_job(kShape, p, plan, static_cast<char*>(context.workspace));
   const int sms = context.device->sms;
   int cluster = plan.cluster;

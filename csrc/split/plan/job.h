@@ -53,7 +53,7 @@ struct Job {
   int64_t k_all;         // k of all slices
   int64_t k_slice;       // k of a slice; 0 if the batch entries are not slices
   int steps;             // steps of k per tile
-  int together, groups;  // Shape::together(): steps per group; and the number of groups
+  int together, groups;  // RowShape::together(): steps per group; and the number of groups
   int group;             // rows of tiles that are walked together, so that their panels stay in the L2 cache
   bool triangle;         // SplitPlan::triangle
   // Blocks take work tiles in turn. The first `whole` work tiles are tiles. Each tile from there on is left over, and

@@ -8,7 +8,7 @@
 namespace sgemm::split {
 
 // The properties in which the family's rows differ.
-struct Shape {
+struct RowShape {
   int pairs;           // pairs of 16-bit planes per operand
   int products;        // 16-bit products for one of float32
   bool on_the_fly;     // the product kernel splits A on the fly, not the convert kernel
@@ -70,14 +70,14 @@ struct SplitPlan {
 
 // Returns the plan of `p` with the least predicted time whose workspace has at most `limit` bytes. With a packed B,
 // only m is cut into pieces.
-SplitPlan plan(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b = false);
+SplitPlan plan(const RowShape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b = false);
 // Calls `visit` with every plan that plan() considers.
-void each_plan(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b,
+void each_plan(const RowShape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b,
                const std::function<void(const SplitPlan&)>& visit);
 
 // Returns a plan whose order of every sum depends only on k: its slices and pieces of k do, and no tile is shared. The
 // plan cuts m, n and the batch so that it fits `limit` bytes.
-SplitPlan invariant_plan(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b);
+SplitPlan invariant_plan(const RowShape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b);
 
 // Layout of a packed B (k x n), which all products with this B read.
 struct PackedLayout {
@@ -85,7 +85,7 @@ struct PackedLayout {
   PlanesLayout b;
   size_t total;
 };
-PackedLayout packed_layout(const Shape& shape, int64_t k, int64_t n);
+PackedLayout packed_layout(const RowShape& shape, int64_t k, int64_t n);
 
 // Returns how many matrices of an operand are split for `entries` batch entries: one if all entries share the matrix.
 // Slices always have a matrix each, because the last slice may be shorter.
@@ -94,7 +94,7 @@ inline int64_t split_matrices(const ConstMatrix& x, int64_t entries, const Split
 }
 
 // Returns the layout of a piece. A launch reads SplitPlan::layout instead.
-Layout layout(const Shape& shape, const Problem& piece, const SplitPlan& plan);
+Layout layout(const RowShape& shape, const Problem& piece, const SplitPlan& plan);
 
 // Returns the offset in the workspace, behind the buffers of a piece, at which pieces are added up.
 size_t pieces_at(const SplitPlan& plan);
