@@ -6,7 +6,7 @@
 // Bound: tensor cores; for short sequences, memory.
 // Source: Shah et al., FlashAttention-3: Fast and Accurate Attention with Asynchrony and Low-precision, 2024.
 #pragma once
-#include "../split/gemm/turns.cuh"
+#include "../gpu/warpgroups.cuh"
 #include "converter.cuh"
 #include "output.cuh"
 #include "producer.cuh"
@@ -47,7 +47,7 @@ class Consumer {
   }
 
   __device__ __forceinline__ void run(char* memory) {
-    const split::Turns turns(warpgroup_);
+    const Turns turns(warpgroup_);
 #pragma unroll 1
     for (int index = blockIdx.x; index < job_.tiles; index += gridDim.x)
       compute(tile_at<S>(job_, index), memory, turns);
@@ -58,7 +58,7 @@ class Consumer {
   // Returns the thread of the warpgroup, read anew, so that no registers are kept for what derives from it.
   __device__ __forceinline__ static int thread() { return hopper::opaque(threadIdx.x) % 128u; }
 
-  __device__ __forceinline__ void compute(const TileOfQueries& tile, char* memory, const split::Turns& turns) {
+  __device__ __forceinline__ void compute(const TileOfQueries& tile, char* memory, const Turns& turns) {
     const int thread = Consumer::thread();
     const int row_of_tile = warpgroup_ * 64 + thread / 32 * 16 + thread % 32 / 4;
     const int row = tile.first + row_of_tile;

@@ -5,6 +5,7 @@
 // converts for all, into the workspace, and blocks are claimed in the order of their use. A claimed block is converted
 // without waiting for another thread block, so that those which wait for it always go on, even if only one is running.
 #pragma once
+#include "../gpu/tensor_map.cuh"
 #include "tiles.cuh"
 
 namespace sgemm::attention {
@@ -161,14 +162,14 @@ class Converter {
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
           const float4& y = x[i % kAhead][j];
-          largest[0] = larger_or_nan(largest[0], larger_or_nan(fabsf(y.x), fabsf(y.y)));
-          largest[1] = larger_or_nan(largest[1], larger_or_nan(fabsf(y.z), fabsf(y.w)));
+          largest[0] = hopper::max_or_nan(largest[0], hopper::max_or_nan(fabsf(y.x), fabsf(y.y)));
+          largest[1] = hopper::max_or_nan(largest[1], hopper::max_or_nan(fabsf(y.z), fabsf(y.w)));
         }
         if (i + kAhead < kShare) read(min(first + i + kAhead, last), place, x[i % kAhead]);
       }
     }
     parity_ ^= 1;
-    return __reduce_max_sync(~0u, __float_as_uint(larger_or_nan(largest[0], largest[1])));
+    return __reduce_max_sync(~0u, __float_as_uint(hopper::max_or_nan(largest[0], largest[1])));
   }
 
   __device__ __forceinline__ uint32_t largest_of_block(uint32_t of_warp) const {

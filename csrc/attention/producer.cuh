@@ -1,5 +1,6 @@
 // One thread feeds the ring: planes of K's and V's blocks in the order of their use, and the tile's queries as float32.
 #pragma once
+#include "../gpu/tensor_map.cuh"
 #include "tiles.cuh"
 
 namespace sgemm::attention {

@@ -36,9 +36,9 @@ __device__ __forceinline__ void recompute_row(const Job& job, int head, int row)
         for (int i = 0; i < 4; ++i) dots[i] = fmaf(*q.at(row, d + i), *k.at(key, d + i), dots[i]);
       x = fmaf((dots[0] + dots[1]) + (dots[2] + dots[3]), p.scale, mask);
     }
-    float m = larger_or_nan(largest, x);
+    float m = hopper::max_or_nan(largest, x);
 #pragma unroll
-    for (int d = 16; d; d /= 2) m = larger_or_nan(m, __shfl_xor_sync(~0u, m, d));
+    for (int d = 16; d; d /= 2) m = hopper::max_or_nan(m, __shfl_xor_sync(~0u, m, d));
     const float shrunk = largest == m ? 1 : expf(largest - m);
     const float weight = x == -INFINITY && m == -INFINITY ? 0 : expf(x - m);
     largest = m;

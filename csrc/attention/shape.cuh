@@ -4,6 +4,7 @@
 // pieces are swizzled for wgmma. A block's lo plane follows its hi plane. Q and K are read along the depth, V across
 // it.
 #pragma once
+#include "../gpu/ptx/wgmma.cuh"
 #include "../split/format/row_scale.cuh"
 #include "attention.h"
 
@@ -66,12 +67,6 @@ __device__ __forceinline__ void store_quad(char* planes, int plane_bytes, int ro
 
 __device__ __forceinline__ uint32_t largest_of(const float4& x) {
   return max(max(split::magnitude(x.x), split::magnitude(x.y)), max(split::magnitude(x.z), split::magnitude(x.w)));
-}
-
-__device__ __forceinline__ float larger_or_nan(float x, float y) {
-  float larger;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(x), "f"(y));
-  return larger;
 }
 
 // A problem, and how the kernels cut it up.

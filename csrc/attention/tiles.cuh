@@ -1,5 +1,6 @@
 // Tiles of queries, which persistent blocks take in turn; and what warps share.
 #pragma once
+#include "../gpu/hopper.cuh"
 #include "../gpu/pipeline_state.cuh"
 #include "shape.cuh"
 

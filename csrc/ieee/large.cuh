@@ -10,6 +10,7 @@
 // Small problems: tiles of 128 x 128. Two groups of warps share each stage's k, and the blocks of a cluster share the
 //         stages. For a long k, slices are separate products, which a second kernel adds up.
 // Bound:  the FFMA pipe: 92 % of the loop's instructions are FFMAs.
+// Ladder: 15_persistent.cuh has the same skeleton, and is shorter to read.
 #pragma once
 #include "../gpu/pipeline_state.cuh"
 #include "../gpu/hopper.cuh"

@@ -1,8 +1,9 @@
 // Two buffers for the tiles, one barrier per step, and the next tiles in flight during the arithmetic.
 //
 // Idea:   a step writes the buffer that the previous step did not read, so no barrier is needed after the arithmetic.
-//         The prefetch into registers of 08 hides the wait for memory. A thread's 8 x 8 elements are four quads of 4 x
-//         4, half a tile apart: the 16 threads of a row then read 16 neighbouring float4s, without bank conflicts.
+//         The prefetch into registers of 08 hides the wait for memory.
+// Second: a thread's 8 x 8 elements are four quads of 4 x 4, half a tile apart: the 16 threads of a row then read 16
+//         neighbouring float4s, without bank conflicts. Later rungs keep this layout.
 // Bound:  shared-memory latency at the start of each of the BK inner steps.
 // Reads:  aligned rows of whole float4s.
 #pragma once

@@ -2,8 +2,8 @@
 //
 // Idea:   one instruction of one thread copies a tile (TMA): the hardware computes its addresses, and writes zeros
 //         beyond the matrix's end. The producer and the consumers signal full and empty stages through mbarriers. Warps
-//         wait only for data that they need, and no barrier stops all warps. The producer releases its registers for
-//         the consumers, which hold 8 x 16 sums each and read fewer fragments.
+//         wait only for data that they need, and no barrier stops all warps.
+// Second: the producer releases its registers for the consumers, which hold 8 x 16 sums each and read fewer fragments.
 // Bound:  the FFMA pipe, reduced by a block's prologue and epilogue, which no other block on the SM overlaps.
 // Reads:  layouts that tensor maps describe. Hopper only.
 #pragma once

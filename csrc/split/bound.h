@@ -2,7 +2,7 @@
 #pragma once
 #include <algorithm>
 
-#include "plan/plan.h"
+#include "plan/sizes.h"
 
 namespace sgemm::split {
 

@@ -41,14 +41,14 @@ struct SplitProduct {
 
   static constexpr bool kTakesPlanes = !STREAMS && kPairs<F> == 1;
 
-  static constexpr Shape shape(int tile) {
+  static constexpr RowShape shape(int tile) {
     return {kPairs<F>, kPairs<F> == 1 ? 3 : 6, STREAMS, kTiles[tile].bm, kTiles[tile].bn};
   }
 
-  static Plan plan(const Problem& p, const Device& device) { return in_best_tile(split::plan, p, device); }
-  static Plan invariant_plan(const Problem& p, const Device& device) {  // only if both operands have planes
-    return in_best_tile(split::invariant_plan, p, device);
+  static Plan plan(const Problem& p, const Device& device) {
+    return fastest<Plan>([&](const auto& visit) { each_plan(p, device, visit); });
   }
+  static Plan invariant_plan(const Problem& p, const Device& device);  // only for the row of float16 planes
   static void each_plan(const Problem& p, const Device& device, const PlanVisitor& visit);
   static std::string cut(const Plan& plan);
   static void launch(const Problem& p, const Plan& plan, const Context& context);  // defined only if SGEMM_SM90A is
@@ -63,18 +63,13 @@ struct SplitProduct {
   // Returns the problem that the kernel computes. The operand that is split on the fly is the larger one and must be A,
   // so that the problem may be the transposed one.
   static Problem solved(const Problem& p) { return STREAMS && p.m < p.n ? transposed(p) : p; }
-
- private:
-  using MakePlan = SplitPlan (*)(const Shape&, const Problem&, const Device&, size_t limit, bool packed_b);
-  static Plan in_best_tile(MakePlan make, const Problem& p, const Device& device);
 };
 
 template <class F, bool STREAMS>
-Plan SplitProduct<F, STREAMS>::in_best_tile(MakePlan make, const Problem& asked, const Device& device) {
-  const Problem p = solved(asked);
+Plan SplitProduct<F, STREAMS>::invariant_plan(const Problem& p, const Device& device) {
   return fastest<Plan>([&](const auto& visit) {
     for (int tile = 0; tile < kTileCount; ++tile) {
-      const SplitPlan plan = make(shape(tile), p, device, workspace_limit(), kTakesPlanes && p.b_planes);
+      const SplitPlan plan = split::invariant_plan(shape(tile), p, device, workspace_limit(), p.b_planes != nullptr);
       visit(Plan(plan.seconds, workspace(p, plan), plan, tile));
     }
   });
@@ -98,8 +93,8 @@ std::string SplitProduct<F, STREAMS>::cut(const Plan& planned) {
   return cut.text();
 }
 
-// Bytes of a packed B: PackedLayout::total.
-size_t plane_bytes(int64_t k, int64_t n);
+// Bytes of a packed B.
+inline size_t plane_bytes(int64_t k, int64_t n) { return packed_layout(SplitProduct<Fp16x3>::shape(0), k, n).total; }
 
 // Defined only if SGEMM_SM90A is.
 void pack_b(const ConstMatrix& b, ElementType elements, void* planes, const Context& context);

@@ -28,19 +28,19 @@ namespace {
 
 // Adds the shape of each of a row's tiles.
 template <class Row>
-void add_shapes(std::vector<Shape>& shapes) {
+void add_shapes(std::vector<RowShape>& shapes) {
   for (int tile = 0; tile < Row::kTileCount; ++tile) shapes.push_back(Row::shape(tile));
 }
 
-std::vector<Shape> all_shapes() {
-  std::vector<Shape> shapes;
+std::vector<RowShape> all_shapes() {
+  std::vector<RowShape> shapes;
   add_shapes<SplitProduct<Fp16x3>>(shapes);
   add_shapes<SplitProduct<Bf16x6>>(shapes);
   add_shapes<SplitProduct<Fp16x3, true>>(shapes);
   return shapes;
 }
 
-int64_t tiles_of(const Shape& shape, const Problem& piece, const SplitPlan& plan) {
+int64_t tiles_of(const RowShape& shape, const Problem& piece, const SplitPlan& plan) {
   return ceil_div(piece.m, shape.tile_m) * ceil_div(piece.n, shape.tile_n) * piece.batch * plan.slices;
 }
 
@@ -55,7 +55,7 @@ bool fits(const Layout& piece, const Layout& largest) {
   return true;
 }
 
-void check(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed) {
+void check(const RowShape& shape, const Problem& p, const Device& device, size_t limit, bool packed) {
   const SplitPlan plan = split::plan(shape, p, device, limit, packed);
   REQUIRE(std::isfinite(plan.seconds) && plan.seconds > 0);
   REQUIRE(plan.slice % (shape.together() * kStep) == 0 && plan.slice <= kMaxSlice && plan.slices >= 1);
@@ -92,7 +92,7 @@ void check(const Shape& shape, const Problem& p, const Device& device, size_t li
 
 // Checks a batch-invariant plan: whatever determines the order of sums is the same for other numbers of rows, columns
 // and matrices.
-void check_invariant(const Shape& shape, const Problem& p, const Problem& other, const Device& device, size_t limit,
+void check_invariant(const RowShape& shape, const Problem& p, const Problem& other, const Device& device, size_t limit,
                      bool packed) {
   const SplitPlan plan = split::invariant_plan(shape, p, device, limit, packed);
   REQUIRE(std::isfinite(plan.seconds) && plan.seconds > 0);
@@ -102,7 +102,7 @@ void check_invariant(const Shape& shape, const Problem& p, const Problem& other,
   const SplitPlan least = split::invariant_plan(shape, other, device, 0, packed);
   REQUIRE(packed || least.k() == kStep);
   if (plan.k() > kStep && !packed) REQUIRE(plan.layout.total <= limit);
-  for (const Shape& tiles : {SplitProduct<Fp16x3>::shape(0), SplitProduct<Fp16x3>::shape(1)}) {
+  for (const RowShape& tiles : {SplitProduct<Fp16x3>::shape(0), SplitProduct<Fp16x3>::shape(1)}) {
     const SplitPlan same = split::invariant_plan(tiles, other, device, limit, packed);
     REQUIRE(same.slice == plan.slice && same.slices == plan.slices);
   }
@@ -113,7 +113,7 @@ void check_invariant(const Shape& shape, const Problem& p, const Problem& other,
 }  // namespace
 
 int main(int, char** argv) {
-  const std::vector<Shape> shapes = all_shapes();
+  const std::vector<RowShape> shapes = all_shapes();
   std::mt19937_64 random(std::strtoull(argv[1], nullptr, 10));
   const auto up_to = [&](int64_t most) { return static_cast<int64_t>(random() % (most + 1)); };
   // Most sizes are small, some are not.
@@ -132,19 +132,19 @@ int main(int, char** argv) {
     Device device = kH200;
     device.sms = kMultiprocessors[up_to(6)];
     const size_t limit = size_t{1} << (12 + up_to(25));
-    for (const Shape& shape : shapes) check(shape, p, device, limit, false);
+    for (const RowShape& shape : shapes) check(shape, p, device, limit, false);
     Problem other = p;
     other.m = size(20);
     other.n = size(20);
     other.batch = 1 + size(10);
     const auto check_both = [&](bool packed) {
-      for (const Shape& shape : shapes)
+      for (const RowShape& shape : shapes)
         if (!shape.on_the_fly && shape.pairs == 1) check_invariant(shape, p, other, device, limit, packed);
     };
     check_both(false);
     p.batch = other.batch = 1;
     p.a.batch = p.b.batch = other.a.batch = other.b.batch = 0;
-    for (const Shape& shape : shapes)
+    for (const RowShape& shape : shapes)
       if (p.k && !shape.on_the_fly && shape.pairs == 1) check(shape, p, device, limit, true);
     if (p.k) check_both(true);
   }

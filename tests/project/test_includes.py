@@ -1,9 +1,10 @@
-"""Folders of csrc include each other in one order: none includes one that includes it."""
+"""Includes in csrc: folders in one order, none that includes the other way; short chains."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 from support.process import ROOT
@@ -20,7 +21,8 @@ ORDER = (
     *(f"split/{room}".rstrip("/") for room in SPLIT), "attention", "attention/backward", "table", "binding",
 )  # fmt: skip
 
-MOST_LINES = {"onthefly": 1210, "rows": 1110}  # of rooms that have more than they should
+MOST_DEPTH = 8  # files of a chain of includes, the compiled one among them
+MOST_LINES = {"onthefly": 1205}  # of rooms that have more than they should
 
 
 def folder(path: Path) -> str:
@@ -53,6 +55,19 @@ def test_folders_include_what_stands_before_them() -> None:
         if ORDER.index(other) > ORDER.index(own)
     ]
     assert not wrong
+
+
+def test_chains_of_includes_stay_short() -> None:
+    @cache
+    def chain(path: Path) -> tuple[str, ...]:
+        names = INCLUDE.findall(path.read_text(encoding="utf-8"))
+        # A .cu that is compiled for the CPU as well counts once.
+        below = [chain((path.parent / name).resolve()) for name in names]
+        longest = max(below, key=len, default=())
+        return longest if longest[:1] == ("kernels.cu",) else (path.name, *longest)
+
+    for path in sorted(CSRC.rglob("*.c*")):
+        assert len(chain(path.resolve())) <= MOST_DEPTH, " > ".join(chain(path.resolve()))
 
 
 def test_rooms_stay_small() -> None:

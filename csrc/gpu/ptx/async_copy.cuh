@@ -1,8 +1,6 @@
 // Asynchronous copies from global to shared memory that bypass registers (sm_80 and later), and their commit groups.
 // The emulator copies immediately.
 #pragma once
-#include "../build.h"
-
 #include <cstdint>
 #include <cstring>
 

@@ -6,6 +6,7 @@
 //         So the product loads a panel with one plain bulk copy, and no layout is transposed.
 // Bound:  memory: 4 bytes per element in, 4 (8 for three planes) out.
 #pragma once
+#include "../../gpu/hopper.cuh"
 #include "../guard/guard.cuh"
 #include "held_quads.cuh"
 #include "nonzero_planes.cuh"

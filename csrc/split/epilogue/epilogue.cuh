@@ -15,9 +15,9 @@ __device__ __forceinline__ bool store_element(const Problem& p, const float* c, 
 }
 
 template <class Shape>
-static __device__ __noinline__ uint32_t store_staged(const Job& job, TileIndex tile,
-                                                     const RowScale (&row_scales)[2][kTile], int first, int cols, int t,
-                                                     const float* staged, int band, bool tests, int index);
+static __device__ __noinline__ uint32_t store_staged(const Job& job, TileIndex tile, const TileScales& row_scales,
+                                                     int first, int cols, int t, const float* staged, int band,
+                                                     bool tests, int index);
 
 // The epilogue of a tile for one warp, which has 16 rows.
 //
@@ -27,12 +27,14 @@ static __device__ __noinline__ uint32_t store_staged(const Job& job, TileIndex t
 // element fails, if scales aren't plain, or if D is more than a scaled sum. Short loops then let lanes store
 // neighbours.
 template <class Shape>
-class TileEpilogue : public WarpRows<Shape> {
+class TileEpilogue : public WarpRows {
  public:
-  using Base = WarpRows<Shape>;
-  using typename Base::Sums;
+  using Sums = float[Shape::kSums];
   using CertifiedSums = Certified<Shape::kSums>;
-  using Base::Base;
+
+  __device__ __forceinline__ TileEpilogue(const Job& job, const TileIndex& tile, const TileScales& row_scales,
+                                          int first, int cols, int t)
+      : WarpRows(Shape(), job, tile, row_scales, first, cols, t) {}
 
   // Copies the scales and thresholds to memory, where the redo reads them.
   __device__ __forceinline__ void keep_scales(uint32_t* to) const {
@@ -59,7 +61,7 @@ class TileEpilogue : public WarpRows<Shape> {
     else if (__builtin_expect(job_.stores == StoreMode::kCutQuads, false))
       store_quads(sum);
     else
-      this->template store_pairs<true>(sum, bands_);
+      store_pairs<true>(sum, bands_);
   }
 
   // Certifies elements. Precondition: |x| * factor <= (|A||B|)_ij, scaled.
@@ -104,7 +106,7 @@ class TileEpilogue : public WarpRows<Shape> {
     for (uint32_t bands = staged; bands; bands &= bands - 1) {
       const int band = __ffs(bands) - 1;
       const bool tests = tested >> band & 1;
-      stage_any_band<Shape>(sum, band, staging, hopper::opaque(t_ % 32));
+      stage_any_band(sum, band, staging, hopper::opaque(t_ % 32));
       __syncwarp();
       if constexpr (HAS_STATS)
         flags |= store_staged<Shape>(job_, tile_, row_scales_, first_, share_, t_, staging, band, tests, index);
@@ -234,34 +236,15 @@ class TileEpilogue : public WarpRows<Shape> {
     return store_element(job_.p, c_ + r * job_.p.c.row + col * job_.p.c.col, d_ + r * job_.p.d.row + col * job_.p.d.col,
                          x);
   }
-
-  using Base::bands_;
-  using Base::c_;
-  using Base::cols_;
-  using Base::cols_left_;
-  using Base::d_;
-  using Base::first_;
-  using Base::inside;
-  using Base::job_;
-  using Base::row_scales_;
-  using Base::rows_;
-  using Base::rows_left_;
-  using Base::rows_of;
-  using Base::share_;
-  using Base::store_col_major;
-  using Base::store_direct;
-  using Base::store_quads;
-  using Base::t_;
-  using Base::tile_;
 };
 
 // TileEpilogue::store_band() as a separate function. Rare code between the instructions of ordinary tiles makes a short
 // kernel wait longer for its instructions. Kernels with few free registers, such as the on-the-fly kernel, inline it,
 // because a call costs them more.
 template <class Shape>
-static __device__ __noinline__ uint32_t store_staged(const Job& job, TileIndex tile,
-                                                     const RowScale (&row_scales)[2][kTile], int first, int cols, int t,
-                                                     const float* staged, int band, bool tests, int index) {
+static __device__ __noinline__ uint32_t store_staged(const Job& job, TileIndex tile, const TileScales& row_scales,
+                                                     int first, int cols, int t, const float* staged, int band,
+                                                     bool tests, int index) {
   return TileEpilogue<Shape>(job, tile, row_scales, first, cols, t).store_band(staged, band, tests, index);
 }
 

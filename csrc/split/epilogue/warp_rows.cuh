@@ -1,20 +1,20 @@
 // WarpRows: scales a warp's accumulators, adds C, and stores them to D, in as few instructions as possible.
 #pragma once
 #include "../../epilogue/epilogue.cuh"
+#include "../../epilogue/staged_band.cuh"
+#include "../../gpu/hopper.cuh"
 #include "../format/row_scale.cuh"
-#include "../plan/staged_band.cuh"
+#include "../plan/job.h"
 
 namespace sgemm::split {
 
-// A warp's 16 rows of a tile, and their positions in C and D.
-template <class Shape>
+// A warp's 16 rows of a tile, and their positions in C and D. A thread has N sums, 16 in each band of 32 columns.
 class WarpRows {
  public:
-  using Sums = float[Shape::kSums];
-
-  // `row_scales`: scales and thresholds of the tile's rows and columns. The block finishes the `cols` columns from
-  // `first` on.
-  __device__ __forceinline__ WarpRows(const Job& job, const TileIndex& tile, const RowScale (&row_scales)[2][kTile],
+  // `Shape`: the TileShape. `row_scales`: scales and thresholds of the tile's rows and columns. The block finishes the
+  // `cols` columns from `first` on.
+  template <class Shape>
+  __device__ __forceinline__ WarpRows(Shape, const Job& job, const TileIndex& tile, const TileScales& row_scales,
                                       int first, int cols, int t)
       : job_(job),
         row_scales_(row_scales),
@@ -34,7 +34,8 @@ class WarpRows {
 
  protected:
   // Stores the bands in `bands`, whose sums need no test, straight from the accumulators if D's layout allows it.
-  __device__ __forceinline__ void store_direct(const Sums& sum, uint32_t bands, float* staging) const {
+  template <int N>
+  __device__ __forceinline__ void store_direct(const float (&sum)[N], uint32_t bands, float* staging) const {
     if (job_.stores == StoreMode::kColMajor)
       store_col_major(sum, bands);
     else if (stores_pairs(job_.stores))
@@ -43,8 +44,8 @@ class WarpRows {
       store_singles(sum, bands, staging);
   }
 
-  template <bool WHOLE>
-  __device__ __forceinline__ void store_pairs(const Sums& sum, uint32_t bands) const {
+  template <bool WHOLE, int N>
+  __device__ __forceinline__ void store_pairs(const float (&sum)[N], uint32_t bands) const {
     const int lane = t_ % 32, r = lane / 4, j = lane % 4 * 2;
     const float upper = job_.p.alpha * factor_of(rows_[r]), lower = job_.p.alpha * factor_of(rows_[r + 8]);
     const float beta = job_.p.beta;
@@ -53,7 +54,7 @@ class WarpRows {
     const float* const from = c_ + r * job_.p.c.row + j;
     const float* const from_below = from + 8 * job_.p.c.row;
 #pragma unroll
-    for (int band = 0; band < Shape::kBands; ++band) {
+    for (int band = 0; band < N / 16; ++band) {
       if (!(bands >> band & 1)) continue;
       Scaled s[4];  // D may be C: all elements are read before the first is written
       bool in_x[4], in_y[4];
@@ -87,7 +88,8 @@ class WarpRows {
   // Stores quads, for rows that begin within a memory sector: pairs would write a sector in two parts. Two lanes
   // exchange the pairs that they have in twice eight columns, so that each has a quad. 16 neighbours of a row are
   // written at once.
-  __device__ __forceinline__ void store_quads(const Sums& sum) const {
+  template <int N>
+  __device__ __forceinline__ void store_quads(const float (&sum)[N]) const {
     const int lane = t_ % 32, r = lane / 4, j = lane % 4 * 2;
     const float upper = job_.p.alpha * factor_of(rows_[r]), lower = job_.p.alpha * factor_of(rows_[r + 8]);
     const float beta = job_.p.beta;
@@ -107,7 +109,7 @@ class WarpRows {
       hopper::store(to + to_row + col, make_float4(x[0], x[1], x[2], x[3]));
     };
 #pragma unroll
-    for (int band = 0; band < Shape::kBands; ++band) {
+    for (int band = 0; band < N / 16; ++band) {
       if (!(bands_ >> band & 1)) continue;
 #pragma unroll
       for (int i = 0; i < 4; i += 2) {
@@ -119,12 +121,13 @@ class WarpRows {
   }
 
   // Stores to D with contiguous columns: eight lanes write a sector.
-  __device__ __forceinline__ void store_col_major(const Sums& sum, uint32_t bands) const {
+  template <int N>
+  __device__ __forceinline__ void store_col_major(const float (&sum)[N], uint32_t bands) const {
     const int lane = t_ % 32, r = lane / 4, j = lane % 4 * 2;
     const float upper = job_.p.alpha * factor_of(rows_[r]), lower = job_.p.alpha * factor_of(rows_[r + 8]);
     const int64_t apart = job_.p.d.col;
 #pragma unroll
-    for (int band = 0; band < Shape::kBands; ++band) {
+    for (int band = 0; band < N / 16; ++band) {
       if (!(bands >> band & 1)) continue;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -147,13 +150,14 @@ class WarpRows {
 
   // Stores element by element, through shared memory, if two neighbours can't be stored at once. Each lane has a
   // column.
-  __device__ __forceinline__ void store_singles(const Sums& sum, uint32_t bands, float* staging) const {
+  template <int N>
+  __device__ __forceinline__ void store_singles(const float (&sum)[N], uint32_t bands, float* staging) const {
     const int lane = t_ % 32, r = lane / 4, j = lane % 4 * 2;
     const float upper = job_.p.alpha * factor_of(rows_[r]), lower = job_.p.alpha * factor_of(rows_[r + 8]);
     const float beta = job_.p.beta;
     const float* const staged = staging + lane % 4;
 #pragma unroll
-    for (int band = 0; band < Shape::kBands; ++band) {
+    for (int band = 0; band < N / 16; ++band) {
       if (!(bands >> band & 1)) continue;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -180,7 +184,7 @@ class WarpRows {
   __device__ __forceinline__ int rows_of(int col) const { return inside(col) ? rows_left_ : 0; }
   __device__ __forceinline__ bool inside(int col) const { return col < cols_left_; }
   const Job& job_;
-  const RowScale (&row_scales_)[2][kTile];
+  const TileScales& row_scales_;
   const uint32_t *rows_, *cols_;  // scales and thresholds of the warp's rows and columns
   const int first_, share_, t_;
   const TileIndex tile_;
@@ -198,7 +202,9 @@ class WarpRows {
   struct Scaled {
     float2 x, y;
   };
-  __device__ __forceinline__ Scaled scaled(const Sums& sum, int band, int i, int j, float upper, float lower) const {
+  template <int N>
+  __device__ __forceinline__ Scaled scaled(const float (&sum)[N], int band, int i, int j, float upper,
+                                           float lower) const {
     const uint2 row_scales = *reinterpret_cast<const uint2*>(&cols_[band * 32 + i * 8 + j]);
     const float left = factor_of(row_scales.x), right = factor_of(row_scales.y);
     const float* four = &sum[band * 16 + i * 4];

@@ -3,8 +3,10 @@
 // Every row of A and column of B is scaled by a power of two, so that its largest element comes near the format's upper
 // end (row_scale.cuh).
 #pragma once
-#include "../../gpu/hopper.cuh"
-#include "../plan/plan.h"
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
 
 namespace sgemm::split {
 

@@ -1,5 +1,6 @@
 // Planes: the 16-bit parts of four neighbours, and their place in a panel in wgmma's order.
 #pragma once
+#include "../plan/sizes.h"
 #include "formats.cuh"
 
 namespace sgemm::split {

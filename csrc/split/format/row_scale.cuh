@@ -1,5 +1,7 @@
 // RowScale: a row's scale and the guard's threshold, packed into 32 bits. A row here is a row of A or a column of B.
 #pragma once
+#include "../../gpu/ptx/min_max.cuh"
+#include "../plan/sizes.h"
 #include "formats.cuh"
 
 namespace sgemm::split {
@@ -28,11 +30,7 @@ constexpr int kNoScale = -126;
 __device__ __forceinline__ uint32_t magnitude(float x) { return __float_as_uint(x) & kMagnitude; }
 
 // Returns the larger magnitude, or NaN if either argument is NaN.
-__device__ __forceinline__ float larger_or_nan(float x, float y) {
-  float result;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(fabsf(x)), "f"(fabsf(y)));
-  return result;
-}
+__device__ __forceinline__ float larger_or_nan(float x, float y) { return hopper::max_or_nan(fabsf(x), fabsf(y)); }
 
 // Returns 1 if x is small: it loses relative accuracy when scaled, and `scaled` may even be 0.
 template <class F>
@@ -121,12 +119,15 @@ __device__ __forceinline__ uint32_t step_of(RowScale row_scale) { return row_sca
 constexpr int kFinestSum = -50;
 __device__ __forceinline__ float lost_in_parts(int exponent) { return power_of_two(-112 - exponent); }
 
+// Scales and thresholds of a tile's rows and columns.
+using TileScales = RowScale[2][kTile];
+
 // Upper bounds of the scaled magnitude sums of A's rows, if A is split on the fly: the upper half of a float each. A
 // tile's bounds occupy the entries of the last 64 columns, which only a tile of full width has.
-__device__ __forceinline__ uint16_t* row_sums(RowScale (&row_scales)[2][kTile]) {
+__device__ __forceinline__ uint16_t* row_sums(TileScales& row_scales) {
   return reinterpret_cast<uint16_t*>(&row_scales[1][kTile - kSumEntries]);
 }
-__device__ __forceinline__ const uint16_t* row_sums(const RowScale (&row_scales)[2][kTile]) {
+__device__ __forceinline__ const uint16_t* row_sums(const TileScales& row_scales) {
   return reinterpret_cast<const uint16_t*>(&row_scales[1][kTile - kSumEntries]);
 }
 __device__ __forceinline__ uint16_t sum_bits(float sum) {  // rounded up

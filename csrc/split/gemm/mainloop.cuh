@@ -1,8 +1,10 @@
 // The main loop: a warpgroup computes a tile's sums on the tensor cores, from the panels in the ring.
 #pragma once
+#include "../../gpu/hopper.cuh"
+#include "../../gpu/warpgroups.cuh"
 #include "../format/planes.cuh"
+#include "../plan/job.h"
 #include "ring.cuh"
-#include "turns.cuh"
 
 namespace sgemm::split {
 

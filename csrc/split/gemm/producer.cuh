@@ -1,8 +1,10 @@
 // The producer: one thread that keeps the product's ring filled.
 #pragma once
+#include "../../gpu/hopper.cuh"
 #include "../convert/nonzero_planes.cuh"
 #include "../format/planes.cuh"
 #include "ring.cuh"
+#include "tile_scheduler.cuh"
 
 namespace sgemm::split {
 
@@ -49,15 +51,13 @@ __device__ void produce(const Job& job, char* ring, ProductShared& shared, const
   PipelineState<2> buffer;
   for (int index = scheduler.first; index < job.work_tiles; index += scheduler.stride) {
     const WorkTile work = scheduler.work_tile(job, index);
-    const TileIndex tile = tile_at(job, work.tile);
+    const TileIndex tile = job.tile_at(work.tile);
     PanelSource<F, Shape::kRows> a(job, job.a, tile.batch, tile.row, work.first);
     PanelSource<F, Shape::kCols> b(job, job.b, tile.batch, tile.col, work.first);
     constexpr int kScaleBytesA = Shape::kRows * sizeof(uint32_t), kScaleBytesB = Shape::kCols * sizeof(uint32_t);
     uint64_t* const scales_full = &shared.scales_full[buffer.stage];
-    uint32_t(&to)[2][kTile] = shared.row_scales[buffer.stage];
-    hopper::wait(&shared.scales_empty[buffer.stage], buffer.parity ^ 1);
-    shared.tiles[buffer.stage] = tile;
-    hopper::arrive_expecting(scales_full, kScaleBytesA + kScaleBytesB);
+    TileScales& to = shared.row_scales[buffer.stage];
+    shared.begin_tile(buffer, tile, kScaleBytesA + kScaleBytesB);
     const int steps = work.steps, ahead = steps_ahead<R>(scheduler, index, steps);
     bool lower_a = true, lower_b = true;
     for (int step = 0; step < steps;) {

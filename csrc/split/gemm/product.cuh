@@ -13,10 +13,11 @@
 // memory.
 #pragma once
 #include "../../gpu/fixup.cuh"
+#include "../epilogue/epilogue.cuh"
+#include "../plan/tile_shape.cuh"
+#include "../redo/redo.cuh"
 #include "mainloop.cuh"
 #include "producer.cuh"
-#include "../epilogue/epilogue.cuh"
-#include "../redo/redo.cuh"
 
 namespace sgemm::split {
 
@@ -30,21 +31,23 @@ __device__ __forceinline__ bool fix_up(const Job& job, const WorkTile& work, flo
   return sgemm::fix_up<QuadSums, kConsumers>(parts, work.index, job.parts, &job.arrived[left_over], sum, last, t);
 }
 
-// Scales that the convert kernel has chosen. OnTheFlyScales (onthefly.cuh) finds scales while the product runs.
+// How consume() gets the scales of a tile's sums: here, the convert kernel has chosen them. OnTheFlyScales
+// (onthefly.cuh) finds them while the product runs.
+//   kScalesKnown    scales are known before the main loop, and are the same in all parts of k
+//   kColMajorD      plain tiles are stored from the accumulators also where D's columns are contiguous
+//   publish()       makes scales that the main loop has found visible to all consumers; D may be written from here on
+//   agree()         brings the sums of a cluster's blocks to common scales
+//   fix_up()        adds up the parts of a leftover tile, in common scales
 struct FixedScales {
   using Shared = ProductShared;
-  static constexpr bool kScalesFirst = true, kColMajorD = false;
-  __device__ __forceinline__ static void tighten(Shared&, int, int) {}
+  static constexpr bool kScalesKnown = true, kColMajorD = false;
+  __device__ __forceinline__ static void publish() {}
   template <class Sums>
   __device__ __forceinline__ static void agree(Shared&, int, int, uint32_t, uint32_t, Sums&) {}
   template <class Sums>
   __device__ __forceinline__ static bool fix_up(const Job& job, Shared& shared, int, const WorkTile& work, Sums& sum,
                                                 int t) {
     return split::fix_up(job, work, sum, shared.last, t);
-  }
-  __device__ __forceinline__ static auto row_scales(const Shared& shared, int stage, uint32_t) -> const
-      uint32_t (&)[2][kTile] {
-    return shared.row_scales[stage];
   }
 };
 
@@ -82,21 +85,21 @@ __device__ __forceinline__ void consume(const Job& job, char* ring, float* stagi
     Mainloop::run(job, shared, ring, a, b, at, t, all, sum, others);
     if (blocks > 1 && !announces_first) announce_mailbox(shared.cluster, t, rank);
     hopper::wait(&shared.scales_full[buffer.stage], buffer.parity);
-    Scales::tighten(shared, buffer.stage, t);
+    Scales::publish();
     const int cols = Shape::kCols >> blocks / 2;
-    const TileEpilogue<Shape> output(job, shared.tiles[buffer.stage], Scales::row_scales(shared, buffer.stage, blocks),
+    const TileEpilogue<Shape> output(job, shared.tiles[buffer.stage], shared.scales_of(buffer.stage, blocks),
                                      static_cast<int>(rank) * cols, cols, hopper::opaque(t));
     // The code that most tiles need follows the main loop: while instructions are in no cache yet, each jump takes a
     // good part of a microsecond. On-the-fly products take the other branch, since most of their tiles are shared.
     uint32_t flags = 0;
     const bool in_parts = work.tile >= job.whole, shares = blocks > 1 || in_parts;
     const auto stores_plain = [&] { return output.template stores_plain<Scales::kColMajorD>(); };
-    if (Scales::kScalesFirst && __builtin_expect(!shares && stores_plain(), true)) {
+    if (Scales::kScalesKnown && __builtin_expect(!shares && stores_plain(), true)) {
       output.template store_plain<Scales::kColMajorD>(sum);
     } else {
       if (blocks > 1) Scales::agree(shared, buffer.stage, t, rank, blocks, sum);
       // Known scales are tested while the other blocks still multiply.
-      bool plain = Scales::kScalesFirst && !in_parts && stores_plain();
+      bool plain = Scales::kScalesKnown && !in_parts && stores_plain();
       // A block's own sums certify elements if the block is always the same: of a tile shared through device memory,
       // any block may be the last. With batch_invariant, the sum that certifies an element must not depend on other
       // elements of its band. Scales found while the product runs are those of the block's own part of k, and apply to
@@ -104,16 +107,16 @@ __device__ __forceinline__ void consume(const Job& job, char* ring, float* stagi
       Certified<Shape::kSums> early;
       const bool tests_early = !job.batch_invariant && !in_parts;
       if (__builtin_expect(!plain && tests_early && !output.is_plain(), false)) {
-        if (Scales::kScalesFirst || !shares) early = output.certified(others, kOfMagnitudes);
+        if (Scales::kScalesKnown || !shares) early = output.certified(others, kOfMagnitudes);
         if (shares) early = early | output.certified(sum, 1);
       }
       if (blocks > 1) reduce_cluster<R>(shared.cluster, sum, ring, t, rank);
       if (in_parts && !Scales::fix_up(job, shared, buffer.stage, work, sum, t)) break;
-      if (!Scales::kScalesFirst || in_parts) plain = stores_plain();
+      if (!Scales::kScalesKnown || in_parts) plain = stores_plain();
       if (plain) {
         output.template store_plain<Scales::kColMajorD>(sum);
       } else {
-        flags = output.template store<Scales::kScalesFirst>(sum, early, staging, work.tile);
+        flags = output.template store<Scales::kScalesKnown>(sum, early, staging, work.tile);
         if (flags) output.keep_scales(&job.row_scales[int64_t{work.tile} * 2 * kTile]);
       }
     }

@@ -1,11 +1,11 @@
 // The ring of stages between the producer and the consumer warpgroups, and the rest of the shared memory through which
 // they communicate.
 #pragma once
+#include "../../gpu/cluster_reduction.cuh"
+#include "../../gpu/panel_view.cuh"
 #include "../../gpu/pipeline_state.cuh"
-#include "cluster_reduction.cuh"
+#include "../../gpu/rasterization.cuh"
 #include "../format/row_scale.cuh"
-#include "stages.cuh"
-#include "tile_scheduler.cuh"
 
 namespace sgemm::split {
 
@@ -23,11 +23,21 @@ struct ProductShared {
   uint64_t full[kMaxStages], empty[kMaxStages];  // barriers of the ring's stages
   uint64_t scales_full[2], scales_empty[2];
   ClusterBarriers cluster;
-  uint32_t refused;                              // not 0 if the guard has refused an element
-  uint32_t last;                                 // not 0 if the block is the last of those that share a tile
-  uint32_t lower[2];                             // (tile's parity): flags of Lower
-  alignas(16) RowScale row_scales[2][2][kTile];  // (tile's parity, operand, row): row scales and thresholds
-  TileIndex tiles[2];                            // tiles that `row_scales` belongs to
+  uint32_t refused;                      // not 0 if the guard has refused an element
+  uint32_t last;                         // not 0 if the block is the last of those that share a tile
+  uint32_t lower[2];                     // (tile's parity): flags of Lower
+  alignas(16) TileScales row_scales[2];  // (tile's parity)
+  TileIndex tiles[2];                    // tiles that `row_scales` belongs to
+
+  // Returns the row scales for a tile's sums.
+  __device__ __forceinline__ const TileScales& scales_of(int stage, uint32_t) const { return row_scales[stage]; }
+
+  // Announces a tile whose scales are `bytes` of bulk copies. `at`: the tile's buffer of two.
+  __device__ __forceinline__ void begin_tile(const PipelineState<2>& at, const TileIndex& tile, uint32_t bytes) {
+    hopper::wait(&scales_empty[at.stage], at.parity ^ 1);
+    tiles[at.stage] = tile;
+    hopper::arrive_expecting(&scales_full[at.stage], bytes);
+  }
 
   // Initialises the barriers, by one warp. `writers` arrive at a stage's full barrier, and `scale_writers` at that of
   // `row_scales`. `blocks` is the size of the cluster.
@@ -50,12 +60,5 @@ struct ProductShared {
 
 // Flags of the operands of a tile that need lower planes.
 enum Lower : uint32_t { kLowerA = 1, kLowerB = 2, kLowerBoth = 3 };
-
-// Returns the number of a block's first steps, which are multiplied with all planes before it is known which planes
-// they need: whole windows that fill the ring.
-template <class R>
-__device__ __forceinline__ int steps_ahead(const TileScheduler& scheduler, int index, int steps) {
-  return index == scheduler.first ? min(R::kStages / 2 * 2, steps) : 0;
-}
 
 }  // namespace sgemm::split

@@ -30,4 +30,11 @@ struct TileScheduler {
   }
 };
 
+// Returns the number of a block's first steps, which are multiplied with all planes before it is known which planes
+// they need: whole windows that fill the ring.
+template <class R>
+__device__ __forceinline__ int steps_ahead(const TileScheduler& scheduler, int index, int steps) {
+  return index == scheduler.first ? min(R::kStages / 2 * 2, steps) : 0;
+}
+
 }  // namespace sgemm::split

@@ -10,8 +10,8 @@
 // on the fly have no such statistics. For these rows, the guard has the step of k that set the row's scale, which
 // contains an element that is nearly the largest. It bounds the sum of magnitudes by the largest of every few elements.
 #pragma once
+#include "../../problem/elements.h"
 #include "../format/row_scale.cuh"
-#include "../plan/job.h"
 
 namespace sgemm::split {
 

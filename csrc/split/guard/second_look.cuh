@@ -5,11 +5,12 @@
 //         recomputes them here (chains.cuh), and the epilogue stores all elements alike.
 // Order:  first the row statistics, then elements of A and B (guard.cuh).
 #pragma once
+#include "../../epilogue/staged_band.cuh"
 #include "../../gpu/warp_scan.cuh"
+#include "../plan/job.h"
 #include "../redo/chains.cuh"
-#include "guard.cuh"
 #include "../redo/redone.cuh"
-#include "../plan/staged_band.cuh"
+#include "guard.cuh"
 
 namespace sgemm::split {
 
@@ -34,9 +35,8 @@ constexpr int64_t kDepthAtOnce = 4096;  // most k, summed over the elements that
 // the others. `row_scales`: scales and thresholds of the tile's rows and columns. HAS_STATS: both operands have row
 // statistics; otherwise A has none.
 template <class Shape, bool HAS_STATS>
-static __device__ __noinline__ uint32_t look_at_listed(const Job& job, TileIndex tile,
-                                                       const RowScale (&row_scales)[2][kTile], int t, uint32_t* list,
-                                                       uint32_t count) {
+static __device__ __noinline__ uint32_t look_at_listed(const Job& job, TileIndex tile, const TileScales& row_scales,
+                                                       int t, uint32_t* list, uint32_t count) {
   const int lane = t % 32;
   const uint32_t *const rows = &row_scales[0][Shape::warp_row(t)], *const cols = row_scales[1];
   const int64_t row0 = int64_t{tile.row} * Shape::kRows + Shape::warp_row(t), col0 = int64_t{tile.col} * Shape::kCols;
@@ -114,8 +114,8 @@ static __device__ __noinline__ float element_again(const Job& job, int batch, in
 // Recomputes the `left_over` list elements that aren't certified, by a warp, if they are few. Otherwise sets them to
 // kRefused.
 template <class Shape>
-static __device__ __noinline__ void redo_listed(const Job& job, TileIndex tile, const RowScale (&row_scales)[2][kTile],
-                                                int t, uint32_t* list, uint32_t count, uint32_t left_over) {
+static __device__ __noinline__ void redo_listed(const Job& job, TileIndex tile, const TileScales& row_scales, int t,
+                                                uint32_t* list, uint32_t count, uint32_t left_over) {
   const int lane = t % 32;
   const int64_t row0 = int64_t{tile.row} * Shape::kRows + Shape::warp_row(t), col0 = int64_t{tile.col} * Shape::kCols;
   // After earlier pieces of k, this piece's sum is not the whole element.
@@ -149,9 +149,9 @@ static __device__ __noinline__ void redo_listed(const Job& job, TileIndex tile, 
 // certified or recomputed are added to `sure`. The sum of a refused element becomes kRefused, unless it is NaN: a NaN
 // may come from the operands.
 template <class Shape, bool HAS_STATS>
-__device__ __forceinline__ void look_again(const Job& job, const TileIndex& tile,
-                                           const RowScale (&row_scales)[2][kTile], float (&sum)[Shape::kSums],
-                                           uint32_t bands, int t, uint32_t* list, Certified<Shape::kSums>& sure) {
+__device__ __forceinline__ void look_again(const Job& job, const TileIndex& tile, const TileScales& row_scales,
+                                           float (&sum)[Shape::kSums], uint32_t bands, int t, uint32_t* list,
+                                           Certified<Shape::kSums>& sure) {
   const auto count = [&](uint32_t bands) {
     uint32_t own = 0;
 #pragma unroll

@@ -1,23 +1,23 @@
 // The launches of a split product's kernels. They are in separate files, compiled in parallel: each takes minutes.
 #pragma once
+#include "../../problem/redone.h"
 #include "../plan/job.h"
-#include "../rows.h"
 
 namespace sgemm::split {
 
-// Launches the convert kernel, before a product of `product_blocks` blocks: pass_sm90a.cu.
+// Launches the convert kernel, before a product of `product_blocks` blocks: convert_sm90a.cu.
 template <class F>
 void launch_convert(const Job& job, bool split_a, bool split_b, int64_t product_blocks, int sms, Stream stream);
 
-// Launches the product of two operands with planes, in tiles of TILE_M x TILE_N and clusters of `cluster` blocks:
-// product_sm90a.cu and product_bf16x6_sm90a.cu.
+// Launches the product of two operands with planes, in tiles of TILE_M x TILE_N, with `blocks` persistent blocks in
+// clusters of `cluster`: product_sm90a.cu and product_bf16x6_sm90a.cu.
 template <class F, int TILE_M, int TILE_N>
-void launch_product(const Job& job, int sms, int cluster, Stream stream);
+void launch_product(const Job& job, int64_t blocks, int cluster, Stream stream);
 
 // Launches the on-the-fly product: the kernel splits A, and if `splits_b` also B; otherwise B has planes
 // (onthefly_sm90a.cu).
 template <int TILE_M, int TILE_N>
-void launch_onthefly(const Job& job, bool splits_b, int sms, int cluster, Stream stream);
+void launch_onthefly(const Job& job, bool splits_b, int64_t blocks, int cluster, Stream stream);
 
 // The parts of redone(): the counters of each file's kernels. The last ones are tall_sm90a.cu's.
 template <class F>

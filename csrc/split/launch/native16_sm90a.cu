@@ -1,6 +1,7 @@
 // Launches a product of bfloat16 operands.
 #include "../../epilogue/mirror.cuh"
 #include "../../gpu/launch_cluster.cuh"
+#include "../../problem/views.h"
 #include "../native16/native16.cuh"
 
 namespace sgemm::split {

@@ -3,7 +3,7 @@
 
 namespace sgemm::split {
 
-template void launch_product<Bf16x6, kTile, kTile>(const Job&, int, int, Stream);
+template void launch_product<Bf16x6, kTile, kTile>(const Job&, int64_t, int, Stream);
 template Redone redone_in_products<Bf16x6>();
 
 }  // namespace sgemm::split

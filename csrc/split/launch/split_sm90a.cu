@@ -13,27 +13,33 @@ namespace {
 
 constexpr int kGroup = 8;  // rows of tiles walked together: 8 to 12 are fastest at 4096 and 8192
 
-// `tile`: the operand's rows per tile.
-Operand operand(const float* data, ElementType elements, int64_t size, int64_t stride, int64_t k_stride,
-                const BatchStride& strides, int64_t count, int64_t depth, int tile) {
+// Returns an operand given as rows along k, `tile` of them per tile. `depth`: k of all slices.
+Operand operand(const ConstMatrix& rows, ElementType elements, int64_t count, int64_t depth, int tile) {
   Operand x = {};
-  x.data = data;
+  x.data = rows.data;
   x.elements = elements;
-  x.size = size;
-  x.stride = stride;
-  x.k_stride = k_stride;
-  x.batch = strides;
+  x.size = rows.rows;
+  x.stride = rows.row;
+  x.k_stride = rows.col;
+  x.batch = rows.batch;
   x.count = count;
-  x.tiles = static_cast<int>(ceil_div(size, tile));
-  x.panels = static_cast<int>(ceil_div(size, kTile));
-  x.along_k = runs_along_k(k_stride, stride);
+  x.tiles = static_cast<int>(ceil_div(x.size, tile));
+  x.panels = static_cast<int>(ceil_div(x.size, kTile));
+  x.along_k = runs_along_k(x.k_stride, x.stride);
   x.vector = has_quads(x.lines(depth), elements);
   return x;
 }
 
+void place(Operand& x, void* memory, const PlanesLayout& at) {
+  x.planes = static_cast<char*>(memory) + at.planes;
+  x.row_scales = reinterpret_cast<RowScale*>(static_cast<char*>(memory) + at.row_scales);
+  x.row_stats = reinterpret_cast<RowStats*>(static_cast<char*>(memory) + at.row_stats);
+  x.lower = reinterpret_cast<bool*>(static_cast<char*>(memory) + at.lower);
+}
+
 // Returns a piece's job, with its buffers in the workspace. `p.k`: k of all slices of the piece. `p.d`, `p.c`: D and C,
 // not the slices' partial sums.
-Job make_job(const Shape& shape, const Problem& p, const SplitPlan& plan, char* workspace) {
+Job make_job(const RowShape& shape, const Problem& p, const SplitPlan& plan, char* workspace) {
   const Layout& at = plan.layout;
   Job job = {};
   job.p = p;
@@ -52,24 +58,13 @@ Job make_job(const Shape& shape, const Problem& p, const SplitPlan& plan, char* 
   }
   const Problem& q = job.p;
   const auto count = [&](const ConstMatrix& x) { return split_matrices(x, q.batch, plan); };
-  job.a = operand(q.a.data, q.elements_a, q.m, q.a.row, q.a.col, q.a.batch, count(q.a), p.k, shape.tile_m);
-  job.b = operand(q.b.data, q.elements_b, q.n, q.b.col, q.b.row, q.b.batch, count(q.b), p.k, shape.tile_n);
-  const auto place = [](Operand& x, char* from, size_t planes, size_t row_scales, size_t row_stats, size_t lower) {
-    x.planes = from + planes;
-    x.row_scales = reinterpret_cast<uint32_t*>(from + row_scales);
-    x.row_stats = reinterpret_cast<uint32_t*>(from + row_stats);
-    x.lower = reinterpret_cast<bool*>(from + lower);
-  };
-  if (!shape.on_the_fly) place(job.a, workspace, at.planes_a, at.scales_a, at.stats_a, at.lower_a);
-  if (!plan.splits_b) {
-    const bool shared = plan.triangle;  // B's planes are A's
-    place(job.b, workspace, shared ? at.planes_a : at.planes_b, shared ? at.scales_a : at.scales_b,
-          shared ? at.stats_a : at.stats_b, shared ? at.lower_a : at.lower_b);
-  }
-  if (plan.packed_b) {
-    const PackedLayout of_b = packed_layout(shape, p.k, p.n);
-    place(job.b, static_cast<char*>(p.b_planes), 0, of_b.row_scales, of_b.row_stats, of_b.lower);
-  }
+  job.a = operand(q.a, q.elements_a, count(q.a), p.k, shape.tile_m);
+  job.b = operand(transposed(q.b), q.elements_b, count(q.b), p.k, shape.tile_n);
+  if (!shape.on_the_fly) place(job.a, workspace, at.a);
+  if (plan.packed_b)
+    place(job.b, p.b_planes, packed_layout(shape, p.k, p.n).b);
+  else if (!plan.splits_b)
+    place(job.b, workspace, plan.triangle ? at.a : at.b);  // of a triangle, B's planes are A's
   job.steps = static_cast<int>(shape.steps(q.k));
   job.together = shape.together();
   job.groups = job.steps / job.together;
@@ -99,10 +94,17 @@ Job make_job(const Shape& shape, const Problem& p, const SplitPlan& plan, char* 
   return job;
 }
 
+// Returns the number of persistent blocks, which take the job's work tiles in turn. If no tiles are shared, these are
+// only the blocks that equal waves need: fewer blocks leave power for a higher clock.
+int64_t persistent_blocks(const Job& job, int sms, int cluster) {
+  const int64_t most = sms / cluster, waves = ceil_div(int64_t{job.work_tiles}, most);
+  return cluster * (job.parts > 1 ? std::min<int64_t>(job.work_tiles, most) : ceil_div(int64_t{job.work_tiles}, waves));
+}
+
 template <class Row, int TILE>
 void launch_piece(const Problem& p, const SplitPlan& plan, const Context& context) {
   using F = typename Row::Format;
-  constexpr Shape kShape = Row::shape(TILE);
+  constexpr RowShape kShape = Row::shape(TILE);
   const Job job = make_job(kShape, p, plan, static_cast<char*>(context.workspace));
   const int sms = context.device->sms;
   int cluster = plan.cluster;
@@ -110,10 +112,11 @@ void launch_piece(const Problem& p, const SplitPlan& plan, const Context& contex
   if (!plan.splits_b)
     launch_convert<F>(job, !Row::kOnTheFly, !plan.packed_b && !plan.triangle, int64_t{job.work_tiles} * cluster, sms,
                       context.stream);
+  const int64_t blocks = persistent_blocks(job, sms, cluster);
   if constexpr (Row::kOnTheFly)
-    launch_onthefly<kShape.tile_m, kShape.tile_n>(job, plan.splits_b, sms, cluster, context.stream);
+    launch_onthefly<kShape.tile_m, kShape.tile_n>(job, plan.splits_b, blocks, cluster, context.stream);
   else
-    launch_product<F, kShape.tile_m, kShape.tile_n>(job, sms, cluster, context.stream);
+    launch_product<F, kShape.tile_m, kShape.tile_n>(job, blocks, cluster, context.stream);
   if (plan.slices == 1) return;
   const bool transposes = job.stores == StoreMode::kColMajor;
   const Triangle computed = !plan.triangle ? Triangle::kBoth : transposes ? Triangle::kLower : Triangle::kUpper;
@@ -128,9 +131,11 @@ void SplitProduct<F, STREAMS>::launch(const Problem& asked, const Plan& planned,
   const auto plan = planned.own<SplitPlan>();
   const Pieces cut = plan.pieces(p);
   with_constant<kTileCount>(planned.tile, [&](auto tile) {
-    char* const sums = static_cast<char*>(context.workspace) + (cut.in_d ? 0 : pieces_at(plan));
-    for_each_piece(p, cut, sums, context,
-                   [&](const Problem& piece) { launch_piece<SplitProduct, tile>(piece, plan, context); });
+    const auto run = [&](const Problem& piece) { launch_piece<SplitProduct, tile>(piece, plan, context); };
+    if (cut.in_d)
+      for_each_piece(p, cut, run);
+    else
+      for_each_piece(p, cut, static_cast<char*>(context.workspace) + pieces_at(plan), context, run);
   });
   if (is_gram(p) && !plan.batch_invariant) launch_mirror(p, context);
 }

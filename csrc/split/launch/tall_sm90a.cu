@@ -1,9 +1,12 @@
 // Launches a split product with many rows, few columns and a short k.
-#include "../../gpu/launch_cluster.cuh"
 #include "../../epilogue/mirror.cuh"
 #include "../../epilogue/split_k_reduction.cuh"
-#include "launches.h"
+#include "../../gpu/launch_cluster.cuh"
+#include "../format/row_scale.cuh"
 #include "../rows/tall.cuh"
+#include "../rows/tall.h"
+#include "launches.h"
+#include "read_redone.cuh"
 
 namespace sgemm::split {
 namespace {

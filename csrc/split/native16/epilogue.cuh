@@ -3,12 +3,11 @@
 #pragma once
 #include "../../epilogue/epilogue.cuh"
 #include "../../epilogue/in_order.cuh"
+#include "../../epilogue/staged_band.cuh"
+#include "../../epilogue/store_mode.h"
 #include "../../gpu/hopper.cuh"
+#include "../../gpu/panel_view.cuh"
 #include "../../gpu/rasterization.cuh"
-#include "../../problem/elements.h"
-#include "../gemm/stages.cuh"
-#include "../plan/store_mode.h"
-#include "../plan/staged_band.cuh"
 #include "native16.h"
 
 namespace sgemm::split {

@@ -9,13 +9,13 @@
 // Bound:  the L2 cache, at 48 bytes per cycle and SM; the tensor cores where power allows it.
 // Reads:  bfloat16 elements that a tensor map can describe. Hopper only.
 #pragma once
+#include "../../gpu/cluster_reduction.cuh"
 #include "../../gpu/fixup.cuh"
 #include "../../gpu/pipeline_state.cuh"
 #include "../../gpu/stream_k.cuh"
 #include "../../gpu/tensor_map.cuh"
-#include "subnormals.cuh"
-#include "../gemm/turns.cuh"
 #include "epilogue.cuh"
+#include "subnormals.cuh"
 
 namespace sgemm::split {
 

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "../../gpu/stream_k.h"
+#include "../../problem/views.h"
 #include "../bound.h"
 
 namespace sgemm::split {

@@ -11,6 +11,7 @@
 #pragma once
 #include "../../epilogue/epilogue.cuh"
 #include "../../epilogue/in_order.cuh"
+#include "../../gpu/dependent_launch.cuh"
 #include "../redo/chains.cuh"
 #include "native16.h"
 

@@ -1,6 +1,8 @@
 // Common scales for the sums of one tile whose blocks found scales separately, each in its part of k.
 #pragma once
-#include "../gemm/ring.cuh"
+#include "../../gpu/hopper.cuh"
+#include "../../gpu/warpgroups.cuh"
+#include "../format/row_scale.cuh"
 
 namespace sgemm::split {
 
@@ -77,8 +79,7 @@ __device__ __forceinline__ uint16_t sum_of_parts(uint32_t count, RowScale row_sc
 
 struct ClusterScales {
   uint64_t arrived;  // barrier: the other block's row scales have arrived
-  alignas(16) RowScale others[2][kTile];
-  alignas(16) RowScale agreed[2][kTile];
+  alignas(16) TileScales others, agreed;
   alignas(16) float change[kTile];  // factors of the rows' sums
 
   // Called by one warp.
@@ -91,14 +92,14 @@ struct ClusterScales {
 
   // Called by all consumers, each for the scale of one row or column. Rows get the coarser scale of the two blocks. B's
   // scales are the same in both blocks. The rows' sums of magnitudes follow B's scales. Returns the rows' factors.
-  __device__ __forceinline__ auto agree(const RowScale (&row_scales)[2][kTile], int t, uint32_t rank, uint32_t blocks)
-      -> const float (&)[kTile] {
+  __device__ __forceinline__ auto agree(const TileScales& row_scales, int t, uint32_t rank, uint32_t blocks) -> const
+      float (&)[kTile] {
     const int operand = t / kTile, row = t % kTile;
     if (t == 0)
       hopper::copy_in_cluster(hopper::map_to_rank(hopper::shared_address(others), rank ^ 1), row_scales,
                               sizeof row_scales, hopper::map_to_rank(hopper::shared_address(&arrived), rank ^ 1));
     hopper::wait(&arrived, 0);
-    const auto part = [&](uint32_t i) -> const RowScale(&)[2][kTile] {
+    const auto part = [&](uint32_t i) -> const TileScales& {
       if (i == rank) return row_scales;
       return others;
     };
@@ -110,22 +111,6 @@ struct ClusterScales {
     if (operand == 0) change[row] = power_of_two(max(exponent_of(own) - exponent_of(common), -126));
     sync_consumers();
     return change;
-  }
-};
-
-// Shared memory of a kernel that finds scales while it multiplies.
-struct FoundScales : ProductShared {
-  ClusterScales cluster_scales;
-
-  template <class R>
-  __device__ __forceinline__ void init(int writers, int scale_writers, uint32_t blocks) {
-    ProductShared::init<R>(writers, scale_writers, blocks);
-    cluster_scales.init(blocks);
-  }
-
-  // Returns the row scales for a tile's sums. Precondition: the cluster's blocks have agreed.
-  __device__ __forceinline__ auto scales_of(int stage, uint32_t blocks) const -> const uint32_t (&)[2][kTile] {
-    return blocks > 1 ? cluster_scales.agreed : row_scales[stage];
   }
 };
 

@@ -61,8 +61,8 @@ template <class R, bool SPLITS_B>
 struct OnTheFlyScales {
   using Shape = typename R::Shape;
   using Shared = std::conditional_t<SPLITS_B, SplittingShared<R>, FoundScales>;
-  static constexpr bool kScalesFirst = false, kColMajorD = true;
-  __device__ __forceinline__ static void tighten(Shared&, int, int) {
+  static constexpr bool kScalesKnown = false, kColMajorD = true;
+  __device__ __forceinline__ static void publish() {
     hopper::wait_for_predecessor();
     hopper::launch_dependents();
     hopper::fence_async_proxy();  // the cluster's blocks copy the row scales
@@ -95,11 +95,6 @@ struct OnTheFlyScales {
     sync_consumers();
     scale_rows(row_scales, -1, t, sum);
     return true;
-  }
-
-  __device__ __forceinline__ static auto row_scales(const Shared& shared, int stage, uint32_t blocks) -> const
-      uint32_t (&)[2][kTile] {
-    return shared.scales_of(stage, blocks);
   }
 
  private:

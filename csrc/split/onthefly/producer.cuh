@@ -1,22 +1,34 @@
 // The producers of an on-the-fly product: they fill the ring with raw panels of A, and with planes of B or raw panels
 // of B that they split.
 #pragma once
-#include "column_splitter.cuh"
 #include "../gemm/producer.cuh"
+#include "cluster_scales.cuh"
+#include "column_splitter.cuh"
 
 namespace sgemm::split {
 
 // A ring of stages of kOnTheFlySteps steps. A stage holds a raw panel of A, then planes of B, which may have been
 // written over a raw panel.
 template <class SHAPE>
-struct OnTheFlyRing {
+struct OnTheFlyRing : StageRing<RawPanel<false, kTile>::kBytes, RawPanel<false, SHAPE::kCols>::kBytes, 4> {
   using Shape = SHAPE;
-  static constexpr int kStages = 4;
   static constexpr int kPlaneBytes = Shape::kCols * kRowBytes;  // size of a step's planes
-  static constexpr int kBytesA = RawPanel<false, kTile>::kBytes, kBytesB = kOnTheFlySteps * kPlaneBytes;
-  static_assert(kBytesB == RawPanel<false, Shape::kCols>::kBytes);
-  static constexpr int kStageBytes = kBytesA + kBytesB;
-  static constexpr int kBytes = kStages * kStageBytes;
+};
+
+// Shared memory of a kernel that finds scales while it multiplies.
+struct FoundScales : ProductShared {
+  ClusterScales cluster_scales;
+
+  template <class R>
+  __device__ __forceinline__ void init(int writers, int scale_writers, uint32_t blocks) {
+    ProductShared::init<R>(writers, scale_writers, blocks);
+    cluster_scales.init(blocks);
+  }
+
+  // Returns the row scales for a tile's sums. Precondition: the cluster's blocks have agreed.
+  __device__ __forceinline__ const TileScales& scales_of(int stage, uint32_t blocks) const {
+    return blocks > 1 ? cluster_scales.agreed : row_scales[stage];
+  }
 };
 
 // The producer for a B that has planes. One thread copies, or all producers copy A if it has no tensor map.
@@ -35,15 +47,11 @@ struct OnTheFlyProducer {
     PipelineState<2> buffer;
     for (int index = scheduler.first; index < job.work_tiles; index += scheduler.stride) {
       const WorkTile work = scheduler.work_tile(job, index);
-      const TileIndex tile = tile_at(job, work.tile);
+      const TileIndex tile = job.tile_at(work.tile);
       PanelSource<Fp16x3, Shape::kCols> b(job, job.b, tile.batch, tile.col, work.first);
       uint64_t* const scales_full = &shared.scales_full[buffer.stage];
       constexpr int kScaleBytesB = Shape::kCols * sizeof(uint32_t);
-      if (leader) {
-        hopper::wait(&shared.scales_empty[buffer.stage], buffer.parity ^ 1);
-        shared.tiles[buffer.stage] = tile;
-        hopper::arrive_expecting(scales_full, kScaleBytesB);
-      }
+      if (leader) shared.begin_tile(buffer, tile, kScaleBytesB);
       const int stages = work.steps / kOnTheFlySteps;
       const int ahead = index == scheduler.first ? min(R::kStages, stages) : 0;  // stages ahead of the convert kernel
       const auto copy_b = [&](int stage) {
@@ -111,7 +119,7 @@ struct SplittingProducer {
     int ahead = kAhead;
     for (int index = scheduler.first; index < job.work_tiles; index += scheduler.stride) {
       hopper::wait(&shared.scales_empty[buffer.stage], buffer.parity ^ 1);
-      if (threadIdx.x == 0) shared.tiles[buffer.stage] = tile_at(job, index);
+      if (threadIdx.x == 0) shared.tiles[buffer.stage] = job.tile_at(index);
       splitter.start_tile();
       for (int step = scheduler.step0; step < scheduler.step1; step += kOnTheFlySteps) {
 #pragma unroll 1
@@ -147,7 +155,7 @@ struct SplittingProducer {
     typename PanelA::Box a;
     typename PanelB::Box b;
 
-    __device__ __forceinline__ Source(const Job& job, int index) : Source(job, tile_at(job, index)) {}
+    __device__ __forceinline__ Source(const Job& job, int index) : Source(job, job.tile_at(index)) {}
     __device__ __forceinline__ Source(const Job& job, const TileIndex& tile)
         : batch(tile.batch),
           row(tile.row * Shape::kRows),

@@ -1,6 +1,7 @@
 // Raw panels: float32 elements of a stage, copied unchanged to shared memory for the threads that split them.
 #pragma once
 #include "../../gpu/ptx/async_copy.cuh"
+#include "../../gpu/ptx/mbarrier.cuh"
 #include "../../gpu/tensor_map.cuh"
 #include "../plan/job.h"
 
@@ -64,8 +65,7 @@ struct RawPanel {
       copy_async<4>(reinterpret_cast<float*>(panel + place(r, k)),
                     inside ? from + (int64_t{row} + r) * x.stride + (k0 + k) * x.k_stride : x.data, inside ? 4 : 0);
     }
-    // Arrives when the thread's copies are complete.
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(hopper::shared_address(full)) : "memory");
+    hopper::arrive_after_copies(full);
   }
 };
 

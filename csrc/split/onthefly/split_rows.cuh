@@ -7,6 +7,7 @@
 //         its products remain whole multiples of the sums' unit. A scale more than kSpread binades coarser becomes the
 //         reference.
 #pragma once
+#include "../../gpu/hopper.cuh"
 #include "../format/planes.cuh"
 #include "../format/row_scale.cuh"
 

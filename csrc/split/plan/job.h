@@ -1,9 +1,10 @@
 // Job: the kernel arguments of one piece of a split product.
 #pragma once
+#include "../../epilogue/store_mode.h"
+#include "../../gpu/clusters.h"
+#include "../../gpu/rasterization.cuh"
 #include "../../problem/elements.h"
-#include "../../problem/views.h"
-#include "plan.h"
-#include "store_mode.h"
+#include "sizes.h"
 
 namespace sgemm::split {
 
@@ -52,7 +53,7 @@ struct Job {
   int64_t k_all;         // k of all slices
   int64_t k_slice;       // k of a slice; 0 if the batch entries are not slices
   int steps;             // steps of k per tile
-  int together, groups;  // Shape::together(): steps per group; and the number of groups
+  int together, groups;  // RowShape::together(): steps per group; and the number of groups
   int group;             // rows of tiles that are walked together, so that their panels stay in the L2 cache
   bool triangle;         // SplitPlan::triangle
   // Blocks take work tiles in turn. The first `whole` work tiles are tiles. Each tile from there on is left over, and
@@ -82,6 +83,11 @@ struct Job {
   template <class F>
   SGEMM_HOST_DEVICE char* panel(const Operand& x, int64_t index, int step) const {
     return x.planes + (index * steps + step) * kPairs<F> * kPanelBytes;
+  }
+
+  // Returns the tile with this index.
+  __device__ __forceinline__ TileIndex tile_at(int index) const {
+    return triangle ? upper_tile_at(index, a.tiles, group) : sgemm::tile_at(index, a.tiles, b.tiles, group);
   }
 
   // k of one batch entry: the last slice may be shorter.

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include "../../problem/elements.h"
-#include "../../problem/buffers.h"
 #include "../../gpu/clusters.h"
-#include "../../problem/fastest.h"
 #include "../../models/models.h"
+#include "../../problem/buffers.h"
+#include "../../problem/elements.h"
+#include "../../problem/fastest.h"
 
 namespace sgemm::split {
 namespace {
@@ -22,7 +22,7 @@ bool quads(const ConstMatrix& x, ElementType elements = ElementType::kFloat32) {
 }
 
 // `triangle`: tiles below the diagonal don't count.
-int64_t tiles_of(const Shape& shape, const Problem& p, bool triangle) {
+int64_t tiles_of(const RowShape& shape, const Problem& p, bool triangle) {
   if (triangle) return upper_tiles(ceil_div(p.m, kTile)) * p.batch;
   return ceil_div(p.m, shape.tile_m) * ceil_div(p.n, shape.tile_n) * p.batch;
 }
@@ -36,15 +36,15 @@ double unaligned(const Problem& p, const SplitPlan& plan, double of_a, double of
 
 // 16-bit products per step. An operand of 16 bits saves one, because its lower plane is zero. A second such operand
 // would save another product, but a step of one product takes more than a third of the time of three.
-int products(const Shape& shape, const Problem& p) {
+int products(const RowShape& shape, const Problem& p) {
   return shape.products - (p.elements_a != ElementType::kFloat32 || p.elements_b != ElementType::kFloat32);
 }
 
 // Time of a tile of the shape, relative to a tile of 128 x 128.
-double tile_share(const Shape& shape) { return shape.half() ? models().split.half_step : 1; }
+double tile_share(const RowShape& shape) { return shape.half() ? models().split.half_step : 1; }
 
 // Seconds of a tile's step of k.
-double step_seconds(const Shape& shape, const Problem& p, const SplitPlan& plan) {
+double step_seconds(const RowShape& shape, const Problem& p, const SplitPlan& plan) {
   const SplitStreamedModel& streamed = models().split_streamed;
   if (shape.on_the_fly) {
     // If the second half of a tile is outside, one warpgroup has nothing to split.
@@ -56,7 +56,7 @@ double step_seconds(const Shape& shape, const Problem& p, const SplitPlan& plan)
 
 // Returns the number of blocks that share each left-over tile. More blocks mean fewer steps of k each, but more parts
 // to add up. Adding a part takes about as long as a step of three products.
-int parts(const Shape& shape, const SplitPlan& plan, const Device& device) {
+int parts(const RowShape& shape, const SplitPlan& plan, const Device& device) {
   if (plan.left == 0) return 1;
   const int64_t most =
       std::min(device.sms / int64_t{plan.left}, shape.steps(plan.slice) / (kLeastPart * shape.together()));
@@ -65,12 +65,12 @@ int parts(const Shape& shape, const SplitPlan& plan, const Device& device) {
 }
 
 // Bytes of the planes of `size` rows of A, or columns of B.
-double planes(const Shape& shape, const SplitPlan& plan, int64_t size) {
+double planes(const RowShape& shape, const SplitPlan& plan, int64_t size) {
   return ceil_div(size, kTile) * kTile * 4.0 * plan.slices * shape.steps(plan.slice) * kStep * shape.pairs;
 }
 
 // Bytes that the convert kernel moves: it reads an operand of `size` rows, or columns, and writes its planes.
-double convert_bytes(const Shape& shape, const Problem& p, const SplitPlan& plan, const ConstMatrix& x, int64_t size,
+double convert_bytes(const RowShape& shape, const Problem& p, const SplitPlan& plan, const ConstMatrix& x, int64_t size,
                      ElementType elements = ElementType::kFloat32) {
   return matrices(x, p.batch) * (double(element_bytes(elements)) * size * p.k + planes(shape, plan, size));
 }
@@ -85,8 +85,8 @@ struct Product {
 // Arguments in seconds. `tile`: begins and ends a tile. `adding`: adds up a cluster's parts. `summing`: launches the
 // sum of slices.
 template <class Model>
-Product product(const Model& model, const Shape& shape, const Problem& p, const Device& device, const SplitPlan& plan,
-                double tile, double adding, double summing) {
+Product product(const Model& model, const RowShape& shape, const Problem& p, const Device& device,
+                const SplitPlan& plan, double tile, double adding, double summing) {
   const int64_t tiles = tiles_of(shape, p, plan.triangle) * plan.slices;
   const double step = step_seconds(shape, p, plan);
   // Seconds of a wave of tiles, each shared by `blocks` blocks.
@@ -109,7 +109,7 @@ Product product(const Model& model, const Shape& shape, const Problem& p, const 
   return all;
 }
 
-double seconds(const Shape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
+double seconds(const RowShape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
   const SplitModel& model = models().split;
   const double bandwidth = device.bandwidth_gbs * 1e9;
   const auto convert = [&](const ConstMatrix& x, ElementType elements, int64_t size, bool along_k) {
@@ -125,7 +125,7 @@ double seconds(const Shape& shape, const Problem& p, const Device& device, const
   return model.launch + converts + std::hypot(all.waves, all.stores) + all.last + all.sum;
 }
 
-double onthefly_seconds(const Shape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
+double onthefly_seconds(const RowShape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
   const SplitStreamedModel& model = models().split_streamed;
   const double bandwidth = device.bandwidth_gbs * 1e9;
   const Product all =
@@ -137,7 +137,7 @@ double onthefly_seconds(const Shape& shape, const Problem& p, const Device& devi
   return model.launch + convert + all.ends + overlapped(all.waves - all.ends, read + all.stores) + all.last + all.sum;
 }
 
-double predicted_seconds(const Shape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
+double predicted_seconds(const RowShape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
   return shape.on_the_fly ? onthefly_seconds(shape, p, device, plan) : seconds(shape, p, device, plan);
 }
 
@@ -148,7 +148,7 @@ int64_t half(int64_t batch, int64_t group) {
 }
 
 // Returns the layout of the largest piece.
-Layout piece_layout(const Shape& shape, const Problem& p, const SplitPlan& plan) {
+Layout piece_layout(const RowShape& shape, const Problem& p, const SplitPlan& plan) {
   Problem piece = p;
   piece.m = plan.m;
   piece.n = plan.n;
@@ -159,7 +159,7 @@ Layout piece_layout(const Shape& shape, const Problem& p, const SplitPlan& plan)
 // Calls `visit` with every plan in one piece. Precondition: `p` has one matrix if its k needs several slices
 // (at_once()).
 template <class Visit>
-void visit_plans(const Shape& shape, const Problem& p, const Device& device, bool packed_b, const Visit& visit) {
+void visit_plans(const RowShape& shape, const Problem& p, const Device& device, bool packed_b, const Visit& visit) {
   const bool gram = is_gram(p) && !shape.on_the_fly && !shape.half() && !packed_b;
   const int64_t fewest = std::max<int64_t>(1, ceil_div(p.k, kMaxSlice));
   const auto predicted = [&](SplitPlan plan) {
@@ -201,7 +201,7 @@ void visit_plans(const Shape& shape, const Problem& p, const Device& device, boo
 }
 
 // Halves the k of a piece, about: first by whole slices, then by the slice's k. Returns false if k can't be smaller.
-bool halve_k(const Shape& shape, SplitPlan& plan) {
+bool halve_k(const RowShape& shape, SplitPlan& plan) {
   const int64_t least = shape.together() * kStep;
   if (plan.slices > 1)
     plan.slices = ceil_div(plan.slices, 2);
@@ -214,7 +214,7 @@ bool halve_k(const Shape& shape, SplitPlan& plan) {
 
 // Cuts `p` into pieces that fit `limit` bytes. Each halving keeps whole tiles. k is halved last, because each piece of
 // k reads and writes C again.
-SplitPlan in_pieces(SplitPlan plan, const Shape& shape, const Problem& p, size_t limit) {
+SplitPlan in_pieces(SplitPlan plan, const RowShape& shape, const Problem& p, size_t limit) {
   for (;;) {
     if (piece_layout(shape, p, plan).total <= limit) return plan;
     plan.left = 0;
@@ -231,6 +231,13 @@ SplitPlan in_pieces(SplitPlan plan, const Shape& shape, const Problem& p, size_t
   }
 }
 
+PlanesLayout planes_layout(Buffers& buffers, const RowShape& shape, int64_t slice, int64_t panels) {
+  const size_t planes = buffers.take(panels * shape.steps(slice) * shape.pairs * kPanelBytes);
+  const size_t row_scales = buffers.take(panels * kTile * sizeof(RowScale));
+  const size_t row_stats = buffers.take(panels * kTile * sizeof(RowStats));
+  return {planes, row_scales, row_stats, buffers.take(panels * kLowerEntries)};
+}
+
 // Returns the problem that is planned at once: a single matrix if k needs several slices, which then are the batch.
 Problem at_once(const Problem& p) {
   Problem one = p;
@@ -240,7 +247,7 @@ Problem at_once(const Problem& p) {
 
 // Returns the plan `found` for `one`, cut into pieces, with their layout and the predicted time of all `batch`
 // matrices.
-SplitPlan whole(const SplitPlan& found, const Shape& shape, const Problem& one, int64_t batch, size_t limit) {
+SplitPlan whole(const SplitPlan& found, const RowShape& shape, const Problem& one, int64_t batch, size_t limit) {
   SplitPlan plan = in_pieces(found, shape, one, limit);
   plan.layout = piece_layout(shape, one, plan);
   if (one.batch < batch) plan.seconds *= static_cast<double>(batch);
@@ -249,26 +256,24 @@ SplitPlan whole(const SplitPlan& found, const Shape& shape, const Problem& one, 
 
 }  // namespace
 
-SplitPlan plan(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b) {
-  const Problem one = at_once(p);
-  const auto each = [&](const auto& visit) { visit_plans(shape, one, device, packed_b, visit); };
-  return whole(fastest<SplitPlan>(each), shape, one, p.batch, limit);
+SplitPlan plan(const RowShape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b) {
+  return fastest<SplitPlan>([&](const auto& visit) { each_plan(shape, p, device, limit, packed_b, visit); });
 }
 
-void each_plan(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b,
+void each_plan(const RowShape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b,
                const std::function<void(const SplitPlan&)>& visit) {
   const Problem one = at_once(p);
   visit_plans(shape, one, device, packed_b,
               [&](const SplitPlan& plan) { visit(whole(plan, shape, one, p.batch, limit)); });
 }
 
-SplitPlan invariant_plan(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b) {
+SplitPlan invariant_plan(const RowShape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b) {
   const Problem one = at_once(p);
   const PackedLayout of_k = packed_layout(shape, p.k, p.n);
   SplitPlan plan = {2 * kTile, 2 * kTile, 1, of_k.slice, of_k.slices, 1, 0, packed_b};
   plan.batch_invariant = true;
   // Choose pieces of k that fit with 2 kTile rows and columns, more than the smallest piece has, for any size of tile.
-  Shape largest = shape;
+  RowShape largest = shape;
   largest.tile_m = largest.tile_n = kTile;
   while (!packed_b && piece_layout(largest, one, plan).total > limit && halve_k(shape, plan)) continue;
   plan.m = p.m;
@@ -278,36 +283,24 @@ SplitPlan invariant_plan(const Shape& shape, const Problem& p, const Device& dev
   return whole(plan, shape, one, p.batch, limit);
 }
 
-PackedLayout packed_layout(const Shape& shape, int64_t k, int64_t n) {
+PackedLayout packed_layout(const RowShape& shape, int64_t k, int64_t n) {
   const int64_t fewest = std::max<int64_t>(1, ceil_div(k, kMaxSlice)), slice = even_piece(k, fewest, kStep);
-  const int64_t slices = std::max<int64_t>(1, ceil_div(k, slice)), panels = slices * ceil_div(n, kTile);
-  const size_t planes = panels * shape.steps(slice) * shape.pairs * kPanelBytes;
-  const size_t row_scales = panels * kTile * sizeof(uint32_t);
-  return {slice,
-          slices,
-          planes,
-          planes + row_scales,
-          planes + 2 * row_scales,
-          planes + 2 * row_scales + panels * kLowerEntries};
+  const int64_t slices = std::max<int64_t>(1, ceil_div(k, slice));
+  Buffers buffers;
+  const PlanesLayout b = planes_layout(buffers, shape, slice, slices * ceil_div(n, kTile));
+  return {slice, slices, b, buffers.total};
 }
 
-Layout layout(const Shape& shape, const Problem& piece, const SplitPlan& plan) {
+Layout layout(const RowShape& shape, const Problem& piece, const SplitPlan& plan) {
   const int64_t batch = piece.batch * plan.slices, tiles = tiles_of(shape, piece, plan.triangle) * plan.slices;
-  const int64_t panel = shape.steps(plan.slice) * shape.pairs * kPanelBytes;
-  const auto count = [&](const ConstMatrix& x) { return split_matrices(x, batch, plan); };
+  const auto panels = [&](const ConstMatrix& x, int64_t size) {
+    return split_matrices(x, batch, plan) * ceil_div(size, kTile);
+  };
+  const bool has_b = !plan.splits_b && !plan.packed_b && !plan.triangle;
   Layout l = {};
   Buffers buffers;
-  const bool has_b = !plan.splits_b && !plan.packed_b && !plan.triangle;
-  const int64_t panels_a = !shape.on_the_fly ? count(piece.a) * ceil_div(piece.m, kTile) : 0;
-  const int64_t panels_b = has_b ? count(piece.b) * ceil_div(piece.n, kTile) : 0;
-  l.planes_a = buffers.take(panels_a * panel);
-  l.planes_b = buffers.take(panels_b * panel);
-  l.scales_a = buffers.take(panels_a * kTile * 4);
-  l.scales_b = buffers.take(panels_b * kTile * 4);
-  l.stats_a = buffers.take(panels_a * kTile * 4);
-  l.stats_b = buffers.take(panels_b * kTile * 4);
-  l.lower_a = buffers.take(panels_a * kLowerEntries);
-  l.lower_b = buffers.take(panels_b * kLowerEntries);
+  l.a = planes_layout(buffers, shape, plan.slice, shape.on_the_fly ? 0 : panels(piece.a, piece.m));
+  l.b = planes_layout(buffers, shape, plan.slice, has_b ? panels(piece.b, piece.n) : 0);
   l.refused = buffers.take(tiles * kTileCluster * 8 * 4);
   l.masks = buffers.take(tiles * (shape.tile_n / 32) * 256 * 2);
   l.tile_scales = buffers.take(tiles * 2 * kTile * 4);

@@ -3,44 +3,12 @@
 #include <functional>
 
 #include "../../problem/pieces.h"
+#include "sizes.h"
 
 namespace sgemm::split {
 
-inline constexpr int kTile = 128;  // rows of a panel; the most rows and columns of a block's tile of C
-inline constexpr int kStep = 32;   // k of one step of the product
-inline constexpr int kChain = 32;  // k of one chain of FMAs, which recomputes an element
-// The promotion interval: the k that the tensor cores add up before the float32 adder takes the sum. The longer
-// interval is for batch-invariant problems, and for problems of more than kManySteps steps whose k exceeds it, where
-// additions would cost time.
-inline constexpr int kWindow = 32, kLongWindow = 64;
-
-// Steps of 128 x 128 x kStep, beyond which the chip's power is the limit, so that each promotion costs time.
-inline constexpr int64_t kManySteps = 10000;
-inline constexpr int kOnTheFlySteps = 2;  // steps of an operand split on the fly that are split and multiplied together
-inline constexpr int kTileCluster = 2;    // most blocks that share a tile as a cluster
-inline constexpr int kMaxSlice = 8192;    // largest k that the convert kernel holds in shared memory
-// uint32 per tile. `kSumEntries`: the magnitude sums of A's rows, 16 bits each. `kPartEntries`: the rows' scales and
-// thresholds, and behind them those sums.
-inline constexpr int kSumEntries = kTile / 2, kPartEntries = kTile + kSumEntries;
-inline constexpr int kRowBytes = kStep * 4;  // one row of a panel in a pair of planes
-inline constexpr int kPanelBytes = kTile * kRowBytes;
-inline constexpr int kHalfPlaneBytes = kPanelBytes / 4;  // 64 rows of a plane
-inline constexpr int kLowerEntries = 64;                 // flags of a panel: its lower planes hold nonzero bits
-
-// A row's packed scale and threshold, and its packed statistics: row_scale.cuh and guard.cuh define the fields.
-using RowScale = uint32_t;
-using RowStats = uint32_t;
-
-// The number formats of an element's planes; format.cuh defines them.
-struct Fp16x3;
-struct Bf16x6;
-template <class F>
-inline constexpr int kPairs = 1;  // pairs of 16-bit planes per operand
-template <>
-inline constexpr int kPairs<Bf16x6> = 2;
-
 // The properties in which the family's rows differ.
-struct Shape {
+struct RowShape {
   int pairs;           // pairs of 16-bit planes per operand
   int products;        // 16-bit products for one of float32
   bool on_the_fly;     // the product kernel splits A on the fly, not the convert kernel
@@ -55,15 +23,21 @@ struct Shape {
   }
 };
 
-// Offsets of a piece's buffers in the workspace, bytes. Comments give shapes; job.h describes the contents.
+// Offsets of the planes of an operand and of what belongs to them, bytes. Comments give shapes; job.h describes the
+// contents.
+struct PlanesLayout {
+  size_t planes;      // panels of kPanelBytes: (batch or 1, rows of panels, steps, pairs)
+  size_t row_scales;  // scales and thresholds of rows or columns: (batch or 1, rows of panels, 128) uint32
+  size_t row_stats;   // the guard's row or column statistics, same shape
+  size_t lower;       // (batch or 1, rows of panels, kLowerEntries) bool
+};
+
+// Offsets of a piece's buffers in the workspace, bytes.
 struct Layout {
-  size_t planes_a, planes_b;  // panels of kPanelBytes: (batch or 1, rows of panels, steps, pairs)
-  size_t scales_a, scales_b;  // scales and thresholds of rows or columns: (batch or 1, rows of panels, 128) uint32
-  size_t stats_a, stats_b;    // the guard's row or column statistics, same shape
-  size_t lower_a, lower_b;    // (batch or 1, rows of panels, kLowerEntries) bool
-  size_t refused;             // (tiles, kTileCluster, 8) uint32
-  size_t masks;               // (tiles, tile_n / 32, 256) uint16
-  size_t tile_scales;         // (tiles, 2, 128) uint32
+  PlanesLayout a, b;
+  size_t refused;      // (tiles, kTileCluster, 8) uint32
+  size_t masks;        // (tiles, tile_n / 32, 256) uint16
+  size_t tile_scales;  // (tiles, 2, 128) uint32
   // For tiles that are left over: (tiles, parts, tile's m, n) float; (tiles, parts, kPartEntries) uint32, if A has no
   // planes; (tiles) uint32.
   size_t part_sums, part_scales, arrived;
@@ -96,22 +70,22 @@ struct SplitPlan {
 
 // Returns the plan of `p` with the least predicted time whose workspace has at most `limit` bytes. With a packed B,
 // only m is cut into pieces.
-SplitPlan plan(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b = false);
+SplitPlan plan(const RowShape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b = false);
 // Calls `visit` with every plan that plan() considers.
-void each_plan(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b,
+void each_plan(const RowShape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b,
                const std::function<void(const SplitPlan&)>& visit);
 
 // Returns a plan whose order of every sum depends only on k: its slices and pieces of k do, and no tile is shared. The
 // plan cuts m, n and the batch so that it fits `limit` bytes.
-SplitPlan invariant_plan(const Shape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b);
+SplitPlan invariant_plan(const RowShape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b);
 
-// Layout of a packed B (k x n): the planes, the columns' scales and thresholds, the guard's column statistics, and the
-// flags of nonzero lower planes. All products with this B read it.
+// Layout of a packed B (k x n), which all products with this B read.
 struct PackedLayout {
-  int64_t slice, slices;                       // k of a slice; number of slices
-  size_t row_scales, row_stats, lower, total;  // offsets, and the total size, bytes
+  int64_t slice, slices;  // k of a slice; number of slices
+  PlanesLayout b;
+  size_t total;
 };
-PackedLayout packed_layout(const Shape& shape, int64_t k, int64_t n);
+PackedLayout packed_layout(const RowShape& shape, int64_t k, int64_t n);
 
 // Returns how many matrices of an operand are split for `entries` batch entries: one if all entries share the matrix.
 // Slices always have a matrix each, because the last slice may be shorter.
@@ -120,7 +94,7 @@ inline int64_t split_matrices(const ConstMatrix& x, int64_t entries, const Split
 }
 
 // Returns the layout of a piece. A launch reads SplitPlan::layout instead.
-Layout layout(const Shape& shape, const Problem& piece, const SplitPlan& plan);
+Layout layout(const RowShape& shape, const Problem& piece, const SplitPlan& plan);
 
 // Returns the offset in the workspace, behind the buffers of a piece, at which pieces are added up.
 size_t pieces_at(const SplitPlan& plan);

@@ -1,23 +1,9 @@
 // Maps the consumer warps' accumulators to a tile of C.
 #pragma once
-#include "../../gpu/hopper.cuh"
-#include "../../gpu/rasterization.cuh"
-#include "job.h"
+#include "../../gpu/warpgroups.cuh"
+#include "sizes.h"
 
 namespace sgemm::split {
-
-constexpr int kConsumers = 256;  // threads of the consumer warpgroups, which hold a tile's sums
-
-// Synchronises the consumers. The lanes of a warp may have diverged.
-__device__ __forceinline__ void sync_consumers() {
-  __syncwarp();
-  hopper::sync_some(1, kConsumers);
-}
-
-__device__ __forceinline__ TileIndex tile_at(const Job& job, int t) {
-  if (job.triangle) return upper_tile_at(t, job.a.tiles, job.group);
-  return sgemm::tile_at(t, job.a.tiles, job.b.tiles, job.group);
-}
 
 // Layout of a tile of M x N over the consumers: each warp has 16 rows.
 template <int M, int N>

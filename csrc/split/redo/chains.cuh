@@ -6,8 +6,9 @@
 // Values: a chain may overflow although the sum in order of k does not. So an element whose sum isn't finite is
 //         computed once more in order of k, one FMA after the other.
 #pragma once
+#include "../../gpu/warpgroups.cuh"
 #include "../../problem/elements.h"
-#include "../plan/tile_shape.cuh"
+#include "../plan/sizes.h"
 
 namespace sgemm::split {
 

@@ -3,13 +3,14 @@
 // Idea:   a block's consumers do this after all of its tiles, and only if some element was refused. A few elements take
 //         a warp each. If a tile has more, the block computes the groups of 32 columns that hold them. Both ways give
 //         the same bits (chains.cuh), so that the number of refused elements does not change the bits of one.
-// Inf:    a row that holds Inf has no scale; its elements come from its products with Inf (redo_inf.cuh).
+// Inf:    a row that holds Inf has no scale; its elements come from its products with Inf (inf_product.cuh).
 // Calls:  these are separate functions, so that the compiler's code for the rest of the kernel is the same as without
 //         them.
 #pragma once
 #include "chains.cuh"
-#include "redo_inf.cuh"
+#include "inf_product.cuh"
 #include "redone.cuh"
+#include "refused.cuh"
 
 namespace sgemm::split {
 
@@ -107,6 +108,40 @@ static __device__ __noinline__ void redo_elements(const Job& job, const Corner& 
   }
 }
 
+// Recomputes the refused elements of rows and columns that hold Inf. Elements whose row and column both hold
+// Inf or NaN stay refused. Precondition: there are no earlier pieces of k, which may hold Inf as well.
+static __device__ __noinline__ void redo_inf(const Job& job, const Corner& tile, int t, RefusedTile& refused,
+                                             InfMemory& memory) {
+  const ElementMatrix a = matrix_of_a(job.p, tile.batch), b = matrix_of_b(job.p, tile.batch);
+  const int64_t depth = job.depth(tile.batch);
+  const auto redo_line = [&](bool of_b, int own) {
+    const auto is_wanted = [&](int other) {
+      const RowScale row_scale = refused.row_scales[!of_b][other];
+      return refused.is_refused(of_b ? other : own, of_b ? own : other) && is_finite_row(row_scale);
+    };
+    bool some = false;
+    for (int other = t % 32; other < kTile; other += 32) some = some || is_wanted(other);
+    if (!__any_sync(~0u, some)) return;
+    const bool wanted = is_wanted(t % kTile);
+    const int64_t row = tile.row + (of_b ? 0 : own), col = tile.col + (of_b ? own : 0);
+    const ElementPointer from_a = a.at(row, 0), from_b = b.at(0, col);
+    const float sum = inf_product(of_b ? InfLine{from_b, from_a, b.row, a.col, a.row, depth}
+                                       : InfLine{from_a, from_b, a.col, b.row, b.col, depth},
+                                  t, wanted, memory);
+    if (t >= kTile || !wanted) return;
+    store_redone(job, tile.batch, row + (of_b ? t : 0), col + (of_b ? 0 : t), sum);
+    refused.clear(of_b ? t : own, of_b ? own : t);
+  };
+#pragma unroll 1
+  for (int first = 0; first < 2 * kTile; first += 32) {
+    const RowScale row_scale = refused.row_scales[first / kTile][first % kTile + t % 32];
+#pragma unroll 1
+    for (uint32_t lines = __ballot_sync(~0u, is_inf_row(row_scale)); lines; lines &= lines - 1)
+      redo_line(first >= kTile, first % kTile + __ffs(lines) - 1);
+  }
+  sync_consumers();
+}
+
 // Recomputes the refused elements of a tile that block `rank` of a cluster finished. `t`: index of the thread among the
 // consumers. `memory`: the ring, which the product no longer uses.
 template <class Shape>
@@ -115,7 +150,7 @@ __device__ __forceinline__ void redo(const Job& job, int index, uint32_t rank, i
   char* const rest = memory + kRefusedBytes;
   if (!read_refused<Shape>(job, index, rank, t, refused)) return;
   RefusedCounts count = count_refused(refused, t);
-  const TileIndex at = tile_at(job, index);
+  const TileIndex at = job.tile_at(index);
   const Corner tile = {at.batch, int64_t{at.row} * Shape::kRows, int64_t{at.col} * Shape::kCols};
   count_redone(redone_elements, t == 0 ? count.all : 0);
   count_redone(redone_tiles, t == 0 && count.finite > kFewElements);

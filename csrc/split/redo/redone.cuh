@@ -1,7 +1,7 @@
-// Counters of recomputed elements and tiles. Each file that includes this counts its own kernels.
+// Counters of recomputed elements and tiles. Each file that includes this counts its own kernels
+// (launch/read_redone.cuh).
 #pragma once
-#include "../../gpu/launch.h"
-#include "../rows.h"
+#include <cstdint>
 
 namespace sgemm::split {
 
@@ -20,39 +20,6 @@ __device__ __forceinline__ void count_redone(unsigned long long& counter, uint32
       "}" ::"l"(&counter),
       "r"(count), "l"(static_cast<unsigned long long>(count))
       : "memory");
-}
-
-// A private stream. While this object lives, the thread's calls don't become part of a stream capture in progress, in
-// this thread or in another.
-class Aside {
- public:
-  Aside() {
-    cuda_backend::check(cudaThreadExchangeStreamCaptureMode(&mode_), "cudaThreadExchangeStreamCaptureMode");
-    const cudaError_t status = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
-    if (status != cudaSuccess) cudaThreadExchangeStreamCaptureMode(&mode_);
-    cuda_backend::check(status, "cudaStreamCreate");
-  }
-  ~Aside() {
-    cudaStreamDestroy(stream);
-    cudaThreadExchangeStreamCaptureMode(&mode_);
-  }
-  Aside(const Aside&) = delete;
-
-  cudaStream_t stream;
-
- private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  // the thread's previous mode, while this object lives
-};
-
-// Returns the counters of the including file's kernels, without waiting for work in progress.
-static Redone redone_here() {
-  using cuda_backend::check;
-  const Aside aside;
-  unsigned long long values[2];
-  check(cudaMemcpyFromSymbolAsync(&values[0], redone_elements, 8, 0, cudaMemcpyDeviceToHost, aside.stream), "copy");
-  check(cudaMemcpyFromSymbolAsync(&values[1], redone_tiles, 8, 0, cudaMemcpyDeviceToHost, aside.stream), "copy");
-  check(cudaStreamSynchronize(aside.stream), "cudaStreamSynchronize");
-  return {values[0], values[1]};
 }
 
 }  // namespace sgemm::split

@@ -2,7 +2,7 @@
 #pragma once
 #include "../../epilogue/epilogue.cuh"
 #include "../format/row_scale.cuh"
-#include "../plan/tile_shape.cuh"
+#include "../plan/job.h"
 
 namespace sgemm::split {
 
@@ -14,8 +14,8 @@ struct Corner {
 
 // The refused elements of a tile, in shared memory.
 struct RefusedTile {
-  uint32_t bits[kTile][kTile / 32];   // a bit per element
-  RowScale row_scales[2][kTile];      // scales and thresholds of the tile's rows and columns
+  uint32_t bits[kTile][kTile / 32];  // a bit per element
+  TileScales row_scales;
   uint32_t inf_lines[2][kTile / 32];  // rows and columns that hold Inf, a bit each
   uint32_t counts[2];
 

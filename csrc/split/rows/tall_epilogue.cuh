@@ -1,9 +1,11 @@
 // The epilogue of split_fp16x3_tall: the guard, scales, C, the activation and the store.
 #pragma once
 #include "../../epilogue/epilogue.cuh"
+#include "../../gpu/hopper.cuh"
+#include "../../gpu/ptx/min_max.cuh"
 #include "../../gpu/warp_scan.cuh"
-#include "../redo/chains.cuh"
 #include "../guard/guard.cuh"
+#include "../redo/chains.cuh"
 #include "tall_line.cuh"
 
 namespace sgemm::split {
@@ -101,7 +103,7 @@ class TallEpilogue {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const uint32_t left = at.row_scales[i / 4], right = row_scales[i % 4];
-      certified = certified && fabsf(x[i]) >= threshold_of(left) + smaller_or_nan(threshold_of(right), most);
+      certified = certified && fabsf(x[i]) >= threshold_of(left) + hopper::min_or_nan(threshold_of(right), most);
     }
     if (!__all_sync(~0u, certified)) failed = uncertified(at, first, row_scales, of_others, some_small, x);
     if (plain_scales) {
@@ -163,7 +165,7 @@ class TallEpilogue {
   // Recomputes listed elements of up to 32 tiles; lane i has tile i's `count`. Eight elements of any tiles are computed
   // at a time: four lanes share an element, with a chain each.
   __device__ __forceinline__ void redo_elements(const TallEntry* list, uint32_t count) const {
-    static_assert(TallProduct::kLargest.depth == 4 * kChain);
+    static_assert(kMostTallDepth == 4 * kChain);
     const ConstMatrix a = job_.p.a.matrix(entry_), b = job_.p.b.matrix(entry_);
     const int lane = threadIdx.x % 32, depth = static_cast<int>(job_.p.k);
     const uint32_t end = inclusive_sum(count);  // end of the lane's tile among all elements
@@ -236,7 +238,7 @@ class TallEpilogue {
       bool finite = true;
 #pragma unroll
       for (int i = 0; i < 8; ++i) finite = finite && isfinite(sums[i]);
-      if (!finite) add_chains(at, first, TallProduct::kLargest.depth, in_order);
+      if (!finite) add_chains(at, first, kMostTallDepth, in_order);
 #pragma unroll
       for (int i = 0; i < 8; ++i)
         if (failed >> i & 1) x[i] = job_.p.alpha * (isfinite(sums[i]) ? sums[i] : in_order[i]);
@@ -338,8 +340,8 @@ class TallEpilogue {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const uint32_t left = at.row_scales[i / 4], right = row_scales[i % 4];
-      const float least = smaller_or_nan(threshold_of(left), of_others[i % 4]) +
-                          smaller_or_nan(threshold_of(right), some_small ? of_rows[i / 4] : INFINITY);
+      const float least = hopper::min_or_nan(threshold_of(left), of_others[i % 4]) +
+                          hopper::min_or_nan(threshold_of(right), some_small ? of_rows[i / 4] : INFINITY);
       const bool certified = fabsf(x[i]) >= least || is_nan_of_operands(x[i], left, right);
       if (!certified && inside(at, first, i)) bits |= 1u << i;
     }

@@ -1,9 +1,9 @@
 // Lines of split_fp16x3_tall, rows of A and columns of B: a lane reads, scales and splits its part of them.
 #pragma once
+#include "../../gpu/ptx/mma.cuh"
 #include "../format/planes.cuh"
 #include "../format/row_scale.cuh"
-#include "tall.h"
-#include "warp_product.cuh"
+#include "tall_tile.h"
 
 namespace sgemm::split {
 
@@ -78,12 +78,6 @@ __device__ __forceinline__ void read_rows(LineElements<STEPS> (&x)[2], const flo
   }
 }
 
-__device__ __forceinline__ float smaller_or_nan(float x, float y) {
-  float result;
-  asm("min.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(x), "f"(y));
-  return result;
-}
-
 // Reduces over lanes 4 g ... 4 g + 3, which share a line.
 template <class T, class Op>
 __device__ __forceinline__ T of_quad(T x, const Op& op) {
@@ -117,37 +111,22 @@ __device__ __forceinline__ bool some_small(const LineElements<STEPS>& x, int exp
   return own.some_small<Fp16x3>(exponent);
 }
 
-// Computes d += a b; a0 and a1 are the lane's two rows of a.
-template <class T>
-__device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&a0)[2], const uint32_t (&a1)[2], uint32_t b0,
-                                         uint32_t b1) {
-  multiply<T>(d, a0[0], a1[0], a0[1], a1[1], b0, b1);
-}
-
 // Statistics of a line: the number of elements that lose accuracy by its scale, and the sum of its scaled magnitudes.
 struct LineGuard {
-  uint32_t small = 0;
-  float sum = 0;
-
-  // Adds a lane's elements.
-  template <class F, int STEPS>
-  __device__ __forceinline__ void take(const LineElements<STEPS>& x, float factor) {
-#pragma unroll
-    for (int s = 0; s < STEPS; ++s)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        small += is_small<F>(x[s][e], x[s][e] * factor);
-        sum += fabsf(x[s][e] * factor);
-      }
-  }
-  // Returns the sums over the line's four lanes.
-  __device__ __forceinline__ LineGuard of_line() const { return {sum_of_quad(small), sum_of_quad(sum)}; }
+  uint32_t small;
+  float sum;
 };
-template <class F, int STEPS>
+template <int STEPS>
 __device__ __forceinline__ LineGuard line_guard(const LineElements<STEPS>& x, float factor) {
-  LineGuard guard;
-  guard.take<F>(x, factor);
-  return guard.of_line();
+  LineGuard own = {};  // of the lane's elements
+#pragma unroll
+  for (int s = 0; s < STEPS; ++s)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      own.small += is_small<Fp16x3>(x[s][e], x[s][e] * factor);
+      own.sum += fabsf(x[s][e] * factor);
+    }
+  return {sum_of_quad(own.small), sum_of_quad(own.sum)};
 }
 
 // Splits the lane's two rows and finds their row scales. Returns true if one of the warp's 16 rows has
@@ -172,7 +151,7 @@ __device__ __forceinline__ bool split_rows(const LineElements<STEPS> (&x)[2], Ro
     if (some) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const LineGuard line = line_guard<Fp16x3>(x[h], power_of_two(-exponent[h]));
+        const LineGuard line = line_guard(x[h], power_of_two(-exponent[h]));
         small[h] = line.small;
         of_others[threadIdx.x % 32 / 4 * 2 + h] = sum_threshold<Fp16x3>(line.sum);
       }
@@ -197,10 +176,10 @@ class RowSums {
     for (int j = 0; j < 2; ++j) {
       const uint4 of_col = b[j * 32];
       if (s % 2 == 0) fresh_[j][0] = fresh_[j][1] = fresh_[j][2] = fresh_[j][3] = 0;
-      multiply<__half>(fresh_[j], a.hi[0][at], a.hi[1][at], of_col.x, of_col.y);
-      multiply<__half>(cross_[j][0], a.hi[0][at], a.hi[1][at], of_col.z, of_col.w);
-      multiply<__half>(cross_[j][1], a.lo[0][at], a.lo[1][at], of_col.x, of_col.y);
-      if (short_) multiply<__half>(of_lower_[j], a.lo[0][at], a.lo[1][at], of_col.z, of_col.w);
+      hopper::multiply_warp(fresh_[j], a.hi[0][at], a.hi[1][at], of_col.x, of_col.y);
+      hopper::multiply_warp(cross_[j][0], a.hi[0][at], a.hi[1][at], of_col.z, of_col.w);
+      hopper::multiply_warp(cross_[j][1], a.lo[0][at], a.lo[1][at], of_col.x, of_col.y);
+      if (short_) hopper::multiply_warp(of_lower_[j], a.lo[0][at], a.lo[1][at], of_col.z, of_col.w);
     }
     if (s % 2 == 0 && !last) return;
 #pragma unroll
@@ -253,18 +232,16 @@ struct PlainColumns {
 };
 
 // The block's panel of B, in shared memory.
-struct TallColumns {
+template <int STEPS>
+struct TallPanel {
   uint4* planes;         // for each 16 columns and 16 of k, two blocks of 8 columns; a lane's in a block are contiguous
   RowScale* row_scales;  // scales and thresholds, in the order of lanes' columns
   float* of_others;      // thresholds for small elements of A, by columns' sums, in the same order
-};
-template <int STEPS>
-struct TallPanel : TallColumns {
-  __device__ __forceinline__ TallPanel(char* memory, int cols) {
-    planes = reinterpret_cast<uint4*>(memory);
-    row_scales = reinterpret_cast<uint32_t*>(memory + cols * STEPS * TallTile::kStep * 4);
-    of_others = reinterpret_cast<float*>(row_scales + cols);
-  }
+
+  __device__ __forceinline__ TallPanel(char* memory, int cols)
+      : planes(reinterpret_cast<uint4*>(memory)),
+        row_scales(reinterpret_cast<RowScale*>(memory + cols * STEPS * TallTile::kStep * 4)),
+        of_others(reinterpret_cast<float*>(row_scales + cols)) {}
 
   // `at` counts blocks of 8 columns.
   __device__ __forceinline__ uint4* block(int at, int s) const {
@@ -302,7 +279,7 @@ struct TallPanel : TallColumns {
         const QuadPlanes<Fp16x3> split(scaled(x[s], factor));
         *block(at, s) = make_uint4(split.xy[0], split.zw[0], split.xy[1], split.zw[1]);
       }
-      const LineGuard guard = line_guard<Fp16x3>(x, factor);
+      const LineGuard guard = line_guard(x, factor);
       const RowScale row_scale = pack_row_scale<Fp16x3>(largest, exponent, guard.small);
       if (lane % 4 == 0) {
         row_scales[at / 2 * 16 + of_lane * 4 + e] = row_scale;

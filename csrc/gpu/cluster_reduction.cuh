@@ -6,9 +6,11 @@
 //         few steps to use that stage, otherwise after its main loop. Barriers count arrivals and bytes. No thread
 //         waits for barrier.cluster, because its fence would wait for every memory operation in flight.
 #pragma once
-#include "../plan/tile_shape.cuh"
+#include "clusters.h"
+#include "ptx/cluster.cuh"
+#include "warpgroups.cuh"
 
-namespace sgemm::split {
+namespace sgemm {
 
 // Barriers that are used once: a cluster has only one tile.
 struct ClusterBarriers {
@@ -69,4 +71,4 @@ __device__ __forceinline__ void reduce_cluster(ClusterBarriers& barriers, float 
   }
 }
 
-}  // namespace sgemm::split
+}  // namespace sgemm

@@ -1,9 +1,9 @@
 // StoreMode: how the rows of a tile are written to D. The host chooses it once per launch, from D's strides and
 // alignment, and C's if C is read.
 #pragma once
-#include "../../problem/views.h"
+#include "../problem/problem.h"
 
-namespace sgemm::split {
+namespace sgemm {
 
 enum class StoreMode : uint8_t {
   kCutQuads,  // quads everywhere: rows begin within a memory sector, which pairs would write in two parts
@@ -16,10 +16,6 @@ enum class StoreMode : uint8_t {
 SGEMM_HOST_DEVICE constexpr bool stores_quads(StoreMode mode) { return mode <= StoreMode::kQuads; }
 SGEMM_HOST_DEVICE constexpr bool stores_pairs(StoreMode mode) { return mode <= StoreMode::kPairs; }
 
-inline StoreMode store_mode(const Problem& p) {
-  if (ends_in_groups<4>(p)) return has_aligned_rows<kSectorFloats>(p.d) ? StoreMode::kQuads : StoreMode::kCutQuads;
-  if (ends_in_groups<2>(p)) return StoreMode::kPairs;
-  return p.d.row == 1 && p.d.col != 1 ? StoreMode::kColMajor : StoreMode::kSingles;
-}
+StoreMode store_mode(const Problem& p);
 
-}  // namespace sgemm::split
+}  // namespace sgemm

@@ -1,11 +1,20 @@
-// Turns of two warpgroups at the tensor cores. Each has one accumulator for the products of a window: while one
-// warpgroup adds it to its sums, the other multiplies. Without turns both would share the tensor cores, and leave them
-// idle while both add.
+// The two consumer warpgroups of a block, which multiply and hold a tile's sums: their barrier, and their turns at the
+// tensor cores.
 #pragma once
-#include "cluster_reduction.cuh"
+#include "ptx/mbarrier.cuh"
 
-namespace sgemm::split {
+namespace sgemm {
 
+constexpr int kConsumers = 256;  // threads of the consumer warpgroups
+
+// Synchronises the consumers. The lanes of a warp may have diverged.
+__device__ __forceinline__ void sync_consumers() {
+  __syncwarp();
+  hopper::sync_some(1, kConsumers);
+}
+
+// Each warpgroup has one accumulator for the products of a window: while one warpgroup adds it to its sums, the other
+// multiplies. Without turns both would share the tensor cores, and leave them idle while both add.
 class Turns {
  public:
   // Precondition: both warpgroups begin, end and finish equally often. Warpgroup 0 has the first turn.
@@ -24,4 +33,4 @@ class Turns {
   const int warpgroup_;
 };
 
-}  // namespace sgemm::split
+}  // namespace sgemm

@@ -1,8 +1,8 @@
 // Stages a warp's band of accumulators, 16 rows x 32 columns, in shared memory.
 #pragma once
-#include "tile_shape.cuh"
+#include "../gpu/warpgroups.cuh"
 
-namespace sgemm::split {
+namespace sgemm {
 
 constexpr int kStagedFloats = 16 * 32;  // floats per warp: one band
 constexpr int kStagingBytes = kConsumers / 32 * kStagedFloats * static_cast<int>(sizeof(float));
@@ -27,15 +27,16 @@ __device__ __forceinline__ void stage_band(const float (&sum)[N], int band, floa
     stage_pairs({four[0], four[1]}, {four[2], four[3]}, i, staging, lane);
   }
 }
+
 // Stages a band whose number is a runtime value. A runtime index would move the accumulators to local memory.
-template <class Shape>
-__device__ __forceinline__ void stage_any_band(const float (&sum)[Shape::kSums], int band, float* staging, int lane) {
+template <int N>
+__device__ __forceinline__ void stage_any_band(const float (&sum)[N], int band, float* staging, int lane) {
   if (band == 0) return stage_band(sum, 0, staging, lane);
   if (band == 1) return stage_band(sum, 1, staging, lane);
-  if constexpr (Shape::kBands == 4) {
+  if constexpr (N == 64) {
     if (band == 2) return stage_band(sum, 2, staging, lane);
     stage_band(sum, 3, staging, lane);
   }
 }
 
-}  // namespace sgemm::split
+}  // namespace sgemm

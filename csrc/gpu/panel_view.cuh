@@ -1,8 +1,8 @@
 // The stages of a ring in shared memory: their layout, and wgmma's view of a panel in one.
 #pragma once
-#include "../../gpu/hopper.cuh"
+#include "ptx/wgmma.cuh"
 
-namespace sgemm::split {
+namespace sgemm {
 
 // A ring of stages; each stage holds A's panel, then B's.
 template <int BYTES_A, int BYTES_B, int STAGES>
@@ -28,4 +28,4 @@ struct PanelView {
   __device__ __forceinline__ uint64_t at(int offset, int q) const { return first + offset + q * kNext16; }
 };
 
-}  // namespace sgemm::split
+}  // namespace sgemm
