@@ -7,14 +7,6 @@ namespace sgemm::attention {
 
 constexpr int kColumnsOfLane = kMostDepth / 32;
 
-// The mask of a key; 0 without one.
-__device__ __forceinline__ float mask_at(const Problem& p, int64_t of_row, int key) {
-  if (p.mask.kind == MaskKind::kNone) return 0;
-  const int64_t at = of_row + key * p.mask.key;
-  if (p.mask.kind == MaskKind::kFloat) return mask_value(static_cast<const float*>(p.mask.data)[at]);
-  return mask_value(static_cast<const uint8_t*>(p.mask.data)[at]);
-}
-
 // Computes a row of a head by one warp, 32 keys at a time.
 __device__ __forceinline__ void recompute_row(const Job& job, int head, int row) {
   const Problem& p = job.p;

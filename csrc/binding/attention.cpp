@@ -11,6 +11,7 @@
 #include "../attention/backward/gradients.h"
 #include "../table/namespace.h"
 #include "attention_arguments.h"
+#include "product.h"
 
 namespace sgemm {
 namespace {

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "../problem/views.h"
+#include "product.h"
 
 namespace sgemm {
 namespace {

@@ -5,7 +5,6 @@
 
 #include "../attention/attention.h"
 #include "checks.h"
-#include "product.h"
 
 namespace sgemm {
 

@@ -153,14 +153,16 @@ def test_pytorch_s_own_calls_are_left_alone() -> None:
 
 
 def both(options: dict, wanted: str = "qkv", sizes=(4, 8, 300, 333, 64)):
-    """Returns gradients by sdpa, and those in float64."""
+    """Returns gradients by sdpa under enable(), and those in float64."""
     grad, *parts = [operands("cuda", *sizes, seed=1)[0], *operands("cuda", *sizes)]
     mask = options.get("attn_mask")
     leaves = {name: x for name, x in zip(NAMES, (*parts, mask), strict=True) if name[0] in wanted}
     for x in leaves.values():
         x.requires_grad_()
-    out = sdpa(*parts, **options)
-    found = dict(zip(leaves, torch.autograd.grad(out, list(leaves.values()), grad), strict=True))
+    with torch_sgemm.enabled("split"):
+        out = sdpa(*parts, **options)
+        gradients = torch.autograd.grad(out, list(leaves.values()), grad)
+    found = dict(zip(leaves, gradients, strict=True))
     tensors = [None if x is None else x.detach() for x in (*parts, mask)]
     return found, gradients_in_float64(grad, *tensors, options.get("is_causal", False))
 
@@ -177,8 +179,7 @@ def test_autograd(kind: str, sizes: tuple[int, ...]) -> None:
         "float": {"attn_mask": mask}, "gradient of mask": {"attn_mask": mask},
     }[kind]  # fmt: skip
     wanted = "qkvm" if kind == "gradient of mask" else "qkv"
-    with torch_sgemm.enabled("split"):
-        found, expected = both(options, wanted, sizes)
+    found, expected = both(options, wanted, sizes)
     assert taken() == taken(NAME) == 1 and not torch_sgemm.stats().fallbacks
     for name, x in found.items():
         assert_exact(x, expected[name])

@@ -18,7 +18,8 @@ SPLIT = (
 # Each includes itself and what stands before it.
 ORDER = (
     "problem", "emulator", "gpu", "epilogue", "models", "ladder", "ieee",
-    *(f"split/{room}".rstrip("/") for room in SPLIT), "attention", "attention/backward", "table", "binding",
+    *(f"split/{room}".rstrip("/") for room in SPLIT), "attention", "attention/backward", "table",
+    "binding",
 )  # fmt: skip
 
 MOST_DEPTH = 8  # files of a chain of includes, the compiled one among them

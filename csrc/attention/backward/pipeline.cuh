@@ -4,14 +4,14 @@
 // queries is 128 queries of a head, and its blocks are those of V and K. Each warpgroup owns 64 rows of a tile. Thread
 // blocks claim all tiles of keys, which are longer, and then those of queries.
 #pragma once
-#include "../../gpu/dependent_launch.cuh"
+#include "../../gpu/hopper.cuh"
 #include "../../gpu/pipeline_state.cuh"
 #include "../../gpu/ptx/bulk_copy.cuh"
 #include "shape.cuh"
 
 namespace sgemm::attention::backward {
 
-constexpr int kConsumers = 256, kThreads = 128 + kConsumers;  // one warpgroup to feed two that multiply
+constexpr int kThreads = 128 + kConsumers;  // one warpgroup to feed two that multiply
 constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
 
 // A thread block's tile, and the blocks first to end of the other side that it needs.

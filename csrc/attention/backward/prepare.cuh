@@ -146,7 +146,7 @@ class Preparation {
     uint32_t of_block[4] = {};  // norm, delta; complements of the smallest logit, output
 #pragma unroll
     for (int i = 0; i < kPerThread; ++i) {
-      const int at = first + row(i), less = max(exponent(most_g[i]) - g_top, kLeastShift);
+      const int at = first + row(i), less = min(max(exponent(most_g[i]) - g_top, kLeastShift), 0);
       const float g_factor = split::power_of_two(-(g_top + less)), norm = norm_of(g[i], g_factor);
       store(q_planes, i, q[i], q_factor);
       store(g_planes, i, g[i], g_factor);

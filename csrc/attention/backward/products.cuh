@@ -1,6 +1,6 @@
 // The products of one warpgroup: scores of its 64 rows and a block, and sums over the block's rows.
 #pragma once
-#include "../../split/gemm/turns.cuh"
+#include "../../gpu/warpgroups.cuh"
 #include "pipeline.cuh"
 
 namespace sgemm::attention::backward {
@@ -22,7 +22,7 @@ class Consumer {
   Shared<S>& shared_;
   const int warpgroup_;
   Ring<S> ring_;
-  const split::Turns turns_;
+  const Turns turns_;
 
   // Values that derive from the thread or the tile are computed anew: registers are short.
   __device__ __forceinline__ static uint32_t thread_of_block() {

@@ -1,10 +1,12 @@
 // Recomputes gradients of rows that met Inf or NaN, or for which the planes are too coarse: in float32, by FMAs and
 // expf, from the tensors themselves. Keys whose mask is -Inf or false take no part.
 #pragma once
-#include "../recompute.cuh"
+#include "../mask.cuh"
 #include "shape.cuh"
 
 namespace sgemm::attention::backward {
+
+constexpr int kColumnsOfLane = kMostDepth / 32;
 
 // A weight and the gradient of its logit, of query `row` and `key` of a head; zeros if the key takes no part.
 __device__ __forceinline__ float2 weight_of(const Job& job, int head, int row, int key) {
