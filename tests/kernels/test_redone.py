@@ -17,7 +17,7 @@ from support.table import Kernel
 import torch_sgemm
 
 SPLIT_SOURCES = ROOT / "csrc" / "split"
-TALL = (SPLIT_SOURCES / "rows" / "tall.h").read_text(encoding="utf-8")
+TALL = (SPLIT_SOURCES / "rows" / "tall_tile.h").read_text(encoding="utf-8")
 LISTED = int(re.search(r"kMostElements = (\d+)", TALL)[1])  # per tile of split_fp16x3_tall
 REDO = (SPLIT_SOURCES / "redo" / "redo.cuh").read_text(encoding="utf-8")
 FEW = int(re.search(r"kFewElements = (\d+)", REDO)[1])  # of a tile

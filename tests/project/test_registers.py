@@ -58,9 +58,10 @@ def test_products_keep_nothing_in_local_memory() -> None:
     products = {name: own_code(body) for name, body in kernels.items()}
     local = {name: [i.text for i in body if i.kind[:3] in ("LDL", "STL")]
              for name, body in products.items()}  # fmt: skip
-    # Gradients with a mask at depth 128 keep eight values of a block of keys there, and no sums.
-    few = [x for x in of_gradients if "Li128" in x and "Lb1" in x]
-    assert len(few) == 1 and resources()[few[0]] <= 32
+    # Gradients need all registers: at depth 128 a few values of a tile lie there, which are read
+    # once for each block of 64 rows. A sum per thread would take 128 bytes.
+    few = {x: resources()[x] for x in of_gradients}
+    assert max(few.values()) <= 32, few
     assert not {name: texts for name, texts in local.items() if texts and name not in few}
 
 

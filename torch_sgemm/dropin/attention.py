@@ -138,8 +138,8 @@ def _forward(covered: Callable, holds: _Holds, is_ieee: _Holds) -> Callable:
         reason = _reason(call, (), dropout_p, holds(), is_ieee()) or _slower(call, is_faster)
         if not _count(NAME, reason):
             return covered(query, key, value, *rest, scale=scale)
-        # Two tensors, since compiled programs expect aligned memory.
-        seed, offset = (torch.empty((), dtype=torch.int64) for _ in range(2))
+        # Two tensors on the device: compiled programs expect aligned memory that a graph can hold.
+        seed, offset = (query.new_empty((), dtype=torch.int64) for _ in range(2))
         return *split_attention(call, compute_log_sumexp), seed, offset
 
     return attention

@@ -33,6 +33,7 @@ class KeyGradients : public Consumer<S> {
         for (int e = 0; e < 32; ++e) dk_[c][e] = dv_[c][e] = 0;
       if (thread() == 0) shared_.again[ring_.tile() % 4][warpgroup_] = 0;
       const Tile<true> tile(job_, this->index());
+      read_norms(tile);
       const int blocks = (tile.end - tile.first) * job_.share;
       if constexpr (kChunks == 1)
         add_ahead(blocks);
@@ -47,7 +48,10 @@ class KeyGradients : public Consumer<S> {
   __device__ __forceinline__ const QueryBlock& about(int slot) const {
     return *reinterpret_cast<const QueryBlock*>(shared_.about[slot]);
   }
-  __device__ __forceinline__ const KeyBlock& own() const { return shared_.own[ring_.tile() % 4][warpgroup_]; }
+  __device__ __forceinline__ const KeyBlock& own() const {
+    return *reinterpret_cast<const KeyBlock*>(shared_.own[ring_.tile() % 4][warpgroup_]);
+  }
+  __device__ __forceinline__ KeyPair& pair() const { return shared_.pairs[this->thread_of_block() / 4 - 32]; }
 
   __device__ __forceinline__ void multiply_queries(int slot) {
     multiply_along_depth<S>(s_, ring_.own(0), ring_.along_depth(slot));
@@ -112,38 +116,43 @@ class KeyGradients : public Consumer<S> {
     hopper::fence_registers(s_);
   }
 
+  // The exponents of |V| of the thread's keys.
+  __device__ __forceinline__ void read_norms(const Tile<true>& tile) const {
+    const int block = min(tile.of_head * 2 + warpgroup_, job_.key_blocks - 1);
+    const float* const norms = job_.keys[int64_t{tile.head} * job_.key_blocks + block].row_norm;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) pair().norm[r] = weight_exponent(__ldg(&norms[row() + 8 * r]));
+  }
+
   // A key may have tiny weights only. They would lose accuracy in planes, so a row's largest weight becomes 2^13 at
   // least. This is rare, and a row whose threads all have weights above 2^-3 keeps its scale.
   __device__ __forceinline__ void enlarge() {
     uint32_t most[2] = {};  // bits
 #pragma unroll
     for (int e = 0; e < 32; ++e) most[e / 2 % 2] = max(most[e / 2 % 2], __float_as_uint(s_[e]));
-    float inverse[2] = {1, 1};
+    int exponents[2] = {};
     if (__any_sync(~0u, min(most[0], most[1]) < __float_as_uint(0.125f))) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         most[r] = max(most[r], __shfl_xor_sync(~0u, most[r], 1));
         most[r] = max(most[r], __shfl_xor_sync(~0u, most[r], 2));
-        const int exponent = max(13 + 127 - static_cast<int>(most[r] >> 23), 0);
-        if (most[r] == 0 || most[r] >= split::kInfinity || exponent == 0) continue;
-        const float factor = split::power_of_two(min(exponent, 126));
-        inverse[r] = split::power_of_two(-min(exponent, 126));
-#pragma unroll
-        for (int e = 2 * r; e < 32; e += 4) {
-          s_[e] *= factor;
-          s_[e + 1] *= factor;
-        }
+        if (most[r] == 0 || most[r] >= split::kInfinity) continue;
+        exponents[r] = min(max(13 + 127 - static_cast<int>(most[r] >> 23), 0), 126);
+        multiply_row(s_, r, exponents[r]);
       }
     }
-    const int u = thread();
-    if (u % 4 == 0) {
 #pragma unroll
-      for (int r = 0; r < 2; ++r) shared_.shrunk[warpgroup_ * kRows + u / 32 * 16 + u % 32 / 4 + 8 * r] = inverse[r];
-    }
-    __syncwarp();
+    for (int r = 0; r < 2; ++r) pair().of_weights[r] = exponents[r];
   }
-  __device__ __forceinline__ float shrunk(int r) const {
-    return *static_cast<const volatile float*>(&shared_.shrunk[warpgroup_ * kRows + row() + 8 * r]);
+
+  // Multiplies a key's row by 2^exponent.
+  __device__ __forceinline__ static void multiply_row(float (&x)[32], int r, int exponent) {
+    const float factor = split::power_of_two(exponent);
+#pragma unroll
+    for (int e = 2 * r; e < 32; e += 4) {
+      x[e] *= factor;
+      x[e + 1] *= factor;
+    }
   }
 
   // x becomes the mask of the queries in slot `g`; elements outside are any.
@@ -164,8 +173,8 @@ class KeyGradients : public Consumer<S> {
   // dP is under way: x becomes dS, scaled for planes. `last`: these are the tile's last scores.
   __device__ __forceinline__ void differentiate(int g, bool last) {
     const QueryBlock& block = about(g);
-    const KeyBlock key = own();
-    const float bound = bound_of(block), h = split::power_of_two(-weight_exponent(bound));
+    const KeyBlock& key = own();
+    const float bound = bound_of(block, key.v_norm), h = split::power_of_two(-weight_exponent(bound));
     const float of_dp = block.g_scale * key.v_scale * h;
     if (is_coarse(block.q_scale * key.k_scale * job_.factor, block.least_logit, key.v_scale, block.least_out, bound))
       shared_.again[ring_.tile() % 4][warpgroup_] = 1;
@@ -177,14 +186,30 @@ class KeyGradients : public Consumer<S> {
 #pragma unroll
       for (int e = 4 * i; e < 4 * i + 4; ++e) x_[e] = s_[e] * fmaf(x_[e], of_dp, e % 2 ? d.y : d.x);
     }
+    // The bound of a key with a small row of V may be far below its block's.
+    constexpr int kFar = 4;
+    int exponents[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float of_row = bound_of(block, split::power_of_two(pair().norm[r] + 1));
+      exponents[r] = max(weight_exponent(bound) - weight_exponent(of_row), 0);
+    }
+    const bool far = __any_sync(~0u, max(exponents[0], exponents[1]) > kFar);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      if (far) multiply_row(x_, r, exponents[r]);
+      pair().of_ds[r] = far ? exponents[r] : 0;
+    }
   }
-  __device__ __forceinline__ float bound_of(const QueryBlock& block) const {
-    return fmaf(block.most_norm * own().v_norm, block.g_scale * own().v_scale, block.most_delta);
+  // A bound of |dS|, for keys with this |V| in units of v_scale.
+  __device__ __forceinline__ float bound_of(const QueryBlock& block, float norm) const {
+    return fmaf(block.most_norm * norm, block.g_scale * own().v_scale, block.most_delta);
   }
   // The factors of sums of dS Q and of P dO.
   __device__ __forceinline__ float key_factor(int g) const {
     const QueryBlock& block = about(g);
-    return split::power_of_two(weight_exponent(bound_of(block)) - 14) * block.q_scale * fabsf(job_.g.p.scale);
+    const int exponent = weight_exponent(bound_of(block, own().v_norm));
+    return split::power_of_two(exponent - 14) * block.q_scale * fabsf(job_.g.p.scale);
   }
   __device__ __forceinline__ float value_factor(int g) const { return about(g).g_scale * 0x1p-14f; }
 
@@ -209,14 +234,14 @@ class KeyGradients : public Consumer<S> {
       hopper::fence_registers(more_sums_);
       p_.fence();
       const float of_keys = key_factor(ring_.slot(2));
-      add_values(ring_.slot(2), dv_[0], more_sums_);
+      finish_values(ring_.slot(2), dv_[0], more_sums_);
       hopper::fence_registers(dv_[0]);
       this->keep_order();
       hopper::wait_products<1>();
       hopper::fence_registers(sums_);
       ds_.fence();
       ring_.release(ring_.slot(3));
-      promote(dk_[0], sums_, of_keys * shrunk(0), of_keys * shrunk(1));
+      add_keys(dk_[0], of_keys);
       hopper::fence_registers(dk_[0]);
       multiply_gradients();
       weigh(ring_.slot(1));
@@ -234,8 +259,8 @@ class KeyGradients : public Consumer<S> {
     hopper::fence_registers(sums_);
     ds_.fence();
     const float of_keys = key_factor(ring_.slot(1));
-    add_values(ring_.slot(1), dv_[0], more_sums_);
-    promote(dk_[0], sums_, of_keys * shrunk(0), of_keys * shrunk(1));
+    finish_values(ring_.slot(1), dv_[0], more_sums_);
+    add_keys(dk_[0], of_keys);
     ring_.release(ring_.slot(2));
   }
 
@@ -263,7 +288,7 @@ class KeyGradients : public Consumer<S> {
         ds_.fence();
         if (c == kChunks - 1) ring_.release(ring_.slot(2));
         const float factor = key_factor(ring_.slot(1));
-        promote(dk_[c], sums_, factor * shrunk(0), factor * shrunk(1));
+        add_keys(dk_[c], factor);
       }
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) {
@@ -273,16 +298,27 @@ class KeyGradients : public Consumer<S> {
         p_.fence();
         const float factor = value_factor(ring_.slot(1));
         if (c == kChunks - 1) ring_.release(ring_.slot(1));
-        promote(dv_[c], sums_, factor * shrunk(0), factor * shrunk(1));
+        add_values(dv_[c], sums_, factor);
       }
     }
   }
 
+  // Add a block's sums to dK and dV.
+  __device__ __forceinline__ void add_keys(float (&dk)[32], float factor) const {
+    const KeyPair of = pair();
+    promote(dk, sums_, factor * split::power_of_two(-of.of_weights[0]) * split::power_of_two(-of.of_ds[0]),
+            factor * split::power_of_two(-of.of_weights[1]) * split::power_of_two(-of.of_ds[1]));
+  }
+  __device__ __forceinline__ void add_values(float (&dv)[32], const float (&sums)[32], float factor) const {
+    const KeyPair of = pair();
+    promote(dv, sums, factor * split::power_of_two(-of.of_weights[0]), factor * split::power_of_two(-of.of_weights[1]));
+  }
+
   // Adds a block's sums to dV. The block's slot can be filled anew.
-  __device__ __forceinline__ void add_values(int slot, float (&dv)[32], const float (&sums)[32]) {
+  __device__ __forceinline__ void finish_values(int slot, float (&dv)[32], const float (&sums)[32]) {
     const float factor = value_factor(slot);
     ring_.release(slot);
-    promote(dv, sums, factor * shrunk(0), factor * shrunk(1));
+    add_values(dv, sums, factor);
   }
 
   __device__ __forceinline__ void store() const {

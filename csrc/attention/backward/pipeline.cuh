@@ -41,10 +41,10 @@ struct Shared {
   // What a slot's second block says of itself: a KeyBlock, or the beginning of a QueryBlock.
   alignas(16) char about[S::kSlots][kQueryBytes];
   // By tiles' turns and warpgroups. Four tiles: the producer may be two ahead, and what it overwrites is not in use.
-  alignas(16) KeyBlock own[4][2];
-  int index[4][2];      // of the tile; all_tiles if there are no more
-  int again[4][2];      // 1 if the keys have to be recomputed
-  float shrunk[kTile];  // by keys: the inverse of the factor that all its weights of a block were multiplied by
+  alignas(16) char own[4][2][kKeyBytes];
+  int index[4][2];  // of the tile; all_tiles if there are no more
+  int again[4][2];  // 1 if the keys have to be recomputed
+  KeyPair pairs[kConsumers / 4];
 
   __device__ __forceinline__ void init() {
     if (threadIdx.x) return;
@@ -102,8 +102,8 @@ class Producer {
     for (int warpgroup = 0; warpgroup < 2; ++warpgroup) {
       // The last tile may have one block only. Its second warpgroup then has the same one, and stores nothing.
       const int block = tile.head * rows + min(tile.of_head * 2 + warpgroup, rows - 1);
-      uint64_t* const full = begin(warpgroup, index, 2 * S::kBlock + (KEYS ? sizeof(KeyBlock) : 0));
-      if (KEYS) hopper::copy_bulk(&shared_.own[tile_ % 4][warpgroup], job_.keys + block, sizeof(KeyBlock), full);
+      uint64_t* const full = begin(warpgroup, index, 2 * S::kBlock + (KEYS ? kKeyBytes : 0));
+      if (KEYS) hopper::copy_bulk(shared_.own[tile_ % 4][warpgroup], job_.keys + block, kKeyBytes, full);
       char* const to = memory_ + tile_ % S::kOwnBuffers * S::kOwnBytes + warpgroup * 2 * S::kBlock;
       hopper::copy_bulk(to, (KEYS ? job_.k : job_.q) + int64_t{block} * S::kBlock, S::kBlock, full);
       hopper::copy_bulk(to + S::kBlock, (KEYS ? job_.v : job_.grad) + int64_t{block} * S::kBlock, S::kBlock, full);
@@ -122,7 +122,7 @@ class Producer {
         if (KEYS)
           push<kQueryBytes>(job_.grad, block, job_.queries + block);
         else
-          push<sizeof(KeyBlock)>(job_.k, block, job_.keys + block);
+          push<kKeyBytes>(job_.k, block, job_.keys + block);
       }
     }
   }

@@ -99,16 +99,22 @@ class Preparation {
     largest_of_block(most);
     const float k_factor = split::power_of_two(-exponent(most[0])), v_factor = split::power_of_two(-exponent(most[1]));
     char *const k_planes = job_.k + int64_t{block} * S::kBlock, *const v_planes = job_.v + int64_t{block} * S::kBlock;
+    KeyBlock& to = job_.keys[block];
     uint32_t most_norm[1] = {};
 #pragma unroll
     for (int i = 0; i < kPerThread; ++i) {
       store(k_planes, i, k[i], k_factor);
       store(v_planes, i, v[i], v_factor);
-      most_norm[0] = max(most_norm[0], __float_as_uint(norm_of(v[i], v_factor)));
+      const float norm = norm_of(v[i], v_factor);
+      most_norm[0] = max(most_norm[0], __float_as_uint(norm));
+      if (quad() == 0) to.row_norm[row(i)] = norm;
     }
     largest_of_block(most_norm);
-    if (threadIdx.x == 0)
-      job_.keys[block] = {scale_of(most[0]), scale_of(most[1]), __uint_as_float(most_norm[0]), first};
+    if (threadIdx.x) return;
+    to.k_scale = scale_of(most[0]);
+    to.v_scale = scale_of(most[1]);
+    to.v_norm = __uint_as_float(most_norm[0]);
+    to.first = first;
   }
 
   __device__ __forceinline__ void prepare_queries(int block) const {

@@ -41,9 +41,19 @@ struct QueryBlock {
 constexpr int kQueryBytes = 2 * 4 * kRows + 2 * kRows + 48;
 static_assert(offsetof(QueryBlock, row_logit) == kQueryBytes && kQueryBytes % 16 == 0);
 
+// 64 keys.
 struct KeyBlock {
   float k_scale, v_scale, v_norm;  // v_norm: largest |V| of a row, in units of v_scale
   int first;                       // the first key
+  float row_norm[kRows];           // |V|; it isn't copied
+};
+constexpr int kKeyBytes = 16;
+static_assert(offsetof(KeyBlock, row_norm) == kKeyBytes);
+
+// What is known of the two keys of four lanes.
+struct KeyPair {
+  int8_t norm[2];                  // |V| is below 2^(norm + 1) v_scale
+  int8_t of_weights[2], of_ds[2];  // all of a block were multiplied by these powers of two; dS by both
 };
 static_assert(sizeof(QueryBlock) == kQueryBlockBytes && sizeof(KeyBlock) == kKeyBlockBytes);
 
