@@ -52,10 +52,20 @@ def operand(rows: int, cols: int, layout: str, seed: int, device: str = "cuda"):
 
 
 def attentions(rounds: int) -> dict:
-    """Returns attention of all kinds; later rounds must repeat the first."""
+    """Returns attention of all kinds and its gradients; later rounds must repeat the first."""
     import torch
 
-    results, attend = {}, torch.ops.sgemm._attention
+    results = {}
+
+    def attend(q, k, v, mask, causal: bool) -> torch.Tensor:
+        scale = q.shape[3] ** -0.5
+        out, logsumexp = torch.ops.sgemm._attention(q, k, v, mask, causal, scale, True)
+        wanted = True, True, mask is not None
+        gradients = torch.ops.sgemm._attention_gradients(
+            q.flip(2), q, k, v, mask, out, logsumexp, causal, scale, *wanted
+        )
+        return torch.cat([x.flatten() for x in (out, logsumexp, *gradients)])
+
     for batch, heads, groups, queries, keys, depth in ATTENTIONS:
         generator = torch.Generator().manual_seed(3)
         shapes = (heads, queries), (groups, keys), (groups, keys)
@@ -65,10 +75,7 @@ def attentions(rounds: int) -> dict:
         for kind in ("plain", "causal", "mask"):
             added, causal = mask if kind == "mask" else None, kind == "causal"
             name = f"attention {batch} x {heads} / {groups} x {queries} x {keys} x {depth} {kind}"
-            found = [
-                torch.cat([x.flatten() for x in attend(q, k, v, added, causal, depth**-0.5, True)])
-                for _ in range(rounds)
-            ]
+            found = [attend(q, k, v, added, causal) for _ in range(rounds)]
             if not all(torch.equal(x, found[0]) for x in found):
                 raise SystemExit(f"{name}: rounds differ")
             results[name] = found[0].cpu()

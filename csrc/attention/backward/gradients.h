@@ -17,7 +17,7 @@ struct Gradients {
 };
 
 constexpr int kRows = 64, kTile = 128;                            // rows of a block of planes, and of a tile
-constexpr int64_t kQueryBlockBytes = 2224, kKeyBlockBytes = 272;  // what is known of a block (shape.cuh)
+constexpr int64_t kQueryBlockBytes = 2224, kKeyBlockBytes = 288;  // what is known of a block (shape.cuh)
 
 // A kernel's depth: 64 or 128.
 inline int compiled_depth(const Gradients& g) { return g.p.depth <= 64 && g.p.value_depth <= 64 ? 64 : 128; }

@@ -15,6 +15,8 @@ class KeyGradients : public Consumer<S> {
   float s_[32], x_[32], sums_[32], more_sums_[32];
   float dk_[kChunks][32], dv_[kChunks][32];
   Weights p_, ds_;
+  // The powers of two that all weights of a block were multiplied by, of both keys, and dS besides: a byte each.
+  uint32_t scaling_ = 0;
 
  public:
   __device__ __forceinline__ explicit KeyGradients(const Base& base) : Base(base) {
@@ -33,7 +35,6 @@ class KeyGradients : public Consumer<S> {
         for (int e = 0; e < 32; ++e) dk_[c][e] = dv_[c][e] = 0;
       if (thread() == 0) shared_.again[ring_.tile() % 4][warpgroup_] = 0;
       const Tile<true> tile(job_, this->index());
-      read_norms(tile);
       const int blocks = (tile.end - tile.first) * job_.share;
       if constexpr (kChunks == 1)
         add_ahead(blocks);
@@ -51,7 +52,6 @@ class KeyGradients : public Consumer<S> {
   __device__ __forceinline__ const KeyBlock& own() const {
     return *reinterpret_cast<const KeyBlock*>(shared_.own[ring_.tile() % 4][warpgroup_]);
   }
-  __device__ __forceinline__ KeyPair& pair() const { return shared_.pairs[this->thread_of_block() / 4 - 32]; }
 
   __device__ __forceinline__ void multiply_queries(int slot) {
     multiply_along_depth<S>(s_, ring_.own(0), ring_.along_depth(slot));
@@ -116,33 +116,24 @@ class KeyGradients : public Consumer<S> {
     hopper::fence_registers(s_);
   }
 
-  // The exponents of |V| of the thread's keys.
-  __device__ __forceinline__ void read_norms(const Tile<true>& tile) const {
-    const int block = min(tile.of_head * 2 + warpgroup_, job_.key_blocks - 1);
-    const float* const norms = job_.keys[int64_t{tile.head} * job_.key_blocks + block].row_norm;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) pair().norm[r] = weight_exponent(__ldg(&norms[row() + 8 * r]));
-  }
-
   // A key may have tiny weights only. They would lose accuracy in planes, so a row's largest weight becomes 2^13 at
   // least. This is rare, and a row whose threads all have weights above 2^-3 keeps its scale.
   __device__ __forceinline__ void enlarge() {
     uint32_t most[2] = {};  // bits
 #pragma unroll
     for (int e = 0; e < 32; ++e) most[e / 2 % 2] = max(most[e / 2 % 2], __float_as_uint(s_[e]));
-    int exponents[2] = {};
+    scaling_ = 0;
     if (__any_sync(~0u, min(most[0], most[1]) < __float_as_uint(0.125f))) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         most[r] = max(most[r], __shfl_xor_sync(~0u, most[r], 1));
         most[r] = max(most[r], __shfl_xor_sync(~0u, most[r], 2));
         if (most[r] == 0 || most[r] >= split::kInfinity) continue;
-        exponents[r] = min(max(13 + 127 - static_cast<int>(most[r] >> 23), 0), 126);
-        multiply_row(s_, r, exponents[r]);
+        const int exponent = min(max(13 + 127 - static_cast<int>(most[r] >> 23), 0), 126);
+        multiply_row(s_, r, exponent);
+        scaling_ |= exponent << 8 * r;
       }
     }
-#pragma unroll
-    for (int r = 0; r < 2; ++r) pair().of_weights[r] = exponents[r];
   }
 
   // Multiplies a key's row by 2^exponent.
@@ -186,19 +177,21 @@ class KeyGradients : public Consumer<S> {
 #pragma unroll
       for (int e = 4 * i; e < 4 * i + 4; ++e) x_[e] = s_[e] * fmaf(x_[e], of_dp, e % 2 ? d.y : d.x);
     }
-    // The bound of a key with a small row of V may be far below its block's.
-    constexpr int kFar = 4;
-    int exponents[2];
+    if (own().spread) enlarge_rows(block);
+  }
+
+  // The bound of a key with a small row of V may be far below its block's. Its row of x grows.
+  __device__ __forceinline__ void enlarge_rows(const QueryBlock& block) {
+    const Tile<true> tile(job_, this->index());
+    const int number = min(tile.of_head * 2 + warpgroup_, job_.key_blocks - 1);
+    const float* const norms = job_.keys[int64_t{tile.head} * job_.key_blocks + number].row_norm;
+    const int of_block = weight_exponent(bound_of(block, own().v_norm));
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float of_row = bound_of(block, split::power_of_two(pair().norm[r] + 1));
-      exponents[r] = max(weight_exponent(bound) - weight_exponent(of_row), 0);
-    }
-    const bool far = __any_sync(~0u, max(exponents[0], exponents[1]) > kFar);
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      if (far) multiply_row(x_, r, exponents[r]);
-      pair().of_ds[r] = far ? exponents[r] : 0;
+      const int of_row = weight_exponent(bound_of(block, __ldg(&norms[row() + 8 * r])));
+      const int exponent = min(max(of_block - of_row, 0), 126);
+      multiply_row(x_, r, exponent);
+      scaling_ |= exponent << 8 * (2 + r);
     }
   }
   // A bound of |dS|, for keys with this |V| in units of v_scale.
@@ -305,13 +298,21 @@ class KeyGradients : public Consumer<S> {
 
   // Add a block's sums to dK and dV.
   __device__ __forceinline__ void add_keys(float (&dk)[32], float factor) const {
-    const KeyPair of = pair();
-    promote(dk, sums_, factor * split::power_of_two(-of.of_weights[0]) * split::power_of_two(-of.of_ds[0]),
-            factor * split::power_of_two(-of.of_weights[1]) * split::power_of_two(-of.of_ds[1]));
+    float factors[2] = {factor, factor};
+    if (scaling_)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) factors[r] *= shrinking(r) * shrinking(2 + r);
+    promote(dk, sums_, factors[0], factors[1]);
   }
   __device__ __forceinline__ void add_values(float (&dv)[32], const float (&sums)[32], float factor) const {
-    const KeyPair of = pair();
-    promote(dv, sums, factor * split::power_of_two(-of.of_weights[0]), factor * split::power_of_two(-of.of_weights[1]));
+    float factors[2] = {factor, factor};
+    if (scaling_)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) factors[r] *= shrinking(r);
+    promote(dv, sums, factors[0], factors[1]);
+  }
+  __device__ __forceinline__ float shrinking(int byte) const {
+    return split::power_of_two(-static_cast<int>(scaling_ >> 8 * byte & 0xff));
   }
 
   // Adds a block's sums to dV. The block's slot can be filled anew.

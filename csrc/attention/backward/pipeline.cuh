@@ -44,7 +44,6 @@ struct Shared {
   alignas(16) char own[4][2][kKeyBytes];
   int index[4][2];  // of the tile; all_tiles if there are no more
   int again[4][2];  // 1 if the keys have to be recomputed
-  KeyPair pairs[kConsumers / 4];
 
   __device__ __forceinline__ void init() {
     if (threadIdx.x) return;

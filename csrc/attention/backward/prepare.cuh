@@ -100,20 +100,22 @@ class Preparation {
     const float k_factor = split::power_of_two(-exponent(most[0])), v_factor = split::power_of_two(-exponent(most[1]));
     char *const k_planes = job_.k + int64_t{block} * S::kBlock, *const v_planes = job_.v + int64_t{block} * S::kBlock;
     KeyBlock& to = job_.keys[block];
-    uint32_t most_norm[1] = {};
+    uint32_t norms[2] = {};  // the largest, and the complement of the smallest that isn't 0
 #pragma unroll
     for (int i = 0; i < kPerThread; ++i) {
       store(k_planes, i, k[i], k_factor);
       store(v_planes, i, v[i], v_factor);
       const float norm = norm_of(v[i], v_factor);
-      most_norm[0] = max(most_norm[0], __float_as_uint(norm));
+      norms[0] = max(norms[0], __float_as_uint(norm));
+      if (norm > 0) norms[1] = max(norms[1], ~__float_as_uint(norm));
       if (quad() == 0) to.row_norm[row(i)] = norm;
     }
-    largest_of_block(most_norm);
+    largest_of_block(norms);
     if (threadIdx.x) return;
     to.k_scale = scale_of(most[0]);
     to.v_scale = scale_of(most[1]);
-    to.v_norm = __uint_as_float(most_norm[0]);
+    to.v_norm = __uint_as_float(norms[0]);
+    to.spread = norms[1] && to.v_norm > kMostSpread * __uint_as_float(~norms[1]);
     to.first = first;
   }
 

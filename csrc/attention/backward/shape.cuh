@@ -45,16 +45,14 @@ static_assert(offsetof(QueryBlock, row_logit) == kQueryBytes && kQueryBytes % 16
 struct KeyBlock {
   float k_scale, v_scale, v_norm;  // v_norm: largest |V| of a row, in units of v_scale
   int first;                       // the first key
-  float row_norm[kRows];           // |V|; it isn't copied
+  int spread;                      // 1 if rows of V differ so much that each has a bound of dS of its own
+  int unused[3];
+  float row_norm[kRows];  // |V|; it isn't copied
 };
-constexpr int kKeyBytes = 16;
+constexpr int kKeyBytes = 32;
 static_assert(offsetof(KeyBlock, row_norm) == kKeyBytes);
+constexpr float kMostSpread = 16;
 
-// What is known of the two keys of four lanes.
-struct KeyPair {
-  int8_t norm[2];                  // |V| is below 2^(norm + 1) v_scale
-  int8_t of_weights[2], of_ds[2];  // all of a block were multiplied by these powers of two; dS by both
-};
 static_assert(sizeof(QueryBlock) == kQueryBlockBytes && sizeof(KeyBlock) == kKeyBlockBytes);
 
 constexpr int kLeastShift = -60;  // rows that are smaller than 2^-60 of their block's largest have its scale 2^-60
