@@ -39,8 +39,7 @@ struct GradientsModel {
   double masked[2];            // factor on both with a mask
   double bandwidth;            // share, of the pass in front
 };
-inline constexpr GradientsModel kGradients = {
-    8e-6, 3e-6, {2.3e-6, 4.55e-6}, {1.63e-6, 3.25e-6}, {1.39, 1.19}, 0.82};
+inline constexpr GradientsModel kGradients = {8e-6, 3e-6, {2.3e-6, 4.55e-6}, {1.63e-6, 3.25e-6}, {1.39, 1.19}, 0.82};
 
 // PyTorch's memory-efficient kernel, with blocks of 64 queries and 64 keys.
 struct AtenGradientsModel {

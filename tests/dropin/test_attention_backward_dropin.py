@@ -18,6 +18,10 @@ import torch_sgemm
 from benchmarks.attention_gradients import NAMES, gradients_in_float64
 from torch_sgemm.dropin import attention, overrides
 from torch_sgemm.dropin.attention import BACKWARD, NAME
+from torch_sgemm.torch_ops import attention as attention_forward
+from torch_sgemm.torch_ops import attention_backward
+from torch_sgemm.torch_ops.attention import Call, split_attention
+from torch_sgemm.torch_ops.attention_backward import split_gradients
 
 sdpa = functional.scaled_dot_product_attention
 aten = torch.ops.aten
@@ -86,6 +90,26 @@ def test_results_are_pytorch_s(mask: bool, monkeypatch: pytest.MonkeyPatch) -> N
             continue
         assert_exact(x, expected[name])
         assert x.stride() == fake.stride()
+
+
+def test_lack_of_memory_is_pytorch_s_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the overrides too; programs look for the type and try a smaller batch."""
+
+    class Full:
+        @staticmethod
+        def _attention(*_):
+            raise RuntimeError("CUDA out of memory. Tried to allocate 8 bytes.")
+
+        _attention_gradients = _attention
+
+    q, k, v = operands("cpu", 1, 1, 4, 4, 8)
+    call = Call(q, k, v, None, False, 1.0)
+    for module in (attention_forward, attention_backward):
+        monkeypatch.setattr(module, "operators", Full)
+    with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
+        split_attention(call)
+    with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
+        split_gradients(call, q, q, q.sum(3), (True, True, False))
 
 
 @pytest.mark.parametrize("wanted", ["", "q", "k", "v", "m", "qk", "qv", "kv", "qkvm"])

@@ -184,7 +184,10 @@ def with_unit_stride(x: Tensor) -> Tensor:
 def split_attention(call: Call, with_logsumexp: bool = True) -> tuple[Tensor, Tensor]:
     """Computes a call by csrc/attention. Precondition: no :func:`refusal`."""
     query, key, value = map(with_unit_stride, call[:3])
-    return operators._attention(query, key, value, *call[3:], with_logsumexp)
+    try:
+        return operators._attention(query, key, value, *call[3:], with_logsumexp)
+    except RuntimeError as failure:
+        raise out_of_memory(failure, True) from None
 
 
 # ---- PyTorch's kernels
@@ -284,10 +287,7 @@ def _run(query, key, value, attn_mask=None, is_causal=False, scale=None, enable_
     call = checked(query, key, value, attn_mask, is_causal, scale, enable_gqa, kernel)
     if not is_taken("attention", call, kernel, is_faster):
         return _pytorch_attention(call)
-    try:
-        return split_attention(call)
-    except RuntimeError as failure:
-        raise out_of_memory(failure, True) from None
+    return split_attention(call)
 
 
 for _backend in ("CPU", "CUDA"):

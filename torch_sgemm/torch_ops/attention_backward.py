@@ -61,7 +61,10 @@ def split_gradients(
     """Computes gradients by csrc/attention. Precondition: no ``refusal()`` of the call."""
     grad, query, key, value, out = map(with_unit_stride, (grad, *call[:3], out))
     rest = call.mask, out, logsumexp.contiguous(), call.is_causal, call.scale, *wanted
-    return operators._attention_gradients(grad, query, key, value, *rest)
+    try:
+        return operators._attention_gradients(grad, query, key, value, *rest)
+    except RuntimeError as failure:
+        raise out_of_memory(failure, True) from None
 
 
 # ---- PyTorch's kernels
@@ -127,10 +130,7 @@ def _run(grad, query, key, value, attn_mask, out, logsumexp, is_causal, scale,
     call = Call(query, key, value, attn_mask, is_causal, scale)
     wanted = wants_query, wants_keys, wants_mask
     if is_taken(NAME, call, kernel, gradients_are_faster):
-        try:
-            return _laid_out(split_gradients(call, grad, out, logsumexp, wanted))
-        except RuntimeError as failure:
-            raise out_of_memory(failure, True) from None
+        return _laid_out(split_gradients(call, grad, out, logsumexp, wanted))
     if is_efficient(call):
         gradients = _by_efficient(call, grad, out, logsumexp, wanted)
     else:
