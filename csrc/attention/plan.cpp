@@ -43,7 +43,9 @@ Seconds predicted(const Problem& p, const Device& device) {
   const int index = compiled_depth(p) / 32 - 1, block = keys_of_block(compiled_depth(p));
   const bool masked = p.mask.kind != MaskKind::kNone;
   const double heads = double(p.batches) * p.heads, groups = double(p.batches) * p.groups;
-  const double bandwidth = device.bandwidth_gbs * 1e9, slower = kH200.clock_ghz / device.clock_ghz;
+  const double bandwidth = device.bandwidth_gbs * 1e9;
+  // Both kernels multiply on tensor cores.
+  const double slower = kH200.clock_ghz / (device.clock_ghz * device.tensor_rate);
   const double blocks = double(ceil_div(p.keys, block)),
                of_heads = heads * double(blocks_read(p, kQueriesOfTile, block));
   const double tiles = std::ceil(heads * double(ceil_div(p.queries, kQueriesOfTile)) / device.sms);

@@ -78,12 +78,18 @@ int checked_index(const char* op, int64_t index) {
   return static_cast<int>(index);
 }
 
-// Returns {1 for cuda or 0, arch, SMs, clock in kHz, bandwidth in MB/s, L2 in bytes, arch of the code}.
+// Returns {1 for cuda or 0, arch, SMs, clock in kHz, bandwidth in MB/s, L2 in bytes, arch of the code, millionths of an
+// H200's tensor rate}.
 std::vector<int64_t> device(int64_t index) {
   const Device& d = device_of_index(checked_index("_device", index));
-  return {
-      1,          d.arch, d.sms, int64_t(d.clock_ghz * 1e6), int64_t(d.bandwidth_gbs * 1e3), int64_t(d.l2_mb * 1048576),
-      d.code_arch};
+  return {1,
+          d.arch,
+          d.sms,
+          int64_t(d.clock_ghz * 1e6),
+          int64_t(d.bandwidth_gbs * 1e3),
+          int64_t(d.l2_mb * 1048576),
+          d.code_arch,
+          int64_t(d.tensor_rate * 1e6)};
 }
 
 std::string device_name(int64_t index) { return device_of_index(checked_index("_device_name", index)).name; }

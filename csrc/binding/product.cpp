@@ -149,7 +149,7 @@ const Choice& chosen(const char* op, const Table& table, const Problem& p, const
 const Device& device_of_index(int index) { return cuda_device(index); }
 
 Device device_from(const char* op, const std::vector<int64_t>& numbers, const std::string& name) {
-  if (numbers.size() != 7) fail(op, "7 numbers of the device are accepted");
+  if (numbers.size() != 8) fail(op, "8 numbers of the device are accepted");
   const DeviceType type = numbers[0] ? DeviceType::kCuda : DeviceType::kCpu;
   for (const int i : {1, 2, 6})
     if (numbers[i] < (i == 2 && type == DeviceType::kCuda) || numbers[i] > std::numeric_limits<int>::max())
@@ -158,7 +158,8 @@ Device device_from(const char* op, const std::vector<int64_t>& numbers, const st
                    ", of SMs at least 1");
   Device device = {
       type,           int(numbers[1]), int(numbers[2]), numbers[3] * 1e-6, numbers[4] * 1e-3, numbers[5] / 1048576.0,
-      int(numbers[6])};
+      int(numbers[6]), numbers[7] * 1e-6};
+  if (!(device.tensor_rate > 0)) fail(op, "the device's tensor rate is accepted above 0");
   name.copy(device.name, sizeof device.name - 1);
   return device;
 }

@@ -7,6 +7,7 @@
 
 #include "../gpu/launch.h"
 #include "models.h"
+#include "tensor_rate.h"
 
 namespace sgemm {
 namespace {
@@ -55,6 +56,7 @@ Device query(int index) {
   cudaDeviceProp properties;
   cuda_backend::check(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties");
   std::snprintf(device.name, sizeof device.name, "%s", properties.name);
+  device.tensor_rate = tensor_rate(device.name);
   // Devices, partitions and emulations may not report these.
   if (device.clock_ghz <= 0) device.clock_ghz = kH200.clock_ghz;
   if (device.bandwidth_gbs <= 0) device.bandwidth_gbs = kH200.bandwidth_gbs;

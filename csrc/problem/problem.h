@@ -160,6 +160,7 @@ struct Device {
   double bandwidth_gbs = 1;  // device memory
   double l2_mb = 0;
   int code_arch = kAnyArch;  // arch that this build's device code was compiled for; 0 if there is none
+  double tensor_rate = 1;    // 16-bit tensor-core operations of an SM in a cycle, relative to an H200's
   char name[256] = "";       // as reported by the driver
 };
 

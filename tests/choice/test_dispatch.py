@@ -158,6 +158,23 @@ def test_ladder_choice_follows_the_layout_and_the_stride() -> None:
 
 
 @needs_cuda_build
+@pytest.mark.parametrize("shape", [(1024, 1024, 1024), (4096, 4096, 4096), (65536, 128, 128)])
+def test_slow_tensor_cores_take_longer(shape: tuple[int, int, int]) -> None:
+    """An H20 has an H200's compute capability, and a quarter of its tensor cores' rate."""
+    m, n, k = shape
+    a, b = torch.empty(m, k, device="meta"), torch.empty(k, n, device="meta")
+    found = [
+        torch_sgemm.explain(a, b, device=torch_sgemm.Device(sms=78, tensor_rate=rate))
+        for rate in (1.0, 0.25)
+    ]
+    fast, slow = ({v.name: v.seconds for v in x.verdicts} for x in found)
+    for name, seconds in fast.items():
+        split = ROWS[name].family == "split"
+        assert slow[name] > seconds if split else slow[name] == seconds
+    assert fast["aten"] / fast[found[0].chosen] > 2 and slow["aten"] / slow[found[1].chosen] < 1.5
+
+
+@needs_cuda_build
 def test_ladder_choice_follows_the_device() -> None:
     lowest = min(row.min_arch for row in KERNELS if row.family == "ladder")
     able = [name for name in DEVICES if DEVICES[name][0] >= lowest]  # a one-architecture build

@@ -63,7 +63,9 @@ def test_empty_products_on_small_devices(sms: int) -> None:
 
 NUMBERS = [0, -1, math.nan, math.inf, "x", None]
 WRONG = [
-    *itertools.product(("clock_ghz", "bandwidth_gbs", "l2_mb", "sms", "arch"), NUMBERS),
+    *itertools.product(
+        ("clock_ghz", "bandwidth_gbs", "l2_mb", "tensor_rate", "sms", "arch"), NUMBERS
+    ),
     *itertools.product(("arch", "sms", "code_arch"), (9.0, 1.5, True)),
     ("arch", 9), ("code_arch", -1), ("type", "xpu"),
 ]  # fmt: skip

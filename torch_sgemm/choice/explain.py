@@ -34,6 +34,8 @@ class Device:
     """Architecture of the code that runs there, ``arch`` or lower; 0: none, None: ``arch``."""
     name: str = "NVIDIA H200"
     """The name from ``torch.cuda.get_device_name``; tuned choices hold for GPUs of that name."""
+    tensor_rate: float = 1.0
+    """16-bit tensor-core operations of an SM in a cycle, an H200's being 1: 0.25 for an H20."""
 
     def __post_init__(self) -> None:
         if self.type not in ("cuda", "cpu"):
@@ -46,7 +48,7 @@ class Device:
                 continue
             if type(value) is not int or value < least:
                 raise self._refusal(name, f"a whole number, {least} or more")
-        for name in ("clock_ghz", "bandwidth_gbs", "l2_mb"):
+        for name in ("clock_ghz", "bandwidth_gbs", "l2_mb", "tensor_rate"):
             value = getattr(self, name)
             if type(value) not in (int, float) or not 0 < value < math.inf:
                 raise self._refusal(name, "a finite number above 0")
@@ -72,9 +74,10 @@ class Device:
                 "describe one with Device(...)"
             )
         index = torch.cuda.current_device() if device.index is None else device.index
-        _, arch, sms, khz, mbs, l2, code = operators._device(index)
+        _, arch, sms, khz, mbs, l2, code, rate = operators._device(index)
         rates = khz * 1e-6, mbs * 1e-3, l2 / 2**20
-        return Device("cuda", arch, sms, *rates, code, operators._device_name(index))
+        name = operators._device_name(index)
+        return Device("cuda", arch, sms, *rates, code, name, rate * 1e-6)
 
     def _numbers(self) -> list[int]:
         rates = [
@@ -83,7 +86,8 @@ class Device:
             round(self.l2_mb * 2**20),
         ]
         code = self.arch if self.code_arch is None else self.code_arch
-        return [int(self.type == "cuda"), self.arch, self.sms, *rates, code]
+        rate = round(self.tensor_rate * 1e6)
+        return [int(self.type == "cuda"), self.arch, self.sms, *rates, code, rate]
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,9 @@ Seconds predicted(const Gradients& g, const Device& device) {
   const Problem& p = g.p;
   const int index = compiled_depth(g) / 64 - 1;
   const double heads = double(p.batches) * p.heads, groups = double(p.batches) * p.groups;
-  const double bandwidth = device.bandwidth_gbs * 1e9, slower = kH200.clock_ghz / device.clock_ghz;
+  const double bandwidth = device.bandwidth_gbs * 1e9;
+  // Both kernels multiply on tensor cores.
+  const double slower = kH200.clock_ghz / (device.clock_ghz * device.tensor_rate);
   const bool masked = p.mask.kind != MaskKind::kNone;
   const int64_t query_blocks = ceil_div(p.queries, kRows), key_blocks = ceil_div(p.keys, kRows);
   const int64_t query_tiles = ceil_div(p.queries, kTile), key_tiles = ceil_div(p.keys, kTile);

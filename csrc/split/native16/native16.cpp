@@ -15,7 +15,8 @@ double seconds(const Problem& p, const Device& device, const TileSize& tile, con
   const StreamK& deal = plan.deal;
   const bool half = tile.bm == kTile;
   const double product =
-      plan.long_windows ? model.long_step * (half ? model.half_long : 1) : model.step * (half ? model.half_step : 1);
+      (plan.long_windows ? model.long_step * (half ? model.half_long : 1) : model.step * (half ? model.half_step : 1)) /
+      device.tensor_rate;
   // The tiles that share a panel divide its search.
   const double searched =
       2.0 * Native16::BK *

@@ -44,14 +44,15 @@ int products(const RowShape& shape, const Problem& p) {
 double tile_share(const RowShape& shape) { return shape.half() ? models().split.half_step : 1; }
 
 // Seconds of a tile's step of k.
-double step_seconds(const RowShape& shape, const Problem& p, const SplitPlan& plan) {
+double step_seconds(const RowShape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
   const SplitStreamedModel& streamed = models().split_streamed;
   if (shape.on_the_fly) {
     // If the second half of a tile is outside, one warpgroup has nothing to split.
     const double splits_both = p.m > shape.tile_m / 2 ? streamed.split_b : (1 + streamed.split_b) / 2;
-    return streamed.step * (plan.splits_b ? splits_both : 1) * unaligned(p, plan, shape.tile_m, shape.tile_n);
+    return streamed.step / device.tensor_rate * (plan.splits_b ? splits_both : 1) *
+           unaligned(p, plan, shape.tile_m, shape.tile_n);
   }
-  return products(shape, p) * models().split.step * tile_share(shape);
+  return products(shape, p) * models().split.step / device.tensor_rate * tile_share(shape);
 }
 
 // Returns the number of blocks that share each left-over tile. More blocks mean fewer steps of k each, but more parts
@@ -88,7 +89,7 @@ template <class Model>
 Product product(const Model& model, const RowShape& shape, const Problem& p, const Device& device,
                 const SplitPlan& plan, double tile, double adding, double summing) {
   const int64_t tiles = tiles_of(shape, p, plan.triangle) * plan.slices;
-  const double step = step_seconds(shape, p, plan);
+  const double step = step_seconds(shape, p, device, plan);
   // Seconds of a wave of tiles, each shared by `blocks` blocks.
   const auto wave = [&](int64_t blocks) { return ceil_div(shape.steps(plan.slice), blocks) * step + tile; };
   Product all = {};

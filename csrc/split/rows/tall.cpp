@@ -68,7 +68,7 @@ double seconds(const TallPiece& plan, const Problem& p, const Device& device) {
   const double fill = double(ceil_div(plan.cols / 8, plan.warps)) * (model.fill + steps * model.fill_step);
   const double moved = bytes(p) + written_again(plan.stores, p) * 4 * p.m * p.n * p.batch;
   return model.fixed + double(waves) * fill +
-         std::hypot(compute * kH200.clock_ghz / device.clock_ghz,
+         std::hypot(compute * kH200.clock_ghz / (device.clock_ghz * device.tensor_rate),
                     moved / (model.bandwidth * device.bandwidth_gbs * 1e9));
 }
 
