@@ -106,7 +106,7 @@ def test_fp16_loses_what_the_guard_stops() -> None:
 
 def test_thresholds_fit_a_row_scale() -> None:
     """The upper 24 bits of a float hold the threshold of as many small elements as a slice has."""
-    plan = (ROOT / "csrc" / "split" / "plan" / "plan.h").read_text(encoding="utf-8")
+    plan = (ROOT / "csrc" / "split" / "plan" / "sizes.h").read_text(encoding="utf-8")
     most = int(re.search(r"kMaxSlice = (\d+);", plan)[1])
     for form in FORMATS:
         counts = torch.arange(most + 1, dtype=torch.float32) * form.constant("kThreshold")
