@@ -156,9 +156,14 @@ Device device_from(const char* op, const std::vector<int64_t>& numbers, const st
       fail(op, "the device's arch, SMs or code_arch is " + std::to_string(numbers[i]) +
                    "; accepted: whole numbers up to " + std::to_string(std::numeric_limits<int>::max()) +
                    ", of SMs at least 1");
-  Device device = {
-      type,           int(numbers[1]), int(numbers[2]), numbers[3] * 1e-6, numbers[4] * 1e-3, numbers[5] / 1048576.0,
-      int(numbers[6]), numbers[7] * 1e-6};
+  Device device = {type,
+                   int(numbers[1]),
+                   int(numbers[2]),
+                   numbers[3] * 1e-6,
+                   numbers[4] * 1e-3,
+                   numbers[5] / 1048576.0,
+                   int(numbers[6]),
+                   numbers[7] * 1e-6};
   if (!(device.tensor_rate > 0)) fail(op, "the device's tensor rate is accepted above 0");
   name.copy(device.name, sizeof device.name - 1);
   return device;
