@@ -8,14 +8,13 @@ forward and backward together instead.
 from __future__ import annotations
 
 import argparse
-import math
 from dataclasses import asdict
 
 import torch
 from torch import Tensor
 
 from benchmarks import attention_backward, attention_errors, tables
-from benchmarks.attention_cases import CASES, Case, Tensors, make_pool
+from benchmarks.attention_cases import CASES, Case, Tensors, by_case, make_pool, measure_all
 from benchmarks.attention_errors import Inputs
 from benchmarks.errors import Errors, good_up_to, in_units
 from benchmarks.problems import Pool
@@ -24,6 +23,7 @@ from benchmarks.sides import Side
 from benchmarks.timing import compare
 
 KERNELS = ("split", "auto")
+SPEED = "Speed relative to PyTorch's kernel"
 LEGEND = (
     "`mask` has an additive mask of L x S, which batch and heads share; `cross` has keys of "
     "another length, B x H x L x S x D; `gqa` has heads in groups of four. PyTorch's is its "
@@ -103,18 +103,7 @@ def run(args: argparse.Namespace) -> int:
     session = Session(args)
     attention_backward.require_kernels(session)
     cases = [case for case in CASES if not args.small or case.flops < 1e10]
-    names = attention_errors.DISTRIBUTIONS
-    distributions = [(depth, name) for depth in attention_errors.DEPTHS for name in names]
-    found = session.record["errors"] = []
-    with session.progress(len(cases) + len(distributions)) as step:
-        for case in cases:
-            step(case.label)
-            session.record["rows"] += measure(case, session)
-        for depth, name in distributions:
-            step(f"{name} {depth}")
-            found.append(
-                attention_errors.measure(name, depth, session.device, session.seed, "split")
-            )
+    found = measure_all(session, cases, measure, attention_errors.measure)
     show(session.record)
     _, status = session.finish()
     return status | tables.report_failures(found)
@@ -122,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
 
 def show(found: dict) -> None:
     """Prints the tables."""
-    tables.show("Speed relative to PyTorch's kernel", *cells(found))
+    tables.show(SPEED, *cells(found))
     tables.show("Errors: max / mean", *attention_errors.cells(found["errors"]))
 
 
@@ -130,11 +119,8 @@ def cells(found: dict) -> tuple[list[str], list[list[str]]]:
     """Makes one line per case."""
     columns = ["B x H x L x D", "PyTorch", "split", "TFLOP/s", "split is", "auto is",
                "error, max / mean", "PyTorch's"]  # fmt: skip
-    by_label: dict[str, dict[str, dict]] = {}
-    for row in found["rows"]:
-        by_label.setdefault(row["label"], {})[row["kernel"]] = row
     lines = []
-    for label, row in by_label.items():
+    for label, row in by_case(found).items():
         split, auto = row["split"], row["auto"]
         lines.append([
             label, tables.time(split["torch_us"]), tables.time(split["kernel_us"]),
@@ -143,16 +129,3 @@ def cells(found: dict) -> tuple[list[str], list[list[str]]]:
             tables.errors(split, "torch_"),
         ])  # fmt: skip
     return columns, lines
-
-
-def summary(found: dict) -> str:
-    """Returns the geometric mean and the slowest case of "auto"."""
-    ratios = {
-        r["label"]: r["percent_of_torch"] / 100 for r in found["rows"] if r["kernel"] == "auto"
-    }
-    mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios))
-    worst = min(ratios, key=ratios.__getitem__)
-    return (
-        f"Speed relative to PyTorch's kernel: geometric mean of auto {mean:.2f}, worst "
-        f"{ratios[worst]:.2f} ({worst})."
-    )

@@ -8,7 +8,6 @@ the units of attention_gradients.py.
 from __future__ import annotations
 
 import argparse
-import math
 from dataclasses import asdict
 
 import torch
@@ -16,7 +15,14 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks import attention_errors, tables
-from benchmarks.attention_cases import HEADLINES, Case, Tensors, make_pool
+from benchmarks.attention_cases import (
+    HEADLINES,
+    Case,
+    Tensors,
+    by_case,
+    make_pool,
+    measure_all,
+)
 from benchmarks.attention_errors import GRADIENTS
 from benchmarks.attention_gradients import gradients_in_float64
 from benchmarks.session import Session
@@ -37,6 +43,7 @@ CASES = (
     Case(4, 32, 1024, 128, "gqa"),
     Case(1, 16, 2048, 64, "gqa"),
 )
+SPEED = "Speed relative to PyTorch, forward and backward"
 LEGEND = (
     "Forward and backward together, with the gradients of queries, keys and values; TFLOP/s count "
     "seven products. Errors are max / mean, in units of 2⁻²⁴ of what magnitudes would give: "
@@ -125,21 +132,8 @@ def run(args: argparse.Namespace) -> int:
     session = Session(argparse.Namespace(**vars(args) | {"command": COMMAND}))
     require_kernels(session)
     cases = [case for case in CASES if not args.small or FLOPS * case.flops < 1e10]
-    names = attention_errors.DISTRIBUTIONS
-    distributions = [(depth, name) for depth in attention_errors.DEPTHS for name in names]
-    found = session.record["errors"] = []
-    with session.progress(len(cases) + len(distributions)) as step:
-        for case in cases:
-            step(case.label)
-            session.record["rows"] += measure(case, session)
-        for depth, name in distributions:
-            step(f"{name} {depth}")
-            found.append(
-                attention_errors.measure_gradients(
-                    name, depth, session.device, session.seed, "split"
-                )
-            )
-    tables.show("Speed relative to PyTorch, forward and backward", *cells(session.record))
+    found = measure_all(session, cases, measure, attention_errors.measure_gradients)
+    tables.show(SPEED, *cells(session.record))
     tables.show("Errors of gradients: max / mean", *attention_errors.gradient_cells(found))
     _, status = session.finish()
     return status | tables.report_failures(found)
@@ -149,11 +143,8 @@ def cells(found: dict) -> tuple[list[str], list[list[str]]]:
     """Makes one line per case."""
     columns = ["B x H x L x D", "PyTorch", "split", "TFLOP/s", "split is", "auto is"]
     columns += [f"{name}{side}" for name in GRADIENTS.values() for side in ("", ", PyTorch's")]
-    by_label: dict[str, dict[str, dict]] = {}
-    for row in found["rows"]:
-        by_label.setdefault(row["label"], {})[row["kernel"]] = row
     lines = []
-    for label, row in by_label.items():
+    for label, row in by_case(found).items():
         split, auto = row["split"], row["auto"]
         times = tables.time(split["torch_us"]), tables.time(split["kernel_us"])
         ratios = (f"{r['percent_of_torch'] / 100:.2f}" for r in (split, auto))
@@ -162,16 +153,3 @@ def cells(found: dict) -> tuple[list[str], list[list[str]]]:
         )
         lines.append([label, *times, tables.digits(split["kernel_tflops"]), *ratios, *of_gradients])
     return columns, lines
-
-
-def summary(found: dict) -> str:
-    """Returns the geometric mean and the slowest case of "auto"."""
-    ratios = {
-        r["label"]: r["percent_of_torch"] / 100 for r in found["rows"] if r["kernel"] == "auto"
-    }
-    mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios))
-    worst = min(ratios, key=ratios.__getitem__)
-    return (
-        f"Speed relative to PyTorch, forward and backward: geometric mean of auto {mean:.2f}, "
-        f"worst {ratios[worst]:.2f} ({worst})."
-    )

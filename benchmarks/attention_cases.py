@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from benchmarks import attention_errors
 from benchmarks.problems import L2_MULTIPLE, Pool
+from benchmarks.session import Session
 
 MOST_SETS = 16
 
@@ -100,3 +103,39 @@ def make_pool(case: Case, device: torch.device, seed: int, backward: bool = Fals
     count = min(max(1, math.ceil(L2_MULTIPLE * l2 / size)), MOST_SETS)
     sets = [first, *(tensors() for _ in range(count - 1))]
     return Pool(sets, count * size >= L2_MULTIPLE * l2)
+
+
+def measure_all(
+    session: Session,
+    cases: Sequence[Case],
+    measure: Callable[[Case, Session], list[dict]],
+    measure_errors: Callable[[str, int, torch.device, int, str], dict],
+) -> list[dict]:
+    """Records the cases, and errors on all distributions and depths, which are returned."""
+    names, found = attention_errors.DISTRIBUTIONS, []
+    distributions = [(depth, name) for depth in attention_errors.DEPTHS for name in names]
+    session.record["errors"] = found
+    with session.progress(len(cases) + len(distributions)) as step:
+        for case in cases:
+            step(case.label)
+            session.record["rows"] += measure(case, session)
+        for depth, name in distributions:
+            step(f"{name} {depth}")
+            found.append(measure_errors(name, depth, session.device, session.seed, "split"))
+    return found
+
+
+def by_case(found: dict) -> dict[str, dict[str, dict]]:
+    """Returns a record's rows by label and kernel."""
+    rows: dict[str, dict[str, dict]] = {}
+    for row in found["rows"]:
+        rows.setdefault(row["label"], {})[row["kernel"]] = row
+    return rows
+
+
+def summary(found: dict, what: str) -> str:
+    """Returns the geometric mean and the slowest case of "auto"."""
+    ratios = {label: row["auto"]["percent_of_torch"] / 100 for label, row in by_case(found).items()}
+    mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios))
+    worst = min(ratios, key=ratios.__getitem__)
+    return f"{what}: geometric mean of auto {mean:.2f}, worst {ratios[worst]:.2f} ({worst})."

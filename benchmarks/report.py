@@ -13,12 +13,14 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import torch_sgemm
 from benchmarks import (
     accuracy,
     attention,
     attention_backward,
+    attention_cases,
     attention_errors,
     call,
     choice,
@@ -179,9 +181,13 @@ def _accuracy_large_table(found: dict, _: Path) -> str:
     return head + tables.markdown(columns, rows, left=2)
 
 
+def _attention_text(found: dict, of: ModuleType) -> str:
+    table = tables.markdown(*of.cells(found))
+    return f"{attention_cases.summary(found, of.SPEED)}\n\n{table}\n\n{of.LEGEND}"
+
+
 def _attention_table(found: dict, _: Path) -> str:
-    table = tables.markdown(*attention.cells(found))
-    return f"{attention.summary(found)}\n\n{table}\n\n{attention.LEGEND}"
+    return _attention_text(found, attention)
 
 
 ERRORS_HEAD = (
@@ -196,8 +202,7 @@ def _attention_errors_table(found: dict, _: Path) -> str:
 
 
 def _attention_backward_table(found: dict, _: Path) -> str:
-    table = tables.markdown(*attention_backward.cells(found))
-    return f"{attention_backward.summary(found)}\n\n{table}\n\n{attention_backward.LEGEND}"
+    return _attention_text(found, attention_backward)
 
 
 def _gradient_errors_table(found: dict, _: Path) -> str:

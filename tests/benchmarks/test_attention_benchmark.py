@@ -8,7 +8,7 @@ from support.records import gpu_record
 
 from benchmarks import attention, attention_backward, attention_errors, plots, record, report
 from benchmarks.__main__ import main
-from benchmarks.attention_cases import CASES, HEADLINES, Case, make_pool
+from benchmarks.attention_cases import CASES, HEADLINES, Case, make_pool, summary
 
 CPU = torch.device("cpu")
 
@@ -78,7 +78,7 @@ def test_table_and_caption() -> None:
     columns, lines = attention.cells({"rows": rows})
     assert [len(line) for line in lines] == [len(columns)] * 2
     assert lines[0][0] == cases[0].label and lines[0][4] == "4.00"
-    text = attention.summary({"rows": rows})
+    text = summary({"rows": rows}, attention.SPEED)
     assert "geometric mean of auto 2.00" in text and f"worst 1.00 ({cases[1].label})" in text
 
 
@@ -124,7 +124,7 @@ def test_table_of_both() -> None:
     rows = [gradient_row(case, kernel, 2.0) for case in cases for kernel in attention.KERNELS]
     columns, lines = attention_backward.cells({"rows": rows})
     assert [len(line) for line in lines] == [len(columns)] * len(cases)
-    assert "geometric mean of auto 2.00" in attention_backward.summary({"rows": rows})
+    assert "geometric mean of auto 2.00" in summary({"rows": rows}, attention_backward.SPEED)
 
 
 def test_pages(tmp_path) -> None:

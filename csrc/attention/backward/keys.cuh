@@ -80,7 +80,7 @@ class KeyGradients : public Consumer<S> {
     multiply_along_depth<S>(x_, ring_.own(1), ring_.along_depth(g));
   }
 
-  // What sums are multiplied by to become logits. A factor below float32's range would make 0 of -Inf; sums of such a
+  // Returns the factor that turns sums into logits. A factor below float32's range would make 0 of -Inf; sums of such a
   // small factor don't matter.
   __device__ __forceinline__ float factor_of(const QueryBlock& block) const {
     return fmaxf(block.q_scale * own().k_scale * job_.factor, 0x1p-126f);

@@ -38,7 +38,7 @@ template <class S>
 struct Shared {
   uint64_t full[S::kSlots], empty[S::kSlots];
   uint64_t own_full[S::kOwnBuffers][2], own_empty[S::kOwnBuffers][2];  // of each warpgroup's blocks
-  // What a slot's second block says of itself: a KeyBlock, or the beginning of a QueryBlock.
+  // Each slot's second block copies its KeyBlock here, or the beginning of its QueryBlock.
   alignas(16) char about[S::kSlots][kQueryBytes];
   // By tiles' turns and warpgroups. Four tiles: the producer may be two ahead, and what it overwrites is not in use.
   alignas(16) char own[4][2][kKeyBytes];
@@ -113,8 +113,8 @@ class Producer {
     for (int h = 0; h < heads; ++h) {
       const int head = KEYS ? tile.head * heads + h : tile.head / job_.share;
       const int first = head * (KEYS ? job_.query_blocks : job_.key_blocks);
-      // Of two blocks with the same number, the one whose products end first comes first: Q before dO, and V before K.
-      // So with three slots its place is filled again while the other is in use.
+      // Q comes before dO, and V before K: their products end first. With three slots, their place is filled again
+      // while the other block is in use.
 #pragma unroll 1
       for (int block = first + tile.first; block < first + tile.end; ++block) {
         push<0>(KEYS ? job_.q : job_.v, block, nullptr);

@@ -100,7 +100,7 @@ struct Weights {
   }
 };
 
-// Issues sums = weights B, anew, for the 64 or 128 columns of B from `chunk` on.
+// Issues sums = weights B for the 64 or 128 columns of B from `chunk` on.
 template <class S, int N>
 __device__ __forceinline__ void multiply_rows(float (&sums)[N], const Weights& weights,
                                               const typename Ring<S>::AcrossDepth& b, int chunk = 0) {
@@ -130,8 +130,8 @@ __device__ __forceinline__ int weight_exponent(float bound) {
 }
 constexpr float kMostWeight = 0x1p120f;  // with larger bounds, or NaN, the tile is recomputed
 
-// True if a logit's factor is so large that the planes' absolute error matters (../softmax.cuh), or if V's block is so
-// much larger than an output that its planes are too coarse; also for Inf and NaN.
+// Returns true for Inf and NaN, and if planes are too coarse: a logit's factor is large (../softmax.cuh), or V's block
+// is much larger than an output.
 __device__ __forceinline__ bool is_coarse(float factor, float least_logit, float v_scale, float least_out,
                                           float bound) {
   return !(factor <= 0x1p-16f * least_logit) || !(v_scale <= least_out) || !(bound < kMostWeight);

@@ -12,9 +12,9 @@ class QueryGradients : public Consumer<S> {
   using Base::column, Base::job_, Base::ring_, Base::row, Base::shared_, Base::thread, Base::turns_, Base::warpgroup_;
   static constexpr int kSums = S::kDepth / 2;
 
-  // What is known of a thread's two rows.
+  // Members of QueryBlock for a thread's two rows; but logit is 14 - log2(e) logsumexp.
   struct Rows {
-    float logit[2], delta[2], norm[2];  // QueryBlock's, but logit is 14 - log2(e) logsumexp
+    float logit[2], delta[2], norm[2];
     float g_scale[2];
     float least_logit[2], least_out[2];
   };

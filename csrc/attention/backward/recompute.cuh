@@ -1,5 +1,6 @@
 // Recomputes gradients of rows that met Inf or NaN, or for which the planes are too coarse: in float32, by FMAs and
-// expf, from the tensors themselves. Keys whose mask is -Inf or false take no part.
+// expf, from the tensors themselves. Keys whose mask is -Inf or false have the weight 0, which times
+// Inf or NaN is NaN.
 #pragma once
 #include "../mask.cuh"
 #include "shape.cuh"

@@ -23,16 +23,16 @@ struct Shape {
 // 64 queries. Each row of dO has a scale 2^g_i, since a row of dQ is as large as its row of dO. The largest of a block
 // is g_scale, and weights of dV make good for the rest.
 struct QueryBlock {
-  // What the kernel for keys reads. It is copied in bulk.
+  // Tiles of keys read these members, which are copied in bulk.
   float logit[kRows];   // 14 + log2(2^g_i / g_scale) - log2(e) logsumexp; with a mask, -logsumexp
   float delta[kRows];   // delta g_scale / 2^g_i
   __half shift[kRows];  // 14 + log2(2^g_i / g_scale)
   float q_scale, g_scale;
   float most_norm, most_delta;   // largest |dO|, in units of g_scale, and |delta|
-  float least_logit, least_out;  // smallest max(1, |logsumexp|), and largest |O| of a row
+  float least_logit, least_out;  // the smallest over rows of max(1, |logsumexp|), and of the largest |O|
   int64_t mask;                  // the head's mask: its offset
   int first, unused[3];          // the first query
-  // What the kernel for queries reads.
+  // Tiles of queries read these.
   float row_logit[kRows];                   // logit without dO's row scale
   float row_delta[kRows], row_norm[kRows];  // delta; |dO| in units of 2^g_i
   float row_g_scale[kRows];                 // 2^g_i
@@ -45,7 +45,7 @@ static_assert(offsetof(QueryBlock, row_logit) == kQueryBytes && kQueryBytes % 16
 struct KeyBlock {
   float k_scale, v_scale, v_norm;  // v_norm: largest |V| of a row, in units of v_scale
   int first;                       // the first key
-  int spread;                      // 1 if rows of V differ so much that each has a bound of dS of its own
+  int spread;                      // 1 if rows of V differ by more than kMostSpread: each then has its own bound of dS
   int unused[3];
   float row_norm[kRows];  // |V|; it isn't copied
 };
