@@ -189,10 +189,10 @@ class Consumer {
     // The views are made anew for each block; else registers would be kept for them.
     const AlongDepth queries(queries_ + queries_at_.stage * S::kQueryBytes + hopper::opaque(warpgroup_) * 8192);
     const AlongDepth keys(ring_ + slot * kBlockBytes);
-    const auto q = [&](int i, int plane) {
+    const auto q = [&](uint32_t i, int plane) {
       return queries.at(i / 4 * (S::kQueries * 128) + plane * S::kQueryPlane, i % 4);
     };
-    const auto k = [&](int i, int plane) { return keys.at(i / 4 * (S::kKeys * 128) + plane * S::kPlane, i % 4); };
+    const auto k = [&](uint32_t i, int plane) { return keys.at(i / 4 * (S::kKeys * 128) + plane * S::kPlane, i % 4); };
     hopper::fence_registers(s_);
     hopper::fence_products();
 #pragma unroll
@@ -200,8 +200,13 @@ class Consumer {
       hopper::multiply<__half, false, false>(s_, q(i, 0), k(i, 1), i > 0);
       hopper::multiply<__half, false, false>(s_, q(i, 1), k(i, 0), true);
     }
+    // Behind the corrections: registers are short.
+    const uint32_t order = uniform_order(reinterpret_cast<const volatile uint32_t*>(&shared_.scales[slot].y));
 #pragma unroll
-    for (int i = 0; i < S::kDepth / 16; ++i) hopper::multiply<__half, false, false>(s_, q(i, 0), k(i, 0), true);
+    for (int i = 0; i < S::kDepth / 16; ++i) {
+      const uint32_t step = step_at(order, i);
+      hopper::multiply<__half, false, false>(s_, q(step, 0), k(step, 0), true);
+    }
     hopper::commit_products();
   }
 

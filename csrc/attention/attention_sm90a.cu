@@ -73,7 +73,7 @@ void run(const Problem& p, const Context& context) {
   const int blocks = std::min(job.own ? job.tiles : std::max(job.tiles, 2 * job.blocks), context.device->sms);
   job.heads_of_wave = heads_of_wave(job, blocks, *context.device);
   job.groups_of_wave = static_cast<int>(ceil_div(job.heads_of_wave, p.heads / p.groups));
-  job.factor = std::fabs(p.scale) * (p.mask.kind == MaskKind::kNone ? kLog2E : 1.0f);
+  job.factor = factor_of_sums(p);
   with_constant<4, 1>(compiled_depth(p) / 32, [&](auto depth) { launch_depth<32 * depth>(job, blocks, context); });
 }
 

@@ -6,6 +6,7 @@
 // without waiting for another thread block, so that those which wait for it always go on, even if only one is running.
 #pragma once
 #include "../gpu/tensor_map.cuh"
+#include "step_order.cuh"
 #include "tiles.cuh"
 
 namespace sgemm::attention {
@@ -49,6 +50,9 @@ class Converter {
       if (leads()) shared_.next[parity_] = block_of_ticket();
       const uint32_t largest = largest_of_block(of_warp);
       if (job_.own) hopper::wait_suspended(&shared_.empty[at.stage], at.parity ^ 1);
+      float4* const scales =
+          job_.own ? shared_.scales + at.stage : (block.values ? job_.v_scales : job_.k_scales) + place;
+      if (warp() == 2) store_scales(*scales, block.values, largest);
       // Two calls, so that the compiler knows the memory.
       if (job_.own)
         split(ring_ + at.stage * kBlockBytes, largest);
@@ -56,13 +60,10 @@ class Converter {
         split((block.values ? job_.v : job_.k) + int64_t{place} * kBlockBytes, largest);
       if (leads()) {
         take_ticket();
-        if (job_.own) {
-          shared_.scales[at.stage].x = scale_of(largest);
+        if (job_.own)
           hopper::arrive(&shared_.full[at.stage]);
-        } else {
-          (block.values ? job_.v_scales : job_.k_scales)[place] = make_float4(scale_of(largest), 0, 0, 0);
+        else
           hopper::publish((block.values ? job_.v_ready : job_.k_ready) + place);
-        }
       }
       at.advance();
     }
@@ -176,6 +177,16 @@ class Converter {
     if (threadIdx.x % 32 == 0) shared_.largest[warp()] = of_warp;
     sync();
     return max(max(shared_.largest[0], shared_.largest[1]), shared_.largest[2]);
+  }
+
+  // By the leading thread's warp.
+  __device__ __forceinline__ void store_scales(float4& to, bool values, uint32_t largest) const {
+    const uint32_t order = values ? 0 : order_of_steps<S::kDepth>([&](int column) {
+      float4 x[2];
+      read(column * 8, place_in_unit(), x);
+      return max(largest_of(x[0]), largest_of(x[1]));
+    });
+    if (leads()) to = make_float4(scale_of(largest), __uint_as_float(order), 0, 0);
   }
 
   // Writes a block's planes, and loads the next block's parts as soon as there is room.

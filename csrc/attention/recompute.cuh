@@ -1,11 +1,10 @@
 // Recomputes rows that met Inf or NaN in Q, K or V, or for which the planes are too coarse: in float32, by FMAs and
 // expf, from the tensors themselves. Keys whose mask is -Inf or false take no part.
 #pragma once
+#include "dot.cuh"
 #include "softmax.cuh"
 
 namespace sgemm::attention {
-
-constexpr int kColumnsOfLane = kMostDepth / 32;
 
 // Computes a row of a head by one warp, 32 keys at a time.
 __device__ __forceinline__ void recompute_row(const Job& job, int head, int row) {
@@ -20,14 +19,7 @@ __device__ __forceinline__ void recompute_row(const Job& job, int head, int row)
     const int key = first + lane;
     const float mask = key < keys ? mask_at(p, of_mask, key) : -INFINITY;
     float x = -INFINITY;
-    if (mask != -INFINITY) {
-      float dots[4] = {};
-#pragma unroll 1
-      for (int d = 0; d < p.depth; d += 4)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) dots[i] = fmaf(*q.at(row, d + i), *k.at(key, d + i), dots[i]);
-      x = fmaf((dots[0] + dots[1]) + (dots[2] + dots[3]), p.scale, mask);
-    }
+    if (mask != -INFINITY) x = fmaf(dot(q, row, k, key), p.scale, mask);
     float m = hopper::max_or_nan(largest, x);
 #pragma unroll
     for (int d = 16; d; d /= 2) m = hopper::max_or_nan(m, __shfl_xor_sync(~0u, m, d));

@@ -36,7 +36,9 @@ class PlaneView {
   __device__ __forceinline__ explicit PlaneView(uint32_t address)
       : first_(hopper::matrix_descriptor(__reduce_max_sync(~0u, address), LEADING, 1024)) {}
   // Returns the descriptor of the i-th 16 along k, `offset` bytes behind the first.
-  __device__ __forceinline__ uint64_t at(int offset, int i) const { return first_ + (offset / 16 + i * NEXT_16); }
+  __device__ __forceinline__ uint64_t at(uint32_t offset, uint32_t i) const {
+    return first_ + (offset / 16 + i * NEXT_16);
+  }
 };
 using AlongDepth = PlaneView<16, 2>;  // Q's and K's planes
 template <class S>
@@ -77,12 +79,20 @@ struct Job {
   int tiles_of_head, blocks_of_group;
   int tiles, blocks;                  // of all heads; of all groups
   char *k, *v;                        // planes
-  float4 *k_scales, *v_scales;        // of each block: its scale, a power of two, in x
+  float4 *k_scales, *v_scales;        // of each block: its scale, a power of two, in x; K's order of steps in y
   uint32_t *k_ready, *v_ready;        // of each block: 1 when its planes and scale are there
   int* claims;                        // number of blocks that thread blocks have begun to convert
   bool own;                           // each tile's blocks are converted by its thread block
   int heads_of_wave, groups_of_wave;  // whose tiles, or keys, are in flight at the same time
-  float factor;                       // of logits: |scale|, times log2(e) without a mask
+  float factor;                       // of sums
 };
+
+// The factor of sums that are logits: |scale|, times log2(e) without a mask. The tensor cores cut sums off, on average
+// by so much, if their terms have both signs.
+inline float factor_of_sums(const Problem& p) {
+  const double truncated = 0.4 + 0.28 * ceil_div(p.depth, 16), log2e = 1.4426950408889634;
+  return static_cast<float>(std::fabs(p.scale) * (p.mask.kind == MaskKind::kNone ? log2e : 1) *
+                            (1 + truncated * 0x1p-24));
+}
 
 }  // namespace sgemm::attention

@@ -122,6 +122,33 @@ def test_all_rows_masked_out(way: Way) -> None:
         assert all(bool((x == 0).all()) for x in found.values())
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("depth", [64, 128])
+def test_what_takes_no_part_may_hold_anything(depth: int, bad: float) -> None:
+    way = Way("cuda", "split")
+    grad, q, k, v = with_grad("cuda", 1, 2, 130, 200, depth)
+    mask = torch.ones(130, 200, dtype=torch.bool, device="cuda")
+    mask[:, 100:110] = mask[3, 40:] = False
+    expected = gradients_in_float64(grad, q, k, v, mask)
+    keys, values = k.clone(), v.clone()
+    keys[:, :, 104], values[:, :, 107] = bad, bad
+    found = gradients(way, grad, q, keys, values, mask)
+    for name, x in found.items():
+        assert_exact(x, expected[name])
+    # A query's gradient reaches its own keys, and no others of their blocks.
+    grad[:, :, 3] = bad
+    found = gradients(way, grad, q, k, v, mask)
+    others = torch.arange(130, device="cuda") != 3
+    assert_exact(
+        found["query"][:, :, others], Reference(*(x[:, :, others] for x in expected["query"]))
+    )
+    assert not found["query"][:, :, 3].isfinite().any()
+    for name in ("key", "value"):
+        assert_exact(found[name][:, :, 40:], Reference(*(x[:, :, 40:] for x in expected[name])))
+        assert not found[name][:, :, :40].isfinite().any()
+
+
 def test_a_mask_of_the_least_float_is_not_minus_infinity(way: Way) -> None:
     """A row of it has equal weights; its largest elements count as equal."""
     grad, q, k, v = with_grad(way.device, 1, 2, 70, 130, 64)

@@ -138,11 +138,15 @@ def common_offset(gen: Gen, depth: int, keys: int) -> Operands:
 
 @_case
 def opposed_truncation(gen: Gen, depth: int, keys: int) -> Operands:
-    """A product of 1 and many that are cut off; these are positive for even keys."""
+    """A product of 1 and many that are cut off; these are positive for even keys.
+
+    Elements of the first keys that meet 0 keep the steps in memory's order.
+    """
     q, k = np.full((ROWS, depth), 2.0**-7), np.full((keys, depth), 2.0**-12)
     q[:, 1:] *= np.linspace(0.5, 1 - 2.0**-9, ROWS)[:, None]
     q[:, 0] = k[:, 0] = 8
     k[:, 1:] *= signs(keys, depth)[:, 1:]
+    q[:, 16::16], k[:8, 16::16] = 0, 8
     return Operands.of(q, k, signs(keys, depth), scale=1)
 
 

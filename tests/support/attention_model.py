@@ -9,7 +9,7 @@ bit: ``Kernel.exp2`` is correctly rounded and then moved by as many units of the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,6 +64,8 @@ class Kernel:
     planes: frozenset[str] = frozenset("qkpv")  # operands that have a lo plane
     corrections: frozenset[str] = frozenset(("hi lo", "lo hi"))
     corrections_first: bool = True
+    large_steps_last: bool = True  # of hi hi of Q K^T
+    regains_truncation: bool = True  # of logits, on average
     fused: bool = True  # s c + b in one rounding
     weight_scale: float = 2.0**14
     most_factor: float = 2.0**-16  # of sums, beside the largest logit
@@ -83,6 +85,19 @@ class Kernel:
     def keys_of_block(self, depth: int) -> int:
         return self.keys or (128 if depth <= 64 else 64)
 
+    def factor_of_logits(self, depth: int) -> float:
+        regained = 0.4 + 0.28 * math.ceil(depth / 16)
+        return 1 + regained * self.regains_truncation * 2.0**-24
+
+    def order_of_steps(self, k: Array) -> list[int]:
+        """The steps of 16 along the depth; those with large elements in 8 keys go last."""
+        steps = range(math.ceil(k.shape[1] / 16))
+        if not self.large_steps_last:
+            return list(steps)
+        most = [np.abs(k[:8, 16 * i : 16 * i + 16]).max() for i in steps]
+        bits = np.array(most, np.float32).view(np.int32)
+        return sorted(steps, key=lambda i: bool(bits[i] >= max(0, bits.max() - (3 << 23))))
+
 
 # --- tensor cores ---------------------------------------------------------------------------
 
@@ -91,10 +106,10 @@ def _exponents(x: Array) -> Array:
     return np.where(x == 0, NONE, np.maximum(np.frexp(x)[1] - 1, LEAST))
 
 
-def multiplied(total: Array, x: Array, y: Array) -> Array:
+def multiplied(total: Array, x: Array, y: Array, steps: Sequence[int] | None = None) -> Array:
     """Returns total + x y for x [m, k] and y [n, k], in steps of 16 of k."""
-    for q in range(0, x.shape[1], 16):
-        xs, ys = x[:, q : q + 16].T, y[:, q : q + 16].T
+    for i in range(math.ceil(x.shape[1] / 16)) if steps is None else steps:
+        xs, ys = x[:, 16 * i : 16 * i + 16].T, y[:, 16 * i : 16 * i + 16].T
         if not (xs.any() and ys.any()):
             continue  # nothing is added, and nothing cut off
         top = np.where(total == 0, NONE, np.frexp(total)[1] - 1)
@@ -112,18 +127,18 @@ def multiplied(total: Array, x: Array, y: Array) -> Array:
     return total
 
 
-def products(x: Planes, y: Planes, kernel: Kernel) -> Array:
+def products(x: Planes, y: Planes, kernel: Kernel, steps: Sequence[int] | None = None) -> Array:
     """Returns x y of planes [m, k] and [n, k]: the corrections, 16 of k at a time, then hi hi."""
     total = np.zeros((len(x.hi), len(y.hi)))
     if not kernel.corrections_first:
-        total = multiplied(total, x.hi, y.hi)
+        total = multiplied(total, x.hi, y.hi, steps)
     for q in range(0, x.hi.shape[1], 16):
         part = np.s_[:, q : q + 16]
         if "hi lo" in kernel.corrections:
             total = multiplied(total, x.hi[part], y.lo[part])
         if "lo hi" in kernel.corrections:
             total = multiplied(total, x.lo[part], y.hi[part])
-    return multiplied(total, x.hi, y.hi) if kernel.corrections_first else total
+    return multiplied(total, x.hi, y.hi, steps) if kernel.corrections_first else total
 
 
 # --- planes ---------------------------------------------------------------------------------
@@ -243,7 +258,8 @@ def attend(
 
     powers = power_of_scale(np.abs(q).max(1))
     queries = Planes.of(single(math.copysign(1, scale) * q / powers[:, None]), "q" in kernel.planes)
-    factor = float(single(abs(scale) * (LOG2E if mask is None else 1)))
+    log2e = math.log2(math.e) if mask is None else 1
+    factor = float(single(abs(scale) * log2e * kernel.factor_of_logits(q.shape[1])))
     start = np.inf if mask is None else -np.inf
     state = _Rows(np.full(rows, start), np.zeros((rows, 4)), np.zeros((rows, v.shape[1])))
     recomputed = np.zeros(rows, bool)
@@ -255,7 +271,7 @@ def attend(
             planes, of_keys = split_block(k[block], "k" in kernel.planes)
             values, of_values = split_block(v[block], "v" in kernel.planes)
             c = np.maximum(single(factor * (powers * of_keys)), 2.0**-126)
-            s = products(queries, planes, kernel)
+            s = products(queries, planes, kernel, kernel.order_of_steps(k[block]))
             of_mask = None if mask is None else mask[:, block]
             weights, alpha = _weigh(state, s, c, of_mask, present[:, block], kernel)
             largest = np.maximum(1, np.abs(state.extreme))

@@ -13,7 +13,9 @@ CORRECTIONS = 0.05  # of these
 WRITING = 8.01  # units of both operands' lo planes, and of lo * lo
 EXP2 = 5.01  # units: ex2.approx is off by 2 units of the last place and a rounding (PTX ISA 9.1)
 DISTANCE = 2.3  # units of a logit's distance from its row's largest: roundings, and log2(e)
-SCALE = 1  # unit of a logit: the scale as float32
+SCALE = 2  # units of a logit: the scale as float32, and its product with what TRUNCATED makes
+TRUNCATED = (0.4, 0.28)  # units by which logits are multiplied up, and more for each step of 16
+STEPS_DECIDING, LARGE = 8, 3 << 23  # keys of a block; bits of a float32 by which large steps differ
 QUANTUM = 2.0**-25  # largest error of a subnormal lo, beside a largest element from 2^14 on
 TOP, LEAST = 14, -112  # that element's exponent; smaller ones of a row or block count as 2^-112
 SUBNORMALS = 17 * QUANTUM  # what a step loses at most because a subnormal operand counts as 2^-14
@@ -192,16 +194,32 @@ class _Head:
 
     def truncations(self, q: Tensor) -> tuple[Tensor, Tensor]:
         """Returns |Q||K|^T and what the steps of Q K^T truncate at most, in units, [rows, S]."""
-        size = units = total = q.new_zeros(len(q), len(self.k))
-        for d in range(0, q.size(1), 16):
-            x, y = q[:, d : d + 16], self.k[:, d : d + 16]
-            of_step = x.abs() @ y.abs().t()
-            size = size + of_step
-            units = units + CUT * torch.maximum(total.abs(), of_step)
-            total = total + x @ y.t()
-            units = units + LAST * total.abs()
-        steps = math.ceil(q.size(1) / 16)
-        return abs(self.scale) * size, abs(self.scale) * (units + CORRECTIONS * steps * size)
+        found = q.new_zeros(2, len(q), len(self.k))
+        orders, of_block = self.orders().unique(dim=0, return_inverse=True)
+        for number, order in enumerate(orders.tolist()):
+            keys = self.of_key(of_block == number)
+            size = units = total = q.new_zeros(len(q), int(keys.sum()))
+            for step in order:
+                part = slice(16 * step, 16 * step + 16)
+                x, y = q[:, part], self.k[keys, part]
+                of_step = x.abs() @ y.abs().t()
+                size = size + of_step
+                units = units + CUT * torch.maximum(total.abs(), of_step)
+                total = total + x @ y.t()
+                units = units + LAST * total.abs()
+            found[0, :, keys] = abs(self.scale) * size
+            found[1, :, keys] = abs(self.scale) * (units + CORRECTIONS * len(order) * size)
+        return found[0], found[1]
+
+    def orders(self) -> Tensor:
+        """The order of a block's steps of 16 along the depth, [blocks, steps]."""
+        depth = self.k.size(1)
+        short = (0, -depth % 16, 0, -len(self.k) % self.block)
+        keys = torch.nn.functional.pad(self.k.abs().float(), short)
+        deciding = keys.unflatten(0, (-1, self.block))[:, :STEPS_DECIDING].unflatten(2, (-1, 16))
+        largest = deciding.amax((1, 3)).view(torch.int32)
+        large = largest >= (largest.amax(1, keepdim=True) - LARGE).clamp(min=0)
+        return large.int().argsort(dim=1, stable=True)
 
     def log_weight_errors(self, q: Tensor, x: Tensor, again: Tensor) -> Tensor:
         """Bounds of what the weights' logarithms are off by, [rows, S].
@@ -209,7 +227,8 @@ class _Head:
         New maxima and the planes' quanta come on top. ``again``: rows that may be recomputed.
         """
         size, truncated = self.truncations(q)
-        units = (WRITING + SCALE) * size + truncated
+        regained = TRUNCATED[0] + TRUNCATED[1] * math.ceil(q.size(1) / 16)
+        units = (WRITING + SCALE + regained) * size + truncated
         chains = (math.ceil(q.size(1) / CHAINS) + CHAINS) * size
         units = torch.where(again[:, None], torch.maximum(units, chains), units) + EXP2
         units = units + DISTANCE * (x.amax(1, keepdim=True) - x).nan_to_num(0, 0)

@@ -72,7 +72,7 @@ void run(const Gradients& g, const Context& context) {
   job.queries = reinterpret_cast<QueryBlock*>(workspace + at.queries);
   job.keys = reinterpret_cast<KeyBlock*>(workspace + at.keys);
   job.claims = reinterpret_cast<int*>(workspace + at.claims);
-  job.factor = std::fabs(p.scale) * (p.mask.kind == MaskKind::kNone ? kLog2E : 1.0f);
+  job.factor = factor_of_sums(p);
   if (compiled_depth(g) == 64)
     launch_depth<64>(job, context);
   else

@@ -54,7 +54,7 @@ class KeyGradients : public Consumer<S> {
   }
 
   __device__ __forceinline__ void multiply_queries(int slot) {
-    multiply_along_depth<S>(s_, ring_.own(0), ring_.along_depth(slot));
+    multiply_along_depth<S>(s_, ring_.own(0), ring_.along_depth(slot), &own().order);
   }
 
   // S is under way. Issues dP for the next block of dO. With a mask, s becomes logits first.

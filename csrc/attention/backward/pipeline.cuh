@@ -137,19 +137,6 @@ class Producer {
   }
 };
 
-// True in one thread of the warp. It takes no register, unlike the thread's number.
-__device__ __forceinline__ bool elected() {
-  uint32_t is;
-  asm volatile(
-      "{\n"
-      ".reg .pred is;\n"
-      "elect.sync _|is, 0xffffffff;\n"
-      "selp.u32 %0, 1, 0, is;\n"
-      "}\n"
-      : "=r"(is));
-  return is;
-}
-
 // The ring and the own blocks, as a warpgroup sees them.
 template <class S>
 class Ring {
@@ -182,7 +169,7 @@ class Ring {
     return slot < 0 ? slot + S::kSlots : slot;
   }
   __device__ __forceinline__ void release(int slot) const {
-    if (elected()) hopper::arrive(&shared_.empty[slot]);
+    if (hopper::elected()) hopper::arrive(&shared_.empty[slot]);
   }
   // Views are made anew for each product; else registers would be kept for them.
   __device__ __forceinline__ AlongDepth along_depth(int slot) const { return AlongDepth(address(slot)); }

@@ -2,6 +2,7 @@
 #pragma once
 #include "../../gpu/dependent_launch.cuh"
 #include "../softmax.cuh"
+#include "../step_order.cuh"
 #include "shape.cuh"
 
 namespace sgemm::attention::backward {
@@ -87,6 +88,7 @@ class Preparation {
   __device__ __forceinline__ void prepare_keys(int block) const {
     const Problem& p = job_.g.p;
     const int group = block / job_.key_blocks, first = block % job_.key_blocks * kRows;
+    if (threadIdx.x < 32) store_order(p.k.matrix(group), first, job_.keys[block]);
     Quads k, v;
     load(p.k.matrix(group), first, k);
     load(p.v.matrix(group), first, v);
@@ -117,6 +119,19 @@ class Preparation {
     to.v_norm = __uint_as_float(norms[0]);
     to.spread = norms[1] && to.v_norm > kMostSpread * __uint_as_float(~norms[1]);
     to.first = first;
+  }
+
+  // By a warp. The forward's blocks of keys may be longer; S's steps have the same order there.
+  __device__ __forceinline__ static void store_order(const ConstMatrix& k, int first, KeyBlock& to) {
+    constexpr int kLength = keys_of_block(S::kDepth);
+    const int lane = threadIdx.x, row = first / kLength * kLength + lane / 4;
+    const uint32_t order = order_of_steps<S::kDepth>([&](int c) {
+      const int column = c * 32 + lane % 4 * 8;
+      if (row >= k.rows || column >= k.cols) return 0u;
+      const float4* const x = reinterpret_cast<const float4*>(k.at(row, column));
+      return max(largest_of(x[0]), largest_of(x[1]));
+    });
+    if (lane == 0) to.order = order;
   }
 
   __device__ __forceinline__ void prepare_queries(int block) const {

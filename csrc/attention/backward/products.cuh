@@ -1,6 +1,7 @@
 // The products of one warpgroup: scores of its 64 rows and a block, and sums over the block's rows.
 #pragma once
 #include "../../gpu/warpgroups.cuh"
+#include "../step_order.cuh"
 #include "pipeline.cuh"
 
 namespace sgemm::attention::backward {
@@ -58,15 +59,17 @@ class Consumer {
     keep_order();
     hopper::wait_products<0>();
     hopper::fence_registers(x);
-    if (last && elected())
+    if (last && hopper::elected())
       hopper::arrive(&shared_.own_empty[ring_.tile() % S::kOwnBuffers][thread_of_block() / 128 - 1]);
   }
 };
 
 // Issues s = A B^T, both along the depth. The corrections come first, so that their sum is truncated while it is small.
+// `order`: that of the steps (../step_order.cuh), or null. It is read behind the corrections: registers are short.
 template <class S>
-__device__ __forceinline__ void multiply_along_depth(float (&s)[32], const AlongDepth& a, const AlongDepth& b) {
-  const auto at = [](const AlongDepth& view, int i, int plane) {
+__device__ __forceinline__ void multiply_along_depth(float (&s)[32], const AlongDepth& a, const AlongDepth& b,
+                                                     const uint32_t* order = nullptr) {
+  const auto at = [](const AlongDepth& view, uint32_t i, int plane) {
     return view.at(i / 4 * (kRows * 128) + plane * S::kPlane, i % 4);
   };
   hopper::fence_registers(s);
@@ -76,8 +79,12 @@ __device__ __forceinline__ void multiply_along_depth(float (&s)[32], const Along
     hopper::multiply<__half, false, false>(s, at(a, i, 0), at(b, i, 1), i > 0);
     hopper::multiply<__half, false, false>(s, at(a, i, 1), at(b, i, 0), true);
   }
+  const uint32_t steps = order ? uniform_order(order) : kOrderInMemory;
 #pragma unroll
-  for (int i = 0; i < S::kDepth / 16; ++i) hopper::multiply<__half, false, false>(s, at(a, i, 0), at(b, i, 0), true);
+  for (int i = 0; i < S::kDepth / 16; ++i) {
+    const uint32_t step = step_at(steps, i);
+    hopper::multiply<__half, false, false>(s, at(a, step, 0), at(b, step, 0), true);
+  }
   hopper::commit_products();
 }
 

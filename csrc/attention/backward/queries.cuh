@@ -160,7 +160,7 @@ class QueryGradients : public Consumer<S> {
   __device__ __forceinline__ void multiply_next() {
     ring_.take();
     ring_.take();
-    multiply_along_depth<S>(s_, ring_.own(0), ring_.along_depth(ring_.slot(1)));
+    multiply_along_depth<S>(s_, ring_.own(0), ring_.along_depth(ring_.slot(1)), &about(ring_.slot(1)).order);
     multiply_along_depth<S>(x_, ring_.own(1), ring_.along_depth(ring_.slot(2)));
   }
 

@@ -1,41 +1,35 @@
 // Recomputes gradients of rows that met Inf or NaN, or for which the planes are too coarse: in float32, by FMAs and
-// expf, from the tensors themselves. Keys whose mask is -Inf or false have the weight 0, which times
-// Inf or NaN is NaN.
+// expf, from the tensors themselves. Keys whose mask is -Inf or false take no part.
 #pragma once
+#include "../dot.cuh"
 #include "../mask.cuh"
 #include "shape.cuh"
 
 namespace sgemm::attention::backward {
 
-constexpr int kColumnsOfLane = kMostDepth / 32;
+struct Weight {
+  bool takes_part;
+  float weight, gradient;  // of the logit
+};
 
-// A weight and the gradient of its logit, of query `row` and `key` of a head; zeros if the key takes no part.
-__device__ __forceinline__ float2 weight_of(const Job& job, int head, int row, int key) {
+__device__ __forceinline__ Weight weight_of(const Job& job, int head, int row, int key) {
   const Problem& p = job.g.p;
-  if (row >= p.queries || key >= p.keys || (p.causal && key > row)) return make_float2(0, 0);
+  if (row >= p.queries || key >= p.keys || (p.causal && key > row)) return {};
   const int64_t of_mask = head / p.heads * p.mask.batch + head % p.heads * p.mask.head + row * p.mask.row;
   const float mask = mask_at(p, of_mask, key);
-  if (mask == -INFINITY) return make_float2(0, 0);
+  if (mask == -INFINITY) return {};
   const int group = head / job.share;
-  const auto dot = [](const ConstMatrix& x, int i, const ConstMatrix& y, int j, int depth) {
-    float sums[4] = {};
-#pragma unroll 1
-    for (int d = 0; d < depth; d += 4)
-#pragma unroll
-      for (int c = 0; c < 4; ++c) sums[c] = fmaf(*x.at(i, d + c), *y.at(j, d + c), sums[c]);
-    return (sums[0] + sums[1]) + (sums[2] + sums[3]);
-  };
-  const float logit = fmaf(dot(p.q.matrix(head), row, p.k.matrix(group), key, p.depth), p.scale, mask);
-  const float dp = dot(job.g.grad.matrix(head), row, p.v.matrix(group), key, p.value_depth);
+  const float logit = fmaf(dot(p.q.matrix(head), row, p.k.matrix(group), key), p.scale, mask);
+  const float dp = dot(job.g.grad.matrix(head), row, p.v.matrix(group), key);
   const QueryBlock& block = job.queries[int64_t{head} * job.query_blocks + row / kRows];
   const float weight = expf(logit - job.g.logsumexp[head * job.padded_queries + row]);
-  return make_float2(weight, weight * (dp - block.row_delta[row % kRows]));
+  return {true, weight, weight * (dp - block.row_delta[row % kRows])};
 }
 
 // Adds the products of 32 lanes' weights and rows of x, from row `first` on, to a lane's columns.
-__device__ __forceinline__ void add_rows(float (&total)[kColumnsOfLane], float weight, bool exists,
+__device__ __forceinline__ void add_rows(float (&total)[kColumnsOfLane], float weight, bool takes_part,
                                          const ConstMatrix& x, int first) {
-  const uint32_t rows = __ballot_sync(~0u, exists);
+  const uint32_t rows = __ballot_sync(~0u, takes_part);
   float sums[kColumnsOfLane] = {};  // of these rows alone, so that chains of additions stay short
 #pragma unroll 1
   for (int i = 0; i < 32; ++i) {
@@ -68,10 +62,9 @@ static __device__ __noinline__ void recompute_key(const Job& job, int group, int
 #pragma unroll 1
     for (int first = p.causal ? key / 32 * 32 : 0; first < p.queries; first += 32) {
       const int row = first + threadIdx.x % 32;
-      const float2 weight = weight_of(job, head, row, key);
-      const bool exists = row < p.queries && !(p.causal && key > row);
-      add_rows(dv, weight.x, exists, job.g.grad.matrix(head), first);
-      add_rows(dk, weight.y, exists, p.q.matrix(head), first);
+      const Weight x = weight_of(job, head, row, key);
+      add_rows(dv, x.weight, x.takes_part, job.g.grad.matrix(head), first);
+      add_rows(dk, x.gradient, x.takes_part, p.q.matrix(head), first);
     }
   store_row(job.g.k.matrix(group), key, dk, p.scale);
   store_row(job.g.v.matrix(group), key, dv, 1);
@@ -85,9 +78,9 @@ static __device__ __noinline__ void recompute_query(const Job& job, int head, in
 #pragma unroll 1
   for (int first = 0; first < keys; first += 32) {
     const int key = first + threadIdx.x % 32;
-    const float gradient = weight_of(job, head, row, key).y;
-    add_rows(dq, gradient, key < keys, p.k.matrix(head / job.share), first);
-    if (job.g.mask && key < keys) job.g.mask[(int64_t{head} * p.queries + row) * p.keys + key] = gradient;
+    const Weight x = weight_of(job, head, row, key);
+    add_rows(dq, x.gradient, x.takes_part, p.k.matrix(head / job.share), first);
+    if (job.g.mask && key < keys) job.g.mask[(int64_t{head} * p.queries + row) * p.keys + key] = x.gradient;
   }
   if (job.g.q.data) store_row(job.g.q.matrix(head), row, dq, p.scale);
 }

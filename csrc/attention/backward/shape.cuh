@@ -46,7 +46,8 @@ struct KeyBlock {
   float k_scale, v_scale, v_norm;  // v_norm: largest |V| of a row, in units of v_scale
   int first;                       // the first key
   int spread;                      // 1 if rows of V differ by more than kMostSpread: each then has its own bound of dS
-  int unused[3];
+  uint32_t order;                  // of S's steps (../step_order.cuh)
+  int unused[2];
   float row_norm[kRows];  // |V|; it isn't copied
 };
 constexpr int kKeyBytes = 32;
@@ -68,7 +69,7 @@ struct Job {
   QueryBlock* queries;
   KeyBlock* keys;
   int* claims;   // number of tiles that thread blocks have begun
-  float factor;  // of logits: |scale|, times log2(e) without a mask
+  float factor;  // of sums that are logits
 };
 
 }  // namespace sgemm::attention::backward

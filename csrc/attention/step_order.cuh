@@ -1,0 +1,47 @@
+// The order of the steps of 16 along the depth, in which hi hi of Q K^T is added up.
+#pragma once
+#include "shape.cuh"
+
+namespace sgemm::attention {
+
+// Steps whose keys are large go last: once the sum is large, further steps are cut off at a bit of its size. Outliers
+// are in the same channels of all keys, so eight keys of a block decide. Any order is right.
+//
+// Called by a warp. `octet(c)`: the bits of the largest magnitude among 8 elements of the lane, in row lane / 4 of the
+// block's first eight, from column 32 c + lane % 4 * 8 on. Returns the steps, four bits each, the first one lowest.
+template <int DEPTH, class Octet>
+__device__ __forceinline__ uint32_t order_of_steps(const Octet& octet) {
+  constexpr int kSteps = DEPTH / 16;
+  const uint32_t lane = threadIdx.x % 32;
+  uint32_t largest = 0;  // of the lane's step
+#pragma unroll
+  for (int c = 0; c < kSteps / 2; ++c) {
+    const uint32_t x = octet(c);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const uint32_t of_step = __reduce_max_sync(~0u, lane / 2 % 2 == half ? x : 0);
+      if (lane == 2 * c + half) largest = of_step;
+    }
+  }
+  constexpr uint32_t kEighth = 3 << 23;  // of a float's bits
+  const uint32_t most = __reduce_max_sync(~0u, largest), large = max(most, kEighth) - kEighth;
+  const uint32_t last = __ballot_sync(~0u, largest >= large);
+  uint32_t order = 0, place = 0;
+#pragma unroll 1
+  for (int i = 0; i < 2 * kSteps; ++i)
+    if ((last >> i % kSteps & 1) == i / kSteps) {
+      order |= i % kSteps << place;
+      place += 4;
+    }
+  return order;
+}
+constexpr uint32_t kOrderInMemory = 0x76543210;
+
+// Reads an order that all threads of a warp share; the compiler then keeps what derives from it in uniform registers.
+__device__ __forceinline__ uint32_t uniform_order(const volatile uint32_t* order) {
+  return __reduce_max_sync(~0u, *order);
+}
+// Returns the step at a place of an order.
+__device__ __forceinline__ uint32_t step_at(uint32_t order, int place) { return order >> 4 * place & 15; }
+
+}  // namespace sgemm::attention
