@@ -46,13 +46,13 @@ class Converter {
 #pragma unroll 1
     for (BlockOfKeys block = shared_.next[parity_]; block.exists; block = shared_.next[parity_]) {
       const int place = block.group * job_.blocks_of_group + block.of_group;
-      const uint32_t of_warp = largest_of_warp();
+      const uint32_t of_warp = largest_of_warp(), order = block.values ? 0 : order_of_keys();
       if (leads()) shared_.next[parity_] = block_of_ticket();
       const uint32_t largest = largest_of_block(of_warp);
       if (job_.own) hopper::wait_suspended(&shared_.empty[at.stage], at.parity ^ 1);
       float4* const scales =
           job_.own ? shared_.scales + at.stage : (block.values ? job_.v_scales : job_.k_scales) + place;
-      if (warp() == 2) store_scales(*scales, block.values, largest);
+      if (leads()) *scales = make_float4(scale_of(largest), __uint_as_float(order), 0, 0);
       // Two calls, so that the compiler knows the memory.
       if (job_.own)
         split(ring_ + at.stage * kBlockBytes, largest);
@@ -179,14 +179,14 @@ class Converter {
     return max(max(shared_.largest[0], shared_.largest[1]), shared_.largest[2]);
   }
 
-  // By the leading thread's warp.
-  __device__ __forceinline__ void store_scales(float4& to, bool values, uint32_t largest) const {
-    const uint32_t order = values ? 0 : order_of_steps<S::kDepth>([&](int column) {
+  // By the leading thread's warp, which has the smallest share of a block.
+  __device__ __forceinline__ uint32_t order_of_keys() const {
+    if (warp() != 2) return 0;
+    return order_of_steps<S::kDepth>([&](int column) {
       float4 x[2];
       read(column * 8, place_in_unit(), x);
       return max(largest_of(x[0]), largest_of(x[1]));
     });
-    if (leads()) to = make_float4(scale_of(largest), __uint_as_float(order), 0, 0);
   }
 
   // Writes a block's planes, and loads the next block's parts as soon as there is room.

@@ -11,29 +11,24 @@ namespace sgemm::attention {
 // block's first eight, from column 32 c + lane % 4 * 8 on. Returns the steps, four bits each, the first one lowest.
 template <int DEPTH, class Octet>
 __device__ __forceinline__ uint32_t order_of_steps(const Octet& octet) {
-  constexpr int kSteps = DEPTH / 16;
+  constexpr uint32_t kSteps = DEPTH / 16, kAll = (1 << kSteps) - 1;
   const uint32_t lane = threadIdx.x % 32;
   uint32_t largest = 0;  // of the lane's step
 #pragma unroll
-  for (int c = 0; c < kSteps / 2; ++c) {
+  for (uint32_t c = 0; c < kSteps / 2; ++c) {
     const uint32_t x = octet(c);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
+    for (uint32_t half = 0; half < 2; ++half) {
       const uint32_t of_step = __reduce_max_sync(~0u, lane / 2 % 2 == half ? x : 0);
       if (lane == 2 * c + half) largest = of_step;
     }
   }
   constexpr uint32_t kEighth = 3 << 23;  // of a float's bits
   const uint32_t most = __reduce_max_sync(~0u, largest), large = max(most, kEighth) - kEighth;
-  const uint32_t last = __ballot_sync(~0u, largest >= large);
-  uint32_t order = 0, place = 0;
-#pragma unroll 1
-  for (int i = 0; i < 2 * kSteps; ++i)
-    if ((last >> i % kSteps & 1) == i / kSteps) {
-      order |= i % kSteps << place;
-      place += 4;
-    }
-  return order;
+  const uint32_t last = __ballot_sync(~0u, largest >= large) & kAll;
+  const uint32_t before = (1u << lane) - 1, own = last >> lane & 1 ? last : ~last;
+  const int place = __popc(own & before) + (own == last ? __popc(~last & kAll) : 0);
+  return __reduce_or_sync(~0u, lane < kSteps ? lane << 4 * place : 0);
 }
 constexpr uint32_t kOrderInMemory = 0x76543210;
 
