@@ -9,7 +9,6 @@
 #include "../gpu/warpgroups.cuh"
 #include "converter.cuh"
 #include "output.cuh"
-#include "producer.cuh"
 #include "queries.cuh"
 #include "recompute.cuh"
 
@@ -195,16 +194,18 @@ class Consumer {
     const auto k = [&](uint32_t i, int plane) { return keys.at(i / 4 * (S::kKeys * 128) + plane * S::kPlane, i % 4); };
     hopper::fence_registers(s_);
     hopper::fence_products();
+    uint32_t order = 0;
 #pragma unroll
     for (int i = 0; i < S::kDepth / 16; ++i) {
+      // Not before: registers are short.
+      if (i == S::kDepth / 16 - 1)
+        order = uniform_order(reinterpret_cast<const volatile uint32_t*>(&shared_.scales[slot].y));
       hopper::multiply<__half, false, false>(s_, q(i, 0), k(i, 1), i > 0);
       hopper::multiply<__half, false, false>(s_, q(i, 1), k(i, 0), true);
     }
-    // Behind the corrections: registers are short.
-    const uint32_t order = uniform_order(reinterpret_cast<const volatile uint32_t*>(&shared_.scales[slot].y));
 #pragma unroll
     for (int i = 0; i < S::kDepth / 16; ++i) {
-      const uint32_t step = step_at(order, i);
+      const uint32_t step = step_at<S::kDepth>(order, i);
       hopper::multiply<__half, false, false>(s_, q(step, 0), k(step, 0), true);
     }
     hopper::commit_products();
@@ -278,8 +279,12 @@ __global__ void __launch_bounds__(kThreads, 1)
   hopper::launch_dependents();
   if (threadIdx.x < 128) {
     hopper::release_registers<kProducerRegisters>();
-    if (threadIdx.x == 0) produce<S>(job, queries, memory, shared);
-    if (threadIdx.x >= 32) Converter<S>(job, keys, values, memory, shared).run();
+    if (job.own) {
+      Converter<S, true>(job, queries, keys, values, memory, shared).run();
+    } else {
+      if (threadIdx.x == 0) produce<S>(job, queries, memory, shared);
+      if (threadIdx.x >= 32) Converter<S, false>(job, queries, keys, values, memory, shared).run();
+    }
   } else {
     hopper::acquire_registers<kConsumerRegisters>();
     Consumer<S, MASKED>(job, memory, shared, threadIdx.x - 128).run(memory);

@@ -1,41 +1,46 @@
-// Three warps split keys and values into planes, a block of 32 KiB at a time, with one scale for each block, while
-// other warps multiply.
+// Warps that split keys and values into planes, a block of 32 KiB at a time, with one scale for each block, while
+// others multiply.
 //
-// If one tile reads a group's blocks, its thread block converts them into the ring itself. Else any thread block
-// converts for all, into the workspace, and blocks are claimed in the order of their use. A claimed block is converted
-// without waiting for another thread block, so that those which wait for it always go on, even if only one is running.
+// OWN: one tile reads a group's blocks, and its thread block converts them into the ring itself, by four warps, whose
+// leading thread loads the queries as well. Else any thread block converts for all, into the workspace, by the three
+// warps beside the producer's, and blocks are claimed in the order of their use. A claimed block is converted without
+// waiting for another thread block, so that those which wait for it always go on, even if only one is running.
 #pragma once
-#include "../gpu/tensor_map.cuh"
+#include "producer.cuh"
 #include "step_order.cuh"
-#include "tiles.cuh"
 
 namespace sgemm::attention {
 
-template <class S>
+template <class S, bool OWN>
 class Converter {
-  static constexpr int kBoxBytes = 64 * 128, kThreads = 96;
+  static constexpr int kBoxBytes = 64 * 128;
+  static constexpr uint32_t kWarps = OWN ? 4 : 3;
   static constexpr int kUnits = 8 * S::kRawBoxes / S::kRawParts;  // of a part: 8 rows and 32 columns each
 
   const Job& job_;
-  const CUtensorMap &keys_, &values_;
-  char *const ring_, *const raw_;  // raw: boxes of 64 rows and 32 columns, swizzled
+  const CUtensorMap &queries_, &keys_, &values_;
+  char* const memory_;  // queries, and behind them the ring
+  char* const raw_;     // boxes of 64 rows and 32 columns, swizzled
   Shared<S>& shared_;
   uint32_t parity_ = 0;
-  int ticket_ = 0, of_tile_ = 0;  // the leading thread's: a claim, or a tile and its block
+  // The leading thread's claim, or its tile and the number of the block. In thread 0, which loads queries: their tile,
+  // and its number.
+  int ticket_ = OWN ? blockIdx.x : 0, of_tile_ = 0;
 
  public:
-  __device__ __forceinline__ Converter(const Job& job, const CUtensorMap& keys, const CUtensorMap& values, char* memory,
-                                       Shared<S>& shared)
+  __device__ __forceinline__ Converter(const Job& job, const CUtensorMap& queries, const CUtensorMap& keys,
+                                       const CUtensorMap& values, char* memory, Shared<S>& shared)
       : job_(job),
+        queries_(queries),
         keys_(keys),
         values_(values),
-        ring_(memory + S::kQueryBuffers * S::kQueryBytes),
+        memory_(memory),
         raw_(memory + S::kBytes - S::kRawBytes),
         shared_(shared) {}
 
   __device__ __forceinline__ void run() {
     if (leads()) {
-      ticket_ = job_.own ? blockIdx.x : atomicAdd(job_.claims, 1);
+      if (!OWN) ticket_ = atomicAdd(job_.claims, 1);
       shared_.next[parity_] = block_of_ticket();
 #pragma unroll 1
       for (int part = 0; part < S::kRawParts; ++part) load_next(part);
@@ -45,26 +50,34 @@ class Converter {
     PipelineState<S::kSlots> at;
 #pragma unroll 1
     for (BlockOfKeys block = shared_.next[parity_]; block.exists; block = shared_.next[parity_]) {
-      const int place = block.group * job_.blocks_of_group + block.of_group;
+      if (OWN && thread() == 0 && block.of_group == 0 && !block.values) {
+        PipelineState<S::kQueryBuffers> to;
+        to.stage = of_tile_ % S::kQueryBuffers;
+        to.parity = of_tile_ / S::kQueryBuffers % 2;
+        load_queries<S>(job_, queries_, tile_at<S>(job_, ticket_), memory_, shared_, to);
+        ticket_ += gridDim.x;
+        ++of_tile_;
+      }
       const uint32_t of_warp = largest_of_warp(), order = block.values ? 0 : order_of_keys();
       if (leads()) shared_.next[parity_] = block_of_ticket();
       const uint32_t largest = largest_of_block(of_warp);
-      if (job_.own) hopper::wait_suspended(&shared_.empty[at.stage], at.parity ^ 1);
-      float4* const scales =
-          job_.own ? shared_.scales + at.stage : (block.values ? job_.v_scales : job_.k_scales) + place;
-      if (leads()) *scales = make_float4(scale_of(largest), __uint_as_float(order), 0, 0);
-      // Two calls, so that the compiler knows the memory.
-      if (job_.own)
-        split(ring_ + at.stage * kBlockBytes, largest);
-      else
-        split((block.values ? job_.v : job_.k) + int64_t{place} * kBlockBytes, largest);
-      if (leads()) {
-        take_ticket();
-        if (job_.own)
-          hopper::arrive(&shared_.full[at.stage]);
-        else
-          hopper::publish((block.values ? job_.v_ready : job_.k_ready) + place);
+      if (OWN) hopper::wait_suspended(&shared_.empty[at.stage], at.parity ^ 1);
+      if constexpr (OWN) {
+        if (leads()) shared_.scales[at.stage] = make_float4(scale_of(largest), __uint_as_float(order), 0, 0);
+        split(memory_ + S::kQueryBuffers * S::kQueryBytes + at.stage * kBlockBytes, largest);
+        if (leads()) hopper::arrive(&shared_.full[at.stage]);
+      } else {
+        const int place = block.group * job_.blocks_of_group + block.of_group;
+        uint32_t* const ready = (block.values ? job_.v_ready : job_.k_ready) + place;
+        if (leads())
+          (block.values ? job_.v_scales : job_.k_scales)[place] =
+              make_float4(scale_of(largest), __uint_as_float(order), 0, 0);
+        char* planes = (block.values ? job_.v : job_.k) + int64_t{place} * kBlockBytes;
+        asm volatile("" : "+l"(planes));  // else its summands are kept in registers
+        split(planes, largest);
+        if (leads()) hopper::publish(ready);
       }
+      if (leads()) take_ticket();
       at.advance();
     }
   }
@@ -72,15 +85,14 @@ class Converter {
  private:
   // Values that derive from the thread are computed anew: registers are short.
   __device__ __forceinline__ static uint32_t thread() { return hopper::opaque(threadIdx.x); }
-  __device__ __forceinline__ static uint32_t warp() { return thread() / 32 - 1; }
-  // The last warp has a smaller share of a block.
+  __device__ __forceinline__ static uint32_t warp() { return thread() / 32 - (4 - kWarps); }
   __device__ __forceinline__ static bool leads() { return thread() == 96; }
 
-  __device__ __forceinline__ void sync() const { hopper::sync_some(6, kThreads); }
+  __device__ __forceinline__ void sync() const { hopper::sync_some(6, 32 * kWarps); }
 
   // Takes the leading thread's next ticket: a claim, or the next block of the thread block's tiles, K0, V0, K1 ...
   __device__ __forceinline__ void take_ticket() {
-    if (!job_.own) {
+    if (!OWN) {
       ticket_ = atomicAdd(job_.claims, 1);
     } else if (++of_tile_ == 2 * tile_at<S>(job_, ticket_).blocks) {
       of_tile_ = 0;
@@ -88,7 +100,7 @@ class Converter {
     }
   }
   __device__ __forceinline__ BlockOfKeys block_of_ticket() const {
-    if (!job_.own) return claimed_block(job_, ticket_);
+    if (!OWN) return claimed_block(job_, ticket_);
     if (ticket_ >= job_.tiles) return {};
     return {true, of_tile_ % 2 == 1, tile_at<S>(job_, ticket_).head / (job_.p.heads / job_.p.groups), of_tile_ / 2};
   }
@@ -140,8 +152,8 @@ class Converter {
     *reinterpret_cast<uint4*>(to + S::kPlane) = lo;
   }
 
-  // A warp's units of a part: the first and the end.
-  static constexpr uint32_t kShare = kUnits * 3 / 8;
+  // A warp's units of a part: the first and the end. Of three warps the last one, which leads, has a smaller share.
+  static constexpr uint32_t kShare = OWN ? kUnits / 4 : kUnits * 3 / 8;
   __device__ __forceinline__ uint32_t first_unit(uint32_t part) const { return part * kUnits + warp() * kShare; }
   __device__ __forceinline__ uint32_t end_unit(uint32_t part) const {
     return min(first_unit(part) + kShare, (part + 1) * kUnits);
@@ -154,7 +166,7 @@ class Converter {
     for (int part = 0; part < S::kRawParts; ++part) {
       hopper::wait_suspended(&shared_.raw_full[part], parity_);
       const uint32_t first = first_unit(part), last = end_unit(part) - 1, place = place_in_unit();
-      constexpr int kAhead = 3;
+      constexpr int kAhead = OWN ? 2 : 3;
       float4 x[kAhead][2];
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) read(min(first + i, last), place, x[i]);
@@ -176,12 +188,15 @@ class Converter {
   __device__ __forceinline__ uint32_t largest_of_block(uint32_t of_warp) const {
     if (threadIdx.x % 32 == 0) shared_.largest[warp()] = of_warp;
     sync();
-    return max(max(shared_.largest[0], shared_.largest[1]), shared_.largest[2]);
+    uint32_t largest = shared_.largest[0];
+#pragma unroll
+    for (uint32_t w = 1; w < kWarps; ++w) largest = max(largest, shared_.largest[w]);
+    return largest;
   }
 
-  // By the leading thread's warp, which has the smallest share of a block.
+  // By the leading thread's warp.
   __device__ __forceinline__ uint32_t order_of_keys() const {
-    if (warp() != 2) return 0;
+    if (warp() != kWarps - 1) return 0;
     return order_of_steps<S::kDepth>([&](int column) {
       float4 x[2];
       read(column * 8, place_in_unit(), x);
@@ -205,7 +220,7 @@ class Converter {
         x[0] = next_x[0];
         x[1] = next_x[1];
       }
-      if (job_.own) hopper::fence_async_proxy();
+      if (OWN) hopper::fence_async_proxy();
       sync();
       if (leads()) load_next(part);
     }

@@ -43,9 +43,8 @@ __device__ __forceinline__ void produce(const Job& job, const CUtensorMap& map, 
   for (int index = blockIdx.x; index < job.tiles; index += gridDim.x) {
     const TileOfQueries tile = tile_at<S>(job, index);
     const int64_t first = int64_t{tile.head / (job.p.heads / job.p.groups)} * job.blocks_of_group;
-    if (!job.own) load(job.k, job.k_scales, job.k_ready, first);
+    load(job.k, job.k_scales, job.k_ready, first);
     load_queries<S>(job, map, tile, memory, shared, queries_at);
-    if (job.own) continue;
 #pragma unroll 1
     for (int j = 1; j < tile.blocks; ++j) {
       load(job.v, job.v_scales, job.v_ready, first + j - 1);

@@ -37,6 +37,9 @@ __device__ __forceinline__ uint32_t uniform_order(const volatile uint32_t* order
   return __reduce_max_sync(~0u, *order);
 }
 // Returns the step at a place of an order.
-__device__ __forceinline__ uint32_t step_at(uint32_t order, int place) { return order >> 4 * place & 15; }
+template <int DEPTH>
+__device__ __forceinline__ uint32_t step_at(uint32_t order, int place) {
+  return order >> 4 * place & (DEPTH <= 64 ? 3 : 7);
+}
 
 }  // namespace sgemm::attention

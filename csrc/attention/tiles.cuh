@@ -58,7 +58,7 @@ struct Shared {
   alignas(16) float4 scales[S::kSlots];
   float q_scales[S::kQueries];
   uint64_t raw_full[S::kRawParts];
-  uint32_t largest[3];  // of each converting warp
+  uint32_t largest[4];  // of each converting warp
   BlockOfKeys next[2];  // to be converted, by turns
 
   __device__ __forceinline__ void init() {

@@ -82,7 +82,7 @@ __device__ __forceinline__ void multiply_along_depth(float (&s)[32], const Along
   const uint32_t steps = order ? uniform_order(order) : kOrderInMemory;
 #pragma unroll
   for (int i = 0; i < S::kDepth / 16; ++i) {
-    const uint32_t step = step_at(steps, i);
+    const uint32_t step = step_at<S::kDepth>(steps, i);
     hopper::multiply<__half, false, false>(s, at(a, step, 0), at(b, step, 0), true);
   }
   hopper::commit_products();
