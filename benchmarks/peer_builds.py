@@ -86,8 +86,8 @@ def library(name: str, folder: Path | None) -> Path:
     command = compile_command(name, root, built)
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        errors = [line for line in done.stderr.splitlines() if "error" in line]
-        raise UnavailableError(f"nvcc: {(errors or ['failed'])[0][:200]}")
+        lines = [line for line in done.stderr.splitlines() if "error" in line or "fatal" in line]
+        raise UnavailableError(f"nvcc: {(lines or ['failed'])[0][:200]}")
     return built
 
 
@@ -112,7 +112,7 @@ def compile_command(name: str, root: Path, built: Path) -> list[str]:
     return [
         nvcc, "-shared", "-O3", f"-gencode=arch=compute_{arch},code=sm_{arch}", "-cudart=shared",
         "-Xcompiler=-fPIC", "-diag-suppress=177", *(f"-I{path}" for path in folders),
-        *source.flags, *files, *linked, f"-o{built}",
+        *source.flags, *files, *linked, "-o", str(built),
     ]  # fmt: skip
 
 
