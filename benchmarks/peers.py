@@ -165,6 +165,7 @@ def run(args: argparse.Namespace) -> int:
     products, routers = (PRODUCTS, ROUTERS) if session.on_gpu else (CPU_PRODUCTS, CPU_ROUTERS)
     work = [(PRODUCT, p, WAYS) for p in products] + [(ROUTER, p, ROUTER_WAYS) for p in routers]
     work = [(group, p, {k: v for k, v in ways.items() if k in args.way}) for group, p, ways in work]
+    work = [item for item in work if item[2]]
     missing: dict[str, str] = {}
     with session.progress(sum(len(ways) for _, _, ways in work)) as step:
         for group, problem, ways in work:
@@ -295,6 +296,5 @@ def earlier(found: dict) -> str:
 def beside(slug: str, results: Path | None = None) -> list[dict]:
     """Returns the record's rows of other libraries at SIZE that are as exact as torch.mm."""
     found = record.latest_gpu("peers", results, slug)
-    label = Problem.square(SIZE).label
-    rows = found["rows"] if found else []
+    rows, label = found["rows"] if found else [], Problem.square(SIZE).label
     return [r for r in rows if r["group"] == PRODUCT and r["label"] == label and r.get("as_exact")]

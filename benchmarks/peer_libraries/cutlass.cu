@@ -13,12 +13,13 @@ using Row = cutlass::layout::RowMajor;
 
 template <int m, int n, int k, int warp_m, int warp_n, int stages>
 struct Tile {
-  using Gemm = cutlass::gemm::device::Gemm<
-      float, Row, float, Row, float, Row, float, cutlass::arch::OpClassTensorOp, cutlass::arch::Sm80,
-      cutlass::gemm::GemmShape<m, n, k>, cutlass::gemm::GemmShape<warp_m, warp_n, k>,
-      cutlass::gemm::GemmShape<16, 8, 8>, cutlass::epilogue::thread::LinearCombination<float, 4, float, float>,
-      cutlass::gemm::threadblock::GemmIdentityThreadblockSwizzle<8>, stages, 4, 4, /*SplitKSerial=*/true,
-      cutlass::arch::OpMultiplyAddFastF32>;
+  using Gemm =
+      cutlass::gemm::device::Gemm<float, Row, float, Row, float, Row, float, cutlass::arch::OpClassTensorOp,
+                                  cutlass::arch::Sm80, cutlass::gemm::GemmShape<m, n, k>,
+                                  cutlass::gemm::GemmShape<warp_m, warp_n, k>, cutlass::gemm::GemmShape<16, 8, 8>,
+                                  cutlass::epilogue::thread::LinearCombination<float, 4, float, float>,
+                                  cutlass::gemm::threadblock::GemmIdentityThreadblockSwizzle<8>, stages, 4, 4,
+                                  /*SplitKSerial=*/true, cutlass::arch::OpMultiplyAddFastF32>;
 
   static int run(const float* a, const float* b, float* c, int rows, int cols, int depth, int slices, void* work,
                  cudaStream_t stream) {

@@ -2,7 +2,7 @@
 //
 // Its headers are included as in its gemmul8.cu, without complex numbers, which take most of the time to compile.
 // gemm() synchronises the stream around each of its parts, to time them. A CUDA graph can't capture that, so these
-// calls are left out here.
+// calls are left out here. Its constants are copied to the GPU by the first call, and not by every one.
 
 #include <cublasLt.h>
 #include <cublas_v2.h>
@@ -21,7 +21,9 @@
 #include <utility>
 #include <vector>
 
+static bool copied = false;
 #define cudaStreamSynchronize(stream) static_cast<void>(stream)
+#define cudaMemcpyToSymbolAsync(...) (copied ? cudaSuccess : cudaMemcpyToSymbolAsync(__VA_ARGS__))
 // clang-format off
 #include "gemmul8.hpp"
 #include "self_hipify.hpp"
@@ -40,10 +42,12 @@
 #include "gemmul8_real.hpp"
 // clang-format on
 #undef cudaStreamSynchronize
+#undef cudaMemcpyToSymbolAsync
 
 extern "C" int peer_variants() { return 1; }
 
-extern "C" int peer_mm(const float* a, const float* b, float* c, int64_t m, int64_t n, int64_t k, int, void* stream) {
+extern "C" int peer_mm(const float* a, const float* b, float* c, int64_t m, int64_t n, int64_t k, int,
+                       void* stream) try {
   constexpr auto int8 = gemmul8::Backend::INT8;
   constexpr unsigned moduli = 8;
   static cublasHandle_t handle = nullptr;  // made, and the workspace grown, by calls that aren't captured
@@ -62,5 +66,9 @@ extern "C" int peer_mm(const float* a, const float* b, float* c, int64_t m, int6
   const float one = 1, zero = 0;  // C is row-major: its transpose is the product of the transposes
   real::gemm<float, int8>(Handle_t(CublasTag{}, handle), CUBLAS_OP_N, CUBLAS_OP_N, n, m, k, &one, b, n, a, k, &zero, c,
                           n, moduli, /*fastmode=*/true, work, nullptr, nullptr, false, false, false, false, on);
-  return cudaGetLastError() == cudaSuccess ? 0 : 4;
+  if (cudaGetLastError() != cudaSuccess) return 4;
+  copied = true;
+  return 0;
+} catch (...) {
+  return 5;
 }

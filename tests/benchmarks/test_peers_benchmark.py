@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from support.records import gpu_record
+from torch import Tensor
 
 from benchmarks import peer_builds, peers, record
 from benchmarks.__main__ import main
@@ -52,6 +55,31 @@ def test_runs_on_the_cpu(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert not any(r["as_exact"] for r in found["rows"] if r["kernel"] == "bf16")
     assert len(found["missing"]) == len(peers.NAMES) - 3
     assert "Not measured: Triton, tf32x3: needs a GPU" in capsys.readouterr().out
+
+
+def test_a_library_that_fails_is_a_row_and_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def product(name: str, _: Path | None) -> Callable[..., None]:
+        def mm(a: Tensor, b: Tensor, out: Tensor) -> None:
+            if name == "gemmul8" and len(a) == 64:
+                raise ValueError("too large")
+            torch.mm(a, b, out=out)
+
+        return mm
+
+    monkeypatch.setattr(peers, "_on_a_gpu", lambda: None)
+    monkeypatch.setattr(peers, "product", product)
+    path = tmp_path / "r.json"
+    run = ["peers", "--device", "cpu", "--rounds", "2", "--way", "cutlass", "gemmul8"]
+    assert main([*run, "--output", str(path)]) == 0
+    found = record.load(path)
+    assert found["missing"] == [] and len(found["rows"]) == 4
+    (failed,) = [r for r in found["rows"] if "failed" in r]
+    assert failed["failed"] == "ValueError: too large" and "as_exact" not in failed
+    assert all(r["as_exact"] for r in found["rows"] if r is not failed)
+    _, lines = peers.cells(found, peers.PRODUCT)
+    assert lines[2][1] == "failed" and lines[2][2].endswith("(1 of 2)")
 
 
 @pytest.mark.gpu
