@@ -294,7 +294,7 @@ def earlier(found: dict) -> str:
 
 
 def beside(slug: str, results: Path | None = None) -> list[dict]:
-    """Returns the record's rows of other libraries at SIZE that are as exact as torch.mm."""
-    found = record.latest_gpu("peers", results, slug)
-    rows, label = found["rows"] if found else [], Problem.square(SIZE).label
-    return [r for r in rows if r["group"] == PRODUCT and r["label"] == label and r.get("as_exact")]
+    """Returns the record's rows of other libraries at SIZE, as exact as torch.mm, with "date"."""
+    found = record.latest_gpu("peers", results, slug) or {"rows": [], "date": ""}
+    at = {"group": PRODUCT, "label": Problem.square(SIZE).label, "as_exact": True}
+    return [r | {"date": found["date"]} for r in found["rows"] if at.items() <= r.items()]

@@ -239,7 +239,7 @@ SQUARES = (  # a side's figures, its errors' prefix, name and style
 def _peers(axis: plt.Axes, found: list[dict]) -> None:
     """Marks other libraries' products at float32 accuracy, measured on the same GPU."""
     for r, marker in zip(found, cycle("^v<>ph"), strict=False):
-        label = f"{r['way']}\nerror {tables.digits(r['error_max'])}"
+        label = f"{r['way']}\nerror {tables.digits(r['error_max'])}, run of {r['date'][:10]}"
         style = {"marker": marker, "ls": "", "color": "black", "fillstyle": "none"}
         axis.plot([r["m"]], [r["kernel_tflops"]], label=label, markersize=5, **style)
 

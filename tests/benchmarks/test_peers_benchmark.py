@@ -150,7 +150,9 @@ def test_the_picture_has_those_that_are_as_exact(tmp_path: Path) -> None:
     found = recorded(rows)
     record.save(found, record.default_path(found, tmp_path))
     slug = found["machine"]["slug"]
-    assert [r["kernel"] for r in peers.beside(slug, tmp_path)] == ["gemmul8", "bf16x6"]
+    marks = peers.beside(slug, tmp_path)
+    assert [r["kernel"] for r in marks] == ["gemmul8", "bf16x6"]
+    assert all(r["date"] == found["date"] for r in marks)
     assert peers.beside("another", tmp_path) == []
 
 

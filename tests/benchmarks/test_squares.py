@@ -68,6 +68,7 @@ def test_the_picture(with_tf32, others, tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(plots, "_save", lambda figure, path: drawn.append(figure) or path)
     other = {"way": "Other", "m": 4096, "kernel_tflops": 70.0, "error_max": 3.0}
+    other["date"] = "2026-01-02 03:04 UTC"
     monkeypatch.setattr(plots.peers, "beside", lambda slug, results: [other] * others)
     rows = [beside(64), beside(4096), beside(128, failed="why", correct=False)]
     if not with_tf32:
@@ -76,7 +77,7 @@ def test_the_picture(with_tf32, others, tmp_path, monkeypatch):
     (axis,) = drawn[0].axes
     labels = [text.get_text() for text in axis.get_legend().get_texts()]
     assert len(labels) == 2 + with_tf32 + others
-    assert labels.count("Other\nerror 3.00") == others
+    assert labels.count("Other\nerror 3.00, run of 2026-01-02") == others
     assert any("TF32\nerror up to 588" in label for label in labels) == with_tf32
     assert "torch_sgemm, float32\nerror up to 0.700" in labels
     assert list(axis.lines[0].get_xdata()) == [64, 4096]
