@@ -83,6 +83,7 @@ def test_a_library_that_fails_is_a_row_and_no_failure(
 
 
 @pytest.mark.gpu
+@pytest.mark.slow
 def test_runs_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton is in PyTorch's wheel for CUDA; the libraries need their sources."""
     pytest.importorskip("triton")
