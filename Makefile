@@ -106,13 +106,13 @@ info: build  ## versions, build decisions, GPUs, the kernel table
 	@$(PY) -m torch_sgemm.info $(ARGS)
 
 format: $(DEV)  ## format C++, CUDA and Python
-	@find csrc tests -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.h' | \
+	@find csrc tests benchmarks -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.h' | \
 	    PATH="$(dir $(PY)):$$PATH" xargs clang-format -i
 	@$(PY) -m ruff check --fix . && $(PY) -m ruff format .
 
 lint: $(DEV)  ## check Python style, and that C++ is formatted
 	@$(PY) -m ruff check . && $(PY) -m ruff format --check .
-	@find csrc tests -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.h' | \
+	@find csrc tests benchmarks -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.h' | \
 	    PATH="$(dir $(PY)):$$PATH" xargs clang-format --dry-run -Werror
 
 wheel: $(READY)  ## dist/torch_sgemm-*.whl: one wheel for every Python and every torch >= 2.10

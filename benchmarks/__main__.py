@@ -18,6 +18,7 @@ try:
         ladder,
         models,
         packed,
+        peers,
         plans,
         quick,
         recipes,
@@ -48,6 +49,7 @@ MEASURING = {
     "models": models,
     "attention": attention,
     "recipes": recipes,
+    "peers": peers,
 }
 
 

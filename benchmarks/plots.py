@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import math
 import re
 import textwrap
@@ -17,7 +16,7 @@ import matplotlib.pyplot as plt
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from PIL import Image
 
-from benchmarks import tables
+from benchmarks import peers, tables
 from benchmarks.record import provenance
 from benchmarks.sides import INFORMATION
 
@@ -214,7 +213,7 @@ def squares(record: dict, path: Path) -> Path:
         label = f"{name}\nerror up to {tables.digits(error)}"
         speed = [scale * r[f"{side}_tflops"] for r in line]
         axis.plot([r["size"] for r in line], speed, label=label, markersize=5, **style)
-    _peers(axis, record, rows)
+    _peers(axis, peers.beside(record["machine"]["slug"], path.parent.parent))
     sizes = sorted({r["size"] for r in rows})
     axis.set_xscale("log", base=2)
     _ticks(axis, sizes)
@@ -237,18 +236,12 @@ SQUARES = (  # a side's figures, its errors' prefix, name and style
 )
 
 
-def _peers(axis: plt.Axes, record: dict, rows: list[dict]) -> None:
-    """Marks other ways at float32 accuracy: their speed relative to torch.mm on the same GPU."""
-    peers = json.loads((Path(__file__).parent / "peers.json").read_text(encoding="utf-8"))
-    at = [r for r in rows if r["size"] == peers["size"]]
-    if not at or record["machine"]["slug"] != peers["gpu"]:
-        return
-    others = [r for r in peers["rows"] if r["as_exact"] and not r["way"].startswith("torch")]
-    for r, marker in zip(others, cycle("^v<>"), strict=False):
-        speed = r["speeds"][0] * at[0]["torch_tflops"]
-        label = f"{r['way']}\nas exact as torch.mm, run of {peers['date']}"
+def _peers(axis: plt.Axes, found: list[dict]) -> None:
+    """Marks other libraries' products at float32 accuracy, measured on the same GPU."""
+    for r, marker in zip(found, cycle("^v<>ph"), strict=False):
+        label = f"{r['way']}\nerror {tables.digits(r['error_max'])}, run of {r['date'][:10]}"
         style = {"marker": marker, "ls": "", "color": "black", "fillstyle": "none"}
-        axis.plot([peers["size"]], [speed], label=label, markersize=5, **style)
+        axis.plot([r["m"]], [r["kernel_tflops"]], label=label, markersize=5, **style)
 
 
 def packed(record: dict, path: Path) -> Path:

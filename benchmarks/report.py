@@ -7,7 +7,6 @@ NAME is a key of BLOCKS. All figures in a block come from records.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import re
@@ -29,6 +28,7 @@ from benchmarks import (
     mechanisms,
     models,
     packed,
+    peers,
     plots,
     recipes,
     record,
@@ -291,16 +291,19 @@ def _bounds_table(_: dict, __: Path) -> str:
     return head + tables.markdown(["row", *(f"k = {k}" for k in BOUND_DEPTHS)], lines)
 
 
-def _peers_table(_: dict, __: Path) -> str:
-    """Tabulates other ways to multiply float32 matrices, from peers.json."""
-    peers = json.loads((Path(__file__).parent / "peers.json").read_text())
-    lines = [
-        [row["way"], "yes" if row["as_exact"] else "no", *(f"{x:g}" for x in row["speeds"])]
-        for row in peers["rows"]
-    ]
-    columns = ["way", "errors not above torch.mm's", *peers["columns"]]
-    table = tables.markdown(columns, lines, left=2)
-    return f"Speed relative to torch.mm.\n\n{table}\n\n<sub>{peers['date']}. {peers['about']}</sub>"
+def _peers_table(found: dict, _: Path) -> str:
+    columns, rows = peers.cells(found, peers.PRODUCT)
+    missing = "".join(f"\n\nNot measured: {line}." for line in found["missing"])
+    before = peers.earlier(found)
+    text = f"Speed relative to torch.mm.\n\n{tables.markdown(columns, rows)}\n\n{peers.LEGEND}"
+    return f"{text}{missing}" + (f"\n\n{before}" if before else "")
+
+
+def _peers_router(found: dict, _: Path) -> str:
+    columns, rows = peers.cells(found, peers.ROUTER)
+    return (
+        f"Speed relative to torch.mm.\n\n{tables.markdown(columns, rows)}\n\n{peers.ROUTER_LEGEND}"
+    )
 
 
 # marker -> command whose record it shows (None: needs no record), writer
@@ -342,7 +345,8 @@ BLOCKS: dict[str, tuple[str | None, Write]] = {
     "call": ("call", _call_table),
     "precision": ("suite", _precision_table),
     "bounds": (None, _bounds_table),
-    "peers": (None, _peers_table),
+    "peers": ("peers", _peers_table),
+    "peers-router": ("peers", _peers_router),
     "models": ("models", _models_table),
     "models-line": ("models", _models_line),
     "recipes": ("recipes", _recipes_table),

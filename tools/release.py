@@ -1,14 +1,15 @@
-"""Makes what a release consists of: the sdist, a manylinux wheel, and an index page for both.
+"""Makes what a release consists of: the sdist, manylinux wheels, and an index page for them.
 
     python tools/release.py                     # all of it into dist/, and the wheel is checked
     python tools/release.py sdist DIRECTORY     # the parts, as the workflow runs them
     python tools/release.py repair WHEEL DIRECTORY
-    python tools/release.py index DIRECTORY
+    python tools/release.py index DIRECTORY --platform x86_64 aarch64   # fails if one has no wheel
     python tools/release.py version --tag v0.1.0   # fails unless that is the version
 
 The wheel is built from the sdist, so that a file which the sdist lacks is missed here. auditwheel
 names the oldest glibc that the wheel runs on, at most that of the build machine. So the workflow
-builds in a manylinux image. torch's own libraries stay outside of the wheel.
+builds in a manylinux image, on a machine of each platform. torch's own libraries stay outside of
+the wheel.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -119,15 +121,22 @@ def index_page(files: list[Path], prefix: str) -> str:
     )
 
 
-def write_index(directory: Path) -> Path:
+def write_index(directory: Path, platforms: Sequence[str] = ()) -> Path:
     """Makes ``directory`` a static index: pip's ``--index-url`` takes its simple/.
 
     Raises:
-        SystemExit: there is no wheel in it.
+        SystemExit: it has no wheel, none of one of ``platforms``, or files of several versions.
     """
     files = [path for pattern in FILES for path in directory.glob(pattern)]
-    if not any(path.suffix == ".whl" for path in files):
+    wheels = [path.stem for path in files if path.suffix == ".whl"]
+    if not wheels:
         raise SystemExit(f"release: no wheel in {directory}")
+    for platform in platforms:
+        if not any(name.endswith(f"_{platform}") for name in wheels):
+            raise SystemExit(f"release: no wheel for {platform} in {directory}, only {wheels}")
+    versions = sorted({path.name.removesuffix(".tar.gz").split("-")[1] for path in files})
+    if len(versions) > 1:
+        raise SystemExit(f"release: files of versions {', '.join(versions)} in {directory}")
     page = directory / "simple" / PROJECT / "index.html"
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text(index_page(files, "../../"))
@@ -167,6 +176,8 @@ def parser() -> argparse.ArgumentParser:
             part.add_argument(word, type=Path)
         if name == "version":
             part.add_argument("--tag", help="fail unless it is v and the version")
+        if name == "index":
+            part.add_argument("--platform", nargs="+", default=[], help="those that need a wheel")
         if name == "all":
             part.add_argument("check", nargs=argparse.REMAINDER, help="for tools/check_wheel.py")
     return top
@@ -183,7 +194,7 @@ def main(arguments: list[str] | None = None) -> None:
             raise SystemExit(f"release: the tag is {options.tag}, the version {version()}")
         print(version())
     elif options.part == "index":
-        print(write_index(options.directory))
+        print(write_index(options.directory, options.platform))
     else:
         release(getattr(options, "directory", ROOT / "dist"), getattr(options, "check", []))
 

@@ -62,24 +62,25 @@ def test_tf32_and_errors_are_shown():
 
 
 @pytest.mark.parametrize("with_tf32", [False, True])
-def test_the_picture(with_tf32, tmp_path, monkeypatch):
-    """A line per side, with its error in the legend; peers only where they were measured."""
+@pytest.mark.parametrize("others", [0, 2])
+def test_the_picture(with_tf32, others, tmp_path, monkeypatch):
+    """A line per side, with its error in the legend, and a mark for each library beside it."""
     drawn = []
     monkeypatch.setattr(plots, "_save", lambda figure, path: drawn.append(figure) or path)
+    other = {"way": "Other", "m": 4096, "kernel_tflops": 70.0, "error_max": 3.0}
+    other["date"] = "2026-01-02 03:04 UTC"
+    monkeypatch.setattr(plots.peers, "beside", lambda slug, results: [other] * others)
     rows = [beside(64), beside(4096), beside(128, failed="why", correct=False)]
     if not with_tf32:
         rows = [{k: v for k, v in r.items() if not k.startswith("tf32")} for r in rows]
-    for slug in ("h200", "test-gpu"):
-        found = gpu_record("squares", rows)
-        found["machine"]["slug"] = slug
-        plots.squares(found, tmp_path / "p.png")
-    for figure, peers in zip(drawn, (4, 0), strict=True):
-        (axis,) = figure.axes
-        labels = [text.get_text() for text in axis.get_legend().get_texts()]
-        assert len(labels) == 2 + with_tf32 + peers
-        assert any("TF32\nerror up to 588" in label for label in labels) == with_tf32
-        assert "torch_sgemm, float32\nerror up to 0.700" in labels
-        assert list(axis.lines[0].get_xdata()) == [64, 4096]
+    plots.squares(gpu_record("squares", rows), tmp_path / "p.png")
+    (axis,) = drawn[0].axes
+    labels = [text.get_text() for text in axis.get_legend().get_texts()]
+    assert len(labels) == 2 + with_tf32 + others
+    assert labels.count("Other\nerror 3.00, run of 2026-01-02") == others
+    assert any("TF32\nerror up to 588" in label for label in labels) == with_tf32
+    assert "torch_sgemm, float32\nerror up to 0.700" in labels
+    assert list(axis.lines[0].get_xdata()) == [64, 4096]
 
 
 def test_states():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -94,6 +95,36 @@ def test_workflows_run_the_whole_check_and_make_wheels() -> None:
     assert "release.py repair {wheel} {dest_dir}" in text_of("pyproject.toml")
 
 
+def test_wheels_are_built_on_a_machine_of_each_platform() -> None:
+    """The matrix, the builds that cibuildwheel knows, and what the index asks for are the same."""
+    jobs = yaml.safe_load(text_of(".github/workflows/wheels.yml"))["jobs"]
+    matrix = {x["platform"]: x["runner"] for x in jobs["wheel"]["strategy"]["matrix"]["include"]}
+    assert matrix == {"x86_64": "ubuntu-24.04", "aarch64": "ubuntu-24.04-arm"}
+    project = text_of("pyproject.toml")
+    assert re.findall(r'"cp312-manylinux_(\w+)"', project) == list(matrix)
+    assert re.findall(r"^manylinux-(\w+)-image = \"(\w+)\"", project, re.M) == [
+        (platform, "manylinux_2_28") for platform in matrix
+    ]
+    (asked,) = [s["run"] for s in jobs["index"]["steps"] if "release.py index" in s.get("run", "")]
+    assert asked.split("--platform ")[1].split() == list(matrix)
+
+
+def test_every_part_is_in_the_index_before_it_is_published() -> None:
+    """Artifacts are merged by a pattern; a job that isn't waited for would be left out."""
+    jobs = yaml.safe_load(text_of(".github/workflows/wheels.yml"))["jobs"]
+    assert [jobs[name].get("needs") for name in ("sdist", "wheel", "index", "publish")] == [
+        None, "sdist", "wheel", "index",
+    ]  # fmt: skip
+    uploads = {
+        name: [s["with"]["name"] for s in job["steps"] if "upload-artifact" in s.get("uses", "")]
+        for name, job in jobs.items()
+    }
+    assert uploads["sdist"] == ["part-sdist"]
+    assert uploads["wheel"] == ["part-${{ matrix.platform }}"]
+    (merged,) = [s["with"] for s in jobs["index"]["steps"] if "download-" in s.get("uses", "")]
+    assert merged == {"pattern": "part-*", "path": "dist", "merge-multiple": True}
+
+
 def test_the_citation_is_yaml_and_has_no_version_of_its_own() -> None:
     citation = yaml.safe_load(text_of("CITATION.cff"))
     assert citation["license"] == "MIT" and citation["authors"] and "version" not in citation
@@ -125,14 +156,15 @@ def test_the_sdist_has_what_a_build_needs(sdist: Path) -> None:
 
 def packed_here(directory: Path) -> Path:
     """A wheel with the library that is loaded, of the tag that setuptools gives."""
-    wheel = directory / f"torch_sgemm-{release.version()}-py3-none-linux_x86_64.whl"
+    on = f"py3-none-linux_{platform.machine()}"
+    wheel = directory / f"torch_sgemm-{release.version()}-{on}.whl"
     about = f"torch_sgemm-{release.version()}.dist-info"
     with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as packed:
         for package in check_wheel.PACKAGES:
             for path in sorted((ROOT / package).rglob("*.*")):
                 if "__pycache__" not in path.parts:
                     packed.write(path, path.relative_to(ROOT))
-        tag = "Root-Is-Purelib: false\nTag: py3-none-linux_x86_64\n"
+        tag = f"Root-Is-Purelib: false\nTag: {on}\n"
         packed.writestr(f"{about}/WHEEL", f"Wheel-Version: 1.0\nGenerator: test\n{tag}")
         head = f"Metadata-Version: 2.1\nName: torch_sgemm\nVersion: {release.version()}\n"
         packed.writestr(f"{about}/METADATA", head)
@@ -186,29 +218,64 @@ def test_large_wheels_are_refused(tmp_path: Path) -> None:
         release.check_size(wheel)
 
 
-def test_pip_installs_from_the_index(tmp_path: Path) -> None:
-    """The page alone: a wheel without the library, which pip downloads and checks by its digest."""
+def bare_wheel(directory: Path, tag: str) -> Path:
+    """A wheel without the library."""
     number = release.version()
-    wheel = tmp_path / f"torch_sgemm-{number}-py3-none-any.whl"
+    wheel = directory / f"torch_sgemm-{number}-{tag}.whl"
     about = f"torch_sgemm-{number}.dist-info"
     with zipfile.ZipFile(wheel, "w") as packed:
-        packed.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        packed.writestr(f"{about}/WHEEL", f"Wheel-Version: 1.0\nTag: {tag}\n")
         head = f"Metadata-Version: 2.1\nName: torch_sgemm\nVersion: {number}\n"
         packed.writestr(f"{about}/METADATA", head)
         packed.writestr(f"{about}/RECORD", "")
-    page = release.write_index(tmp_path)
-    assert "#sha256=" in page.read_text()
+    return wheel
+
+
+def download(index: Path, target: Path, *options: str) -> None:
+    """Downloads torch_sgemm by pip from a static index alone."""
     command = [
         sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-cache-dir",
-        "--disable-pip-version-check", "--isolated", "--index-url",
-        (tmp_path / "simple").as_uri(), "-d", str(tmp_path / "got"), "torch_sgemm",
+        "--disable-pip-version-check", "--isolated", "--index-url", index.as_uri(),
+        "-d", str(target), *options, "torch_sgemm",
     ]  # fmt: skip
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PIP_")}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if "No module named pip" in done.stderr:
         pytest.skip("pip isn't installed here")
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_pip_installs_from_the_index(tmp_path: Path) -> None:
+    """The page alone: pip downloads a wheel and checks it by its digest."""
+    wheel = bare_wheel(tmp_path, "py3-none-any")
+    page = release.write_index(tmp_path)
+    assert "#sha256=" in page.read_text()
+    download(tmp_path / "simple", tmp_path / "got")
     assert (tmp_path / "got" / wheel.name).read_bytes() == wheel.read_bytes()
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_pip_takes_the_wheel_of_its_platform(machine: str, tmp_path: Path) -> None:
+    tags = [f"py3-none-manylinux_2_28_{name}" for name in ("x86_64", "aarch64")]
+    names = {tag.rpartition("28_")[2]: bare_wheel(tmp_path, tag).name for tag in tags}
+    release.write_index(tmp_path, list(names))
+    only = ("--only-binary=:all:", "--platform", f"manylinux_2_28_{machine}")
+    download(tmp_path / "simple", tmp_path / "got", *only)
+    assert [path.name for path in (tmp_path / "got").iterdir()] == [names[machine]]
+
+
+def test_an_index_without_a_platform_s_wheel_is_refused(tmp_path: Path) -> None:
+    bare_wheel(tmp_path, "py3-none-manylinux_2_28_x86_64")
+    release.main(["index", str(tmp_path), "--platform", "x86_64"])
+    with pytest.raises(SystemExit, match="no wheel for aarch64"):
+        release.main(["index", str(tmp_path), "--platform", "x86_64", "aarch64"])
+
+
+def test_an_index_of_two_versions_is_refused(tmp_path: Path) -> None:
+    bare_wheel(tmp_path, "py3-none-any")
+    (tmp_path / "torch_sgemm-0.0.9.tar.gz").touch()
+    with pytest.raises(SystemExit, match=r"versions 0\.0\.9, "):
+        release.write_index(tmp_path)
 
 
 def test_an_index_without_a_wheel_is_refused(tmp_path: Path) -> None:
