@@ -197,10 +197,14 @@ class Converter {
   // By the leading thread's warp.
   __device__ __forceinline__ uint32_t order_of_keys() const {
     if (warp() != kWarps - 1) return 0;
-    return order_of_steps<S::kDepth>([&](int column) {
-      float4 x[2];
-      read(column * 8, place_in_unit(), x);
-      return max(largest_of(x[0]), largest_of(x[1]));
+    uint32_t largest = 0;  // of the lane's columns of a box, which belong to one of its two steps
+    return order_of_steps<S::kDepth>([&](int step) {
+      if (step % 2 == 0) {
+        float4 x[2];
+        read(step / 2 * 8, place_in_unit(), x);
+        largest = max(largest_of(x[0]), largest_of(x[1]));
+      }
+      return static_cast<int>(thread() / 2 % 2) == step % 2 ? largest : 0;
     });
   }
 

@@ -7,21 +7,17 @@ namespace sgemm::attention {
 // Steps whose keys are large go last: once the sum is large, further steps are cut off at a bit of its size. Outliers
 // are in the same channels of all keys, so eight keys of a block decide. Any order is right.
 //
-// Called by a warp. `octet(c)`: the bits of the largest magnitude among 8 elements of the lane, in row lane / 4 of the
-// block's first eight, from column 32 c + lane % 4 * 8 on. Returns the steps, four bits each, the first one lowest.
-template <int DEPTH, class Octet>
-__device__ __forceinline__ uint32_t order_of_steps(const Octet& octet) {
+// Called by a warp. `largest_of(i)`: the bits of the largest magnitude among the lane's elements of step i, where the
+// warp has the block's first eight rows. Returns the steps, four bits each, the first one lowest.
+template <int DEPTH, class Largest>
+__device__ __forceinline__ uint32_t order_of_steps(const Largest& largest_of) {
   constexpr uint32_t kSteps = DEPTH / 16, kAll = (1 << kSteps) - 1;
   const uint32_t lane = threadIdx.x % 32;
   uint32_t largest = 0;  // of the lane's step
 #pragma unroll
-  for (uint32_t c = 0; c < kSteps / 2; ++c) {
-    const uint32_t x = octet(c);
-#pragma unroll
-    for (uint32_t half = 0; half < 2; ++half) {
-      const uint32_t of_step = __reduce_max_sync(~0u, lane / 2 % 2 == half ? x : 0);
-      if (lane == 2 * c + half) largest = of_step;
-    }
+  for (uint32_t i = 0; i < kSteps; ++i) {
+    const uint32_t of_step = __reduce_max_sync(~0u, largest_of(i));
+    if (lane == i) largest = of_step;
   }
   constexpr uint32_t kEighth = 3 << 23;  // of a float's bits
   const uint32_t most = __reduce_max_sync(~0u, largest), large = max(most, kEighth) - kEighth;

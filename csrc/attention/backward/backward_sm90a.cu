@@ -7,6 +7,7 @@
 #include "keys.cuh"
 #include "prepare.cuh"
 #include "queries.cuh"
+#include "resident.cuh"
 
 namespace sgemm::attention::backward {
 namespace {
@@ -25,9 +26,10 @@ __global__ void __launch_bounds__(kThreads, 1) differentiate(const __grid_consta
     if (threadIdx.x == 0) Producer<S>(job, memory, shared).run();
   } else {
     hopper::acquire_registers<kConsumerRegisters>();
-    KeyGradients<S, MASKED> keys{Consumer<S>(job, memory, shared)};
+    using Blocks = Ring<S>;
+    KeyGradients<Blocks, MASKED> keys{Consumer<Blocks>(job, memory, shared)};
     keys.run();
-    QueryGradients<S, MASKED> queries(keys);
+    QueryGradients<Blocks, MASKED> queries(keys);
     queries.run();
     queries.finish();
   }
@@ -38,12 +40,20 @@ void launch_depth(const Job& job, const Context& context) {
   using S = Shape<DEPTH>;
   launch(prepare<S>, int64_t{job.heads} * job.query_blocks + int64_t{job.groups} * job.key_blocks, S::kPassThreads, 0,
          0, true, context.stream, job);
-  if (!job.all_tiles) return;
   constexpr int kBytes = S::kBytes + sizeof(Shared<S>);
   static_assert(kBytes <= 227 * 1024);
   with_constant(job.g.p.mask.kind != MaskKind::kNone, [&](auto masked) {
     launch_with_memory<differentiate<S, masked>>(std::min(job.all_tiles, context.device->sms), kThreads, kBytes, kBytes,
                                                  0, context.stream, job);
+  });
+}
+
+void launch_short(const Job& job, const Context& context) {
+  using S = Shape<64>;
+  constexpr int kBytes = Resident<S>::kBytes + sizeof(ResidentMemory);
+  with_constant(job.g.p.mask.kind != MaskKind::kNone, [&](auto masked) {
+    launch_with_memory<differentiate_resident<S, masked>>(std::min(job.all_tiles, context.device->sms), kConsumers,
+                                                          kBytes, kBytes, 0, context.stream, job);
   });
 }
 
@@ -73,10 +83,15 @@ void run(const Gradients& g, const Context& context) {
   job.keys = reinterpret_cast<KeyBlock*>(workspace + at.keys);
   job.claims = reinterpret_cast<int*>(workspace + at.claims);
   job.factor = factor_of_sums(p);
-  if (compiled_depth(g) == 64)
+  if (!job.all_tiles) return;
+  if (is_short(g)) {
+    job.all_tiles = static_cast<int>(ceil_div(job.heads, 2));
+    launch_short(job, context);
+  } else if (compiled_depth(g) == 64) {
     launch_depth<64>(job, context);
-  else
+  } else {
     launch_depth<128>(job, context);
+  }
 }
 
 }  // namespace sgemm::attention::backward

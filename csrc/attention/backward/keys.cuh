@@ -6,10 +6,11 @@
 
 namespace sgemm::attention::backward {
 
-template <class S, bool MASKED>
-class KeyGradients : public Consumer<S> {
-  using Base = Consumer<S>;
-  using Base::column, Base::job_, Base::ring_, Base::row, Base::shared_, Base::thread, Base::turns_, Base::warpgroup_;
+template <class Blocks, bool MASKED>
+class KeyGradients : public Consumer<Blocks> {
+  using Base = Consumer<Blocks>;
+  using S = typename Blocks::Shape;
+  using Base::column, Base::job_, Base::blocks_, Base::row, Base::thread, Base::turns_, Base::warpgroup_;
   static constexpr int kChunks = S::kChunks;
 
   float s_[32], x_[32], sums_[32], more_sums_[32];
@@ -24,43 +25,45 @@ class KeyGradients : public Consumer<S> {
     for (int e = 0; e < 32; ++e) s_[e] = x_[e] = sums_[e] = more_sums_[e] = 0;
   }
 
+  // Computes all tiles of keys.
   __device__ __forceinline__ void run() {
 #pragma unroll 1
     while (true) {
-      this->wait_for_tile();
-      if (this->index() >= job_.all_key_tiles) break;
-#pragma unroll
-      for (int c = 0; c < kChunks; ++c)
-#pragma unroll
-        for (int e = 0; e < 32; ++e) dk_[c][e] = dv_[c][e] = 0;
-      if (thread() == 0) shared_.again[ring_.tile() % 4][warpgroup_] = 0;
-      const Tile<true> tile(job_, this->index());
-      const int blocks = (tile.end - tile.first) * job_.share;
-      if constexpr (kChunks == 1)
-        add_ahead(blocks);
-      else
-        add_in_turn(blocks);
-      store();
-      ring_.next_tile();
+      blocks_.wait_for_tile();
+      if (blocks_.index() >= job_.all_key_tiles) break;
+      compute();
+      blocks_.next_tile();
     }
   }
 
- private:
-  __device__ __forceinline__ const QueryBlock& about(int slot) const {
-    return *reinterpret_cast<const QueryBlock*>(shared_.about[slot]);
-  }
-  __device__ __forceinline__ const KeyBlock& own() const {
-    return *reinterpret_cast<const KeyBlock*>(shared_.own[ring_.tile() % 4][warpgroup_]);
+  __device__ __forceinline__ void compute() {
+    blocks_.begin(true);
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c)
+#pragma unroll
+      for (int e = 0; e < 32; ++e) dk_[c][e] = dv_[c][e] = 0;
+    if (thread() == 0) blocks_.again() = 0;
+    const Tile<true> tile(job_, blocks_.index());
+    const int blocks = (tile.end - tile.first) * job_.share;
+    if constexpr (kChunks == 1)
+      add_ahead(blocks);
+    else
+      add_in_turn(blocks);
+    store();
   }
 
+ private:
+  __device__ __forceinline__ const QueryBlock& about(int slot) const { return blocks_.queries(slot); }
+  __device__ __forceinline__ const KeyBlock& own() const { return blocks_.own_keys(); }
+
   __device__ __forceinline__ void multiply_queries(int slot) {
-    multiply_along_depth<S>(s_, ring_.own(0), ring_.along_depth(slot), &own().order);
+    multiply_along_depth<S>(s_, blocks_.own(0), blocks_.along_depth(slot), &own().order);
   }
 
   // S is under way. Issues dP for the next block of dO. With a mask, s becomes logits first.
   __device__ __forceinline__ void multiply_gradients() {
-    ring_.take();
-    const int g = ring_.slot(1);
+    blocks_.take();
+    const int g = blocks_.slot(1);
     if constexpr (MASKED) {
       const QueryBlock& block = about(g);
       if (job_.g.p.mask.kind == MaskKind::kFloat)
@@ -77,7 +80,7 @@ class KeyGradients : public Consumer<S> {
 #pragma unroll
       for (int e = 0; e < 32; ++e) s_[e] = fmaf(s_[e], c, x_[e]);
     }
-    multiply_along_depth<S>(x_, ring_.own(1), ring_.along_depth(g));
+    multiply_along_depth<S>(x_, blocks_.own(1), blocks_.along_depth(g));
   }
 
   // Returns the factor that turns sums into logits. A factor below float32's range would make 0 of -Inf; sums of such a
@@ -168,7 +171,7 @@ class KeyGradients : public Consumer<S> {
     const float bound = bound_of(block, key.v_norm), h = split::power_of_two(-weight_exponent(bound));
     const float of_dp = block.g_scale * key.v_scale * h;
     if (is_coarse(block.q_scale * key.k_scale * job_.factor, block.least_logit, key.v_scale, block.least_out, bound))
-      shared_.again[ring_.tile() % 4][warpgroup_] = 1;
+      blocks_.again() = 1;
     this->wait_for_scores(x_, last);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -182,13 +185,11 @@ class KeyGradients : public Consumer<S> {
 
   // The bound of a key with a small row of V may be far below its block's. Its row of x grows.
   __device__ __forceinline__ void enlarge_rows(const QueryBlock& block) {
-    const Tile<true> tile(job_, this->index());
-    const int number = min(tile.of_head * 2 + warpgroup_, job_.key_blocks - 1);
-    const float* const norms = job_.keys[int64_t{tile.head} * job_.key_blocks + number].row_norm;
+    const float* const norms = blocks_.own_norms(job_, Tile<true>(job_, blocks_.index()));
     const int of_block = weight_exponent(bound_of(block, own().v_norm));
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int of_row = weight_exponent(bound_of(block, __ldg(&norms[row() + 8 * r])));
+      const int of_row = weight_exponent(bound_of(block, norms[row() + 8 * r]));
       const int exponent = min(max(of_block - of_row, 0), 126);
       multiply_row(x_, r, exponent);
       scaling_ |= exponent << 8 * (2 + r);
@@ -208,69 +209,69 @@ class KeyGradients : public Consumer<S> {
 
   // Depth 64: S of the next block is issued behind this one's dV and dK, which are added while it is computed.
   __device__ __forceinline__ void add_ahead(int blocks) {
-    ring_.take();
-    multiply_queries(ring_.slot(1));
+    blocks_.take();
+    multiply_queries(blocks_.slot(1));
     multiply_gradients();
-    weigh(ring_.slot(1));
+    weigh(blocks_.slot(1));
 #pragma unroll 1
     for (; blocks > 1; --blocks) {
-      differentiate(ring_.slot(1), false);
+      differentiate(blocks_.slot(1), false);
       turns_.begin();
       p_.split(s_);
-      multiply_rows<S>(more_sums_, p_, ring_.across_depth(ring_.slot(1)));
+      multiply_rows<S>(more_sums_, p_, blocks_.across_depth(blocks_.slot(1)));
       ds_.split(x_);
-      multiply_rows<S>(sums_, ds_, ring_.across_depth(ring_.slot(2)));
-      ring_.take();
-      multiply_queries(ring_.slot(1));
+      multiply_rows<S>(sums_, ds_, blocks_.across_depth(blocks_.slot(2)));
+      blocks_.take();
+      multiply_queries(blocks_.slot(1));
       turns_.end();
       hopper::wait_products<2>();
       hopper::fence_registers(more_sums_);
       p_.fence();
-      const float of_keys = key_factor(ring_.slot(2));
-      finish_values(ring_.slot(2), dv_[0], more_sums_);
+      const float of_keys = key_factor(blocks_.slot(2));
+      finish_values(blocks_.slot(2), dv_[0], more_sums_);
       hopper::fence_registers(dv_[0]);
       this->keep_order();
       hopper::wait_products<1>();
       hopper::fence_registers(sums_);
       ds_.fence();
-      ring_.release(ring_.slot(3));
+      blocks_.release(blocks_.slot(3));
       add_keys(dk_[0], of_keys);
       hopper::fence_registers(dk_[0]);
       multiply_gradients();
-      weigh(ring_.slot(1));
+      weigh(blocks_.slot(1));
     }
-    differentiate(ring_.slot(1), true);
+    differentiate(blocks_.slot(1), true);
     turns_.begin();
     p_.split(s_);
-    multiply_rows<S>(more_sums_, p_, ring_.across_depth(ring_.slot(1)));
+    multiply_rows<S>(more_sums_, p_, blocks_.across_depth(blocks_.slot(1)));
     ds_.split(x_);
-    multiply_rows<S>(sums_, ds_, ring_.across_depth(ring_.slot(2)));
+    multiply_rows<S>(sums_, ds_, blocks_.across_depth(blocks_.slot(2)));
     turns_.end();
     hopper::wait_products<0>();
     hopper::fence_registers(more_sums_);
     p_.fence();
     hopper::fence_registers(sums_);
     ds_.fence();
-    const float of_keys = key_factor(ring_.slot(1));
-    finish_values(ring_.slot(1), dv_[0], more_sums_);
+    const float of_keys = key_factor(blocks_.slot(1));
+    finish_values(blocks_.slot(1), dv_[0], more_sums_);
     add_keys(dk_[0], of_keys);
-    ring_.release(ring_.slot(2));
+    blocks_.release(blocks_.slot(2));
   }
 
   // Depth 128: registers hold one accumulator of 64 columns beside dK and dV.
   __device__ __forceinline__ void add_in_turn(int blocks) {
 #pragma unroll 1
     for (; blocks > 0; --blocks) {
-      ring_.take();
-      multiply_queries(ring_.slot(1));
+      blocks_.take();
+      multiply_queries(blocks_.slot(1));
       multiply_gradients();
-      weigh(ring_.slot(1));
-      differentiate(ring_.slot(1), blocks == 1);
+      weigh(blocks_.slot(1));
+      differentiate(blocks_.slot(1), blocks == 1);
       turns_.begin();
       ds_.split(x_);
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) {
-        multiply_rows<S>(sums_, ds_, ring_.across_depth(ring_.slot(2)), c);
+        multiply_rows<S>(sums_, ds_, blocks_.across_depth(blocks_.slot(2)), c);
         if (c == 0) turns_.end();
         if (c == kChunks - 1) {  // under the products with dS
           p_.split(s_);
@@ -279,18 +280,18 @@ class KeyGradients : public Consumer<S> {
         hopper::wait_products<0>();
         hopper::fence_registers(sums_);
         ds_.fence();
-        if (c == kChunks - 1) ring_.release(ring_.slot(2));
-        const float factor = key_factor(ring_.slot(1));
+        if (c == kChunks - 1) blocks_.release(blocks_.slot(2));
+        const float factor = key_factor(blocks_.slot(1));
         add_keys(dk_[c], factor);
       }
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) {
-        multiply_rows<S>(sums_, p_, ring_.across_depth(ring_.slot(1)), c);
+        multiply_rows<S>(sums_, p_, blocks_.across_depth(blocks_.slot(1)), c);
         hopper::wait_products<0>();
         hopper::fence_registers(sums_);
         p_.fence();
-        const float factor = value_factor(ring_.slot(1));
-        if (c == kChunks - 1) ring_.release(ring_.slot(1));
+        const float factor = value_factor(blocks_.slot(1));
+        if (c == kChunks - 1) blocks_.release(blocks_.slot(1));
         add_values(dv_[c], sums_, factor);
       }
     }
@@ -318,17 +319,18 @@ class KeyGradients : public Consumer<S> {
   // Adds a block's sums to dV. The block's slot can be filled anew.
   __device__ __forceinline__ void finish_values(int slot, float (&dv)[32], const float (&sums)[32]) {
     const float factor = value_factor(slot);
-    ring_.release(slot);
+    blocks_.release(slot);
     add_values(dv, sums, factor);
   }
 
   __device__ __forceinline__ void store() const {
-    const Tile<true> tile(job_, this->index());
-    const int first = tile.of_head * kTile + warpgroup_ * kRows + thread() / 32 * 16;
+    const Tile<true> tile(job_, blocks_.index());
+    const int first = tile.of_head * kTile + blocks_.half() * kRows + thread() / 32 * 16;
     hopper::sync_some(4 + warpgroup_, 128);  // all have seen whether it is coarse
-    if (*static_cast<const volatile int*>(&shared_.again[ring_.tile() % 4][warpgroup_])) {
+    if (blocks_.again()) {
+      const QueryBlock* const queries = blocks_.queries_of_head(job_, tile.head * job_.share);
 #pragma unroll 1
-      for (int key = first; key < min(first + 16, job_.g.p.keys); ++key) recompute_key(job_, tile.head, key);
+      for (int key = first; key < min(first + 16, job_.g.p.keys); ++key) recompute_key(job_, queries, tile.head, key);
       return;
     }
     const Matrix to_k = job_.g.k.matrix(tile.head), to_v = job_.g.v.matrix(tile.head);

@@ -142,20 +142,37 @@ template <class S>
 class Ring {
   Shared<S>& shared_;
   const uint32_t memory_;  // address
+  const int warpgroup_;
   // Registers are short: the next slot times 2, plus its parity, in 8 bits; above, the number of the tile.
   uint32_t state_ = 0;
 
   __device__ __forceinline__ uint32_t next() const { return state_ & 0xff; }
 
  public:
-  using AcrossDepth = PlaneView<kRows * 128, 128>;
+  using Shape = S;
+  using Memory = Shared<S>;
 
-  __device__ __forceinline__ Ring(Shared<S>& shared, char* memory)
-      : shared_(shared), memory_(hopper::shared_address(memory)) {}
+  __device__ __forceinline__ Ring(Memory& shared, char* memory, int warpgroup)
+      : shared_(shared), memory_(hopper::shared_address(memory)), warpgroup_(warpgroup) {}
 
-  // Number of the thread block's tile.
-  __device__ __forceinline__ uint32_t tile() const { return state_ >> 8; }
+  __device__ __forceinline__ static uint32_t warpgroup_of(uint32_t thread) { return thread / 128 - 1; }
+
+  // ---- tiles
+
+  __device__ __forceinline__ void begin(bool) const {}  // the producer has chosen the blocks
+  // Waits for the next tile.
+  __device__ __forceinline__ void wait_for_tile() const {
+    hopper::wait(&shared_.own_full[tile() % S::kOwnBuffers][warpgroup_], tile() / S::kOwnBuffers % 2);
+  }
+  __device__ __forceinline__ int index() const {
+    return *static_cast<const volatile int*>(&shared_.index[tile() % 4][warpgroup_]);
+  }
+  __device__ __forceinline__ volatile int& again() const { return shared_.again[tile() % 4][warpgroup_]; }
   __device__ __forceinline__ void next_tile() { state_ += 1 << 8; }
+  // Which 64 rows of the tile are the warpgroup's.
+  __device__ __forceinline__ int half() const { return warpgroup_; }
+
+  // ---- blocks of the other side
 
   // Waits for the next block.
   __device__ __forceinline__ void take() {
@@ -174,13 +191,42 @@ class Ring {
   // Views are made anew for each product; else registers would be kept for them.
   __device__ __forceinline__ AlongDepth along_depth(int slot) const { return AlongDepth(address(slot)); }
   __device__ __forceinline__ AcrossDepth across_depth(int slot) const { return AcrossDepth(address(slot)); }
-  // The warpgroup's own block of K or Q (0), V or dO (1).
+  // What is known of dO's or K's block in a slot. Of queries, only the members up to `row_logit` are there.
+  __device__ __forceinline__ const QueryBlock& queries(int slot) const {
+    return *reinterpret_cast<const QueryBlock*>(shared_.about[slot]);
+  }
+  __device__ __forceinline__ const KeyBlock& keys(int slot) const {
+    return *reinterpret_cast<const KeyBlock*>(shared_.about[slot]);
+  }
+
+  // ---- the warpgroup's own blocks
+
+  // K or Q (0), V or dO (1).
   __device__ __forceinline__ AlongDepth own(int which) const {
-    const uint32_t warpgroup = hopper::opaque(threadIdx.x) / 128 - 1;
+    const uint32_t warpgroup = warpgroup_of(hopper::opaque(threadIdx.x));
     return AlongDepth(memory_ + tile() % S::kOwnBuffers * S::kOwnBytes + (warpgroup * 2 + which) * S::kBlock);
+  }
+  __device__ __forceinline__ void release_own() const {
+    if (hopper::elected())
+      hopper::arrive(&shared_.own_empty[tile() % S::kOwnBuffers][warpgroup_of(hopper::opaque(threadIdx.x))]);
+  }
+  __device__ __forceinline__ const KeyBlock& own_keys() const {
+    return *reinterpret_cast<const KeyBlock*>(shared_.own[tile() % 4][warpgroup_]);
+  }
+  __device__ __forceinline__ const float* own_norms(const Job& job, const Tile<true>& tile) const {
+    const int block = min(tile.of_head * 2 + warpgroup_, job.key_blocks - 1);
+    return job.keys[int64_t{tile.head} * job.key_blocks + block].row_norm;
+  }
+  __device__ __forceinline__ const QueryBlock& own_queries(const Job& job, const Tile<false>& tile) const {
+    return queries_of_head(job, tile.head)[min(tile.of_head * 2 + warpgroup_, job.query_blocks - 1)];
+  }
+  // Those of a head, one behind the other.
+  __device__ __forceinline__ static const QueryBlock* queries_of_head(const Job& job, int head) {
+    return job.queries + int64_t{head} * job.query_blocks;
   }
 
  private:
+  __device__ __forceinline__ uint32_t tile() const { return state_ >> 8; }  // its number
   __device__ __forceinline__ uint32_t address(int slot) const {
     return memory_ + S::kRing + hopper::opaque(static_cast<uint32_t>(slot)) * S::kBlock;
   }

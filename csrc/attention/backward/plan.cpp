@@ -21,6 +21,7 @@ double pairs(const Problem& p, int64_t tiles, int64_t blocks) {
 Layout layout(const Gradients& g) {
   const Problem& p = g.p;
   Layout at = {};
+  if (is_short(g)) return at;
   Buffers buffers;
   at.query_blocks = int64_t{p.batches} * p.heads * ceil_div(p.queries, kRows);
   at.key_blocks = int64_t{p.batches} * p.groups * ceil_div(p.keys, kRows);

@@ -17,17 +17,54 @@ class Preparation {
   const Job& job_;
 
  public:
+  // A thread's elements of a block of queries, or of keys.
+  struct Queries {
+    Quads q, grad, out;
+    float logsumexp[kPerThread];
+  };
+  struct Keys {
+    Quads k, v;
+  };
+
   __device__ __forceinline__ explicit Preparation(const Job& job) : job_(job) {}
 
+  // Writes the planes of a block, of all heads' queries and then of all groups' keys, to the workspace.
   __device__ __forceinline__ void run(int block) const {
     const int query_blocks = job_.heads * job_.query_blocks;
-    if (block < query_blocks)
-      prepare_queries(block);
-    else
-      prepare_keys(block - query_blocks);
+    if (block < query_blocks) {
+      const int64_t offset = int64_t{block} * S::kBlock;
+      const int head = block / job_.query_blocks, of_head = block % job_.query_blocks;
+      store_queries(load_queries(head, of_head), head, of_head, job_.q + offset, job_.grad + offset,
+                    job_.queries[block]);
+    } else {
+      block -= query_blocks;
+      const int64_t offset = int64_t{block} * S::kBlock;
+      const int group = block / job_.key_blocks, of_group = block % job_.key_blocks;
+      store_keys(load_keys(group, of_group), group, of_group, job_.k + offset, job_.v + offset, job_.keys[block]);
+    }
   }
 
- private:
+  __device__ __forceinline__ Queries load_queries(int head, int block) const {
+    const Problem& p = job_.g.p;
+    const int first = block * kRows;
+    Queries x;
+    load(p.q.matrix(head), first, x.q);
+    load(job_.g.grad.matrix(head), first, x.grad);
+    load(job_.g.out.matrix(head), first, x.out);
+#pragma unroll
+    for (int i = 0; i < kPerThread; ++i) {
+      const int at = first + row(i);
+      x.logsumexp[i] = at < p.queries ? job_.g.logsumexp[head * job_.padded_queries + at] : INFINITY;
+    }
+    return x;
+  }
+  __device__ __forceinline__ Keys load_keys(int group, int block) const {
+    Keys x;
+    load(job_.g.p.k.matrix(group), block * kRows, x.k);
+    load(job_.g.p.v.matrix(group), block * kRows, x.v);
+    return x;
+  }
+
   __device__ __forceinline__ static int quad() { return threadIdx.x % S::kQuads; }
   __device__ __forceinline__ static int row(int i) { return i * kRowsAtOnce + threadIdx.x / S::kQuads; }
 
@@ -85,13 +122,12 @@ class Preparation {
     store_quad(planes + i * kRowsAtOnce * 128, S::kPlane, kRows, row(0), quad(), x, factor);
   }
 
-  __device__ __forceinline__ void prepare_keys(int block) const {
-    const Problem& p = job_.g.p;
-    const int group = block / job_.key_blocks, first = block % job_.key_blocks * kRows;
-    if (threadIdx.x < 32) store_order(p.k.matrix(group), first, job_.keys[block]);
-    Quads k, v;
-    load(p.k.matrix(group), first, k);
-    load(p.v.matrix(group), first, v);
+  // Writes the planes of a group's block of keys, and what is known of it.
+  __device__ __forceinline__ void store_keys(const Keys& x, int group, int block, char* k_planes, char* v_planes,
+                                             KeyBlock& to) const {
+    const int first = block * kRows;
+    if (threadIdx.x < 32) store_order(job_.g.p.k.matrix(group), first, to);
+    const Quads &k = x.k, &v = x.v;
     uint32_t most[2] = {};
 #pragma unroll
     for (int i = 0; i < kPerThread; ++i) {
@@ -100,8 +136,6 @@ class Preparation {
     }
     largest_of_block(most);
     const float k_factor = split::power_of_two(-exponent(most[0])), v_factor = split::power_of_two(-exponent(most[1]));
-    char *const k_planes = job_.k + int64_t{block} * S::kBlock, *const v_planes = job_.v + int64_t{block} * S::kBlock;
-    KeyBlock& to = job_.keys[block];
     uint32_t norms[2] = {};  // the largest, and the complement of the smallest that isn't 0
 #pragma unroll
     for (int i = 0; i < kPerThread; ++i) {
@@ -125,32 +159,27 @@ class Preparation {
   __device__ __forceinline__ static void store_order(const ConstMatrix& k, int first, KeyBlock& to) {
     constexpr int kLength = keys_of_block(S::kDepth);
     const int lane = threadIdx.x, row = first / kLength * kLength + lane / 4;
-    const uint32_t order = order_of_steps<S::kDepth>([&](int c) {
-      const int column = c * 32 + lane % 4 * 8;
+    const uint32_t order = order_of_steps<S::kDepth>([&](int step) {
+      const int column = step * 16 + lane % 4 * 4;
       if (row >= k.rows || column >= k.cols) return 0u;
-      const float4* const x = reinterpret_cast<const float4*>(k.at(row, column));
-      return max(largest_of(x[0]), largest_of(x[1]));
+      return largest_of(*reinterpret_cast<const float4*>(k.at(row, column)));
     });
     if (lane == 0) to.order = order;
   }
 
-  __device__ __forceinline__ void prepare_queries(int block) const {
+  // Writes the planes of a head's block of queries, and what is known of it.
+  __device__ __forceinline__ void store_queries(const Queries& x, int head, int block, char* q_planes, char* g_planes,
+                                                QueryBlock& to) const {
     const Problem& p = job_.g.p;
-    const int head = block / job_.query_blocks, first = block % job_.query_blocks * kRows;
+    const int first = block * kRows;
     const bool masked = p.mask.kind != MaskKind::kNone;
-    Quads q, g;
+    const Quads &q = x.q, &g = x.grad;
     uint32_t most_g[kPerThread], most_o[kPerThread];
     float delta[kPerThread];
-    load(p.q.matrix(head), first, q);
-    load(job_.g.grad.matrix(head), first, g);
-    {
-      Quads o;
-      load(job_.g.out.matrix(head), first, o);
 #pragma unroll
-      for (int i = 0; i < kPerThread; ++i) {
-        most_o[i] = largest(largest_of(o[i]));
-        delta[i] = dot(g[i], o[i]);
-      }
+    for (int i = 0; i < kPerThread; ++i) {
+      most_o[i] = largest(largest_of(x.out[i]));
+      delta[i] = dot(g[i], x.out[i]);
     }
     uint32_t most[2] = {};
 #pragma unroll
@@ -162,10 +191,6 @@ class Preparation {
     largest_of_block(most);
     const int g_top = exponent(most[1]);
     const float q_factor = copysignf(split::power_of_two(-exponent(most[0])), p.scale);
-    char *const q_planes = job_.q + int64_t{block} * S::kBlock, *const g_planes =
-                                                                    job_.grad + int64_t{block} * S::kBlock;
-    const float* const sums = job_.g.logsumexp + head * job_.padded_queries + first;
-    QueryBlock& to = job_.queries[block];
     uint32_t of_block[4] = {};  // norm, delta; complements of the smallest logit, output
 #pragma unroll
     for (int i = 0; i < kPerThread; ++i) {
@@ -174,7 +199,7 @@ class Preparation {
       store(q_planes, i, q[i], q_factor);
       store(g_planes, i, g[i], g_factor);
       const bool exists = at < p.queries;
-      const float sum = exists ? sums[row(i)] : INFINITY;
+      const float sum = x.logsumexp[i];
       const float of_logit = fminf(fmaxf(1, fabsf(sum)), masked ? 16.0f : INFINITY);
       const float of_out = most_g[i] >= split::kInfinity ? -1 : most_o[i] ? __uint_as_float(most_o[i]) : INFINITY;
       of_block[0] = max(of_block[0], __float_as_uint(norm * split::power_of_two(less)));

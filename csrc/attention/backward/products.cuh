@@ -6,23 +6,21 @@
 
 namespace sgemm::attention::backward {
 
-// A warpgroup that multiplies.
-template <class S>
+// A warpgroup that multiplies. `Blocks` is a Ring, or what takes its place (resident.cuh).
+template <class Blocks>
 class Consumer {
  public:
-  __device__ __forceinline__ Consumer(const Job& job, char* memory, Shared<S>& shared)
+  __device__ __forceinline__ Consumer(const Job& job, char* memory, typename Blocks::Memory& shared)
       : job_(job),
-        shared_(shared),
-        warpgroup_(__reduce_max_sync(~0u, threadIdx.x / 128 - 1)),  // uniform, in the compiler's eyes as well
-        ring_(shared, memory),
+        warpgroup_(__reduce_max_sync(~0u, Blocks::warpgroup_of(threadIdx.x))),  // uniform, in the compiler's eyes too
+        blocks_(shared, memory, warpgroup_),
         turns_(warpgroup_) {}
   __device__ __forceinline__ void finish() const { turns_.finish(); }
 
  protected:
   const Job& job_;
-  Shared<S>& shared_;
   const int warpgroup_;
-  Ring<S> ring_;
+  Blocks blocks_;
   const Turns turns_;
 
   // Values that derive from the thread or the tile are computed anew: registers are short.
@@ -35,14 +33,6 @@ class Consumer {
   // The thread's first row and column of scores.
   __device__ __forceinline__ static int row() { return thread() / 32 * 16 + thread() % 32 / 4; }
   __device__ __forceinline__ static int column() { return thread() % 4 * 2; }
-  // Waits for the next tile.
-  __device__ __forceinline__ void wait_for_tile() const {
-    const uint32_t tile = ring_.tile();
-    hopper::wait(&shared_.own_full[tile % S::kOwnBuffers][warpgroup_], tile / S::kOwnBuffers % 2);
-  }
-  __device__ __forceinline__ int index() const {
-    return *static_cast<const volatile int*>(&shared_.index[ring_.tile() % 4][warpgroup_]);
-  }
   // ptxas moves arithmetic past a wait for products, but not past a loop. This one ends at once.
   __device__ __forceinline__ void keep_order() const {
     asm volatile(
@@ -59,27 +49,27 @@ class Consumer {
     keep_order();
     hopper::wait_products<0>();
     hopper::fence_registers(x);
-    if (last && hopper::elected())
-      hopper::arrive(&shared_.own_empty[ring_.tile() % S::kOwnBuffers][thread_of_block() / 128 - 1]);
+    if (last) blocks_.release_own();
   }
 };
 
 // Issues s = A B^T, both along the depth. The corrections come first, so that their sum is truncated while it is small.
-// `order`: that of the steps (../step_order.cuh), or null. It is read behind the corrections: registers are short.
+// `order`: that of the steps (../step_order.cuh), or null. It is read as late as possible: registers are short.
 template <class S>
 __device__ __forceinline__ void multiply_along_depth(float (&s)[32], const AlongDepth& a, const AlongDepth& b,
                                                      const uint32_t* order = nullptr) {
   const auto at = [](const AlongDepth& view, uint32_t i, int plane) {
     return view.at(i / 4 * (kRows * 128) + plane * S::kPlane, i % 4);
   };
+  uint32_t steps = kOrderInMemory;
   hopper::fence_registers(s);
   hopper::fence_products();
 #pragma unroll
   for (int i = 0; i < S::kDepth / 16; ++i) {
+    if (i == S::kDepth / 16 - 1 && order) steps = uniform_order(order);
     hopper::multiply<__half, false, false>(s, at(a, i, 0), at(b, i, 1), i > 0);
     hopper::multiply<__half, false, false>(s, at(a, i, 1), at(b, i, 0), true);
   }
-  const uint32_t steps = order ? uniform_order(order) : kOrderInMemory;
 #pragma unroll
   for (int i = 0; i < S::kDepth / 16; ++i) {
     const uint32_t step = step_at<S::kDepth>(steps, i);
@@ -109,8 +99,8 @@ struct Weights {
 
 // Issues sums = weights B for the 64 or 128 columns of B from `chunk` on.
 template <class S, int N>
-__device__ __forceinline__ void multiply_rows(float (&sums)[N], const Weights& weights,
-                                              const typename Ring<S>::AcrossDepth& b, int chunk = 0) {
+__device__ __forceinline__ void multiply_rows(float (&sums)[N], const Weights& weights, const AcrossDepth& b,
+                                              int chunk = 0) {
   const auto at = [&](int plane, int i) { return b.at(chunk * (kRows * 128) + plane * S::kPlane, i); };
   hopper::fence_registers(sums);
   hopper::fence_products();

@@ -6,10 +6,11 @@
 
 namespace sgemm::attention::backward {
 
-template <class S, bool MASKED>
-class QueryGradients : public Consumer<S> {
-  using Base = Consumer<S>;
-  using Base::column, Base::job_, Base::ring_, Base::row, Base::shared_, Base::thread, Base::turns_, Base::warpgroup_;
+template <class Blocks, bool MASKED>
+class QueryGradients : public Consumer<Blocks> {
+  using Base = Consumer<Blocks>;
+  using S = typename Blocks::Shape;
+  using Base::column, Base::job_, Base::blocks_, Base::row, Base::thread, Base::turns_, Base::warpgroup_;
   static constexpr int kSums = S::kDepth / 2;
 
   // Members of QueryBlock for a thread's two rows; but logit is 14 - log2(e) logsumexp.
@@ -36,45 +37,48 @@ class QueryGradients : public Consumer<S> {
     for (int e = 0; e < kSums; ++e) sums_[e] = 0;
   }
 
+  // Computes all tiles of queries, which come behind those of keys.
   __device__ __forceinline__ void run() {
 #pragma unroll 1
     while (true) {
-      this->wait_for_tile();
-      if (this->index() >= job_.all_tiles) break;
-      const Tile<false> tile(job_, this->index() - job_.all_key_tiles);
-      begin(tile);
-      if constexpr (S::kChunks == 1)
-        add_ahead(tile.end);
-      else
-        add_in_turn(tile.end);
-      store();
-      ring_.next_tile();
+      blocks_.wait_for_tile();
+      if (blocks_.index() >= job_.all_tiles) break;
+      compute(blocks_.index() - job_.all_key_tiles);
+      blocks_.next_tile();
     }
   }
 
- private:
-  __device__ __forceinline__ const KeyBlock& about(int slot) const {
-    return *reinterpret_cast<const KeyBlock*>(shared_.about[slot]);
+  __device__ __forceinline__ void compute(int index) {
+    blocks_.begin(false);
+    const Tile<false> tile(job_, index);
+    begin(tile);
+    if constexpr (S::kChunks == 1)
+      add_ahead(tile.end);
+    else
+      add_in_turn(tile.end);
+    store();
   }
+
+ private:
+  __device__ __forceinline__ const KeyBlock& about(int slot) const { return blocks_.keys(slot); }
 
   __device__ __forceinline__ void begin(const Tile<false>& tile) {
     const Problem& p = job_.g.p;
     const int of_warp = row();
     head_ = tile.head;
-    row_ = tile.of_head * kTile + warpgroup_ * kRows + of_warp;
-    const int block = min(tile.of_head * 2 + warpgroup_, job_.query_blocks - 1);
-    const QueryBlock& from = job_.queries[int64_t{head_} * job_.query_blocks + block];
-    of_mask_ = __ldg(&from.mask);
-    factor_of_key_ = __ldg(&from.q_scale) * job_.factor;
+    row_ = tile.of_head * kTile + blocks_.half() * kRows + of_warp;
+    const QueryBlock& from = blocks_.own_queries(job_, tile);
+    of_mask_ = from.mask;
+    factor_of_key_ = from.q_scale * job_.factor;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = of_warp + 8 * r;
-      rows_.logit[r] = __ldg(&from.row_logit[row]);
-      rows_.delta[r] = __ldg(&from.row_delta[row]);
-      rows_.norm[r] = __ldg(&from.row_norm[row]);
-      rows_.g_scale[r] = __ldg(&from.row_g_scale[row]);
-      rows_.least_logit[r] = __ldg(&from.row_least_logit[row]);
-      rows_.least_out[r] = __ldg(&from.row_least_out[row]);
+      rows_.logit[r] = from.row_logit[row];
+      rows_.delta[r] = from.row_delta[row];
+      rows_.norm[r] = from.row_norm[row];
+      rows_.g_scale[r] = from.row_g_scale[row];
+      rows_.least_logit[r] = from.row_least_logit[row];
+      rows_.least_out[r] = from.row_least_out[row];
       again_[r] = false;
     }
 #pragma unroll
@@ -86,7 +90,7 @@ class QueryGradients : public Consumer<S> {
     const Problem& p = job_.g.p;
     const int key = j * kRows + column();
     // A factor below float32's range would make 0 of -Inf; sums of such a small factor don't matter.
-    const float c = fmaxf(factor_of_key_ * about(ring_.slot(1)).k_scale, 0x1p-126f);
+    const float c = fmaxf(factor_of_key_ * about(blocks_.slot(1)).k_scale, 0x1p-126f);
     MaskOfBlock<MASKED ? 32 : 2> mask;
     if constexpr (MASKED) mask.load(p, of_mask_, row_, key);
     hopper::wait_products<1>();
@@ -107,7 +111,7 @@ class QueryGradients : public Consumer<S> {
 
   // dP is under way: planes of dS, with a scale for each row. `last`: these are the tile's last scores.
   __device__ __forceinline__ void differentiate(int j, bool last) {
-    const KeyBlock block = about(ring_.slot(1));
+    const KeyBlock block = about(blocks_.slot(1));
     float f[2], d[2], unit[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -123,7 +127,7 @@ class QueryGradients : public Consumer<S> {
           is_coarse(factor_of_key_ * block.k_scale, rows_.least_logit[r], block.v_scale, rows_.least_out[r], bound);
     }
     this->wait_for_scores(x_, last);
-    ring_.release(ring_.slot(2));
+    blocks_.release(blocks_.slot(2));
 #pragma unroll
     for (int e = 0; e < 32; ++e) x_[e] = s_[e] * fmaf(x_[e], f[e / 2 % 2], d[e / 2 % 2]);
     if constexpr (MASKED) {
@@ -152,16 +156,16 @@ class QueryGradients : public Consumer<S> {
   __device__ __forceinline__ void add(int slot) {
     hopper::fence_registers(sums_);
     ds_.fence();
-    ring_.release(slot);
+    blocks_.release(slot);
     promote(dq_, sums_, factor_[0], factor_[1]);
   }
 
   // Waits for blocks of V and K, and issues S and dP.
   __device__ __forceinline__ void multiply_next() {
-    ring_.take();
-    ring_.take();
-    multiply_along_depth<S>(s_, ring_.own(0), ring_.along_depth(ring_.slot(1)), &about(ring_.slot(1)).order);
-    multiply_along_depth<S>(x_, ring_.own(1), ring_.along_depth(ring_.slot(2)));
+    blocks_.take();
+    blocks_.take();
+    multiply_along_depth<S>(s_, blocks_.own(0), blocks_.along_depth(blocks_.slot(1)), &about(blocks_.slot(1)).order);
+    multiply_along_depth<S>(x_, blocks_.own(1), blocks_.along_depth(blocks_.slot(2)));
   }
 
   // Depth 64: S and dP of the next block are issued behind this one's dQ, which is added while they are computed.
@@ -172,11 +176,11 @@ class QueryGradients : public Consumer<S> {
     for (int j = 1; j < blocks; ++j) {
       differentiate(j - 1, false);
       turns_.begin();
-      multiply_rows<S>(sums_, ds_, ring_.across_depth(ring_.slot(1)));
+      multiply_rows<S>(sums_, ds_, blocks_.across_depth(blocks_.slot(1)));
       multiply_next();
       turns_.end();
       hopper::wait_products<2>();
-      add(ring_.slot(3));
+      add(blocks_.slot(3));
       hopper::fence_registers(dq_);
       this->keep_order();
       weigh(j);
@@ -197,10 +201,10 @@ class QueryGradients : public Consumer<S> {
 
   __device__ __forceinline__ void add_last() {
     turns_.begin();
-    multiply_rows<S>(sums_, ds_, ring_.across_depth(ring_.slot(1)));
+    multiply_rows<S>(sums_, ds_, blocks_.across_depth(blocks_.slot(1)));
     turns_.end();
     hopper::wait_products<0>();
-    add(ring_.slot(1));
+    add(blocks_.slot(1));
   }
 
   // Stores the warp's 16 rows, and computes some of them again.
@@ -218,7 +222,8 @@ class QueryGradients : public Consumer<S> {
       }
       uint32_t left = __ballot_sync(~0u, again_[r] && row < p.queries && lane % 4 == 0);
 #pragma unroll 1
-      for (; left; left &= left - 1) recompute_query(job_, head_, row - lane / 4 + (__ffs(left) - 1) / 4);
+      for (; left; left &= left - 1)
+        recompute_query(job_, blocks_.queries_of_head(job_, head_), head_, row - lane / 4 + (__ffs(left) - 1) / 4);
     }
   }
 };

@@ -12,7 +12,8 @@ struct Weight {
   float weight, gradient;  // of the logit
 };
 
-__device__ __forceinline__ Weight weight_of(const Job& job, int head, int row, int key) {
+// `queries`: those of the head.
+__device__ __forceinline__ Weight weight_of(const Job& job, const QueryBlock* queries, int head, int row, int key) {
   const Problem& p = job.g.p;
   if (row >= p.queries || key >= p.keys || (p.causal && key > row)) return {};
   const int64_t of_mask = head / p.heads * p.mask.batch + head % p.heads * p.mask.head + row * p.mask.row;
@@ -21,9 +22,8 @@ __device__ __forceinline__ Weight weight_of(const Job& job, int head, int row, i
   const int group = head / job.share;
   const float logit = fmaf(dot(p.q.matrix(head), row, p.k.matrix(group), key), p.scale, mask);
   const float dp = dot(job.g.grad.matrix(head), row, p.v.matrix(group), key);
-  const QueryBlock& block = job.queries[int64_t{head} * job.query_blocks + row / kRows];
   const float weight = expf(logit - job.g.logsumexp[head * job.padded_queries + row]);
-  return {true, weight, weight * (dp - block.row_delta[row % kRows])};
+  return {true, weight, weight * (dp - queries[row / kRows].row_delta[row % kRows])};
 }
 
 // Adds the products of 32 lanes' weights and rows of x, from row `first` on, to a lane's columns.
@@ -53,16 +53,16 @@ __device__ __forceinline__ void store_row(const Matrix& to, int row, const float
   }
 }
 
-// A row of dK and dV, by one warp; a lane has a query.
-static __device__ __noinline__ void recompute_key(const Job& job, int group, int key) {
+// A row of dK and dV, by one warp; a lane has a query. `queries`: those of the group's heads.
+static __device__ __noinline__ void recompute_key(const Job& job, const QueryBlock* queries, int group, int key) {
   const Problem& p = job.g.p;
   float dk[kColumnsOfLane] = {}, dv[kColumnsOfLane] = {};
 #pragma unroll 1
-  for (int head = group * job.share; head < (group + 1) * job.share; ++head)
+  for (int head = group * job.share; head < (group + 1) * job.share; ++head, queries += job.query_blocks)
 #pragma unroll 1
     for (int first = p.causal ? key / 32 * 32 : 0; first < p.queries; first += 32) {
       const int row = first + threadIdx.x % 32;
-      const Weight x = weight_of(job, head, row, key);
+      const Weight x = weight_of(job, queries, head, row, key);
       add_rows(dv, x.weight, x.takes_part, job.g.grad.matrix(head), first);
       add_rows(dk, x.gradient, x.takes_part, p.q.matrix(head), first);
     }
@@ -71,14 +71,14 @@ static __device__ __noinline__ void recompute_key(const Job& job, int group, int
 }
 
 // A row of dQ, and of the mask's gradient, by one warp; a lane has a key.
-static __device__ __noinline__ void recompute_query(const Job& job, int head, int row) {
+static __device__ __noinline__ void recompute_query(const Job& job, const QueryBlock* queries, int head, int row) {
   const Problem& p = job.g.p;
   const int keys = p.causal ? min(row + 1, p.keys) : p.keys;
   float dq[kColumnsOfLane] = {};
 #pragma unroll 1
   for (int first = 0; first < keys; first += 32) {
     const int key = first + threadIdx.x % 32;
-    const Weight x = weight_of(job, head, row, key);
+    const Weight x = weight_of(job, queries, head, row, key);
     add_rows(dq, x.gradient, x.takes_part, p.k.matrix(head / job.share), first);
     if (job.g.mask && key < keys) job.g.mask[(int64_t{head} * p.queries + row) * p.keys + key] = x.gradient;
   }

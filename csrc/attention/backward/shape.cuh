@@ -20,6 +20,8 @@ struct Shape {
   static constexpr int kBytes = kRing + kSlots * kBlock;
 };
 
+using AcrossDepth = PlaneView<kRows * 128, 128>;
+
 // 64 queries. Each row of dO has a scale 2^g_i, since a row of dQ is as large as its row of dO. The largest of a block
 // is g_scale, and weights of dV make good for the rest.
 struct QueryBlock {
