@@ -16,15 +16,15 @@
 namespace sgemm {
 namespace {
 
-// Calls `run` with a context on the query's device.
-template <class Run>
-void launch(const char* op, const char* range_name, const Tensor& query, size_t workspace_bytes, const Run& run) {
+// Calls `run` with a context on the query's device, whose workspace has workspace_bytes(device) bytes.
+template <class Bytes, class Run>
+void launch(const char* op, const char* range_name, const Tensor& query, const Bytes& workspace_bytes, const Run& run) {
   const Device& device = device_of(query);
   if (device.arch != 90) fail(op, "the GPU isn't of compute capability 9.0");
 #if defined(SGEMM_SM90A)
   const ProfiledRange range(range_name);
   const torch::stable::accelerator::DeviceGuard guard(query.get_device_index());
-  const Tensor workspace = empty({static_cast<int64_t>(workspace_bytes / sizeof(float))}, query);
+  const Tensor workspace = empty({static_cast<int64_t>(workspace_bytes(device) / sizeof(float))}, query);
   run(Context{current_stream(query), &device, workspace.mutable_data_ptr()});
 #else
   fail(op, "this build has no code for compute capability 9.0a");
@@ -41,8 +41,9 @@ std::tuple<Tensor, Tensor> attend(const Tensor& query, const Tensor& key, const 
       empty({p.batches, p.heads, with_logsumexp ? attention::padded_queries(p.queries) : 0}, query);
   p.out = output_heads(out);
   if (with_logsumexp) p.logsumexp = static_cast<float*>(logsumexp.mutable_data_ptr());
-  launch(op, "torch_sgemm::attention", query, attention::layout(p).total,
-         [&](const Context& context) { attention::run(p, context); });
+  launch(
+      op, "torch_sgemm::attention", query, [&](const Device&) { return attention::layout(p).total; },
+      [&](const Context& context) { attention::run(p, context); });
   return {out, logsumexp};
 }
 
@@ -81,8 +82,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> differentiate(const Tensor& grad, con
   const Tensor dv = result(wants_keys, p.groups, p.keys, p.value_depth, g.v);
   const Tensor dmask = wants_mask ? empty({p.batches, p.heads, p.queries, p.keys}, query) : empty({0}, query);
   if (wants_mask) g.mask = static_cast<float*>(dmask.mutable_data_ptr());
-  launch(op, "torch_sgemm::attention_gradients", query, attention::backward::layout(g).total,
-         [&](const Context& context) { attention::backward::run(g, context); });
+  launch(
+      op, "torch_sgemm::attention_gradients", query,
+      [&](const Device& device) { return attention::backward::layout(g, device).total; },
+      [&](const Context& context) { attention::backward::run(g, context); });
   return {dq, dk, dv, dmask};
 }
 

@@ -123,6 +123,24 @@ def test_all_rows_masked_out(way: Way) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("rows", "keys", "depth"), [(64, 64, 64), (33, 50, 40), (1, 64, 8)])
+def test_many_short_heads_have_the_bits_of_few(
+    rows: int, keys: int, depth: int, causal: bool
+) -> None:
+    """Many take the kernel that keeps their planes in shared memory; 769 leave a warpgroup over."""
+    way = Way("cuda", "split")
+    many = with_grad("cuda", 1, 769, rows, keys, depth)
+    many[1][:, 3] *= 2.0**40  # is computed again by multiply-adds
+    found = gradients(way, *many, is_causal=causal)
+    for first in (0, 766):
+        few = [x[:, first : first + 5].contiguous() for x in many]
+        expected = gradients(way, *few, is_causal=causal)
+        for name, x in found.items():
+            torch.testing.assert_close(x[:, first : first + 5], expected[name], rtol=0, atol=0)
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("depth", [64, 128])
 def test_what_takes_no_part_may_hold_anything(depth: int, bad: float) -> None:

@@ -61,7 +61,7 @@ void launch_short(const Job& job, const Context& context) {
 
 void run(const Gradients& g, const Context& context) {
   const Problem& p = g.p;
-  const Layout at = layout(g);
+  const Layout at = layout(g, *context.device);
   char* const workspace = static_cast<char*>(context.workspace);
   Job job = {};
   job.g = g;
@@ -84,7 +84,7 @@ void run(const Gradients& g, const Context& context) {
   job.claims = reinterpret_cast<int*>(workspace + at.claims);
   job.factor = factor_of_sums(p);
   if (!job.all_tiles) return;
-  if (is_short(g)) {
+  if (stay_in_shared_memory(g, *context.device)) {
     job.all_tiles = static_cast<int>(ceil_div(job.heads, 2));
     launch_short(job, context);
   } else if (compiled_depth(g) == 64) {

@@ -22,16 +22,15 @@ constexpr int64_t kQueryBlockBytes = 2224, kKeyBlockBytes = 288;  // what is kno
 // A kernel's depth: 64 or 128.
 inline int compiled_depth(const Gradients& g) { return g.p.depth <= 64 && g.p.value_depth <= 64 ? 64 : 128; }
 
-// Short sequences take one kernel, which keeps the planes of two heads in shared memory (resident.cuh).
-inline bool is_short(const Gradients& g) {
-  return g.p.queries <= kRows && g.p.keys <= kRows && compiled_depth(g) == 64 && g.p.heads == g.p.groups;
-}
+// Returns true if one kernel keeps the planes of two heads in shared memory (resident.cuh): of short sequences, with
+// enough heads for all SMs. The bits are the same.
+bool stay_in_shared_memory(const Gradients& g, const Device& device);
 
 struct Layout {
   int64_t query_blocks, key_blocks;  // of all heads, and of all groups
   size_t q, grad, k, v, queries, keys, claims, total;
 };
-Layout layout(const Gradients& g);  // nothing for short sequences
+Layout layout(const Gradients& g, const Device& device);  // nothing if planes stay in shared memory
 
 // Returns the predicted seconds of the kernels here, and of PyTorch's memory-efficient kernel.
 Seconds predicted(const Gradients& g, const Device& device);
