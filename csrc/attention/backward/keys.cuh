@@ -1,6 +1,7 @@
 // dK and dV: a warpgroup owns 64 keys. Rows of its scores are keys, columns are queries.
 #pragma once
 #include "../softmax.cuh"
+#include "pipeline.cuh"
 #include "products.cuh"
 #include "recompute.cuh"
 

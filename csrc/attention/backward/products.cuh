@@ -2,7 +2,7 @@
 #pragma once
 #include "../../gpu/warpgroups.cuh"
 #include "../step_order.cuh"
-#include "pipeline.cuh"
+#include "shape.cuh"
 
 namespace sgemm::attention::backward {
 

@@ -1,6 +1,7 @@
 // dQ, and the mask's gradient: a warpgroup owns 64 queries. Rows of its scores are queries, columns are keys.
 #pragma once
 #include "../softmax.cuh"
+#include "pipeline.cuh"
 #include "products.cuh"
 #include "recompute.cuh"
 
