@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -276,21 +275,6 @@ def _largest(errors: dict[str, float], first: str | None) -> str:
     found = errors.values()
     text = tables.digits(math.nan if any(map(math.isnan, found)) else max(found, default=None))
     return text if first is None else f"{tables.digits(errors.get(first))} / {text}"
-
-
-def earlier(found: dict) -> str:
-    """Returns a table of an earlier run for the ways that a record has no figures of, or ""."""
-    before = json.loads((Path(__file__).parent / "peers.json").read_text(encoding="utf-8"))
-    here = {r["kernel"] for r in found["rows"] if "failed" not in r}
-    lines = [
-        [WAYS[name][0], *(f"{x:.2f}" for x in speeds)]
-        for name, speeds in before["speeds"].items()
-        if name not in here
-    ]
-    if not lines:
-        return ""
-    table = tables.markdown(["way", *before["columns"]], lines)
-    return f"{before['about']}\n\n{table}"
 
 
 def beside(slug: str, results: Path | None = None) -> list[dict]:

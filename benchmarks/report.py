@@ -294,9 +294,8 @@ def _bounds_table(_: dict, __: Path) -> str:
 def _peers_table(found: dict, _: Path) -> str:
     columns, rows = peers.cells(found, peers.PRODUCT)
     missing = "".join(f"\n\nNot measured: {line}." for line in found["missing"])
-    before = peers.earlier(found)
-    text = f"Speed relative to torch.mm.\n\n{tables.markdown(columns, rows)}\n\n{peers.LEGEND}"
-    return f"{text}{missing}" + (f"\n\n{before}" if before else "")
+    table = tables.markdown(columns, rows)
+    return f"Speed relative to torch.mm.\n\n{table}\n\n{peers.LEGEND}{missing}"
 
 
 def _peers_router(found: dict, _: Path) -> str:

@@ -122,14 +122,6 @@ def test_the_tables() -> None:
     assert lines[1] == ["torch_sgemm, `auto`, bfloat16 by float32", "2.00", "2.00"]
 
 
-def test_earlier_figures_stand_only_for_what_has_no_new_ones() -> None:
-    rows = [row("cutlass", CUBE, 1.5), row("gemmul8", CUBE, 2.0, failed="why")]
-    text = peers.earlier(recorded(rows))
-    assert "GEMMul8" in text and "cuMpSGEMM" in text and "CUTLASS" not in text
-    rows = [row(name, CUBE, 1.5) for name in ("cutlass", "gemmul8", "cumpsgemm")]
-    assert peers.earlier(recorded(rows)) == ""
-
-
 def test_the_report_writes_both_tables(tmp_path: Path) -> None:
     page, results = tmp_path / "page.md", tmp_path / "results"
     names = ("peers", "peers-router")
