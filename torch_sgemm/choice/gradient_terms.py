@@ -32,6 +32,7 @@ from torch_sgemm.choice.attention import (
 BLOCK = 64  # rows of a scale, and of a window
 FACTOR = 1.3  # units of a logit: its factor has log2(e), without a mask
 OF_SUM = 2.1  # units of the logsumexp: its last two operations
+LOG = 1.5  # units of the last place that log2f and logf are off by, with a rounding
 OF_SHIFT = 2.1  # units of |shift|, which log2 of a weight begins with
 DELTA = 8  # units of |dO||O|: a chain of two, and lanes that add up in pairs
 OF_PRODUCT = 2.01  # units of dS: its last two operations
@@ -43,7 +44,8 @@ MOST_SPREAD = 16.01  # largest row of V by the smallest one for which all have t
 MOST_ENLARGED = 2.0**-126  # powers of two that rows of P and of dS are multiplied by, inverse
 UNDERFLOW = 2.0**-110  # of a sum, and of dP: products of very small scales become 0
 ROOM = 1.99  # beyond it a float16 of P or of dS may overflow: 2^15 of it
-TINY, LOST = 2.0**-8, 2.0**-64  # scaled rows: the bound of dS is less sure, and wrong
+TINY = 2.0**-8  # a scaled row below it may be twice as large in its planes
+LOST = 2.0**-64  # a scaled row below it may have a norm that underflows to 0
 MOST_SCALE, MOST_SIZE, MOST_FACTORS = 2.0**64, 2.0**118, 2.0**150
 
 
@@ -77,7 +79,6 @@ class Keys:
     block_norms: Tensor  # [S]: the largest of the block
     bound_norms: Tensor  # [S]: those of the bound of dS for dK
     tiny: Tensor  # [S]: rows of V far below their block's largest
-    lost: Tensor  # [S]: such ones whose norm may underflow
 
     @staticmethod
     def of(k: Tensor, v: Tensor, scale: float, masked: bool) -> "Keys":
@@ -87,8 +88,7 @@ class Keys:
         v_powers = powers_of(of_blocks(largest))
         norms = v.norm(dim=1)
         block_norms = of_blocks(norms)
-        lost = (largest > 0) & (largest < LOST * v_powers)
-        of_others = norms.masked_fill(lost | (norms == 0), math.inf)
+        of_others = norms.masked_fill(norms < LOST * v_powers, math.inf)
         least = by_blocks(of_others, BLOCK, math.inf).amin(1)
         spread = block_norms > MOST_SPREAD * repeated(least, 0, len(k))
         return Keys(
@@ -103,7 +103,6 @@ class Keys:
             block_norms,
             torch.where(spread, norms, block_norms),
             (largest > 0) & (largest < TINY * v_powers),
-            lost,
         )
 
     def are_proven(self, q: Tensor, g: Tensor) -> bool:
@@ -133,8 +132,8 @@ class Keys:
             errors = errors + FACTOR * UNIT * x.abs().nan_to_num(0, 0, 0)
         of_weights = (log_p + errors).logsumexp(1, keepdim=True).clamp(min=0)
         last = 2 * 2.0 ** math.floor(math.log2(TOP + 0.01 + math.log2(keys)))  # of log2f's result
-        units = self.head.units_of_weights() + math.log(2) * last
-        again = 2 * math.ceil(keys / GROUP) + 7 + 2 * math.log(keys)
+        units = self.head.units_of_weights() + LOG * math.log(2) * last
+        again = 2 * math.ceil(keys / GROUP) + 7 + LOG * 2 * math.log(keys)
         units = units + max(0, again - units) * rows.again.double()[:, None]
         return 1.001 * (of_weights + UNIT * (units + OF_SUM * (logsumexp.abs() + of_weights)))
 
@@ -225,10 +224,10 @@ class Queries:
         # Rows whose weights or dS may overflow float16.
         tiny = (own > 0) & (own < TINY * g_powers)
         room = torch.where(tiny, ROOM / 2.02, ROOM / BOUND)
-        infinite = (most > room[:, None]).any(1) | ((own > 0) & (own < LOST * g_powers))
+        infinite = (most > room[:, None]).any(1)
         certain = largest < keys.v_powers * (1 - 2.0**-20)  # recomputed
         room = torch.where(keys.tiny & ~certain, ROOM / 2.02, ROOM / BOUND)
-        infinite_keys = (most > room).any(0) | keys.lost
+        infinite_keys = (most > room).any(0)
         return Queries(
             keys, q, g, q_powers, g_powers, g_tops, present, most, off,
             (1 + 3 * UNIT) * most * most_slope, off_ds,
