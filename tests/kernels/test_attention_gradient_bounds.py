@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -27,7 +28,6 @@ from torch_sgemm.choice.attention_gradients import attention_gradient_error_boun
 SIZES = ((64, 200), (128, 130), (16, 70))  # depth, keys
 GPU_SIZES = (*SIZES, (8, 1), (32, 65), (96, 1000), (64, 4000), (128, 2000))
 each_case = pytest.mark.parametrize("name", CASES)
-each_gradient = pytest.mark.parametrize("of", "qkv")
 KERNELS = {
     "random": GradientKernel(random_units),
     "large": GradientKernel(largest_units, log_units=-1),
@@ -47,14 +47,16 @@ def tensors(x: GradientOperands) -> list[Tensor | None]:
     ]
 
 
-def by_name(of_query: Tensor, of_key: Tensor, of_value: Tensor) -> dict[str, Array]:
+def by_name(x: GradientOperands, found: Sequence[Tensor]) -> dict[str, Array]:
     """Each gradient, or its bound, without the batch and a head of keys."""
-    found = of_query[0], of_key[0, 0], of_value[0, 0]
-    return {name: part.double().numpy() for name, part in zip("qkv", found, strict=True)}
+    of_query, of_key, of_value, of_mask = found
+    parts = of_query[0], of_key[0, 0], of_value[0, 0], of_mask[0] if len(of_mask) else of_mask
+    return {of: part.double().numpy() for of, part in zip(x.gradients(), parts, strict=False)}
 
 
 def bounds_of(x: GradientOperands) -> dict[str, Array]:
-    return by_name(*attention_gradient_error_bounds(*tensors(x), x.causal, x.scale, True))
+    options = x.causal, x.scale, True, "m" in x.gradients()
+    return by_name(x, attention_gradient_error_bounds(*tensors(x), *options))
 
 
 @cache
@@ -64,8 +66,11 @@ def known(name: str, depth: int, keys: int) -> tuple[GradientOperands, dict, dic
     return x, x.exact(), bounds_of(x)
 
 
-def by_model(x: GradientOperands, kernel: GradientKernel) -> dict[str, Array]:
-    forward = Kernel(against_distance, log_units=kernel.log_units)
+def by_model(
+    x: GradientOperands, kernel: GradientKernel, most_factor: float = Kernel().most_factor
+) -> dict[str, Array]:
+    """``most_factor`` is the forward's."""
+    forward = Kernel(against_distance, log_units=kernel.log_units, most_factor=most_factor)
     masks = [None] * len(x.q) if x.mask is None else x.mask
     with np.errstate(all="ignore"):
         heads = [
@@ -74,7 +79,8 @@ def by_model(x: GradientOperands, kernel: GradientKernel) -> dict[str, Array]:
         ]
         given = (np.stack([part.out for part in heads]), np.stack([h.logsumexp for h in heads]))
         found = differentiate(x.g, x.q, x.k, x.v, x.mask, *given, x.causal, x.scale, kernel)
-    return {"q": found.q, "k": found.k, "v": found.v}
+    parts = found.q, found.k, found.v, found.ds
+    return dict(zip(x.gradients(), parts, strict=False))
 
 
 def share(found: dict[str, Array], exact: dict[str, Exact], bounds: dict[str, Array], of: str):
@@ -87,7 +93,7 @@ def share(found: dict[str, Array], exact: dict[str, Exact], bounds: dict[str, Ar
 
 
 def shares(found, exact, bounds) -> list[float]:
-    return [share(found, exact, bounds, of) for of in "qkv"]
+    return [share(found, exact, bounds, of) for of in exact]
 
 
 # --- the model ------------------------------------------------------------------------------
@@ -161,12 +167,18 @@ def test_terms_are_reached(name: str, of: str) -> None:
     assert max(found) >= REACHED[name, of]
 
 
+@pytest.mark.parametrize("forward", [True, False])
 @each_case
-def test_recomputed_rows_keep_them(name: str) -> None:
-    """An Inf that no row meets makes the kernel recompute all rows."""
-    x, exact, bounds = known(name, 64, 200)
-    found = by_model(x, dataclasses.replace(KERNELS["random"], most_factor=0))
-    assert max(shares(found, exact, bounds)) <= 4
+def test_recomputed_rows_keep_them(
+    name: str, forward: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Conditions that nothing meets make kernels recompute all, and bounds allow for it."""
+    x = case(name, 64, 200)
+    for module in ("gradient_terms", *(["attention"] if forward else [])):
+        monkeypatch.setattr(f"torch_sgemm.choice.{module}.MOST_FACTOR", 0)
+    kernel = dataclasses.replace(KERNELS["by size"], most_factor=0)
+    found = by_model(x, kernel, 0 if forward else Kernel().most_factor)
+    assert max(shares(found, x.exact(), bounds_of(x))) <= 1
 
 
 def test_heads_groups_blocks_and_masks_that_broadcast() -> None:
@@ -176,12 +188,12 @@ def test_heads_groups_blocks_and_masks_that_broadcast() -> None:
     mask = torch.rand(20, 20, generator=gen) < 0.7
     mask[7] = False
     found = attention_gradient_error_bounds(g, q, k, v, mask, scale=0.3, enable_gqa=True)
-    assert [x.shape for x in found] == [x.shape for x in (q, k, v)]
+    assert [x.shape for x in found] == [*(x.shape for x in (q, k, v)), (0,)]
     assert all(x.dtype == torch.float64 and bool((x > 0).all()) for x in found)
     part = g[1:, 4:], q[1:, 4:], k[1:, 2:], v[1:, 2:], mask
     one = attention_gradient_error_bounds(*part, scale=0.3, enable_gqa=True)
     expected = found.query[1:, 4:], found.key[1:, 2:], found.value[1:, 2:]
-    for x, y in zip(one, expected, strict=True):
+    for x, y in zip(one[:3], expected, strict=True):
         torch.testing.assert_close(x, y, rtol=1e-12, atol=0)
 
 
@@ -206,19 +218,19 @@ def test_sizes_that_do_not_fit() -> None:
 def test_empty_operands(rows: int, keys: int) -> None:
     q, k = torch.ones(1, 1, rows, 8), torch.ones(1, 1, keys, 8)
     found = attention_gradient_error_bounds(q, q, k, k)
-    assert [x.shape for x in found] == [q.shape, k.shape, k.shape]
+    assert [x.shape for x in found[:3]] == [q.shape, k.shape, k.shape]
     assert bool(found.query.isfinite().all())
 
 
-@pytest.mark.parametrize("number", [math.inf, math.nan, 2.0**120])
-@pytest.mark.parametrize("i", range(4))
+NOTHING_PROVEN = [(i, number) for i in range(4) for number in (math.inf, math.nan)]
+
+
+@pytest.mark.parametrize(("i", "number"), [*NOTHING_PROVEN, (0, 2.0**120), (3, 2.0**120)])
 def test_operands_of_which_nothing_is_proven(i: int, number: float) -> None:
     operands = [torch.ones(1, 2, 4, 8) for _ in range(4)]
     operands[i][0, 0, 1, 3] = number
-    found = attention_gradient_error_bounds(*operands)
-    assert all(bool((x[0, 0] == math.inf).all()) for x in found) == (
-        number != 2.0**120 or i in (0, 3)
-    )
+    found = attention_gradient_error_bounds(*operands, wants_mask=True)
+    assert all(bool((x[0, 0] == math.inf).all()) for x in found)
     assert all(bool(x[0, 1].isfinite().all()) for x in found)
 
 
@@ -342,10 +354,9 @@ def on_gpu(x: GradientOperands) -> dict[str, Array]:
     scale = q.size(3) ** -0.5 if x.scale is None else x.scale
     operators = torch.ops.sgemm
     out, logsumexp = operators.attention(q, k, v, mask, x.causal, scale, True, "split")
-    rest = mask, out, logsumexp, x.causal, scale, True, True, False, "split"
-    return by_name(
-        *(part.cpu() for part in operators._attention_backward(grad, q, k, v, *rest)[:3])
-    )
+    rest = mask, out, logsumexp, x.causal, scale, True, True, "m" in x.gradients(), "split"
+    found = operators._attention_backward(grad, q, k, v, *rest)
+    return by_name(x, [part.cpu() for part in found])
 
 
 @pytest.mark.gpu

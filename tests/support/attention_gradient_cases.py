@@ -57,7 +57,7 @@ class GradientOperands:
         return np.stack([x.logits() for x in of_heads])
 
     def exact(self) -> dict[str, Exact]:
-        """The gradients "q", "k" and "v"."""
+        """The gradients "q", "k" and "v", and "m" of an additive mask."""
         x = self.logits()
         largest = x.max(2, keepdims=True)
         p = np.exp(x - np.where(largest == -np.inf, 0, largest))
@@ -66,11 +66,16 @@ class GradientOperands:
 
         def all_of(g: Array, q: Array, k: Array, v: Array, scale: float, sign: int) -> list[Array]:
             ds = p * (g @ v.T + sign * (g * (p @ v)).sum(2, keepdims=True))
-            return [scale * ds @ k, (scale * ds.mT @ q).sum(0), (p.mT @ g).sum(0)]
+            return [scale * ds @ k, (scale * ds.mT @ q).sum(0), (p.mT @ g).sum(0), ds]
 
         exact = all_of(self.g, self.q, self.k, self.v, scale, -1)
         sizes = all_of(*map(np.abs, (self.g, self.q, self.k, self.v)), abs(scale), 1)
-        return {name: Exact(*both) for name, *both in zip("qkv", exact, sizes, strict=True)}
+        return {
+            name: Exact(*both) for name, *both in zip(self.gradients(), exact, sizes, strict=False)
+        }
+
+    def gradients(self) -> str:
+        return "qkv" if self.mask is None or self.mask.dtype == bool else "qkvm"
 
 
 CASES: dict[str, Callable[[Gen, int, int], GradientOperands]] = {}

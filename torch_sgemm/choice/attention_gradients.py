@@ -37,11 +37,16 @@ MOST_SUM = 2.0**126
 
 
 class GradientBounds(NamedTuple):
-    """Bounds of the errors of gradients, each of the shape of its operand."""
+    """Bounds of the errors of gradients, each of the shape of its operand.
+
+    That of the mask is (B, H, L, S), without the additions over dimensions that it broadcasts to;
+    it has no elements unless it was asked for.
+    """
 
     query: Tensor
     key: Tensor
     value: Tensor
+    mask: Tensor
 
 
 def attention_gradient_error_bounds(
@@ -53,6 +58,7 @@ def attention_gradient_error_bounds(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
+    wants_mask: bool = False,
 ) -> GradientBounds:
     """Bounds the error of each element of the gradients of ``attention(..., kernel="split")``.
 
@@ -75,11 +81,12 @@ def attention_gradient_error_bounds(
         is_causal: key j takes part in row i if j <= i.
         scale: 1 / sqrt(D) if None.
         enable_gqa: H / G heads of queries share a head of keys.
+        wants_mask: bounds the gradient of an additive mask as well.
 
     Returns:
-        The bounds of query, key and value, float64 on the operands' device. A bound is infinite
-        where nothing is proven: where a float32 logsumexp is too coarse for its row's weights, and
-        in heads with Inf or NaN or with products near the ends of float32's range.
+        The bounds of query, key, value and mask, float64 on the operands' device. A bound is
+        infinite where nothing is proven: where a float32 logsumexp is too coarse for its row's
+        weights, and in heads with Inf or NaN or with products near the ends of float32's range.
 
     Raises:
         ValueError: sizes don't fit together.
@@ -96,9 +103,9 @@ def attention_gradient_error_bounds(
     if attn_mask is not None:
         attn_mask = attn_mask.expand(batches, heads, rows, key.size(2))
     scale = depth**-0.5 if scale is None else float(scale)
-    found = GradientBounds(
-        *(x.new_zeros(x.shape, dtype=torch.float64) for x in (query, key, value))
-    )
+    shapes = query.shape, key.shape, value.shape, (batches, heads, rows, key.size(2))
+    shapes = shapes if wants_mask else (*shapes[:3], (0,))
+    found = GradientBounds(*(query.new_zeros(x, dtype=torch.float64) for x in shapes))
     if 0 in (rows, key.size(2)):
         return found
     for b in range(batches):
@@ -108,28 +115,40 @@ def attention_gradient_error_bounds(
             for h in range(group * shared, (group + 1) * shared):
                 mask = None if attn_mask is None else attn_mask[b, h]
                 of_head = query[b, h], grad[b, h], mask, is_causal
-                found.query[b, h] = _add_head(keys, sums, *of_head)
+                of_mask = found.mask[b, h] if wants_mask else None
+                _add_head(keys, sums, *of_head, found.query[b, h], of_mask)
             found.key[b, group], found.value[b, group] = sums.bounds(keys, rows, shared)
     return found
 
 
 def _add_head(
-    keys: Keys, sums: "_Sums", q: Tensor, g: Tensor, mask: Tensor | None, causal: bool
-) -> Tensor:
-    """Adds a head of queries to ``sums``, and returns the bound of its dQ."""
+    keys: Keys,
+    sums: "_Sums",
+    q: Tensor,
+    g: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    of_query: Tensor,
+    of_mask: Tensor | None,
+) -> None:
+    """Adds a head of queries to ``sums``, and stores the bounds of its dQ and its dS."""
     q, g = q.double(), g.double()
     if not keys.are_proven(q, g):
         sums.infinite.fill_(True)
-        return torch.full_like(q, math.inf)
+        for bound in (of_query, of_mask):
+            if bound is not None:
+                bound.fill_(math.inf)
+        return
     step = max(BLOCK, CHUNK // len(keys.k) // BLOCK * BLOCK)
-    found = []
     for first in range(0, len(q), step):
         part = slice(first, first + step)
-        of_mask = None if mask is None else mask[part]
-        rows = Queries.of(keys, q[part], g[part], of_mask, first, causal)
+        of_part = None if mask is None else mask[part]
+        rows = Queries.of(keys, q[part], g[part], of_part, first, causal)
         sums.add(rows)
-        found.append(_bound_of_query(rows))
-    return torch.cat(found)
+        of_query[part] = _bound_of_query(rows)
+        if of_mask is not None:
+            found = rows.off_ds + 2.0**-149 * rows.present  # its scale may make it subnormal
+            of_mask[part] = found.masked_fill(rows.infinite[:, None], math.inf)
 
 
 def _bound_of_query(rows: Queries) -> Tensor:
