@@ -142,9 +142,15 @@ def shared_keys_behind_masks(gen: Gen, depth: int, keys: int) -> GradientOperand
     x = plain(gen, depth, keys, 2)
     mask = normal(gen, 2, ROWS, keys)
     mask[:, 5] = -np.inf
-    mask[:, :, 7] = -np.inf
-    mask[1, 70:, : keys // 2] = -np.inf
-    return GradientOperands.of(x.g, x.q, x.k, x.v, mask, causal=True)
+    mask[:, :, keys // 2] = -np.inf
+    mask[1, 70:, : keys // 3] = -np.inf
+    return GradientOperands.of(x.g, x.q, x.k, x.v, mask)
+
+
+@_case
+def shared_keys_of_causal_heads(gen: Gen, depth: int, keys: int) -> GradientOperands:
+    x = plain(gen, depth, keys, 2)
+    return GradientOperands.of(x.g, x.q, x.k, x.v, causal=True)
 
 
 @_case
@@ -249,7 +255,7 @@ def vanishing_weights_of_queries(gen: Gen, depth: int, keys: int) -> GradientOpe
 def _with_partners(g: Array, q: Array, k: Array, v: Array) -> GradientOperands:
     """Keys 1 to 3 have the weight 1 in a row whose query is 0, so that they aren't enlarged."""
     mask = np.zeros((ROWS, len(k)))
-    for key in range(1, 4):
+    for key in range(1, min(4, len(k))):
         for row in (key, key + 64):
             mask[row], mask[row, key], q[row] = -np.inf, 0, 0
     return GradientOperands.of(g, q, k, v, mask, scale=1)

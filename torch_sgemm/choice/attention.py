@@ -1,4 +1,4 @@
-"""The proven bound of attention's error, for given operands: docs/attention.md derives it."""
+"""The proven bound of attention's error, for given operands: docs/attention-error.md derives it."""
 
 import math
 from dataclasses import dataclass
@@ -45,9 +45,9 @@ def attention_error_bound(
 
     The bound is absolute, not in units: |output - exact| <= bound, where exact is softmax(scale
     query key^T + attn_mask) value of real numbers. It holds for the tensor cores' arithmetic as
-    measured (docs/split.md) and the error of ex2.approx that the PTX ISA allows. docs/attention.md
-    states and proves the formula. It takes float64 products of the operands' size, in blocks of
-    queries.
+    measured (docs/split.md) and the error of ex2.approx that the PTX ISA allows.
+    docs/attention-error.md states and proves the formula. It takes float64 products of the
+    operands' size, in blocks of queries.
 
     Args:
         query: (B, H, L, D), float32.

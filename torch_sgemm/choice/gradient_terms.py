@@ -222,7 +222,7 @@ class Queries:
         bound_k = torch.maximum(norms * keys.bound_norms + deltas, of_block)
 
         # Rows whose weights or dS may overflow float16.
-        tiny = (own > 0) & (own < TINY * g_powers)
+        tiny = (own > 0) & (own < TINY * g_powers) & (bound_q.amax(1) > LEAST_BOUND / 4)
         room = torch.where(tiny, ROOM / 2.02, ROOM / BOUND)
         infinite = (most > room[:, None]).any(1)
         certain = largest < keys.v_powers * (1 - 2.0**-20)  # recomputed
