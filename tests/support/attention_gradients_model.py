@@ -31,13 +31,13 @@ LOG2E_REST = float(single(math.log2(math.e) - LOG2E))
 
 
 def by_size(y: Array) -> Array:
-    """How far off ex2.approx is: small weights get too much, and large ones too little."""
+    """Units that ex2.approx is off by: small weights get too much, and large ones too little."""
     return np.where(y < TOP - 0.5, 2, -2)
 
 
 @dataclass(frozen=True)
 class GradientKernel(Kernel):
-    """What the kernels do besides. Mutation tests spoil one field at a time."""
+    """The backward kernels' own steps. Mutation tests spoil one field at a time."""
 
     planes: frozenset[str] = frozenset("qkvgps")  # g: dO, s: dS
     least_shift: int = -60  # of a row of dO, beside its block
@@ -67,7 +67,7 @@ def _padded(x: Array, axis: int, fill: float = 0) -> Array:
 
 
 def _exponent(bound: Array) -> Array:
-    """Of the power of two that dS is divided by."""
+    """Returns the exponent of the power of two that dS is divided by."""
     exponent = np.where(bound == 0, -127, np.frexp(np.nan_to_num(bound, nan=1))[1] - 1)
     return np.maximum(np.where(np.isfinite(bound), exponent, 127), -100)
 
@@ -243,7 +243,7 @@ class _Problem:
         return total
 
     def _weights(self, s, c: float, rows: _Queries, b: int, present) -> Array:
-        """Of tiles of keys, [64 keys, 64 queries]."""
+        """Returns the weights of tiles of keys, [64 keys, 64 queries]."""
         present = present.T
         if not self.masked:
             return self.kernel.exp2(np.where(present, single(s * c + rows.logits), -np.inf))

@@ -82,7 +82,7 @@ class Kernel:
         return np.where(exact < 2.0**-126, 0, moved)
 
     def log(self, exact: Array) -> Array:
-        """What log2f, or logf, returns for an ``exact`` logarithm."""
+        """Returns the result of log2f, or of logf, for an ``exact`` logarithm."""
         rounded = single(exact)
         return rounded + self.log_units * np.exp2(np.frexp(rounded)[1] - 24)
 

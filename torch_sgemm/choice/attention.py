@@ -116,7 +116,7 @@ def truncations(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def quanta(x: Tensor, y: Tensor, x_powers: Tensor, y_powers: Tensor) -> Tensor:
-    """What subnormal parts of the planes of x and y add to the error of x y^T.
+    """Returns the error of x y^T that comes from subnormal parts of the planes.
 
     The powers are those of each row; ``y_powers`` may have a row for each row of x.
     """
@@ -141,7 +141,7 @@ def by_blocks(x: Tensor, length: int, fill: float) -> Tensor:
 
 @dataclass(frozen=True)
 class Rows:
-    """What is known of some rows of a head."""
+    """Some rows of a head: their logits, and bounds."""
 
     logits: Tensor  # exact, [rows, S]; -Inf where a key takes no part
     errors: Tensor  # bounds of what the weights' logarithms are off by, [rows, S]
@@ -290,7 +290,7 @@ class Head:
     def bound_of(
         self, errors: Tensor, quanta: Tensor, x: Tensor, again: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """What the weights' logarithms are off by, with all terms, and the bound, [rows, Dv]."""
+        """Returns bounds of the weights' logarithms, with all terms, and of the output."""
         errors = torch.where(x == -math.inf, 0, errors + quanta)
         top = (x + errors >= (x - errors).amax(1, keepdim=True)) & (x > -math.inf)
         of_top = torch.where(top, errors, 0).amax(1, keepdim=True)

@@ -152,7 +152,7 @@ def _add_head(
 
 
 def _bound_of_query(rows: Queries) -> Tensor:
-    """Of dQ, [rows, D]."""
+    """Returns the bound of dQ, [rows, D]."""
     keys, count = rows.keys, len(rows.keys.k)
     quantum = QUANTUM * 2.0**-TOP * torch.where(rows.present, rows.bound_q, 0)
     sizes = keys.k.abs()
@@ -168,7 +168,7 @@ def _bound_of_query(rows: Queries) -> Tensor:
 
 @dataclass
 class _Sums:
-    """What bounds of dK and dV are made of, added up over queries; [S], or [S, D] and [S, Dv]."""
+    """Terms of the bounds of dK and dV, added up over queries; [S], or [S, D] and [S, Dv]."""
 
     off: list[Tensor]  # of dK, of dV
     largest: list[Tensor]
@@ -221,14 +221,14 @@ class _Sums:
 
 
 def _units_of_sums(rows: int, windows: int, again: Tensor, shared: int = 1) -> Tensor:
-    """Units of a sum over ``rows`` rows of ``shared`` heads, its planes and its last product."""
+    """Returns units that a sum over ``rows`` rows of ``shared`` heads loses, with its planes."""
     units = WRITING + STEP * min(math.ceil(rows / 16), BLOCK // 16) + windows + SCALE
     chains = GROUP + shared * math.ceil(rows / GROUP) + 1 + SCALE
     return units + max(0, chains - units) * again.double()
 
 
 def _with_tail(off: Tensor, tail: Tensor, largest: Tensor, scale: float, windows: int) -> Tensor:
-    """A bound: what scales with the sum, and what doesn't; infinite where sums may overflow."""
+    """Returns a bound from all of its terms; it is infinite where sums may overflow."""
     underflow = windows * UNDERFLOW * max(1, abs(scale))
     found = abs(scale) * (off + 1.01 * tail[:, None]) + underflow
     return found.masked_fill(~(max(1, abs(scale)) * largest < MOST_SUM), math.inf)

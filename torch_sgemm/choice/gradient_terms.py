@@ -1,4 +1,4 @@
-"""What the kernel's weights and dS are off by, for the bounds of attention's gradients.
+"""Bounds the errors of weights and of dS, for the bounds of attention's gradients.
 
 docs/attention-error.md derives the terms.
 """
@@ -50,17 +50,17 @@ MOST_SCALE, MOST_SIZE, MOST_FACTORS = 2.0**64, 2.0**118, 2.0**150
 
 
 def repeated(of_block: Tensor, dim: int, rows: int) -> Tensor:
-    """[..., blocks, ...] as [..., rows, ...]."""
+    """Returns each block's element for each of its rows: [..., rows, ...]."""
     return of_block.repeat_interleave(BLOCK, dim).narrow(dim, 0, rows)
 
 
 def of_blocks(x: Tensor) -> Tensor:
-    """The largest of each block, of [..., rows], for each of its rows."""
+    """Returns the largest element of each row's block, [..., rows]."""
     return repeated(by_blocks(x, BLOCK, 0).amax(-1), -1, x.size(-1))
 
 
 def blocks_of(x: Tensor) -> Tensor:
-    """The largest of each block of rows, of [rows, S] as [blocks, S]."""
+    """Returns the largest element of each block of rows: [rows, S] becomes [blocks, S]."""
     return by_blocks(x.t(), BLOCK, 0).amax(2).t()
 
 
@@ -116,7 +116,7 @@ class Keys:
         return of_scale and size < MOST_SIZE and size * largest < MOST_FACTORS
 
     def factors(self, q_powers: Tensor) -> Tensor:
-        """What the kernel multiplies a block's sums by, [rows, S]."""
+        """Returns the factors that turn sums into logits, [rows, S]."""
         log2e = 1.0 if self.masked else math.log2(math.e)
         return abs(self.scale) * log2e * q_powers[:, None] * self.k_powers
 
@@ -126,7 +126,7 @@ class Keys:
         return MOST_FACTOR * logsumexp.clamp(min=1, max=most)
 
     def logsumexp_errors(self, rows: Rows, log_p: Tensor, logsumexp: Tensor) -> Tensor:
-        """[rows, 1]."""
+        """Bounds the error of the logsumexp, [rows, 1]."""
         errors, x, keys = rows.errors, rows.logits, len(self.k)
         if not self.masked:
             errors = errors + FACTOR * UNIT * x.abs().nan_to_num(0, 0, 0)
@@ -138,7 +138,7 @@ class Keys:
         return 1.001 * (of_weights + UNIT * (units + OF_SUM * (logsumexp.abs() + of_weights)))
 
     def log_weight_errors(self, q: Tensor, x: Tensor, logsumexp: Tensor, shift: Tensor) -> Tensor:
-        """Bounds of what the weights' logarithms are off by, [rows, S], given the logsumexp.
+        """Bounds the errors of the weights' logarithms, [rows, S], given the logsumexp.
 
         The planes' quanta come on top.
         """
