@@ -248,6 +248,15 @@ def _one_dominates(depth: int, keys: int) -> tuple[Array, ...]:
 
 
 @_case
+def weights_and_values_that_vanish(gen: Gen, depth: int, keys: int) -> GradientOperands:
+    """Weights of 2^-112 to 2^-120 and rows of V that are 2^-30 of the largest, at large scales."""
+    g, q, k, v = _one_dominates(depth, keys)
+    q[:, 0] = math.log(2) * np.linspace(112, 120, ROWS)
+    v[:], v[0, 1], v[1:, 0] = 0, 1.01, 2.0**-30
+    return GradientOperands.of(g * 2.0**100, q * 2.0**8, k * 2.0**-8, v, scale=1)
+
+
+@_case
 def vanishing_weights_of_queries(gen: Gen, depth: int, keys: int) -> GradientOperands:
     return GradientOperands.of(*_one_dominates(depth, keys), scale=1)
 
@@ -281,6 +290,22 @@ def tiny_weights_and_large_rows(gen: Gen, depth: int, keys: int) -> GradientOper
     by = np.exp2(np.where(np.arange(ROWS) % 2 == 0, -20.0, 0))
     mask = np.where(np.arange(ROWS) % 2 == 0, 0, -15.0)[:, None] * (np.arange(keys) % 3 == 0)
     return GradientOperands.of(x.g * by[:, None], x.q, x.k, x.v, mask)
+
+
+@_case
+def large_delta_of_a_small_row(gen: Gen, depth: int, keys: int) -> GradientOperands:
+    """One row of a block, with a small dO and a large delta, has the largest weights of most keys.
+
+    These weights are tiny, and enlarged.
+    """
+    mask, g = np.full((ROWS, keys), -30.0), np.ones((ROWS, depth))
+    small = np.arange(ROWS) % 64 == 1
+    mask[:, -1], mask[small], g[small] = 0, -14, 2.0**-4
+    mask[small, 0] = 0
+    v = np.full((keys, depth), 2.0**-6) * gen.random((keys, depth))
+    v[0] = 2.0**6
+    q = normal(gen, ROWS, depth)
+    return GradientOperands.of(g, q, 0.1 * normal(gen, keys, depth), v, mask)
 
 
 @_case

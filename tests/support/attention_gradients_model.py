@@ -45,6 +45,7 @@ class GradientKernel(Kernel):
     bounds_ds: bool = True  # its planes' scale comes from a bound
     bounds_rows: bool = True  # of a key, where rows of V differ much
     enlarges: bool = True  # tiny weights
+    rows_as_scaled: bool = False  # in the bound of dS for dK: rows of dO by their own scales
     rest_of_log2e: float = LOG2E_REST
     of_delta: float = 1.0
     most_bound: float = 2.0**120
@@ -208,8 +209,9 @@ class _Problem:
                 weights, enlarged = self._enlarged(weights)
                 dp = products(block.v, rows.g, kernel)
                 of_dp = single(rows.top * block.v_scale)
-                norm = single(rows.norms * rows.scales / rows.top).max()
-                delta = np.abs(rows.deltas).max()
+                unit = rows.scales / rows.top
+                norm = single(rows.norms * (1 if kernel.rows_as_scaled else unit)).max()
+                delta = np.abs(single(rows.deltas / (unit if kernel.rows_as_scaled else 1))).max()
                 bound = _bound(single(norm * block.norms.max()), of_dp, delta, kernel)
                 exponent = _exponent(bound)
                 h = np.exp2(-float(exponent))
@@ -230,7 +232,8 @@ class _Problem:
                 shrunk = np.exp2(-enlarged)
                 of_values = single(rows.top * 2.0**-TOP * shrunk)
                 of_keys = single(np.exp2(float(exponent) - TOP) * rows.q_scale)
-                of_keys = single(single(of_keys * abs(self.scale)) * shrunk * np.exp2(-grown))
+                shrunk = single(shrunk * np.exp2(-grown))
+                of_keys = single(single(of_keys * abs(self.scale)) * shrunk)
                 dv = self._added(dv, p, rows.g, of_values)
                 dk = self._added(dk, ds, rows.q, of_keys)
         return dk, dv, again

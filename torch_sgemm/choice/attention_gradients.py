@@ -134,7 +134,8 @@ def _add_head(
     """Adds a head of queries to ``sums``, and stores the bounds of its dQ and its dS."""
     q, g = q.double(), g.double()
     if not keys.are_proven(q, g):
-        sums.infinite.fill_(True)
+        for infinite in sums.infinite:
+            infinite.fill_(True)
         for bound in (of_query, of_mask):
             if bound is not None:
                 bound.fill_(math.inf)
@@ -148,7 +149,7 @@ def _add_head(
         of_query[part] = _bound_of_query(rows)
         if of_mask is not None:
             found = rows.off_ds + 2.0**-149 * rows.present  # its scale may make it subnormal
-            of_mask[part] = found.masked_fill(rows.infinite[:, None], math.inf)
+            of_mask[part] = found.masked_fill(rows.infinite_q[:, None], math.inf)
 
 
 def _bound_of_query(rows: Queries) -> Tensor:
@@ -163,7 +164,7 @@ def _bound_of_query(rows: Queries) -> Tensor:
     per_block = by_blocks(quantum * keys.k_powers, BLOCK, 0).amax(2).sum(1)
     tail = QUANTUM * (rows.most_ds @ keys.k_powers) + OF_STEPS * per_block
     found = _with_tail(found, tail, largest, keys.scale, math.ceil(count / BLOCK))
-    return found.masked_fill(rows.infinite[:, None], math.inf)
+    return found.masked_fill(rows.infinite_q[:, None], math.inf)
 
 
 @dataclass
@@ -173,8 +174,8 @@ class _Sums:
     off: list[Tensor]  # of dK, of dV
     largest: list[Tensor]
     tail: list[Tensor]
+    infinite: list[Tensor]
     again: Tensor
-    infinite: Tensor
 
     @staticmethod
     def of(keys: Keys) -> "_Sums":
@@ -184,7 +185,7 @@ class _Sums:
             [torch.zeros_like(k), torch.zeros_like(v)],
             [torch.zeros_like(k), torch.zeros_like(v)],
             [nothing, nothing.clone()],
-            nothing.bool(),
+            [nothing.bool(), nothing.bool()],
             nothing.bool(),
         )
 
@@ -202,11 +203,13 @@ class _Sums:
         for i, (off, planes, most, other, powers, tops) in enumerate(parts):
             self.off[i] += (off + 1.01 * planes).t() @ other.abs()
             self.largest[i] += most.t() @ other.abs()
-            steps = of_ds if i == 0 else quantum
-            per_block = blocks_of(steps * tops[:, None]).sum(0)
-            self.tail[i] += QUANTUM * (most.t() @ powers) + OF_STEPS * per_block
+            # Two powers of two that dS was multiplied by may be a 0 together.
+            steps = OF_STEPS * (of_ds if i == 0 else quantum)
+            steps = steps + rows.shrunk_k * rows.present if i == 0 else steps
+            self.tail[i] += QUANTUM * (most.t() @ powers) + blocks_of(steps * tops[:, None]).sum(0)
         self.again |= rows.again.any(0)
-        self.infinite |= rows.infinite_keys
+        for infinite, new in zip(self.infinite, (rows.infinite_k, rows.infinite_v), strict=True):
+            infinite |= new
 
     def bounds(self, keys: Keys, rows: int, shared: int) -> tuple[Tensor, Tensor]:
         windows = shared * math.ceil(rows / BLOCK)
@@ -216,7 +219,7 @@ class _Sums:
         for i, scale in enumerate((keys.scale, 1.0)):
             sums = self.off[i] + (UNIT * units).expm1() * self.largest[i]
             sums = _with_tail(sums, self.tail[i], self.largest[i], scale, windows)
-            found.append(sums.masked_fill(self.infinite[:, None], math.inf))
+            found.append(sums.masked_fill(self.infinite[i][:, None], math.inf))
         return found[0], found[1]
 
 

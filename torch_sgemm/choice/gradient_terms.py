@@ -40,11 +40,15 @@ BOUND = 1.001  # what the kernel's bound of |dS| may exceed |dO||V| + |delta| by
 LEAST_SHIFT = 2.0**-60  # a row of dO has at least this scale, beside its block's
 LEAST_WEIGHT = 2.0**-140  # smaller ones become 0
 LEAST_BOUND = 2.0**-100  # of dS
-MOST_SPREAD = 16.01  # largest row of V by the smallest one for which all have the block's bound
+# Largest row of V by the smallest one for which all surely have the block's bound, and may have it.
+LEAST_SPREAD, MOST_SPREAD = 15.9, 16.01
 MOST_ENLARGED = 2.0**-126  # powers of two that rows of P and of dS are multiplied by, inverse
 UNDERFLOW = 2.0**-110  # of a sum, and of dP: products of very small scales become 0
-ROOM = 1.99  # beyond it a float16 of P or of dS may overflow: 2^15 of it
-TINY = 2.0**-8  # a scaled row below it may be twice as large in its planes
+# Beyond these float16 planes may overflow: of P times 2^14, and of dS times 2^15 over its bound.
+ROOM, ROOM_OF_DS = 3.9, 1.98
+# True if the bound of dS, for dK, takes rows of dO and their delta by the rows' own scales.
+ROWS_AS_SCALED = False
+TINY, DOUBLED = 2.0**-8, 2.02  # a scaled row below TINY may be twice as large in its planes
 LOST = 2.0**-64  # a scaled row below it may have a norm that underflows to 0
 MOST_SCALE, MOST_SIZE, MOST_FACTORS = 2.0**64, 2.0**118, 2.0**150
 
@@ -64,6 +68,17 @@ def blocks_of(x: Tensor) -> Tensor:
     return by_blocks(x.t(), BLOCK, 0).amax(2).t()
 
 
+def _overflow(weights: Tensor, slope: Tensor, bound: Tensor, share: Tensor) -> Tensor:
+    """True where planes of weights times ``slope`` may overflow.
+
+    ``bound`` is the least that the kernel's bound of |dP - delta| can be, and ``share`` is the
+    largest |dP| by its part of the bound. delta has its own part, which isn't below it.
+    """
+    allowed = ROOM_OF_DS * bound.clamp(min=LEAST_BOUND)
+    fits = (weights * slope <= allowed) | (weights * share.clamp(min=1) <= ROOM_OF_DS)
+    return ~fits
+
+
 @dataclass(frozen=True)
 class Keys:
     """A head's keys and values."""
@@ -79,6 +94,7 @@ class Keys:
     block_norms: Tensor  # [S]: the largest of the block
     bound_norms: Tensor  # [S]: those of the bound of dS for dK
     tiny: Tensor  # [S]: rows of V far below their block's largest
+    least_norms: Tensor  # [S]: the least that the kernel may take for ``bound_norms``
 
     @staticmethod
     def of(k: Tensor, v: Tensor, scale: float, masked: bool) -> "Keys":
@@ -88,9 +104,14 @@ class Keys:
         v_powers = powers_of(of_blocks(largest))
         norms = v.norm(dim=1)
         block_norms = of_blocks(norms)
-        of_others = norms.masked_fill(norms < LOST * v_powers, math.inf)
-        least = by_blocks(of_others, BLOCK, math.inf).amin(1)
-        spread = block_norms > MOST_SPREAD * repeated(least, 0, len(k))
+        # Norms of rows far below their block's largest may underflow, and count then as 0.
+        least, least_sure = (
+            repeated(
+                by_blocks(norms.masked_fill(rest, math.inf), BLOCK, math.inf).amin(1), 0, len(k)
+            )
+            for rest in (norms == 0, norms < LOST * v_powers)
+        )
+        spread = block_norms > MOST_SPREAD * least_sure
         return Keys(
             head,
             k,
@@ -102,7 +123,8 @@ class Keys:
             norms,
             block_norms,
             torch.where(spread, norms, block_norms),
-            (largest > 0) & (largest < TINY * v_powers),
+            largest < TINY * v_powers,
+            torch.where(block_norms > LEAST_SPREAD * least, norms, block_norms),
         )
 
     def are_proven(self, q: Tensor, g: Tensor) -> bool:
@@ -170,9 +192,11 @@ class Queries:
     off_ds: Tensor  # [rows, S]
     bound_q: Tensor  # [rows, S]: the largest power of two that divides dS, in tiles of queries
     bound_k: Tensor  # [rows, S]: the same in tiles of keys
+    shrunk_k: Tensor  # [rows, S]: that of the block, times the least power of two
     again: Tensor  # [rows, S]: the kernel may recompute what depends on these blocks
-    infinite: Tensor  # [rows]: nothing is proven of dQ
-    infinite_keys: Tensor  # [S]: nothing is proven of dK and dV
+    infinite_q: Tensor  # [rows]: nothing is proven of dQ
+    infinite_k: Tensor  # [S]: nothing is proven of dK
+    infinite_v: Tensor  # [S]: nothing is proven of dV
 
     @staticmethod
     def of(keys: Keys, q: Tensor, g: Tensor, mask: Tensor | None, first: int, causal: bool):
@@ -215,22 +239,35 @@ class Queries:
         # dS, and the powers of two of its planes.
         most_slope = slope + of_slope
         off_ds = off * slope + most * (of_slope + OF_PRODUCT * UNIT * most_slope)
-        norms, deltas = BOUND * g.norm(dim=1), delta.abs() + of_delta
-        bound_q = norms[:, None] * keys.block_norms + deltas[:, None]
-        norms, deltas = of_blocks(norms)[:, None], of_blocks(deltas)[:, None]
-        of_block = MOST_ENLARGED * (norms * keys.block_norms + deltas)
-        bound_k = torch.maximum(norms * keys.bound_norms + deltas, of_block)
+        shrunk = (g_powers / g_tops)[:, None]
+        unit = shrunk if ROWS_AS_SCALED else torch.ones_like(shrunk)
+        norms, deltas = g.norm(dim=1)[:, None], delta.abs()[:, None]
+        of_deltas, of_block = of_delta[:, None], of_blocks((norms / unit)[:, 0])[:, None]
+        bound_q = BOUND * norms * keys.block_norms + deltas + of_deltas
+        most_delta = of_blocks(((deltas + of_deltas) / unit)[:, 0])[:, None]
+        shrunk_k = MOST_ENLARGED * (BOUND * of_block * keys.block_norms + most_delta)
+        bound_k = torch.maximum(BOUND * of_block * keys.bound_norms + most_delta, shrunk_k)
 
-        # Rows whose weights or dS may overflow float16.
-        tiny = (own > 0) & (own < TINY * g_powers) & (bound_q.amax(1) > LEAST_BOUND / 4)
-        room = torch.where(tiny, ROOM / 2.02, ROOM / BOUND)
-        infinite = (most > room[:, None]).any(1)
-        certain = largest < keys.v_powers * (1 - 2.0**-20)  # recomputed
-        room = torch.where(keys.tiny & ~certain, ROOM / 2.02, ROOM / BOUND)
-        infinite_keys = (most > room).any(0)
+        # Planes that may overflow. A key's largest weight in a block, with the scales of dO's rows,
+        # may be enlarged to 1; the weight of a small row then exceeds 1.
+        largest_p = repeated(blocks_of(shrunk * (p - off).clamp(min=0)), 0, len(q))
+        enlarged = torch.minimum(most / largest_p.clamp(min=MOST_ENLARGED), present / shrunk)
+        enlarged = torch.maximum(most, torch.where(largest_p < 0.5, enlarged, 0))
+        deltas = (deltas - of_deltas).clamp(min=0)
+        least_q = norms * keys.block_norms + deltas
+        least_k = of_block * keys.least_norms + of_blocks((deltas / unit)[:, 0])[:, None]
+        doubled = torch.where(keys.tiny | (own < TINY * g_powers)[:, None], DOUBLED, BOUND)
+        share_q = doubled * (keys.norms / keys.block_norms).nan_to_num(0)
+        share_k = doubled * (norms / unit / of_block).nan_to_num(0)
+        overflow_q = _overflow(most, most_slope, least_q, share_q)
+        overflow_k = _overflow(enlarged * unit, most_slope / unit, least_k, share_k)
+        recomputed = largest < keys.v_powers * (1 - 2.0**-20)
+        of_v = most > ROOM
+        of_q, of_k = (of_v | overflow & ~recomputed for overflow in (overflow_q, overflow_k))
+        again = coarse | (keys.v_powers >= least * (1 - 2.0**-20))
         return Queries(
             keys, q, g, q_powers, g_powers, g_tops, present, most, off,
             (1 + 3 * UNIT) * most * most_slope, off_ds,
-            bound_q.clamp(min=LEAST_BOUND), bound_k.clamp(min=LEAST_BOUND),
-            coarse | (keys.v_powers >= least * (1 - 2.0**-20)), infinite, infinite_keys,
+            bound_q.clamp(min=LEAST_BOUND), bound_k.clamp(min=LEAST_BOUND), shrunk_k,
+            again, of_q.any(1), of_k.any(0), of_v.any(0),
         )  # fmt: skip
