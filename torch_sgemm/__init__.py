@@ -7,6 +7,10 @@ import sys
 
 from torch_sgemm.choice.accuracy import Redone, error_bound, redone
 from torch_sgemm.choice.attention import attention_error_bound
+from torch_sgemm.choice.attention_gradients import (
+    GradientBounds,
+    attention_gradient_error_bounds,
+)
 from torch_sgemm.choice.explain import Device, Explanation, Verdict, explain
 from torch_sgemm.choice.explain_attention import explain_attention
 from torch_sgemm.choice.table import Kernel, kernels
@@ -27,6 +31,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Device",
     "Explanation",
+    "GradientBounds",
     "Kernel",
     "PackedMatrix",
     "Record",
@@ -37,6 +42,7 @@ __all__ = [
     "Verdict",
     "attention",
     "attention_error_bound",
+    "attention_gradient_error_bounds",
     "convert",
     "derivatives",
     "disable",

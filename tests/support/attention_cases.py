@@ -1,4 +1,4 @@
-"""Operands of one head that reach the terms of attention's error bound (docs/attention.md).
+"""Operands of one head that reach the terms of attention's error bound (docs/attention-error.md).
 
 A case makes queries, keys and values for a depth, which all three share, and a number of keys.
 """

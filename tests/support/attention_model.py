@@ -34,7 +34,7 @@ def half(x: Array) -> Array:
     return x.astype(np.float16).astype(np.float64)
 
 
-LOG2E, LN2 = float(single(math.log2(math.e))), math.log(2)
+LOG2E, LN2 = (float(single(x)) for x in (math.log2(math.e), math.log(2)))
 
 
 # --- ex2.approx: how far off, in units of the last place ------------------------------------
@@ -59,6 +59,7 @@ class Kernel:
 
     moved: Callable[[Array], Array] = random_units
     most_units: float = 1.0  # factor of what ``moved`` returns
+    log_units: float = 0.0  # units of the last place that log2f and logf are off by
     window: int = 64  # keys that one accumulator of P V adds up
     keys: int | None = None  # of a block; None: 128 up to depth 64, else 64
     planes: frozenset[str] = frozenset("qkpv")  # operands that have a lo plane
@@ -81,6 +82,11 @@ class Kernel:
         last = np.exp2(np.frexp(exact)[1] - 24)
         moved = exact + np.where(y == 0, 0, np.rint(self.moved(y) * self.most_units)) * last
         return np.where(exact < 2.0**-126, 0, moved)
+
+    def log(self, exact: Array) -> Array:
+        """Returns the result of log2f, or of logf, for an ``exact`` logarithm."""
+        rounded = single(exact)
+        return rounded + self.log_units * np.exp2(np.frexp(rounded)[1] - 24)
 
     def keys_of_block(self, depth: int) -> int:
         return self.keys or (128 if depth <= 64 else 64)
@@ -231,6 +237,7 @@ def _accumulate(rows: _Rows, weights: Array, values: Planes, scale: float, alpha
 class Result:
     out: Array  # [L, Dv], float32's values
     recomputed: Array  # [L]
+    logsumexp: Array  # [L]; 0 for a row without keys
 
 
 def attend(
@@ -285,26 +292,37 @@ def attend(
             _accumulate(state, weights, values.t(), of_values, alpha, kernel)
         pairs = single(state.lanes[:, ::2] + state.lanes[:, 1::2])
         total = single(pairs.sum(1))
+        of_weights = single(kernel.log(np.log2(total)) - TOP)
+        if mask is None:
+            logsumexp = single(single(of_weights - state.extreme) * LN2)
+        else:
+            logsumexp = single(of_weights * LN2 + state.extreme)
+        logsumexp = np.where(total == 0, 0, logsumexp)
         inverse = np.where(total == 0, 0, single(1 / total))[:, None]
         out = single(single(state.out * inverse) * state.unit)
         if kernel.guards_values and state.top > 2.0**-126:
             recomputed |= (total != 0) & (np.abs(out).max(1) < state.top)
         if recomputed.any():
             again = (q[recomputed], k, v, None if mask is None else mask[recomputed])
-            out[recomputed] = recompute(*again, present[recomputed], scale)
-    return Result(out, recomputed)
+            again = *again, present[recomputed], scale, kernel
+            out[recomputed], logsumexp[recomputed] = recompute(*again)
+    return Result(out, recomputed, logsumexp)
+
+
+def dots(x: Array, y: Array) -> Array:
+    """x y^T of recomputed rows, by four chains of multiply-adds."""
+    chains = np.zeros((CHAINS, len(x), len(y)))
+    for d in range(x.shape[1]):
+        i = d % CHAINS
+        chains[i] = single(chains[i] + np.multiply.outer(x[:, d], y[:, d]))
+    return single(single(chains[0] + chains[1]) + single(chains[2] + chains[3]))
 
 
 def recompute(
-    q: Array, k: Array, v: Array, mask: Array | None, present: Array, scale: float
-) -> Array:
-    """Rows in float32 by multiply-adds and expf: 32 keys at a time, each lane one."""
-    dots = np.zeros((CHAINS, len(q), len(k)))
-    for d in range(q.shape[1]):
-        i = d % CHAINS
-        dots[i] = single(dots[i] + np.multiply.outer(q[:, d], k[:, d]))
-    dot = single(single(dots[0] + dots[1]) + single(dots[2] + dots[3]))
-    x = single(dot * scale + (0 if mask is None else mask))
+    q: Array, k: Array, v: Array, mask: Array | None, present: Array, scale: float, kernel: Kernel
+) -> tuple[Array, Array]:
+    """Rows and their logsumexp, in float32 by multiply-adds and expf: 32 keys at a time."""
+    x = single(dots(q, k) * scale + (0 if mask is None else mask))
     x = np.where(present, x, -np.inf)
     largest = np.full(len(q), -np.inf)
     sums, out = np.zeros((len(q), GROUP)), np.zeros((len(q), v.shape[1]))
@@ -322,4 +340,6 @@ def recompute(
         out = single(out * shrunk + fresh)
     while sums.shape[1] > 1:
         sums = single(sums[:, ::2] + sums[:, 1::2])
-    return np.where(largest[:, None] == -np.inf, 0, single(out / sums))
+    none = largest == -np.inf
+    logsumexp = np.where(none, 0, single(largest + kernel.log(np.log(sums[:, 0]))))
+    return np.where(none[:, None], 0, single(out / sums)), logsumexp

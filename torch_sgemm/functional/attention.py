@@ -45,7 +45,7 @@ def attention(
     Derivatives of higher order and forward mode take PyTorch's products, with weights in memory.
 
     Other dtypes, calls under autocast, dropout and shapes that don't fit go to PyTorch's function,
-    which computes them or raises its error. docs/attention.md has the bound of the error.
+    which computes them or raises its error. docs/attention-error.md has the bound of the error.
 
     Raises:
         RuntimeError: ``kernel`` is unknown or can't take the call.

@@ -6,7 +6,7 @@ mask; one that is not asked for has no elements. ``wants_keys`` asks for those o
 ``attn_mask`` has all dimensions, and so has its gradient. ``out`` and ``logsumexp`` are results of
 ``sgemm::attention``, or of PyTorch's memory-efficient kernel. ``kernel`` is the forward's.
 
-The kernels of csrc/attention are deterministic. docs/attention.md says how exact they are.
+The kernels of csrc/attention are deterministic. docs/attention-error.md says how exact they are.
 """
 
 import functools

@@ -110,7 +110,8 @@ class KeyGradients : public Consumer<Blocks> {
         const float2 shift = __half22float2(*reinterpret_cast<const __half2*>(&block.shift[column() + i * 8]));
 #pragma unroll
         for (int e = 4 * i; e < 4 * i + 4; ++e)
-          s_[e] = exp2_approx(fmaf(s_[e] + (e % 2 ? logit.y : logit.x), kLog2E, e % 2 ? shift.y : shift.x));
+          s_[e] =
+              exp2_approx(fmaf(at_most_zero(s_[e] + (e % 2 ? logit.y : logit.x)), kLog2E, e % 2 ? shift.y : shift.x));
       } else {
 #pragma unroll
         for (int e = 4 * i; e < 4 * i + 4; ++e) s_[e] = exp2_approx(fmaf(s_[e], c, e % 2 ? logit.y : logit.x));
@@ -196,7 +197,8 @@ class KeyGradients : public Consumer<Blocks> {
       scaling_ |= exponent << 8 * (2 + r);
     }
   }
-  // A bound of |dS|, for keys with this |V| in units of v_scale.
+  // A bound of |dS|, for keys with this |V| in units of v_scale. The largest weight of a key, times the scale of its
+  // row of dO, may be enlarged to 1. So the bound has rows of dO, and delta, by their own scales.
   __device__ __forceinline__ float bound_of(const QueryBlock& block, float norm) const {
     return fmaf(block.most_norm * norm, block.g_scale * own().v_scale, block.most_delta);
   }

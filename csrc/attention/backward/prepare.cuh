@@ -200,10 +200,15 @@ class Preparation {
       store(g_planes, i, g[i], g_factor);
       const bool exists = at < p.queries;
       const float sum = x.logsumexp[i];
-      const float of_logit = fminf(fmaxf(1, fabsf(sum)), masked ? 16.0f : INFINITY);
+      // A larger logit is off by so much that its weight may exceed float16's range. With a mask, weights are at
+      // most 1.
+      constexpr float kMostLogit = 0x1p21f;
+      const float of_logit = masked                     ? fminf(fmaxf(1, fabsf(sum)), 16)
+                             : fabsf(sum) <= kMostLogit ? fmaxf(1, fabsf(sum))
+                                                        : 0;
       const float of_out = most_g[i] >= split::kInfinity ? -1 : most_o[i] ? __uint_as_float(most_o[i]) : INFINITY;
-      of_block[0] = max(of_block[0], __float_as_uint(norm * split::power_of_two(less)));
-      of_block[1] = max(of_block[1], __float_as_uint(fabsf(delta[i])));
+      of_block[0] = max(of_block[0], __float_as_uint(norm));
+      of_block[1] = max(of_block[1], __float_as_uint(fabsf(delta[i]) * split::power_of_two(-less)));
       if (exists) {
         of_block[2] = max(of_block[2], ~__float_as_uint(of_logit));
         of_block[3] = max(of_block[3], of_out > 0 ? ~__float_as_uint(of_out) : ~0u);

@@ -105,7 +105,7 @@ class QueryGradients : public Consumer<Blocks> {
 #pragma unroll
     for (int e = 0; e < 32; ++e) {
       const float logit = rows_.logit[e / 2 % 2];
-      s_[e] = exp2_approx(MASKED ? fmaf(s_[e] + logit, kLog2E, 14) : fmaf(s_[e], c, logit));
+      s_[e] = exp2_approx(MASKED ? fmaf(at_most_zero(s_[e] + logit), kLog2E, 14) : fmaf(s_[e], c, logit));
     }
     hopper::fence_registers(s_);
   }

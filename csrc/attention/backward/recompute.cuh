@@ -2,7 +2,7 @@
 // expf, from the tensors themselves. Keys whose mask is -Inf or false take no part.
 #pragma once
 #include "../dot.cuh"
-#include "../mask.cuh"
+#include "../softmax.cuh"
 #include "shape.cuh"
 
 namespace sgemm::attention::backward {
@@ -22,7 +22,7 @@ __device__ __forceinline__ Weight weight_of(const Job& job, const QueryBlock* qu
   const int group = head / job.share;
   const float logit = fmaf(dot(p.q.matrix(head), row, p.k.matrix(group), key), p.scale, mask);
   const float dp = dot(job.g.grad.matrix(head), row, p.v.matrix(group), key);
-  const float weight = expf(logit - job.g.logsumexp[head * job.padded_queries + row]);
+  const float weight = expf(at_most_zero(logit - job.g.logsumexp[head * job.padded_queries + row]));
   return {true, weight, weight * (dp - queries[row / kRows].row_delta[row % kRows])};
 }
 

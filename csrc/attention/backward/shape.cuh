@@ -30,7 +30,7 @@ struct QueryBlock {
   float delta[kRows];   // delta g_scale / 2^g_i
   __half shift[kRows];  // 14 + log2(2^g_i / g_scale)
   float q_scale, g_scale;
-  float most_norm, most_delta;   // largest |dO|, in units of g_scale, and |delta|
+  float most_norm, most_delta;   // largest |dO|, in units of 2^g_i, and |delta| g_scale / 2^g_i
   float least_logit, least_out;  // the smallest over rows of max(1, |logsumexp|), and of the largest |O|
   int64_t mask;                  // the head's mask: its offset
   int first, unused[3];          // the first query
