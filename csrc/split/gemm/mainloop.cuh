@@ -108,6 +108,8 @@ struct KeepCorrections {
       for (; step < end; ++step) {
         const auto stage = stage_products();
         hopper::wait(&shared.full[at.stage], at.parity);
+        if constexpr (N == 4)
+          hopper::fence_registers(fresh);  // else the compiler would move them behind the next fence
         hopper::fence_products();
         stage.main(fresh, (step & job.promotion) != 0);
         hopper::commit_products();
