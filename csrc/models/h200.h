@@ -162,6 +162,18 @@ constexpr Models kFitted = {
         6.356,  // unaligned
         1.188,  // bandwidth
     },
+    // SplitFew
+    {
+        4e-06,  // launch
+        0.8,  // convert
+        1.5e-07,  // step
+        3.2e-09,  // step_column
+        1e-06,  // tile
+        1.2e-06,  // share
+        5e-08,  // part
+        4e-09,  // part_column
+        1,  // bandwidth
+    },
     // SplitTall
     {
         8.818e-07,  // fixed

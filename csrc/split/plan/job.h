@@ -18,7 +18,9 @@ struct Operand {
   int64_t count;  // matrices that are split: 1 if the batch shares one
   int tiles;      // rows or columns of tiles
   int panels;     // panels of 128 rows
-  bool along_k;   // planes are K-major, else MN-major
+  int64_t
+      split;     // rows whose planes the convert kernel writes, of all matrices; a single panel may have fewer than 128
+  bool along_k;  // planes are K-major, else MN-major
   bool by_lanes;  // within each 16 of k, planes are in the order of lane_place()
   bool vector;    // four neighbours can be read at once
   bool mapped;    // the kernel has a tensor map of the operand
@@ -56,6 +58,7 @@ struct Job {
   int together, groups;  // RowShape::together(): steps per group; and the number of groups
   int group;             // rows of tiles that are walked together, so that their panels stay in the L2 cache
   bool triangle;         // SplitPlan::triangle
+  bool packed_a;         // SplitPlan::packed_a
   // Blocks take work tiles in turn. The first `whole` work tiles are tiles. Each tile from there on is left over, and
   // has `parts` work tiles.
   int work_tiles, whole, parts;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "../../gpu/clusters.h"
 #include "../../models/models.h"
@@ -15,6 +16,7 @@ namespace {
 constexpr int64_t kLeastPart = 2;  // steps of k
 constexpr int64_t kShortestSlice = 256;
 constexpr int64_t kMoreSlices = 6;
+constexpr int64_t kMostTurns = 16;  // parts of tiles of few columns that a block takes in turn: at most 32
 
 // Returns true if neighbours can be read four at a time.
 bool quads(const ConstMatrix& x, ElementType elements = ElementType::kFloat32) {
@@ -76,6 +78,20 @@ double convert_bytes(const RowShape& shape, const Problem& p, const SplitPlan& p
   return matrices(x, p.batch) * (double(element_bytes(elements)) * size * p.k + planes(shape, plan, size));
 }
 
+// Seconds in which the convert kernel splits an operand of `size` rows, or columns.
+double convert_seconds(const RowShape& shape, const Problem& p, const Device& device, const SplitPlan& plan,
+                       const ConstMatrix& x, ElementType elements, int64_t size, bool along_k) {
+  const SplitModel& model = models().split;
+  return convert_bytes(shape, p, plan, x, size, elements) / (model.convert * device.bandwidth_gbs * 1e9) *
+         (along_k ? 1 : model.convert_across) * (quads(x, elements) ? 1 : model.convert_unaligned);
+}
+double convert_a_seconds(const RowShape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
+  return convert_seconds(shape, p, device, plan, p.a, p.elements_a, p.m, runs_along_k(p.a.col, p.a.row));
+}
+double convert_b_seconds(const RowShape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
+  return convert_seconds(shape, p, device, plan, p.b, p.elements_b, p.n, runs_along_k(p.b.row, p.b.col));
+}
+
 // Predicted seconds of a product. `waves`: waves of tiles, `ends` included. `ends`: a block's prologue and epilogue,
 // which nothing overlaps. `stores`: writing D, or its slices. `last`: the last part of the stores, which no product
 // hides. `sum`: the sum of slices.
@@ -113,12 +129,8 @@ Product product(const Model& model, const RowShape& shape, const Problem& p, con
 double seconds(const RowShape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
   const SplitModel& model = models().split;
   const double bandwidth = device.bandwidth_gbs * 1e9;
-  const auto convert = [&](const ConstMatrix& x, ElementType elements, int64_t size, bool along_k) {
-    return convert_bytes(shape, p, plan, x, size, elements) / (model.convert * bandwidth) *
-           (along_k ? 1 : model.convert_across) * (quads(x, elements) ? 1 : model.convert_unaligned);
-  };
-  double converts = convert(p.a, p.elements_a, p.m, runs_along_k(p.a.col, p.a.row));
-  if (!plan.packed_b && !plan.triangle) converts += convert(p.b, p.elements_b, p.n, runs_along_k(p.b.row, p.b.col));
+  double converts = convert_a_seconds(shape, p, device, plan);
+  if (!plan.packed_b && !plan.triangle) converts += convert_b_seconds(shape, p, device, plan);
   Product all = product(model, shape, p, device, plan, model.tile * tile_share(shape),
                         (plan.cluster - 1) * model.cluster, model.sum);
   // Packed planes come from memory. Planes that the convert kernel has just written are in the L2 cache.
@@ -138,7 +150,28 @@ double onthefly_seconds(const RowShape& shape, const Problem& p, const Device& d
   return model.launch + convert + all.ends + overlapped(all.waves - all.ends, read + all.stores) + all.last + all.sum;
 }
 
+// A product of few columns: the time of the busiest SM's parts of tiles, or that of reading A's planes, if these were
+// written long ago.
+double few_seconds(const RowShape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
+  const SplitFewModel& model = models().split_few;
+  const double bandwidth = device.bandwidth_gbs * 1e9;
+  const int cols = narrow(p);
+  const double step = products(shape, p) / 3.0 * (model.step + cols * model.step_column) / device.tensor_rate;
+  const int64_t parts = tiles_of(shape, p, false) * plan.slices * plan.parts;
+  const double waves = double(ceil_div(std::max<int64_t>(1, parts), device.sms)) *
+                       (ceil_div(shape.steps(plan.slice), plan.parts) * step + model.tile);
+  double seconds = model.launch;
+  if (!plan.packed_a) seconds += convert_a_seconds(shape, p, device, plan);
+  if (!plan.packed_b) seconds += 8.0 * p.n * p.k * matrices(p.b, p.batch) / (model.convert * bandwidth);
+  seconds += overlapped(waves, plan.packed_a ? planes(shape, plan, p.m) / (model.bandwidth * bandwidth) : 0);
+  if (plan.parts > 1) seconds += model.share + plan.parts * (model.part + cols * model.part_column);
+  const double stores = 4.0 * p.m * p.n * p.batch / bandwidth;
+  if (plan.slices > 1) seconds += models().split.sum + models().split.sum_moves * stores * plan.slices;
+  return seconds + stores + (is_gram(p) ? models().split.sum + stores : 0);
+}
+
 double predicted_seconds(const RowShape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
+  if (shape.few) return few_seconds(shape, p, device, plan);
   return shape.on_the_fly ? onthefly_seconds(shape, p, device, plan) : seconds(shape, p, device, plan);
 }
 
@@ -201,6 +234,28 @@ void visit_plans(const RowShape& shape, const Problem& p, const Device& device, 
     consider_many(clusters_at_once(device.sms, cluster) / all_tiles);
 }
 
+// The same for few columns. All tiles are shared by equally many blocks: as many as fill the device once, or several
+// times, or a part of it, where parts take longer to add up than to multiply.
+template <class Visit>
+void visit_few_plans(const RowShape& shape, const Problem& p, const Device& device, const PackedOperands& packed,
+                     const Visit& visit) {
+  const int64_t fewest = std::max<int64_t>(1, ceil_div(p.k, kMaxSlice)), slice = even_piece(p.k, fewest, kStep),
+                slices = std::max<int64_t>(1, ceil_div(p.k, slice));
+  SplitPlan plan = {p.m, p.n, p.batch, slice, slices, 1, 0, packed.b};
+  plan.packed_a = packed.a;
+  const int64_t tiles = std::max<int64_t>(1, tiles_of(shape, p, false) * slices), once = device.sms / tiles;
+  const int64_t most = std::min(shape.steps(slice) / kLeastPart, kMostTurns * device.sms / tiles);
+  std::set<int64_t> counts = {1};
+  for (const int64_t wanted : {once / 4, once / 2, once, 2 * device.sms / tiles, 3 * device.sms / tiles})
+    counts.insert(std::max<int64_t>(1, std::min(wanted, most)));
+  for (const int64_t parts : counts) {
+    plan.parts = static_cast<int>(parts);
+    plan.left = parts > 1 ? static_cast<int>(tiles) : 0;
+    plan.seconds = predicted_seconds(shape, p, device, plan);
+    visit(plan);
+  }
+}
+
 // Halves the k of a piece, about: first by whole slices, then by the slice's k. Returns false if k can't be smaller.
 bool halve_k(const RowShape& shape, SplitPlan& plan) {
   const int64_t least = shape.together() * kStep;
@@ -220,8 +275,8 @@ SplitPlan in_pieces(SplitPlan plan, const RowShape& shape, const Problem& p, siz
     if (piece_layout(shape, p, plan).total <= limit) return plan;
     plan.left = 0;
     plan.parts = 1;
-    int64_t* widest = plan.packed_b || plan.m > plan.n ? &plan.m : &plan.n;
-    if (plan.packed_b && plan.m <= kTile) return plan;
+    int64_t* widest = !plan.packed_a && (plan.packed_b || plan.m > plan.n) ? &plan.m : &plan.n;
+    if ((plan.packed_a || plan.packed_b) && *widest <= kTile) return plan;
     if (plan.batch > 1)
       plan.batch = half(plan.batch, std::max(p.a.batch.group, p.b.batch.group));
     else if (*widest > kTile) {
@@ -268,6 +323,15 @@ void each_plan(const RowShape& shape, const Problem& p, const Device& device, si
               [&](const SplitPlan& plan) { visit(whole(plan, shape, one, p.batch, limit)); });
 }
 
+void each_few_plan(const RowShape& shape, const Problem& p, const Device& device, size_t limit,
+                   const PackedOperands& packed, const std::function<void(const SplitPlan&)>& visit) {
+  const Problem one = at_once(p);
+  visit_few_plans(shape, one, device, packed, [&](const SplitPlan& found) {
+    const SplitPlan plan = whole(found, shape, one, p.batch, limit);
+    if (plan.parts == found.parts) visit(plan);  // pieces have whole tiles, like those of the plan without parts
+  });
+}
+
 SplitPlan invariant_plan(const RowShape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b) {
   const Problem one = at_once(p);
   const PackedLayout of_k = packed_layout(shape, p.k, p.n);
@@ -300,12 +364,13 @@ Layout layout(const RowShape& shape, const Problem& piece, const SplitPlan& plan
   const bool has_b = !plan.splits_b && !plan.packed_b && !plan.triangle;
   Layout l = {};
   Buffers buffers;
-  l.a = planes_layout(buffers, shape, plan.slice, shape.on_the_fly ? 0 : panels(piece.a, piece.m));
+  l.a = planes_layout(buffers, shape, plan.slice, shape.on_the_fly || plan.packed_a ? 0 : panels(piece.a, piece.m));
   l.b = planes_layout(buffers, shape, plan.slice, has_b ? panels(piece.b, piece.n) : 0);
   l.refused = buffers.take(tiles * kTileCluster * 8 * 4);
   l.masks = buffers.take(tiles * (shape.tile_n / 32) * 256 * 2);
   l.tile_scales = buffers.take(tiles * 2 * kTile * 4);
-  l.part_sums = buffers.take(int64_t{plan.left} * plan.parts * shape.tile_m * shape.tile_n * 4);
+  const int part_cols = shape.few ? narrow(piece) : shape.tile_n;
+  l.part_sums = buffers.take(int64_t{plan.left} * plan.parts * shape.tile_m * part_cols * 4);
   l.part_scales = buffers.take(shape.on_the_fly ? int64_t{plan.left} * plan.parts * kPartEntries * 4 : 0);
   l.arrived = buffers.take(plan.left * 4);
   l.partials = buffers.take(plan.slices > 1 ? piece.m * piece.n * plan.slices * 4 : 0);
