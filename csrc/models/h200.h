@@ -164,15 +164,15 @@ constexpr Models kFitted = {
     },
     // SplitFew
     {
-        4e-06,  // launch
-        0.8,  // convert
-        1.5e-07,  // step
-        3.2e-09,  // step_column
-        1e-06,  // tile
-        1.2e-06,  // share
-        5e-08,  // part
-        4e-09,  // part_column
-        1,  // bandwidth
+        1.818e-06,  // launch
+        1.492,  // convert
+        3.301e-07,  // step
+        1.663e-09,  // step_column
+        3.185e-06,  // tile
+        2.247e-06,  // share
+        1.391e-07,  // part
+        3.203e-09,  // part_column
+        0.9531,  // bandwidth
     },
     // SplitTall
     {

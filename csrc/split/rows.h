@@ -107,6 +107,8 @@ struct FewRowsProduct {
   static constexpr Reads kReads = Reads::kAnyStrides;
   static constexpr int kArch = 90;  // only sm_90a has wgmma
   static constexpr int64_t kAutoFrom = SplitProduct<Fp16x3>::kAutoFrom;
+  // More rows make several tiles of columns, which each read the larger operand; split_fp16x3 reads it once.
+  static constexpr int64_t kMostRows = kTile64.bn;
 
   static constexpr RowShape shape(int) { return {1, 3, false, kTile64.bm, kTile64.bn, true}; }
 

@@ -97,6 +97,12 @@ constexpr Kernel streams_16_bits(Kernel kernel) {
   return kernel;
 }
 
+template <class T>
+constexpr Kernel for_few_rows(Kernel kernel) {
+  kernel.most_rows = T::kMostRows;
+  return kernel;
+}
+
 constexpr Kernel batch_invariant(Kernel kernel, Plan (*plan)(const Problem&, const Device&) = nullptr) {
   kernel.batch_invariant = true;
   kernel.invariant_plan = plan;
@@ -221,8 +227,8 @@ const Kernel kTable[] = {
                     SplitProduct<Fp16x3>::invariant_plan),
     product_row<SplitProduct<Fp16x3, true>>("split_fp16x3_streamed",
                                             "the larger operand streamed once, split in registers"),
-    reads_16_bits(
-        split_row<FewRowsProduct>("split_fp16x3_few", "few rows past a weight's planes, its k shared by all blocks")),
+    for_few_rows<FewRowsProduct>(reads_16_bits(
+        split_row<FewRowsProduct>("split_fp16x3_few", "few rows past a weight's planes, its k shared by all blocks"))),
     split_row<TallProduct>("split_fp16x3_tall", "rows streamed past a split B, and split in registers"),
     product_row<Native16>("unsplit", Native16::kIdea),
 };

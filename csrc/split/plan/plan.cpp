@@ -158,13 +158,13 @@ double few_seconds(const RowShape& shape, const Problem& p, const Device& device
   const int cols = narrow(p);
   const double step = products(shape, p) / 3.0 * (model.step + cols * model.step_column) / device.tensor_rate;
   const int64_t parts = tiles_of(shape, p, false) * plan.slices * plan.parts;
-  const double waves = double(ceil_div(std::max<int64_t>(1, parts), device.sms)) *
-                       (ceil_div(shape.steps(plan.slice), plan.parts) * step + model.tile);
+  const double turns = ceil_div(std::max<int64_t>(1, parts), device.sms);
+  const double waves = turns * (ceil_div(shape.steps(plan.slice), plan.parts) * step + model.tile);
   double seconds = model.launch;
   if (!plan.packed_a) seconds += convert_a_seconds(shape, p, device, plan);
   if (!plan.packed_b) seconds += 8.0 * p.n * p.k * matrices(p.b, p.batch) / (model.convert * bandwidth);
   seconds += overlapped(waves, plan.packed_a ? planes(shape, plan, p.m) / (model.bandwidth * bandwidth) : 0);
-  if (plan.parts > 1) seconds += model.share + plan.parts * (model.part + cols * model.part_column);
+  if (plan.parts > 1) seconds += turns * model.share + plan.parts * (model.part + cols * model.part_column);
   const double stores = 4.0 * p.m * p.n * p.batch / bandwidth;
   if (plan.slices > 1) seconds += models().split.sum + models().split.sum_moves * stores * plan.slices;
   return seconds + stores + (is_gram(p) ? models().split.sum + stores : 0);
