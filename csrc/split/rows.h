@@ -66,16 +66,6 @@ struct SplitProduct {
 };
 
 template <class F, bool STREAMS>
-Plan SplitProduct<F, STREAMS>::invariant_plan(const Problem& p, const Device& device) {
-  return fastest<Plan>([&](const auto& visit) {
-    for (int tile = 0; tile < kTileCount; ++tile) {
-      const SplitPlan plan = split::invariant_plan(shape(tile), p, device, workspace_limit(), p.b_planes != nullptr);
-      visit(Plan(plan.seconds, workspace(p, plan), plan, tile));
-    }
-  });
-}
-
-template <class F, bool STREAMS>
 void SplitProduct<F, STREAMS>::each_plan(const Problem& asked, const Device& device, const PlanVisitor& visit) {
   const Problem p = solved(asked);
   for (int tile = 0; tile < kTileCount; ++tile)
@@ -88,6 +78,7 @@ template <class F, bool STREAMS>
 std::string SplitProduct<F, STREAMS>::cut(const Plan& planned) {
   const auto plan = planned.own<SplitPlan>();
   Cut cut;
+  if (plan.few_rows) return cut.number("few_rows", 1, 0).number("parts", plan.parts, 0).text();
   cut.tile(kTiles[planned.tile].bm, kTiles[planned.tile].bn).number("cluster", plan.cluster, 1);
   cut.number("slices", plan.slices, 1).number("parts", plan.parts, 1).number("splits_b", plan.splits_b, 0);
   return cut.text();
@@ -122,12 +113,14 @@ struct FewRowsProduct {
 
   // Returns true if the kernel computes the transposed product.
   static bool swaps(const Problem& p) { return p.m <= p.n; }
-  // Returns the problem that the kernel computes. Its `b_planes` are those of A if the operands are exchanged.
-  static Problem solved(const Problem& p) {
-    Problem q = swaps(p) ? transposed(p) : p;
+  // Returns the transposed problem. Its `b_planes` are those of A.
+  static Problem exchanged(const Problem& p) {
+    Problem q = transposed(p);
     q.b_planes = p.b_planes;
     return q;
   }
+  // Returns the problem that the kernel computes.
+  static Problem solved(const Problem& p) { return swaps(p) ? exchanged(p) : p; }
 };
 
 inline void FewRowsProduct::each_plan(const Problem& asked, const Device& device, const PlanVisitor& visit) {
@@ -142,6 +135,22 @@ inline void FewRowsProduct::each_plan(const Problem& asked, const Device& device
 inline std::string FewRowsProduct::cut(const Plan& planned) {
   const auto plan = planned.own<SplitPlan>();
   return Cut().number("slices", plan.slices, 1).number("parts", plan.parts, 0).text();
+}
+
+// The plan that is predicted to be the fastest: in tiles of either size, or by the kernel of few rows. All of them give
+// the same bits.
+template <class F, bool STREAMS>
+Plan SplitProduct<F, STREAMS>::invariant_plan(const Problem& p, const Device& device) {
+  const bool packed = p.b_planes;
+  return fastest<Plan>([&](const auto& visit) {
+    for (int tile = 0; tile < kTileCount; ++tile) {
+      const SplitPlan plan = split::invariant_plan(shape(tile), p, device, workspace_limit(), packed);
+      visit(Plan(plan.seconds, workspace(p, plan), plan, tile));
+    }
+    const Problem few = FewRowsProduct::exchanged(p);  // whatever m is: the weight must be A
+    if (const auto plan = invariant_few_plan(FewRowsProduct::shape(0), few, device, workspace_limit(), packed))
+      visit(Plan(plan->seconds, workspace(few, *plan), *plan));
+  });
 }
 
 // Bytes of a packed B.

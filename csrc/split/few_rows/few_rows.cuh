@@ -26,6 +26,18 @@ struct FewRowsRing : StageRing<kTile * kRowBytes, COLS * kRowBytes, few_rows_sta
   static constexpr bool kFew = true;
 };
 
+// The parts of a batch-invariant product's tile are the segments of its k.
+struct FewRowsScheduler : TileScheduler {
+  using TileScheduler::TileScheduler;
+  __device__ __forceinline__ WorkTile work_tile(const Job& job, int index) const {
+    WorkTile work = TileScheduler::work_tile(job, index);
+    if (job.segment == 0 || work.count == 1) return work;
+    work.first = work.index * job.segment;
+    work.steps = min(job.segment, job.steps - work.first);
+    return work;
+  }
+};
+
 template <int COLS>
 struct FewRowsScales : FixedScales {
   static constexpr bool kColMajorD = true, kManyParts = true;
@@ -80,13 +92,13 @@ __global__ void __launch_bounds__(kProductThreads, 1) split_few_rows(const __gri
   __syncthreads();
 
   if (threadIdx.x < 128) {
-    if (threadIdx.x == 0) produce<Fp16x3, R>(job, ring, shared, TileScheduler(job));
+    if (threadIdx.x == 0) produce<Fp16x3, R>(job, ring, shared, FewRowsScheduler(job));
   } else {
     hopper::wait_for_predecessor();
     hopper::launch_dependents();
     float* staging = reinterpret_cast<float*>(ring + R::kBytes);
-    consume<R, FewRowsScales<COLS>, FewRowsMainloop<COLS>, A_ALONG_M, B_ALONG_N>(job, ring, staging, shared,
-                                                                                 threadIdx.x - 128, TileScheduler(job));
+    consume<R, FewRowsScales<COLS>, FewRowsMainloop<COLS>, A_ALONG_M, B_ALONG_N>(
+        job, ring, staging, shared, threadIdx.x - 128, FewRowsScheduler(job));
   }
 }
 

@@ -49,8 +49,8 @@ struct PanelSource {
 
 // Fills the ring. Called by a single thread: a warp with other active threads would fill the ring too slowly. If A's
 // planes exist already, A's first stages are copied while the preceding kernel still runs.
-template <class F, class R>
-__device__ void produce(const Job& job, char* ring, ProductShared& shared, const TileScheduler& scheduler) {
+template <class F, class R, class Scheduler>
+__device__ void produce(const Job& job, char* ring, ProductShared& shared, const Scheduler& scheduler) {
   PipelineState<R::kStages> at;
   PipelineState<2> buffer;
   for (int index = scheduler.first; index < job.work_tiles; index += scheduler.stride) {

@@ -67,9 +67,9 @@ static __device__ __noinline__ void redo_refused(const Job& job, uint32_t finish
 
 // Runs a consumer thread through the main loop, the guard and the store of each of the block's tiles. The main loop
 // leaves a tile's sums, and in `others` sums that also bound |A||B| from below (kOfMagnitudes, guard.cuh).
-template <class R, class Scales, class Mainloop, bool A_ALONG_M, bool B_ALONG_N>
+template <class R, class Scales, class Mainloop, bool A_ALONG_M, bool B_ALONG_N, class Scheduler>
 __device__ __forceinline__ void consume(const Job& job, char* ring, float* staging, typename Scales::Shared& shared,
-                                        int t, const TileScheduler& scheduler) {
+                                        int t, const Scheduler& scheduler) {
   const uint32_t rank = scheduler.rank, blocks = scheduler.blocks;
   const int warpgroup = t / 128;
   const bool leader = t % 32 == 0;

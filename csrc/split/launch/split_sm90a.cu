@@ -90,6 +90,7 @@ Job make_job(const RowShape& shape, const Problem& p, const SplitPlan& plan, cha
   job.parts = plan.parts;
   job.work_tiles = job.whole + plan.left * plan.parts;
   job.batch_invariant = plan.batch_invariant;
+  job.segment = plan.segment;
   const bool many = plan.batch_invariant || int64_t{tiles} * job.steps > kManySteps;
   job.promotion = job.steps > kLongWindow / kStep && many;
   job.refused = reinterpret_cast<uint32_t*>(workspace + at.refused);
@@ -124,6 +125,11 @@ void launch_piece(const Problem& p, const SplitPlan& plan, const Context& contex
     launch_onthefly<kShape.tile_m, kShape.tile_n>(job, plan.splits_b, blocks, cluster, context.stream);
   else if constexpr (Row::kFewRows)
     launch_few_rows(job, narrow(job.p), blocks, context.stream);
+  else if constexpr (std::is_same_v<F, Fp16x3>)
+    if (job.segment && job.segment < job.steps)
+      launch_segments<kShape.tile_m, kShape.tile_n>(job, blocks, context.stream);
+    else
+      launch_product<F, kShape.tile_m, kShape.tile_n>(job, blocks, cluster, context.stream);
   else
     launch_product<F, kShape.tile_m, kShape.tile_n>(job, blocks, cluster, context.stream);
   if (plan.slices == 1) return;
@@ -150,6 +156,7 @@ void launch_row(const Problem& p, const Plan& planned, const Context& context) {
 
 template <class F, bool STREAMS>
 void SplitProduct<F, STREAMS>::launch(const Problem& p, const Plan& plan, const Context& context) {
+  if (plan.own<SplitPlan>().few_rows) return launch_row<FewRowsProduct>(FewRowsProduct::exchanged(p), plan, context);
   launch_row<SplitProduct>(solved(p), plan, context);
 }
 void FewRowsProduct::launch(const Problem& p, const Plan& plan, const Context& context) {
@@ -177,7 +184,7 @@ void pack_b(const ConstMatrix& b, ElementType elements, void* planes, const Cont
 Redone redone() {
   Redone all = {};
   for (const Redone& some : {redone_in_products<Fp16x3>(), redone_in_products<Bf16x6>(), redone_in_onthefly(),
-                             redone_in_few_rows(), redone_in_rows()}) {
+                             redone_in_segments(), redone_in_few_rows(), redone_in_rows()}) {
     all.elements += some.elements;
     all.tiles += some.tiles;
   }

@@ -76,6 +76,7 @@ struct Job {
   float* part_sums;       // (tiles left over, parts, a thread's sums / 4, 256) float4
   uint32_t* part_scales;  // A's row scales and sums, if A is split on the fly: (tiles left over, parts, kPartEntries)
   uint32_t* arrived;      // (tiles left over): number of a tile's parts that are complete
+  int segment;            // SplitPlan::segment
 
   // Index of a matrix's first row in `row_scales` and `row_stats`.
   SGEMM_HOST_DEVICE int64_t first_row(const Operand& x, int64_t batch) const {

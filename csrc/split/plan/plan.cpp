@@ -8,6 +8,7 @@
 #include "../../problem/buffers.h"
 #include "../../problem/fastest.h"
 #include "seconds.h"
+#include "segments.h"
 
 namespace sgemm::split {
 namespace {
@@ -162,6 +163,21 @@ SplitPlan whole(const SplitPlan& found, const RowShape& shape, const Problem& on
   return plan;
 }
 
+// Returns how a batch-invariant plan cuts k: the same for every kernel of the row, every m and every batch.
+SplitPlan invariant_cut(const RowShape& shape, const Problem& p, size_t limit, bool packed_b) {
+  const PackedLayout of_k = packed_layout(shape, p.k, p.n);
+  SplitPlan plan = {2 * kTile, 2 * kTile, 1, of_k.slice, of_k.slices, 1, 0, packed_b};
+  plan.batch_invariant = true;
+  // Choose pieces of k that fit with 2 kTile rows and columns, more than the smallest piece has, for any size of tile.
+  RowShape largest = shape;
+  largest.tile_m = largest.tile_n = kTile;
+  largest.few = false;
+  const Problem one = at_once(p);
+  while (!packed_b && piece_layout(largest, one, plan).total > limit && halve_k(shape, plan)) continue;
+  plan.segment = segment_steps(p.n, ceil_div(p.k, plan.slice), shape.steps(plan.slice));
+  return plan;
+}
+
 }  // namespace
 
 SplitPlan plan(const RowShape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b) {
@@ -186,18 +202,37 @@ void each_few_plan(const RowShape& shape, const Problem& p, const Device& device
 
 SplitPlan invariant_plan(const RowShape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b) {
   const Problem one = at_once(p);
-  const PackedLayout of_k = packed_layout(shape, p.k, p.n);
-  SplitPlan plan = {2 * kTile, 2 * kTile, 1, of_k.slice, of_k.slices, 1, 0, packed_b};
-  plan.batch_invariant = true;
-  // Choose pieces of k that fit with 2 kTile rows and columns, more than the smallest piece has, for any size of tile.
-  RowShape largest = shape;
-  largest.tile_m = largest.tile_n = kTile;
-  while (!packed_b && piece_layout(largest, one, plan).total > limit && halve_k(shape, plan)) continue;
+  SplitPlan plan = invariant_cut(shape, p, limit, packed_b);
   plan.m = p.m;
   plan.n = p.n;
   plan.batch = one.batch;
   plan.seconds = predicted_seconds(shape, one, device, plan);
   return whole(plan, shape, one, p.batch, limit);
+}
+
+std::optional<SplitPlan> invariant_few_plan(const RowShape& shape, const Problem& p, const Device& device, size_t limit,
+                                            bool packed_a) {
+  const Problem one = at_once(p);
+  SplitPlan plan = invariant_cut(shape, transposed(p), limit, packed_a);
+  if (plan.k() < p.k) return std::nullopt;
+  plan.m = p.m;
+  plan.n = p.n;
+  plan.batch = one.batch;
+  plan.packed_b = false;
+  plan.packed_a = packed_a;
+  plan.few_rows = true;
+  const int64_t tiles = tiles_of(shape, one, false) * plan.slices,
+                parts = std::max<int64_t>(1, ceil_div(shape.steps(plan.slice), plan.segment));
+  if (tiles > 0 && parts > 1) {
+    if (tiles * parts > kMostTurns * device.sms) return std::nullopt;
+    plan.left = static_cast<int>(tiles);
+    plan.parts = static_cast<int>(parts);
+  }
+  plan.layout = piece_layout(shape, one, plan);
+  if (plan.layout.total > limit) return std::nullopt;
+  plan.seconds = predicted_seconds(shape, one, device, plan);
+  if (one.batch < p.batch) plan.seconds *= static_cast<double>(p.batch);
+  return plan;
 }
 
 PackedLayout packed_layout(const RowShape& shape, int64_t k, int64_t n) {

@@ -1,6 +1,7 @@
 // The plan of a split product: slices of k, clusters, and pieces that fit the workspace. Pure host code.
 #pragma once
 #include <functional>
+#include <optional>
 
 #include "../../problem/pieces.h"
 #include "sizes.h"
@@ -62,6 +63,8 @@ struct SplitPlan {
   double seconds;       // predicted
   bool packed_b;        // B's planes exist already
 
+  bool few_rows = false;  // a batch-invariant product by the kernel of few rows
+  int segment = 0;        // batch-invariant: steps of k of a segment (segments.h)
   // Number of tiles left over after all blocks have had equally many, and of blocks that share each of these tiles. The
   // values are 0 and 1 if no tile is shared.
   int left = 0, parts = 1;
@@ -91,9 +94,13 @@ struct PackedOperands {
 void each_few_plan(const RowShape& shape, const Problem& p, const Device& device, size_t limit,
                    const PackedOperands& packed, const std::function<void(const SplitPlan&)>& visit);
 
-// Returns a plan whose order of every sum depends only on k: its slices and pieces of k do, and no tile is shared. The
-// plan cuts m, n and the batch so that it fits `limit` bytes.
+// Returns a plan whose order of every sum depends only on n and k: its segments, slices and pieces of k do, and no tile
+// is shared. The plan cuts m, n and the batch so that it fits `limit` bytes.
 SplitPlan invariant_plan(const RowShape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b);
+// Returns the plan of the kernel of few rows with the same order of every sum, or nothing if the problem does not fit
+// `limit` bytes, or has too many parts. `p`: the transposed problem, whose A is the weight and whose B has few columns.
+std::optional<SplitPlan> invariant_few_plan(const RowShape& shape, const Problem& p, const Device& device, size_t limit,
+                                            bool packed_a);
 
 // Layout of a packed B (k x n), which all products with this B read.
 struct PackedLayout {
