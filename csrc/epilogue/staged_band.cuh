@@ -32,7 +32,8 @@ __device__ __forceinline__ void stage_band(const float (&sum)[N], int band, floa
 template <int N>
 __device__ __forceinline__ void stage_any_band(const float (&sum)[N], int band, float* staging, int lane) {
   if (band == 0) return stage_band(sum, 0, staging, lane);
-  if (band == 1) return stage_band(sum, 1, staging, lane);
+  if constexpr (N >= 32)
+    if (band == 1) return stage_band(sum, 1, staging, lane);
   if constexpr (N == 64) {
     if (band == 2) return stage_band(sum, 2, staging, lane);
     stage_band(sum, 3, staging, lane);

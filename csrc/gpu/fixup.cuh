@@ -9,22 +9,37 @@ namespace sgemm {
 // Layout of the N sums that each of THREADS threads writes for a part: (N / 4, THREADS) float4.
 template <int THREADS>
 struct QuadSums {
+  // Number of parts that are read at once: consecutive reads of a few sums would each wait for memory.
+  template <int N>
+  static constexpr int kAtOnce = N < 32 ? 32 / N : 1;
+
   template <int N>
   __device__ __forceinline__ static void put(float* part, const float (&sum)[N], int t) {
     float4* const to = reinterpret_cast<float4*>(part) + t;
 #pragma unroll
     for (int e = 0; e < N; e += 4) to[e / 4 * THREADS] = make_float4(sum[e], sum[e + 1], sum[e + 2], sum[e + 3]);
   }
+  // Adds the first kAtOnce of `count` parts in order.
   template <int N>
-  __device__ __forceinline__ static void add(const float* part, float (&sum)[N], int t) {
-    const float4* const from = reinterpret_cast<const float4*>(part) + t;
+  __device__ __forceinline__ static void add(const float* parts, int count, float (&sum)[N], int t) {
+    const float4* const from = reinterpret_cast<const float4*>(parts) + t;
+    float4 add[kAtOnce<N>][N / 4];
 #pragma unroll
-    for (int e = 0; e < N; e += 4) {
-      const float4 add = __ldcg(&from[e / 4 * THREADS]);
-      sum[e] += add.x;
-      sum[e + 1] += add.y;
-      sum[e + 2] += add.z;
-      sum[e + 3] += add.w;
+    for (int i = 0; i < kAtOnce<N>; ++i) {
+      const int part = kAtOnce<N> == 1 ? 0 : min(i, count - 1) * (N / 4);
+#pragma unroll
+      for (int q = 0; q < N / 4; ++q) add[i][q] = __ldcg(&from[(part + q) * THREADS]);
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce<N>; ++i) {
+      if (i > 0 && i >= count) break;
+#pragma unroll
+      for (int q = 0; q < N / 4; ++q) {
+        sum[4 * q] += add[i][q].x;
+        sum[4 * q + 1] += add[i][q].y;
+        sum[4 * q + 2] += add[i][q].z;
+        sum[4 * q + 3] += add[i][q].w;
+      }
     }
   }
 };
@@ -34,20 +49,23 @@ struct QuadSums {
 template <int THREADS>
 struct SingleSums {
   template <int N>
+  static constexpr int kAtOnce = 1;
+
+  template <int N>
   __device__ __forceinline__ static void put(float* part, const float (&sum)[N], int t) {
 #pragma unroll
     for (int e = 0; e < N; ++e) __stcg(part + t + e * THREADS, sum[e]);
   }
   template <int N>
-  __device__ __forceinline__ static void add(const float* part, float (&sum)[N], int t) {
-    constexpr int kAtOnce = 64;  // reads in flight; consecutive reads would each wait for memory
+  __device__ __forceinline__ static void add(const float* part, int, float (&sum)[N], int t) {
+    constexpr int kReads = 64;  // in flight; consecutive reads would each wait for memory
 #pragma unroll
-    for (int e = 0; e < N; e += kAtOnce) {
-      float add[kAtOnce];
+    for (int e = 0; e < N; e += kReads) {
+      float add[kReads];
 #pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) add[j] = __ldcg(part + t + (e + j) * THREADS);
+      for (int j = 0; j < kReads; ++j) add[j] = __ldcg(part + t + (e + j) * THREADS);
 #pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) sum[e + j] += add[j];
+      for (int j = 0; j < kReads; ++j) sum[e + j] += add[j];
     }
   }
 };
@@ -69,7 +87,8 @@ __device__ __forceinline__ bool fix_up(float* parts, int index, int count, uint3
 #pragma unroll
   for (int e = 0; e < N; ++e) sum[e] = 0;
 #pragma unroll 1
-  for (int i = 0; i < count; ++i) Sums<THREADS>::add(parts + i * kFloats, sum, t);
+  for (int i = 0; i < count; i += Sums<THREADS>::template kAtOnce<N>)
+    Sums<THREADS>::add(parts + i * kFloats, count - i, sum, t);
   return true;
 }
 

@@ -162,6 +162,18 @@ constexpr Models kFitted = {
         6.356,  // unaligned
         1.188,  // bandwidth
     },
+    // SplitFew
+    {
+        1.818e-06,  // launch
+        1.492,  // convert
+        3.301e-07,  // step
+        1.663e-09,  // step_column
+        3.185e-06,  // tile
+        2.247e-06,  // share
+        1.391e-07,  // part
+        3.203e-09,  // part_column
+        0.9531,  // bandwidth
+    },
     // SplitTall
     {
         8.818e-07,  // fixed

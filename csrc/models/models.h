@@ -158,6 +158,18 @@ struct SplitStreamedModel {  // tiles of 128 x 64
   double bandwidth;          // 0.8: share
 };
 
+struct SplitFewModel {
+  double launch;       // 2e-6: launch of both kernels
+  double convert;      // 1: share of the bandwidth that the convert kernel reaches for the few columns
+  double step;         // 3e-7: step of k of a tile
+  double step_column;  // 2e-9: added to a step for each column
+  double tile;         // 3e-6: filling the pipeline, and storing
+  double share;        // 2e-6: each shared tile that a block takes in turn
+  double part;         // 1e-7: each block that shares a tile
+  double part_column;  // 4e-9: added to that for each column
+  double bandwidth;    // 1: share
+};
+
 struct SplitTallModel {
   double fixed;       // 2e-6
   double fill;        // 3e-7: splitting B, per 8 columns of a warp
@@ -206,6 +218,7 @@ struct Models {
   LargeModel large;
   SplitModel split;
   SplitStreamedModel split_streamed;
+  SplitFewModel split_few;
   SplitTallModel split_tall;
   UnsplitModel unsplit;
 };

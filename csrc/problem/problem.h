@@ -221,6 +221,8 @@ struct Kernel {
 
   bool in_auto = false;   // "auto" may take it
   int64_t auto_from = 0;  // smallest k for which "auto" takes the row
+  // Largest size of the smaller of m and n for which the row is taken unless its name is given; 0 if unlimited.
+  int64_t most_rows = 0;
 
   // An element of D has the same bits for every m, batch and content of the other rows. This holds for the plan of
   // `invariant_plan`, or for every plan if that is null. "batch_invariant" may take the row.

@@ -115,6 +115,8 @@ const char* unusable(const Kernel& kernel, const Problem& p, const Device& devic
   // These rows add up a long k in one chain; its errors and its error bound are larger than "auto" promises.
   if (request == kAuto && !kernel.in_auto) return "taken by its name or family only";
   if (request == kAuto && p.k < kernel.auto_from) return "sums of so few terms have larger errors than auto promises";
+  if (kernel.most_rows && !is_named(kernel, request) && std::min(p.m, p.n) > kernel.most_rows)
+    return "m and n are both larger than it is fast for";
   if (const char* reason = cannot_run(kernel, device)) return reason;
   if (kernel.max_size && std::max({p.m, p.n, p.k}) > kernel.max_size) return "m, n or k is larger than it takes";
   if (tiles(kernel, p) > std::numeric_limits<int32_t>::max()) return "more than 2^31 - 1 tiles";

@@ -40,7 +40,7 @@ namespace sgemm::SGEMM_BACKEND {
 namespace {
 
 using ieee::Large, ieee::Skinny, ieee::Small, ieee::Tall;
-using split::Bf16x6, split::Fp16x3, split::SplitProduct, split::TallProduct, split::Native16;
+using split::Bf16x6, split::Fp16x3, split::SplitProduct, split::FewRowsProduct, split::TallProduct, split::Native16;
 
 // PyTorch's own kernel, which the binding calls. It belongs to no family, so that no family falls back to it.
 constexpr Kernel kAten = {
@@ -94,6 +94,12 @@ constexpr Kernel reads_16_bits(Kernel kernel) {
 
 constexpr Kernel streams_16_bits(Kernel kernel) {
   kernel.streams_16_bits = true;
+  return kernel;
+}
+
+template <class T>
+constexpr Kernel for_few_rows(Kernel kernel) {
+  kernel.most_rows = T::kMostRows;
   return kernel;
 }
 
@@ -221,6 +227,8 @@ const Kernel kTable[] = {
                     SplitProduct<Fp16x3>::invariant_plan),
     product_row<SplitProduct<Fp16x3, true>>("split_fp16x3_streamed",
                                             "the larger operand streamed once, split in registers"),
+    for_few_rows<FewRowsProduct>(reads_16_bits(
+        split_row<FewRowsProduct>("split_fp16x3_few", "few rows past a weight's planes, its k shared by all blocks"))),
     split_row<TallProduct>("split_fp16x3_tall", "rows streamed past a split B, and split in registers"),
     product_row<Native16>("unsplit", Native16::kIdea),
 };

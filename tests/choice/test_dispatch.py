@@ -255,6 +255,18 @@ def test_auto_takes_a_row_from_its_least_k_on(row: Kernel) -> None:
                 assert choice("H200", shape, kernel=asked).chosen == row.name
 
 
+@needs_cuda_build
+def test_few_rows_are_few_unless_the_row_is_named() -> None:
+    reason = "m and n are both larger than it is fast for"
+    for shape in ((64, 4096, 4096), (4096, 64, 4096), (65, 4096, 4096), (128, 128, 128)):
+        few = min(shape[:2]) <= 64
+        for kernel in ("auto", "split"):
+            verdicts = choice("H200", shape, kernel=kernel).verdicts
+            verdict = next(v for v in verdicts if v.name == "split_fp16x3_few")
+            assert verdict.reason == ("" if few else reason)
+        assert choice("H200", shape, kernel="split_fp16x3_few").chosen == "split_fp16x3_few"
+
+
 def batches(count: int, size: int, layouts: str = "NN"):
     """Explains auto's choice for a batch of square products on an H200."""
     a, b = (meta(size, size, layout, (count,)) for layout in layouts)

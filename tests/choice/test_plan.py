@@ -23,8 +23,8 @@ def check(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler = shutil.which(os.environ.get("CXX", "c++"))
     assert compiler, "there is no C++ compiler, though the library is built with one"
     flags = ["-std=c++17", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    names = ("tests/cpp/plan_check.cpp", "csrc/split/plan/plan.cpp", "csrc/models/models.cpp")
-    sources = [ROOT / name for name in names]
+    own = ("split/plan/plan.cpp", "split/plan/seconds.cpp", "models/models.cpp")
+    sources = [ROOT / "tests/cpp/plan_check.cpp", *(ROOT / "csrc" / name for name in own)]
     command = [compiler, *flags, f"-I{ROOT / 'csrc'}", "-o", program, *sources]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr[-3000:]

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "split/plan/plan.h"
+#include "split/plan/segments.h"
 #include "split/rows.h"
 
 using namespace sgemm;
@@ -90,8 +91,8 @@ void check(const RowShape& shape, const Problem& p, const Device& device, size_t
   REQUIRE(plan.seconds == p.batch * split::plan(shape, one, device, limit, packed).seconds);
 }
 
-// Checks a batch-invariant plan: whatever determines the order of sums is the same for other numbers of rows, columns
-// and matrices.
+// Checks a batch-invariant plan: whatever determines the order of sums is the same for other numbers of rows and
+// matrices, for the kernel of few rows, and, within a segment of k, for other numbers of columns.
 void check_invariant(const RowShape& shape, const Problem& p, const Problem& other, const Device& device, size_t limit,
                      bool packed) {
   const SplitPlan plan = split::invariant_plan(shape, p, device, limit, packed);
@@ -106,9 +107,34 @@ void check_invariant(const RowShape& shape, const Problem& p, const Problem& oth
     const SplitPlan same = split::invariant_plan(tiles, other, device, limit, packed);
     REQUIRE(same.slice == plan.slice && same.slices == plan.slices);
   }
+  REQUIRE(plan.segment % 2 == 0 && plan.segment >= kLeastSegment);
+  REQUIRE(plan.segment == segment_steps(p.n, ceil_div(p.k, plan.slice), shape.steps(plan.slice)));
+  Problem rows = p;
+  rows.m = other.m;
+  rows.batch = other.batch;
+  REQUIRE(split::invariant_plan(shape, rows, device, limit, packed).segment == plan.segment);
+  for (const Problem& x : {p, rows}) {
+    const Problem q = transposed(x);
+    const auto few = split::invariant_few_plan(FewRowsProduct::shape(0), q, device, limit, packed);
+    if (!few) continue;
+    REQUIRE(few->slice == plan.slice && few->slices == plan.slices && few->segment == plan.segment);
+    REQUIRE(few->few_rows && few->batch_invariant && few->packed_a == packed && !few->packed_b);
+    REQUIRE(few->m == q.m && few->n == q.n && few->k() >= q.k && few->layout.total <= limit);
+    REQUIRE(std::isfinite(few->seconds) && few->seconds > 0);
+    const int64_t parts = ceil_div(shape.steps(plan.slice), plan.segment);
+    REQUIRE(few->left == 0 ? parts <= 1 || q.m * q.n * q.batch == 0 : few->parts == parts);
+    const int64_t tiles = ceil_div(q.m, kTile) * ceil_div(q.n, kTile / 2) * few->batch * few->slices;
+    REQUIRE(few->left == 0 || few->left == tiles);
+  }
   const PackedLayout of_b = packed_layout(shape, p.k, p.n);
   if (packed) REQUIRE(plan.slice == of_b.slice && plan.slices == of_b.slices);
 }
+
+// The rule of segments: weights of several sizes, as steps of k.
+static_assert(segment_steps(4096, 1, 128) == 32 && segment_steps(11008, 1, 128) == 128);
+static_assert(segment_steps(256, 1, 224) == 8 && segment_steps(1024, 1, 128) == 8);
+static_assert(segment_steps(1, 1, 8) == 8 && segment_steps(100000, 1, 256) == 256 && segment_steps(8192, 1, 128) == 64);
+static_assert(segment_steps(130, 2, 141) == 8 && segment_steps(128 * 120, 1, 127) == 128);
 
 }  // namespace
 

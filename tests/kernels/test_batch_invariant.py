@@ -139,6 +139,70 @@ def test_less_workspace(layouts: str, limit_workspace: Callable[[int], None]) ->
             assert_same(torch.ops.sgemm.mm(a[:m], b, kernel=KERNEL), product[:m], mib, m)
 
 
+# --- segments of k, and the kernel of few rows -----------------------------------------------
+
+# Rows around the widths of the kernel of few rows and the tiles of the others.
+ROWS = (1, 2, 7, 8, 9, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 192, 300, 511, 700)
+# (n, k): of one segment, of two, of several whose last is shorter or odd, and of several slices.
+SEGMENTED = (
+    (1024, 256), (1024, 512), (1024, 1024), (11008, 600), (256, 7168), (515, 1111), (200, 4000),
+    (70, 289), (130, 9000), (4096, 2048),
+)  # fmt: skip
+
+
+@pytest.mark.gpu
+@each_kind
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("layouts", ["NT", "TN"])
+@pytest.mark.parametrize("n, k", SEGMENTED)
+def test_rows_beside_more_or_fewer(n: int, k: int, layouts: str, packed: bool, kind: str) -> None:
+    """Every number of rows has the bits of the largest one, which has no few rows."""
+    a, b = operands(kind, 1500, n, k, "cuda")
+    a, b = laid_out(a, layouts[0]), laid_out(b, layouts[1])
+    whole = torch.ops.sgemm.mm(a, b, kernel=KERNEL)
+    weight = torch_sgemm.pack(b, frozen=packed)
+    for m in ROWS:
+        for rows in (slice(0, m), slice(701, 701 + m)):
+            assert_same(weight.mm(a[rows], kernel=KERNEL), whole[rows], m, rows)
+
+
+@pytest.mark.gpu
+@each_kind
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_rows_of_16_bits(dtype: torch.dtype, kind: str) -> None:
+    a, b = (x.to(dtype) for x in operands(kind, 700, 515, 1111, "cuda"))
+    for weight in (b, b.float()):
+        whole = torch.ops.sgemm.mm(a, weight, kernel=KERNEL)
+        for m in ROWS:
+            assert_same(torch.ops.sgemm.mm(a[:m], weight, kernel=KERNEL), whole[:m], m)
+
+
+@pytest.mark.gpu
+@each_kind
+def test_columns_with_the_same_segments(kind: str) -> None:
+    """n decides only how long a segment is: here it is the same in parts of a weight."""
+    for m in (5, 40, 300):
+        for n, k, cols in ((640, 7168, 513), (1000, 2000, 900), (700, 256, 3)):
+            a, b = operands(kind, m, n, k, "cuda")
+            whole = torch.ops.sgemm.mm(a, b, kernel=KERNEL)
+            part = torch.ops.sgemm.mm(a, b[:, :cols], kernel=KERNEL)
+            assert_same(part, whole[:, :cols], m, n, k, cols)
+
+
+@pytest.mark.gpu
+@each_kind
+@pytest.mark.parametrize("m", [1, 5, 33, 64, 100])
+def test_batches_of_few_rows(m: int, kind: str) -> None:
+    n, k = 515, 1111
+    a, b = operands(kind, 40 * m, n, k, "cuda")
+    batch = a.view(40, m, k)
+    whole = torch.ops.sgemm.mm(a, b, kernel=KERNEL).view(40, m, n)
+    for count in (1, 3, 40):
+        for right in (b.expand(count, k, n), b.repeat(count, 1, 1)):
+            product = torch.ops.sgemm.bmm(batch[:count], right, kernel=KERNEL)
+            assert_same(product, whole[:count], count)
+
+
 # --- batches --------------------------------------------------------------------------------
 
 

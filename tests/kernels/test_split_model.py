@@ -86,7 +86,7 @@ def test_pieces_are_even() -> None:
 def test_what_is_certified_keeps_the_bound(name: str, case: str) -> None:
     """The operands were built to break the bound (support/crafted.py)."""
     row = ROWS[name]
-    k = 100 if row.window > 32 else 40
+    k = 600 if row.segment else 100 if row.window > 32 else 40
     a, b = crafted(case, k, "cpu")
     found = product(a, b, row)
     units = Reference.of(a, b).units_each(found.values, roundings(k))
@@ -198,3 +198,16 @@ def test_bits_of_long_windows(has_planes: None, kind: str, k: int) -> None:
     a, b = operands(kind, k)
     found = torch.ops.sgemm.mm(a.cuda(), b.cuda(), kernel="batch_invariant")
     assert same_bits(found, product(a, b, ROWS["split_fp16x3, long windows"]), False)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("k", [256, 257, 300, 544, 1000])
+@each_kind
+def test_bits_of_segments(has_planes: None, kind: str, k: int) -> None:
+    """So narrow a weight has segments of 256 of k, whether it meets few rows or many."""
+    a, b = operands(kind, k)
+    expected = product(a, b, ROWS["split_fp16x3, segments"])
+    for rows in (slice(None), slice(20, 60), slice(7, 8)):
+        found = torch.ops.sgemm.mm(a[rows].cuda(), b.cuda(), kernel="batch_invariant")
+        kept = expected.certified[rows]
+        assert torch.equal(found.cpu()[kept], expected.values[rows][kept]), rows

@@ -12,8 +12,8 @@ from support.process import ROOT
 CSRC = ROOT / "csrc"
 INCLUDE = re.compile(r'^\s*#include "([^"]+)"', re.MULTILINE)
 SPLIT = (
-    "plan", "", "format", "redo", "guard", "epilogue", "convert", "gemm", "onthefly", "native16",
-    "rows", "launch",
+    "plan", "", "format", "redo", "guard", "epilogue", "convert", "gemm", "onthefly", "few_rows",
+    "native16", "rows", "launch",
 )  # fmt: skip
 # Each includes itself and what stands before it.
 ORDER = (

@@ -52,12 +52,16 @@ BF16X6 = Format(
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the kernel table; ``window`` of k stay in the tensor cores."""
+    """A row of the kernel table; ``window`` of k stay in the tensor cores.
+
+    ``segment`` of k have their own sums, which are added up in order; 0: k has one segment.
+    """
 
     name: str
     form: Format
     window: int = 32
     tall: bool = False
+    segment: int = 0
 
     def at_depth(self, k: int) -> Row:
         """The row whose windows a sum of ``k`` can have: long ones are for more than one."""
@@ -67,6 +71,7 @@ class Row:
 ROWS = {
     "split_fp16x3": Row("split_fp16x3", FP16X3),
     "split_fp16x3, long windows": Row("split_fp16x3", FP16X3, 64),
+    "split_fp16x3, segments": Row("split_fp16x3", FP16X3, 64, segment=256),
     "split_bf16x6": Row("split_bf16x6", BF16X6),
     "split_bf16x6, long windows": Row("split_bf16x6", BF16X6, 64),
     "split_fp16x3_tall": Row("split_fp16x3_tall", FP16X3, 32, True),
@@ -166,13 +171,19 @@ def windows(a: Lines, b: Lines, window: int, multiply: Multiply = multiplied) ->
     return [multiply(zero, x[:, part], y[:, part], a.form.dtype) for part in parts]
 
 
-def sums_of(a: Lines, b: Lines, window: int) -> Tensor:
-    total = correction = torch.zeros(len(a.exact), len(b.exact), dtype=torch.float64)
-    for fresh in windows(a, b, window):
-        total = rounded(total + fresh)
-    for q in range(0, a.exact.size(1), STEP):
-        correction = added_corrections(correction, a, b, q)
-    return rounded(total + correction * a.form.correction)
+def sums_of(a: Lines, b: Lines, row: Row) -> Tensor:
+    zero = sums = torch.zeros(len(a.exact), len(b.exact), dtype=torch.float64)
+    k = a.exact.size(1)
+    all_fresh = windows(a, b, row.window)
+    for first in range(0, k, row.segment or k):
+        last = min(first + (row.segment or k), k)
+        total = correction = zero
+        for fresh in all_fresh[first // row.window : math.ceil(last / row.window)]:
+            total = rounded(total + fresh)
+        for q in range(first, last, STEP):
+            correction = added_corrections(correction, a, b, q)
+        sums = rounded(sums + rounded(total + correction * a.form.correction))
+    return sums
 
 
 # --- tall_line.cuh --------------------------------------------------------------------------
@@ -233,7 +244,7 @@ def product(a: Tensor, b: Tensor, row: Row, alpha: float = 1, c: Tensor | None =
     certified = by_either = torch.ones(len(a), len(b), dtype=torch.bool)
     for part in pieces(a.size(1)) if row.tall else [slice(None)]:
         x, y = Lines.of(a[:, part], row.form), Lines.of(b[:, part], row.form)
-        sums = sums_of_piece(x, y) if row.tall else sums_of(x, y, row.window)
+        sums = sums_of_piece(x, y) if row.tall else sums_of(x, y, row)
         certified = certified & by_counts(sums, x, y)
         by_either = by_either & by_sums(sums, x, y)
         new = unscaled(sums, x, y, alpha)

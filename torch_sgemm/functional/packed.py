@@ -106,8 +106,9 @@ class PackedMatrix:
             c: float32, broadcasts to (m, n).
             beta, alpha: factors.
             kernel: ``"auto"`` and ``"split"`` use the planes if that is predicted to be faster than
-                all rows, or all rows of the family; ``"split_fp16x3"`` always uses them. Other rows
-                and families of :func:`torch_sgemm.kernels` read b itself.
+                all rows, or all rows of the family; ``"split_fp16x3"`` and ``"split_fp16x3_few"``
+                always use them. Other rows and families of :func:`torch_sgemm.kernels` read b
+                itself.
             batch_invariant: as for :func:`torch_sgemm.matmul`, by the planes.
 
         The method has the derivatives and transforms of ``torch.ops.sgemm.addmm``.

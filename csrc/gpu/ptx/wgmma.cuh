@@ -1,5 +1,5 @@
-// A warpgroup's matrix products, 64 x 128 x 16 and 64 x 64 x 16 (8 for TF32). Both operands lie in shared memory, or A
-// in registers; accumulators lie in registers.
+// A warpgroup's matrix products, 64 x N x 16 for several N (64 x 128 x 8 for TF32). Both operands lie in shared memory,
+// or A in registers; accumulators lie in registers.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -63,7 +63,9 @@ __device__ __forceinline__ void fence_registers(uint32_t (&a)[N]) {
 
 #define SGEMM_SUMS_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define SGEMM_SUMS_16(i) SGEMM_SUMS_4(i), SGEMM_SUMS_4(i + 4), SGEMM_SUMS_4(i + 8), SGEMM_SUMS_4(i + 12)
-#define SGEMM_LIST_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define SGEMM_LIST_4 "%0, %1, %2, %3"
+#define SGEMM_LIST_8 SGEMM_LIST_4 ", %4, %5, %6, %7"
+#define SGEMM_LIST_16 SGEMM_LIST_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define SGEMM_LIST_32 SGEMM_LIST_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define SGEMM_LIST_48 SGEMM_LIST_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define SGEMM_LIST_64 SGEMM_LIST_48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
@@ -91,11 +93,18 @@ __device__ __forceinline__ void fence_registers(uint32_t (&a)[N]) {
 // (t / 32) + t % 32 / 4 + 8 (i / 2). Its column is 8 j + 2 (t % 4) + i % 2.
 template <class T, bool A_ALONG_M, bool B_ALONG_N, int N>
 __device__ __forceinline__ void multiply(float (&d)[N], uint64_t a, uint64_t b, bool add) {
+  static_assert(N == 64 || N == 32 || (std::is_same_v<T, __half> && (N == 16 || N == 8 || N == 4)));
   constexpr bool kHalf = std::is_same_v<T, __half>;
   if constexpr (N == 64 && kHalf)
     SGEMM_WGMMA_128("f16");
   else if constexpr (N == 64)
     SGEMM_WGMMA_128("bf16");
+  else if constexpr (N == 4 && kHalf)
+    SGEMM_WGMMA("f16", "8", SGEMM_LIST_4, "%4", "%5", "%6", "%7", "%8", SGEMM_SUMS_4(0));
+  else if constexpr (N == 8 && kHalf)
+    SGEMM_WGMMA("f16", "16", SGEMM_LIST_8, "%8", "%9", "%10", "%11", "%12", SGEMM_SUMS_4(0), SGEMM_SUMS_4(4));
+  else if constexpr (N == 16 && kHalf)
+    SGEMM_WGMMA("f16", "32", SGEMM_LIST_16, "%16", "%17", "%18", "%19", "%20", SGEMM_SUMS_16(0));
   else if constexpr (kHalf)
     SGEMM_WGMMA_64("f16");
   else
@@ -150,6 +159,8 @@ __device__ __forceinline__ void multiply_tf32(float (&d)[64], uint64_t a, uint64
 #undef SGEMM_LIST_48
 #undef SGEMM_LIST_32
 #undef SGEMM_LIST_16
+#undef SGEMM_LIST_8
+#undef SGEMM_LIST_4
 #undef SGEMM_SUMS_16
 #undef SGEMM_SUMS_4
 

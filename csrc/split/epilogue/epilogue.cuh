@@ -226,7 +226,7 @@ class TileEpilogue : public WarpRows {
   __device__ __forceinline__ bool refuses_all(const CertifiedSums& sure, uint32_t bands) const {
     int own = 0;
 #pragma unroll
-    for (int i = 0; i < Shape::kSums / 32; ++i) own += __popc(sure.uncertified(i, bands));
+    for (int i = 0; i < sure.kCount; ++i) own += __popc(sure.uncertified(i, bands));
     const int all = rows_left_ * (min(first_ + share_, cols_left_) - first_);
     return !job_.batch_invariant && 2 * __reduce_add_sync(~0u, own) > all &&
            all_scales([](RowScale row_scale) { return !is_nan_row(row_scale); });

@@ -20,8 +20,9 @@ struct PlaneView : PanelView<ALONG_MN, kStep> {
   }
 };
 
-// Issues the products of one stage for a warpgroup's rows of a tile. Each thread has N sums.
-template <class F, class ViewA, class ViewB, int N>
+// Issues the products of one stage for a warpgroup's rows of a tile. Each thread has N sums. The first corrections have
+// A's hi, or B's if B_FIRST: a kernel whose operands are exchanged then adds up in the order of the others.
+template <class F, class ViewA, class ViewB, int N, bool B_FIRST = false>
 struct StageProducts {
   using Sums = float[N];
   const ViewA& a;
@@ -41,10 +42,11 @@ struct StageProducts {
   }
 
   __device__ __forceinline__ void corrections(Sums& d, bool add) const {
-    product(d, 0, 1, 0, add);
-    product(d, 0, 1, 1, true);
-    product(d, 1, 0, 0, true);
-    product(d, 1, 0, 1, true);
+    constexpr int kFirst = B_FIRST, kSecond = 1 - kFirst;
+    product(d, kFirst, kSecond, 0, add);
+    product(d, kFirst, kSecond, 1, true);
+    product(d, kSecond, kFirst, 0, true);
+    product(d, kSecond, kFirst, 1, true);
     if constexpr (kPairs<F> == 2) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -92,7 +94,7 @@ struct KeepCorrections {
       for (int e = 0; e < N; ++e) sum[e] += fresh[e];
     };
     const auto stage_products = [&] {
-      return StageProducts<F, ViewA, ViewB, N>{a, b, at.stage * (R::kStageBytes / 16)};
+      return StageProducts<F, ViewA, ViewB, N, R::kFew>{a, b, at.stage * (R::kStageBytes / 16)};
     };
     const auto release = [&](int stage) {
       if (leader) hopper::arrive(&shared.empty[stage]);
@@ -108,6 +110,8 @@ struct KeepCorrections {
       for (; step < end; ++step) {
         const auto stage = stage_products();
         hopper::wait(&shared.full[at.stage], at.parity);
+        if constexpr (N == 4)
+          hopper::fence_registers(fresh);  // else the compiler would move them behind the next fence
         hopper::fence_products();
         stage.main(fresh, (step & job.promotion) != 0);
         hopper::commit_products();

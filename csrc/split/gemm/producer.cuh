@@ -29,9 +29,13 @@ struct PanelSource {
 
   // `lower`: includes the planes after hi.
   __device__ __forceinline__ static uint32_t bytes(bool lower) { return lower ? kPlanes * kBytes : kBytes; }
+  // ONCE: no other block reads the panels soon. Precondition: together().
+  template <bool ONCE = false>
   __device__ __forceinline__ void copy_next(bool lower, char* to, uint64_t* barrier) {
     static_assert(kHalves == 1 || kPairs<F> == 1);
-    if (together()) {
+    if constexpr (ONCE) {
+      hopper::copy_bulk_once(to, panel, bytes(lower), barrier);
+    } else if (together()) {
       hopper::copy_bulk(to, panel, bytes(lower), barrier);
     } else {
       hopper::copy_bulk(to, panel, kBytes, barrier);
@@ -43,23 +47,35 @@ struct PanelSource {
   }
 };
 
-// Fills the ring. Called by a single thread: a warp with other active threads would fill the ring too slowly.
-template <class F, class R>
-__device__ void produce(const Job& job, char* ring, ProductShared& shared, const TileScheduler& scheduler) {
-  using Shape = typename R::Shape;
+// Fills the ring. Called by a single thread: a warp with other active threads would fill the ring too slowly. If A's
+// planes exist already, A's first stages are copied while the preceding kernel still runs.
+template <class F, class R, class Scheduler>
+__device__ void produce(const Job& job, char* ring, ProductShared& shared, const Scheduler& scheduler) {
   PipelineState<R::kStages> at;
   PipelineState<2> buffer;
   for (int index = scheduler.first; index < job.work_tiles; index += scheduler.stride) {
     const WorkTile work = scheduler.work_tile(job, index);
     const TileIndex tile = job.tile_at(work.tile);
-    PanelSource<F, Shape::kRows> a(job, job.a, tile.batch, tile.row, work.first);
-    PanelSource<F, Shape::kCols> b(job, job.b, tile.batch, tile.col, work.first);
-    constexpr int kScaleBytesA = Shape::kRows * sizeof(uint32_t), kScaleBytesB = Shape::kCols * sizeof(uint32_t);
+    PanelSource<F, R::kRows> a(job, job.a, tile.batch, tile.row, work.first);
+    PanelSource<F, R::kCols> b(job, job.b, tile.batch, tile.col, work.first);
+    constexpr int kScaleBytesA = R::kRows * sizeof(uint32_t), kScaleBytesB = R::kCols * sizeof(uint32_t);
     uint64_t* const scales_full = &shared.scales_full[buffer.stage];
     TileScales& to = shared.row_scales[buffer.stage];
     shared.begin_tile(buffer, tile, kScaleBytesA + kScaleBytesB);
     const int steps = work.steps, ahead = steps_ahead<R>(scheduler, index, steps);
     bool lower_a = true, lower_b = true;
+    const auto copy_a = [&](bool lower, char* stage, uint64_t* barrier) {
+      if (R::kFew && job.b.tiles == 1)
+        a.template copy_next<R::kFew>(lower, stage, barrier);
+      else
+        a.copy_next(lower, stage, barrier);
+    };
+    const bool early = R::kFew && job.packed_a && index == scheduler.first;
+    if (early)
+      for (int step = 0; step < ahead; ++step) {
+        hopper::arrive_expecting(&shared.full[step], a.bytes(true) + b.bytes(true));
+        copy_a(true, ring + step * R::kStageBytes, &shared.full[step]);
+      }
     for (int step = 0; step < steps;) {
       if (step == ahead) {
         lower_a = has_lower_planes(job.a, a.index);
@@ -69,10 +85,13 @@ __device__ void produce(const Job& job, char* ring, ProductShared& shared, const
       char* const stage = ring + at.stage * R::kStageBytes;
       // If both operands have only hi, the hi of the next step is stored where lo would be.
       const bool begins = step == 0, two = !lower_a && !lower_b && step + 1 < steps;
-      hopper::wait(&shared.empty[at.stage], at.parity ^ 1);
-      hopper::arrive_expecting(&shared.full[at.stage], (a.bytes(lower_a) + b.bytes(lower_b)) << two);
+      const bool copied = early && step < ahead;
+      if (!copied) {
+        hopper::wait(&shared.empty[at.stage], at.parity ^ 1);
+        hopper::arrive_expecting(&shared.full[at.stage], (a.bytes(lower_a) + b.bytes(lower_b)) << two);
+      }
       if (begins && index == scheduler.first) hopper::wait_for_predecessor();  // as late as possible
-      a.copy_next(lower_a, stage, &shared.full[at.stage]);
+      if (!copied) copy_a(lower_a, stage, &shared.full[at.stage]);
       b.copy_next(lower_b, stage + R::kBytesA, &shared.full[at.stage]);
       if (two) {
         a.copy_next(false, stage + a.kBytes, &shared.full[at.stage]);

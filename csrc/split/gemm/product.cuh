@@ -35,12 +35,13 @@ __device__ __forceinline__ bool fix_up(const Job& job, const WorkTile& work, flo
 // (onthefly.cuh) finds them while the product runs.
 //   kScalesKnown    scales are known before the main loop, and are the same in all parts of k
 //   kColMajorD      plain tiles are stored from the accumulators also where D's columns are contiguous
+//   kManyParts      a block may have parts of several tiles; otherwise its last work tile alone may be a part
 //   publish()       makes scales that the main loop has found visible to all consumers; D may be written from here on
 //   agree()         brings the sums of a cluster's blocks to common scales
 //   fix_up()        adds up the parts of a leftover tile, in common scales
 struct FixedScales {
   using Shared = ProductShared;
-  static constexpr bool kScalesKnown = true, kColMajorD = false;
+  static constexpr bool kScalesKnown = true, kColMajorD = false, kManyParts = false;
   __device__ __forceinline__ static void publish() {}
   template <class Sums>
   __device__ __forceinline__ static void agree(Shared&, int, int, uint32_t, uint32_t, Sums&) {}
@@ -51,29 +52,32 @@ struct FixedScales {
   }
 };
 
-// Computes the refused elements of the block's tiles again.
+// Computes the refused elements of the block's tiles again. `finished`: of the block's parts of tiles, those whose tile
+// this block has finished; bit i for the i-th work tile. All bits are equal if the block has only one part.
 template <class Shape>
-static __device__ __noinline__ void redo_refused(const Job& job, uint32_t last, char* ring) {
+static __device__ __noinline__ void redo_refused(const Job& job, uint32_t finished, char* ring) {
   const TileScheduler scheduler(job);
   const int t = threadIdx.x - (blockDim.x - kConsumers);
-  for (int index = scheduler.first; index < job.work_tiles; index += scheduler.stride) {
+  uint32_t bit = 1;
+  for (int index = scheduler.first; index < job.work_tiles; index += scheduler.stride, bit = bit << 1 | bit >> 31) {
     const WorkTile work = scheduler.work_tile(job, index);
-    if (work.count == 1 || last) redo<Shape>(job, work.tile, scheduler.rank, t, ring);
+    if (work.count == 1 || finished & bit) redo<Shape>(job, work.tile, scheduler.rank, t, ring);
   }
 }
 
 // Runs a consumer thread through the main loop, the guard and the store of each of the block's tiles. The main loop
 // leaves a tile's sums, and in `others` sums that also bound |A||B| from below (kOfMagnitudes, guard.cuh).
-template <class R, class Scales, class Mainloop, bool A_ALONG_M, bool B_ALONG_N>
+template <class R, class Scales, class Mainloop, bool A_ALONG_M, bool B_ALONG_N, class Scheduler>
 __device__ __forceinline__ void consume(const Job& job, char* ring, float* staging, typename Scales::Shared& shared,
-                                        int t, const TileScheduler& scheduler) {
+                                        int t, const Scheduler& scheduler) {
   const uint32_t rank = scheduler.rank, blocks = scheduler.blocks;
   const int warpgroup = t / 128;
   const bool leader = t % 32 == 0;
   const uint32_t base = hopper::shared_address(ring);
   using Shape = typename R::Shape;
   const PlaneView<A_ALONG_M, Shape::kRows> a(base, warpgroup);
-  const PlaneView<B_ALONG_N, Shape::kCols> b(base + R::kBytesA, 0);
+  const PlaneView<B_ALONG_N, R::kCols> b(base + R::kBytesA, 0);
+  uint32_t finished = 0, bit = 1;  // kManyParts: see redo_refused()
   float sum[Shape::kSums], others[Shape::kSums];
   PipelineState<R::kStages> at;
   PipelineState<2> buffer;
@@ -92,6 +96,7 @@ __device__ __forceinline__ void consume(const Job& job, char* ring, float* stagi
     // The code that most tiles need follows the main loop: while instructions are in no cache yet, each jump takes a
     // good part of a microsecond. On-the-fly products take the other branch, since most of their tiles are shared.
     uint32_t flags = 0;
+    bool whole = true;  // the block has the tile's whole sums
     const bool in_parts = work.tile >= job.whole, shares = blocks > 1 || in_parts;
     const auto stores_plain = [&] { return output.template stores_plain<Scales::kColMajorD>(); };
     if (Scales::kScalesKnown && __builtin_expect(!shares && stores_plain(), true)) {
@@ -111,25 +116,31 @@ __device__ __forceinline__ void consume(const Job& job, char* ring, float* stagi
         if (shares) early = early | output.certified(sum, 1);
       }
       if (blocks > 1) reduce_cluster<R>(shared.cluster, sum, ring, t, rank);
-      if (in_parts && !Scales::fix_up(job, shared, buffer.stage, work, sum, t)) break;
-      if (!Scales::kScalesKnown || in_parts) plain = stores_plain();
-      if (plain) {
+      if (in_parts) whole = Scales::fix_up(job, shared, buffer.stage, work, sum, t);
+      if (!whole && !Scales::kManyParts) break;
+      if (whole && (!Scales::kScalesKnown || in_parts)) plain = stores_plain();
+      if (whole && plain) {
         output.template store_plain<Scales::kColMajorD>(sum);
-      } else {
+      } else if (whole) {
         flags = output.template store<Scales::kScalesKnown>(sum, early, staging, work.tile);
         if (flags) output.keep_scales(&job.row_scales[int64_t{work.tile} * 2 * kTile]);
       }
     }
     __syncwarp();  // all lanes have read the row scales and thresholds
     if (leader) {
-      job.refused[(int64_t{work.tile} * kTileCluster + rank) * 8 + t / 32] = flags;
+      if (!Scales::kManyParts || whole) job.refused[(int64_t{work.tile} * kTileCluster + rank) * 8 + t / 32] = flags;
       if (flags) atomicOr(&shared.refused, 1u);
       hopper::arrive(&shared.scales_empty[buffer.stage]);
     }
     buffer.advance();
+    if (Scales::kManyParts) {
+      if (whole) finished |= bit;
+      bit <<= 1;
+    }
   }
   sync_consumers();
-  if (__builtin_expect(shared.refused != 0, false)) redo_refused<Shape>(job, shared.last, ring);
+  if (__builtin_expect(shared.refused != 0, false))
+    redo_refused<Shape>(job, Scales::kManyParts ? finished : shared.last ? ~0u : 0, ring);
 }
 
 template <class F, class Shape, bool A_ALONG_M, bool B_ALONG_N>

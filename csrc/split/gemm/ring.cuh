@@ -13,11 +13,13 @@ namespace sgemm::split {
 template <class F, class SHAPE, int STAGES>
 struct Ring : StageRing<kPairs<F> * SHAPE::kRows * kRowBytes, kPairs<F> * SHAPE::kCols * kRowBytes, STAGES> {
   using Shape = SHAPE;
+  static constexpr int kRows = Shape::kRows, kCols = Shape::kCols;  // of the panels in a stage
+  static constexpr bool kFew = false;                               // the product has few columns
 };
 
-constexpr int kMaxStages = 8;
+constexpr int kMaxStages = 12;
 template <class F, class Shape>
-using ProductRing = Ring<F, Shape, (Shape::kHalfSize ? kMaxStages : 6) / kPairs<F>>;
+using ProductRing = Ring<F, Shape, (Shape::kHalfSize ? 8 : 6) / kPairs<F>>;
 
 struct ProductShared {
   uint64_t full[kMaxStages], empty[kMaxStages];  // barriers of the ring's stages

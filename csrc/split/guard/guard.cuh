@@ -81,12 +81,13 @@ constexpr float kOfMagnitudes = 1.0f / 3;
 // The certified elements among a thread's N accumulators, a bit each. A warp has 16 rows.
 template <int N>
 struct Certified {
-  uint32_t bits[N / 32] = {};
+  static constexpr int kCount = (N + 31) / 32;
+  uint32_t bits[kCount] = {};
 
   __device__ __forceinline__ Certified operator|(const Certified& other) const {
     Certified both;
 #pragma unroll
-    for (int i = 0; i < N / 32; ++i) both.bits[i] = bits[i] | other.bits[i];
+    for (int i = 0; i < kCount; ++i) both.bits[i] = bits[i] | other.bits[i];
     return both;
   }
 

@@ -155,7 +155,7 @@ __device__ __forceinline__ void look_again(const Job& job, const TileIndex& tile
   const auto count = [&](uint32_t bands) {
     uint32_t own = 0;
 #pragma unroll
-    for (int i = 0; i < Shape::kSums / 32; ++i) own += __popc(sure.uncertified(i, bands));
+    for (int i = 0; i < sure.kCount; ++i) own += __popc(sure.uncertified(i, bands));
     return own;
   };
   const uint32_t all = __reduce_add_sync(~0u, count(bands));

@@ -33,7 +33,7 @@ ConvertLaunch plan_convert(const Job& job, bool split_a, bool split_b, int threa
   grid.row_threads = std::max(8, next_power_of_two(ceil_div(depth, 4 * kHeld)));
   const auto blocks = [&](const Operand& x) {
     const int64_t panels = x.count * x.panels;
-    return x.along_k ? panels * kTile * grid.row_threads / threads : panels * (kTile / kStrip) * cluster;
+    return x.along_k ? ceil_div(x.split * grid.row_threads, threads) : panels * (kTile / kStrip) * cluster;
   };
   grid.busy_b = split_b ? blocks(job.b) : 0;
   grid.busy_a = split_a ? blocks(job.a) : 0;
@@ -50,11 +50,13 @@ void launch_convert(const Job& job, bool split_a, bool split_b, int64_t product_
   // ends. It leaves as many SMs as the product has blocks, but at least a quarter of all and at most half. A block
   // holds as much k of a strip as it has threads; a cluster of blocks holds more.
   const int64_t others = sms - std::clamp<int64_t>(product_blocks, sms / 4, sms / 2);
+  const bool few_rows = job.b.split < kTile && !split_a && job.b.along_k;
   ConvertLaunch convert;
   const auto fits = [&](int threads) {
     convert = plan_convert(job, split_a, split_b, threads);
     if (convert.strips && depth > kMaxCluster * 512) return threads == 1024;
-    const bool few = convert.cluster <= kMaxCluster && depth <= 1024 && convert.blocks <= others;
+    const bool short_rows = depth <= 1024 || (few_rows && convert.grid.row_threads <= threads);
+    const bool few = convert.cluster <= kMaxCluster && short_rows && convert.blocks <= others;
     return threads == 512 || few || (convert.strips && depth <= threads);
   };
   int size = 0;

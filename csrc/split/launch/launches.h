@@ -14,15 +14,24 @@ void launch_convert(const Job& job, bool split_a, bool split_b, int64_t product_
 template <class F, int TILE_M, int TILE_N>
 void launch_product(const Job& job, int64_t blocks, int cluster, Stream stream);
 
+// Launches the product of float16 planes that adds up segments of k: product_segments_sm90a.cu.
+template <int TILE_M, int TILE_N>
+void launch_segments(const Job& job, int64_t blocks, Stream stream);
+
 // Launches the on-the-fly product: the kernel splits A, and if `splits_b` also B; otherwise B has planes
 // (onthefly_sm90a.cu).
 template <int TILE_M, int TILE_N>
 void launch_onthefly(const Job& job, bool splits_b, int64_t blocks, int cluster, Stream stream);
 
+// Launches the product of few columns, of which a tile multiplies `cols`: narrow(), plan.h (few_rows_sm90a.cu).
+void launch_few_rows(const Job& job, int cols, int64_t blocks, Stream stream);
+
 // The parts of redone(): the counters of each file's kernels. The last ones are tall_sm90a.cu's.
 template <class F>
 Redone redone_in_products();
+Redone redone_in_segments();
 Redone redone_in_onthefly();
+Redone redone_in_few_rows();
 Redone redone_in_rows();
 
 }  // namespace sgemm::split

@@ -25,6 +25,7 @@ Operand operand(const ConstMatrix& rows, ElementType elements, int64_t count, in
   x.count = count;
   x.tiles = static_cast<int>(ceil_div(x.size, tile));
   x.panels = static_cast<int>(ceil_div(x.size, kTile));
+  x.split = count * x.panels * kTile;
   x.along_k = runs_along_k(x.k_stride, x.stride);
   x.vector = has_quads(x.lines(depth), elements);
   return x;
@@ -60,7 +61,10 @@ Job make_job(const RowShape& shape, const Problem& p, const SplitPlan& plan, cha
   const auto count = [&](const ConstMatrix& x) { return split_matrices(x, q.batch, plan); };
   job.a = operand(q.a, q.elements_a, count(q.a), p.k, shape.tile_m);
   job.b = operand(transposed(q.b), q.elements_b, count(q.b), p.k, shape.tile_n);
-  if (!shape.on_the_fly) place(job.a, workspace, at.a);
+  if (plan.packed_a)
+    place(job.a, p.b_planes, packed_layout(shape, p.k, p.m).b);
+  else if (!shape.on_the_fly)
+    place(job.a, workspace, at.a);
   if (plan.packed_b)
     place(job.b, p.b_planes, packed_layout(shape, p.k, p.n).b);
   else if (!plan.splits_b)
@@ -72,17 +76,21 @@ Job make_job(const RowShape& shape, const Problem& p, const SplitPlan& plan, cha
   job.b.by_lanes = shape.on_the_fly && job.a.along_k;
   // All planes of half a panel lie together, so that one copy loads them. Packed planes, and planes shared with A, have
   // the layout that tiles of any size can read.
-  if (shape.half() && !plan.packed_b && !plan.triangle) job.b.half_apart = 2 * kHalfPlaneBytes;
+  const int cols = shape.few ? narrow(q) : shape.tile_n;
+  if (cols == kTile / 2 && !plan.packed_b && !plan.triangle) job.b.half_apart = 2 * kHalfPlaneBytes;
+  if (cols < kTile / 2 && job.b.count == 1) job.b.split = cols;  // one tile of columns
   job.stores = store_mode(q);
   job.plain_alpha = is_plain_alpha(q.alpha);
   job.scaled_only = q.activation == Activation::kNone && job.plain_alpha && q.k_before == 0;
   job.triangle = plan.triangle;
+  job.packed_a = plan.packed_a;
   const int64_t of_matrix = plan.triangle ? upper_tiles(job.a.tiles) : int64_t{job.a.tiles} * job.b.tiles;
   const int tiles = static_cast<int>(q.batch * of_matrix);
   job.whole = tiles - plan.left;
   job.parts = plan.parts;
   job.work_tiles = job.whole + plan.left * plan.parts;
   job.batch_invariant = plan.batch_invariant;
+  job.segment = plan.segment;
   const bool many = plan.batch_invariant || int64_t{tiles} * job.steps > kManySteps;
   job.promotion = job.steps > kLongWindow / kStep && many;
   job.refused = reinterpret_cast<uint32_t*>(workspace + at.refused);
@@ -110,11 +118,18 @@ void launch_piece(const Problem& p, const SplitPlan& plan, const Context& contex
   int cluster = plan.cluster;
   while (cluster > job.groups) cluster /= 2;  // the last piece of k may be short
   if (!plan.splits_b)
-    launch_convert<F>(job, !Row::kOnTheFly, !plan.packed_b && !plan.triangle, int64_t{job.work_tiles} * cluster, sms,
-                      context.stream);
+    launch_convert<F>(job, !Row::kOnTheFly && !plan.packed_a, !plan.packed_b && !plan.triangle,
+                      int64_t{job.work_tiles} * cluster, sms, context.stream);
   const int64_t blocks = persistent_blocks(job, sms, cluster);
   if constexpr (Row::kOnTheFly)
     launch_onthefly<kShape.tile_m, kShape.tile_n>(job, plan.splits_b, blocks, cluster, context.stream);
+  else if constexpr (Row::kFewRows)
+    launch_few_rows(job, narrow(job.p), blocks, context.stream);
+  else if constexpr (std::is_same_v<F, Fp16x3>)
+    if (job.segment && job.segment < job.steps)
+      launch_segments<kShape.tile_m, kShape.tile_n>(job, blocks, context.stream);
+    else
+      launch_product<F, kShape.tile_m, kShape.tile_n>(job, blocks, cluster, context.stream);
   else
     launch_product<F, kShape.tile_m, kShape.tile_n>(job, blocks, cluster, context.stream);
   if (plan.slices == 1) return;
@@ -123,21 +138,29 @@ void launch_piece(const Problem& p, const SplitPlan& plan, const Context& contex
   launch_sum(job.p.d.data, job.p.batch, transposes ? transposed(p) : p, context, computed);
 }
 
-}  // namespace
-
-template <class F, bool STREAMS>
-void SplitProduct<F, STREAMS>::launch(const Problem& asked, const Plan& planned, const Context& context) {
-  const Problem p = solved(asked);
+template <class Row>
+void launch_row(const Problem& p, const Plan& planned, const Context& context) {
   const auto plan = planned.own<SplitPlan>();
   const Pieces cut = plan.pieces(p);
-  with_constant<kTileCount>(planned.tile, [&](auto tile) {
-    const auto run = [&](const Problem& piece) { launch_piece<SplitProduct, tile>(piece, plan, context); };
+  with_constant<Row::kTileCount>(planned.tile, [&](auto tile) {
+    const auto run = [&](const Problem& piece) { launch_piece<Row, tile>(piece, plan, context); };
     if (cut.in_d)
       for_each_piece(p, cut, run);
     else
       for_each_piece(p, cut, static_cast<char*>(context.workspace) + pieces_at(plan), context, run);
   });
   if (is_gram(p) && !plan.batch_invariant) launch_mirror(p, context);
+}
+
+}  // namespace
+
+template <class F, bool STREAMS>
+void SplitProduct<F, STREAMS>::launch(const Problem& p, const Plan& plan, const Context& context) {
+  if (plan.own<SplitPlan>().few_rows) return launch_row<FewRowsProduct>(FewRowsProduct::exchanged(p), plan, context);
+  launch_row<SplitProduct>(solved(p), plan, context);
+}
+void FewRowsProduct::launch(const Problem& p, const Plan& plan, const Context& context) {
+  launch_row<FewRowsProduct>(solved(p), plan, context);
 }
 template void SplitProduct<Bf16x6>::launch(const Problem&, const Plan&, const Context&);
 template void SplitProduct<Fp16x3>::launch(const Problem&, const Plan&, const Context&);
@@ -160,8 +183,8 @@ void pack_b(const ConstMatrix& b, ElementType elements, void* planes, const Cont
 
 Redone redone() {
   Redone all = {};
-  for (const Redone& some :
-       {redone_in_products<Fp16x3>(), redone_in_products<Bf16x6>(), redone_in_onthefly(), redone_in_rows()}) {
+  for (const Redone& some : {redone_in_products<Fp16x3>(), redone_in_products<Bf16x6>(), redone_in_onthefly(),
+                             redone_in_segments(), redone_in_few_rows(), redone_in_rows()}) {
     all.elements += some.elements;
     all.tiles += some.tiles;
   }

@@ -61,7 +61,7 @@ template <class R, bool SPLITS_B>
 struct OnTheFlyScales {
   using Shape = typename R::Shape;
   using Shared = std::conditional_t<SPLITS_B, SplittingShared<R>, FoundScales>;
-  static constexpr bool kScalesKnown = false, kColMajorD = true;
+  static constexpr bool kScalesKnown = false, kColMajorD = true, kManyParts = false;
   __device__ __forceinline__ static void publish() {
     hopper::wait_for_predecessor();
     hopper::launch_dependents();

@@ -12,6 +12,7 @@ namespace sgemm::split {
 template <class SHAPE>
 struct OnTheFlyRing : StageRing<RawPanel<false, kTile>::kBytes, RawPanel<false, SHAPE::kCols>::kBytes, 4> {
   using Shape = SHAPE;
+  static constexpr int kCols = Shape::kCols;                    // of B's panel in a stage
   static constexpr int kPlaneBytes = Shape::kCols * kRowBytes;  // size of a step's planes
 };
 

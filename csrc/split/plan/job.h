@@ -18,7 +18,9 @@ struct Operand {
   int64_t count;  // matrices that are split: 1 if the batch shares one
   int tiles;      // rows or columns of tiles
   int panels;     // panels of 128 rows
-  bool along_k;   // planes are K-major, else MN-major
+  int64_t
+      split;     // rows whose planes the convert kernel writes, of all matrices; a single panel may have fewer than 128
+  bool along_k;  // planes are K-major, else MN-major
   bool by_lanes;  // within each 16 of k, planes are in the order of lane_place()
   bool vector;    // four neighbours can be read at once
   bool mapped;    // the kernel has a tensor map of the operand
@@ -56,6 +58,7 @@ struct Job {
   int together, groups;  // RowShape::together(): steps per group; and the number of groups
   int group;             // rows of tiles that are walked together, so that their panels stay in the L2 cache
   bool triangle;         // SplitPlan::triangle
+  bool packed_a;         // SplitPlan::packed_a
   // Blocks take work tiles in turn. The first `whole` work tiles are tiles. Each tile from there on is left over, and
   // has `parts` work tiles.
   int work_tiles, whole, parts;
@@ -73,6 +76,7 @@ struct Job {
   float* part_sums;       // (tiles left over, parts, a thread's sums / 4, 256) float4
   uint32_t* part_scales;  // A's row scales and sums, if A is split on the fly: (tiles left over, parts, kPartEntries)
   uint32_t* arrived;      // (tiles left over): number of a tile's parts that are complete
+  int segment;            // SplitPlan::segment
 
   // Index of a matrix's first row in `row_scales` and `row_stats`.
   SGEMM_HOST_DEVICE int64_t first_row(const Operand& x, int64_t batch) const {

@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "../../gpu/clusters.h"
-#include "../../models/models.h"
 #include "../../problem/buffers.h"
-#include "../../problem/elements.h"
 #include "../../problem/fastest.h"
+#include "seconds.h"
+#include "segments.h"
 
 namespace sgemm::split {
 namespace {
@@ -15,45 +16,7 @@ namespace {
 constexpr int64_t kLeastPart = 2;  // steps of k
 constexpr int64_t kShortestSlice = 256;
 constexpr int64_t kMoreSlices = 6;
-
-// Returns true if neighbours can be read four at a time.
-bool quads(const ConstMatrix& x, ElementType elements = ElementType::kFloat32) {
-  return has_quads(x.col == 1 ? x : transposed(x), elements);
-}
-
-// `triangle`: tiles below the diagonal don't count.
-int64_t tiles_of(const RowShape& shape, const Problem& p, bool triangle) {
-  if (triangle) return upper_tiles(ceil_div(p.m, kTile)) * p.batch;
-  return ceil_div(p.m, shape.tile_m) * ceil_div(p.n, shape.tile_n) * p.batch;
-}
-
-// Slowdown factor of an on-the-fly kernel that reads elements one by one. If the kernel splits B as well, the factor is
-// the average of A's and B's, weighted by `of_a` and `of_b`.
-double unaligned(const Problem& p, const SplitPlan& plan, double of_a, double of_b) {
-  const auto factor = [](const ConstMatrix& x) { return quads(x) ? 1 : models().split_streamed.unaligned; };
-  return plan.splits_b ? (of_a * factor(p.a) + of_b * factor(p.b)) / (of_a + of_b) : factor(p.a);
-}
-
-// 16-bit products per step. An operand of 16 bits saves one, because its lower plane is zero. A second such operand
-// would save another product, but a step of one product takes more than a third of the time of three.
-int products(const RowShape& shape, const Problem& p) {
-  return shape.products - (p.elements_a != ElementType::kFloat32 || p.elements_b != ElementType::kFloat32);
-}
-
-// Time of a tile of the shape, relative to a tile of 128 x 128.
-double tile_share(const RowShape& shape) { return shape.half() ? models().split.half_step : 1; }
-
-// Seconds of a tile's step of k.
-double step_seconds(const RowShape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
-  const SplitStreamedModel& streamed = models().split_streamed;
-  if (shape.on_the_fly) {
-    // If the second half of a tile is outside, one warpgroup has nothing to split.
-    const double splits_both = p.m > shape.tile_m / 2 ? streamed.split_b : (1 + streamed.split_b) / 2;
-    return streamed.step / device.tensor_rate * (plan.splits_b ? splits_both : 1) *
-           unaligned(p, plan, shape.tile_m, shape.tile_n);
-  }
-  return products(shape, p) * models().split.step / device.tensor_rate * tile_share(shape);
-}
+constexpr int64_t kMostTurns = 16;  // parts of tiles of few columns that a block takes in turn: at most 32
 
 // Returns the number of blocks that share each left-over tile. More blocks mean fewer steps of k each, but more parts
 // to add up. Adding a part takes about as long as a step of three products.
@@ -63,83 +26,6 @@ int parts(const RowShape& shape, const SplitPlan& plan, const Device& device) {
       std::min(device.sms / int64_t{plan.left}, shape.steps(plan.slice) / (kLeastPart * shape.together()));
   const double best = std::sqrt(shape.steps(plan.slice) * shape.products / 3.0);
   return static_cast<int>(std::min(most, static_cast<int64_t>(best + 0.5)));
-}
-
-// Bytes of the planes of `size` rows of A, or columns of B.
-double planes(const RowShape& shape, const SplitPlan& plan, int64_t size) {
-  return ceil_div(size, kTile) * kTile * 4.0 * plan.slices * shape.steps(plan.slice) * kStep * shape.pairs;
-}
-
-// Bytes that the convert kernel moves: it reads an operand of `size` rows, or columns, and writes its planes.
-double convert_bytes(const RowShape& shape, const Problem& p, const SplitPlan& plan, const ConstMatrix& x, int64_t size,
-                     ElementType elements = ElementType::kFloat32) {
-  return matrices(x, p.batch) * (double(element_bytes(elements)) * size * p.k + planes(shape, plan, size));
-}
-
-// Predicted seconds of a product. `waves`: waves of tiles, `ends` included. `ends`: a block's prologue and epilogue,
-// which nothing overlaps. `stores`: writing D, or its slices. `last`: the last part of the stores, which no product
-// hides. `sum`: the sum of slices.
-struct Product {
-  double waves, ends, stores, last, sum;
-};
-
-// Arguments in seconds. `tile`: begins and ends a tile. `adding`: adds up a cluster's parts. `summing`: launches the
-// sum of slices.
-template <class Model>
-Product product(const Model& model, const RowShape& shape, const Problem& p, const Device& device,
-                const SplitPlan& plan, double tile, double adding, double summing) {
-  const int64_t tiles = tiles_of(shape, p, plan.triangle) * plan.slices;
-  const double step = step_seconds(shape, p, device, plan);
-  // Seconds of a wave of tiles, each shared by `blocks` blocks.
-  const auto wave = [&](int64_t blocks) { return ceil_div(shape.steps(plan.slice), blocks) * step + tile; };
-  Product all = {};
-  all.waves = ceil_div(tiles - plan.left, clusters_at_once(device.sms, plan.cluster)) * (wave(plan.cluster) + adding);
-  all.ends = tile + adding;
-  if (plan.left) {
-    const double shared = model.share + plan.parts * model.part;
-    all.waves += wave(plan.parts) + shared;
-    all.ends = tile + shared;
-  }
-
-  const double bandwidth = device.bandwidth_gbs * 1e9;
-  const double result = double(p.m) * p.n * p.batch * 4 / bandwidth;
-  all.stores = (plan.triangle ? result / 2 : result) * plan.slices;
-  all.last = std::min(all.stores, 4.0 * shape.tile_m * shape.tile_n * device.sms / bandwidth);
-  if (plan.slices > 1) all.sum = summing + model.sum_moves * all.stores;
-  if (is_gram(p) && !plan.batch_invariant) all.sum += models().split.sum + result;  // the mirror
-  return all;
-}
-
-double seconds(const RowShape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
-  const SplitModel& model = models().split;
-  const double bandwidth = device.bandwidth_gbs * 1e9;
-  const auto convert = [&](const ConstMatrix& x, ElementType elements, int64_t size, bool along_k) {
-    return convert_bytes(shape, p, plan, x, size, elements) / (model.convert * bandwidth) *
-           (along_k ? 1 : model.convert_across) * (quads(x, elements) ? 1 : model.convert_unaligned);
-  };
-  double converts = convert(p.a, p.elements_a, p.m, runs_along_k(p.a.col, p.a.row));
-  if (!plan.packed_b && !plan.triangle) converts += convert(p.b, p.elements_b, p.n, runs_along_k(p.b.row, p.b.col));
-  Product all = product(model, shape, p, device, plan, model.tile * tile_share(shape),
-                        (plan.cluster - 1) * model.cluster, model.sum);
-  // Packed planes come from memory. Planes that the convert kernel has just written are in the L2 cache.
-  if (plan.packed_b) all.waves = std::hypot(all.waves, planes(shape, plan, p.n) / (model.convert * bandwidth));
-  return model.launch + converts + std::hypot(all.waves, all.stores) + all.last + all.sum;
-}
-
-double onthefly_seconds(const RowShape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
-  const SplitStreamedModel& model = models().split_streamed;
-  const double bandwidth = device.bandwidth_gbs * 1e9;
-  const Product all =
-      product(model, shape, p, device, plan, model.tile, plan.cluster > 1 ? model.cluster : 0, model.other_launch);
-  const double raw = plan.splits_b ? operand_bytes(p) : 4.0 * p.m * p.k * matrices(p.a, p.batch);
-  const double read = raw * unaligned(p, plan, p.m, p.n) / (model.bandwidth * bandwidth);
-  const double convert =
-      plan.splits_b ? 0 : model.other_launch + convert_bytes(shape, p, plan, p.b, p.n) / (model.convert * bandwidth);
-  return model.launch + convert + all.ends + overlapped(all.waves - all.ends, read + all.stores) + all.last + all.sum;
-}
-
-double predicted_seconds(const RowShape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
-  return shape.on_the_fly ? onthefly_seconds(shape, p, device, plan) : seconds(shape, p, device, plan);
 }
 
 // Returns about half of a batch: whole groups, or a part of one group.
@@ -201,6 +87,28 @@ void visit_plans(const RowShape& shape, const Problem& p, const Device& device, 
     consider_many(clusters_at_once(device.sms, cluster) / all_tiles);
 }
 
+// The same for few columns. All tiles are shared by equally many blocks: as many as fill the device once, or several
+// times, or a part of it, where parts take longer to add up than to multiply.
+template <class Visit>
+void visit_few_plans(const RowShape& shape, const Problem& p, const Device& device, const PackedOperands& packed,
+                     const Visit& visit) {
+  const int64_t fewest = std::max<int64_t>(1, ceil_div(p.k, kMaxSlice)), slice = even_piece(p.k, fewest, kStep),
+                slices = std::max<int64_t>(1, ceil_div(p.k, slice));
+  SplitPlan plan = {p.m, p.n, p.batch, slice, slices, 1, 0, packed.b};
+  plan.packed_a = packed.a;
+  const int64_t tiles = std::max<int64_t>(1, tiles_of(shape, p, false) * slices), once = device.sms / tiles;
+  const int64_t most = std::min(shape.steps(slice) / kLeastPart, kMostTurns * device.sms / tiles);
+  std::set<int64_t> counts = {1};
+  for (const int64_t wanted : {once / 4, once / 2, once, 2 * device.sms / tiles, 3 * device.sms / tiles})
+    counts.insert(std::max<int64_t>(1, std::min(wanted, most)));
+  for (const int64_t parts : counts) {
+    plan.parts = static_cast<int>(parts);
+    plan.left = parts > 1 ? static_cast<int>(tiles) : 0;
+    plan.seconds = predicted_seconds(shape, p, device, plan);
+    visit(plan);
+  }
+}
+
 // Halves the k of a piece, about: first by whole slices, then by the slice's k. Returns false if k can't be smaller.
 bool halve_k(const RowShape& shape, SplitPlan& plan) {
   const int64_t least = shape.together() * kStep;
@@ -220,8 +128,8 @@ SplitPlan in_pieces(SplitPlan plan, const RowShape& shape, const Problem& p, siz
     if (piece_layout(shape, p, plan).total <= limit) return plan;
     plan.left = 0;
     plan.parts = 1;
-    int64_t* widest = plan.packed_b || plan.m > plan.n ? &plan.m : &plan.n;
-    if (plan.packed_b && plan.m <= kTile) return plan;
+    int64_t* widest = !plan.packed_a && (plan.packed_b || plan.m > plan.n) ? &plan.m : &plan.n;
+    if ((plan.packed_a || plan.packed_b) && *widest <= kTile) return plan;
     if (plan.batch > 1)
       plan.batch = half(plan.batch, std::max(p.a.batch.group, p.b.batch.group));
     else if (*widest > kTile) {
@@ -255,6 +163,21 @@ SplitPlan whole(const SplitPlan& found, const RowShape& shape, const Problem& on
   return plan;
 }
 
+// Returns how a batch-invariant plan cuts k: the same for every kernel of the row, every m and every batch.
+SplitPlan invariant_cut(const RowShape& shape, const Problem& p, size_t limit, bool packed_b) {
+  const PackedLayout of_k = packed_layout(shape, p.k, p.n);
+  SplitPlan plan = {2 * kTile, 2 * kTile, 1, of_k.slice, of_k.slices, 1, 0, packed_b};
+  plan.batch_invariant = true;
+  // Choose pieces of k that fit with 2 kTile rows and columns, more than the smallest piece has, for any size of tile.
+  RowShape largest = shape;
+  largest.tile_m = largest.tile_n = kTile;
+  largest.few = false;
+  const Problem one = at_once(p);
+  while (!packed_b && piece_layout(largest, one, plan).total > limit && halve_k(shape, plan)) continue;
+  plan.segment = segment_steps(p.n, ceil_div(p.k, plan.slice), shape.steps(plan.slice));
+  return plan;
+}
+
 }  // namespace
 
 SplitPlan plan(const RowShape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b) {
@@ -268,20 +191,48 @@ void each_plan(const RowShape& shape, const Problem& p, const Device& device, si
               [&](const SplitPlan& plan) { visit(whole(plan, shape, one, p.batch, limit)); });
 }
 
+void each_few_plan(const RowShape& shape, const Problem& p, const Device& device, size_t limit,
+                   const PackedOperands& packed, const std::function<void(const SplitPlan&)>& visit) {
+  const Problem one = at_once(p);
+  visit_few_plans(shape, one, device, packed, [&](const SplitPlan& found) {
+    const SplitPlan plan = whole(found, shape, one, p.batch, limit);
+    if (plan.parts == found.parts) visit(plan);  // pieces have whole tiles, like those of the plan without parts
+  });
+}
+
 SplitPlan invariant_plan(const RowShape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b) {
   const Problem one = at_once(p);
-  const PackedLayout of_k = packed_layout(shape, p.k, p.n);
-  SplitPlan plan = {2 * kTile, 2 * kTile, 1, of_k.slice, of_k.slices, 1, 0, packed_b};
-  plan.batch_invariant = true;
-  // Choose pieces of k that fit with 2 kTile rows and columns, more than the smallest piece has, for any size of tile.
-  RowShape largest = shape;
-  largest.tile_m = largest.tile_n = kTile;
-  while (!packed_b && piece_layout(largest, one, plan).total > limit && halve_k(shape, plan)) continue;
+  SplitPlan plan = invariant_cut(shape, p, limit, packed_b);
   plan.m = p.m;
   plan.n = p.n;
   plan.batch = one.batch;
-  plan.seconds = seconds(shape, one, device, plan);
+  plan.seconds = predicted_seconds(shape, one, device, plan);
   return whole(plan, shape, one, p.batch, limit);
+}
+
+std::optional<SplitPlan> invariant_few_plan(const RowShape& shape, const Problem& p, const Device& device, size_t limit,
+                                            bool packed_a) {
+  const Problem one = at_once(p);
+  SplitPlan plan = invariant_cut(shape, transposed(p), limit, packed_a);
+  if (plan.k() < p.k) return std::nullopt;
+  plan.m = p.m;
+  plan.n = p.n;
+  plan.batch = one.batch;
+  plan.packed_b = false;
+  plan.packed_a = packed_a;
+  plan.few_rows = true;
+  const int64_t tiles = tiles_of(shape, one, false) * plan.slices,
+                parts = std::max<int64_t>(1, ceil_div(shape.steps(plan.slice), plan.segment));
+  if (tiles > 0 && parts > 1) {
+    if (tiles * parts > kMostTurns * device.sms) return std::nullopt;
+    plan.left = static_cast<int>(tiles);
+    plan.parts = static_cast<int>(parts);
+  }
+  plan.layout = piece_layout(shape, one, plan);
+  if (plan.layout.total > limit) return std::nullopt;
+  plan.seconds = predicted_seconds(shape, one, device, plan);
+  if (one.batch < p.batch) plan.seconds *= static_cast<double>(p.batch);
+  return plan;
 }
 
 PackedLayout packed_layout(const RowShape& shape, int64_t k, int64_t n) {
@@ -300,12 +251,13 @@ Layout layout(const RowShape& shape, const Problem& piece, const SplitPlan& plan
   const bool has_b = !plan.splits_b && !plan.packed_b && !plan.triangle;
   Layout l = {};
   Buffers buffers;
-  l.a = planes_layout(buffers, shape, plan.slice, shape.on_the_fly ? 0 : panels(piece.a, piece.m));
+  l.a = planes_layout(buffers, shape, plan.slice, shape.on_the_fly || plan.packed_a ? 0 : panels(piece.a, piece.m));
   l.b = planes_layout(buffers, shape, plan.slice, has_b ? panels(piece.b, piece.n) : 0);
   l.refused = buffers.take(tiles * kTileCluster * 8 * 4);
   l.masks = buffers.take(tiles * (shape.tile_n / 32) * 256 * 2);
   l.tile_scales = buffers.take(tiles * 2 * kTile * 4);
-  l.part_sums = buffers.take(int64_t{plan.left} * plan.parts * shape.tile_m * shape.tile_n * 4);
+  const int part_cols = shape.few ? narrow(piece) : shape.tile_n;
+  l.part_sums = buffers.take(int64_t{plan.left} * plan.parts * shape.tile_m * part_cols * 4);
   l.part_scales = buffers.take(shape.on_the_fly ? int64_t{plan.left} * plan.parts * kPartEntries * 4 : 0);
   l.arrived = buffers.take(plan.left * 4);
   l.partials = buffers.take(plan.slices > 1 ? piece.m * piece.n * plan.slices * 4 : 0);

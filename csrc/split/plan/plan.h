@@ -1,6 +1,7 @@
 // The plan of a split product: slices of k, clusters, and pieces that fit the workspace. Pure host code.
 #pragma once
 #include <functional>
+#include <optional>
 
 #include "../../problem/pieces.h"
 #include "sizes.h"
@@ -13,6 +14,7 @@ struct RowShape {
   int products;        // 16-bit products for one of float32
   bool on_the_fly;     // the product kernel splits A on the fly, not the convert kernel
   int tile_m, tile_n;  // a block's tile of C: 128 x 128 or 128 x 64
+  bool few = false;    // the product's columns are few: narrow() of them are multiplied
 
   constexpr bool half() const { return tile_n < kTile; }
   // Steps of k that are multiplied together. Slices and parts are whole multiples of them.
@@ -22,6 +24,13 @@ struct RowShape {
     return (groups > 0 ? groups : 1) * together();
   }
 };
+
+// Returns the columns that a tile of few columns multiplies: 8, 16, 32 or 64. Planes of B that are not along k have
+// blocks of 64 columns.
+inline int narrow(const Problem& p) {
+  if (!runs_along_k(p.b.row, p.b.col)) return 64;
+  return p.n <= 8 ? 8 : p.n <= 16 ? 16 : p.n <= 32 ? 32 : 64;
+}
 
 // Offsets of the planes of an operand and of what belongs to them, bytes. Comments give shapes; job.h describes the
 // contents.
@@ -54,10 +63,13 @@ struct SplitPlan {
   double seconds;       // predicted
   bool packed_b;        // B's planes exist already
 
+  bool few_rows = false;  // a batch-invariant product by the kernel of few rows
+  int segment = 0;        // batch-invariant: steps of k of a segment (segments.h)
   // Number of tiles left over after all blocks have had equally many, and of blocks that share each of these tiles. The
   // values are 0 and 1 if no tile is shared.
   int left = 0, parts = 1;
 
+  bool packed_a = false;         // A's planes exist already
   bool splits_b = false;         // if A is split on the fly: the product kernel splits B as well
   bool triangle = false;         // A A^T: only A is split, and D's tiles below the diagonal are copies
   bool batch_invariant = false;  // m, the batch and other rows' data don't affect an element's bits
@@ -75,9 +87,20 @@ SplitPlan plan(const RowShape& shape, const Problem& p, const Device& device, si
 void each_plan(const RowShape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b,
                const std::function<void(const SplitPlan&)>& visit);
 
-// Returns a plan whose order of every sum depends only on k: its slices and pieces of k do, and no tile is shared. The
-// plan cuts m, n and the batch so that it fits `limit` bytes.
+// The same for products of few columns, whose larger operand is A. Either operand may be packed.
+struct PackedOperands {
+  bool a, b;
+};
+void each_few_plan(const RowShape& shape, const Problem& p, const Device& device, size_t limit,
+                   const PackedOperands& packed, const std::function<void(const SplitPlan&)>& visit);
+
+// Returns a plan whose order of every sum depends only on n and k: its segments, slices and pieces of k do, and no tile
+// is shared. The plan cuts m, n and the batch so that it fits `limit` bytes.
 SplitPlan invariant_plan(const RowShape& shape, const Problem& p, const Device& device, size_t limit, bool packed_b);
+// Returns the plan of the kernel of few rows with the same order of every sum, or nothing if the problem does not fit
+// `limit` bytes, or has too many parts. `p`: the transposed problem, whose A is the weight and whose B has few columns.
+std::optional<SplitPlan> invariant_few_plan(const RowShape& shape, const Problem& p, const Device& device, size_t limit,
+                                            bool packed_a);
 
 // Layout of a packed B (k x n), which all products with this B read.
 struct PackedLayout {
