@@ -15,9 +15,6 @@ __device__ __forceinline__ float exp2_approx(float x) {
   return y;
 }
 
-// The logarithm of a weight, less its rounding errors, isn't above 0. NaN stays NaN.
-__device__ __forceinline__ float at_most_zero(float x) { return -hopper::max_or_nan(-x, 0); }
-
 // Returns the larger over the four lanes of a row.
 __device__ __forceinline__ float largest_of_row(float x) {
   x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));

@@ -2,7 +2,7 @@
 // expf, from the tensors themselves. Keys whose mask is -Inf or false take no part.
 #pragma once
 #include "../dot.cuh"
-#include "../softmax.cuh"
+#include "../mask.cuh"
 #include "shape.cuh"
 
 namespace sgemm::attention::backward {

@@ -3,6 +3,7 @@
 // Q, K, V and dO lie in blocks of 64 rows: a hi plane, then a lo plane (../shape.cuh). One set of planes serves all
 // products: scores read them along the depth, sums along the rows.
 #pragma once
+#include "../../gpu/ptx/min_max.cuh"
 #include "../shape.cuh"
 #include "gradients.h"
 
@@ -57,6 +58,9 @@ static_assert(offsetof(KeyBlock, row_norm) == kKeyBytes);
 constexpr float kMostSpread = 16;
 
 static_assert(sizeof(QueryBlock) == kQueryBlockBytes && sizeof(KeyBlock) == kKeyBlockBytes);
+
+// The logarithm of a weight, less its rounding errors, isn't above 0. NaN stays NaN.
+__device__ __forceinline__ float at_most_zero(float x) { return -hopper::max_or_nan(-x, 0); }
 
 constexpr int kLeastShift = -60;  // rows that are smaller than 2^-60 of their block's largest have its scale 2^-60
 
