@@ -20,7 +20,8 @@ constexpr int few_rows_stages(int cols) {
 
 template <int COLS>
 struct FewRowsRing : StageRing<kTile * kRowBytes, COLS * kRowBytes, few_rows_stages(COLS)> {
-  using Shape = TileShape < kTile, COLS<32 ? 32 : COLS>;
+  static constexpr int kShapeCols = COLS < 32 ? 32 : COLS;
+  using Shape = TileShape<kTile, kShapeCols>;
   static constexpr int kRows = kTile, kCols = COLS;  // of the panels in a stage
   static constexpr int kSums = kTile * COLS / kConsumers;
   static constexpr bool kFew = true;

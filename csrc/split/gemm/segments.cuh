@@ -1,8 +1,7 @@
 // The product of float16 planes that adds up segments of k: batch-invariant products of many rows (plan/segments.h).
 //
-// Idea:   the main loop runs once for each segment. The total of a tile's segments lies in shared memory behind the
-// ring,
-//         which has fewer stages for it: each thread reads and writes only the totals of its own sums.
+// Idea:   the main loop runs once for each segment. The total of a tile's segments lies in shared memory, behind a ring
+//         of fewer stages. A thread reads and writes only the totals of its own sums.
 // Order:  0 + v0 + v1 + ..., as fix_up() adds up the parts of a tile that has few rows.
 #pragma once
 #include "product.cuh"
@@ -11,7 +10,7 @@ namespace sgemm::split {
 
 // The totals of a warp's sums are neighbours: (warp, quad, lane) float4. The epilogue stages bands in the same memory.
 template <class Shape>
-inline constexpr int kTotalBytes = Shape::kSums* kConsumers* static_cast<int>(sizeof(float));
+inline constexpr int kTotalBytes = kConsumers * 4 * Shape::kSums;
 template <class Shape>
 using SegmentRing = Ring<Fp16x3, Shape, Shape::kHalfSize ? 8 : 5>;
 
