@@ -2,7 +2,7 @@
 // others multiply.
 //
 // OWN: one tile reads a group's blocks, and its thread block converts them into the ring itself, by four warps, whose
-// leading thread loads the queries as well. Else any thread block converts for all, into the workspace, by the three
+// first thread loads the queries as well. Else any thread block converts for all, into the workspace, by the three
 // warps beside the producer's, and blocks are claimed in the order of their use. A claimed block is converted without
 // waiting for another thread block, so that those which wait for it always go on, even if only one is running.
 #pragma once

@@ -16,10 +16,11 @@ WORDS, WIDTH, HEADS, LENGTH = 50, 64, 4, 12
 
 
 class Block(nn.Module):
-    """Attention by products of matrices, and a layer with an activation."""
+    """Attention, by products of matrices or fused, and a layer with an activation."""
 
-    def __init__(self) -> None:
+    def __init__(self, fused: bool) -> None:
         super().__init__()
+        self.fused = fused
         self.first, self.second = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
         self.to_heads, self.from_heads = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
         self.wide, self.narrow = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
@@ -27,9 +28,12 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         heads = self.to_heads(self.first(x)).view(*x.shape[:2], 3, HEADS, WIDTH // HEADS)
         q, k, v = heads.permute(2, 0, 3, 1, 4)
-        scores = q @ k.mT / (WIDTH // HEADS) ** 0.5
-        later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
-        attended = scores.masked_fill(later, -torch.inf).softmax(-1) @ v
+        if self.fused:
+            attended = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        else:
+            scores = q @ k.mT / (WIDTH // HEADS) ** 0.5
+            later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
+            attended = scores.masked_fill(later, -torch.inf).softmax(-1) @ v
         x = x + self.from_heads(attended.transpose(1, 2).flatten(2))
         return x + self.narrow(torch.nn.functional.gelu(self.wide(self.second(x))))
 
@@ -37,10 +41,10 @@ class Block(nn.Module):
 class Model(nn.Module):
     """Blocks between an embedding and an output layer."""
 
-    def __init__(self, blocks: int) -> None:
+    def __init__(self, blocks: int, fused: bool) -> None:
         super().__init__()
         self.embedding, self.output = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
-        self.blocks = nn.Sequential(*(Block() for _ in range(blocks)))
+        self.blocks = nn.Sequential(*(Block(fused) for _ in range(blocks)))
 
     def forward(self, words: Tensor) -> Tensor:
         """Each word's log-probability, given those before it."""
@@ -59,9 +63,9 @@ def check(model: Callable[[Tensor], Tensor], words: Tensor) -> None:
     assert_same(parts, batch)
 
 
-def model_and_words(device: str, blocks: int = 2) -> tuple[Model, Tensor]:
+def model_and_words(device: str, blocks: int = 2, fused: bool = False) -> tuple[Model, Tensor]:
     torch.manual_seed(0)
-    return Model(blocks).to(device), torch.randint(WORDS, (64, LENGTH), device=device)
+    return Model(blocks, fused).to(device), torch.randint(WORDS, (64, LENGTH), device=device)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -71,6 +75,21 @@ def test_log_probabilities(device: str, mode: str) -> None:
     contexts = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
     with contexts.get(mode, torch.enable_grad)():
         check(model.train(mode == "training"), words)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("training", [False, True])
+def test_log_probabilities_with_fused_attention(training: bool) -> None:
+    """The kernel here takes all calls, also those for which PyTorch's is predicted to be faster."""
+    model, words = model_and_words("cuda", fused=True)
+    before = attention_calls()
+    with torch.set_grad_enabled(training):
+        check(model.train(training), words)
+    assert attention_calls() - before == 2 * (1 + len(words) + 4)  # blocks, by calls of the model
+
+
+def attention_calls() -> int:
+    return torch_sgemm.stats().hits.get("_scaled_dot_product_efficient_attention", 0)
 
 
 @pytest.mark.parametrize("device", DEVICES)
