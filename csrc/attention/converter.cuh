@@ -23,8 +23,8 @@ class Converter {
   char* const raw_;     // boxes of 64 rows and 32 columns, swizzled
   Shared<S>& shared_;
   uint32_t parity_ = 0;
-  // The leading thread's claim, or its tile and the number of the block. In thread 0, which loads queries: their tile,
-  // and its number.
+  // The leading thread has its claim here, or its tile and the number of the block. Thread 0, which loads queries, has
+  // their tile and the number of tiles before it.
   int ticket_ = OWN ? blockIdx.x : 0, of_tile_ = 0;
 
  public:
@@ -61,8 +61,8 @@ class Converter {
       const uint32_t of_warp = largest_of_warp(), order = block.values ? 0 : order_of_keys();
       if (leads()) shared_.next[parity_] = block_of_ticket();
       const uint32_t largest = largest_of_block(of_warp);
-      if (OWN) hopper::wait_suspended(&shared_.empty[at.stage], at.parity ^ 1);
       if constexpr (OWN) {
+        hopper::wait_suspended(&shared_.empty[at.stage], at.parity ^ 1);
         if (leads()) shared_.scales[at.stage] = make_float4(scale_of(largest), __uint_as_float(order), 0, 0);
         split(memory_ + S::kQueryBuffers * S::kQueryBytes + at.stage * kBlockBytes, largest);
         if (leads()) hopper::arrive(&shared_.full[at.stage]);
@@ -152,7 +152,7 @@ class Converter {
     *reinterpret_cast<uint4*>(to + S::kPlane) = lo;
   }
 
-  // A warp's units of a part: the first and the end. Of three warps the last one, which leads, has a smaller share.
+  // A warp's units of a part: the first and the end. The last of three warps, which leads, has a smaller share.
   static constexpr uint32_t kShare = OWN ? kUnits / 4 : kUnits * 3 / 8;
   __device__ __forceinline__ uint32_t first_unit(uint32_t part) const { return part * kUnits + warp() * kShare; }
   __device__ __forceinline__ uint32_t end_unit(uint32_t part) const {

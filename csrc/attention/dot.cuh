@@ -1,4 +1,4 @@
-// What the recomputation of outputs and of gradients shares.
+// Code that the recomputation of outputs and that of gradients share.
 #pragma once
 #include <cuda_runtime.h>
 

@@ -44,6 +44,10 @@ using AlongDepth = PlaneView<16, 2>;  // Q's and K's planes
 template <class S>
 using AcrossDepth = PlaneView<S::kKeys * 128, 128>;  // V's
 
+// Rows are recomputed if their logits are sums times a larger factor than kMostFactor times the largest logit, which
+// counts as 1 at least, and with a mask as kMostMasked at most; and without a mask if that logit is above kMostLogit.
+constexpr float kMostFactor = 0x1p-16f, kMostMasked = 16, kMostLogit = 0x1p21f;
+
 // A scale that says: recompute what depends on this row or block, because it holds Inf or NaN.
 constexpr float kRecompute = __builtin_huge_valf();
 
@@ -87,8 +91,8 @@ struct Job {
   float factor;                       // of sums
 };
 
-// The factor of sums that are logits: |scale|, times log2(e) without a mask. The tensor cores cut sums off, on average
-// by so much, if their terms have both signs.
+// Returns the factor of sums that are logits: |scale|, times log2(e) without a mask. The tensor cores truncate a sum of
+// terms of both signs, on average by `truncated` units, which the factor makes good for.
 inline float factor_of_sums(const Problem& p) {
   const double truncated = 0.4 + 0.28 * ceil_div(p.depth, 16), log2e = 1.4426950408889634;
   return static_cast<float>(std::fabs(p.scale) * (p.mask.kind == MaskKind::kNone ? log2e : 1) *

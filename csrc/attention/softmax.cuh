@@ -75,7 +75,6 @@ struct Softmax {
   // part. Without a mask, the largest logit is also rounded before it is subtracted: by less than 1/4, if it is below
   // kMostLogit.
   __device__ __forceinline__ bool loses_accuracy(int r, float c) const {
-    constexpr float kMostFactor = 0x1p-16f, kMostMasked = 16, kMostLogit = 0x1p21f;
     const float m = fmaxf(1, fabsf(extreme[r]));
     return MASKED ? !(c <= kMostFactor * fminf(m, kMostMasked)) : !(c <= kMostFactor * m && m <= kMostLogit);
   }

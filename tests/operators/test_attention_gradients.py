@@ -128,16 +128,27 @@ def test_all_rows_masked_out(way: Way) -> None:
 def test_many_short_heads_have_the_bits_of_few(
     rows: int, keys: int, depth: int, causal: bool
 ) -> None:
-    """Many take the kernel that keeps their planes in shared memory; 769 leave a warpgroup over."""
+    """Many take the kernel that keeps their planes in shared memory; 791 leave a warpgroup over."""
     way = Way("cuda", "split")
-    many = with_grad("cuda", 1, 769, rows, keys, depth)
+    many = with_grad("cuda", 1, 791, rows, keys, depth)
     many[1][:, 3] *= 2.0**40  # is computed again by multiply-adds
     found = gradients(way, *many, is_causal=causal)
-    for first in (0, 766):
+    assert takes_resident(way, *many, is_causal=causal)
+    for first in (0, 786):
         few = [x[:, first : first + 5].contiguous() for x in many]
         expected = gradients(way, *few, is_causal=causal)
+        assert not takes_resident(way, *few, is_causal=causal)
         for name, x in found.items():
             torch.testing.assert_close(x[:, first : first + 5], expected[name], rtol=0, atol=0)
+
+
+def takes_resident(way: Way, *tensors: Tensor, **options) -> bool:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        gradients(way, *tensors, **options)
+        torch.cuda.synchronize()
+    kernels = [event.key for event in profile.key_averages()]
+    assert any("differentiate" in name for name in kernels)
+    return any("differentiate_resident" in name for name in kernels)
 
 
 @pytest.mark.gpu

@@ -224,8 +224,8 @@ class Queries:
         elements = abs(keys.scale) * quanta(q, keys.k, q_powers, keys.k_powers)
         errors = errors + torch.where(kept & present, elements, 0)
         p, most = log_p.exp(), (log_p + errors).clamp(max=MOST).exp()
-        recomputed = (total.abs() - of_total > MOST_LOGIT) | torch.tensor(keys.masked)
-        most = torch.where(recomputed, most.clamp(max=MOST_WEIGHT), most)
+        limited = (total.abs() - of_total > MOST_LOGIT) | keys.masked
+        most = torch.where(limited, most.clamp(max=MOST_WEIGHT), most)
         off = torch.maximum(most - p, p * -(-errors).expm1())
         off = off + torch.minimum(p, LEAST_WEIGHT * (g_tops / g_powers)[:, None])
 

@@ -191,7 +191,7 @@ class Ring {
   // Views are made anew for each product; else registers would be kept for them.
   __device__ __forceinline__ AlongDepth along_depth(int slot) const { return AlongDepth(address(slot)); }
   __device__ __forceinline__ AcrossDepth across_depth(int slot) const { return AcrossDepth(address(slot)); }
-  // What is known of dO's or K's block in a slot. Of queries, only the members up to `row_logit` are there.
+  // Returns what is known of dO's or K's block in a slot. Only the members of QueryBlock before `row_logit` are there.
   __device__ __forceinline__ const QueryBlock& queries(int slot) const {
     return *reinterpret_cast<const QueryBlock*>(shared_.about[slot]);
   }

@@ -200,10 +200,8 @@ class Preparation {
       store(g_planes, i, g[i], g_factor);
       const bool exists = at < p.queries;
       const float sum = x.logsumexp[i];
-      // A larger logit is off by so much that its weight may exceed float16's range. With a mask, weights are at
-      // most 1.
-      constexpr float kMostLogit = 0x1p21f;
-      const float of_logit = masked                     ? fminf(fmaxf(1, fabsf(sum)), 16)
+      // Beyond kMostLogit a weight's error may exceed float16's range. With a mask, weights are at most 1.
+      const float of_logit = masked                     ? fminf(fmaxf(1, fabsf(sum)), kMostMasked)
                              : fabsf(sum) <= kMostLogit ? fmaxf(1, fabsf(sum))
                                                         : 0;
       const float of_out = most_g[i] >= split::kInfinity ? -1 : most_o[i] ? __uint_as_float(most_o[i]) : INFINITY;

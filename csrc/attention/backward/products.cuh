@@ -6,7 +6,7 @@
 
 namespace sgemm::attention::backward {
 
-// A warpgroup that multiplies. `Blocks` is a Ring, or what takes its place (resident.cuh).
+// A warpgroup that multiplies. `Blocks` is Ring (pipeline.cuh) or Resident (resident.cuh).
 template <class Blocks>
 class Consumer {
  public:
@@ -131,7 +131,7 @@ constexpr float kMostWeight = 0x1p120f;  // with larger bounds, or NaN, the tile
 // is much larger than an output.
 __device__ __forceinline__ bool is_coarse(float factor, float least_logit, float v_scale, float least_out,
                                           float bound) {
-  return !(factor <= 0x1p-16f * least_logit) || !(v_scale <= least_out) || !(bound < kMostWeight);
+  return !(factor <= kMostFactor * least_logit) || !(v_scale <= least_out) || !(bound < kMostWeight);
 }
 
 }  // namespace sgemm::attention::backward

@@ -18,8 +18,8 @@ struct ResidentMemory {
   int head[2], again[2];
 };
 
-// What a warpgroup sees in the place of Ring: Q, dO, K and V of its head. For a tile of keys, slots are Q and dO; for a
-// tile of queries, V and K.
+// Offers a warpgroup Q, dO, K and V of its head as Ring does. Slots hold Q and dO for a tile of keys, and V and K for a
+// tile of queries.
 template <class S>
 class Resident {
   ResidentMemory& shared_;
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kConsumers, 1) differentiate_resident(const __
   launch_dependents();
 #pragma unroll 1
   for (int tile = blockIdx.x; tile < job.all_tiles; tile += gridDim.x) {
-    // Of an odd number of heads, both warpgroups have the last one, and store the same.
+    // If the number of heads is odd, both warpgroups compute the last one, and store the same.
     const int heads[2] = {2 * tile, min(2 * tile + 1, job.heads - 1)};
     const typename Preparation<S>::Queries q[2] = {preparation.load_queries(heads[0], 0),
                                                    preparation.load_queries(heads[1], 0)};

@@ -1,8 +1,8 @@
 // The product of split operands if one has few rows: a layer's weight, and activations in decoding.
 //
-// Idea:   the larger operand is A, so that its rows are wgmma's M, and the few are its N: 8, 16, 32 or 64 of them. k is
-//         cut into parts, so that the blocks of the whole GPU read A's planes once. A tile's last block adds its parts
-//         up in order. If A is packed, its first stages are copied while the convert kernel splits the few rows.
+// Idea:   the larger operand is A: its rows are wgmma's M. The few are its N: 8, 16, 32 or 64 of them. k is cut into
+//         parts, so that the blocks of the whole GPU read A's planes once. A tile's last block adds its parts up in
+//         order. If A is packed, its first stages are copied while the convert kernel splits the few rows.
 // Parts:  ring, mainloop, guard, epilogue and redo are the product's (../gemm). Those have bands of 32 columns: columns
 //         beyond the multiplied ones are zeros outside of D.
 // Bound:  memory, up to 64 columns.

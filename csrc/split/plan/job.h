@@ -18,9 +18,8 @@ struct Operand {
   int64_t count;  // matrices that are split: 1 if the batch shares one
   int tiles;      // rows or columns of tiles
   int panels;     // panels of 128 rows
-  int64_t
-      split;     // rows whose planes the convert kernel writes, of all matrices; a single panel may have fewer than 128
-  bool along_k;  // planes are K-major, else MN-major
+  int64_t split;  // rows of all matrices whose planes the convert kernel writes: of a single panel perhaps not all 128
+  bool along_k;   // planes are K-major, else MN-major
   bool by_lanes;  // within each 16 of k, planes are in the order of lane_place()
   bool vector;    // four neighbours can be read at once
   bool mapped;    // the kernel has a tensor map of the operand

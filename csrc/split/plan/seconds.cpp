@@ -109,11 +109,11 @@ double seconds(const RowShape& shape, const Problem& p, const Device& device, co
   if (!plan.packed_b && !plan.triangle) converts += convert_b_seconds(shape, p, device, plan);
   Product all = product(model, shape, p, device, plan, model.tile * tile_share(shape),
                         (plan.cluster - 1) * model.cluster, model.sum);
-  // Packed planes come from memory. Planes that the convert kernel has just written are in the L2 cache.
   if (plan.segment) {  // adding a segment to a tile's total takes about as long as adding a part to it
     const int64_t waves = ceil_div(tiles_of(shape, p, plan.triangle) * plan.slices, device.sms);
     all.waves += waves * (ceil_div(shape.steps(plan.slice), plan.segment) - 1) * model.part * tile_share(shape);
   }
+  // Packed planes come from memory. Planes that the convert kernel has just written are in the L2 cache.
   if (plan.packed_b) all.waves = std::hypot(all.waves, planes(shape, plan, p.n) / (model.convert * bandwidth));
   return model.launch + converts + std::hypot(all.waves, all.stores) + all.last + all.sum;
 }

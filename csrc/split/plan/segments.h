@@ -1,10 +1,10 @@
 // The rule by which batch-invariant products cut k into segments. The sum of a segment is complete before it is added
 // to the tile's, in order of k.
 //
-// Idea:   a product of few rows is fast only if the blocks of the whole GPU share a tile's k, and an element has the
-//         same bits in a product of many rows only if that adds up the same parts. So every batch-invariant product
-//         has the segments that few rows need. Their number depends on n and k, which belong to the weight. It does not
-//         depend on m, on the batch or on the GPU.
+// Idea:   a product of few rows is fast only if the blocks of the whole GPU share a tile's k. An element has the same
+//         bits in a product of many rows only if that adds up the same parts. So every batch-invariant product has the
+//         segments that few rows need. Their number depends on n and k, which belong to the weight. It does not depend
+//         on m, on the batch or on the GPU.
 #pragma once
 #include <algorithm>
 
