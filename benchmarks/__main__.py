@@ -27,6 +27,7 @@ try:
         squares,
         suite,
         tables,
+        training,
         users,
         weigh,
     )
@@ -47,6 +48,7 @@ MEASURING = {
     "call": call,
     "accuracy": accuracy,
     "models": models,
+    "training": training,
     "attention": attention,
     "recipes": recipes,
     "peers": peers,

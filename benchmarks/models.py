@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
             about = {"model": name, "label": what, "kernel": args.kernel}
             results.append(about | measure(task, ours, session))
             del task
-            _release(session.device)
+            release(session.device)
     columns, rows = cells(session.record)
     tables.show("A step of whole models", columns, rows)
     path, status = session.finish()
@@ -114,7 +114,7 @@ def checked(task: Task, ours: Scope) -> dict:
             return errors(task.part(batch), ours) | {"error_batch": batch, "batch": full}
         except torch.OutOfMemoryError:
             pass
-        _release(task.inputs.device)
+        release(task.inputs.device)
         batch //= 2
     raise RuntimeError("the float64 run does not fit into memory")
 
@@ -197,7 +197,8 @@ def _time(row: dict, side: str) -> str:
     return f"{tables.digits(row[f'{side}_us'] / 1e3)} ms ({' … '.join(spread)})"
 
 
-def _release(device: torch.device) -> None:
+def release(device: torch.device) -> None:
+    """Frees what nothing refers to."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()

@@ -174,6 +174,41 @@ def models(record: dict, path: Path) -> Path:
     return _save(figure, path)
 
 
+def training(record: dict, path: Path) -> Path:
+    """Draws two panels per model: losses by step, and differences from those of torch."""
+    names = list(dict.fromkeys(r["model"] for r in record["rows"]))
+    figure, axes = plt.subplots(
+        len(names), 2, figsize=(9.5, 0.6 + 2.6 * len(names)), squeeze=False, layout="constrained"
+    )
+    for (left, right), name in zip(axes, names, strict=True):
+        for r in (r for r in record["rows"] if r["model"] == name):
+            style = TRAINING[r["kernel"]]
+            if r["kernel"] in ("torch", "torch_sgemm"):
+                left.plot(range(1, len(r["losses"]) + 1), r["losses"], **style)
+            if "differences" in r:  # a difference of 0 has no place on the axis
+                apart = [x or math.nan for x in r["differences"]]
+                right.plot(range(1, len(apart) + 1), apart, **style)
+        left.set_title(r["label"], fontsize=8)
+        left.set_ylabel("loss", fontsize=7)
+        right.set_ylabel("difference from torch's loss", fontsize=7)
+        right.set_yscale("log")
+        for axis in (left, right):
+            axis.set_xlabel("step", fontsize=7)
+            axis.tick_params(labelsize=7)
+            axis.grid(alpha=0.3)
+            axis.legend(fontsize=6)
+    _title(figure, f"{provenance(record)}; {record['timing']}")
+    return _save(figure, path)
+
+
+TRAINING = {
+    "torch": {"color": THEIRS, "lw": 3, "alpha": 0.5, "label": "torch"},
+    "weights": {"color": THEIRS, "lw": 0.8, "label": "torch, weights perturbed"},
+    "order": {"color": FAMILIES["ieee"], "lw": 0.8, "label": "torch, batches reversed"},
+    "torch_sgemm": {"color": OURS, "lw": 0.8, "label": "torch_sgemm.enable()"},
+}
+
+
 def attention(record: dict, path: Path) -> Path:
     """Draws a bar per case: speed relative to PyTorch's kernel."""
     rows = [r for r in record["rows"] if r["kernel"] == "split"]

@@ -36,6 +36,7 @@ from benchmarks import (
     squares,
     suite,
     tables,
+    training,
     users,
     worth,
 )
@@ -78,6 +79,7 @@ CHARTS: dict[str, Callable[[dict, Path], Path]] = {  # by command, from its reco
     "suite": plots.suite,
     "accuracy": plots.accuracy,
     "models": plots.models,
+    "training": plots.training,
     "packed": plots.packed,
     "users": plots.users,
     "attention": plots.attention,
@@ -247,6 +249,15 @@ def _models_line(found: dict, _: Path) -> str:
     return f"Whole models under `enable()`, speed relative to torch alone: {'; '.join(ratios)}."
 
 
+def _training_table(found: dict, _: Path) -> str:
+    columns, rows = training.cells(found)
+    return tables.markdown(columns, rows, left=2) + f"\n\n{training.LEGEND}"
+
+
+def _training_line(found: dict, _: Path) -> str:
+    return training.summary(found)
+
+
 def _recipes_table(found: dict, _: Path) -> str:
     columns, rows = recipes.cells(found)
     rows = [[f"[{row[0]}](../examples/{row[0]}.py)", *row[1:]] for row in rows]
@@ -350,6 +361,9 @@ BLOCKS: dict[str, tuple[str | None, Write]] = {
     "models-line": ("models", _models_line),
     "recipes": ("recipes", _recipes_table),
     "models-chart": ("models", _chart("a step of whole models, both sides")),
+    "training": ("training", _training_table),
+    "training-line": ("training", _training_line),
+    "training-chart": ("training", _chart("losses of whole models, and their differences")),
 }
 
 
