@@ -8,7 +8,9 @@ the units of attention_gradients.py.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -82,6 +84,17 @@ def torch_side(case: Case) -> Side:
     return Side("torch", run)
 
 
+def peak_bytes(run: Callable[[], object]) -> int:
+    """Returns the most bytes that ``run`` asks for at once on the current GPU.
+
+    That is ``max_memory_allocated`` without what the allocator rounds up, up to 1 MiB a tensor.
+    """
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_stats()["requested_bytes.all.current"]
+    run()
+    return torch.cuda.memory_stats()["requested_bytes.all.peak"] - before
+
+
 class Checked:
     """The last head of keys in the last batch, and its queries, in float64."""
 
@@ -107,7 +120,8 @@ def measure(case: Case, session: Session) -> list[dict]:
     flops = FLOPS * case.flops
     about = asdict(case) | {"label": case.label, "flops": flops}
     checked = Checked(case, pool.sets[0])
-    their_errors = {f"torch_{key}": value for key, value in checked.errors(theirs).items()}
+    of_theirs = {f"torch_{key}": value for key, value in checked.errors(theirs).items()}
+    of_theirs["torch_peak_bytes"] = peak_bytes(partial(theirs.run, pool.sets[0]))
     mark = session.sampler.mark()
     timings = compare([theirs, *ours], pool, session.options)
     found = []
@@ -122,7 +136,8 @@ def measure(case: Case, session: Session) -> list[dict]:
             "torch_tflops": flops / timings[0].typical * 1e-12,
             "percent_of_torch": 100 * timings[0].typical / timing.typical,
         }
-        row |= checked.errors(side) | their_errors
+        row |= checked.errors(side) | of_theirs
+        row["kernel_peak_bytes"] = peak_bytes(partial(side.run, pool.sets[0]))
         found.append(row | attention_errors.judged(row) | session.sampler.since(mark))
     return found
 
@@ -134,6 +149,8 @@ def run(args: argparse.Namespace) -> int:
     cases = [case for case in CASES if not args.small or FLOPS * case.flops < 1e10]
     found = measure_all(session, cases, measure, attention_errors.measure_gradients)
     tables.show(SPEED, *cells(session.record))
+    for line in notes(session.record):
+        tables.say(line)
     tables.show("Errors of gradients: max / mean", *attention_errors.gradient_cells(found))
     _, status = session.finish()
     return status | tables.report_failures(found)
@@ -143,6 +160,9 @@ def cells(found: dict) -> tuple[list[str], list[list[str]]]:
     """Makes one line per case."""
     columns = ["B x H x L x D", "PyTorch", "split", "TFLOP/s", "split is", "auto is"]
     columns += [f"{name}{side}" for name in GRADIENTS.values() for side in ("", ", PyTorch's")]
+    ratios_of_memory = memory(found)
+    if ratios_of_memory:
+        columns.append("memory")
     lines = []
     for label, row in by_case(found).items():
         split, auto = row["split"], row["auto"]
@@ -151,5 +171,29 @@ def cells(found: dict) -> tuple[list[str], list[list[str]]]:
         of_gradients = (
             tables.errors(split, f"{side}{name}_") for name in GRADIENTS for side in ("", "torch_")
         )
-        lines.append([label, *times, tables.digits(split["kernel_tflops"]), *ratios, *of_gradients])
+        line = [label, *times, tables.digits(split["kernel_tflops"]), *ratios, *of_gradients]
+        if ratios_of_memory:
+            line.append(f"{ratios_of_memory[label]:.2f}")
+        lines.append(line)
     return columns, lines
+
+
+def memory(found: dict) -> dict[str, float]:
+    """Returns split's peak memory relative to PyTorch's, by case; nothing for older records."""
+    return {
+        label: row["split"]["kernel_peak_bytes"] / row["split"]["torch_peak_bytes"]
+        for label, row in by_case(found).items()
+        if "kernel_peak_bytes" in row["split"]
+    }
+
+
+def notes(found: dict) -> list[str]:
+    """Returns a line on memory, if the record has it."""
+    ratios = memory(found)
+    if not ratios:
+        return []
+    largest = max(ratios, key=ratios.__getitem__)
+    return [
+        "Memory is split's peak relative to PyTorch's: output, gradients and workspaces of "
+        f"forward and backward, without the operands; at most {ratios[largest]:.2f} ({largest})."
+    ]

@@ -204,7 +204,8 @@ def _attention_errors_table(found: dict, _: Path) -> str:
 
 
 def _attention_backward_table(found: dict, _: Path) -> str:
-    return _attention_text(found, attention_backward)
+    noted = "".join(f"\n\n{line}" for line in attention_backward.notes(found))
+    return _attention_text(found, attention_backward) + noted
 
 
 def _gradient_errors_table(found: dict, _: Path) -> str:

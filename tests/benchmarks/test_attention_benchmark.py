@@ -125,6 +125,23 @@ def test_table_of_both() -> None:
     columns, lines = attention_backward.cells({"rows": rows})
     assert [len(line) for line in lines] == [len(columns)] * len(cases)
     assert "geometric mean of auto 2.00" in summary({"rows": rows}, attention_backward.SPEED)
+    assert attention_backward.notes({"rows": rows}) == [] and "memory" not in columns
+
+
+def test_memory_of_both(tmp_path) -> None:
+    """It is beside PyTorch's in the table, and the largest ratio in a line below."""
+    cases = attention_backward.CASES[:2]
+    rows = [
+        gradient_row(case, kernel, 2.0)
+        | {"kernel_peak_bytes": bytes_of_ours, "torch_peak_bytes": 1000}
+        for case, bytes_of_ours in zip(cases, (1350, 570), strict=True)
+        for kernel in attention.KERNELS
+    ]
+    columns, lines = attention_backward.cells({"rows": rows})
+    assert [len(line) for line in lines] == [len(columns)] * 2 and columns[-1] == "memory"
+    assert [line[-1] for line in lines] == ["1.35", "0.57"]
+    text = report.BLOCKS["attention-backward"][1](gpu_record("attention-backward", rows), tmp_path)
+    assert text.endswith(f"without the operands; at most 1.35 ({cases[0].label}).")
 
 
 def test_pages(tmp_path) -> None:
@@ -162,6 +179,7 @@ def test_small_cases_of_both_are_measured(tmp_path) -> None:
     assert found["command"] == "attention-backward" and len(found["errors"]) == 24
     assert all(r["kernel_us"] > 0 for r in found["rows"])
     assert all(r["correct"] for r in found["rows"] + found["errors"])
+    assert all(r["kernel_peak_bytes"] > 0 < r["torch_peak_bytes"] for r in found["rows"])
 
 
 @pytest.mark.gpu
