@@ -1,4 +1,4 @@
-"""Memory: how much a product asks for, and what it does where there is none."""
+"""Memory: how much a product or a gradient asks for, and what happens where there is none."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from support.process import python
 from support.table import each_device
 
 import torch_sgemm
+from benchmarks.attention_backward import peak_bytes
 from torch_sgemm.torch_ops import library
 
 # A row that copies what it can't read directly: A, of as much memory as the process may still have.
@@ -121,6 +122,45 @@ def test_a_workspace_of_a_process_that_may_take_no_more(
     key = ("mm.out", "failed")
     assert after.fallbacks.get(key, 0) == before.fallbacks.get(key, 0) + 1
     assert capfd.readouterr().err == ""
+
+
+# --- attention's gradients ---------------------------------------------------------------------
+
+BLOCK = 64  # a head's rows are rounded up to a multiple of it
+SHAPES = [  # batches, heads, groups, queries, keys, depth
+    (2, 4, 4, 200, 200, 64),
+    (2, 8, 2, 130, 300, 128),
+    (3, 4, 4, 256, 77, 40),
+    (4, 16, 16, 1024, 1024, 64),
+    (64, 12, 12, 32, 32, 64),
+]
+
+
+def workspace_of_gradients(
+    batch: int, heads: int, groups: int, rows: int, keys: int, depth: int
+) -> int:
+    """The bytes of docs/attention.md: planes of Q, dO, K and V, and scales and norms of rows."""
+    queries = batch * heads * -(-rows // BLOCK) * BLOCK
+    others = batch * groups * -(-keys // BLOCK) * BLOCK
+    padded = 64 if depth <= 64 else 128
+    return queries * (8 * padded + 35) + others * (8 * padded + 5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients_of_attention_take_the_memory_of_their_workspace(
+    shape: tuple[int, ...], causal: bool
+) -> None:
+    batch, heads, groups, rows, keys, depth = shape
+    sizes = (batch, heads, rows, depth), *[(batch, groups, keys, depth)] * 2
+    inputs = [torch.randn(size, device="cuda", requires_grad=True) for size in sizes]
+    grad = torch.randn(sizes[0], device="cuda")
+    options = {"is_causal": causal, "enable_gqa": True, "kernel": "split"}
+    out = torch_sgemm.attention(*inputs, **options)
+    taken = peak_bytes(lambda: torch.autograd.grad(out, inputs, grad))
+    results = sum(x.nbytes for x in inputs)
+    assert results <= taken <= results + workspace_of_gradients(*shape) + 2**13  # rounded up
 
 
 # --- the limit of the workspace ---------------------------------------------------------------
