@@ -52,6 +52,14 @@ constexpr const char* kReads[] = {"any", "rows16", "maps", "maps_along_k", "bflo
 
 std::string tile(const TileSize& x) { return "[" + std::to_string(x.bm) + ", " + std::to_string(x.bn) + "]"; }
 
+// Returns a plan as text; empty for a row with a single kernel.
+std::string cut(const Kernel& kernel, const Plan& plan) { return kernel.cut ? kernel.cut(plan) : ""; }
+
+// Returns true if the plan is in one of the row's tiles. A row may have a plan of another kernel, which has none.
+bool is_in_tiles(const Kernel& kernel, const std::string& cut) {
+  return kernel.tile_count && cut.rfind("tile=", 0) == 0;
+}
+
 void append(std::string& list, const std::string& item) { list += (list.empty() ? "" : ", ") + item; }
 
 }  // namespace
@@ -107,8 +115,9 @@ std::string describe_choice(const Table& table, const Problem& p, const Device& 
       verdict.reason = "for devices that don't run the chosen row";
     Object row;
     row.text("name", kernel.name).text("family", kernel.family);
-    row.raw("tile", kernel.tile_count ? tile(kernel.tiles[verdict.plan.tile]) : "null");
-    row.raw("seconds", number(verdict.seconds));
+    const std::string text = cut(kernel, verdict.plan);
+    row.raw("tile", is_in_tiles(kernel, text) ? tile(kernel.tiles[verdict.plan.tile]) : "null");
+    row.raw("seconds", number(verdict.seconds)).text("cut", text);
     row.text("reason", verdict.reason ? verdict.reason : "").raw("error_bound", bound(kernel, p.k));
     append(verdicts, row.str());
   }
