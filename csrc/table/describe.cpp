@@ -84,6 +84,8 @@ std::string describe_table(const Table& cpu, const Table& cuda) {
     row.raw("bm", std::to_string(k.bm)).raw("bn", std::to_string(k.bn)).raw("bk", std::to_string(k.bk));
     row.raw("tm", std::to_string(k.tm)).raw("tn", std::to_string(k.tn)).raw("threads", std::to_string(k.threads));
     row.raw("max_size", k.max_size ? std::to_string(k.max_size) : "null");
+    row.raw("most_rows", k.most_rows ? std::to_string(k.most_rows) : "null");
+    row.raw("takes_planes", k.takes_planes ? "true" : "false");
     row.text("reads", kReads[static_cast<int>(k.reads)]);
     row.raw("reads_16_bits", k.reads_16_bits ? "true" : "false");
     row.raw("streams_16_bits", k.streams_16_bits ? "true" : "false").raw("bits", std::to_string(k.bits));
