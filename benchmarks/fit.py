@@ -23,7 +23,9 @@ from rich.progress import track
 
 import torch_sgemm
 from benchmarks import machine, record, tables
+from benchmarks.choice import problems
 from benchmarks.measure import geomean, operand_dtype
+from benchmarks.plans import FAMILIES, KINDS
 from benchmarks.problems import Problem
 from benchmarks.session import check_kernels
 from benchmarks.worth import ATEN
@@ -32,6 +34,7 @@ from torch_sgemm.choice import explain
 MODELS = Path(__file__).resolve().parent.parent / "csrc" / "models"
 RUNGS_AT = 4096  # m, n and k of the record that rungs() reads
 RUNGS = ("ladder", "tf32")  # families
+PROBES = 154  # problems that show which rows a model predicts
 SOFT = 0.1  # a larger residual counts linearly, not squared
 PRIOR = 0.1  # residual of a quantity e times its order of magnitude
 AT_MOST = 100.0  # bounds of a quantity: its order of magnitude times and over this
@@ -50,16 +53,24 @@ class Quantity:
 
 
 def predictions(
-    row: str, numbers: list[int], device: torch_sgemm.Device | None = None
+    row: str,
+    numbers: list[int],
+    device: torch_sgemm.Device | None = None,
+    packed: bool = False,
 ) -> numpy.ndarray:
-    """Returns the library's predictions for all plans of a row, by its current quantities."""
+    """Returns the library's predictions for all plans of a row, by its current quantities.
+
+    ``packed``: B has planes.
+    """
     about = (device or torch_sgemm.Device())._numbers()
-    return numpy.array(torch.ops.sgemm._predictions(numbers, about, row))
+    return numpy.array(torch.ops.sgemm._predictions(numbers, about, row, packed))
 
 
-def cuts(row: str, numbers: list[int], device: torch_sgemm.Device) -> list[str]:
+def cuts(
+    row: str, numbers: list[int], device: torch_sgemm.Device, packed: bool = False
+) -> list[str]:
     """Returns the same plans in words, which identify them in any order."""
-    return torch.ops.sgemm._cuts(numbers, device._numbers(), row).splitlines()
+    return torch.ops.sgemm._cuts(numbers, device._numbers(), row, packed).splitlines()
 
 
 @dataclass
@@ -72,10 +83,11 @@ class Case:
     plans: numpy.ndarray
     seconds: numpy.ndarray
     device: torch_sgemm.Device
+    packed: bool = False
 
     def predicted(self) -> numpy.ndarray:
         """Returns the library's predictions for these plans."""
-        return predictions(self.row, self.numbers, self.device)[self.plans]
+        return predictions(self.row, self.numbers, self.device, self.packed)[self.plans]
 
     def logs(self) -> numpy.ndarray:
         """Returns the logs of predicted by measured times."""
@@ -122,24 +134,26 @@ def cases(records: list[dict]) -> list[Case]:
     """Returns the measured plans of records, by problem and row, if they still exist."""
     known = {row.name: row for row in torch_sgemm.kernels()}
     sizes = ("m", "n", "k", "ops", "batch")
-    problems: list[tuple[Problem, torch_sgemm.Device]] = []
+    of_records: list[tuple[Problem, torch_sgemm.Device, bool]] = []
     measured: dict[tuple[str, int], list[dict]] = {}
     for found in records:
-        first = len(problems)
+        first = len(of_records)
         device = machine.predicted_for(found["machine"])
         for p in found["problems"]:
-            problems.append((Problem(*(p[name] for name in sizes)), device))
+            packed = p.get("packed", False)
+            of_records.append((Problem(*(p[name] for name in sizes)), device, packed))
         for r in found["rows"]:
             if "failed" not in r and r["kernel"] in known:
                 measured.setdefault((r["kernel"], first + r["problem"]), []).append(r)
     found_cases = []
     for (row, i), plans in measured.items():
-        problem, device = problems[i]
+        problem, device, packed = of_records[i]
         about = numbers(problem, operand_dtype(known[row]))
-        seconds = {at: 1e-6 * r["plan_us"] for at, r in _places(plans, cuts(row, about, device))}
+        now = cuts(row, about, device, packed)
+        seconds = {at: 1e-6 * r["plan_us"] for at, r in _places(plans, now)}
         if seconds:
             at, taken = numpy.array(list(seconds)), numpy.array(list(seconds.values()))
-            found_cases.append(Case(row, i, about, at, taken, device))
+            found_cases.append(Case(row, i, about, at, taken, device, packed))
     return found_cases
 
 
@@ -153,24 +167,52 @@ def _places(plans: list[dict], now: list[str]) -> list[tuple[int, dict]]:
     return [(at, r) for at, r in places if 0 <= at < len(now)]
 
 
-def rows_of_models(library: Library, found: list[Case]) -> dict[tuple[str, ...], list[str]]:
-    """Returns models by the rows that they predict: those whose predictions they change."""
+def probes() -> list[Case]:
+    """Returns plans of all rows on problems that show which rows a model predicts."""
+    device, found = torch_sgemm.Device(), []
+    rows = [row for row in torch_sgemm.kernels() if row.family in FAMILIES]
+    for i, (_, problem) in enumerate(problems(PROBES, 1, 0, KINDS)):
+        for row in rows:
+            if row.takes(problem.m, problem.n, problem.k):
+                about = numbers(problem, operand_dtype(row))
+                seconds = predictions(row.name, about, device)
+                plans = numpy.arange(len(seconds))
+                found.append(Case(row.name, i, about, plans, seconds, device))
+    return found
+
+
+def rows_changed(library: Library, of: list[Case]) -> dict[str, list[str]]:
+    """Returns for each model the rows of cases whose predictions it changes."""
     kept = library.values.copy()
     library.use()
-    before = [case.predicted() for case in found]
-    models: dict[tuple[str, ...], list[str]] = {}
+    before = [case.predicted() for case in of]
+    changed: dict[str, list[str]] = {}
     for model in library.models:
         library.values[library.where([model])] *= 1.37
         library.use()
-        changed = dict.fromkeys(
+        rows = dict.fromkeys(
             case.row
-            for case, old in zip(found, before, strict=True)
+            for case, old in zip(of, before, strict=True)
             if not numpy.array_equal(case.predicted(), old)
         )
+        changed[model] = list(rows)
         library.values = kept.copy()
-        if changed:
-            models.setdefault(tuple(changed), []).append(model)
     library.use()
+    return changed
+
+
+def rows_of_models(library: Library, found: list[Case]) -> dict[tuple[str, ...], list[str]]:
+    """Returns models by the rows that they are fitted to: those whose predictions they change.
+
+    A row that a model of fewer rows predicts too is that model's alone. For example, predictions
+    of few rows contain quantities of the split product, which are fitted to other rows.
+    """
+    of_table = {model: set(rows) for model, rows in rows_changed(library, probes()).items()}
+    models: dict[tuple[str, ...], list[str]] = {}
+    for model, rows in rows_changed(library, found).items():
+        others = set().union(*(x for x in of_table.values() if x < of_table[model]))
+        if own := tuple(row for row in rows if row not in others):
+            models.setdefault(own, []).append(model)
     return models
 
 
@@ -216,7 +258,7 @@ def chosen_speeds(found: list[Case], predicted: list[numpy.ndarray]) -> list[flo
     torchs: dict[int, float] = {}
     rows: dict[int, dict[str, float]] = {}
     for case, seconds in zip(found, predicted, strict=True):
-        if case.row in short:
+        if case.row in short or case.packed:  # PyTorch's kernel reads B itself
             continue
         if case.problem not in rows:
             rows[case.problem] = counted(case)

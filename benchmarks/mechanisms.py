@@ -61,14 +61,18 @@ def uses(row: str, cut: str) -> list[str]:
 
 
 def plans_by_problem(found: dict) -> dict[int, list[Plan]]:
-    """Returns the plans that ``auto`` may take for each problem of float32 operands."""
+    """Returns the plans that ``auto`` may take for each problem of float32 operands.
+
+    Problems with a packed B are left out: they lack the rows that read B itself.
+    """
     rows = {row.name: row for row in torch_sgemm.kernels() if row.in_auto and row.takes_float32}
     by_problem: dict[int, list[Plan]] = {}
     for r in found["rows"]:
         row = rows.get(r["kernel"])
         if not row or "failed" in r:
             continue
-        if found["problems"][r["problem"]]["k"] >= row.auto_from:
+        problem = found["problems"][r["problem"]]
+        if problem["k"] >= row.auto_from and not problem.get("packed"):
             names = frozenset(uses(r["kernel"], r.get("cut", "")))
             plan = Plan(r["predicted_us"], r["plan_us"], names)
             by_problem.setdefault(r["problem"], []).append(plan)

@@ -1,8 +1,15 @@
-"""A product of float32 matrices by Triton's tl.dot, which splits elements into TF32 or bfloat16.
+"""Products of float32 matrices by Triton's tl.dot.
 
-The kernel is that of Triton's tutorial: a block has a tile of C and walks along k. Blocks are
-numbered in groups of rows, so that those that run together share tiles of B in the L2 cache. The
-fastest of CONFIGS is found once for each problem. It has no split along k.
+Both kernels are those of Triton's tutorials: a block has a tile of C and walks along k, without a
+split along k. Tiles are numbered in groups of rows, so that those that are computed together share
+tiles of B in the L2 cache.
+
+``mm`` splits elements into TF32 or bfloat16. It has a block for each tile, and the fastest of
+CONFIGS, which is found once for each problem.
+
+``invariant_mm`` multiplies in float32 by FFMA. It has a block for each SM, and the same tiles for
+every problem, so that a row of the result has the same bits for every m. vLLM's batch-invariant
+mode has such a kernel, with these tiles for float32, but lets tl.dot take TF32.
 """
 
 from __future__ import annotations
@@ -30,20 +37,23 @@ CONFIGS = [
 ]
 
 
-@triton.autotune(configs=CONFIGS, key=["m", "n", "k", "PRECISION"])
+INVARIANT = {"TILE_M": 128, "TILE_N": 128, "TILE_K": 32}
+INVARIANT_WARPS, INVARIANT_STAGES = 8, 3
+
+
 @triton.jit
-def _kernel(
-    a, b, c, m, n, k,
+def _multiply(
+    at, a, b, c, m, n, k,
     a_row, a_col, b_row, b_col, c_row, c_col,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr,
-    PRECISION: tl.constexpr, GROUP: tl.constexpr = 8,
+    PRECISION: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
-    block = tl.program_id(0)
+    """Computes the tile with the number ``at``."""
     across = tl.cdiv(n, TILE_N)
-    first = block // (GROUP * across) * GROUP
+    first = at // (GROUP * across) * GROUP
     high = min(tl.cdiv(m, TILE_M) - first, GROUP)
-    tile_m = first + block % (GROUP * across) % high
-    tile_n = block % (GROUP * across) // high
+    tile_m = first + at % (GROUP * across) % high
+    tile_n = at % (GROUP * across) // high
     rows = tile_m * TILE_M + tl.arange(0, TILE_M)
     cols = tile_n * TILE_N + tl.arange(0, TILE_N)
     depth = tl.arange(0, TILE_K)
@@ -62,14 +72,53 @@ def _kernel(
     tl.store(c_at, total, mask=(rows < m)[:, None] & (cols < n)[None, :])
 
 
+@triton.autotune(configs=CONFIGS, key=["m", "n", "k", "PRECISION"])
+@triton.jit
+def _kernel(
+    a, b, c, m, n, k,
+    a_row, a_col, b_row, b_col, c_row, c_col,
+    TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr,
+    PRECISION: tl.constexpr, GROUP: tl.constexpr = 8,
+):  # fmt: skip
+    _multiply(
+        tl.program_id(0), a, b, c, m, n, k, a_row, a_col, b_row, b_col, c_row, c_col,
+        TILE_M, TILE_N, TILE_K, PRECISION, GROUP,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["m"])  # the same code for every m
+def _persistent_kernel(
+    a, b, c, m, n, k,
+    a_row, a_col, b_row, b_col, c_row, c_col,
+    TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP: tl.constexpr = 8,
+):  # fmt: skip
+    tiles = tl.cdiv(m, TILE_M) * tl.cdiv(n, TILE_N)
+    for at in range(tl.program_id(0), tiles, tl.num_programs(0)):
+        _multiply(
+            at, a, b, c, m, n, k, a_row, a_col, b_row, b_col, c_row, c_col,
+            TILE_M, TILE_N, TILE_K, "ieee", GROUP,
+        )  # fmt: skip
+
+
+def _tiles(m: int, n: int, tile: dict) -> int:
+    return triton.cdiv(m, tile["TILE_M"]) * triton.cdiv(n, tile["TILE_N"])
+
+
 def mm(a: Tensor, b: Tensor, out: Tensor, precision: str) -> None:
     """Writes a @ b to ``out``; ``precision``: of tl.dot, such as "tf32x3"."""
     (m, k), n = a.shape, b.shape[1]
-
-    def blocks(tile: dict) -> tuple[int]:
-        return (triton.cdiv(m, tile["TILE_M"]) * triton.cdiv(n, tile["TILE_N"]),)
-
     with torch.cuda.device(a.device):
-        _kernel[blocks](
+        _kernel[lambda tile: (_tiles(m, n, tile),)](
             a, b, out, m, n, k, *a.stride(), *b.stride(), *out.stride(), PRECISION=precision
         )
+
+
+def invariant_mm(a: Tensor, b: Tensor, out: Tensor) -> None:
+    """Writes a @ b to ``out``; a row of it has the same bits for every number of rows."""
+    (m, k), n = a.shape, b.shape[1]
+    sms = torch.cuda.get_device_properties(a.device).multi_processor_count
+    with torch.cuda.device(a.device):
+        _persistent_kernel[(min(sms, _tiles(m, n, INVARIANT)),)](
+            a, b, out, m, n, k, *a.stride(), *b.stride(), *out.stride(), **INVARIANT,
+            num_warps=INVARIANT_WARPS, num_stages=INVARIANT_STAGES,
+        )  # fmt: skip

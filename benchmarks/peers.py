@@ -70,18 +70,18 @@ def _own_mixed(_: Problem, pool: Pool, __: Path | None) -> Side:
 
 def _triton(precision: str) -> Make:
     def make(_: Problem, __: Pool, ___: Path | None) -> Side:
-        mm = _imported("benchmarks.peer_triton").mm
+        mm = imported("benchmarks.peer_triton").mm
         return Side(precision, lambda s: mm(s.a, s.b, s.c, precision))
 
     return make
 
 
 def _flag_gems(_: Problem, __: Pool, ___: Path | None) -> Side:
-    mm_out = _imported("flag_gems").mm_out
+    mm_out = imported("flag_gems").mm_out
     return Side("flag_gems", lambda s: mm_out(s.a, s.b, out=s.c))
 
 
-def _imported(module: str) -> object:
+def imported(module: str) -> object:
     """Imports a module that needs a GPU; raises UnavailableError if that isn't possible."""
     _on_a_gpu()
     try:

@@ -5,6 +5,9 @@ predicts to be the fastest. The record shows the best plan and the error of all 
 PyTorch's kernel is there as well, as a row of one plan. Each plan is recorded in words, which
 ``worth --mechanisms`` reads. The cost models are fitted to such records, on other problems than
 those of ``choice``. Operands are uniform(-1, 1) numbers, in bfloat16 for rows without float32.
+
+Problems of few rows and a wide B, such as a layer's weight, come twice. The second time B is
+packed, and only the rows that read its planes are measured.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import random
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 import torch_sgemm
 from benchmarks import choice, tables
@@ -34,6 +38,8 @@ WITHIN = 3.0  # measures plans predicted to take at most this many times the row
 BEST, OTHERS = 4, 4  # per row: the plans predicted to be fastest, and some drawn
 HOPELESS = 4.0  # leaves out rows predicted to take this many times the fastest
 SEED_SHIFT = 1000  # gives other problems than choice's
+FEW = "few rows or columns"  # the kind whose problems come with a packed B as well
+Planes = dict[int, Tensor]  # of each set's B, by B's address
 
 
 def _vector(rng: random.Random) -> tuple[int, int, int]:
@@ -98,14 +104,20 @@ def run(args: argparse.Namespace) -> int:
     shift = 0 if session.on_gpu else CPU_SHIFT
     kinds = {kind: KINDS[kind] for kind in args.kind or KINDS}
     drawn = problems(count, session.seed + SEED_SHIFT, shift, kinds)
+    reads_planes = any(row.takes_planes for row in chosen)
+    work = [
+        (kind, problem, packed)
+        for kind, problem in drawn
+        for packed in ((False, True) if reads_planes and has_packed(kind, problem) else (False,))
+    ]
     session.record["problems"] = []
-    with session.progress(len(drawn)) as step:
-        for index, (kind, problem) in enumerate(drawn):
+    with session.progress(len(work)) as step:
+        for index, (kind, problem, packed) in enumerate(work):
             step(problem.label)
             about = {"kind": kind, "label": problem.label} | problem.as_dict()
-            session.record["problems"].append(about)
+            session.record["problems"].append(about | ({"packed": True} if packed else {}))
             session.record["rows"] += [
-                {"problem": index} | r for r in measure(session, problem, chosen)
+                {"problem": index} | r for r in measure(session, problem, chosen, packed)
             ]
     show(session.record)
     _, status = session.finish()
@@ -113,9 +125,19 @@ def run(args: argparse.Namespace) -> int:
     return status
 
 
-def measure(session: Session, problem: Problem, rows: list[torch_sgemm.Kernel]) -> list[dict]:
+def has_packed(kind: str, problem: Problem) -> bool:
+    """True if the problem is measured with a packed B too."""
+    return kind == FEW and problem.m <= problem.n and problem.batch == 1
+
+
+def measure(
+    session: Session, problem: Problem, rows: list[torch_sgemm.Kernel], packed: bool = False
+) -> list[dict]:
     """Makes a line per plan of each row that takes the problem, without hopeless rows."""
     pool = cold_pool(problem, session.device, session.seed)
+    if packed:
+        planes = {s.b.data_ptr(): torch.ops.sgemm._pack(s.b) for s in pool.sets}
+        return measure_in(pool, session, problem, [x for x in rows if x.takes_planes], planes)
     found = measure_in(pool, session, problem, [row for row in rows if row.takes_float32])
     if short := [row for row in rows if not row.takes_float32]:
         sets = [s._replace(a=in_16_bits(s.a), b=in_16_bits(s.b)) for s in pool.sets]
@@ -125,36 +147,56 @@ def measure(session: Session, problem: Problem, rows: list[torch_sgemm.Kernel]) 
 
 
 def measure_in(
-    pool: Pool, session: Session, problem: Problem, rows: list[torch_sgemm.Kernel]
+    pool: Pool,
+    session: Session,
+    problem: Problem,
+    rows: list[torch_sgemm.Kernel],
+    planes: Planes | None = None,
 ) -> list[dict]:
-    """Does the same for rows that take operands of these dtypes."""
+    """Does the same for rows that take operands of these dtypes, or ``planes`` of B."""
     first = pool.sets[0]
-    verdicts = {v.name: v for v in torch_sgemm.explain(first.a, first.b).verdicts}
-    taking = [row for row in rows if row.takes(problem.m, problem.n, problem.k)]
-    least = min((verdicts[row.name].seconds for row in taking), default=0.0)
+    of_b = planes and planes[first.b.data_ptr()]
+    verdicts = {v.name: v.seconds for v in torch_sgemm.explain(first.a, first.b).verdicts}
+    names = [row.name for row in rows if is_measured(row, problem)]
+    if planes:  # explain() is of a B without planes
+        best = {row: min(plans_with(row, first, of_b)) for row in names}
+    else:
+        best = {row: verdicts[row] for row in names}
+    least = min(best.values(), default=0.0)
     options = replace(session.options, replay=REPLAY)
     found: list[dict] = []
-    for row in taking:
-        seconds = verdicts[row.name].seconds
-        if seconds > HOPELESS * least:
+    for row in names:
+        if best[row] > HOPELESS * least:
             continue
-        predicted = torch.ops.sgemm._plans(first.c, first.a, first.b, row.name) or [seconds]
+        predicted = plans_with(row, first, of_b) or [best[row]]
         chosen = drawn_plans(predicted, random.Random(problem.label))
-        cuts = cuts_of(row.name, first)
+        cuts = cuts_of(row, first, planes is not None)
         try:
-            for r in plans_of(row.name, {i: predicted[i] for i in chosen}, pool, options):
+            for r in plans_of(row, {i: predicted[i] for i in chosen}, pool, options, planes):
                 found.append(r | ({"cut": cuts[r["plan"]]} if cuts[r["plan"]] else {}))
         except RuntimeError as failure:
-            failed = {"kernel": row.name, "label": problem.label, "correct": False}
+            failed = {"kernel": row, "label": problem.label, "correct": False}
             found.append(failed | {"failed": str(failure).splitlines()[0]})
     return found
 
 
-def cuts_of(row: str, operands: Operands) -> list[str]:
+def is_measured(row: torch_sgemm.Kernel, problem: Problem) -> bool:
+    """True if the row takes the problem, also without its name."""
+    few = row.most_rows is None or min(problem.m, problem.n) <= row.most_rows
+    return few and row.takes(problem.m, problem.n, problem.k)
+
+
+def plans_with(row: str, operands: Operands, planes: Tensor | None) -> list[float]:
+    """Returns the predicted times of a row's plans, seconds; none for PyTorch's kernel."""
+    a, b, c = operands
+    return torch.ops.sgemm._plans(c, a, b, row, planes=planes)
+
+
+def cuts_of(row: str, operands: Operands, packed: bool) -> list[str]:
     """Returns a row's plans in words, "tile=128x64 cluster=2"; PyTorch's only one is empty."""
     about = torch_sgemm.Device.of(operands.a.device)._numbers()
     problem = torch_sgemm.choice.explain._problem(operands.a, operands.b)
-    return torch.ops.sgemm._cuts(problem, about, row).splitlines()
+    return torch.ops.sgemm._cuts(problem, about, row, packed).splitlines()
 
 
 def drawn_plans(predicted: list[float], rng: random.Random) -> list[int]:
@@ -164,11 +206,20 @@ def drawn_plans(predicted: list[float], rng: random.Random) -> list[int]:
     return sorted(near[:BEST] + rng.sample(near[BEST:], min(OTHERS, len(near[BEST:]))))
 
 
-def plans_of(row: str, predicted: dict[int, float], pool: Pool, options: Options) -> list[dict]:
+def plans_of(
+    row: str,
+    predicted: dict[int, float],
+    pool: Pool,
+    options: Options,
+    planes: Planes | None = None,
+) -> list[dict]:
     """Returns measured times of the row's plans by index, and of the row's own choice."""
-    own_plan = [Side(row, lambda s: torch.ops.sgemm.gemm_(s.c, s.a, s.b, row))]
-    others = [side(row, index) for index in predicted] if row != ATEN else own_plan
-    own, *timings = compare(own_plan + others, pool, options)
+    if planes is None:
+        own_plan = Side(row, lambda s: torch.ops.sgemm.gemm_(s.c, s.a, s.b, row))
+    else:
+        own_plan = side(row, min(predicted, key=predicted.__getitem__), planes)
+    others = [side(row, i, planes) for i in predicted] if row != ATEN else [own_plan]
+    own, *timings = compare([own_plan, *others], pool, options)
     return [
         {
             "kernel": row,
@@ -186,11 +237,12 @@ def rounded(us: float) -> float:
     return float(f"{us:.5g}")
 
 
-def side(row: str, index: int) -> Side:
+def side(row: str, index: int, planes: Planes | None = None) -> Side:
     """Returns the side that computes the product by one plan of a row."""
 
     def product(s: Operands) -> None:
-        torch.ops.sgemm._run_plan(s.c, s.a, s.b, row, index)
+        of_b = planes and planes[s.b.data_ptr()]
+        torch.ops.sgemm._run_plan(s.c, s.a, s.b, row, index, planes=of_b)
 
     return Side(f"{row} {index}", product)
 

@@ -24,6 +24,7 @@ from benchmarks import (
     call,
     choice,
     hard,
+    invariant,
     ladder,
     mechanisms,
     models,
@@ -122,6 +123,13 @@ def _squares_table(found: dict, _: Path) -> str:
 def _packed_table(found: dict, _: Path) -> str:
     columns, rows = packed.cells(found)
     return "Speed relative to torch.mm, unpacked / packed.\n\n" + tables.markdown(columns, rows)
+
+
+def _invariant_table(found: dict, _: Path) -> str:
+    table = tables.markdown(*invariant.cells(found), left=2)
+    missing = "".join(f"\n\nNot measured: {line}." for line in found["missing"])
+    notes = f"{invariant.LEGEND} {invariant.spread(found)}{missing}"
+    return f"Speed relative to torch.mm.\n\n{table}\n\n{notes}"
 
 
 def _choice_table(found: dict, _: Path) -> str:
@@ -333,6 +341,7 @@ BLOCKS: dict[str, tuple[str | None, Write]] = {
     ),
     "packed": ("packed", _packed_table),
     "packed-chart": ("packed", _chart("speed of layers with and without a packed weight")),
+    "invariant": ("invariant", _invariant_table),
     "choice": ("choice", _choice_table),
     "predictions": ("choice", _predictions_table),
     "worth": ("choice", _worth_table(choice.worth_cases, "random problems")),

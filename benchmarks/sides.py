@@ -101,13 +101,13 @@ def _rounded(pool: Pool) -> dict[int, tuple[Tensor, Tensor]]:
     return rounded
 
 
-def packed_side(name: str, pool: Pool) -> Side:
+def packed_side(name: str, pool: Pool, kernel: str = "auto") -> Side:
     """Returns the side with each set's B packed, for graphs too. It returns new tensors."""
     # Packs .data, which has a version of its own: all sets are views of one tensor.
     packed = {s.b.data_ptr(): torch_sgemm.pack(s.b.data, frozen=True) for s in pool.sets}
 
     def run(s: Operands) -> None:
-        result = packed[s.b.data_ptr()].mm(s.a)
+        result = packed[s.b.data_ptr()].mm(s.a, kernel=kernel)
         if not s.a.is_cuda or not torch.cuda.is_current_stream_capturing():
             s.c.copy_(result)  # outside of timing, so that callers can read C
 

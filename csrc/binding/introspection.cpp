@@ -2,8 +2,10 @@
 // counts.
 #include <torch/csrc/stable/accelerator.h>
 
+#include <cstdint>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <stdexcept>
 #include <vector>
 
@@ -18,7 +20,8 @@
 namespace sgemm {
 namespace {
 
-// A row's plans for c = alpha a b + beta c, and that product with one of them, for tests and measurements.
+// A row's plans for c = alpha a b + beta c, and that product with one of them, for tests and measurements. With
+// `planes`, the result of pack(b), they are the plans that read them.
 struct Planned {
   Problem p;
   const Device& device;
@@ -27,8 +30,8 @@ struct Planned {
   std::vector<Plan> plans;
 
   Planned(const char* op, const Tensor& c, const Tensor& a, const Tensor& b, const std::string& name, double alpha,
-          double beta)
-      : p(checked(op, c, a, b, alpha, beta)),
+          double beta, const std::optional<Tensor>& planes)
+      : p(checked(op, c, a, b, alpha, beta, planes)),
         device(device_of(c)),
         rows(backend(device.type)),
         kernel(*chosen(op, rows.table, p, device, name, a, b).kernel) {
@@ -37,25 +40,30 @@ struct Planned {
   }
 
  private:
-  static Problem checked(const char* op, const Tensor& c, const Tensor& a, const Tensor& b, double alpha, double beta) {
-    check_inputs(op, a, b, a.dim() == 3 ? 3 : 2);
+  static Problem checked(const char* op, const Tensor& c, const Tensor& a, const Tensor& b, double alpha, double beta,
+                         const std::optional<Tensor>& planes) {
+    check_inputs(op, a, b, !planes && a.dim() == 3 ? 3 : 2);
     check_output(op, "c", c, a, b);
-    return problem(op, c, &c, a, b, alpha, beta);
+    if (planes) check_planes(op, *planes, b);
+    Problem p = problem(op, c, &c, a, b, alpha, beta);
+    if (planes && p.k > 0) p.b_planes = planes->mutable_data_ptr();
+    return p;
   }
 };
 
 // Returns the predicted times of a row's plans, seconds.
 std::vector<double> plans(const Tensor& c, const Tensor& a, const Tensor& b, const std::string& kernel, double alpha,
-                          double beta) {
+                          double beta, const std::optional<Tensor>& planes) {
   std::vector<double> seconds;
-  for (const Plan& plan : Planned("_plans", c, a, b, kernel, alpha, beta).plans) seconds.push_back(plan.seconds);
+  for (const Plan& plan : Planned("_plans", c, a, b, kernel, alpha, beta, planes).plans)
+    seconds.push_back(plan.seconds);
   return seconds;
 }
 
 void run_plan(const Tensor& c, const Tensor& a, const Tensor& b, const std::string& kernel, int64_t index, double alpha,
-              double beta) {
+              double beta, const std::optional<Tensor>& planes) {
   constexpr const char* op = "_run_plan";
-  const Planned planned(op, c, a, b, kernel, alpha, beta);
+  const Planned planned(op, c, a, b, kernel, alpha, beta, planes);
   const int64_t count = static_cast<int64_t>(planned.plans.size());
   if (count == 0) fail(op, "argument 'kernel' is \"" + kernel + "\", which has no plans; accepted: a row of a family");
   if (index < 0 || index >= count)
@@ -141,11 +149,20 @@ std::string explain(std::vector<int64_t> problem, double alpha, double beta, std
   return describe_choice(backend(d.type).table, problem_of("_explain", problem, alpha, beta), d, kernel);
 }
 
+// Returns a problem for predictions, which do not read memory. `packed`: B has planes.
+Problem predicted_problem(const char* op, const std::vector<int64_t>& numbers, bool packed) {
+  Problem p = problem_of(op, numbers, 1, 0);
+  if (packed && p.batch != 1) fail(op, "argument 'packed' is true; accepted: with one matrix, not a batch");
+  if (packed && p.k > 0) p.b_planes = reinterpret_cast<void*>(uintptr_t{256});
+  return p;
+}
+
 // Returns the predicted times of all plans of a row, seconds, in the order of _plans.
-std::vector<double> predictions(std::vector<int64_t> problem, std::vector<int64_t> device, const std::string& kernel) {
+std::vector<double> predictions(std::vector<int64_t> problem, std::vector<int64_t> device, const std::string& kernel,
+                                bool packed) {
   constexpr const char* op = "_predictions";
   const Device d = device_from(op, device, "");
-  const Problem p = problem_of(op, problem, 1, 0);
+  const Problem p = predicted_problem(op, problem, packed);
   std::vector<double> seconds;
   for (const Kernel& row : backend(d.type).table)
     if (kernel == row.name)
@@ -154,10 +171,10 @@ std::vector<double> predictions(std::vector<int64_t> problem, std::vector<int64_
 }
 
 // Returns the same plans as text, one line each; an empty line for a row without plans.
-std::string cuts(std::vector<int64_t> problem, std::vector<int64_t> device, const std::string& kernel) {
+std::string cuts(std::vector<int64_t> problem, std::vector<int64_t> device, const std::string& kernel, bool packed) {
   constexpr const char* op = "_cuts";
   const Device d = device_from(op, device, "");
-  const Problem p = problem_of(op, problem, 1, 0);
+  const Problem p = predicted_problem(op, problem, packed);
   std::string lines;
   for (const Kernel& row : backend(d.type).table)
     if (kernel == row.name)
@@ -203,13 +220,17 @@ STABLE_TORCH_LIBRARY_FRAGMENT(SGEMM_NAMESPACE, m) {
   m.def("_redone(int index) -> int[]");
   m.def("_device_name(int index) -> str");
   m.def("_explain(int[] problem, float alpha, float beta, int[] device, str name, str kernel) -> str");
-  m.def("_predictions(int[] problem, int[] device, str kernel) -> float[]");
-  m.def("_cuts(int[] problem, int[] device, str kernel) -> str");
+  m.def("_predictions(int[] problem, int[] device, str kernel, bool packed=False) -> float[]");
+  m.def("_cuts(int[] problem, int[] device, str kernel, bool packed=False) -> str");
   m.def("_models() -> float[]");
   m.def("_set_models(float[] quantities) -> ()");
   m.def("_set_workspace(int mib) -> int");
-  m.def("_plans(Tensor c, Tensor a, Tensor b, str kernel, *, float alpha=1, float beta=0) -> float[]");
-  m.def("_run_plan(Tensor(a!) c, Tensor a, Tensor b, str kernel, int index, *, float alpha=1, float beta=0) -> ()");
+  m.def(
+      "_plans(Tensor c, Tensor a, Tensor b, str kernel, *, float alpha=1, float beta=0, Tensor? planes=None) -> "
+      "float[]");
+  m.def(
+      "_run_plan(Tensor(a!) c, Tensor a, Tensor b, str kernel, int index, *, float alpha=1, float beta=0, "
+      "Tensor? planes=None) -> ()");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CPU, m) { sgemm::register_plans(m); }

@@ -158,7 +158,7 @@ struct SplitStreamedModel {  // tiles of 128 x 64
   double bandwidth;          // 0.8: share
 };
 
-// Fitted on its own, by least squares, to an H200's times of four weights with 1 to 128 rows and of their plans.
+// Also made of SplitModel's quantities: splitting the larger operand, and adding up slices.
 struct SplitFewModel {
   double launch;       // 2e-6: launch of both kernels
   double convert;      // 1: share of the bandwidth that the convert kernel reaches for the few columns

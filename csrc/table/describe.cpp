@@ -52,6 +52,14 @@ constexpr const char* kReads[] = {"any", "rows16", "maps", "maps_along_k", "bflo
 
 std::string tile(const TileSize& x) { return "[" + std::to_string(x.bm) + ", " + std::to_string(x.bn) + "]"; }
 
+// Returns a plan as text; empty for a row with a single kernel.
+std::string cut(const Kernel& kernel, const Plan& plan) { return kernel.cut ? kernel.cut(plan) : ""; }
+
+// Returns true if the plan is in one of the row's tiles. A row may have a plan of another kernel, which has none.
+bool is_in_tiles(const Kernel& kernel, const std::string& cut) {
+  return kernel.tile_count && cut.rfind("tile=", 0) == 0;
+}
+
 void append(std::string& list, const std::string& item) { list += (list.empty() ? "" : ", ") + item; }
 
 }  // namespace
@@ -76,6 +84,8 @@ std::string describe_table(const Table& cpu, const Table& cuda) {
     row.raw("bm", std::to_string(k.bm)).raw("bn", std::to_string(k.bn)).raw("bk", std::to_string(k.bk));
     row.raw("tm", std::to_string(k.tm)).raw("tn", std::to_string(k.tn)).raw("threads", std::to_string(k.threads));
     row.raw("max_size", k.max_size ? std::to_string(k.max_size) : "null");
+    row.raw("most_rows", k.most_rows ? std::to_string(k.most_rows) : "null");
+    row.raw("takes_planes", k.takes_planes ? "true" : "false");
     row.text("reads", kReads[static_cast<int>(k.reads)]);
     row.raw("reads_16_bits", k.reads_16_bits ? "true" : "false");
     row.raw("streams_16_bits", k.streams_16_bits ? "true" : "false").raw("bits", std::to_string(k.bits));
@@ -107,8 +117,9 @@ std::string describe_choice(const Table& table, const Problem& p, const Device& 
       verdict.reason = "for devices that don't run the chosen row";
     Object row;
     row.text("name", kernel.name).text("family", kernel.family);
-    row.raw("tile", kernel.tile_count ? tile(kernel.tiles[verdict.plan.tile]) : "null");
-    row.raw("seconds", number(verdict.seconds));
+    const std::string text = cut(kernel, verdict.plan);
+    row.raw("tile", is_in_tiles(kernel, text) ? tile(kernel.tiles[verdict.plan.tile]) : "null");
+    row.raw("seconds", number(verdict.seconds)).text("cut", text);
     row.text("reason", verdict.reason ? verdict.reason : "").raw("error_bound", bound(kernel, p.k));
     append(verdicts, row.str());
   }

@@ -16,7 +16,8 @@ std::string describe_table(const Table& cpu, const Table& cuda);
 std::string describe_bounds(const Table& table, int64_t k);
 
 // {"chosen": name or "", "error": text or "", "measured": true if the choice comes from tuned.h, "verdicts": [{"name":
-// ..., "tile": [bm, bn] or null, "seconds": ..., "reason": ..., "error_bound": units or null}, ...]}
+// ..., "tile": [bm, bn] or null, "cut": the plan as text, "seconds": ..., "reason": ..., "error_bound": units or null},
+// ...]}
 std::string describe_choice(const Table& table, const Problem& problem, const Device& device,
                             const std::string& request);
 

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+import torch_sgemm
 from benchmarks import plans, record
 from benchmarks.__main__ import main
+from benchmarks.problems import Problem
 from benchmarks.tables import NONE
 
 
@@ -49,6 +51,49 @@ def test_plans_on_a_gpu(tmp_path: Path, kernel: str) -> None:
     assert {r["kernel"] for r in rows} == {kernel}
     assert {r["problem"] for r in rows} == set(range(6))
     assert all(r["plan_us"] > 0 for r in rows)
+
+
+def test_few_rows_come_with_a_packed_matrix_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If a row that is measured reads the planes."""
+    table = {row.name: row for row in torch_sgemm.kernels()}
+    asked = []
+    monkeypatch.setattr(plans, "runnable", lambda *_, **__: list(table.values()))
+    monkeypatch.setattr(plans, "measure", lambda *given: asked.append(given[1:]) or [])
+    of_split = ("--kernel", "aten", "split_fp16x3_few")
+    found = record_of(tmp_path, "--device", "cpu", "--count", "66", *of_split)
+    problems = found["problems"]
+    packed = [i for i, p in enumerate(problems) if p.get("packed")]
+    assert len(problems) == 66 + len(packed) and packed
+    for i in packed:
+        assert problems[i] == problems[i - 1] | {"packed": True}
+        assert problems[i]["kind"] == plans.FEW and problems[i]["m"] <= problems[i]["n"]
+    assert [i for i, given in enumerate(asked) if given[2]] == packed
+    plain = record_of(tmp_path, "--device", "cpu", "--count", "66", "--kernel", "ieee_small")
+    assert not any("packed" in p for p in plain["problems"]) and len(plain["problems"]) == 66
+
+
+def test_a_row_for_few_rows_is_measured_with_few_rows() -> None:
+    table = {row.name: row for row in torch_sgemm.kernels()}
+    few, tiny = table["split_fp16x3_few"], table["ieee_tiny"]
+    assert few.takes_planes and few.most_rows == 64 and tiny.most_rows is None
+    assert [row.name for row in table.values() if row.takes_planes] == ["split_fp16x3", few.name]
+    for m, n, fits in ((64, 4096, True), (4096, 64, True), (65, 4096, False)):
+        assert plans.is_measured(few, Problem(m, n, 512)) == fits
+    assert plans.is_measured(tiny, Problem.square(64))
+    assert not plans.is_measured(tiny, Problem.square(65))
+
+
+@pytest.mark.gpu
+def test_plans_with_planes_on_a_gpu(tmp_path: Path) -> None:
+    rows = ("split_fp16x3", "split_fp16x3_few")
+    found = record_of(tmp_path, "--count", "8", "--kind", plans.FEW, "--kernel", *rows)
+    packed = {i for i, p in enumerate(found["problems"]) if p.get("packed")}
+    of_packed = [r for r in found["rows"] if r["problem"] in packed]
+    assert packed and {r["problem"] for r in of_packed} == packed
+    assert {r["kernel"] for r in of_packed} == set(rows)
+    assert all(r["plan_us"] > 0 and r["own_choice_us"] > 0 for r in of_packed)
 
 
 def test_the_table_tells_what_a_choice_loses() -> None:

@@ -112,8 +112,10 @@ def test_mechanisms_have_a_line_each() -> None:
         planned(1, ROW, "tile=128x128", 0.1, 0.1),  # too short for auto
         planned(1, worth.ATEN, "", 2, 2),
         planned(1, OTHER, "", 1, 1) | {"failed": "for a reason"},
+        planned(2, ROW, "tile=128x64", 0.1, 0.1),  # reads the planes of a packed matrix
     ]
     problems = [{"label": "long", "k": 100}, {"label": "short", "k": 8}]
+    problems.append({"label": "packed", "k": 100, "packed": True})
     columns, lines = mechanisms.cells({"rows": rows, "problems": problems})
     assert all(len(line) == len(columns) for line in lines)
     assert lines == [

@@ -69,17 +69,30 @@ def test_predictions_are_those_of_explain() -> None:
 
 
 def synthetic(library: fit.Library, rows: list[str], count: int) -> dict:
-    """A record of ``plans`` whose times are what the library predicts."""
+    """A record of ``plans`` whose times are what the library predicts.
+
+    Problems of few rows come with a packed B too, if a row reads its planes.
+    """
     library.use()
     found = {"machine": MACHINE, "date": "2026-01-01", "problems": [], "rows": []}
-    for index, (kind, problem) in enumerate(problems(count, 7, 0, plans.KINDS)):
-        found["problems"].append({"kind": kind} | problem.as_dict())
-        for row in rows:
-            seconds = fit.predictions(row, fit.numbers(problem))
-            found["rows"] += [
-                {"problem": index, "kernel": row, "plan": i, "plan_us": 1e6 * x}
-                for i, x in enumerate(seconds[:8].tolist())
-            ]
+    table = {row.name: row for row in torch_sgemm.kernels()}
+    for kind, problem in problems(count, 7, 0, plans.KINDS):
+        for packed in (False, True) if plans.has_packed(kind, problem) else (False,):
+            names = [x for x in rows if plans.is_measured(table[x], problem)]
+            names = [x for x in names if table[x].takes_planes] if packed else names
+            about = {"kind": kind} | problem.as_dict() | ({"packed": True} if packed else {})
+            found["problems"].append(about)
+            for row in names:
+                seconds = fit.predictions(row, fit.numbers(problem), None, packed)
+                found["rows"] += [
+                    {
+                        "problem": len(found["problems"]) - 1,
+                        "kernel": row,
+                        "plan": i,
+                        "plan_us": 1e6 * x,
+                    }
+                    for i, x in enumerate(seconds[:8].tolist())
+                ]
     return found
 
 
@@ -107,6 +120,61 @@ def test_a_fit_finds_a_model_again(library: fit.Library, row: str) -> None:
     assert fit.spread(found) > 0.08
     fit.fit(library, models, found)
     assert fit.spread(found) < 0.05
+
+
+FEW, SPLIT = "split_fp16x3_few", "split_fp16x3"
+
+
+def groups_of(library: fit.Library, *rows: str) -> dict[tuple[str, ...], list[str]]:
+    """The models that a record of these rows fits, by rows."""
+    return fit.rows_of_models(library, fit.cases([synthetic(library, list(rows), 105)]))
+
+
+@needs_cuda_build
+def test_a_row_belongs_to_its_most_special_model(library: fit.Library) -> None:
+    """Predictions of few rows contain the split product's quantities, which stay as they are."""
+    assert groups_of(library, SPLIT, FEW) == {(SPLIT,): ["Split"], (FEW,): ["SplitFew"]}
+    assert groups_of(library, FEW) == {(FEW,): ["SplitFew"]}
+    changed = fit.rows_changed(library, fit.probes())
+    assert all(changed[model] for model in library.models if model != "Choice")
+    assert FEW in changed["Split"] and changed["SplitFew"] == [FEW]
+
+
+@needs_cuda_build
+def test_a_fit_finds_the_model_of_few_rows_again(library: fit.Library) -> None:
+    """With and without a packed weight, behind the model that it builds upon."""
+    start = numpy.array([q.start for q in library.quantities])
+    built = library.values.copy()
+    where = library.where(["SplitFew"])
+    drawn = numpy.random.default_rng(1).uniform(-0.5, 0.5, len(where))
+    library.values[where] = start[where] * numpy.exp(drawn)
+    found = fit.cases([synthetic(library, [FEW], 330)])
+    assert len({case.packed for case in found}) == 2
+    library.values[where] = start[where]
+    library.use()
+    assert fit.spread(found) > 0.08
+    fit.fit(library, ["SplitFew"], found)
+    assert fit.spread(found) < 0.05
+    others = numpy.delete(library.values, where)
+    assert numpy.array_equal(others, numpy.delete(built, where))
+
+
+@needs_cuda_build
+def test_packed_problems_are_predicted_with_planes(library: fit.Library) -> None:
+    found = fit.cases([synthetic(library, [SPLIT, FEW], 105)])
+    packed = [case for case in found if case.packed]
+    assert {case.row for case in packed} == {SPLIT, FEW}
+    for case in packed:
+        plain = fit.predictions(case.row, case.numbers, case.device)
+        assert case.predicted().min() < plain.min()
+    assert fit.chosen_now(found) == []  # PyTorch's kernel is not among them
+    assert max(abs(case.logs()).max() for case in found) < 1e-6
+
+
+def test_a_batch_has_no_planes() -> None:
+    about = fit.numbers(fit.Problem(4, 64, 64, batch=3))
+    with pytest.raises(RuntimeError, match="'packed' is true; accepted: with one matrix"):
+        fit.predictions(SPLIT, about, None, True)
 
 
 @needs_cuda_build
@@ -196,7 +264,7 @@ def test_plans_are_found_by_their_cuts(library: fit.Library) -> None:
     record = synthetic(library, ["split_fp16x3"], 14)
     expected = fit.cases([record])
     for case in expected:
-        words = fit.cuts(case.row, case.numbers, case.device)
+        words = fit.cuts(case.row, case.numbers, case.device, case.packed)
         for r in record["rows"]:
             if r["problem"] == case.problem:
                 r |= {"cut": words[r["plan"]], "plan": -5}

@@ -180,3 +180,14 @@ def test_only_rows_have_plans() -> None:
         RuntimeError, match='"aten", which has no plans; accepted: a row of a family'
     ):
         torch.ops.sgemm._run_plan(c, a, b, "aten", 0)
+
+
+def test_planes_of_another_matrix_are_refused() -> None:
+    a, b, c, planes = torch.ones(8, 8), torch.ones(8, 8), torch.zeros(8, 8), torch.zeros(3)
+    for call in (
+        lambda: torch.ops.sgemm._plans(c, a, b, "ieee_tiny", planes=planes),
+        lambda: torch.ops.sgemm._run_plan(c, a, b, "ieee_tiny", 0, planes=planes),
+    ):
+        with pytest.raises(RuntimeError, match="argument 'planes'.*accepted: what pack returned"):
+            call()
+    assert not c.any()

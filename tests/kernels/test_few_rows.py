@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
-from support.data import operands
+from support.data import integers, operands
 from support.layouts import PAIRS, laid_out
 from support.split import needs_planes, within_contract
 
@@ -31,6 +33,23 @@ def test_packed(size: tuple[int, int, int], layouts: str, kind: str) -> None:
     result = packed.mm(a, kernel=ROW)
     assert within_contract(a, b, result)
     assert torch.equal(result, packed.mm(a, kernel=ROW))
+
+
+@pytest.mark.parametrize("row", [ROW, "split_fp16x3"])
+@pytest.mark.parametrize("m, n, k", [(1, 515, 1100), (40, 1024, 4096), (64, 130, 9000)])
+def test_each_plan_reads_the_planes(m: int, n: int, k: int, row: str) -> None:
+    """Small integers, so that sums are exact."""
+    needs_planes()
+    a, b = integers((m, k), 1, "cuda"), integers((k, n), 2, "cuda")
+    expected = (a.double() @ b.double()).float()
+    planes = torch.ops.sgemm._pack(b)
+    c = torch.empty_like(expected)
+    count = len(torch.ops.sgemm._plans(c, a, b, row, planes=planes))
+    assert count > 0
+    for plan in range(count):
+        c.fill_(math.nan)
+        torch.ops.sgemm._run_plan(c, a, b, row, plan, planes=planes)
+        assert torch.equal(c, expected), plan
 
 
 @pytest.mark.parametrize("m", [5, 64])

@@ -97,13 +97,16 @@ class Verdict:
     name: str
     family: str
     tile: tuple[int, int] | None
-    """The plan's tile, (bm, bn); None if the row has only one."""
+    """The plan's tile, (bm, bn); None if the row has only one, or if the plan has no such tile."""
     seconds: float
     """Predicted time, packing included, seconds."""
     reason: str
     """Why the row can't be taken; ``""`` if it can."""
     error_bound: float | None = None
     """:func:`error_bound` of the row for the problem's k; None for rows that promise none."""
+    cut: str = ""
+    """How the plan cuts the problem up, such as ``"tile=128x64 cluster=2"``; ``""`` if the row has
+    only one plan."""
 
 
 @dataclass(frozen=True)
@@ -141,13 +144,23 @@ class Explanation:
         note = v.reason or "predicted slower"
         if v.name == self.chosen:
             note = "chosen by measurement" if self.measured else "chosen"
-            if v.tile:
-                note += ", tiles of {} x {}".format(*v.tile)
+            note += _tiles_text(v)
         elif self.measured and not v.reason:
             note = "measured slower"
         could_run = not v.reason or v.reason == "not asked for"
         time = f"{v.seconds * 1e6:.1f} us" if could_run else "-"
         return v.name, time, "-" if v.error_bound is None else f"{v.error_bound:.1f}", note
+
+
+def _tiles_text(v: Verdict) -> str:
+    """Returns the tiles of a plan, or its kernel, behind a comma; empty without either."""
+    words = dict(word.split("=") for word in v.cut.split())
+    if "few_rows" in words:
+        return ", kernel of few rows"
+    if "tile" not in words:
+        return ""
+    tile = words["tile"].split("x")
+    return ", tiles of {} x {}".format(*(reversed(tile) if "swapped" in words else tile))
 
 
 def _shared_line(same: list[Verdict]) -> tuple[str, str, str, str]:

@@ -48,6 +48,11 @@ class Kernel:
     """Threads per block."""
     max_size: int | None
     """The largest m, n and k that it takes; None if any."""
+    most_rows: int | None
+    """The largest size of the smaller of m and n for which it is taken without its name; None if
+    any."""
+    takes_planes: bool
+    """True if it reads the planes of a matrix that is packed (:func:`pack`)."""
     reads: str
     """``"any"``: all strides directly; ``"rows16"``: unit column stride and 16-byte aligned rows of
     a multiple of 4 elements; ``"maps"``: rows that a tensor map can describe; ``"maps_along_k"``:

@@ -1,0 +1,54 @@
+"""``explain``: how its table describes the plan of the chosen row."""
+
+from __future__ import annotations
+
+import pytest
+from support.layouts import meta
+from support.table import ANY, PROVEN_FAMILIES, Kernel, fit, needs_cuda_build
+
+import torch_sgemm
+from benchmarks.measure import operand_dtype
+
+H200 = torch_sgemm.Device()
+
+
+def verdict_and_line(found: torch_sgemm.Explanation) -> tuple[torch_sgemm.Verdict, str]:
+    """The verdict of the chosen row, and its line: the first one behind the columns' names."""
+    verdict = next(v for v in found.verdicts if v.name == found.chosen)
+    return verdict, str(found).splitlines()[1]
+
+
+@needs_cuda_build
+@pytest.mark.rows(family=PROVEN_FAMILIES, takes_float32=ANY, tiles=False)
+@pytest.mark.parametrize("shape", [(8, 4000, 504), (4000, 8, 504), (1000, 1000, 1000)])
+def test_tiles_are_those_of_the_plan(row: Kernel, shape: tuple[int, int, int]) -> None:
+    """Also of rows whose tiles have no names. They are in rows and columns of D."""
+    m, n, k = fit(row, *shape)
+    dtype = operand_dtype(row)
+    a, b = meta(m, k, "N").to(dtype), meta(k, n, "N").to(dtype)
+    verdict, line = verdict_and_line(torch_sgemm.explain(a, b, kernel=row.name, device=H200))
+    words = dict(word.split("=") for word in verdict.cut.split())
+    assert ("tile" in words) == ("tiles of" in line) and "few_rows" not in words
+    if "tile" in words:
+        rows, cols = words["tile"].split("x")[:: -1 if "swapped" in words else 1]
+        assert line.endswith(f" chosen, tiles of {rows} x {cols}")
+    if row.tile_names != (row.name,):
+        assert verdict.tile and words["tile"] == "{}x{}".format(*verdict.tile)
+
+
+@needs_cuda_build
+@pytest.mark.parametrize("few", [1, 64])
+def test_a_plan_by_the_kernel_of_few_rows_has_no_tile(few: int) -> None:
+    """The batch-invariant row has that kernel beside those of its tiles."""
+    weight = meta(4096, 4096, "T")
+    for rows in (few, 4096):
+        found = torch_sgemm.explain(
+            meta(rows, 4096, "N"), weight, kernel="batch_invariant", device=H200
+        )
+        verdict, line = verdict_and_line(found)
+        if rows == few:
+            assert verdict.tile is None and verdict.cut.startswith("few_rows=1 parts=")
+            assert line.endswith(" chosen, kernel of few rows") and "tiles" not in str(found)
+        else:
+            assert verdict.tile and verdict.cut.startswith("tile=128x")
+            assert " chosen, tiles of 128 x " in line
