@@ -255,8 +255,9 @@ struct TallPanel {
       const LineGuard guard = line_guard(x, factor);
       const RowScale row_scale = pack_row_scale<Fp16x3>(largest, exponent, guard.small);
       if (lane % 4 == 0) {
-        row_scales[at / 2 * 16 + of_lane * 4 + e] = row_scale;
-        of_others[at / 2 * 16 + of_lane * 4 + e] = sum_threshold<Fp16x3>(guard.sum);
+        const int place = at / 2 * 16 + of_lane * 4 + e;
+        row_scales[place] = row_scale;
+        of_others[place] = sum_threshold<Fp16x3>(guard.sum);
       }
       all.plain = all.plain && is_plain(row_scale);
       all.plain_scales = all.plain_scales && has_plain_scale(row_scale);
