@@ -50,13 +50,8 @@ class Native16Scheduler {
     if (blocks() == 1) return of_block_.next(work);
     if (done_) return false;
     done_ = true;
-    const int steps = deal_.steps, first = rank() * steps / blocks();
-    work = {static_cast<int>(blockIdx.x / blocks()),
-            first,
-            static_cast<int>((rank() + 1) * steps / blocks()) - first,
-            0,
-            1,
-            0};
+    const int first = rank() * deal_.steps / blocks(), end = (rank() + 1) * deal_.steps / blocks();
+    work = {static_cast<int>(blockIdx.x / blocks()), first, end - first, 0, 1, 0};
     return true;
   }
 
@@ -83,12 +78,6 @@ struct Native16Products {
   }
 };
 
-__device__ __forceinline__ void add_window(float (&sum)[64], float (&window)[64]) {
-  hopper::fence_registers(window);
-#pragma unroll
-  for (int e = 0; e < 64; ++e) sum[e] += window[e];
-}
-
 // Adds a tile's products, WINDOW of k at a time. A second window in flight would take the registers of a block's sums.
 template <int WINDOW, class Ring, class Products, int BLOCKS>
 __device__ __forceinline__ void add_in_turns(const Products& products, PipelineState<Ring::kStages>& at, uint64_t* full,
@@ -106,7 +95,9 @@ __device__ __forceinline__ void add_in_turns(const Products& products, PipelineS
         products.issue(window, at.stage, block, first, kCount);
         turns.end();
         hopper::wait_products<0>();
-        add_window(sum[block], window);
+        hopper::fence_registers(window);
+#pragma unroll
+        for (int e = 0; e < 64; ++e) sum[block][e] += window[e];
       }
     if (t % 32 == 0) hopper::arrive(&empty[at.stage]);
   }
@@ -119,7 +110,7 @@ __device__ __forceinline__ void copy_panels(const Native16Job& job, const Native
   PipelineState<Ring::kStages> at;
   WorkTile work;
   while (scheduler.next(work)) {
-    const TileIndex tile = sgemm::tile_at(work.tile, job.tiles_m, job.tiles_n, kTilesTogether);
+    const TileIndex tile = job.tile_at(work.tile);
     const hopper::MapPlace place_a = hopper::place_in_map(job.p.a.batch, job.count_a, tile.batch);
     const hopper::MapPlace place_b = hopper::place_in_map(job.p.b.batch, job.count_b, tile.batch);
     for (int step = work.first; step < work.first + work.steps; ++step, at.advance()) {
@@ -162,7 +153,7 @@ __device__ __forceinline__ void search_panels(const Native16Job& job, Scheduler 
   PipelineState<Ring::kStages> at;
   WorkTile work;
   while (scheduler.next(work)) {
-    const TileIndex tile = sgemm::tile_at(work.tile, job.tiles_m, job.tiles_n, kTilesTogether);
+    const TileIndex tile = job.tile_at(work.tile);
     const SearchedPart a(Ring::kBytesA, tile.col, job.tiles_n, searcher);
     const SearchedPart b(Ring::kBytesB, tile.row, job.tiles_m, searcher);
     for (int step = 0; step < work.steps; ++step, at.advance()) {
