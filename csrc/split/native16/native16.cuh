@@ -36,29 +36,28 @@ __device__ __forceinline__ void copy_panel(char* to, const CUtensorMap& map, int
   }
 }
 
-// Enumerates a block's tiles and parts of tiles. If CLUSTERS and the cluster has several blocks, enumerates its rank's
-// part of the k of the cluster's only tile.
+// Enumerates a block's tiles and parts of tiles. If CLUSTERS, the two blocks of a cluster may share a tile: each has a
+// part of its k.
 template <bool CLUSTERS>
 class Native16Scheduler {
  public:
-  __device__ __forceinline__ explicit Native16Scheduler(const StreamK& deal) : deal_(deal), of_block_(deal) {}
+  __device__ __forceinline__ explicit Native16Scheduler(const StreamK& deal)
+      : of_block_(deal, blockIdx.x >> blocks() / 2) {}
 
   __device__ __forceinline__ static uint32_t rank() { return CLUSTERS ? hopper::cluster_rank() : 0; }
   __device__ __forceinline__ static uint32_t blocks() { return CLUSTERS ? hopper::cluster_size() : 1; }
 
   __device__ __forceinline__ bool next(WorkTile& work) {
-    if (blocks() == 1) return of_block_.next(work);
-    if (done_) return false;
-    done_ = true;
-    const int first = rank() * deal_.steps / blocks(), end = (rank() + 1) * deal_.steps / blocks();
-    work = {static_cast<int>(blockIdx.x / blocks()), first, end - first, 0, 1, 0};
+    if (!of_block_.next(work)) return false;
+    if (blocks() > 1) {
+      work.first = rank() * work.steps / 2;
+      work.steps = (rank() + 1) * work.steps / 2 - work.first;
+    }
     return true;
   }
 
  private:
-  const StreamK& deal_;
   StreamKScheduler of_block_;
-  bool done_ = false;
 };
 
 // Issues a warpgroup's products of panels in the ring.
