@@ -23,13 +23,10 @@ template <int BLOCKS>
 void launch_tiles(const Problem& p, const Native16Plan& plan, const Context& context) {
   using Ring = Native16Ring<BLOCKS>;
   constexpr int kBytes = Ring::kBytes + kStagingBytes;
-  const Native16Layout& at = plan.layout;
   char* const workspace = static_cast<char*>(context.workspace);
   const bool looks_ahead = p.beta != 0;  // D may be C
-  SubnormalsJob ends = {p, {}, {}, reinterpret_cast<uint32_t*>(workspace + at.found)};
-  ends.flags = looks_ahead ? kSearchFlags : plan.blocks * kSearchers / 32;
-  ends.tiles_m = static_cast<int>(ceil_div(p.m, kTile));
-  ends.tiles_n = static_cast<int>(ceil_div(p.n, kTile));
+  const int flags = looks_ahead ? kSearchFlags : plan.blocks * kSearchers / 32;
+  SubnormalsJob ends = {p, {}, {}, reinterpret_cast<uint32_t*>(workspace + plan.layout.total), flags};
   Native16Maps maps = {};
   if (p.k > 0) {
     ends.a = lines_16(in_16_bits(p.a), matrices(p.a, p.batch));
@@ -45,10 +42,10 @@ void launch_tiles(const Problem& p, const Native16Plan& plan, const Context& con
                            static_cast<int>(ceil_div(p.n, Ring::kCols)),
                            plan.long_windows,
                            store_mode(p),
-                           reinterpret_cast<float*>(workspace + at.shared.parts),
-                           reinterpret_cast<uint32_t*>(workspace + at.shared.arrived),
+                           reinterpret_cast<float*>(workspace + plan.layout.parts),
+                           reinterpret_cast<uint32_t*>(workspace + plan.layout.arrived),
                            ends.found,
-                           looks_ahead ? ends.flags : 0};
+                           looks_ahead ? flags : 0};
   if (plan.deal.sharing)
     check(
         cudaMemsetAsync(job.arrived, 0, sizeof(uint32_t) * plan.deal.left(), static_cast<cudaStream_t>(context.stream)),
@@ -60,7 +57,7 @@ void launch_tiles(const Problem& p, const Native16Plan& plan, const Context& con
                                                                  plan.cluster, context.stream, job, maps);
     });
   });
-  const int64_t tiles = int64_t{ends.tiles_m} * ends.tiles_n * p.batch;
+  const int64_t tiles = ceil_div(p.m, kTile) * ceil_div(p.n, kTile) * p.batch;
   launch(redo_subnormals, std::min<int64_t>(tiles, context.device->sms), kConsumers, 0, 1, true, context.stream, ends);
 }
 

@@ -54,7 +54,6 @@ struct SubnormalsJob {
   Lines16 a, b;
   uint32_t* found;  // (flags)
   int flags;
-  int tiles_m, tiles_n;  // numbers of tiles of kTile x kTile
 };
 
 __device__ __forceinline__ bool found_some(const uint32_t* found, int flags) {
@@ -101,11 +100,11 @@ static __global__ void __launch_bounds__(kConsumers) redo_subnormals(const __gri
   launch_dependents();
   if (!found_some(job.found, job.flags)) return;
   const Problem& p = job.p;
-  const int64_t of_matrix = int64_t{job.tiles_m} * job.tiles_n;
+  const int64_t tiles_n = ceil_div(p.n, kTile), of_matrix = ceil_div(p.m, kTile) * tiles_n;
 #pragma unroll 1
   for (int64_t tile = blockIdx.x; tile < of_matrix * p.batch; tile += gridDim.x) {
     const int64_t entry = tile / of_matrix, in_matrix = tile % of_matrix;
-    const int64_t row = in_matrix / job.tiles_n * kTile, col0 = in_matrix % job.tiles_n * kTile;
+    const int64_t row = in_matrix / tiles_n * kTile, col0 = in_matrix % tiles_n * kTile;
     if (p.beta == 0 && !holds_subnormals(job.a, entry, row) && !holds_subnormals(job.b, entry, col0)) continue;
     const ElementMatrix a = matrix_of_a(p, entry), b = matrix_of_b(p, entry);
     const ConstMatrix c = p.c.matrix(entry);
