@@ -27,16 +27,14 @@ void launch_tiles(const Problem& p, const Native16Plan& plan, const Context& con
   const bool looks_ahead = p.beta != 0;  // D may be C
   const int flags = looks_ahead ? kSearchFlags : plan.blocks * kSearchers / 32;
   SubnormalsJob ends = {p, {}, {}, reinterpret_cast<uint32_t*>(workspace + plan.layout.total), flags};
-  Native16Maps maps = {};
+  OperandMaps maps = {{}, {}, matrices(p.a, p.batch), matrices(p.b, p.batch)};
   if (p.k > 0) {
-    ends.a = lines_16(in_16_bits(p.a), matrices(p.a, p.batch));
-    ends.b = lines_16(in_16_bits(transposed(p.b)), matrices(p.b, p.batch));
+    ends.a = lines_16(in_16_bits(p.a), maps.count_a);
+    ends.b = lines_16(in_16_bits(transposed(p.b)), maps.count_b);
     maps.a = panel_map(ends.a, Ring::kRows);
     maps.b = panel_map(ends.b, Ring::kCols);
   }
   const Native16Job job = {p,
-                           matrices(p.a, p.batch),
-                           matrices(p.b, p.batch),
                            plan.deal,
                            static_cast<int>(ceil_div(p.m, Ring::kRows)),
                            static_cast<int>(ceil_div(p.n, Ring::kCols)),

@@ -14,7 +14,6 @@ namespace sgemm::split {
 
 struct Native16Job {
   Problem p;
-  int64_t count_a, count_b;  // matrices in memory: 1 if the batch shares one
   StreamK deal;
   int tiles_m, tiles_n;
   bool long_windows;  // windows have kLongWindow of k

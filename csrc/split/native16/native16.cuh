@@ -19,10 +19,6 @@
 
 namespace sgemm::split {
 
-struct Native16Maps {
-  CUtensorMap a, b;
-};
-
 // Copies a panel of ROWS rows from `row` and `k` on: by one copy along k, or by one copy for each block across k.
 template <bool ACROSS, int ROWS>
 __device__ __forceinline__ void copy_panel(char* to, const CUtensorMap& map, int row, int k,
@@ -104,14 +100,14 @@ __device__ __forceinline__ void add_in_turns(const Products& products, PipelineS
 
 // Fills the ring, by one thread.
 template <class Ring, bool A_ALONG_M, bool B_ALONG_N, class Scheduler>
-__device__ __forceinline__ void copy_panels(const Native16Job& job, const Native16Maps& maps, Scheduler scheduler,
+__device__ __forceinline__ void copy_panels(const Native16Job& job, const OperandMaps& maps, Scheduler scheduler,
                                             char* ring, uint64_t* full, uint64_t* empty) {
   PipelineState<Ring::kStages> at;
   WorkTile work;
   while (scheduler.next(work)) {
     const TileIndex tile = job.tile_at(work.tile);
-    const hopper::MapPlace place_a = hopper::place_in_map(job.p.a.batch, job.count_a, tile.batch);
-    const hopper::MapPlace place_b = hopper::place_in_map(job.p.b.batch, job.count_b, tile.batch);
+    const hopper::MapPlace place_a = hopper::place_in_map(job.p.a.batch, maps.count_a, tile.batch);
+    const hopper::MapPlace place_b = hopper::place_in_map(job.p.b.batch, maps.count_b, tile.batch);
     for (int step = work.first; step < work.first + work.steps; ++step, at.advance()) {
       char* const stage = ring + at.stage * Ring::kStageBytes;
       hopper::wait(&empty[at.stage], at.parity ^ 1);
@@ -170,7 +166,7 @@ __device__ __forceinline__ void search_panels(const Native16Job& job, Scheduler 
 
 template <int BLOCKS, bool A_ALONG_M, bool B_ALONG_N>
 __global__ void __launch_bounds__(kNative16Threads, 1)
-    native16(const __grid_constant__ Native16Job job, const __grid_constant__ Native16Maps maps) {
+    native16(const __grid_constant__ Native16Job job, const __grid_constant__ OperandMaps maps) {
   using Ring = Native16Ring<BLOCKS>;
   constexpr bool kClusters = BLOCKS == 1;  // clusters may share a tile
   extern __shared__ __align__(1024) char ring[];
