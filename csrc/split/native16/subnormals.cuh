@@ -106,13 +106,11 @@ static __global__ void __launch_bounds__(kConsumers) redo_subnormals(const __gri
     const int64_t entry = tile / of_matrix, in_matrix = tile % of_matrix;
     const int64_t row = in_matrix / tiles_n * kTile, col0 = in_matrix % tiles_n * kTile;
     if (p.beta == 0 && !holds_subnormals(job.a, entry, row) && !holds_subnormals(job.b, entry, col0)) continue;
-    const ElementMatrix a = matrix_of_a(p, entry), b = matrix_of_b(p, entry);
     const ConstMatrix c = p.c.matrix(entry);
     const Matrix d = p.d.matrix(entry);
 #pragma unroll 1
     for (int64_t col = col0; col < min(col0 + kTile, p.n); col += kChainCols) {
-      const TileLines lines = {{a.at(row, 0), a.col}, {b.at(0, col), b.row}, a.row, b.col, p.m - row, p.n - col, p.k};
-      tile_of_chains(lines, memory, threadIdx.x, [&](int i, int j, float sum) {
+      tile_of_chains(lines_of(p, entry, row, col, p.k), memory, threadIdx.x, [&](int i, int j, float sum) {
         if (!is_finite(sum)) sum = in_order(p, entry, row + i, col + j);
         *d.at(row + i, col + j) = finished(p, p.alpha * sum, c.at(row + i, col + j));
       });

@@ -118,6 +118,15 @@ struct TileLines {
   int64_t a_stride, b_stride, rows, cols, depth;
 };
 
+// Returns the lines of the elements from (row, col) on, for the first `depth` of k. If C is the sum of earlier pieces
+// of k, the lines begin with the first piece.
+__device__ __forceinline__ TileLines lines_of(const Problem& p, int64_t entry, int64_t row, int64_t col,
+                                              int64_t depth) {
+  const ElementMatrix a = matrix_of_a(p, entry), b = matrix_of_b(p, entry);
+  const int64_t before = p.k_before;
+  return {{a.at(row, -before), a.col}, {b.at(-before, col), b.row}, a.row, b.col, p.m - row, p.n - col, before + depth};
+}
+
 // Computes a tile of kTile x kChainCols by kConsumers threads, 4 x 4 elements each. Calls store(row, col, sum) for the
 // elements inside. The sum may be Inf or NaN.
 template <class Store>
