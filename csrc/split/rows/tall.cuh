@@ -27,8 +27,8 @@ __global__ void __launch_bounds__(32 * kTallTiles[TILE].warps, 1) split_tall(con
   uint32_t tile = (blockIdx.x - index * job.groups) * warps + warp;
   const TallPanel<kSteps> panel(panel_memory, job.cols);
   char* const staged = panel_memory + job.cols * kPanelBytes + warp * kStagedBytes * job.cols;
-  __shared__ alignas(8) float rows_of_others[kTallTiles[TILE].warps][TallTile::kRows];
-  const TallEpilogue output(job, entry, n0, reinterpret_cast<float*>(staged), rows_of_others[warp]);
+  __shared__ TallWarp shared[kTallTiles[TILE].warps];
+  const TallEpilogue output(job, entry, n0, reinterpret_cast<float*>(staged), shared[warp]);
 
   const ConstMatrix a = p.a.matrix(entry);
   const int first_k = place_of(READS, lane % 4, 0);
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(32 * kTallTiles[TILE].warps, 1) split_tall(con
   while (tile < job.tiles_m) {
     RowPlanes<kSteps> planes;
     RowScale row_scales[2];
-    const bool some_small = split_rows<kSteps>(x, planes, row_scales, rows_of_others[warp]);
+    const bool some_small = split_rows<kSteps>(x, planes, row_scales, shared[warp].rows_of_others);
     if (some_small) panel.lower_thresholds(row_scales, job.cols);
     const bool plain = __all_sync(~0u, plain_cols && is_plain(row_scales[0]) && is_plain(row_scales[1]));
     const TallRows rows = output.begin_tile(int64_t{tile} * TallTile::kRows, row_scales);
@@ -76,17 +76,17 @@ __global__ void __launch_bounds__(32 * kTallTiles[TILE].warps, 1) split_tall(con
       if (__builtin_expect(plain && !job.more, true) || !__any_sync(~0u, failed)) {
         output.store(rows, first, sums);
       } else {
-        if (output.note(list[listed], tile - stride, first, failed, !uncertified)) output.store(rows, first, sums);
+        if (output.note(tile - stride, first, failed, !uncertified)) output.store(rows, first, sums);
         uncertified = true;
       }
     }
     if (__builtin_expect(uncertified, false))
-      ++listed;
+      output.list(list[listed++]);
     else
       output.end_tile(rows);
   }
   if (__builtin_expect(listed != 0, false))
-    redo_tiles<kSteps, READS>(job, entry, n0, reinterpret_cast<float*>(staged), rows_of_others[warp], panel,
+    redo_tiles<kSteps, READS>(job, entry, n0, reinterpret_cast<float*>(staged), shared[warp], panel,
                               of_cols.plain_scales, list, listed);
 }
 

@@ -19,6 +19,12 @@ struct TallRows {
   float* to;        // D at these rows and the lane's first column of the panel
 };
 
+// A warp's shared memory for its current tile.
+struct TallWarp {
+  alignas(8) float rows_of_others[TallTile::kRows];  // thresholds, as left by split_rows()
+  TallEntry uncertified;                             // valid if an element is uncertain
+};
+
 // Notes which elements failed in the group of columns from `first` on; `failed` has a bit for each of the lane's
 // elements. Returns true if they may be listed and are few enough: then the group can be stored. The function is not
 // inlined, because its code would cost registers in the kernel's loop.
@@ -49,14 +55,13 @@ static __device__ __noinline__ bool note_uncertain(TallEntry& entry, int first, 
 // Certifies a lane's sums, scales and stores them.
 class TallEpilogue {
  public:
-  // `staged`: the warp's shared memory for a tile that is staged. `rows_of_others`: thresholds of the tile's rows, as
-  // left by split_rows().
+  // `staged`: the warp's shared memory for a tile that is staged.
   __device__ __forceinline__ TallEpilogue(const TallJob& job, uint32_t entry, int64_t n0, float* staged,
-                                          const float* rows_of_others)
+                                          TallWarp& shared)
       : job_(job),
         entry_(entry),
         staged_(staged),
-        rows_of_others_(rows_of_others),
+        shared_(shared),
         col0_(n0 + place_of(job.stores, threadIdx.x % 4, 0)),
         apart_(place_of(job.stores, 0, 1)),
         inside_(static_cast<int>(min(job.p.n - col0_, int64_t{job.cols}))),
@@ -93,7 +98,7 @@ class TallEpilogue {
                                               float (&x)[8]) const {
     uint32_t failed = 0;
     bool certified = true;
-    const float2 of_rows = *reinterpret_cast<const float2*>(&rows_of_others_[in_tile()]);
+    const float2 of_rows = *reinterpret_cast<const float2*>(&shared_.rows_of_others[in_tile()]);
     const float most = some_small ? fmaxf(of_rows.x, of_rows.y) : INFINITY;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -142,12 +147,19 @@ class TallEpilogue {
     }
   }
 
-  // Calls note_uncertain() for the tile's columns from `first` on. A staged tile is redone as a whole.
-  __device__ __forceinline__ bool note(TallEntry& entry, uint32_t tile, int first, uint32_t failed,
-                                       bool is_first) const {
-    const bool staged = is_staged(job_.stores);
-    if (is_first && threadIdx.x % 32 == 0) entry = {staged ? ~uint64_t{0} : 0, tile, 0, {}};
-    return note_uncertain(entry, first, failed, !job_.more && !staged);
+  // Calls note_uncertain() for the tile's columns from `first` on.
+  __device__ __forceinline__ bool note(uint32_t tile, int first, uint32_t failed, bool is_first) const {
+    __syncwarp();
+    if (is_first && threadIdx.x % 32 == 0) shared_.uncertified = {0, tile, 0, {}};
+    return note_uncertain(shared_.uncertified, first, failed, !job_.more && !is_staged(job_.stores));
+  }
+
+  // Writes a tile with noted elements to a list. A staged tile is redone as a whole.
+  __device__ __forceinline__ void list(TallEntry& to) const {
+    __syncwarp();
+    TallEntry entry = shared_.uncertified;
+    if (is_staged(job_.stores)) entry.groups = ~uint64_t{0};
+    if (threadIdx.x % 32 == 0) to = entry;
   }
 
   // Recomputes listed elements of up to 32 tiles; lane i has tile i's `count`. Eight elements of any tiles are computed
@@ -320,7 +332,7 @@ class TallEpilogue {
   // Returns a bit for each of the lane's elements inside D that its own row's and column's sums don't certify either.
   __device__ __forceinline__ uint32_t uncertified(const TallRows& at, int first, const RowScale* row_scales,
                                                   const float* of_others, bool some_small, const float (&x)[8]) const {
-    const float* const of_rows = &rows_of_others_[in_tile()];
+    const float* const of_rows = &shared_.rows_of_others[in_tile()];
     uint32_t bits = 0;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -336,7 +348,7 @@ class TallEpilogue {
   const TallJob& job_;
   const uint32_t entry_;
   float* const staged_;
-  const float* const rows_of_others_;
+  TallWarp& shared_;
   const int64_t col0_;  // the lane's first column
   const int apart_;     // distance of the lane's columns
   const int inside_;    // columns of the panel from col0_ on

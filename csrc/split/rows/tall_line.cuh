@@ -55,7 +55,10 @@ __device__ __forceinline__ void read_rows(LineElements<STEPS> (&x)[2], const flo
         float4 quad = {};
         if (h < rows && s * TallTile::kStep < k)
           quad = *reinterpret_cast<const float4*>(from + h * a.row + s * TallTile::kStep);
-        reinterpret_cast<float4&>(x[h][s]) = quad;
+        x[h][s][0] = quad.x;
+        x[h][s][1] = quad.y;
+        x[h][s][2] = quad.z;
+        x[h][s][3] = quad.w;
       }
     } else {
 #pragma unroll

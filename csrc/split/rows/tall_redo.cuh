@@ -9,10 +9,10 @@ namespace sgemm::split {
 // Redoes a warp's listed tiles. `plain_cols`: the panel's scales are plain.
 template <int STEPS, TallReads READS>
 static __device__ __noinline__ void redo_tiles(const TallJob& job, uint32_t entry, int64_t n0, float* staged,
-                                               float* rows_of_others, const TallPanel<STEPS>& panel, bool plain_cols,
+                                               TallWarp& shared, const TallPanel<STEPS>& panel, bool plain_cols,
                                                const TallEntry* list, uint32_t listed) {
   __syncwarp();
-  const TallEpilogue output(job, entry, n0, staged, rows_of_others);
+  const TallEpilogue output(job, entry, n0, staged, shared);
   const ConstMatrix a = job.p.a.matrix(entry);
   const int cols = static_cast<int>(min(int64_t{job.cols}, job.p.n - n0));
   const int first_k = place_of(READS, threadIdx.x % 4, 0);
@@ -33,7 +33,7 @@ static __device__ __noinline__ void redo_tiles(const TallJob& job, uint32_t entr
                               static_cast<int>(job.p.k) - first_k);
       RowPlanes<STEPS> planes;
       RowScale row_scales[2];
-      const bool some_small = split_rows<STEPS>(x, planes, row_scales, rows_of_others);
+      const bool some_small = split_rows<STEPS>(x, planes, row_scales, shared.rows_of_others);
       if (some_small) panel.lower_thresholds(row_scales, job.cols);
       const bool plain_scales = output.plain_scales(row_scales, plain_cols);
       const TallRows at = output.begin_tile(int64_t{of.tile} * TallTile::kRows, row_scales);
