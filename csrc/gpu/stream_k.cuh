@@ -6,8 +6,9 @@ namespace sgemm {
 
 class StreamKScheduler {
  public:
-  __device__ __forceinline__ explicit StreamKScheduler(const StreamK& deal)
-      : deal_(deal), whole_(blockIdx.x), at_(first_step(blockIdx.x)), end_(first_step(blockIdx.x + 1)) {}
+  // `first`: the block's first whole tile. It has every gridDim.x-th from there on.
+  __device__ __forceinline__ explicit StreamKScheduler(const StreamK& deal, int first = blockIdx.x)
+      : deal_(deal), whole_(first), at_(first_step(blockIdx.x)), end_(first_step(blockIdx.x + 1)) {}
 
   // Returns the block's next tile, or part of one, in `work`. Returns false if there is none.
   __device__ __forceinline__ bool next(WorkTile& work) {

@@ -8,7 +8,15 @@
 
 #include "../problem/views.h"
 
-namespace sgemm::hopper {
+namespace sgemm {
+
+// The maps of both operands.
+struct OperandMaps {
+  CUtensorMap a, b;
+  int64_t count_a, count_b;  // matrices in memory: 1 if the batch shares one
+};
+
+namespace hopper {
 
 // Fetches the driver's function through the runtime, because the library is not linked to libcuda.
 inline decltype(&cuTensorMapEncodeTiled) encode_tensor_map() {
@@ -74,4 +82,5 @@ __device__ __forceinline__ MapPlace place_in_map(const BatchStride& batch, int64
   return {count == 1 ? 0 : entry - group * size, group};
 }
 
-}  // namespace sgemm::hopper
+}  // namespace hopper
+}  // namespace sgemm

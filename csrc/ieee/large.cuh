@@ -20,10 +20,6 @@
 
 namespace sgemm::ieee {
 
-struct LargeMaps {
-  CUtensorMap a, b;
-};
-
 struct LargeShared {
   uint64_t full[kLargeStages], empty[kLargeStages];
   bool last;         // true in the last block that arrives at a shared tile
@@ -34,13 +30,14 @@ struct LargeShared {
 template <class Shape>
 class LargeProducer {
  public:
-  __device__ __forceinline__ LargeProducer(const LargeJob& job, const LargeMaps& maps, char* ring, LargeShared& shared)
+  __device__ __forceinline__ LargeProducer(const LargeJob& job, const OperandMaps& maps, char* ring,
+                                           LargeShared& shared)
       : job_(job), maps_(maps), ring_(ring), shared_(shared) {}
 
   __device__ __forceinline__ void copy(int index, int first, int steps) {
     const TileIndex tile = tile_at(index, job_.tiles_m, job_.tiles_n, kTilesTogether);
-    const hopper::MapPlace a = hopper::place_in_map(job_.p.a.batch, job_.count_a, tile.batch);
-    const hopper::MapPlace b = hopper::place_in_map(job_.p.b.batch, job_.count_b, tile.batch);
+    const hopper::MapPlace a = hopper::place_in_map(job_.p.a.batch, maps_.count_a, tile.batch);
+    const hopper::MapPlace b = hopper::place_in_map(job_.p.b.batch, maps_.count_b, tile.batch);
     for (int step = first; step < first + steps; ++step) {
       char* stage = ring_ + at_.stage * Shape::kStageBytes;
       uint64_t* full = &shared_.full[at_.stage];
@@ -55,7 +52,7 @@ class LargeProducer {
 
  private:
   const LargeJob& job_;
-  const LargeMaps& maps_;
+  const OperandMaps& maps_;
   char* const ring_;
   LargeShared& shared_;
   PipelineState<kLargeStages> at_;
@@ -173,7 +170,7 @@ __device__ __forceinline__ void share_out(const Produce& produce, const Consume&
 }
 
 __global__ void __launch_bounds__(Large::kBlockThreads, 1)
-    large(const __grid_constant__ LargeJob job, const __grid_constant__ LargeMaps maps) {
+    large(const __grid_constant__ LargeJob job, const __grid_constant__ OperandMaps maps) {
   using Shape = LargeShape<1>;
   extern __shared__ __align__(1024) char ring[];
   __shared__ LargeShared shared;
@@ -208,7 +205,7 @@ __global__ void __launch_bounds__(Large::kBlockThreads, 1)
 // A cluster of BLOCKS blocks computes one tile, or a slice of its k.
 template <int BLOCKS>
 __global__ void __launch_bounds__(Large::kBlockThreads, 1)
-    large_in_clusters(const __grid_constant__ LargeJob job, const __grid_constant__ LargeMaps maps) {
+    large_in_clusters(const __grid_constant__ LargeJob job, const __grid_constant__ OperandMaps maps) {
   using Shape = LargeShape<2>;
   extern __shared__ __align__(1024) char ring[];
   __shared__ LargeShared shared;

@@ -12,7 +12,6 @@ namespace sgemm::ieee {
 
 struct LargeJob {
   Problem p;
-  int64_t count_a, count_b;  // number of matrices in memory: 1 if the batch shares one
   StreamK deal;
   int slices;  // slices of k, each with its own results; 1 if there is a batch
   int tiles_m, tiles_n;

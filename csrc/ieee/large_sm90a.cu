@@ -22,13 +22,12 @@ void launch_piece(const Problem& problem, const LargePlan& plan, const Context& 
   LargeJob job = {};
   job.p = plan.swapped ? transposed(problem) : problem;
   Problem& p = job.p;
-  job.count_a = matrices(p.a, p.batch);
-  job.count_b = matrices(p.b, p.batch);
+  OperandMaps maps = {{}, {}, matrices(p.a, p.batch), matrices(p.b, p.batch)};
   job.arrived = reinterpret_cast<uint32_t*>(workspace + at.arrived);
   if (plan.left)
     check(cudaMemsetAsync(job.arrived, 0, 4 * plan.left, static_cast<cudaStream_t>(context.stream)), "cudaMemset");
-  if (plan.pack_a) p.a = transposed(copied(transposed(p.a), job.count_a, workspace + at.copy_a, context));
-  if (plan.pack_b) p.b = copied(p.b, job.count_b, workspace + at.copy_b, context);
+  if (plan.pack_a) p.a = transposed(copied(transposed(p.a), maps.count_a, workspace + at.copy_a, context));
+  if (plan.pack_b) p.b = copied(p.b, maps.count_b, workspace + at.copy_b, context);
   job.slices = plan.slices;
   job.tiles_m = static_cast<int>(ceil_div(p.m, Shape::kRows));
   job.tiles_n = static_cast<int>(ceil_div(p.n, Shape::kCols));
@@ -40,10 +39,9 @@ void launch_piece(const Problem& problem, const LargePlan& plan, const Context& 
   job.rows = ends_in_groups<4>(p);
   job.columns = ends_in_groups<4>(transposed(p));
   job.parts = reinterpret_cast<float*>(workspace + at.parts);
-  LargeMaps maps = {};
   if (p.k) {
-    maps.a = hopper::tensor_map(transposed(p.a), job.count_a, Shape::kRows, Large::BK);
-    maps.b = hopper::tensor_map(p.b, job.count_b, Shape::kCols, Large::BK);
+    maps.a = hopper::tensor_map(transposed(p.a), maps.count_a, Shape::kRows, Large::BK);
+    maps.b = hopper::tensor_map(p.b, maps.count_b, Shape::kCols, Large::BK);
   }
   launch_with_memory<KERNEL>(plan.blocks, Large::kBlockThreads, Shape::kRingBytes, Shape::kRingBytes, plan.cluster,
                              context.stream, job, maps);

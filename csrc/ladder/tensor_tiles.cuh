@@ -11,11 +11,6 @@
 
 namespace sgemm::cuda_backend {
 
-struct OperandMaps {
-  CUtensorMap a, b;
-  int64_t count_a, count_b;  // number of matrices in memory: 1 if the batch shares one
-};
-
 template <class T>
 constexpr int kStageBytes = (T::BM + T::BN) * T::BK * 4;
 

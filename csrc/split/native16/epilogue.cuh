@@ -14,7 +14,6 @@ namespace sgemm::split {
 
 struct Native16Job {
   Problem p;
-  int64_t count_a, count_b;  // matrices in memory: 1 if the batch shares one
   StreamK deal;
   int tiles_m, tiles_n;
   bool long_windows;  // windows have kLongWindow of k
@@ -23,6 +22,10 @@ struct Native16Job {
   uint32_t* arrived;  // number of a leftover tile's parts that have arrived
   uint32_t* found;    // (flags) not 0 if operands hold subnormal elements (subnormals.cuh)
   int flags;          // number written by a kernel before the product; 0 if the product itself searches
+
+  __device__ __forceinline__ TileIndex tile_at(int index) const {
+    return sgemm::tile_at(index, tiles_m, tiles_n, kTilesTogether);
+  }
 };
 
 // A panel of 64 of k lies in shared memory in blocks of 64 rows, or columns. Each row of a block holds 128 bytes along
@@ -156,7 +159,7 @@ __device__ __noinline__ void store_each(const Problem& p, const Native16Place& a
 template <int BLOCKS>
 __device__ __forceinline__ void store_tile(const Native16Job& job, int index, const Native16Sums<BLOCKS>& sum, int t,
                                            uint32_t rank, uint32_t blocks, float* staging) {
-  const TileIndex tile = sgemm::tile_at(index, job.tiles_m, job.tiles_n, kTilesTogether);
+  const TileIndex tile = job.tile_at(index);
   using Ring = Native16Ring<BLOCKS>;
   const int64_t first = int64_t{tile.row} * Ring::kRows + t / 128 * BLOCKS * 64 + t % 128 / 32 * 16 + t % 32 / 4;
   const Problem& p = job.p;

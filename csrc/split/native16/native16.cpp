@@ -34,13 +34,6 @@ double seconds(const Problem& p, const Device& device, const TileSize& tile, con
   return model.launch + std::max(waves, moved / (model.bandwidth * bandwidth)) + mirror;
 }
 
-Native16Layout layout(const Native16Plan& plan, const TileSize& tile) {
-  const StreamKLayout shared = stream_k_layout(plan.deal, int64_t{tile.bm} * tile.bn);
-  const int flags = std::max(plan.blocks * kSearchers / 32, kSearchFlags);
-  const size_t found = (shared.total + 15) / 16 * 16;
-  return {shared, found, found + flags * sizeof(uint32_t)};
-}
-
 }  // namespace
 
 void Native16::each_plan(const Problem& asked, const Device& device, const PlanVisitor& visit) {
@@ -53,9 +46,10 @@ void Native16::each_plan(const Problem& asked, const Device& device, const PlanV
     const auto visit_deal = [&](const StreamK& deal, int cluster) {
       const int blocks = cluster > 1 ? deal.tiles * cluster : std::min(device.sms, std::max(deal.whole, deal.sharing));
       const bool many = int64_t{deal.tiles} * deal.steps * (size.bm / kTile) > kManySteps * kStep / BK;
-      Native16Plan plan = {deal, blocks, cluster, p.k > kLongWindow && many, {}};
-      plan.layout = layout(plan, size);
-      visit({seconds(p, device, size, plan), plan.layout.total, plan, tile});
+      const StreamKLayout layout = stream_k_layout(deal, int64_t{size.bm} * size.bn);
+      const size_t flags = std::max(blocks * kSearchers / 32, kSearchFlags);
+      const Native16Plan plan = {deal, blocks, cluster, p.k > kLongWindow && many, layout};
+      visit({seconds(p, device, size, plan), layout.total + flags * sizeof(uint32_t), plan, tile});
     };
     visit_deal(whole, 1);
     if (shared.sharing) visit_deal(shared, 1);

@@ -19,10 +19,6 @@
 
 namespace sgemm::split {
 
-struct Native16Maps {
-  CUtensorMap a, b;
-};
-
 // Copies a panel of ROWS rows from `row` and `k` on: by one copy along k, or by one copy for each block across k.
 template <bool ACROSS, int ROWS>
 __device__ __forceinline__ void copy_panel(char* to, const CUtensorMap& map, int row, int k,
@@ -36,34 +32,28 @@ __device__ __forceinline__ void copy_panel(char* to, const CUtensorMap& map, int
   }
 }
 
-// Enumerates a block's tiles and parts of tiles. If CLUSTERS and the cluster has several blocks, enumerates its rank's
-// part of the k of the cluster's only tile.
+// Enumerates a block's tiles and parts of tiles. If CLUSTERS, the two blocks of a cluster may share a tile: each has a
+// part of its k.
 template <bool CLUSTERS>
 class Native16Scheduler {
  public:
-  __device__ __forceinline__ explicit Native16Scheduler(const StreamK& deal) : deal_(deal), of_block_(deal) {}
+  __device__ __forceinline__ explicit Native16Scheduler(const StreamK& deal)
+      : of_block_(deal, blockIdx.x >> blocks() / 2) {}
 
   __device__ __forceinline__ static uint32_t rank() { return CLUSTERS ? hopper::cluster_rank() : 0; }
   __device__ __forceinline__ static uint32_t blocks() { return CLUSTERS ? hopper::cluster_size() : 1; }
 
   __device__ __forceinline__ bool next(WorkTile& work) {
-    if (blocks() == 1) return of_block_.next(work);
-    if (done_) return false;
-    done_ = true;
-    const int steps = deal_.steps, first = rank() * steps / blocks();
-    work = {static_cast<int>(blockIdx.x / blocks()),
-            first,
-            static_cast<int>((rank() + 1) * steps / blocks()) - first,
-            0,
-            1,
-            0};
+    if (!of_block_.next(work)) return false;
+    if (blocks() > 1) {
+      work.first = rank() * work.steps / 2;
+      work.steps = (rank() + 1) * work.steps / 2 - work.first;
+    }
     return true;
   }
 
  private:
-  const StreamK& deal_;
   StreamKScheduler of_block_;
-  bool done_ = false;
 };
 
 // Issues a warpgroup's products of panels in the ring.
@@ -83,12 +73,6 @@ struct Native16Products {
   }
 };
 
-__device__ __forceinline__ void add_window(float (&sum)[64], float (&window)[64]) {
-  hopper::fence_registers(window);
-#pragma unroll
-  for (int e = 0; e < 64; ++e) sum[e] += window[e];
-}
-
 // Adds a tile's products, WINDOW of k at a time. A second window in flight would take the registers of a block's sums.
 template <int WINDOW, class Ring, class Products, int BLOCKS>
 __device__ __forceinline__ void add_in_turns(const Products& products, PipelineState<Ring::kStages>& at, uint64_t* full,
@@ -106,7 +90,9 @@ __device__ __forceinline__ void add_in_turns(const Products& products, PipelineS
         products.issue(window, at.stage, block, first, kCount);
         turns.end();
         hopper::wait_products<0>();
-        add_window(sum[block], window);
+        hopper::fence_registers(window);
+#pragma unroll
+        for (int e = 0; e < 64; ++e) sum[block][e] += window[e];
       }
     if (t % 32 == 0) hopper::arrive(&empty[at.stage]);
   }
@@ -114,14 +100,14 @@ __device__ __forceinline__ void add_in_turns(const Products& products, PipelineS
 
 // Fills the ring, by one thread.
 template <class Ring, bool A_ALONG_M, bool B_ALONG_N, class Scheduler>
-__device__ __forceinline__ void copy_panels(const Native16Job& job, const Native16Maps& maps, Scheduler scheduler,
+__device__ __forceinline__ void copy_panels(const Native16Job& job, const OperandMaps& maps, Scheduler scheduler,
                                             char* ring, uint64_t* full, uint64_t* empty) {
   PipelineState<Ring::kStages> at;
   WorkTile work;
   while (scheduler.next(work)) {
-    const TileIndex tile = sgemm::tile_at(work.tile, job.tiles_m, job.tiles_n, kTilesTogether);
-    const hopper::MapPlace place_a = hopper::place_in_map(job.p.a.batch, job.count_a, tile.batch);
-    const hopper::MapPlace place_b = hopper::place_in_map(job.p.b.batch, job.count_b, tile.batch);
+    const TileIndex tile = job.tile_at(work.tile);
+    const hopper::MapPlace place_a = hopper::place_in_map(job.p.a.batch, maps.count_a, tile.batch);
+    const hopper::MapPlace place_b = hopper::place_in_map(job.p.b.batch, maps.count_b, tile.batch);
     for (int step = work.first; step < work.first + work.steps; ++step, at.advance()) {
       char* const stage = ring + at.stage * Ring::kStageBytes;
       hopper::wait(&empty[at.stage], at.parity ^ 1);
@@ -162,7 +148,7 @@ __device__ __forceinline__ void search_panels(const Native16Job& job, Scheduler 
   PipelineState<Ring::kStages> at;
   WorkTile work;
   while (scheduler.next(work)) {
-    const TileIndex tile = sgemm::tile_at(work.tile, job.tiles_m, job.tiles_n, kTilesTogether);
+    const TileIndex tile = job.tile_at(work.tile);
     const SearchedPart a(Ring::kBytesA, tile.col, job.tiles_n, searcher);
     const SearchedPart b(Ring::kBytesB, tile.row, job.tiles_m, searcher);
     for (int step = 0; step < work.steps; ++step, at.advance()) {
@@ -180,7 +166,7 @@ __device__ __forceinline__ void search_panels(const Native16Job& job, Scheduler 
 
 template <int BLOCKS, bool A_ALONG_M, bool B_ALONG_N>
 __global__ void __launch_bounds__(kNative16Threads, 1)
-    native16(const __grid_constant__ Native16Job job, const __grid_constant__ Native16Maps maps) {
+    native16(const __grid_constant__ Native16Job job, const __grid_constant__ OperandMaps maps) {
   using Ring = Native16Ring<BLOCKS>;
   constexpr bool kClusters = BLOCKS == 1;  // clusters may share a tile
   extern __shared__ __align__(1024) char ring[];

@@ -37,21 +37,14 @@ struct Native16 {
 // product.
 inline constexpr int kSearchers = 96, kSearchBlocks = 264, kSearchFlags = kSearchBlocks * 8;
 
-// Layout of a product's buffers in the workspace; offsets in bytes.
-struct Native16Layout {
-  StreamKLayout shared;
-  size_t found;  // uint32: a flag for each warp that searches (subnormals.cuh)
-  size_t total;
-};
-
 // The row's own part of a plan: how tiles are dealt out to persistent blocks. Alternatively, each cluster has one tile
 // of 128 x 128, and each of its blocks has a part of k.
 struct Native16Plan {
   StreamK deal;
-  int blocks;         // number of blocks of the grid
-  int cluster;        // blocks that share a tile
-  bool long_windows;  // windows have kLongWindow of k
-  Native16Layout layout;
+  int blocks;            // number of blocks of the grid
+  int cluster;           // blocks that share a tile
+  bool long_windows;     // windows have kLongWindow of k
+  StreamKLayout layout;  // of the workspace; behind it, a uint32 for each warp that searches (subnormals.cuh)
 };
 
 }  // namespace sgemm::split

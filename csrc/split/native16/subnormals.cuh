@@ -41,20 +41,19 @@ __device__ __forceinline__ uint32_t subnormals_of_line(const uint16_t* line, int
   return found;
 }
 
-// An operand as lines of neighbouring elements, and the number of its matrices.
+// An operand as lines of neighbouring elements.
 struct Lines16 {
-  Matrix16 matrix;
-  int64_t count;
+  Matrix16 matrix;  // its rows are the lines
+  int64_t count;    // matrices in memory: 1 if the batch shares one
+  bool across;      // lines run along m, or n, instead of k
 };
 
 // Parameters of the kernels before and after the product.
 struct SubnormalsJob {
   Problem p;
-  Lines16 a, b;             // rows are lines of neighbours
-  bool a_across, b_across;  // lines run along m, or n, instead of k
-  uint32_t* found;          // (flags)
+  Lines16 a, b;
+  uint32_t* found;  // (flags)
   int flags;
-  int tiles_m, tiles_n;  // numbers of tiles of kTile x kTile
 };
 
 __device__ __forceinline__ bool found_some(const uint32_t* found, int flags) {
@@ -82,12 +81,12 @@ static __global__ void __launch_bounds__(kConsumers) find_subnormals(const __gri
 }
 
 // Returns true if kTile rows of A, or columns of B, from `first` on hold subnormal elements. Called by the whole block.
-__device__ __forceinline__ bool holds_subnormals(const Lines16& x, bool across, int64_t entry, int64_t first) {
+__device__ __forceinline__ bool holds_subnormals(const Lines16& x, int64_t entry, int64_t first) {
   const Matrix16& matrix = x.matrix;
   const uint16_t* data = matrix.data + (x.count == 1 ? 0 : matrix.batch.offset(entry));
-  const int64_t size = across ? matrix.cols : matrix.rows, own = min(size - first, int64_t{kTile});
-  data += across ? first : first * matrix.row;
-  const int64_t lines = across ? matrix.rows : own, count = across ? own : matrix.cols;
+  const int64_t size = x.across ? matrix.cols : matrix.rows, own = min(size - first, int64_t{kTile});
+  data += x.across ? first : first * matrix.row;
+  const int64_t lines = x.across ? matrix.rows : own, count = x.across ? own : matrix.cols;
   uint32_t found = 0;
   for (int64_t line = threadIdx.x / 32; line < lines; line += kConsumers / 32)
     found |= subnormals_of_line(data + line * matrix.row, count);
@@ -101,21 +100,17 @@ static __global__ void __launch_bounds__(kConsumers) redo_subnormals(const __gri
   launch_dependents();
   if (!found_some(job.found, job.flags)) return;
   const Problem& p = job.p;
-  const int64_t of_matrix = int64_t{job.tiles_m} * job.tiles_n;
+  const int64_t tiles_n = ceil_div(p.n, kTile), of_matrix = ceil_div(p.m, kTile) * tiles_n;
 #pragma unroll 1
   for (int64_t tile = blockIdx.x; tile < of_matrix * p.batch; tile += gridDim.x) {
     const int64_t entry = tile / of_matrix, in_matrix = tile % of_matrix;
-    const int64_t row = in_matrix / job.tiles_n * kTile, col0 = in_matrix % job.tiles_n * kTile;
-    if (p.beta == 0 && !holds_subnormals(job.a, job.a_across, entry, row) &&
-        !holds_subnormals(job.b, job.b_across, entry, col0))
-      continue;
-    const ElementMatrix a = matrix_of_a(p, entry), b = matrix_of_b(p, entry);
+    const int64_t row = in_matrix / tiles_n * kTile, col0 = in_matrix % tiles_n * kTile;
+    if (p.beta == 0 && !holds_subnormals(job.a, entry, row) && !holds_subnormals(job.b, entry, col0)) continue;
     const ConstMatrix c = p.c.matrix(entry);
     const Matrix d = p.d.matrix(entry);
 #pragma unroll 1
     for (int64_t col = col0; col < min(col0 + kTile, p.n); col += kChainCols) {
-      const TileLines lines = {{a.at(row, 0), a.col}, {b.at(0, col), b.row}, a.row, b.col, p.m - row, p.n - col, p.k};
-      tile_of_chains(lines, memory, threadIdx.x, [&](int i, int j, float sum) {
+      tile_of_chains(lines_of(p, entry, row, col, p.k), memory, threadIdx.x, [&](int i, int j, float sum) {
         if (!is_finite(sum)) sum = in_order(p, entry, row + i, col + j);
         *d.at(row + i, col + j) = finished(p, p.alpha * sum, c.at(row + i, col + j));
       });

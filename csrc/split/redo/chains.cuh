@@ -118,6 +118,15 @@ struct TileLines {
   int64_t a_stride, b_stride, rows, cols, depth;
 };
 
+// Returns the lines of the elements from (row, col) on, for the first `depth` of k. If C is the sum of earlier pieces
+// of k, the lines begin with the first piece.
+__device__ __forceinline__ TileLines lines_of(const Problem& p, int64_t entry, int64_t row, int64_t col,
+                                              int64_t depth) {
+  const ElementMatrix a = matrix_of_a(p, entry), b = matrix_of_b(p, entry);
+  const int64_t before = p.k_before;
+  return {{a.at(row, -before), a.col}, {b.at(-before, col), b.row}, a.row, b.col, p.m - row, p.n - col, before + depth};
+}
+
 // Computes a tile of kTile x kChainCols by kConsumers threads, 4 x 4 elements each. Calls store(row, col, sum) for the
 // elements inside. The sum may be Inf or NaN.
 template <class Store>
@@ -126,7 +135,7 @@ __device__ __forceinline__ void tile_of_chains(const TileLines& lines, ChainMemo
   const int row = t / kAcross * kOwn, col = t % kAcross * kOwn;
   ChainPanel<kTile> a(lines.a, lines.a_stride, lines.rows, lines.depth, t);
   ChainPanel<kChainCols> b(lines.b, lines.b_stride, lines.cols, lines.depth, t);
-  float total[kOwn][kOwn] = {};
+  float total[kOwn * kOwn] = {};
   a.read();
   b.read();
 #pragma unroll 1
@@ -137,31 +146,26 @@ __device__ __forceinline__ void tile_of_chains(const TileLines& lines, ChainMemo
     sync_consumers();
     a.read();
     b.read();
-    float chain[kOwn][kOwn] = {};
+    float chain[kOwn * kOwn] = {};
 #pragma unroll 8
     for (int k = 0; k < kChain; ++k) {
       const float4 x = *reinterpret_cast<const float4*>(&memory.a[k * ChainPanel<kTile>::kPitch + row]);
       const float4 y = *reinterpret_cast<const float4*>(&memory.b[k * ChainPanel<kChainCols>::kPitch + col]);
       const float of_rows[kOwn] = {x.x, x.y, x.z, x.w}, of_cols[kOwn] = {y.x, y.y, y.z, y.w};
 #pragma unroll
-      for (int i = 0; i < kOwn; ++i)
-#pragma unroll
-        for (int j = 0; j < kOwn; ++j) chain[i][j] = fmaf(of_rows[i], of_cols[j], chain[i][j]);
+      for (int e = 0; e < kOwn * kOwn; ++e) chain[e] = fmaf(of_rows[e / kOwn], of_cols[e % kOwn], chain[e]);
     }
 #pragma unroll
-    for (int i = 0; i < kOwn; ++i)
-#pragma unroll
-      for (int j = 0; j < kOwn; ++j) total[i][j] += chain[i][j];
+    for (int e = 0; e < kOwn * kOwn; ++e) total[e] += chain[e];
   }
 #pragma unroll 1
-  for (int i = 0; i < kOwn; ++i)
-#pragma unroll 1
-    for (int j = 0; j < kOwn; ++j) {
-      float sum = 0;  // total[i][j]; a runtime index would move the array to local memory
+  for (int own = 0; own < kOwn * kOwn; ++own) {
+    const int i = row + own / kOwn, j = col + own % kOwn;
+    float sum = 0;  // total[own]; a runtime index would move the array to local memory
 #pragma unroll
-      for (int e = 0; e < kOwn * kOwn; ++e) sum = e == i * kOwn + j ? total[e / kOwn][e % kOwn] : sum;
-      if (row + i < lines.rows && col + j < lines.cols) store(row + i, col + j, sum);
-    }
+    for (int e = 0; e < kOwn * kOwn; ++e) sum = e == own ? total[e] : sum;
+    if (i < lines.rows && j < lines.cols) store(i, j, sum);
+  }
 }
 
 }  // namespace sgemm::split

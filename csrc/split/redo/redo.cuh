@@ -65,21 +65,12 @@ __device__ __forceinline__ RefusedCounts count_refused(RefusedTile& refused, int
   return counts;
 }
 
-// Returns the rows of A and columns of B of a tile's elements, from column `col` of D on. If C is the sum of earlier
-// pieces of k, the lines begin with the first piece.
-__device__ __forceinline__ TileLines lines_of(const Job& job, const Corner& tile, int64_t col) {
-  const ElementMatrix a = matrix_of_a(job.p, tile.batch), b = matrix_of_b(job.p, tile.batch);
-  const int64_t before = job.p.k_before;
-  return {
-      {a.at(tile.row, -before), a.col}, {b.at(-before, col), b.row}, a.row, b.col, job.p.m - tile.row, job.p.n - col,
-      before + job.depth(tile.batch)};
-}
-
 // Recomputes the refused elements of a tile's `group`-th 32 columns. Elements whose sum isn't finite stay refused.
 static __device__ __noinline__ void redo_columns(const Job& job, const Corner& tile, int group, int t,
                                                  RefusedTile& refused, ChainMemory& memory) {
   const int64_t col = tile.col + group * 32;
-  tile_of_chains(lines_of(job, tile, col), memory, t, [&](int i, int j, float sum) {
+  const TileLines lines = lines_of(job.p, tile.batch, tile.row, col, job.depth(tile.batch));
+  tile_of_chains(lines, memory, t, [&](int i, int j, float sum) {
     if (!refused.is_refused(i, group * 32 + j) || !isfinite(sum)) return;
     store_redone(job, tile.batch, tile.row + i, col + j, sum);
     refused.clear(i, group * 32 + j);
@@ -98,11 +89,11 @@ static __device__ __noinline__ void redo_elements(const Job& job, const Corner& 
       const int group = __ffs(groups) - 1;
       for (uint32_t bits = __shfl_sync(~0u, own, group); bits; bits &= bits - 1) {
         if (next++ % (kConsumers / 32) != warp) continue;
-        const int64_t row = (first + group) / (kTile / 32),
+        const int64_t row = tile.row + (first + group) / (kTile / 32),
                       col = tile.col + (first + group) % (kTile / 32) * 32 + __ffs(bits) - 1;
-        const TileLines of = lines_of(job, {tile.batch, tile.row + row, col}, col);
+        const TileLines of = lines_of(job.p, tile.batch, row, col, job.depth(tile.batch));
         const float sum = element_of_chains(of.a, of.b, of.depth);
-        if (lane == 0) store_redone(job, tile.batch, tile.row + row, col, sum);
+        if (lane == 0) store_redone(job, tile.batch, row, col, sum);
       }
     }
   }

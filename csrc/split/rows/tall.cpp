@@ -36,17 +36,10 @@ TallStores stores(int tile, const Problem& p) {
 
 // Returns how much is written beyond D, as a multiple of D, where memory sectors are written in parts.
 double written_again(TallStores stores, const Problem& p) {
-  switch (stores) {
-    case TallStores::kQuads:
-      return p.n % kSectorFloats ? 1 : 0;
-    case TallStores::kPairs:
-      return p.m % kSectorFloats ? 1 : 0;
-    case TallStores::kTiles:
-    case TallStores::kColumns:
-      return 1;
-    default:
-      return p.d.col == 1 ? kSectorFloats - 1 : kSectorFloats / 2 - 1;
-  }
+  if (stores == TallStores::kQuads) return p.n % kSectorFloats ? 1 : 0;
+  if (stores == TallStores::kPairs) return p.m % kSectorFloats ? 1 : 0;
+  if (is_staged(stores)) return 1;
+  return p.d.col == 1 ? kSectorFloats - 1 : kSectorFloats / 2 - 1;
 }
 
 double seconds(const TallPiece& plan, const Problem& p, const Device& device) {

@@ -45,7 +45,7 @@ static __device__ __noinline__ bool note_uncertain(TallEntry& entry, int first, 
   __syncwarp();
   if (lane == 0) {
     if (few)
-      entry.count = static_cast<uint8_t>(count);
+      entry.count = count;
     else
       entry.groups |= uint64_t{1} << first / TallTile::kCols;
   }
@@ -127,10 +127,10 @@ class TallEpilogue {
     return failed;
   }
 
-  // Recomputes the warp's failed elements, one after the other, as alpha times their products. `before`: additional
-  // length of k, which lies in memory before the operands.
-  __device__ __forceinline__ void redo_elements(const TallRows& at, int first, uint32_t failed, float (&x)[8],
-                                                int64_t before) const {
+  // Recomputes the warp's failed elements, one after the other, as alpha times their products. Earlier pieces of k,
+  // which lie in memory before the operands, are included.
+  __device__ __forceinline__ void redo_elements(const TallRows& at, int first, uint32_t failed, float (&x)[8]) const {
+    const int64_t before = job_.p.k_before;
     const ConstMatrix a = job_.p.a.matrix(entry_), b = job_.p.b.matrix(entry_);
     const int lane = threadIdx.x % 32;
 #pragma unroll 1
@@ -183,8 +183,10 @@ class TallEpilogue {
       const uint32_t place = index - __shfl_sync(~0u, end - count, owner);
       const TallEntry& entry = list[owner];
       const uint32_t element = active ? entry.elements[place] : 0;
+      const int scale = element % (1u << TallEntry::kColumnBits);  // place of the column's scale in the panel
       const int64_t row = int64_t{entry.tile} * TallTile::kRows + (element >> TallEntry::kColumnBits);
-      const int64_t col = column(element % (1u << TallEntry::kColumnBits));
+      const int64_t col = col0_ - lane_col() + scale / TallTile::kCols * TallTile::kCols +
+                          place_of(job_.stores, scale % TallTile::kCols / 4, scale % 4);
       const float *const from_a = a.at(row, 0), *const from_b = b.at(0, col);
       float chain = 0;
 #pragma unroll 8
@@ -245,7 +247,7 @@ class TallEpilogue {
     }
     __syncwarp();
     failed = add(at, first, x);
-    if (__any_sync(~0u, failed)) redo_elements(at, first, failed, x, job_.p.k_before);
+    if (__any_sync(~0u, failed)) redo_elements(at, first, failed, x);
     store(at, first, x);
   }
 
@@ -320,11 +322,6 @@ class TallEpilogue {
   }
 
  private:
-  // Returns the column of D to which the panel's `at`-th row scale belongs.
-  __device__ __forceinline__ int64_t column(int at) const {
-    return col0_ - lane_col() + at / TallTile::kCols * TallTile::kCols +
-           place_of(job_.stores, at % TallTile::kCols / 4, at % 4);
-  }
   // The lane's first column within a panel, and its first row within a tile.
   __device__ __forceinline__ int lane_col() const { return place_of(job_.stores, threadIdx.x % 4, 0); }
   __device__ __forceinline__ static int in_tile() { return static_cast<int>(threadIdx.x) % 32 / 4 * 2; }

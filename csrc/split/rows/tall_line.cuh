@@ -162,67 +162,34 @@ __device__ __forceinline__ bool split_rows(const LineElements<STEPS> (&x)[2], Ro
   return some;
 }
 
-// A lane's scaled sums of 16 rows in 16 of the panel's columns, four of either row. Short sums include lo * lo, which
-// is a good part of the error of few terms, and costs little where memory is the limit.
-class RowSums {
- public:
-  // `steps`: the steps in all of the piece's k.
-  __device__ __forceinline__ explicit RowSums(int steps) : short_(steps <= TallTile::kShortSteps) {}
-
-  // Adds step `s` of k, the `at`-th of `a`. `b` points to the lane's planes of the step.
-  template <int STEPS>
-  __device__ __forceinline__ void add(int s, bool last, const RowPlanes<STEPS>& a, int at, const uint4* b) {
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      const uint4 of_col = b[j * 32];
-      if (s % 2 == 0) fresh_[j][0] = fresh_[j][1] = fresh_[j][2] = fresh_[j][3] = 0;
-      hopper::multiply_warp(fresh_[j], a.hi[0][at], a.hi[1][at], of_col.x, of_col.y);
-      hopper::multiply_warp(cross_[j][0], a.hi[0][at], a.hi[1][at], of_col.z, of_col.w);
-      hopper::multiply_warp(cross_[j][1], a.lo[0][at], a.lo[1][at], of_col.x, of_col.y);
-      if (short_) hopper::multiply_warp(of_lower_[j], a.lo[0][at], a.lo[1][at], of_col.z, of_col.w);
-    }
-    if (s % 2 == 0 && !last) return;
-#pragma unroll
-    for (int j = 0; j < 2; ++j)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sum_[j][i] = s < 2 ? fresh_[j][i] : sum_[j][i] + fresh_[j][i];
-  }
-
-  __device__ __forceinline__ void finish(float (&sums)[8]) const {
-#pragma unroll
-    for (int j = 0; j < 2; ++j)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        float cross = cross_[j][0][i] + cross_[j][1][i];
-        if (short_) cross = fmaf(of_lower_[j][i], Fp16x3::kCorrection, cross);
-        sums[i / 2 * 4 + j * 2 + i % 2] = fmaf(cross, Fp16x3::kCorrection, sum_[j][i]);
-      }
-  }
-
- private:
-  const bool short_;
-  float fresh_[2][4], sum_[2][4], cross_[2][2][4] = {}, of_lower_[2][4] = {};  // [block of 8 columns]
-};
-
-// Computes a lane's sums over all of k. `b` points to the lane's planes.
+// Computes a lane's scaled sums of 16 rows in 16 of the panel's columns, four of either row. `b` points to the lane's
+// planes. Short sums include lo * lo, which is a good part of the error of few terms, and costs little where memory is
+// the limit.
 template <int STEPS>
 __device__ __forceinline__ void multiply_rows(const RowPlanes<STEPS>& a, const uint4* b, float (&sums)[8]) {
-  RowSums of_steps(STEPS);
-#pragma unroll
-  for (int s = 0; s < STEPS; ++s) of_steps.add(s, s == STEPS - 1, a, s, b + s * 64);
-  of_steps.finish(sums);
-}
-
-// Reads all of a lane's elements of a column of B before the first is used. `from` points to the first, and `k_left`
-// counts the column's elements from there on.
-template <TallReads READS, int STEPS>
-__device__ __forceinline__ void read_column(LineElements<STEPS>& x, const float* from, int64_t k_stride, int k_left) {
+  constexpr bool kShort = STEPS <= TallTile::kShortSteps;
+  float fresh[2][4], sum[2][4], cross[2][2][4] = {}, of_lower[2][4] = {};  // [block of 8 columns]
 #pragma unroll
   for (int s = 0; s < STEPS; ++s)
 #pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const uint4 of_col = b[s * 64 + j * 32];
+      if (s % 2 == 0) fresh[j][0] = fresh[j][1] = fresh[j][2] = fresh[j][3] = 0;
+      hopper::multiply_warp(fresh[j], a.hi[0][s], a.hi[1][s], of_col.x, of_col.y);
+      hopper::multiply_warp(cross[j][0], a.hi[0][s], a.hi[1][s], of_col.z, of_col.w);
+      hopper::multiply_warp(cross[j][1], a.lo[0][s], a.lo[1][s], of_col.x, of_col.y);
+      if (kShort) hopper::multiply_warp(of_lower[j], a.lo[0][s], a.lo[1][s], of_col.z, of_col.w);
+      if (s % 2 == 0 && s < STEPS - 1) continue;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sum[j][i] = s < 2 ? fresh[j][i] : sum[j][i] + fresh[j][i];
+    }
+#pragma unroll
+  for (int j = 0; j < 2; ++j)
+#pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int q = s * TallTile::kStep + place_of(READS, 0, i);
-      x[s][i] = q < k_left ? from[q * k_stride] : 0.0f;
+      float corrections = cross[j][0][i] + cross[j][1][i];
+      if (kShort) corrections = fmaf(of_lower[j][i], Fp16x3::kCorrection, corrections);
+      sums[i / 2 * 4 + j * 2 + i % 2] = fmaf(corrections, Fp16x3::kCorrection, sum[j][i]);
     }
 }
 
@@ -269,8 +236,14 @@ struct TallPanel {
       const int64_t col = n0 + at / 2 * 16 + place_of(job.stores, of_lane, e);
       const float* const from = b.data + col * b.col + first_k * b.row;
       const int k_left = col < b.cols ? static_cast<int>(b.rows) - first_k : 0;
-      LineElements<STEPS> x;
-      read_column<READS>(x, from, b.row, k_left);
+      LineElements<STEPS> x;  // all are read before the first is used
+#pragma unroll
+      for (int s = 0; s < STEPS; ++s)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int q = s * TallTile::kStep + place_of(READS, 0, i);
+          x[s][i] = q < k_left ? from[q * b.row] : 0.0f;
+        }
       const uint32_t largest = largest_magnitude(x);
       const int exponent = row_exponent<Fp16x3>(largest);
       const float factor = power_of_two(-exponent);
@@ -282,8 +255,9 @@ struct TallPanel {
       const LineGuard guard = line_guard(x, factor);
       const RowScale row_scale = pack_row_scale<Fp16x3>(largest, exponent, guard.small);
       if (lane % 4 == 0) {
-        row_scales[at / 2 * 16 + of_lane * 4 + e] = row_scale;
-        of_others[at / 2 * 16 + of_lane * 4 + e] = sum_threshold<Fp16x3>(guard.sum);
+        const int place = at / 2 * 16 + of_lane * 4 + e;
+        row_scales[place] = row_scale;
+        of_others[place] = sum_threshold<Fp16x3>(guard.sum);
       }
       all.plain = all.plain && is_plain(row_scale);
       all.plain_scales = all.plain_scales && has_plain_scale(row_scale);
