@@ -114,6 +114,17 @@ def gradients(
     return dict(zip(leaves, torch.autograd.grad(out, list(leaves.values()), grad), strict=True))
 
 
+def launches(way: Way, *tensors: Tensor, **options) -> dict[str, int]:
+    """Returns how often each kernel that computes gradients was launched, by its whole name."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        gradients(way, *tensors, **options)
+        torch.cuda.synchronize()
+    found = {event.key: event.count for event in profile.key_averages()}
+    found = {name: count for name, count in found.items() if "differentiate" in name}
+    assert found
+    return found
+
+
 def check(way: Way, grad: Tensor, *tensors: Tensor | None, units: float = UNITS, **options) -> None:
     """Compares all gradients with those in float64."""
     found = gradients(way, grad, *tensors, **options)

@@ -1,4 +1,4 @@
-// Launches the gradients of attention: planes, then dK, dV and dQ.
+// Launches the gradients of attention: planes, then dK, dV and dQ, for one slice after the other.
 #include <algorithm>
 #include <cmath>
 
@@ -57,11 +57,9 @@ void launch_short(const Job& job, const Context& context) {
   });
 }
 
-}  // namespace
-
-void run(const Gradients& g, const Context& context) {
+// Returns a slice's sizes, and what it takes from the workspace.
+Job job_of(const Gradients& g, const Layout& at, const Context& context) {
   const Problem& p = g.p;
-  const Layout at = layout(g, *context.device);
   char* const workspace = static_cast<char*>(context.workspace);
   Job job = {};
   job.g = g;
@@ -83,15 +81,31 @@ void run(const Gradients& g, const Context& context) {
   job.keys = reinterpret_cast<KeyBlock*>(workspace + at.keys);
   job.claims = reinterpret_cast<int*>(workspace + at.claims);
   job.factor = factor_of_sums(p);
-  if (!job.all_tiles) return;
-  if (stay_in_shared_memory(g, *context.device)) {
+  return job;
+}
+
+}  // namespace
+
+void run(const Gradients& g, const Context& context) {
+  if (!g.q.data && !g.k.data && !g.mask) return;
+  const Device& device = *context.device;
+  const Layout at = layout(g, device);
+  if (stay_in_shared_memory(g, device)) {
+    Job job = job_of(g, at, context);
     job.all_tiles = static_cast<int>(ceil_div(job.heads, 2));
     launch_short(job, context);
-  } else if (compiled_depth(g) == 64) {
-    launch_depth<64>(job, context);
-  } else {
-    launch_depth<128>(job, context);
+    return;
   }
+  // A slice's first kernel waits for the last one of the slice before, which reads the same workspace.
+  const Slice largest = largest_slice(g, device);
+  for (int batch = 0; batch < g.p.batches; batch += largest.batches)
+    for (int group = 0; group < g.p.groups; group += largest.groups) {
+      const Job job = job_of(slice_at(g, largest, batch, group), at, context);
+      if (compiled_depth(g) == 64)
+        launch_depth<64>(job, context);
+      else
+        launch_depth<128>(job, context);
+    }
 }
 
 }  // namespace sgemm::attention::backward

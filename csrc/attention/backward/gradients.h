@@ -26,11 +26,22 @@ inline int compiled_depth(const Gradients& g) { return g.p.depth <= 64 && g.p.va
 // enough heads for all SMs. The bits are the same.
 bool stay_in_shared_memory(const Gradients& g, const Device& device);
 
+// The kernels run for one slice of the problem after the other, and all slices use the same workspace. A slice has some
+// batch entries, or some groups of one entry. The bits don't depend on the slices.
+struct Slice {
+  int batches, groups;  // the last slices may be smaller
+};
+Slice largest_slice(const Gradients& g, const Device& device);
+
+// Returns the slice whose first batch entry, and first group in it, are these.
+Gradients slice_at(const Gradients& g, const Slice& largest, int batch, int group);
+
+// The workspace of the largest slice; nothing if planes stay in shared memory.
 struct Layout {
-  int64_t query_blocks, key_blocks;  // of all heads, and of all groups
+  int64_t query_blocks, key_blocks;  // of its heads, and of its groups
   size_t q, grad, k, v, queries, keys, claims, total;
 };
-Layout layout(const Gradients& g, const Device& device);  // nothing if planes stay in shared memory
+Layout layout(const Gradients& g, const Device& device);
 
 // Returns the predicted seconds of the kernels here, and of PyTorch's memory-efficient kernel.
 Seconds predicted(const Gradients& g, const Device& device);

@@ -1,9 +1,10 @@
-// The workspace of attention's gradients, and what they are predicted to take.
+// Slices of attention's gradients, their workspace, and the predicted time.
 #include <algorithm>
 #include <cmath>
 
 #include "../../models/attention.h"
 #include "../../problem/buffers.h"
+#include "../../problem/views.h"
 #include "gradients.h"
 
 namespace sgemm::attention::backward {
@@ -19,27 +20,41 @@ double pairs(const Problem& p, int64_t tiles, int64_t blocks) {
 // Factor on times of an H200. All kernels multiply on tensor cores.
 double slower_than_h200(const Device& device) { return kH200.clock_ghz / (device.clock_ghz * device.tensor_rate); }
 
-double streamed_seconds(const Gradients& g, const Device& device) {
+// Predicted seconds of all tiles on one SM, and of the longest one.
+struct TileSeconds {
+  double all, longest;
+};
+TileSeconds tile_seconds(const Gradients& g, const Device& device) {
   constexpr GradientsModel ours = kGradients;
   const Problem& p = g.p;
   const int index = compiled_depth(g) / 64 - 1;
   const double heads = double(p.batches) * p.heads, groups = double(p.batches) * p.groups;
-  const double bandwidth = device.bandwidth_gbs * 1e9;
   const double slower = slower_than_h200(device);
-  const bool masked = p.mask.kind != MaskKind::kNone;
+  const double factor = slower * (p.mask.kind != MaskKind::kNone ? ours.masked[index] : 1);
   const int64_t query_blocks = ceil_div(p.queries, kRows), key_blocks = ceil_div(p.keys, kRows);
   const int64_t query_tiles = ceil_div(p.queries, kTile), key_tiles = ceil_div(p.keys, kTile);
-  // Tiles share the thread blocks, and none is finished before the longest tile of keys.
-  const double factor = slower * (masked ? ours.masked[index] : 1);
   const double tiles = groups * double(key_tiles) + heads * double(query_tiles);
   const double work = factor * (pairs(p, key_tiles, query_blocks) * ours.keys[index] +
                                 pairs(p, query_tiles, key_blocks) * ours.queries[index]);
-  const double longest = factor * ours.keys[index] * double(query_blocks) * heads / groups + slower * ours.tile;
-  const double compute = std::max((work + tiles * slower * ours.tile) / device.sms, longest);
+  const double of_keys = ours.keys[index] * double(query_blocks) * heads / groups,
+               of_queries = ours.queries[index] * double(key_blocks);
+  return {work + tiles * slower * ours.tile, factor * std::max(of_keys, of_queries) + slower * ours.tile};
+}
+
+double streamed_seconds(const Gradients& g, const Device& device) {
+  constexpr GradientsModel ours = kGradients;
+  const Problem& p = g.p;
+  const double heads = double(p.batches) * p.heads, groups = double(p.batches) * p.groups;
+  const double query_blocks = double(ceil_div(p.queries, kRows)), key_blocks = double(ceil_div(p.keys, kRows));
+  const Slice slice = largest_slice(g, device);
+  const double slices = double(ceil_div(p.batches, slice.batches) * ceil_div(p.groups, slice.groups));
+  // Tiles share the thread blocks, and no slice is finished before its longest tile.
+  const TileSeconds tiles = tile_seconds(g, device);
+  const double compute = std::max(tiles.all / device.sms, slices * tiles.longest);
   const double read =
       4 * (heads * p.queries * (p.depth + 2.0 * p.value_depth) + groups * p.keys * (p.depth + 1.0 * p.value_depth));
-  const double planes = 8.0 * kRows * compiled_depth(g) * (heads * double(query_blocks) + groups * double(key_blocks));
-  return ours.launch + compute + (read + planes) / (ours.bandwidth * bandwidth);
+  const double planes = 8.0 * kRows * compiled_depth(g) * (heads * query_blocks + groups * key_blocks);
+  return slices * ours.launch + compute + (read + planes) / (ours.bandwidth * device.bandwidth_gbs * 1e9);
 }
 
 // Thread blocks of one SM take two heads at a time.
@@ -50,6 +65,16 @@ double resident_seconds(const Gradients& g, const Device& device) {
          slower_than_h200(device) * double(rounds) * kGradients.two_heads * (masked ? kGradients.masked[0] : 1);
 }
 
+int64_t bytes_of_planes(const Gradients& g) { return int64_t{4} * kRows * compiled_depth(g); }  // of a block of rows
+
+// Returns the size of equal parts of `count`, of at most `most` each; the last part may be smaller.
+int even_part(int count, int64_t most) { return static_cast<int>(ceil_div(count, ceil_div(count, most))); }
+
+// Bytes that a slice may always take: each one costs two launches, and its last tiles leave SMs idle.
+constexpr double kSliceBytes = 32 << 20;
+// The tiles of a slice keep all SMs busy for at least this many times its longest tile.
+constexpr double kLeastBusy = 1.5;
+
 }  // namespace
 
 bool stay_in_shared_memory(const Gradients& g, const Device& device) {
@@ -58,18 +83,57 @@ bool stay_in_shared_memory(const Gradients& g, const Device& device) {
          resident_seconds(g, device) < streamed_seconds(g, device);
 }
 
-Layout layout(const Gradients& g, const Device& device) {
+// A slice takes at most kSliceBytes, or as much as PyTorch's kernel does for the whole problem: dQ in float32, and
+// delta. It takes more only to keep the SMs busy, or for a single group.
+Slice largest_slice(const Gradients& g, const Device& device) {
   const Problem& p = g.p;
+  const double groups = double(p.batches) * p.groups, share = double(p.heads) / p.groups;
+  const double planes = double(bytes_of_planes(g)), queries = share * double(ceil_div(p.queries, kRows)),
+               keys = double(ceil_div(p.keys, kRows));
+  const double of_group = queries * (2 * planes + kQueryBlockBytes) + keys * (2 * planes + kKeyBlockBytes);
+  const double pytorch = groups * queries * (planes + 4 * kRows);
+  const TileSeconds tiles = tile_seconds(g, device);
+  const double busy = groups * kLeastBusy * tiles.longest * device.sms / tiles.all;
+  const double most = std::max({1.0, kSliceBytes / of_group, pytorch / of_group, busy});
+  const int64_t taken = static_cast<int64_t>(std::min(most, groups));
+  return taken >= p.groups ? Slice{even_part(p.batches, taken / p.groups), p.groups}
+                           : Slice{1, even_part(p.groups, taken)};
+}
+
+Gradients slice_at(const Gradients& g, const Slice& largest, int batch, int group) {
+  const int64_t share = g.p.heads / g.p.groups, first_group = int64_t{batch} * g.p.groups + group,
+                first_head = first_group * share;
+  Gradients slice = g;
+  Problem& p = slice.p;
+  p.batches = std::min(largest.batches, g.p.batches - batch);
+  p.groups = std::min(largest.groups, g.p.groups - group);
+  p.heads = static_cast<int>(p.groups * share);
+  const auto from = [](auto& x, int64_t matrix) {
+    if (x.data) x = block(x, matrix, 0, 0, x.rows, x.cols);
+  };
+  for (ConstMatrix* x : {&p.q, &slice.out, &slice.grad}) from(*x, first_head);
+  for (ConstMatrix* x : {&p.k, &p.v}) from(*x, first_group);
+  for (Matrix* x : {&slice.k, &slice.v}) from(*x, first_group);
+  from(slice.q, first_head);
+  slice.logsumexp += first_head * padded_queries(p.queries);
+  if (slice.mask) slice.mask += first_head * p.queries * p.keys;
+  const int64_t of_mask = batch * p.mask.batch + group * share * p.mask.head;
+  if (p.mask.data)
+    p.mask.data = static_cast<const char*>(p.mask.data) + of_mask * (p.mask.kind == MaskKind::kBool ? 1 : 4);
+  return slice;
+}
+
+Layout layout(const Gradients& g, const Device& device) {
   Layout at = {};
   if (stay_in_shared_memory(g, device)) return at;
+  const Problem p = slice_at(g, largest_slice(g, device), 0, 0).p;
   Buffers buffers;
   at.query_blocks = int64_t{p.batches} * p.heads * ceil_div(p.queries, kRows);
   at.key_blocks = int64_t{p.batches} * p.groups * ceil_div(p.keys, kRows);
-  const int64_t plane_bytes = 4 * kRows * compiled_depth(g);
-  at.q = buffers.take(at.query_blocks * plane_bytes);
-  at.grad = buffers.take(at.query_blocks * plane_bytes);
-  at.k = buffers.take(at.key_blocks * plane_bytes);
-  at.v = buffers.take(at.key_blocks * plane_bytes);
+  at.q = buffers.take(at.query_blocks * bytes_of_planes(g));
+  at.grad = buffers.take(at.query_blocks * bytes_of_planes(g));
+  at.k = buffers.take(at.key_blocks * bytes_of_planes(g));
+  at.v = buffers.take(at.key_blocks * bytes_of_planes(g));
   at.queries = buffers.take(at.query_blocks * kQueryBlockBytes);
   at.keys = buffers.take(at.key_blocks * kKeyBlockBytes);
   at.claims = buffers.take(sizeof(int));
