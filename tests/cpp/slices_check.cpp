@@ -49,7 +49,8 @@ void check_slice(const Gradients& g, const Gradients& slice, int64_t first_head,
 
 int64_t check(const Gradients& g, const Device& device) {
   const Problem& p = g.p;
-  const Slice largest = largest_slice(g, device);
+  if (p.batches == 0 || p.groups == 0) return layout(g, device).total > 8192;
+  const Slice largest = largest_slice(g);
   REQUIRE(1 <= largest.batches && largest.batches <= p.batches && 1 <= largest.groups && largest.groups <= p.groups);
   REQUIRE(largest.batches == 1 || largest.groups == p.groups);
   const int64_t share = p.heads / p.groups;
@@ -68,11 +69,11 @@ int64_t check(const Gradients& g, const Device& device) {
   one.p.batches = 1;
   one.p.heads = static_cast<int>(share);
   one.p.groups = 1;
-  // With few SMs, they are always busy. Buffers are rounded up to 1 KiB each.
+  // Buffers are rounded up to 1 KiB each.
   const int64_t pytorch =
       int64_t{4} * p.batches * p.heads * ceil_div(p.queries, kRows) * kRows * (compiled_depth(g) + 1);
-  const int64_t most = std::max({int64_t{32} << 20, pytorch, static_cast<int64_t>(layout(one, device).total)});
-  if (device.sms == 1) REQUIRE(static_cast<int64_t>(total) <= most + 8192);
+  const int64_t most = std::max({int64_t{128} << 20, pytorch, static_cast<int64_t>(layout(one, device).total)});
+  REQUIRE(static_cast<int64_t>(total) <= most + 8192);
   const Seconds seconds = predicted(g, device);
   REQUIRE(0 < seconds.ours && seconds.ours < 1e9);
   return slices;
@@ -87,8 +88,8 @@ void check_all(uint64_t seed) {
   for (int i = 0; i < 20000; ++i) {
     Gradients g;
     Problem& p = g.p;
-    p.batches = size(6);
-    p.groups = size(5);
+    p.batches = size(6) - (i % 100 == 0);
+    p.groups = size(5) - (i % 101 == 0);
     p.heads = p.groups * up_to(4);
     p.queries = size(13);
     p.keys = size(13);
@@ -121,9 +122,7 @@ void check_all(uint64_t seed) {
               random() % 2 ? of_mask : 0,
               p.keys,
               1};
-    Device device = kH200;
-    if (random() % 2) device.sms = 1;
-    cut += check(g, device) > 1;
+    cut += check(g, kH200) > 1;
   }
   if (cut < 1000) std::exit(1);
 }

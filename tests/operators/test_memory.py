@@ -149,7 +149,7 @@ def workspace_of_gradients(
     others = batch * groups * -(-keys // BLOCK) * BLOCK
     padded = 64 if depth <= 64 else 128
     whole = queries * (8 * padded + 35) + others * (8 * padded + 5)
-    return min(whole, max(32 << 20, 4 * queries * (padded + 1)))
+    return min(whole, max(128 << 20, 4 * queries * (padded + 1)))
 
 
 def peak_of_gradients(
@@ -180,10 +180,9 @@ def test_gradients_of_attention_take_the_memory_of_their_workspace(
 @pytest.mark.parametrize(
     "shape",
     [
-        (16, 16, 16, 1024, 1024, 64),
-        (64, 12, 12, 512, 512, 64),
-        (4, 16, 16, 2048, 2048, 128),
-        (1, 32, 32, 4096, 4096, 128),
+        (64, 32, 32, 512, 512, 64),
+        (8, 16, 16, 4096, 4096, 64),
+        (4, 32, 32, 4096, 4096, 128),
     ],
     ids=str,
 )
@@ -191,7 +190,7 @@ def test_gradients_of_attention_take_the_memory_of_their_workspace(
 def test_large_gradients_of_attention_take_no_more_memory_than_pytorch_s(
     shape: tuple[int, ...], causal: bool
 ) -> None:
-    """From workspaces of four times 32 MiB on, which are cut into slices of PyTorch's size."""
+    """Where PyTorch's kernel takes 128 MiB and more, slices take as much."""
     taken, _ = peak_of_gradients(torch_sgemm.attention, shape, is_causal=causal, kernel="split")
     with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
         theirs, _ = peak_of_gradients(scaled_dot_product_attention, shape, is_causal=causal)

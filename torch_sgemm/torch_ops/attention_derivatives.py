@@ -23,6 +23,7 @@ class SgemmAttention(Derivative):
     def forward(ctx, run, query, key, value, attn_mask, is_causal, scale, enable_gqa, kernel):
         out, logsumexp = run(query, key, value, attn_mask, is_causal, scale, enable_gqa, kernel)
         ctx.mark_non_differentiable(logsumexp)
+        ctx.set_materialize_grads(False)  # no zeros for logsumexp
         ctx.save_for_backward(query, key, value, attn_mask, out, logsumexp)
         ctx.is_causal, ctx.kernel = is_causal, kernel
         ctx.scale = 1 / math.sqrt(query.shape[3] or 1) if scale is None else scale

@@ -87,20 +87,21 @@ Job job_of(const Gradients& g, const Layout& at, const Context& context) {
 }  // namespace
 
 void run(const Gradients& g, const Context& context) {
-  if (!g.q.data && !g.k.data && !g.mask) return;
   const Device& device = *context.device;
   const Layout at = layout(g, device);
   if (stay_in_shared_memory(g, device)) {
     Job job = job_of(g, at, context);
+    if (!job.all_tiles) return;
     job.all_tiles = static_cast<int>(ceil_div(job.heads, 2));
     launch_short(job, context);
     return;
   }
   // A slice's first kernel waits for the last one of the slice before, which reads the same workspace.
-  const Slice largest = largest_slice(g, device);
+  const Slice largest = largest_slice(g);
   for (int batch = 0; batch < g.p.batches; batch += largest.batches)
     for (int group = 0; group < g.p.groups; group += largest.groups) {
       const Job job = job_of(slice_at(g, largest, batch, group), at, context);
+      if (!job.all_tiles) continue;
       if (compiled_depth(g) == 64)
         launch_depth<64>(job, context);
       else

@@ -31,7 +31,7 @@ bool stay_in_shared_memory(const Gradients& g, const Device& device);
 struct Slice {
   int batches, groups;  // the last slices may be smaller
 };
-Slice largest_slice(const Gradients& g, const Device& device);
+Slice largest_slice(const Gradients& g);
 
 // Returns the slice whose first batch entry, and first group in it, are these.
 Gradients slice_at(const Gradients& g, const Slice& largest, int batch, int group);

@@ -46,7 +46,7 @@ double streamed_seconds(const Gradients& g, const Device& device) {
   const Problem& p = g.p;
   const double heads = double(p.batches) * p.heads, groups = double(p.batches) * p.groups;
   const double query_blocks = double(ceil_div(p.queries, kRows)), key_blocks = double(ceil_div(p.keys, kRows));
-  const Slice slice = largest_slice(g, device);
+  const Slice slice = largest_slice(g);
   const double slices = double(ceil_div(p.batches, slice.batches) * ceil_div(p.groups, slice.groups));
   // Tiles share the thread blocks, and no slice is finished before its longest tile.
   const TileSeconds tiles = tile_seconds(g, device);
@@ -71,9 +71,7 @@ int64_t bytes_of_planes(const Gradients& g) { return int64_t{4} * kRows * compil
 int even_part(int count, int64_t most) { return static_cast<int>(ceil_div(count, ceil_div(count, most))); }
 
 // Bytes that a slice may always take: each one costs two launches, and its last tiles leave SMs idle.
-constexpr double kSliceBytes = 32 << 20;
-// The tiles of a slice keep all SMs busy for at least this many times its longest tile.
-constexpr double kLeastBusy = 1.5;
+constexpr double kSliceBytes = 128 << 20;
 
 }  // namespace
 
@@ -84,17 +82,16 @@ bool stay_in_shared_memory(const Gradients& g, const Device& device) {
 }
 
 // A slice takes at most kSliceBytes, or as much as PyTorch's kernel does for the whole problem: dQ in float32, and
-// delta. It takes more only to keep the SMs busy, or for a single group.
-Slice largest_slice(const Gradients& g, const Device& device) {
+// delta. It takes more only for a single group.
+Slice largest_slice(const Gradients& g) {
   const Problem& p = g.p;
+  if (!p.batches || !p.groups) return {1, 1};
   const double groups = double(p.batches) * p.groups, share = double(p.heads) / p.groups;
   const double planes = double(bytes_of_planes(g)), queries = share * double(ceil_div(p.queries, kRows)),
                keys = double(ceil_div(p.keys, kRows));
   const double of_group = queries * (2 * planes + kQueryBlockBytes) + keys * (2 * planes + kKeyBlockBytes);
   const double pytorch = groups * queries * (planes + 4 * kRows);
-  const TileSeconds tiles = tile_seconds(g, device);
-  const double busy = groups * kLeastBusy * tiles.longest * device.sms / tiles.all;
-  const double most = std::max({1.0, kSliceBytes / of_group, pytorch / of_group, busy});
+  const double most = std::max({1.0, kSliceBytes / of_group, pytorch / of_group});
   const int64_t taken = static_cast<int64_t>(std::min(most, groups));
   return taken >= p.groups ? Slice{even_part(p.batches, taken / p.groups), p.groups}
                            : Slice{1, even_part(p.groups, taken)};
@@ -125,8 +122,8 @@ Gradients slice_at(const Gradients& g, const Slice& largest, int batch, int grou
 
 Layout layout(const Gradients& g, const Device& device) {
   Layout at = {};
-  if (stay_in_shared_memory(g, device)) return at;
-  const Problem p = slice_at(g, largest_slice(g, device), 0, 0).p;
+  if (!g.p.batches || !g.p.groups || stay_in_shared_memory(g, device)) return at;
+  const Problem p = slice_at(g, largest_slice(g), 0, 0).p;
   Buffers buffers;
   at.query_blocks = int64_t{p.batches} * p.heads * ceil_div(p.queries, kRows);
   at.key_blocks = int64_t{p.batches} * p.groups * ceil_div(p.keys, kRows);
