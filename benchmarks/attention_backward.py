@@ -8,6 +8,7 @@ the units of attention_gradients.py.
 from __future__ import annotations
 
 import argparse
+import gc
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -89,6 +90,7 @@ def peak_bytes(run: Callable[[], object]) -> int:
 
     That is ``max_memory_allocated`` without what the allocator rounds up, up to 1 MiB a tensor.
     """
+    gc.collect()  # what an earlier call has left would be freed meanwhile
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_stats()["requested_bytes.all.current"]
     run()
