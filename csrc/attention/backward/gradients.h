@@ -26,8 +26,8 @@ inline int compiled_depth(const Gradients& g) { return g.p.depth <= 64 && g.p.va
 // enough heads for all SMs. The bits are the same.
 bool stay_in_shared_memory(const Gradients& g, const Device& device);
 
-// The kernels run for one slice of the problem after the other, and all slices use the same workspace. A slice has some
-// batch entries, or some groups of one entry. The bits don't depend on the slices.
+// Problems whose workspace would exceed its limit are cut into slices, which use the same workspace one after the
+// other. A slice has some batch entries, or some groups of one entry. The bits don't depend on the slices.
 struct Slice {
   int batches, groups;  // the last slices may be smaller
 };

@@ -20,11 +20,7 @@ double pairs(const Problem& p, int64_t tiles, int64_t blocks) {
 // Factor on times of an H200. All kernels multiply on tensor cores.
 double slower_than_h200(const Device& device) { return kH200.clock_ghz / (device.clock_ghz * device.tensor_rate); }
 
-// Predicted seconds of all tiles on one SM, and of the longest one.
-struct TileSeconds {
-  double all, longest;
-};
-TileSeconds tile_seconds(const Gradients& g, const Device& device) {
+double streamed_seconds(const Gradients& g, const Device& device) {
   constexpr GradientsModel ours = kGradients;
   const Problem& p = g.p;
   const int index = compiled_depth(g) / 64 - 1;
@@ -33,27 +29,19 @@ TileSeconds tile_seconds(const Gradients& g, const Device& device) {
   const double factor = slower * (p.mask.kind != MaskKind::kNone ? ours.masked[index] : 1);
   const int64_t query_blocks = ceil_div(p.queries, kRows), key_blocks = ceil_div(p.keys, kRows);
   const int64_t query_tiles = ceil_div(p.queries, kTile), key_tiles = ceil_div(p.keys, kTile);
-  const double tiles = groups * double(key_tiles) + heads * double(query_tiles);
-  const double work = factor * (pairs(p, key_tiles, query_blocks) * ours.keys[index] +
-                                pairs(p, query_tiles, key_blocks) * ours.queries[index]);
-  const double of_keys = ours.keys[index] * double(query_blocks) * heads / groups,
-               of_queries = ours.queries[index] * double(key_blocks);
-  return {work + tiles * slower * ours.tile, factor * std::max(of_keys, of_queries) + slower * ours.tile};
-}
-
-double streamed_seconds(const Gradients& g, const Device& device) {
-  constexpr GradientsModel ours = kGradients;
-  const Problem& p = g.p;
-  const double heads = double(p.batches) * p.heads, groups = double(p.batches) * p.groups;
-  const double query_blocks = double(ceil_div(p.queries, kRows)), key_blocks = double(ceil_div(p.keys, kRows));
   const Slice slice = largest_slice(g);
   const double slices = double(ceil_div(p.batches, slice.batches) * ceil_div(p.groups, slice.groups));
   // Tiles share the thread blocks, and no slice is finished before its longest tile.
-  const TileSeconds tiles = tile_seconds(g, device);
-  const double compute = std::max(tiles.all / device.sms, slices * tiles.longest);
+  const double tiles = groups * double(key_tiles) + heads * double(query_tiles);
+  const double work = factor * (pairs(p, key_tiles, query_blocks) * ours.keys[index] +
+                                pairs(p, query_tiles, key_blocks) * ours.queries[index]);
+  const double longest = factor * std::max(ours.keys[index] * double(query_blocks) * heads / groups,
+                                           ours.queries[index] * double(key_blocks)) +
+                         slower * ours.tile;
+  const double compute = std::max((work + tiles * slower * ours.tile) / device.sms, slices * longest);
   const double read =
       4 * (heads * p.queries * (p.depth + 2.0 * p.value_depth) + groups * p.keys * (p.depth + 1.0 * p.value_depth));
-  const double planes = 8.0 * kRows * compiled_depth(g) * (heads * query_blocks + groups * key_blocks);
+  const double planes = 8.0 * kRows * compiled_depth(g) * (heads * double(query_blocks) + groups * double(key_blocks));
   return slices * ours.launch + compute + (read + planes) / (ours.bandwidth * device.bandwidth_gbs * 1e9);
 }
 
@@ -70,9 +58,6 @@ int64_t bytes_of_planes(const Gradients& g) { return int64_t{4} * kRows * compil
 // Returns the size of equal parts of `count`, of at most `most` each; the last part may be smaller.
 int even_part(int count, int64_t most) { return static_cast<int>(ceil_div(count, ceil_div(count, most))); }
 
-// Bytes that a slice may always take: each one costs two launches, and its last tiles leave SMs idle.
-constexpr double kSliceBytes = 128 << 20;
-
 }  // namespace
 
 bool stay_in_shared_memory(const Gradients& g, const Device& device) {
@@ -81,18 +66,15 @@ bool stay_in_shared_memory(const Gradients& g, const Device& device) {
          resident_seconds(g, device) < streamed_seconds(g, device);
 }
 
-// A slice takes at most kSliceBytes, or as much as PyTorch's kernel does for the whole problem: dQ in float32, and
-// delta. It takes more only for a single group.
+// A slice takes at most the workspace's limit, but for a single group.
 Slice largest_slice(const Gradients& g) {
   const Problem& p = g.p;
   if (!p.batches || !p.groups) return {1, 1};
-  const double groups = double(p.batches) * p.groups, share = double(p.heads) / p.groups;
-  const double planes = double(bytes_of_planes(g)), queries = share * double(ceil_div(p.queries, kRows)),
-               keys = double(ceil_div(p.keys, kRows));
-  const double of_group = queries * (2 * planes + kQueryBlockBytes) + keys * (2 * planes + kKeyBlockBytes);
-  const double pytorch = groups * queries * (planes + 4 * kRows);
-  const double most = std::max({1.0, kSliceBytes / of_group, pytorch / of_group});
-  const int64_t taken = static_cast<int64_t>(std::min(most, groups));
+  const int64_t queries = p.heads / p.groups * ceil_div(p.queries, kRows), keys = ceil_div(p.keys, kRows);
+  const int64_t of_group =
+      2 * bytes_of_planes(g) * (queries + keys) + kQueryBlockBytes * queries + kKeyBlockBytes * keys;
+  const int64_t most = static_cast<int64_t>(workspace_limit()) / std::max<int64_t>(1, of_group);
+  const int64_t taken = std::clamp<int64_t>(most, 1, int64_t{p.batches} * p.groups);
   return taken >= p.groups ? Slice{even_part(p.batches, taken / p.groups), p.groups}
                            : Slice{1, even_part(p.groups, taken)};
 }
