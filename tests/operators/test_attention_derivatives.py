@@ -256,3 +256,24 @@ def test_the_kernel_reaches_the_backward(monkeypatch: pytest.MonkeyPatch) -> Non
             calls.clear()
             run()
             assert len(calls) == count
+
+
+class Ends(torch.autograd.Function):
+    """Copies a tensor; its gradient is None."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return None
+
+
+def test_an_output_without_a_gradient() -> None:
+    """The engine gives None to attention's backward, which has no gradients then."""
+    q, k, v = (torch.randn(1, 2, 5, 8, requires_grad=True) for _ in range(3))
+    out = torch_sgemm.attention(q, k, v)
+    (Ends.apply(out).sum() + q.sum()).backward()
+    assert torch.equal(q.grad, torch.ones_like(q))
+    assert k.grad is None or not k.grad.any()

@@ -9,8 +9,8 @@ import torch
 from support.attention import operands
 from support.attention_gradients import Way, gradients, launches
 
-# Short heads whose planes take more than the limit: slices of batch entries, and of groups of one.
-MIB = 32
+MIB = 32  # of workspace
+# Short heads whose planes take more: slices of batch entries, and of groups of one.
 SLICED = [  # batches, heads, groups, depth; slices; entries or groups computed alone
     (5, 64, 64, 64, 2, [0, 2, 3, 4]),
     (1, 256, 256, 64, 2, [0, 127, 128, 255]),

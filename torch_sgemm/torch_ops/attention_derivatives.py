@@ -30,7 +30,9 @@ class SgemmAttention(Derivative):
         return out, logsumexp
 
     @staticmethod
-    def backward(ctx, grad: Tensor, _):
+    def backward(ctx, grad: Tensor | None, _):
+        if grad is None:  # what reads the output has no derivative
+            return (None,) * len(ctx.needs_input_grad)
         query, key, value, mask, out, logsumexp = ctx.saved_tensors
         _, of_query, of_key, of_value, of_mask, *rest = needed(ctx)
         logits = (*query.shape[:3], key.shape[2])

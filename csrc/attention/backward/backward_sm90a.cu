@@ -1,4 +1,4 @@
-// Launches the gradients of attention: planes, then dK, dV and dQ, for one slice after the other.
+// Launches the gradients of attention: planes, then dK, dV and dQ, for each slice in turn.
 #include <algorithm>
 #include <cmath>
 

@@ -66,7 +66,7 @@ bool stay_in_shared_memory(const Gradients& g, const Device& device) {
          resident_seconds(g, device) < streamed_seconds(g, device);
 }
 
-// A slice takes at most the workspace's limit, but for a single group.
+// A slice fits the workspace's limit, unless it is a single group.
 Slice largest_slice(const Gradients& g) {
   const Problem& p = g.p;
   if (!p.batches || !p.groups) return {1, 1};
