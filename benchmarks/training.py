@@ -219,15 +219,15 @@ def summary(found: dict) -> str:
     sentences = []
     for model in dict.fromkeys(r["model"] for r in found["rows"]):
         rows = {r["kernel"]: r for r in found["rows"] if r["model"] == model}
-        most, mean = (
-            (rows[OURS][f"difference_{x}"], max(rows[y][f"difference_{x}"] for y in YARDSTICKS))
-            for x in ("max", "mean")
+        ours, torch_s, reversed_s = (
+            [tables.digits(rows[x][f"difference_{y}"]) for y in ("mean", "max")]
+            for x in (OURS, *YARDSTICKS)
         )
         sentences.append(
             f"{rows[OURS]['label']}: in {len(rows[OURS]['losses'])} steps of training the loss "
-            f"under `enable()` differs from float64's by {tables.digits(mean[0])} on average and "
-            f"{tables.digits(most[0])} at most, torch's by {tables.digits(mean[1])} and "
-            f"{tables.digits(most[1])}."
+            f"under `enable()` differs from float64's by {ours[0]} on average and {ours[1]} at "
+            f"most, torch's by {torch_s[0]} and {torch_s[1]} (with its batches reversed by "
+            f"{reversed_s[0]} and {reversed_s[1]})."
         )
     return "\n\n".join(sentences)
 
