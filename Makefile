@@ -3,12 +3,12 @@
 #   PYTHON=python3.12        interpreter the environment is made from
 #   VENV=.venv               the environment; VENV=none uses $(PYTHON) as it is
 #   TORCH='torch==2.11.0'    pip requirement installed into a new environment
-#   ARCH=9.0a                build for these GPUs only (TORCH_CUDA_ARCH_LIST); default: all
+#   ARCH=9.0a                build for these GPUs (TORCH_CUDA_ARCH_LIST); default: this machine's. ARCH= builds for all
 #   ARGS='...'               passed on to pytest or the benchmark
 PYTHON ?= python3
 VENV ?= .venv
 TORCH ?= torch>=2.10
-ARCH ?=
+ARCH ?= $(or $(TORCH_CUDA_ARCH_LIST),native)
 ARGS ?=
 K ?=
 
@@ -57,7 +57,7 @@ $(VENV)/.release: $(VENV)/.ready
 	@touch $@
 
 build: $(READY)  ## the library, in place; only what changed is compiled
-	@TORCH_CUDA_ARCH_LIST='$(or $(ARCH),$(TORCH_CUDA_ARCH_LIST))' $(PY) setup.py -q build_ext --inplace
+	@TORCH_CUDA_ARCH_LIST='$(ARCH)' $(PY) setup.py -q build_ext --inplace
 
 # One process where there is a GPU, else one a core.
 PYTEST = $(PY) -m pytest $$($(PY) -c 'import torch, xdist; torch.cuda.is_available() or print("-n auto --dist loadgroup")' 2>/dev/null)

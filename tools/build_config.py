@@ -14,6 +14,8 @@ TORCH_FLOOR = (2, 10)
 CMAKE_FLOOR = (3, 24)
 PORTABLE_ARCHS = ("80", "86", "89", "90", "100", "120")
 HOPPER_ARCH = "90a"  # csrc/*/*_sm90a.cu uses instructions of this architecture alone
+NATIVE = "native"  # in TORCH_CUDA_ARCH_LIST: this machine's GPUs
+WITHOUT_GPU = ("80", HOPPER_ARCH)  # what a native build compiles where there is no GPU to run it
 GIB_PER_JOB = 3.0  # most memory of one nvcc process over the kernel table
 PYPI_CUDA_FLOOR = 13  # the CUDA 12 packages on PyPI carry ptxas, but no nvcc
 PYPI_TOOLKIT = (
@@ -191,20 +193,37 @@ def parse_arch_list(text: str) -> list[str]:
         if not found:
             raise BuildError(
                 f"TORCH_CUDA_ARCH_LIST={text!r}: {item!r} isn't of the form 8.0, 9.0a or "
-                "12.0+PTX (separated by ; or spaces)."
+                "12.0+PTX (separated by ; or spaces), and the whole isn't native."
             )
         name = found[1] + found[2] + found[3]
         archs += [name, f"{name}-virtual"] if found[4] else [name]
     return list(dict.fromkeys(archs))
 
 
-def choose_archs(supported: Sequence[str], arch_list: str = "") -> Archs:
+def native_archs(supported: Sequence[str], capabilities: Sequence[str]) -> list[str]:
+    """Returns the architectures of GPUs with these compute capabilities ("9.0").
+
+    The list is empty if the toolkit, or this library, has no code of its own for one of them.
+    """
+    archs = [c.replace(".", "") for c in dict.fromkeys(capabilities)]
+    if any(a not in supported or int(a) < int(PORTABLE_ARCHS[0]) for a in archs):
+        return []
+    return [HOPPER_ARCH if a == _base(HOPPER_ARCH) else a for a in archs] or list(WITHOUT_GPU)
+
+
+def choose_archs(
+    supported: Sequence[str], arch_list: str = "", capabilities: Sequence[str] = ()
+) -> Archs:
     """Returns the architectures to build for.
 
     supported: architectures of the toolkit, as nvcc --list-gpu-arch prints them ("80", "90", ...).
-    arch_list: TORCH_CUDA_ARCH_LIST, or "" for all portable ones and PTX of the newest.
+    arch_list: TORCH_CUDA_ARCH_LIST; "native" for this machine's GPUs, of these compute
+        ``capabilities``; "" for all portable ones and PTX of the newest.
     """
-    if arch_list.strip():
+    native = native_archs(supported, capabilities) if arch_list.strip() == NATIVE else []
+    if native:
+        wanted = native
+    elif arch_list.strip() not in ("", NATIVE):
         wanted = parse_arch_list(arch_list)
     else:
         known = [a for a in PORTABLE_ARCHS if a in supported]

@@ -118,6 +118,15 @@ def supported_archs(nvcc: Nvcc) -> list[str]:
     return re.findall(r"compute_(\d+)\b", output_of(nvcc.path, "--list-gpu-arch"))
 
 
+def capabilities() -> list[str]:
+    """Returns the compute capabilities of this machine's GPUs: ["9.0", "9.0"]."""
+    try:
+        answer = output_of("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader")
+    except (OSError, subprocess.CalledProcessError):
+        return []
+    return re.findall(r"^\d+\.\d$", answer, re.MULTILINE)
+
+
 def find_tool(name: str) -> str:
     """Finds cmake or ninja on PATH, or beside this Python if its environment isn't activated.
 

@@ -72,7 +72,9 @@ def build(destinations: list[Path], version: str, options: dict[str, str] | None
                 toolkit.requirements, ROOT / "build" / f"cuda-toolkit-{pinned}"
             )
         archs = config.choose_archs(
-            env.supported_archs(nvcc), os.environ.get("TORCH_CUDA_ARCH_LIST", "")
+            env.supported_archs(nvcc),
+            os.environ.get("TORCH_CUDA_ARCH_LIST", ""),
+            env.capabilities(),
         )
         if archs.dropped:
             say(f"nvcc {nvcc.release} doesn't support {' '.join(archs.dropped)}: left out")

@@ -142,7 +142,7 @@ def test_arch_list(text, archs):
     assert config.parse_arch_list(text) == archs
 
 
-@pytest.mark.parametrize("text", ["Hopper", "90", "9.0x", "8.0+ptx", "8.0;;9"])
+@pytest.mark.parametrize("text", ["Hopper", "90", "9.0x", "8.0+ptx", "8.0;;9", "native;8.0"])
 def test_bad_arch_list_is_refused(text):
     with pytest.raises(config.BuildError, match="TORCH_CUDA_ARCH_LIST"):
         config.parse_arch_list(text)
@@ -162,7 +162,27 @@ def test_bad_arch_list_is_refused(text):
     ],
 )
 def test_architectures(supported, arch_list, cmake):
-    assert config.choose_archs(supported, arch_list).cmake_list() == cmake
+    for capabilities in ([], ["12.0"]):
+        assert config.choose_archs(supported, arch_list, capabilities).cmake_list() == cmake
+
+
+EVERY = "80;86;89;90;100;120;120-virtual;90a"
+
+
+@pytest.mark.parametrize(
+    "capabilities, cmake",
+    [
+        ([], "80;90a"),
+        (["9.0"] * 8, "90a"),
+        (["8.0"], "80"),
+        (["12.0", "8.9"], "120;89"),
+        (["8.6", "9.0"], "86;90a"),
+        (["7.5"], EVERY),  # before 8.0 there is no code
+        (["9.0", "13.0"], EVERY),  # later than the toolkit: PTX
+    ],
+)
+def test_native_architectures(capabilities, cmake):
+    assert config.choose_archs(SUPPORTED, "native", capabilities).cmake_list() == cmake
 
 
 def test_dropped_architectures_are_named():
