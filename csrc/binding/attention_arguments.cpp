@@ -11,7 +11,7 @@
 namespace sgemm {
 namespace {
 
-constexpr int64_t kMostRows = std::numeric_limits<int>::max() / 2;
+constexpr int64_t kMostRows = (int64_t{1} << 30) - 1;
 
 // Requires float32 of four dimensions that a tensor map, or a quad of elements, can read.
 void check_input(const char* op, const char* name, const Tensor& x, const Tensor& query) {
@@ -19,7 +19,7 @@ void check_input(const char* op, const char* name, const Tensor& x, const Tensor
   const int64_t depth = x.size(3);
   require(depth % 8 == 0 && 8 <= depth && depth <= attention::kMostDepth && x.stride(3) == 1, op, name, x,
           "a last dimension of 8 to 128, a multiple of 8, with stride 1");
-  require(x.numel() > 0 && x.numel() / depth < kMostRows, op, name, x, "sizes above 0, and less than 2^30 rows");
+  require(x.numel() > 0 && x.numel() / depth <= kMostRows, op, name, x, "sizes above 0, and less than 2^30 rows");
 }
 
 void check_inputs(const char* op, const Tensor& query, const Tensor& key, const Tensor& value) {

@@ -140,7 +140,7 @@ Problem problem_of(const char* op, const std::vector<int64_t>& numbers, double a
            batch(numbers[16])};
   p.elements_a = static_cast<ElementType>(numbers[12]);
   p.elements_b = static_cast<ElementType>(numbers[13]);
-  return p;
+  return simplified(p);
 }
 
 std::string explain(std::vector<int64_t> problem, double alpha, double beta, std::vector<int64_t> device,

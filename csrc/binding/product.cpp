@@ -200,7 +200,8 @@ void product(const char* op, const Tensor& out, const Tensor* c, const Tensor& a
   if (out.numel() == 0) return;
   const ProfiledRange range(choice.label.c_str());
   if (is_aten(kernel)) {
-    aten_product(sum, c, in_float32(a), in_float32(b), alpha, beta);
+    const Tensor* const addend = c || alpha == 1 ? c : &sum;  // beta is 0 without c, so that it isn't read
+    aten_product(sum, addend, in_float32(a), in_float32(b), alpha, beta);
     return aten_activation(out, sum, extras.activation);
   }
   // Copies the plan: allocating a workspace may run Python, whose own products may replace the choice in the cache.

@@ -149,7 +149,8 @@ void aten_product(const Tensor& out, const Tensor* c, const Tensor& a, const Ten
     return aten_product(flat(out), c, flat(a), flat(b), alpha, beta);
   }
   const bool cuda = out.is_cuda(), batched = out.dim() == 3;
-  if (c && !cuda && !std::isfinite(alpha) && out.scalar_type() == ScalarType::Float) {
+  const bool multiplies = a.size(a.dim() - 1) > 0;
+  if (c && !cuda && multiplies && !std::isfinite(alpha) && out.scalar_type() == ScalarType::Float) {
     const Tensor sum = empty_like_product(a, b);
     aten_product(sum, nullptr, a, b, 1, 0);
     return add_scaled(out, sum, *c, alpha, beta);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from support.layouts import meta
 from support.table import ANY, PROVEN_FAMILIES, Kernel, fit, needs_cuda_build
 
@@ -52,3 +53,35 @@ def test_a_plan_by_the_kernel_of_few_rows_has_no_tile(few: int) -> None:
         else:
             assert verdict.tile and verdict.cut.startswith("tile=128x")
             assert " chosen, tiles of 128 x " in line
+
+
+@needs_cuda_build
+@pytest.mark.parametrize("size", [(64, 50000, 128), (50000, 64, 128), (192, 200000, 24)])
+@pytest.mark.parametrize("same", [("rows", "column"), ("biases", "number")])
+def test_addends_that_a_thread_s_choices_do_not_tell_apart(
+    size: tuple[int, int, int], same: tuple[str, str]
+) -> None:
+    """A choice is remembered by whether rows of the addend differ, so nothing else may matter."""
+    m, n, k = size
+    shapes = {"rows": (m, n), "column": (m, 1), "biases": (n,), "number": (1, 1)}
+    tables = {
+        str(
+            torch_sgemm.explain(
+                meta(m, k, "N"), meta(k, n, "N"), torch.empty(shapes[x], device="meta"), device=H200
+            )
+        )
+        for x in same
+    }
+    assert len(tables) == 1
+
+
+@needs_cuda_build
+@pytest.mark.parametrize("size", [(4096, 4096, 4096), (1000, 64, 3000)])
+def test_no_alpha_is_explained_as_no_terms(size: tuple[int, int, int]) -> None:
+    """With alpha = 0 the operands aren't read: the choice is that of k = 0."""
+    m, n, k = size
+    without, empty = (
+        torch_sgemm.explain(meta(m, d, "N"), meta(d, n, "N"), alpha=alpha, device=H200)
+        for d, alpha in ((k, 0), (0, 1))
+    )
+    assert without.chosen == empty.chosen

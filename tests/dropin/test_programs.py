@@ -94,6 +94,35 @@ def test_alpha_that_is_not_finite_multiplies_the_sum(alpha: float, size: int, de
             torch.testing.assert_close(in_place, exact + 2 * c, equal_nan=True)
 
 
+@each_device
+@pytest.mark.parametrize("alpha", [torch.inf, torch.nan, 2.0])
+def test_a_product_of_no_terms_adds_nothing(alpha: float, device: str) -> None:
+    """Any alpha times an empty sum leaves beta c, as in PyTorch."""
+    for batch in ((), (2,)):
+        c, a, b = (torch.ones(*batch, *size, device=device) for size in ((3, 4), (3, 0), (0, 4)))
+        ours, theirs = (
+            (torch.ops.sgemm.baddbmm, torch.baddbmm)
+            if batch
+            else (torch.ops.sgemm.addmm, torch.addmm)
+        )
+        wanted = theirs(c, a, b, alpha=alpha, beta=3)
+        assert torch.equal(wanted, 3 * c)
+        for kernel in ("auto", "aten", "naive_32"):
+            assert torch.equal(ours(c, a, b, kernel, alpha=alpha, beta=3), wanted)
+        with torch_sgemm.enabled(devices=device):
+            assert torch.equal(theirs(c, a, b, alpha=alpha, beta=3), wanted)
+
+
+@each_device
+@pytest.mark.parametrize("alpha", [0.5, -2.0])
+def test_tuning_measures_products_with_their_alpha(alpha: float, device: str) -> None:
+    """The operator that it runs computes alpha a b by any row, without an addend too."""
+    a, b = torch.ones(3, 4, device=device), torch.ones(4, 3, device=device)
+    out = torch.full((3, 3), torch.nan, device=device)
+    torch.ops.sgemm._product(out, a, b, None, None, None, alpha=alpha)
+    assert torch.equal(out, torch.full_like(out, 4 * alpha))
+
+
 # --- memory ---------------------------------------------------------------------------------
 
 

@@ -85,14 +85,25 @@ def test_guarded_elements_have_the_same_bits(
 
 
 @pytest.mark.gpu
-def test_what_came_before_does_not_matter() -> None:
+@pytest.mark.parametrize(
+    "size, addends",
+    [
+        ((4000, 4, 32), ((4,), (4000, 4))),
+        ((64, 50000, 128), ((64, 1), (64, 50000))),
+        ((64, 50000, 128), ((1, 1), (50000,))),
+    ],
+)
+def test_what_came_before_does_not_matter(
+    size: tuple[int, int, int], addends: tuple[tuple[int, ...], tuple[int, ...]]
+) -> None:
     """A thread's choices are remembered; each is for all that it depends on."""
-    a, b = torch.randn(4000, 32, device="cuda"), torch.randn(32, 4, device="cuda")
-    addends = torch.randn(4, device="cuda"), torch.randn(4000, 4, device="cuda")
+    m, n, k = size
+    a, b = torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda")
+    added = [torch.randn(shape, device="cuda") for shape in addends]
 
     def run(order: tuple[int, int], into: dict[int, Tensor]) -> None:
         for i in order:
-            into[i] = torch.ops.sgemm.addmm(addends[i], a, b)
+            into[i] = torch.ops.sgemm.addmm(added[i], a, b)
 
     results: list[dict[int, Tensor]] = [{}, {}]
     for order, into in zip(((0, 1), (1, 0)), results, strict=True):

@@ -134,7 +134,7 @@ def refused_shape(shape: tuple[int, ...]) -> str:
         return "a size is 0"
     if any(n % 8 or n > MOST_DEPTH for n in depths):
         return f"the last dimension is no multiple of 8, or above {MOST_DEPTH}"
-    if batch * max(heads * rows, groups * keys) >= MOST_ROWS:
+    if batch * max(heads * rows, groups * keys) > MOST_ROWS:
         return "there are 2^30 rows or more"
     return ""
 

@@ -52,7 +52,8 @@ double seconds(const TallPiece& plan, const Problem& p, const Device& device) {
   const int64_t warps = std::min<int64_t>(ceil_div(blocks, device.sms), resident) * plan.warps;
   const int steps = tile.steps(), groups = plan.cols / TallTile::kCols;
 
-  const bool adds = p.beta != 0 && p.c.row != 0;  // a row of biases stays in the cache
+  // A row of biases stays in the cache. The choice cache's key knows only whether the given C's rows differ.
+  const bool adds = p.beta != 0 && (plan.swapped ? p.c.col : p.c.row) != 0;
   const double of_group =
       model.group + steps * model.group_step + (is_staged(plan.stores) ? model.stored : 0) + (adds ? model.added : 0);
   const double of_tile =
