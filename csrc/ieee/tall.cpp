@@ -36,7 +36,8 @@ double seconds(int index, const Problem& p, const Place& place, const Device& de
       std::max(place.blocks * of_block * of_tile,
                double(place.waves * turns) * fours * model.warp_four + (place.waves - 1) * model.wave);
 
-  const double again = 4.0 * p.m * p.k * p.batch * std::max<int64_t>(0, tiles_n - 1);  // from the L2 cache, twice as fast
+  const double again =
+      4.0 * p.m * p.k * p.batch * std::max<int64_t>(0, tiles_n - 1);  // from the L2 cache, twice as fast
   double moved = bytes(p) + again / 2;
   // Sectors of D that several panels share are written several times.
   const bool cut = p.d.row % kSectorFloats || tile.cols() < kSectorFloats;
