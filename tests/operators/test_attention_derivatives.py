@@ -277,3 +277,15 @@ def test_an_output_without_a_gradient() -> None:
     (Ends.apply(out).sum() + q.sum()).backward()
     assert torch.equal(q.grad, torch.ones_like(q))
     assert k.grad is None or not k.grad.any()
+
+
+def test_a_default_device_keeps_the_operator_and_its_derivatives() -> None:
+    """``torch.device`` as a context is a function mode, which plain tensors don't notice."""
+    q = torch.randn(1, 2, 3, 8)
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return torch_sgemm.attention(x, x, x).sum()
+
+    alone = torch.func.hessian(loss)(q)
+    with torch.device("cpu"):
+        torch.testing.assert_close(torch.func.hessian(loss)(q), alone)

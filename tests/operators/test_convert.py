@@ -255,3 +255,49 @@ def test_compiled(device: str) -> None:
     model, x = block(device)
     torch_sgemm.convert(model)
     close(torch.compile(model, fullgraph=True)(x), model(x))
+
+
+# --- what hooks, masks and modes change ------------------------------------------------------
+
+
+def test_a_weight_that_a_hook_makes_is_not_taken_from_the_pack() -> None:
+    """``weight_norm`` makes the weight before each call, from parameters that may be loaded."""
+
+    def model() -> nn.Sequential:
+        layer = nn.Linear(8, 4)
+        nn.utils.weight_norm(layer)
+        return nn.Sequential(layer.eval().requires_grad_(False))
+
+    x, packed, other = torch.randn(2, 8), model(), model()
+    packed(x), other(x)
+    torch_sgemm.convert(packed, pack=True).load_state_dict(other.state_dict())
+    torch.testing.assert_close(packed(x), other(x))
+    assert packed.to(torch.bfloat16)(x.bfloat16()).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("batch_invariant", [False, True])
+def test_a_sequence_without_keys_is_pytorch_s(need_weights: bool, batch_invariant: bool) -> None:
+    """NaN where the weights are wanted, else zeros; and gradients of the others don't see it."""
+    layer = nn.MultiheadAttention(8, 2, batch_first=True)
+    ours = torch_sgemm.convert(copy.deepcopy(layer), batch_invariant=batch_invariant)
+    x, mask = torch.randn(2, 4, 8), torch.tensor([[1, 1, 1, 1], [0, 0, 1, 1]]).bool()
+    results = [
+        m(x, x, x, key_padding_mask=mask, need_weights=need_weights)[0] for m in (layer, ours)
+    ]
+    torch.testing.assert_close(results[1], results[0], equal_nan=True)
+    if not need_weights:
+        results[1][1].sum().backward()
+        assert all(p.grad.isfinite().all() for p in ours.parameters())
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_masks_of_integers_and_other_values_are_pytorch_s_errors(need_weights: bool) -> None:
+    layer = torch_sgemm.convert(nn.MultiheadAttention(8, 2, batch_first=True))
+    x, ones = torch.randn(2, 4, 8), torch.ones(2, 4, dtype=torch.int64)
+    with pytest.raises(AssertionError, match="bool and floating"):
+        layer(x, x, x, key_padding_mask=ones, need_weights=need_weights)
+    with pytest.raises(AssertionError, match="bool and floating"):
+        layer(x, x, x, attn_mask=torch.ones(4, 4).int(), need_weights=need_weights)
+    with pytest.raises((AssertionError, RuntimeError)):
+        layer(x, x, torch.randn(2, 5, 8), need_weights=need_weights)

@@ -32,6 +32,7 @@ CHUNK = 1 << 21  # elements of a block of logits
 MOST = 600.0  # of an exponent, so that infinite bounds of weights stay numbers
 
 
+@torch.no_grad()
 def attention_error_bound(
     query: Tensor,
     key: Tensor,

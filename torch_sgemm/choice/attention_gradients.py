@@ -49,6 +49,7 @@ class GradientBounds(NamedTuple):
     mask: Tensor
 
 
+@torch.no_grad()
 def attention_gradient_error_bounds(
     grad: Tensor,
     query: Tensor,

@@ -7,7 +7,7 @@ from torch.overrides import has_torch_function
 
 from torch_sgemm.torch_ops import private
 from torch_sgemm.torch_ops.attention import KERNELS, attention_op
-from torch_sgemm.torch_ops.past_dispatcher import dispatched
+from torch_sgemm.torch_ops.past_dispatcher import PLAIN, dispatched
 
 
 def attention(
@@ -81,7 +81,11 @@ def _obstacle(
 ) -> str:
     """Returns why the operator can't take the call, or ``""``."""
     query, key, value, *masks = tensors
-    if not all(isinstance(x, Tensor) for x in tensors) or has_torch_function(tensors):
+    # A mode, such as torch.set_default_device's, makes has_torch_function() true for plain tensors.
+    if any(
+        type(x) not in PLAIN and (not isinstance(x, Tensor) or has_torch_function((x,)))
+        for x in tensors
+    ):
         return "an argument is no plain tensor"
     if any(x.is_nested or x.layout is not torch.strided or private.has_names(x) for x in tensors):
         return "a tensor is not strided, or has names"

@@ -28,7 +28,9 @@ class Linear(nn.Linear):
     packed: PackedMatrix | None = None  # the weight's, if its dtype and device can be packed
 
     def forward(self, input: Tensor) -> Tensor:
-        weight = self.weight if self.packed is None else self.packed
+        weight, packed = self.weight, self.packed
+        if packed is not None and packed._source is weight:  # a hook may have replaced the weight
+            return linear(input, packed, self.bias, batch_invariant=self.batch_invariant)
         return linear(input, weight, self.bias, batch_invariant=self.batch_invariant)
 
     def _apply(self, fn, recurse=True):
@@ -72,7 +74,9 @@ class MultiheadAttention(nn.MultiheadAttention):
             or query.dim() != 3
             or self.bias_k is not None
             or self.add_zero_attn
-            or (is_causal and attn_mask is None)  # an error
+            or (is_causal and attn_mask is None)  # errors, from here on
+            or key.shape[:2] != value.shape[:2]
+            or not all(_is_mask(x) for x in (key_padding_mask, attn_mask))
         ):
             masks = key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal
             return super().forward(query, key, value, *masks)
@@ -82,7 +86,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         weights = None
         if need_weights or self.batch_invariant:
             logits = self._multiply(q / self.head_dim**0.5, k.mT)
-            weights = torch.softmax(logits if mask is None else logits + mask, -1)
+            weights = _softmax(logits if mask is None else logits + mask, need_weights)
             weights = functional.dropout(weights, dropout, self.training)
             heads = self._multiply(weights, v)
         else:
@@ -118,6 +122,18 @@ class MultiheadAttention(nn.MultiheadAttention):
         if not self.batch_first:
             projected = [x.transpose(0, 1) for x in projected]
         return [x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in projected]
+
+
+def _is_mask(x: Tensor | None) -> bool:
+    return x is None or x.dtype is torch.bool or x.is_floating_point()
+
+
+def _softmax(logits: Tensor, need_weights: bool) -> Tensor:
+    """Returns attention's weights. Rows without a key are NaN if the caller wants them, else 0."""
+    if need_weights:
+        return torch.softmax(logits, -1)
+    none = (logits == -torch.inf).all(-1, keepdim=True)
+    return torch.softmax(logits.masked_fill(none, 0), -1).masked_fill(none, 0)
 
 
 def _mask(
