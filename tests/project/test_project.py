@@ -78,6 +78,7 @@ def test_no_path_of_one_machine() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
         for path in project_files()
+        if path.exists()  # a test beside this one may have written and removed it
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if pattern.search(line)
     ]
