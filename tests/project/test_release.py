@@ -24,6 +24,8 @@ sys.path.append(str(ROOT / "tools"))
 import check_wheel  # noqa: E402
 import release  # noqa: E402
 
+pytestmark = pytest.mark.xdist_group("tree")  # an sdist's folder lies in the tree for a moment
+
 
 def text_of(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")

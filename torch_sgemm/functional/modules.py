@@ -15,6 +15,7 @@ from torch_sgemm.functional.attention import attention
 from torch_sgemm.functional.linear import linear
 from torch_sgemm.functional.matmul import matmul
 from torch_sgemm.functional.packed import PackedMatrix, pack
+from torch_sgemm.torch_ops.attention import softmax_over_keys
 from torch_sgemm.torch_ops.library import OPERAND_DTYPES
 
 Filter = Callable[[nn.Module, str], bool]
@@ -30,7 +31,7 @@ class Linear(nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
         weight, packed = self.weight, self.packed
         if packed is not None and packed._source is weight:  # a hook may have replaced the weight
-            return linear(input, packed, self.bias, batch_invariant=self.batch_invariant)
+            weight = packed
         return linear(input, weight, self.bias, batch_invariant=self.batch_invariant)
 
     def _apply(self, fn, recurse=True):
@@ -86,7 +87,9 @@ class MultiheadAttention(nn.MultiheadAttention):
         weights = None
         if need_weights or self.batch_invariant:
             logits = self._multiply(q / self.head_dim**0.5, k.mT)
-            weights = _softmax(logits if mask is None else logits + mask, need_weights)
+            logits = logits if mask is None else logits + mask
+            # PyTorch's weights of a row without keys are NaN if the caller asks for them, else 0.
+            weights = torch.softmax(logits, -1) if need_weights else softmax_over_keys(logits)[0]
             weights = functional.dropout(weights, dropout, self.training)
             heads = self._multiply(weights, v)
         else:
@@ -126,14 +129,6 @@ class MultiheadAttention(nn.MultiheadAttention):
 
 def _is_mask(x: Tensor | None) -> bool:
     return x is None or x.dtype is torch.bool or x.is_floating_point()
-
-
-def _softmax(logits: Tensor, need_weights: bool) -> Tensor:
-    """Returns attention's weights. Rows without a key are NaN if the caller wants them, else 0."""
-    if need_weights:
-        return torch.softmax(logits, -1)
-    none = (logits == -torch.inf).all(-1, keepdim=True)
-    return torch.softmax(logits.masked_fill(none, 0), -1).masked_fill(none, 0)
 
 
 def _mask(

@@ -227,11 +227,16 @@ def _logits(call: Call) -> Tensor:
     return logits + call.mask
 
 
+def softmax_over_keys(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns softmax's weights, zeros in rows without keys, and True for these rows, [..., 1]."""
+    none = (logits == -math.inf).all(-1, keepdim=True)
+    return torch.softmax(logits.masked_fill(none, 0), -1).masked_fill(none, 0), none
+
+
 def weights_by_products(call: Call) -> tuple[Tensor, Tensor]:
     """Returns softmax's weights, zeros in rows without keys, and the rows' logsumexp, detached."""
     logits = _logits(call)
-    none = (logits == -math.inf).all(-1, keepdim=True)
-    weights = torch.softmax(logits.masked_fill(none, 0), -1).masked_fill(none, 0)
+    weights, none = softmax_over_keys(logits)
     return weights, torch.logsumexp(logits.detach(), -1).masked_fill(none.squeeze(-1), 0)
 
 
