@@ -305,6 +305,26 @@ def test_compile_with_dynamic_shapes(device: str, backend: str) -> None:
 
 
 @each_device
+def test_compiled_with_out(device: str) -> None:
+    """In one graph; operands that require grad are refused, as without torch.compile."""
+    torch.compiler.reset()
+
+    def product(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
+        return torch_sgemm.matmul(a, b, kernel="ladder", out=out)
+
+    a, b = integers((2, 3, 4), 1, device), integers((4, 5), 2, device)
+    compiled = torch.compile(product, fullgraph=True, backend="aot_eager")
+    for requires_grad in (False, True):
+        a.requires_grad_(requires_grad)
+        out = torch.full((2, 3, 5), math.nan, device=device)
+        with torch.no_grad():
+            assert compiled(a, b, out) is out
+            assert torch.equal(out, a @ b)
+    with pytest.raises(RuntimeError, match="argument 'out' can't be differentiated"):
+        torch.compile(product, backend="aot_eager")(a, b, out)
+
+
+@each_device
 def test_export(device: str) -> None:
     class Model(torch.nn.Module):
         def forward(self, x: Tensor, w: Tensor) -> Tensor:

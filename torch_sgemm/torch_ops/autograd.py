@@ -75,7 +75,12 @@ def _is_executed(node) -> bool:
 
 
 def is_wanted(*args) -> bool:
-    """True if this level needs a derivative by an argument."""
+    """True if this level needs a derivative by an argument.
+
+    The tracer of torch.compile sees no tangents, and can't call PyTorch's private functions.
+    """
+    if torch.compiler.is_dynamo_compiling():
+        return _is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in args)
     return (_is_grad_enabled() and _any_requires_grad(*args)) or has_tangent(*args)
 
 
