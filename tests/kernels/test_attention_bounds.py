@@ -179,6 +179,35 @@ def test_sizes_that_do_not_fit(sizes: tuple[tuple[int, ...], tuple[int, ...]]) -
         attention_error_bound(q, k, k)
 
 
+@pytest.mark.parametrize("shape", [(4, 5), (3, 4), (2, 1, 3, 5), (1, 1, 1, 3, 5)])
+def test_masks_that_do_not_fit(shape: tuple[int, ...]) -> None:
+    q, k = torch.zeros(1, 2, 3, 8), torch.zeros(1, 2, 5, 8)
+    with pytest.raises(ValueError) as caught:
+        attention_error_bound(q, k, k, torch.zeros(shape))
+    assert f"attn_mask is of shape {shape}; accepted: a shape that" in str(caught.value)
+    assert str(caught.value).endswith("broadcasts to (1, 2, 3, 5)")
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("empty", range(5))
+def test_empty_sizes(empty: int, masked: bool) -> None:
+    """The bound is 0: no element, or no key."""
+    b, h, rows, keys, width = (0 if i == empty else size for i, size in enumerate((1, 2, 3, 5, 4)))
+    q, k, v = (torch.ones(b, h, *size) for size in ((rows, 8), (keys, 8), (keys, width)))
+    found = attention_error_bound(q, k, v, torch.ones(rows, keys) if masked else None)
+    assert found.shape == (b, h, rows, width) and bool((found == 0).all())
+
+
+def test_no_depth_and_no_tensors() -> None:
+    q = torch.ones(1, 2, 3, 8)
+    with pytest.raises(ValueError, match="query is of shape .*0.; accepted: a depth of 1 or more"):
+        attention_error_bound(q[..., :0], q[..., :0], q)
+    with pytest.raises(TypeError, match="argument 'value' is 3; accepted: a tensor"):
+        attention_error_bound(q, q, 3)
+    with pytest.raises(TypeError, match="argument 'attn_mask' is 3; accepted: a tensor"):
+        attention_error_bound(q, q, q, 3)
+
+
 # --- spoilt models --------------------------------------------------------------------------
 
 BREAKS_THE_BOUND = {

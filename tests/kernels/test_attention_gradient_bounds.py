@@ -214,15 +214,21 @@ def test_sizes_that_do_not_fit() -> None:
         attention_gradient_error_bounds(q, q, k, k)
     with pytest.raises(ValueError, match="attention_gradient_error_bounds: grad is of shape"):
         attention_gradient_error_bounds(g, q, k, k, enable_gqa=True)
+    with pytest.raises(ValueError, match=r"attn_mask is of shape \(4, 5\); accepted: a shape that"):
+        attention_gradient_error_bounds(q, q, k, k, torch.zeros(4, 5), enable_gqa=True)
+    with pytest.raises(TypeError, match="argument 'grad' is 3; accepted: a tensor"):
+        attention_gradient_error_bounds(3, q, k, k, enable_gqa=True)
 
 
-@pytest.mark.parametrize("rows", [0, 3])
-@pytest.mark.parametrize("keys", [0, 5])
-def test_empty_operands(rows: int, keys: int) -> None:
-    q, k = torch.ones(1, 1, rows, 8), torch.ones(1, 1, keys, 8)
-    found = attention_gradient_error_bounds(q, q, k, k)
-    assert [x.shape for x in found[:3]] == [q.shape, k.shape, k.shape]
-    assert bool(found.query.isfinite().all())
+@pytest.mark.parametrize("empty", range(5))
+def test_empty_operands(empty: int) -> None:
+    """The bounds are 0: no elements, or no sums."""
+    b, h, rows, keys, width = (0 if i == empty else size for i, size in enumerate((1, 2, 3, 5, 4)))
+    sizes = (rows, width), (rows, 8), (keys, 8), (keys, width)
+    operands = [torch.ones(b, h, *size) for size in sizes]
+    found = attention_gradient_error_bounds(*operands, wants_mask=True)
+    shapes = [*(x.shape for x in operands[1:]), (b, h, rows, keys)]
+    assert [x.shape for x in found] == shapes and all(bool((x == 0).all()) for x in found)
 
 
 NOTHING_PROVEN = [(i, number) for i in range(4) for number in (math.inf, math.nan)]

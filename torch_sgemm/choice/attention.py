@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torch_sgemm.torch_ops.ops import broadcasts, check_tensors
+
 UNIT = 2.0**-24
 CUT, LAST = 8.5, 2  # units of a step's largest term, cut off below it, and of its sum's last bit
 STEP = 10.55  # both where all are as large as the whole sum, with the corrections' steps
@@ -67,16 +69,18 @@ def attention_error_bound(
         It means nothing for rows where a key that takes part isn't finite.
 
     Raises:
-        ValueError: sizes don't fit together.
+        TypeError: an operand or the mask is no tensor.
+        ValueError: sizes don't fit together, or the depth is 0.
     """
-    check_operands("attention_error_bound", query, key, value, enable_gqa)
+    name = "attention_error_bound"
+    attn_mask = checked_mask(name, query, key, value, attn_mask, enable_gqa)
     batches, heads, rows, depth = query.shape
-    shared = heads // key.size(1)
-    if attn_mask is not None:
-        attn_mask = attn_mask.expand(batches, heads, rows, key.size(2))
     scale = depth**-0.5 if scale is None else float(scale)
     masked = attn_mask is not None
     result = query.new_zeros(batches, heads, rows, value.size(3), dtype=torch.float64)
+    if 0 in (*result.shape, key.size(2)):
+        return result
+    shared = heads // key.size(1)
     for b in range(batches):
         for h in range(heads):
             head = Head.of(key[b, h // shared], value[b, h // shared], scale, masked)
@@ -88,7 +92,11 @@ def attention_error_bound(
     return result
 
 
-def check_operands(function: str, query: Tensor, key: Tensor, value: Tensor, gqa: bool) -> None:
+def checked_mask(
+    function: str, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, gqa: bool
+) -> Tensor | None:
+    """Checks that sizes fit together; returns the mask, expanded to (B, H, L, S)."""
+
     def require(holds: bool, name: str, tensor: Tensor, accepted: str) -> None:
         if not holds:
             found = tuple(tensor.shape)
@@ -96,14 +104,23 @@ def check_operands(function: str, query: Tensor, key: Tensor, value: Tensor, gqa
                 f"torch_sgemm.{function}: {name} is of shape {found}; accepted: {accepted}"
             )
 
-    for name, x in (("query", query), ("key", key), ("value", value)):
+    operands = {"query": query, "key": key, "value": value}
+    masks = {} if mask is None else {"attn_mask": mask}
+    check_tensors(f"torch_sgemm.{function}", **operands, **masks)
+    for name, x in operands.items():
         require(x.dim() == 4, name, x, "(batches, heads, rows, depth)")
-    b, h, _, d = query.shape
-    g = key.size(1)
+    b, h, rows, d = query.shape
+    require(d > 0, "query", query, "a depth of 1 or more")
+    g, keys = key.shape[1:3]
     require(key.size(0) == b and key.size(3) == d, "key", key, "the query's batches and depth")
     fits = (h % g == 0 if gqa else h == g) if g else h == 0
     require(fits, "key", key, "the query's heads, or a divisor of these with enable_gqa")
     require(value.shape[:3] == key.shape[:3], "value", value, "the key's batches, heads and rows")
+    if mask is None:
+        return None
+    shape = b, h, rows, keys
+    require(broadcasts(mask, shape), "attn_mask", mask, f"a shape that broadcasts to {shape}")
+    return mask.expand(shape)
 
 
 def truncations(x: Tensor, y: Tensor, orders: Tensor | None = None) -> tuple[Tensor, Tensor]:

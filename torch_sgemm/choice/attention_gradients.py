@@ -18,7 +18,7 @@ from torch_sgemm.choice.attention import (
     UNIT,
     WRITING,
     by_blocks,
-    check_operands,
+    checked_mask,
 )
 from torch_sgemm.choice.gradient_terms import (
     BLOCK,
@@ -30,6 +30,7 @@ from torch_sgemm.choice.gradient_terms import (
     of_blocks,
     repeated,
 )
+from torch_sgemm.torch_ops.ops import check_tensors
 
 ENLARGED = 2.0**-22  # quantum of a key's weights, beside the largest
 OF_STEPS = 12 * SUBNORMALS / QUANTUM  # of a window, in quanta of both operands' planes
@@ -90,25 +91,26 @@ def attention_gradient_error_bounds(
         weights, and in heads with Inf or NaN or with products near the ends of float32's range.
 
     Raises:
-        ValueError: sizes don't fit together.
+        TypeError: an operand or the mask is no tensor.
+        ValueError: sizes don't fit together, or the depth is 0.
     """
-    check_operands("attention_gradient_error_bounds", query, key, value, enable_gqa)
+    name = "attention_gradient_error_bounds"
+    attn_mask = checked_mask(name, query, key, value, attn_mask, enable_gqa)
+    check_tensors(f"torch_sgemm.{name}", grad=grad)
     batches, heads, rows, depth = query.shape
     if grad.shape != (batches, heads, rows, value.size(3)):
         raise ValueError(
-            f"torch_sgemm.attention_gradient_error_bounds: grad is of shape {tuple(grad.shape)}; "
+            f"torch_sgemm.{name}: grad is of shape {tuple(grad.shape)}; "
             f"accepted: {(batches, heads, rows, value.size(3))}, the output's"
         )
-    groups = key.size(1)
-    shared = heads // groups if groups else 0
-    if attn_mask is not None:
-        attn_mask = attn_mask.expand(batches, heads, rows, key.size(2))
     scale = depth**-0.5 if scale is None else float(scale)
     shapes = query.shape, key.shape, value.shape, (batches, heads, rows, key.size(2))
     shapes = shapes if wants_mask else (*shapes[:3], (0,))
     found = GradientBounds(*(query.new_zeros(x, dtype=torch.float64) for x in shapes))
-    if 0 in (rows, key.size(2)):
+    if 0 in (*grad.shape, key.size(2)):
         return found
+    groups = key.size(1)
+    shared = heads // groups
     for b in range(batches):
         for group in range(groups):
             keys = Keys.of(key[b, group], value[b, group], scale, attn_mask is not None)

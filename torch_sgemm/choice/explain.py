@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torch_sgemm.torch_ops.library import OPERAND_DTYPES, operators
-from torch_sgemm.torch_ops.ops import about
+from torch_sgemm.torch_ops.ops import about, broadcasts
 
 
 @dataclass(frozen=True)
@@ -211,10 +211,7 @@ def _check_operands(a: Tensor, b: Tensor, c: Tensor | None) -> None:
     if a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2]:
         fail("as many rows of 'b' as columns of 'a', equal batches")
     shape = (*a.shape[:-1], b.shape[-1])
-    if c is not None and (
-        c.dim() > len(shape)
-        or any(x not in (1, y) for x, y in zip(c.shape[::-1], shape[::-1], strict=False))
-    ):
+    if c is not None and not broadcasts(c, shape):
         fail(f"a 'c' that broadcasts to {list(shape)}")
 
 

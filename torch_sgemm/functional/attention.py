@@ -7,6 +7,7 @@ from torch.overrides import has_torch_function
 
 from torch_sgemm.torch_ops import private
 from torch_sgemm.torch_ops.attention import KERNELS, attention_op
+from torch_sgemm.torch_ops.ops import broadcasts
 from torch_sgemm.torch_ops.past_dispatcher import PLAIN, dispatched
 
 
@@ -113,7 +114,6 @@ def _obstacle_of_mask(mask: Tensor, shape: tuple[int, ...], is_causal: bool) -> 
         return "attn_mask beside is_causal=True"
     if mask.dtype not in (torch.bool, torch.float32):
         return "attn_mask is not bool or float32"
-    sizes = zip(mask.shape[::-1], shape[::-1], strict=False)
-    if mask.dim() > len(shape) or any(n not in (1, m) for n, m in sizes):
+    if not broadcasts(mask, shape):
         return f"attn_mask doesn't broadcast to {list(shape)}"
     return ""

@@ -32,7 +32,7 @@ from torch_sgemm.torch_ops import private
 from torch_sgemm.torch_ops.distributed import register_if_loaded
 from torch_sgemm.torch_ops.inductor import register_lowerings
 from torch_sgemm.torch_ops.library import NAMESPACE, operators, out_of_memory, qualified
-from torch_sgemm.torch_ops.ops import about
+from torch_sgemm.torch_ops.ops import about, broadcasts
 from torch_sgemm.torch_ops.vmap import batched
 
 KERNELS = ("auto", "split", "aten")
@@ -98,8 +98,7 @@ def checked(query, key, value, attn_mask, is_causal, scale, enable_gqa, kernel) 
         require(
             attn_mask.dtype in (torch.bool, torch.float32)
             and attn_mask.device == query.device
-            and attn_mask.dim() <= 4
-            and all(n in (1, m) for n, m in zip(attn_mask.shape[::-1], shape[::-1], strict=False)),
+            and broadcasts(attn_mask, shape),
             "attn_mask", attn_mask,
             f"bool or float32 on {query.device}, of a shape that broadcasts to {list(shape)}",
         )  # fmt: skip

@@ -36,6 +36,8 @@ kernel that is unknown or can't run on this device. Operators that write their r
 for tensors that require grad or have a tangent (:mod:`torch_sgemm.derivatives`).
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -98,6 +100,19 @@ def _check_target(
 def about(x: Tensor) -> str:
     """Describes a tensor for an error."""
     return f"shape {list(x.shape)}, dtype {x.dtype}, device {x.device}"
+
+
+def check_tensors(function: str, **arguments: object) -> None:
+    """Raises TypeError for the first argument that is no tensor."""
+    for name, x in arguments.items():
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{function}: argument {name!r} is {x!r}; accepted: a tensor")
+
+
+def broadcasts(x: Tensor, shape: Sequence[int]) -> bool:
+    """True if the tensor can be expanded to the shape."""
+    sizes = zip(x.shape[::-1], shape[::-1], strict=False)
+    return x.dim() <= len(shape) and all(n in (1, m) for n, m in sizes)
 
 
 def _register_fakes(op: str) -> None:
