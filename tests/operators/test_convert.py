@@ -234,8 +234,11 @@ def test_wrong_arguments_convert_nothing() -> None:
     with pytest.raises(RuntimeError, match="pack=True, but the weight of 'wide' requires grad"):
         torch_sgemm.convert(model, pack=True)
     assert type(model.wide) is nn.Linear
-    with pytest.raises(RuntimeError, match="argument 'model' is 3; accepted: a torch.nn.Module"):
-        torch_sgemm.convert(3)
+    for function in (torch_sgemm.convert, torch_sgemm.restore):
+        for wrong in (None, 3):
+            accepted = f"argument 'model' is {wrong}; accepted: a torch.nn.Module"
+            with pytest.raises(TypeError, match=accepted):
+                function(wrong)
 
 
 def test_checkpoint() -> None:

@@ -161,6 +161,13 @@ def _packed(layer: nn.Linear) -> PackedMatrix:
     return pack(layer.weight.t(), frozen=True)
 
 
+def _check_model(function: str, model: object) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"torch_sgemm.{function}: argument 'model' is {model!r}; accepted: a torch.nn.Module"
+        )
+
+
 def convert(
     model: nn.Module,
     filter: Filter | None = None,
@@ -188,13 +195,11 @@ def convert(
         ``model``.
 
     Raises:
-        RuntimeError: ``model`` is no module; or with ``pack``, a weight requires grad, or has a
-            dtype or device that can't be packed. Nothing is converted then.
+        TypeError: ``model`` is no module.
+        RuntimeError: with ``pack``, a weight requires grad, or has a dtype or device that can't be
+            packed. Nothing is converted then.
     """
-    if not isinstance(model, nn.Module):
-        raise RuntimeError(
-            f"torch_sgemm.convert: argument 'model' is {model!r}; accepted: a torch.nn.Module"
-        )
+    _check_model("convert", model)
     known = {*CLASSES, *CLASSES.values()}
     layers = {
         name: layer
@@ -221,7 +226,12 @@ def convert(
 
 
 def restore(model: nn.Module) -> nn.Module:
-    """Makes converted layers PyTorch's own again, in place; returns ``model``."""
+    """Makes converted layers PyTorch's own again, in place; returns ``model``.
+
+    Raises:
+        TypeError: ``model`` is no module.
+    """
+    _check_model("restore", model)
     originals = {converted: original for original, converted in CLASSES.items()}
     for layer in model.modules():
         if type(layer) in originals:
