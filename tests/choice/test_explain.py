@@ -6,6 +6,7 @@ import pytest
 import torch
 from support.layouts import meta
 from support.table import ANY, PROVEN_FAMILIES, Kernel, fit, needs_cuda_build
+from torch._subclasses import FakeTensorMode
 
 import torch_sgemm
 from benchmarks.measure import operand_dtype
@@ -85,3 +86,25 @@ def test_no_alpha_is_explained_as_no_terms(size: tuple[int, int, int]) -> None:
         for d, alpha in ((k, 0), (0, 1))
     )
     assert without.chosen == empty.chosen
+
+
+@needs_cuda_build
+@pytest.mark.filterwarnings("error")
+def test_fake_operands_are_two_matrices() -> None:
+    """Their address is unknown; equal addresses would make the product that of a and a.T."""
+    real = torch.empty(1024, 2048)
+    with FakeTensorMode():
+        fakes = torch.empty(1024, 2048), torch.empty(1024, 2048).t()
+    apart = meta(1024, 2048, "N"), meta(2048, 1024, "T")
+    of_fakes, of_two, of_one = (
+        str(torch_sgemm.explain(*operands, device=H200))
+        for operands in (fakes, apart, (real, real.t()))
+    )
+    assert of_fakes == of_two != of_one
+
+
+def test_arguments_that_are_no_tensors() -> None:
+    x = torch.ones(3, 3)
+    for name, given in (("a", (None, x)), ("b", (x, 3)), ("c", (x, x, 3))):
+        with pytest.raises(TypeError, match=f"explain: argument '{name}' is .*accepted: a tensor"):
+            torch_sgemm.explain(*given)

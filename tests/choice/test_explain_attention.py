@@ -107,5 +107,9 @@ def test_wrong_arguments() -> None:
         explain_attention(q, k, v, device="cuda")
     with pytest.raises(RuntimeError, match="'key' has"):
         explain_attention(q, k[..., :32], v, device=H200)
+    with pytest.raises(TypeError, match="explain_attention: argument 'value' is None; accepted"):
+        explain_attention(q, k, None, device=H200)
+    with pytest.raises(TypeError, match="explain_attention: argument 'attn_mask' is 3; accepted"):
+        explain_attention(q, k, v, 3, device=H200)
     with pytest.raises(RuntimeError, match="neither a CPU nor a CUDA device"):
         explain_attention(q, k, v)

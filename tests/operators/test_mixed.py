@@ -139,6 +139,8 @@ def test_others_have_no_float32_product(dtype: torch.dtype) -> None:
         torch_sgemm.matmul(a, b, out_dtype=torch.float32)
     with pytest.raises(RuntimeError, match=rf"'out_dtype' is {dtype}.*accepted"):
         torch_sgemm.matmul(a, a.t(), out_dtype=dtype)
+    with pytest.raises(TypeError, match="argument 'b' is None; accepted: a tensor"):
+        torch_sgemm.matmul(a, None, out_dtype=torch.float32)
     with pytest.raises(RuntimeError):  # as torch.matmul words it
         torch_sgemm.matmul(a.bfloat16(), b)
 

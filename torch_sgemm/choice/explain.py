@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torch_sgemm.torch_ops.library import OPERAND_DTYPES, operators
-from torch_sgemm.torch_ops.ops import about, broadcasts
+from torch_sgemm.torch_ops.ops import about, broadcasts, check_tensors
 
 
 @dataclass(frozen=True)
@@ -172,16 +172,21 @@ def _shared_line(same: list[Verdict]) -> tuple[str, str, str, str]:
     return f"{len(same)} others", "-", "-", f"{same[0].reason}: {', '.join(named)}"
 
 
+def _address(x: Tensor) -> int:
+    """Returns the tensor's address; 0 if it has no memory, as meta and fake tensors."""
+    return 0 if x.untyped_storage().device.type == "meta" else x.data_ptr()
+
+
 def _layout(x: Tensor, place: int) -> list[int]:
     """Returns row, column and batch strides, and an address with the tensor's alignment."""
-    address = x.storage_offset() * x.element_size() if x.device.type == "meta" else x.data_ptr()
+    address = _address(x) or x.storage_offset() * x.element_size()
     return [x.stride(-2), x.stride(-1), x.stride(0) if x.dim() == 3 else 0, place + address % 16]
 
 
 def _problem(a: Tensor, b: Tensor, c: Tensor | None = None) -> list[int]:
     """Encodes a product for private operators; of addresses, alignment and equality count."""
     batch = a.shape[0] if a.dim() == 3 else 1
-    is_one = a.device.type != "meta" and a.data_ptr() == b.data_ptr()
+    is_one = _address(a) == _address(b) != 0
     layouts = *_layout(a, 256), *_layout(b, 256 if is_one else 512)
     elements = (OPERAND_DTYPES.index(x.dtype) for x in (a, b))
     numbers = [a.shape[-2], b.shape[-1], a.shape[-1], batch, *layouts, *elements]
@@ -193,6 +198,7 @@ def _problem(a: Tensor, b: Tensor, c: Tensor | None = None) -> list[int]:
 def _check_operands(a: Tensor, b: Tensor, c: Tensor | None) -> None:
     named = {"a": a, "b": b} | ({} if c is None else {"c": c})
     tensors = named.values()
+    check_tensors("torch_sgemm.explain", **named)
 
     def fail(accepted: str) -> NoReturn:
         found = "; ".join(f"{name!r} has {about(x)}, {x.layout}" for name, x in named.items())
@@ -238,6 +244,7 @@ def explain(
             theirs.
 
     Raises:
+        TypeError: an operand is no tensor.
         RuntimeError: the operands don't form a product, or are not strided tensors of these dtypes
             on one device; ``kernel`` is unknown or can't take the product.
     """

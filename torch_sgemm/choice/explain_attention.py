@@ -8,6 +8,7 @@ from torch import Tensor
 from torch_sgemm.choice.explain import Device, Explanation, Verdict
 from torch_sgemm.torch_ops.attention import checked, is_built, refused_shape
 from torch_sgemm.torch_ops.library import operators
+from torch_sgemm.torch_ops.ops import check_tensors
 
 _MODEL = Device()  # predicts times where there is no GPU
 
@@ -50,8 +51,11 @@ def explain_attention(
         without a GPU for an H200.
 
     Raises:
+        TypeError: an operand or the mask is no tensor.
         RuntimeError: the arguments are wrong, or ``kernel`` is ``"split"`` and can't take them.
     """
+    masks = {} if attn_mask is None else {"attn_mask": attn_mask}
+    check_tensors("torch_sgemm.explain_attention", query=query, key=key, value=value, **masks)
     call = checked(query, key, value, attn_mask, is_causal, scale, enable_gqa, kernel)
     if device is not None and not isinstance(device, Device):
         raise RuntimeError(

@@ -12,7 +12,7 @@ from torch_sgemm.functional.packed import PackedMatrix
 from torch_sgemm.functional.route import STRAIGHT, TORCH, TRACED, is_expanded, route, widened
 from torch_sgemm.torch_ops.autograd import is_wanted
 from torch_sgemm.torch_ops.library import OPERAND_DTYPES
-from torch_sgemm.torch_ops.ops import about
+from torch_sgemm.torch_ops.ops import about, check_tensors
 from torch_sgemm.torch_ops.product import rows_of, straight, through_dispatcher, with_shape
 
 
@@ -89,6 +89,7 @@ def _of_any_dims(a: Tensor, b: Tensor, kernel: str, product: Callable[..., Tenso
 
 def _check_out_dtype(out_dtype: torch.dtype, a: Tensor, b: Tensor) -> None:
     """Raises unless ``out_dtype`` is float32, and the operands' dtypes allow that product."""
+    check_tensors("torch_sgemm.matmul", a=a, b=b)
     if out_dtype is torch.float32 and a.dtype in OPERAND_DTYPES and b.dtype in OPERAND_DTYPES:
         return
     raise RuntimeError(
