@@ -294,6 +294,34 @@ def test_a_sequence_without_keys_is_pytorch_s(need_weights: bool, batch_invarian
         assert all(p.grad.isfinite().all() for p in ours.parameters())
 
 
+WRONG_SHAPES = (
+    {"key_padding_mask": (1, 6)}, {"key_padding_mask": (3, 1)}, {"key_padding_mask": (6,)},
+    {"key_padding_mask": (3, 1, 6)}, {"key_padding_mask": (1, 1, 6)},
+    {"attn_mask": (1, 6)}, {"attn_mask": (4, 1)}, {"attn_mask": (6,)}, {"attn_mask": (3, 4, 6)},
+    {"attn_mask": (6, 1, 6)}, {"attn_mask": (1, 4, 6)}, {"attn_mask": (3, 2, 4, 6)},
+    {"key": (1, 6, 8), "value": (1, 6, 8)}, {"key": (3, 1, 8)}, {"value": (3, 6)},
+    {"query": (3, 4, 10)}, {"value": (3, 6, 10)},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("wrong", WRONG_SHAPES, ids=str)
+def test_shapes_that_do_not_fit_are_pytorch_s_errors(
+    wrong: dict[str, tuple[int, ...]], need_weights: bool, batch_first: bool
+) -> None:
+    layer = nn.MultiheadAttention(8, 2, batch_first=batch_first)
+    inputs = {"query": (3, 4, 8), "key": (3, 6, 8), "value": (3, 6, 8)} | wrong
+    given = {name: torch.zeros(shape) for name, shape in inputs.items()}
+    if not batch_first:
+        given |= {name: given[name].transpose(0, 1) for name in ("query", "key", "value")}
+    with pytest.raises((AssertionError, RuntimeError)) as expected:
+        layer(**given, need_weights=need_weights)
+    with pytest.raises(expected.type) as found:
+        torch_sgemm.convert(layer)(**given, need_weights=need_weights)
+    assert str(found.value) == str(expected.value)
+
+
 @pytest.mark.parametrize("need_weights", [False, True])
 def test_masks_of_integers_and_other_values_are_pytorch_s_errors(need_weights: bool) -> None:
     layer = torch_sgemm.convert(nn.MultiheadAttention(8, 2, batch_first=True))

@@ -54,7 +54,8 @@ class Linear(nn.Linear):
 class MultiheadAttention(nn.MultiheadAttention):
     """``nn.MultiheadAttention`` by this package's products and attention.
 
-    PyTorch's own computes nested and unbatched inputs, ``add_bias_kv`` and ``add_zero_attn``.
+    PyTorch's own computes nested and unbatched inputs, ``add_bias_kv`` and ``add_zero_attn``, and
+    raises the errors.
     """
 
     batch_invariant = False
@@ -71,13 +72,10 @@ class MultiheadAttention(nn.MultiheadAttention):
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         if (
-            query.is_nested
-            or query.dim() != 3
-            or self.bias_k is not None
+            self.bias_k is not None
             or self.add_zero_attn
-            or (is_causal and attn_mask is None)  # errors, from here on
-            or key.shape[:2] != value.shape[:2]
-            or not all(_is_mask(x) for x in (key_padding_mask, attn_mask))
+            or (is_causal and attn_mask is None)
+            or not self._fit(query, key, value, key_padding_mask, attn_mask)
         ):
             masks = key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal
             return super().forward(query, key, value, *masks)
@@ -100,6 +98,29 @@ class MultiheadAttention(nn.MultiheadAttention):
         if not need_weights:
             return out, None
         return out, weights.mean(1) if average_attn_weights else weights
+
+    def _fit(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None,
+        attn_mask: Tensor | None,
+    ) -> bool:
+        """True if inputs are batches that fit together, and no mask would have to broadcast."""
+        inputs, masks = (query, key, value), (key_padding_mask, attn_mask)
+        if any(x.is_nested or x.dim() != 3 for x in inputs):
+            return False
+        sizes = [x.shape[:2] if self.batch_first else x.shape[:2][::-1] for x in inputs]
+        (batch, rows), (_, keys) = sizes[:2]
+        of_heads = batch * self.num_heads, rows, keys
+        return (
+            [x.shape[2] for x in inputs] == [self.embed_dim, self.kdim, self.vdim]
+            and sizes[1] == sizes[2] == (batch, keys)
+            and all(_is_mask(x) for x in masks)
+            and (key_padding_mask is None or key_padding_mask.shape == (batch, keys))
+            and (attn_mask is None or attn_mask.shape in (of_heads, of_heads[1:]))
+        )
 
     def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return linear(x, weight, bias, batch_invariant=self.batch_invariant)
