@@ -177,6 +177,42 @@ def test_a_filter_sees_layers_and_names() -> None:
     assert type(model.attention) is nn.MultiheadAttention
 
 
+class Quantized(Tensor):
+    """A weight that computes its layer by itself, and has no other product."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if isinstance(func, torch._ops.OpOverload):
+            return NotImplemented
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+def test_layers_with_weights_of_their_own_functions_stay_pytorch_s() -> None:
+    model, x = block()
+    expected = model.requires_grad_(False)(x)
+    for layer in (model.wide, model.attention.out_proj):
+        weight = layer.weight.as_subclass(Quantized)
+        layer.weight = nn.Parameter(weight, requires_grad=False)
+    torch_sgemm.convert(model, pack=True)
+    assert type(model.wide) is nn.Linear and type(model.attention) is nn.MultiheadAttention
+    assert type(model.narrow) is Linear
+    close(model(x), expected)
+
+
+def test_modes_and_plain_subclasses_do_not_keep_layers_from_it() -> None:
+    class Plain(Tensor):
+        pass
+
+    model, x = block()
+    expected = model.requires_grad_(False)(x)
+    model.narrow.weight = nn.Parameter(model.narrow.weight.as_subclass(Plain), requires_grad=False)
+    with torch.device("cpu"):
+        torch_sgemm.convert(model)
+    assert type(model.wide) is type(model.narrow) is Linear
+    assert type(model.attention) is MultiheadAttention
+    close(model(x).as_subclass(Tensor), expected)
+
+
 def test_converting_again_gives_the_new_options() -> None:
     model, _ = block()
     torch_sgemm.convert(model.requires_grad_(False), pack=True)

@@ -178,6 +178,18 @@ CLASSES: dict[type[nn.Module], type[nn.Module]] = {
 }
 
 
+_PYTORCH_S = {Tensor.__torch_function__.__func__, nn.Parameter.__torch_function__}
+
+
+def _has_plain_weights(layer: nn.Module) -> bool:
+    """False if a weight's class overrides PyTorch's functions, as quantized weights do.
+
+    ``has_torch_function`` would be true for every weight under a mode such as ``torch.device``.
+    """
+    overrides = (type(x).__torch_function__ for x in layer.parameters())
+    return all(getattr(f, "__func__", f) in _PYTORCH_S for f in overrides)
+
+
 def _packed(layer: nn.Linear) -> PackedMatrix:
     return pack(layer.weight.t(), frozen=True)
 
@@ -198,7 +210,8 @@ def convert(
     """Makes a model's ``nn.Linear`` and ``nn.MultiheadAttention`` call this package.
 
     The layers change in place. Their parameters, ``state_dict`` and hooks stay; instances of other
-    classes, subclasses of these two included, aren't touched. Layers that were converted before get
+    classes, subclasses of these two included, aren't touched, and neither are layers whose weights
+    override ``__torch_function__``, as quantized weights do. Layers that were converted before get
     the new options. :func:`restore` undoes it. Convert a model before ``fully_shard`` and
     ``torch.compile``.
 
@@ -225,7 +238,9 @@ def convert(
     layers = {
         name: layer
         for name, layer in model.named_modules()
-        if type(layer) in known and (filter is None or filter(layer, name))
+        if type(layer) in known
+        and _has_plain_weights(layer)
+        and (filter is None or filter(layer, name))
     }
     packs: dict[str, PackedMatrix] = {}
     if pack:
