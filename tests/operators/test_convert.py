@@ -87,6 +87,43 @@ def test_products_and_attention_come_here(monkeypatch, need_weights: bool) -> No
     assert not called
 
 
+class Encoder(nn.TransformerEncoderLayer):
+    """A subclass takes PyTorch's fast path as well."""
+
+
+@pytest.mark.parametrize("kind", [nn.TransformerEncoderLayer, Encoder])
+@pytest.mark.parametrize("padded", [False, True])
+def test_encoders_call_their_layers_in_inference(monkeypatch, padded: bool, kind: type) -> None:
+    called = []
+    own = modules.linear
+    monkeypatch.setattr(modules, "linear", lambda *x, **y: called.append(x) or own(*x, **y))
+    torch.manual_seed(0)
+    model = nn.TransformerEncoder(kind(32, 4, 64, batch_first=True), 2).eval()
+    options = [(model.use_nested_tensor, *(x.activation_relu_or_gelu for x in model.layers))]
+    x, padding = torch.randn(2, 7, 32), torch.zeros(2, 7, dtype=torch.bool)
+    padding[1, 5:] = padded
+    given = {"src_key_padding_mask": padding} if padded else {}
+    with torch.inference_mode():
+        expected = model(x, **given)
+        torch_sgemm.convert(torch_sgemm.convert(model), batch_invariant=True)
+        close(model(x, **given)[~padding], expected[~padding])
+        assert len(called) == 2 * 4
+        assert torch.equal(torch_sgemm.restore(model)(x, **given), expected)
+        assert len(called) == 2 * 4
+    options.append((model.use_nested_tensor, *(x.activation_relu_or_gelu for x in model.layers)))
+    assert options == [(True, 1, 1)] * 2
+
+
+def test_encoders_without_converted_layers_keep_their_fast_path() -> None:
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), 2)
+    torch_sgemm.convert(model, lambda _, name: name.startswith("layers.1"))
+    assert [x.activation_relu_or_gelu for x in model.layers] == [1, 0]
+    assert not model.use_nested_tensor
+    torch_sgemm.convert(torch_sgemm.restore(model), lambda *_: False)
+    assert [x.activation_relu_or_gelu for x in model.layers] == [1, 1]
+    assert model.use_nested_tensor
+
+
 OPTIONS = (
     {}, {"batch_first": True}, {"bias": False}, {"kdim": 24, "vdim": 40}, {"add_zero_attn": True},
     {"add_bias_kv": True}, {"dropout": 0.5},

@@ -1,10 +1,11 @@
 """``convert``: the layers of a model that call this package, without a process-wide override.
 
 A converted layer keeps its parameters, buffers and hooks: only its class changes, as with
-``torch.nn.utils.parametrize``.
+``torch.nn.utils.parametrize``. Encoders around it lose PyTorch's fast path, one operator that calls
+no layer.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -178,6 +179,35 @@ CLASSES: dict[type[nn.Module], type[nn.Module]] = {
 }
 
 
+# The attribute that lets an encoder take the fast path, and the value with which it doesn't.
+FAST_PATHS: dict[type[nn.Module], tuple[str, int]] = {
+    nn.TransformerEncoderLayer: ("activation_relu_or_gelu", 0),
+    nn.TransformerEncoder: ("use_nested_tensor", False),
+}
+
+
+def _leave_fast_paths(model: nn.Module) -> None:
+    """Makes encoders call their converted layers in inference too."""
+    for encoder, name, value in _fast_paths(model):
+        if any(type(layer) in CLASSES.values() for layer in encoder.modules()):
+            vars(encoder).setdefault("_fast_path", getattr(encoder, name))
+            setattr(encoder, name, value)
+
+
+def _restore_fast_paths(model: nn.Module) -> None:
+    for encoder, name, _ in _fast_paths(model):
+        if "_fast_path" in vars(encoder):
+            setattr(encoder, name, vars(encoder).pop("_fast_path"))
+
+
+def _fast_paths(model: nn.Module) -> Iterator[tuple[nn.Module, str, int]]:
+    """Yields a model's encoders with their entries of FAST_PATHS."""
+    for encoder in model.modules():
+        for kind, entry in FAST_PATHS.items():
+            if isinstance(encoder, kind) and hasattr(encoder, entry[0]):
+                yield encoder, *entry
+
+
 _PYTORCH_S = {Tensor.__torch_function__.__func__, nn.Parameter.__torch_function__}
 
 
@@ -209,11 +239,12 @@ def convert(
 ) -> nn.Module:
     """Makes a model's ``nn.Linear`` and ``nn.MultiheadAttention`` call this package.
 
-    The layers change in place. Their parameters, ``state_dict`` and hooks stay; instances of other
-    classes, subclasses of these two included, aren't touched, and neither are layers whose weights
-    override ``__torch_function__``, as quantized weights do. Layers that were converted before get
-    the new options. :func:`restore` undoes it. Convert a model before ``fully_shard`` and
-    ``torch.compile``.
+    The layers change in place. Their parameters, ``state_dict`` and hooks stay. Instances of other
+    classes, subclasses of these two included, don't change, and neither do layers whose weights
+    override ``__torch_function__``, as quantized weights do. ``nn.TransformerEncoderLayer`` and
+    ``nn.TransformerEncoder`` call their converted layers in inference too, and don't take PyTorch's
+    fast path. Layers that were converted before get the new options. :func:`restore` undoes it.
+    Convert a model before ``fully_shard`` and ``torch.compile``.
 
     Args:
         model: the model, or a layer.
@@ -258,6 +289,7 @@ def convert(
         layer.batch_invariant = batch_invariant
         if name in packs:
             layer.packs, layer.packed = True, packs[name]
+    _leave_fast_paths(model)
     return model
 
 
@@ -274,4 +306,5 @@ def restore(model: nn.Module) -> nn.Module:
             layer.__class__ = originals[type(layer)]
             for name in ("batch_invariant", "packs", "packed"):
                 vars(layer).pop(name, None)
+    _restore_fast_paths(model)
     return model
