@@ -154,9 +154,6 @@ constexpr Models kFitted = {
         5.947e-07,  // step
         1.554,  // split_b
         2.744e-06,  // tile
-        2.281e-06,  // cluster
-        2.649e-06,  // share
-        5.843e-07,  // part
         3.584,  // sum_moves
         0.6064,  // convert
         6.356,  // unaligned

@@ -149,9 +149,6 @@ struct SplitStreamedModel {  // tiles of 128 x 64
   double step;               // 5e-7
   double split_b;            // 1.5: factor on steps if the kernel splits B
   double tile;               // 2e-6
-  double cluster;            // 2e-6: adding up the parts of a cluster
-  double share;              // 3e-6: sharing the tiles that are left over
-  double part;               // 5e-7: each block that shares such a tile
   double sum_moves;          // 2: number of times that a slice's sums are moved
   double convert;            // 0.5: share of the bandwidth that the convert kernel reaches for B
   double unaligned;          // 2: factor on steps for an operand that is read element by element

@@ -43,7 +43,7 @@ template <int COLS>
 struct FewRowsScales : FixedScales {
   static constexpr bool kColMajorD = true, kManyParts = true;
   template <int N>
-  __device__ __forceinline__ static bool fix_up(const Job& job, Shared& shared, int, const WorkTile& work,
+  __device__ __forceinline__ static bool fix_up(const Job& job, Shared& shared, const WorkTile& work,
                                                 float (&sum)[N], int t) {
     constexpr int kSums = FewRowsRing<COLS>::kSums;
     float own[kSums];

@@ -113,12 +113,6 @@ __device__ __forceinline__ RowScale pack_found_scale(bool nonzero, int exponent,
 }
 __device__ __forceinline__ uint32_t step_of(RowScale row_scale) { return row_scale >> 9 & 0xff; }
 
-// If blocks share a tile, the parts of such a row's sums are added up without the row's scale. Scaled sums are
-// multiples of 2^-99, so that parts lose nothing if the exponent is at least kFinestSum. If the exponent is smaller,
-// each of up to 2^8 parts is off by 2^-150: less than 2^-30 of the threshold lost_in_parts().
-constexpr int kFinestSum = -50;
-__device__ __forceinline__ float lost_in_parts(int exponent) { return power_of_two(-112 - exponent); }
-
 // Scales and thresholds of a tile's rows and columns.
 using TileScales = RowScale[2][kTile];
 

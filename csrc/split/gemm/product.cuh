@@ -33,20 +33,17 @@ __device__ __forceinline__ bool fix_up(const Job& job, const WorkTile& work, flo
 
 // How consume() gets the scales of a tile's sums: here, the convert kernel has chosen them. OnTheFlyScales
 // (onthefly.cuh) finds them while the product runs.
-//   kScalesKnown    scales are known before the main loop, and are the same in all parts of k
+//   kScalesKnown    scales are known before the main loop; otherwise no blocks share a tile
 //   kColMajorD      plain tiles are stored from the accumulators also where D's columns are contiguous
 //   kManyParts      a block may have parts of several tiles; otherwise its last work tile alone may be a part
 //   publish()       makes scales that the main loop has found visible to all consumers; D may be written from here on
-//   agree()         brings the sums of a cluster's blocks to common scales
-//   fix_up()        adds up the parts of a leftover tile, in common scales
+//   fix_up()        adds up the parts of a leftover tile
 struct FixedScales {
   using Shared = ProductShared;
   static constexpr bool kScalesKnown = true, kColMajorD = false, kManyParts = false;
   __device__ __forceinline__ static void publish() {}
   template <class Sums>
-  __device__ __forceinline__ static void agree(Shared&, int, int, uint32_t, uint32_t, Sums&) {}
-  template <class Sums>
-  __device__ __forceinline__ static bool fix_up(const Job& job, Shared& shared, int, const WorkTile& work, Sums& sum,
+  __device__ __forceinline__ static bool fix_up(const Job& job, Shared& shared, const WorkTile& work, Sums& sum,
                                                 int t) {
     return split::fix_up(job, work, sum, shared.last, t);
   }
@@ -91,10 +88,10 @@ __device__ __forceinline__ void consume(const Job& job, char* ring, float* stagi
     hopper::wait(&shared.scales_full[buffer.stage], buffer.parity);
     Scales::publish();
     const int cols = Shape::kCols >> blocks / 2;
-    const TileEpilogue<Shape> output(job, shared.tiles[buffer.stage], shared.scales_of(buffer.stage, blocks),
+    const TileEpilogue<Shape> output(job, shared.tiles[buffer.stage], shared.row_scales[buffer.stage],
                                      static_cast<int>(rank) * cols, cols, hopper::opaque(t));
     // The code that most tiles need follows the main loop: while instructions are in no cache yet, each jump takes a
-    // good part of a microsecond. On-the-fly products take the other branch, since most of their tiles are shared.
+    // good part of a microsecond. On-the-fly products take the other branch: their scales are known late.
     uint32_t flags = 0;
     bool whole = true;  // the block has the tile's whole sums
     const bool in_parts = work.tile >= job.whole, shares = blocks > 1 || in_parts;
@@ -102,21 +99,19 @@ __device__ __forceinline__ void consume(const Job& job, char* ring, float* stagi
     if (Scales::kScalesKnown && __builtin_expect(!shares && stores_plain(), true)) {
       output.template store_plain<Scales::kColMajorD>(sum);
     } else {
-      if (blocks > 1) Scales::agree(shared, buffer.stage, t, rank, blocks, sum);
       // Known scales are tested while the other blocks still multiply.
       bool plain = Scales::kScalesKnown && !in_parts && stores_plain();
       // A block's own sums certify elements if the block is always the same: of a tile shared through device memory,
       // any block may be the last. With batch_invariant, the sum that certifies an element must not depend on other
-      // elements of its band. Scales found while the product runs are those of the block's own part of k, and apply to
-      // `others`.
+      // elements of its band.
       Certified<Shape::kSums> early;
       const bool tests_early = !job.batch_invariant && !in_parts;
       if (__builtin_expect(!plain && tests_early && !output.is_plain(), false)) {
-        if (Scales::kScalesKnown || !shares) early = output.certified(others, kOfMagnitudes);
+        early = output.certified(others, kOfMagnitudes);
         if (shares) early = early | output.certified(sum, 1);
       }
       if (blocks > 1) reduce_cluster<R>(shared.cluster, sum, ring, t, rank);
-      if (in_parts) whole = Scales::fix_up(job, shared, buffer.stage, work, sum, t);
+      if (in_parts) whole = Scales::fix_up(job, shared, work, sum, t);
       if (!whole && !Scales::kManyParts) break;
       if (whole && (!Scales::kScalesKnown || in_parts)) plain = stores_plain();
       if (whole && plain) {

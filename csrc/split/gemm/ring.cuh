@@ -31,9 +31,6 @@ struct ProductShared {
   alignas(16) TileScales row_scales[2];  // (tile's parity)
   TileIndex tiles[2];                    // tiles that `row_scales` belongs to
 
-  // Returns the row scales for a tile's sums.
-  __device__ __forceinline__ const TileScales& scales_of(int stage, uint32_t) const { return row_scales[stage]; }
-
   // Announces a tile whose scales are `bytes` of bulk copies. `at`: the tile's buffer of two.
   __device__ __forceinline__ void begin_tile(const PipelineState<2>& at, const TileIndex& tile, uint32_t bytes) {
     hopper::wait(&scales_empty[at.stage], at.parity ^ 1);

@@ -45,7 +45,6 @@ struct GuardedRow {
   float threshold;  // from the number of the row's small elements
   float of_others;  // threshold for the other operand's small elements, from the row's sum; Inf if the sum is unknown
   uint32_t place;   // position of the row's largest element, or kNoPlace
-  float floor = 0;  // lower bound of the threshold: covers the bits that sums of parts may have lost
 
   // `row_stats`: the row statistics, or null if the row has none.
   __device__ __forceinline__ GuardedRow(RowScale row_scale, const RowStats* row_stats)
@@ -57,13 +56,12 @@ struct GuardedRow {
   // A row that was split on the fly. `sum`: upper bound of the sum of its scaled magnitudes.
   __device__ __forceinline__ GuardedRow(RowScale row_scale, float sum) : GuardedRow(row_scale, nullptr) {
     of_others = sum_threshold<Fp16x3>(sum);
-    if (exponent_of(row_scale) < kFinestSum) floor = lost_in_parts(exponent_of(row_scale));
   }
 };
 
 // Returns the smallest magnitude of a sum that is certified.
 __device__ __forceinline__ float least_certified(const GuardedRow& a, const GuardedRow& b) {
-  return (a.threshold > 0 ? fminf(a.threshold, fmaxf(b.of_others, a.floor)) : 0) +
+  return (a.threshold > 0 ? fminf(a.threshold, b.of_others) : 0) +
          (b.threshold > 0 ? fminf(b.threshold, a.of_others) : 0);
 }
 

@@ -21,7 +21,7 @@ void launch_segments(const Job& job, int64_t blocks, Stream stream);
 // Launches the on-the-fly product: the kernel splits A, and if `splits_b` also B; otherwise B has planes
 // (onthefly_sm90a.cu).
 template <int TILE_M, int TILE_N>
-void launch_onthefly(const Job& job, bool splits_b, int64_t blocks, int cluster, Stream stream);
+void launch_onthefly(const Job& job, bool splits_b, int64_t blocks, Stream stream);
 
 // Launches the product of few columns, of which a tile multiplies `cols`: narrow(), plan.h (few_rows_sm90a.cu).
 void launch_few_rows(const Job& job, int cols, int64_t blocks, Stream stream);

@@ -7,7 +7,7 @@
 namespace sgemm::split {
 
 template <int TILE_M, int TILE_N>
-void launch_onthefly(const Job& unmapped, bool splits_b, int64_t blocks, int cluster, Stream stream) {
+void launch_onthefly(const Job& unmapped, bool splits_b, int64_t blocks, Stream stream) {
   using Shape = TileShape<TILE_M, TILE_N>;
   constexpr int kBytes = OnTheFlyRing<Shape>::kBytes + kStagingBytes;
   Job job = unmapped;
@@ -20,13 +20,13 @@ void launch_onthefly(const Job& unmapped, bool splits_b, int64_t blocks, int clu
       if (job.a.mapped) maps.a = RawPanel<a_along_m, kTile>::map(lines_a, job.a.count);
       if (job.b.mapped) maps.b = RawPanel<b_along_n, Shape::kCols>::map(lines_b, job.b.count);
       with_constant(splits_b, [&](auto splits) {
-        launch_with_memory<split_onthefly<Shape, a_along_m, b_along_n, splits>>(blocks, kProductThreads, kBytes, kBytes,
-                                                                                cluster, stream, job, maps);
+        launch_with_memory<split_onthefly<Shape, a_along_m, b_along_n, splits>>(blocks, kProductThreads, kBytes, kBytes, 1,
+                                                                                stream, job, maps);
       });
     });
   });
 }
-template void launch_onthefly<kTile, kTile / 2>(const Job&, bool, int64_t, int, Stream);
+template void launch_onthefly<kTile, kTile / 2>(const Job&, bool, int64_t, Stream);
 
 Redone redone_in_onthefly() { return redone_here(); }
 

@@ -97,7 +97,6 @@ Job make_job(const RowShape& shape, const Problem& p, const SplitPlan& plan, cha
   job.masks = reinterpret_cast<uint16_t*>(workspace + at.masks);
   job.row_scales = reinterpret_cast<uint32_t*>(workspace + at.tile_scales);
   job.part_sums = reinterpret_cast<float*>(workspace + at.part_sums);
-  job.part_scales = reinterpret_cast<uint32_t*>(workspace + at.part_scales);
   job.arrived = reinterpret_cast<uint32_t*>(workspace + at.arrived);
   return job;
 }
@@ -122,7 +121,7 @@ void launch_piece(const Problem& p, const SplitPlan& plan, const Context& contex
                       int64_t{job.work_tiles} * cluster, sms, context.stream);
   const int64_t blocks = persistent_blocks(job, sms, cluster);
   if constexpr (Row::kOnTheFly)
-    launch_onthefly<kShape.tile_m, kShape.tile_n>(job, plan.splits_b, blocks, cluster, context.stream);
+    launch_onthefly<kShape.tile_m, kShape.tile_n>(job, plan.splits_b, blocks, context.stream);
   else if constexpr (Row::kFewRows)
     launch_few_rows(job, narrow(job.p), blocks, context.stream);
   else if constexpr (std::is_same_v<F, Fp16x3>)

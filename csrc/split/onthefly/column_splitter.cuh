@@ -7,7 +7,6 @@
 //         little coarser than its largest element, so that it rarely has to change. A stage that needs a nearly as
 //         coarse scale gets the reference itself, so most stages need no such factor.
 #pragma once
-#include "cluster_scales.cuh"
 #include "raw_panel.cuh"
 #include "split_rows.cuh"
 
@@ -57,6 +56,12 @@ __device__ __forceinline__ int step_exponent(int wanted, int reference) {
   if (wanted >= next - kNear || wanted == kNoScale) return next;
   return max(wanted, next - kSpread);
 }
+
+// Binades by which a column's reference may become coarser without a count. Sums are multiples of 2^-59, the product of
+// the planes' last bits, times 2^-kSpread for the row and for the column: 2^-99. So 15 binades leave sums exact. Beyond
+// that, earlier sums are off by a few 2^-149, or by 2^-83 at a change of more than 126 binades. Such an error is
+// negligible for a product that passes the test for a small element, so the column counts one more element.
+constexpr int kMostCoarser = 15;
 
 // A column's scales in a tile, kept by one thread, or by two threads with equal values.
 struct ColumnScales {

@@ -58,62 +58,13 @@ class FragmentReader {
 // Scales as consume() uses them. SplitInRegisters finds those of A's rows, and the producers find those of B's columns
 // if they split B.
 template <class R, bool SPLITS_B>
-struct OnTheFlyScales {
-  using Shape = typename R::Shape;
-  using Shared = std::conditional_t<SPLITS_B, SplittingShared<R>, FoundScales>;
-  static constexpr bool kScalesKnown = false, kColMajorD = true, kManyParts = false;
+struct OnTheFlyScales : FixedScales {
+  using Shared = std::conditional_t<SPLITS_B, SplittingShared<R>, ProductShared>;
+  static constexpr bool kScalesKnown = false, kColMajorD = true;
   __device__ __forceinline__ static void publish() {
     hopper::wait_for_predecessor();
     hopper::launch_dependents();
-    hopper::fence_async_proxy();  // the cluster's blocks copy the row scales
     sync_consumers();
-  }
-  __device__ __forceinline__ static void agree(Shared& shared, int stage, int t, uint32_t rank, uint32_t blocks,
-                                               float (&sum)[Shape::kSums]) {
-    multiply_sums<Shape>(shared.cluster_scales.agree(shared.row_scales[stage], t, rank, blocks), t, sum);
-  }
-
-  // Adds up parts of sums times their rows' scales. Where float32 sums then lose bits, the row's threshold allows for
-  // the loss. Where they might overflow, no element of the row is certified.
-  __device__ __forceinline__ static bool fix_up(const Job& job, Shared& shared, int stage, const WorkTile& work,
-                                                float (&sum)[Shape::kSums], int t) {
-    uint32_t(&row_scales)[kTile] = shared.row_scales[stage][0], * const sums =
-                                                                    &shared.row_scales[stage][1][kTile - kSumEntries];
-    uint32_t* const of_parts = job.part_scales + int64_t{work.tile - job.whole} * job.parts * kPartEntries;
-    if (t < kPartEntries) __stcg(of_parts + work.index * kPartEntries + t, t < kTile ? row_scales[t] : sums[t - kTile]);
-    scale_rows(row_scales, 1, t, sum);
-    if (!split::fix_up(job, work, sum, shared.last, t)) return false;
-    if (t < kTile) {
-      const auto scale_of_part = [&](uint32_t i) { return __ldcg(of_parts + i * kPartEntries + t); };
-      const auto sum_of_part = [&](uint32_t i) {
-        return __ldcg(reinterpret_cast<const uint16_t*>(of_parts + i * kPartEntries + kTile) + t);
-      };
-      const RowScale row_scale = scale_of_parts(job.parts, scale_of_part);
-      row_scales[t] = without_scale(row_scale);
-      row_sums(shared.row_scales[stage])[t] = sum_of_parts(job.parts, row_scale, scale_of_part, sum_of_part);
-    }
-    sync_consumers();
-    scale_rows(row_scales, -1, t, sum);
-    return true;
-  }
-
- private:
-  static constexpr int kCoarsest = 60;  // exponent up to which sums of 2^13 terms below 2^30 stay finite
-
-  __device__ __forceinline__ static uint32_t without_scale(RowScale row_scale) {
-    const int exponent = exponent_of(row_scale);
-    const float threshold = threshold_of(row_scale);
-    if (!is_finite_row(row_scale) || !(threshold >= 0) || (exponent >= kFinestSum && exponent <= kCoarsest))
-      return row_scale;
-    if (exponent > kCoarsest) return kUncertified | (row_scale & 0xff);
-    return with_step(with_threshold(row_scale, threshold + lost_in_parts(exponent)), step_of(row_scale));
-  }
-
-  // Multiplies rows' sums by their scales (`sign` 1), or by the inverse (-1).
-  __device__ __forceinline__ static void scale_rows(const RowScale (&row_scales)[kTile], int sign, int t,
-                                                    float (&sum)[Shape::kSums]) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) scale_row(r, power_of_two(sign * exponent_of(row_scales[Shape::row(t, 2 * r)])), sum);
   }
 };
 
@@ -279,14 +230,13 @@ __global__ void __launch_bounds__(kProductThreads, 1)
   __shared__ typename Scales::Shared shared;
   if (threadIdx.x < 32) {
     if constexpr (SPLITS_B)
-      SplittingProducer<R, A_ALONG_M, B_ALONG_N>::init(job, shared, hopper::cluster_size());
+      SplittingProducer<R, A_ALONG_M, B_ALONG_N>::init(job, shared);
     else
-      shared.template init<R>(job.a.mapped ? 1 : 1 + kProducers, 1, hopper::cluster_size());
+      shared.template init<R>(job.a.mapped ? 1 : 1 + kProducers, 1, 1);
   }
   if (threadIdx.x == 0 && job.a.mapped) hopper::prefetch_map(&maps.a);
   if (threadIdx.x == 0 && job.b.mapped) hopper::prefetch_map(&maps.b);
   __syncthreads();
-  hopper::enter_cluster(hopper::cluster_size());
   if constexpr (SPLITS_B) hopper::wait_for_predecessor();
 
   if (threadIdx.x < kProducers) {

@@ -2,7 +2,6 @@
 // of B that they split.
 #pragma once
 #include "../gemm/producer.cuh"
-#include "cluster_scales.cuh"
 #include "column_splitter.cuh"
 
 namespace sgemm::split {
@@ -16,22 +15,6 @@ struct OnTheFlyRing : StageRing<RawPanel<false, kTile>::kBytes, RawPanel<false, 
   static constexpr int kPlaneBytes = Shape::kCols * kRowBytes;  // size of a step's planes
 };
 
-// Shared memory of a kernel that finds scales while it multiplies.
-struct FoundScales : ProductShared {
-  ClusterScales cluster_scales;
-
-  template <class R>
-  __device__ __forceinline__ void init(int writers, int scale_writers, uint32_t blocks) {
-    ProductShared::init<R>(writers, scale_writers, blocks);
-    cluster_scales.init(blocks);
-  }
-
-  // Returns the row scales for a tile's sums. Precondition: the cluster's blocks have agreed.
-  __device__ __forceinline__ const TileScales& scales_of(int stage, uint32_t blocks) const {
-    return blocks > 1 ? cluster_scales.agreed : row_scales[stage];
-  }
-};
-
 // The producer for a B that has planes. One thread copies, or all producers copy A if it has no tensor map.
 template <class R, bool A_ALONG_M>
 struct OnTheFlyProducer {
@@ -39,7 +22,7 @@ struct OnTheFlyProducer {
   const Job& job;
   const RawMaps& maps;
   char* const ring;
-  FoundScales& shared;
+  ProductShared& shared;
 
   __device__ __forceinline__ void run(const TileScheduler& scheduler) const {
     const bool leader = threadIdx.x == 0;
@@ -88,7 +71,7 @@ struct OnTheFlyProducer {
 };
 
 template <class R>
-struct SplittingShared : FoundScales {
+struct SplittingShared : ProductShared {
   SplitColumns<R::kStages, R::Shape::kCols> columns;
 };
 
@@ -106,8 +89,8 @@ struct SplittingProducer {
   char* const ring;
   SplittingShared<R>& shared;
 
-  __device__ __forceinline__ static void init(const Job& job, SplittingShared<R>& shared, uint32_t blocks) {
-    shared.template init<R>(job.a.mapped ? PanelA::kBoxes : kProducers, kProducers, blocks);
+  __device__ __forceinline__ static void init(const Job& job, SplittingShared<R>& shared) {
+    shared.template init<R>(job.a.mapped ? PanelA::kBoxes : kProducers, kProducers, 1);
     shared.columns.init(job.b.mapped ? PanelB::kBoxes : kProducers);
   }
 

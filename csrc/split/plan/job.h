@@ -73,7 +73,6 @@ struct Job {
   uint16_t* masks;        // (tiles, bands, 256)
   RowScale* row_scales;   // scales and thresholds for tiles with refused elements: (tiles, operand, 128)
   float* part_sums;       // (tiles left over, parts, a thread's sums / 4, 256) float4
-  uint32_t* part_scales;  // A's row scales and sums, if A is split on the fly: (tiles left over, parts, kPartEntries)
   uint32_t* arrived;      // (tiles left over): number of a tile's parts that are complete
   int segment;            // SplitPlan::segment
 

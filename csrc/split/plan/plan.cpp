@@ -22,8 +22,7 @@ constexpr int64_t kMostTurns = 16;  // parts of tiles of few columns that a bloc
 // to add up. Adding a part takes about as long as a step of three products.
 int parts(const RowShape& shape, const SplitPlan& plan, const Device& device) {
   if (plan.left == 0) return 1;
-  const int64_t most =
-      std::min(device.sms / int64_t{plan.left}, shape.steps(plan.slice) / (kLeastPart * shape.together()));
+  const int64_t most = std::min(device.sms / int64_t{plan.left}, shape.steps(plan.slice) / kLeastPart);
   const double best = std::sqrt(shape.steps(plan.slice) * shape.products / 3.0);
   return static_cast<int>(std::min(most, static_cast<int64_t>(best + 0.5)));
 }
@@ -57,18 +56,19 @@ void visit_plans(const RowShape& shape, const Problem& p, const Device& device, 
     const int64_t slice = even_piece(p.k, wanted, shape.together() * kStep),
                   slices = std::max<int64_t>(1, ceil_div(p.k, slice));
     const int64_t tiles = tiles_of(shape, p, gram);
+    SplitPlan plan = {p.m, p.n, p.batch, slice, slices, 1, 0, packed_b};
+    if (shape.on_the_fly) {  // no blocks share a tile, whose scales differ in its parts
+      predicted(plan);
+      plan.splits_b = true;
+      return predicted(plan);
+    }
+    plan.triangle = gram;
     for (int cluster = 1; cluster <= 2; ++cluster) {
       const bool fits = std::max<int64_t>(1, tiles * slices) <= clusters_at_once(device.sms, cluster);
-      if (cluster > 1 && (!fits || shape.steps(slice) < 2 * cluster * shape.together())) continue;
-      SplitPlan plan = {p.m, p.n, p.batch, slice, slices, cluster, 0, packed_b};
-      plan.triangle = gram;
+      if (cluster > 1 && (!fits || shape.steps(slice) < 2 * cluster)) continue;
+      plan.cluster = cluster;
       predicted(plan);
       if (cluster > 1) continue;
-      if (shape.on_the_fly) {
-        SplitPlan other = plan;
-        other.splits_b = true;
-        predicted(other);
-      }
       plan.left = static_cast<int>(tiles * slices % device.sms);
       plan.parts = parts(shape, plan, device);
       if (plan.parts > 1) predicted(plan);
@@ -258,7 +258,6 @@ Layout layout(const RowShape& shape, const Problem& piece, const SplitPlan& plan
   l.tile_scales = buffers.take(tiles * 2 * kTile * 4);
   const int part_cols = shape.few ? narrow(piece) : shape.tile_n;
   l.part_sums = buffers.take(int64_t{plan.left} * plan.parts * shape.tile_m * part_cols * 4);
-  l.part_scales = buffers.take(shape.on_the_fly ? int64_t{plan.left} * plan.parts * kPartEntries * 4 : 0);
   l.arrived = buffers.take(plan.left * 4);
   l.partials = buffers.take(plan.slices > 1 ? piece.m * piece.n * plan.slices * 4 : 0);
   l.total = buffers.total;

@@ -17,7 +17,7 @@ struct RowShape {
   bool few = false;    // the product's columns are few: narrow() of them are multiplied
 
   constexpr bool half() const { return tile_n < kTile; }
-  // Steps of k that are multiplied together. Slices and parts are whole multiples of them.
+  // Steps of k that are multiplied together. Slices are whole multiples of them.
   constexpr int together() const { return on_the_fly ? kOnTheFlySteps : 1; }
   constexpr int64_t steps(int64_t k) const {
     const int64_t groups = ceil_div(k, together() * kStep);
@@ -47,9 +47,7 @@ struct Layout {
   size_t refused;      // (tiles, kTileCluster, 8) uint32
   size_t masks;        // (tiles, tile_n / 32, 256) uint16
   size_t tile_scales;  // (tiles, 2, 128) uint32
-  // For tiles that are left over: (tiles, parts, tile's m, n) float; (tiles, parts, kPartEntries) uint32, if A has no
-  // planes; (tiles) uint32.
-  size_t part_sums, part_scales, arrived;
+  size_t part_sums, arrived;  // for tiles that are left over: (tiles, parts, tile's m, n) float; (tiles) uint32
   size_t partials;  // (slices, m, n) float, if there are several slices
   size_t total;
 };

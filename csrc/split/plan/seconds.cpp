@@ -75,11 +75,10 @@ struct Product {
   double waves, ends, stores, last, sum;
 };
 
-// Arguments in seconds. `tile`: begins and ends a tile. `adding`: adds up a cluster's parts. `summing`: launches the
-// sum of slices.
-template <class Model>
-Product product(const Model& model, const RowShape& shape, const Problem& p, const Device& device,
-                const SplitPlan& plan, double tile, double adding, double summing) {
+// Arguments in seconds. `tile`: begins and ends a tile. `adding`: adds up a cluster's parts. `sharing`: adds up those of
+// a tile that is left over. `summing`: launches the sum of slices, which moves each slice's sums `moves` times.
+Product product(const RowShape& shape, const Problem& p, const Device& device, const SplitPlan& plan, double tile,
+                double adding, double sharing, double summing, double moves) {
   const int64_t tiles = tiles_of(shape, p, plan.triangle) * plan.slices;
   const double step = step_seconds(shape, p, device, plan);
   // Seconds of a wave of tiles, each shared by `blocks` blocks.
@@ -88,16 +87,15 @@ Product product(const Model& model, const RowShape& shape, const Problem& p, con
   all.waves = ceil_div(tiles - plan.left, clusters_at_once(device.sms, plan.cluster)) * (wave(plan.cluster) + adding);
   all.ends = tile + adding;
   if (plan.left) {
-    const double shared = model.share + plan.parts * model.part;
-    all.waves += wave(plan.parts) + shared;
-    all.ends = tile + shared;
+    all.waves += wave(plan.parts) + sharing;
+    all.ends = tile + sharing;
   }
 
   const double bandwidth = device.bandwidth_gbs * 1e9;
   const double result = double(p.m) * p.n * p.batch * 4 / bandwidth;
   all.stores = (plan.triangle ? result / 2 : result) * plan.slices;
   all.last = std::min(all.stores, 4.0 * shape.tile_m * shape.tile_n * device.sms / bandwidth);
-  if (plan.slices > 1) all.sum = summing + model.sum_moves * all.stores;
+  if (plan.slices > 1) all.sum = summing + moves * all.stores;
   if (is_gram(p) && !plan.batch_invariant) all.sum += models().split.sum + result;  // the mirror
   return all;
 }
@@ -107,8 +105,8 @@ double seconds(const RowShape& shape, const Problem& p, const Device& device, co
   const double bandwidth = device.bandwidth_gbs * 1e9;
   double converts = convert_a_seconds(shape, p, device, plan);
   if (!plan.packed_b && !plan.triangle) converts += convert_b_seconds(shape, p, device, plan);
-  Product all = product(model, shape, p, device, plan, model.tile * tile_share(shape),
-                        (plan.cluster - 1) * model.cluster, model.sum);
+  Product all = product(shape, p, device, plan, model.tile * tile_share(shape), (plan.cluster - 1) * model.cluster,
+                        model.share + plan.parts * model.part, model.sum, model.sum_moves);
   if (plan.segment) {  // adding a segment to a tile's total takes about as long as adding a part to it
     const int64_t waves = ceil_div(tiles_of(shape, p, plan.triangle) * plan.slices, device.sms);
     all.waves += waves * (ceil_div(shape.steps(plan.slice), plan.segment) - 1) * model.part * tile_share(shape);
@@ -121,8 +119,7 @@ double seconds(const RowShape& shape, const Problem& p, const Device& device, co
 double onthefly_seconds(const RowShape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
   const SplitStreamedModel& model = models().split_streamed;
   const double bandwidth = device.bandwidth_gbs * 1e9;
-  const Product all =
-      product(model, shape, p, device, plan, model.tile, plan.cluster > 1 ? model.cluster : 0, model.other_launch);
+  const Product all = product(shape, p, device, plan, model.tile, 0, 0, model.other_launch, model.sum_moves);
   const double raw = plan.splits_b ? operand_bytes(p) : 4.0 * p.m * p.k * matrices(p.a, p.batch);
   const double read = raw * unaligned(p, plan, p.m, p.n) / (model.bandwidth * bandwidth);
   const double convert =

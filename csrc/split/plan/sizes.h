@@ -16,9 +16,7 @@ inline constexpr int kWindow = 32, kLongWindow = 64;
 inline constexpr int64_t kManySteps = 10000;
 inline constexpr int kOnTheFlySteps = 2;  // steps of an operand split on the fly that are split and multiplied together
 inline constexpr int kMaxSlice = 8192;    // largest k that the convert kernel holds in shared memory
-// uint32 per tile. `kSumEntries`: the magnitude sums of A's rows, 16 bits each. `kPartEntries`: the rows' scales and
-// thresholds, and behind them those sums.
-inline constexpr int kSumEntries = kTile / 2, kPartEntries = kTile + kSumEntries;
+inline constexpr int kSumEntries = kTile / 2;  // uint32 per tile: the magnitude sums of A's rows, 16 bits each
 inline constexpr int kRowBytes = kStep * 4;  // one row of a panel in a pair of planes
 inline constexpr int kPanelBytes = kTile * kRowBytes;
 inline constexpr int kHalfPlaneBytes = kPanelBytes / 4;  // 64 rows of a plane
