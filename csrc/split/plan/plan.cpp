@@ -63,16 +63,14 @@ void visit_plans(const RowShape& shape, const Problem& p, const Device& device, 
       return predicted(plan);
     }
     plan.triangle = gram;
-    for (int cluster = 1; cluster <= 2; ++cluster) {
-      const bool fits = std::max<int64_t>(1, tiles * slices) <= clusters_at_once(device.sms, cluster);
-      if (cluster > 1 && (!fits || shape.steps(slice) < 2 * cluster)) continue;
-      plan.cluster = cluster;
-      predicted(plan);
-      if (cluster > 1) continue;
-      plan.left = static_cast<int>(tiles * slices % device.sms);
-      plan.parts = parts(shape, plan, device);
-      if (plan.parts > 1) predicted(plan);
-    }
+    predicted(plan);
+    SplitPlan parted = plan;
+    parted.left = static_cast<int>(tiles * slices % device.sms);
+    parted.parts = parts(shape, parted, device);
+    if (parted.parts > 1) predicted(parted);
+    plan.cluster = 2;
+    const bool fits = std::max<int64_t>(1, tiles * slices) <= clusters_at_once(device.sms, plan.cluster);
+    if (fits && shape.steps(slice) >= 2 * plan.cluster) predicted(plan);
   };
   const int64_t all_tiles = tiles_of(shape, p, false);  // including tiles below the diagonal
   // A few more slices than needed may fill the last wave. Many more may fill a device that has few tiles.
