@@ -152,7 +152,9 @@ constexpr Models kFitted = {
         2.296e-06,  // launch
         2.642e-06,  // other_launch
         5.947e-07,  // step
-        1.554,  // split_b
+        1.17e-06,  // both_step
+        6e-06,  // both_tile
+        0.75,  // both_half
         2.744e-06,  // tile
         3.584,  // sum_moves
         0.6064,  // convert

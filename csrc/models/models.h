@@ -147,7 +147,9 @@ struct SplitStreamedModel {  // tiles of 128 x 64
   double launch;             // 2e-6
   double other_launch;       // 2e-6: launch of the convert kernel for B, or of the sum of slices
   double step;               // 5e-7
-  double split_b;            // 1.5: factor on steps if the kernel splits B
+  double both_step;          // 1e-6: step of a tile of 128 x 128, if both operands are split
+  double both_tile;          // 6e-6: beginning and end of such a tile
+  double both_half;          // 0.75: factor on both, for tiles of half the size
   double tile;               // 2e-6
   double sum_moves;          // 2: number of times that a slice's sums are moved
   double convert;            // 0.5: share of the bandwidth that the convert kernel reaches for B

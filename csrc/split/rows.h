@@ -19,7 +19,7 @@ inline constexpr std::array kTilesOf = {TileSize{kTile, kTile}};
 template <>
 inline constexpr std::array kTilesOf<Fp16x3, false> = {TileSize{kTile, kTile}, TileSize{kTile, kTile / 2}};
 template <>
-inline constexpr std::array kTilesOf<Fp16x3, true> = {TileSize{kTile, kTile / 2}};
+inline constexpr std::array kTilesOf<Fp16x3, true> = {TileSize{kTile, kTile / 2}, TileSize{kTile, kTile}};
 
 template <class F, bool STREAMS = false>
 struct SplitProduct {
@@ -53,11 +53,10 @@ struct SplitProduct {
   static std::string cut(const Plan& plan);
   static void launch(const Problem& p, const Plan& plan, const Context& context);  // defined only if SGEMM_SM90A is
 
-  // A product kernel that splits an operand itself adds each stage's corrections to the sum: one more rounding a stage.
+  // The kernel that splits A in registers adds each stage's corrections to the sum: one more rounding a stage.
   static double error_bound(int64_t k) {
     const int window = STREAMS || k <= kLongWindow ? kWindow : kLongWindow;
-    constexpr int64_t kStage = kOnTheFlySteps * kStep;
-    return Bound<F>::of(k, window) + (STREAMS ? static_cast<double>((k + kStage - 1) / kStage) : 0);
+    return Bound<F>::of(k, window) + (STREAMS ? static_cast<double>(ceil_div(k, kOnTheFlySteps * kStep)) : 0);
   }
 
   // Returns the problem that the kernel computes. The operand that is split on the fly is the larger one and must be A,

@@ -83,7 +83,7 @@ static __device__ __noinline__ uint32_t guard_row(const float4* quads, int count
   small = reduce_row(small, threads, scratch, add);
   place = reduce_row(place, threads, scratch, Larger());
   units = reduce_row(units, threads, scratch, add);
-  if ((threadIdx.x & (threads - 1)) == 0) *row_stats = pack_row_stats<F>(units, place);
+  if ((threadIdx.x & (threads - 1)) == 0) *row_stats = pack_row_stats<F>(sum_of_units<F>(units), place);
   return small;
 }
 
@@ -296,7 +296,7 @@ __device__ __forceinline__ void split_strip(const Job& job, const Operand& x, co
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     row_scales[i] = pack_row_scale<F>(largest[i], row_exponent<F>(largest[i]), small[i]);
-    if (small[i]) x.row_stats[row + i] = pack_row_stats<F>(units[i], places[i]);
+    if (small[i]) x.row_stats[row + i] = pack_row_stats<F>(sum_of_units<F>(units[i]), places[i]);
   }
   *reinterpret_cast<uint4*>(&x.row_scales[row]) =
       make_uint4(row_scales[0], row_scales[1], row_scales[2], row_scales[3]);

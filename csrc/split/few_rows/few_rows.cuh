@@ -43,8 +43,8 @@ template <int COLS>
 struct FewRowsScales : FixedScales {
   static constexpr bool kColMajorD = true, kManyParts = true;
   template <int N>
-  __device__ __forceinline__ static bool fix_up(const Job& job, Shared& shared, const WorkTile& work,
-                                                float (&sum)[N], int t) {
+  __device__ __forceinline__ static bool fix_up(const Job& job, Shared& shared, const WorkTile& work, float (&sum)[N],
+                                                int t) {
     constexpr int kSums = FewRowsRing<COLS>::kSums;
     float own[kSums];
 #pragma unroll
@@ -98,8 +98,8 @@ __global__ void __launch_bounds__(kProductThreads, 1) split_few_rows(const __gri
     hopper::wait_for_predecessor();
     hopper::launch_dependents();
     float* staging = reinterpret_cast<float*>(ring + R::kBytes);
-    consume<R, FewRowsScales<COLS>, FewRowsMainloop<COLS>, A_ALONG_M, B_ALONG_N>(
-        job, ring, staging, shared, threadIdx.x - 128, FewRowsScheduler(job));
+    consume<R, FewRowsScales<COLS>, FewRowsMainloop<COLS>, PlaneView<A_ALONG_M, R::kRows>,
+            PlaneView<B_ALONG_N, R::kCols>>(job, ring, staging, shared, threadIdx.x - 128, FewRowsScheduler(job));
   }
 }
 

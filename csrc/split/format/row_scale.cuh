@@ -63,6 +63,23 @@ struct Magnitudes {
   }
 };
 
+// Tests for a row's small elements, in a step that is divided by 2^exponent. Each test takes three instructions only,
+// since the main loop itself counts these elements.
+struct SmallElements {
+  uint32_t limit;
+
+  __device__ __forceinline__ explicit SmallElements(int exponent) {
+    limit = 2 * max(__float_as_uint(Fp16x3::kSmall * power_of_two(exponent)), 1u) - 1;
+  }
+
+  // Returns the number to compare with `limit`: twice the magnitude's bits, less one, so that zero is large.
+  __device__ __forceinline__ static uint32_t key(float x) { return 2 * __float_as_uint(x) - 1; }
+  __device__ __forceinline__ uint32_t holds(float x) const { return key(x) < limit; }
+  __device__ __forceinline__ uint32_t count(const float4& v) const {
+    return holds(v.x) + holds(v.y) + holds(v.z) + holds(v.w);
+  }
+};
+
 // Returns the exponent of the power of two that a row is divided by, from the bits of its largest magnitude. Rows of
 // very small elements don't reach the format's upper end, because the factor must be a normal float. A row with Inf is
 // recomputed, so that its scale doesn't matter. A row with NaN gives NaN, and gets a plain scale.
@@ -96,20 +113,20 @@ __device__ __forceinline__ RowScale with_threshold(RowScale row_scale, float thr
   return ((__float_as_uint(threshold) + 0x1ffu) & 0xfffffe00u) | (row_scale & 0xff);
 }
 
-// Packs a row that was split on the fly. If it has small elements, the guard needs the step of k that set its scale
-// (guard.cuh). The step replaces lower bits of the threshold, which is rounded up; the threshold's lowest bit stays 0.
+// Adds the step of k that set a row's coarsest scale, which the guard needs if the row has small elements (guard.cuh).
+// The step replaces lower bits of the threshold, which is rounded up; the threshold's lowest bit stays 0.
 __device__ __forceinline__ RowScale with_step(RowScale row_scale, uint32_t step) {
   static_assert(kMaxSlice / kStep <= 256);
   if (!(threshold_of(row_scale) > 0)) return row_scale;
   return ((row_scale + 0x1ff00u) & 0xfffe0000u) | step << 9 | (row_scale & 0xff);
 }
 // Packs a row whose scale was found on the fly. `small`: number of small elements, each weighted by its step's scale
-// over the coarsest scale; Inf if the row holds Inf, NaN if it holds NaN. `step`: the step that set the coarsest scale.
-__device__ __forceinline__ RowScale pack_found_scale(bool nonzero, int exponent, float small, int step) {
+// over the coarsest scale; Inf if the row holds Inf, NaN if it holds NaN.
+__device__ __forceinline__ RowScale pack_found_scale(bool nonzero, int exponent, float small) {
   if (isnan(small)) return kNanRow | 128;
   if (isinf(small)) return pack_row_scale<Fp16x3>(kInfinity, 0, 0);
   const RowScale row_scale = pack_row_scale<Fp16x3>(nonzero, exponent, 0);
-  return nonzero ? with_step(with_threshold(row_scale, Fp16x3::kThreshold * small), step) : row_scale;
+  return nonzero ? with_threshold(row_scale, Fp16x3::kThreshold * small) : row_scale;
 }
 __device__ __forceinline__ uint32_t step_of(RowScale row_scale) { return row_scale >> 9 & 0xff; }
 

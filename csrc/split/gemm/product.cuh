@@ -64,7 +64,7 @@ static __device__ __noinline__ void redo_refused(const Job& job, uint32_t finish
 
 // Runs a consumer thread through the main loop, the guard and the store of each of the block's tiles. The main loop
 // leaves a tile's sums, and in `others` sums that also bound |A||B| from below (kOfMagnitudes, guard.cuh).
-template <class R, class Scales, class Mainloop, bool A_ALONG_M, bool B_ALONG_N, class Scheduler>
+template <class R, class Scales, class Mainloop, class ViewA, class ViewB, class Scheduler>
 __device__ __forceinline__ void consume(const Job& job, char* ring, float* staging, typename Scales::Shared& shared,
                                         int t, const Scheduler& scheduler) {
   const uint32_t rank = scheduler.rank, blocks = scheduler.blocks;
@@ -72,8 +72,8 @@ __device__ __forceinline__ void consume(const Job& job, char* ring, float* stagi
   const bool leader = t % 32 == 0;
   const uint32_t base = hopper::shared_address(ring);
   using Shape = typename R::Shape;
-  const PlaneView<A_ALONG_M, Shape::kRows> a(base, warpgroup);
-  const PlaneView<B_ALONG_N, R::kCols> b(base + R::kBytesA, 0);
+  const ViewA a(base, warpgroup);
+  const ViewB b(base + R::kBytesA, 0);
   uint32_t finished = 0, bit = 1;  // kManyParts: see redo_refused()
   float sum[Shape::kSums], others[Shape::kSums];
   PipelineState<R::kStages> at;
@@ -155,8 +155,8 @@ __global__ void __launch_bounds__(kProductThreads, 1) split_product(const __grid
     hopper::wait_for_predecessor();
     hopper::launch_dependents();
     float* staging = reinterpret_cast<float*>(ring + R::kBytes);
-    consume<R, FixedScales, KeepCorrections<F, R>, A_ALONG_M, B_ALONG_N>(job, ring, staging, shared, threadIdx.x - 128,
-                                                                         TileScheduler(job));
+    consume<R, FixedScales, KeepCorrections<F, R>, PlaneView<A_ALONG_M, R::kRows>, PlaneView<B_ALONG_N, R::kCols>>(
+        job, ring, staging, shared, threadIdx.x - 128, TileScheduler(job));
   }
 }
 

@@ -62,7 +62,8 @@ __global__ void __launch_bounds__(kProductThreads, 1) split_product_in_segments(
     hopper::launch_dependents();
     const int t = threadIdx.x - 128;
     float* staging = reinterpret_cast<float*>(ring + R::kBytes) + t / 32 * (Shape::kSums * 32 - kStagedFloats);
-    consume<R, FixedScales, AddSegments<R>, A_ALONG_M, B_ALONG_N>(job, ring, staging, shared, t, TileScheduler(job));
+    consume<R, FixedScales, AddSegments<R>, PlaneView<A_ALONG_M, R::kRows>, PlaneView<B_ALONG_N, R::kCols>>(
+        job, ring, staging, shared, t, TileScheduler(job));
   }
 }
 

@@ -6,9 +6,10 @@
 // (|A||B|)_ij. The product at the position of the row's, or of the column's, largest element is a lower bound of that,
 // even if C_ij is small by cancellation.
 //
-// Row statistics hold both for rows with small elements only, so that ordinary data pays nothing. Rows that are split
-// on the fly have no such statistics. For these rows, the guard has the step of k that set the row's scale, which
-// contains an element that is nearly the largest. It bounds the sum of magnitudes by the largest of every few elements.
+// Row statistics hold both for rows with small elements only, so that ordinary data pays nothing. Rows that consumers
+// split in registers have no such statistics. For these rows, the guard has the step of k that set the row's scale,
+// which contains an element that is nearly the largest. It bounds the sum of magnitudes by the largest of every few
+// elements.
 #pragma once
 #include "../../problem/elements.h"
 #include "../format/row_scale.cuh"
@@ -29,10 +30,14 @@ __device__ __forceinline__ uint32_t magnitude_units(float scaled) {
   return __float_as_uint(__fadd_ru(fabsf(scaled) * (kUnits / F::kLimit), 0x1p23f)) - __float_as_uint(0x1p23f);
 }
 
-// Packs row statistics. `units`: the sum of the scaled row's magnitudes, or an upper bound of it.
 template <class F>
-__device__ __forceinline__ uint32_t pack_row_stats(uint32_t units, uint32_t place) {
-  const float sum = static_cast<float>(units) * (F::kLimit / kUnits);
+__device__ __forceinline__ float sum_of_units(uint32_t units) {
+  return static_cast<float>(units) * (F::kLimit / kUnits);
+}
+
+// Packs row statistics. `sum`: of the scaled row's magnitudes, or an upper bound of it.
+template <class F>
+__device__ __forceinline__ RowStats pack_row_stats(float sum, uint32_t place) {
   return uint32_t{sum_bits(sum_threshold<F>(sum))} << 16 | place;
 }
 __device__ __forceinline__ float stats_threshold(RowStats row_stats) {
@@ -46,14 +51,14 @@ struct GuardedRow {
   float of_others;  // threshold for the other operand's small elements, from the row's sum; Inf if the sum is unknown
   uint32_t place;   // position of the row's largest element, or kNoPlace
 
-  // `row_stats`: the row statistics, or null if the row has none.
+  // `row_stats`: the row statistics, or null if the operand has none.
   __device__ __forceinline__ GuardedRow(RowScale row_scale, const RowStats* row_stats)
       : threshold(threshold_of(row_scale)), of_others(INFINITY), place(kNoPlace) {
     if (!(threshold > 0) || !row_stats) return;
     of_others = stats_threshold(*row_stats);
     place = stats_place(*row_stats);
   }
-  // A row that was split on the fly. `sum`: upper bound of the sum of its scaled magnitudes.
+  // A row that was split in registers. `sum`: upper bound of the sum of its scaled magnitudes.
   __device__ __forceinline__ GuardedRow(RowScale row_scale, float sum) : GuardedRow(row_scale, nullptr) {
     of_others = sum_threshold<Fp16x3>(sum);
   }
@@ -156,35 +161,35 @@ __device__ __forceinline__ float least_magnitude(const ElementMatrix& a, const E
   return kProductRounding * (place_a == place_b ? first : first + second);
 }
 
-// Finds the position of a line's largest element among the two steps that set its scale. A line is a row of A or a
-// column of B. A warp searches up to 32 lines from `first` on, those whose bits in `asked` are set; lane i returns line
-// i's position. Lanes read neighbours along k, a step of several lines at once.
-static __device__ __noinline__ uint32_t find_largest(uint32_t asked, ElementPointer first, int64_t line_stride,
+// Finds the position of a row's largest element among the two steps that set its scale. A warp searches up to 32 rows
+// from `first` on, those whose bits in `asked` are set; lane i returns row i's position. Lanes read neighbours along k,
+// a step of several rows at once.
+static __device__ __noinline__ uint32_t find_largest(uint32_t asked, ElementPointer first, int64_t stride,
                                                      int64_t k_stride, int64_t depth, const RowScale* row_scales) {
   static_assert(kStep == 32 && kOnTheFlySteps == 2);
-  constexpr int kLines = 4;
+  constexpr int kRows = 4;
   const int lane = threadIdx.x % 32;
   uint32_t found = kNoPlace;
 #pragma unroll 1
   while (asked) {
-    int lines[kLines], places[kLines];
+    int rows[kRows], places[kRows];
 #pragma unroll
-    for (int i = 0; i < kLines; ++i) {
-      lines[i] = __ffs(asked) - 1;
-      places[i] = static_cast<int>(step_of(row_scales[max(lines[i], 0)])) * kStep + lane;
+    for (int i = 0; i < kRows; ++i) {
+      rows[i] = __ffs(asked) - 1;
+      places[i] = static_cast<int>(step_of(row_scales[max(rows[i], 0)])) * kStep + lane;
       asked &= asked - 1;
     }
-    float x[2 * kLines];
+    float x[2 * kRows];
     const auto place = [&](int i) { return places[i / 2] + i % 2 * kStep; };
     read_elements(
-        x, first, [&](int i) { return lines[i / 2] * line_stride + place(i) * k_stride; },
-        [&](int i) { return lines[i / 2] >= 0 && place(i) < depth; });
+        x, first, [&](int i) { return rows[i / 2] * stride + place(i) * k_stride; },
+        [&](int i) { return rows[i / 2] >= 0 && place(i) < depth; });
 #pragma unroll
-    for (int i = 0; i < kLines; ++i) {
+    for (int i = 0; i < kRows; ++i) {
       const uint32_t upper = magnitude(x[2 * i]), lower = magnitude(x[2 * i + 1]), own = max(upper, lower);
       const int of = __ffs(__ballot_sync(~0u, own == __reduce_max_sync(~0u, own))) - 1;
       const int at = __shfl_sync(~0u, place(2 * i + (lower > upper)), of);
-      if (lane == lines[i]) found = at;
+      if (lane == rows[i]) found = at;
     }
   }
   return found;

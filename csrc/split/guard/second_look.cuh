@@ -41,35 +41,17 @@ static __device__ __noinline__ uint32_t look_at_listed(const Job& job, TileIndex
   const uint32_t *const rows = &row_scales[0][Shape::warp_row(t)], *const cols = row_scales[1];
   const int64_t row0 = int64_t{tile.row} * Shape::kRows + Shape::warp_row(t), col0 = int64_t{tile.col} * Shape::kCols;
   const ElementMatrix a = matrix_of_a(job.p, tile.batch), b = matrix_of_b(job.p, tile.batch);
-  const int64_t depth = HAS_STATS ? 0 : job.depth(tile.batch);
   const auto stats_of = [&](const Operand& x, int64_t first) {
-    return HAS_STATS || x.row_stats ? x.row_stats + job.first_row(x, tile.batch) + first : nullptr;
+    return x.row_stats + job.first_row(x, tile.batch) + first;
   };
   const uint32_t *const stats_a = HAS_STATS ? stats_of(job.a, row0) : nullptr, *const stats_b = stats_of(job.b, col0);
-  uint32_t places_a = kNoPlace;      // position of row i's largest element, in lane i
-  uint32_t places_b[Shape::kBands];  // per band, the positions of the columns' largest elements
+  uint32_t places_a = kNoPlace;  // position of row i's largest element, in lane i
   if constexpr (!HAS_STATS) {
-    uint32_t asked = 0, asked_cols[Shape::kBands] = {};
-    for (uint32_t i = lane; i < count; i += 32) {
-      const ListedElement x = {list[i]};
-      asked |= 1u << x.row();
-#pragma unroll
-      for (int band = 0; band < Shape::kBands; ++band)
-        asked_cols[band] |= static_cast<uint32_t>(x.col() / 32 == band) << x.col() % 32;
-    }
-    const auto with_small = [&](uint32_t asked, RowScale row_scale) {
-      return __reduce_or_sync(~0u, asked) & __ballot_sync(~0u, threshold_of(row_scale) > 0);
-    };
-    places_a = find_largest(with_small(asked, rows[lane % 16]), a.at(row0, 0), a.row, a.col, depth, rows);
-#pragma unroll
-    for (int band = 0; band < Shape::kBands; ++band) {
-      const uint32_t* const of_band = cols + band * 32;
-      const uint32_t wanted = stats_b ? 0 : with_small(asked_cols[band], of_band[lane]);
-      places_b[band] = find_largest(wanted, b.at(0, col0 + band * 32), b.col, b.row, depth, of_band);
-    }
+    uint32_t asked = 0;
+    for (uint32_t i = lane; i < count; i += 32) asked |= 1u << ListedElement{list[i]}.row();
+    asked = __reduce_or_sync(~0u, asked) & __ballot_sync(~0u, threshold_of(rows[lane % 16]) > 0);
+    places_a = find_largest(asked, a.at(row0, 0), a.row, a.col, job.depth(tile.batch), rows);
   }
-  // A column that was split on the fly may lie a binade below its scale: its small elements then lose twice as much.
-  const float headroom = stats_b ? 1 : 2;
   uint32_t left_over = 0;
 #pragma unroll 1
   for (uint32_t first = 0; first < count; first += 32) {
@@ -77,25 +59,17 @@ static __device__ __noinline__ uint32_t look_at_listed(const Job& job, TileIndex
     const ListedElement x = {active ? list[first + lane] : 0};
     const uint32_t left = rows[x.row()], right = cols[x.col()];
     const auto row_sum = [&] { return sum_of_bits(row_sums(row_scales)[Shape::warp_row(t) + x.row()]); };
-    const GuardedRow of_row = HAS_STATS ? GuardedRow(left, stats_a + x.row()) : GuardedRow(left, headroom * row_sum());
-    const GuardedRow of_col(right, HAS_STATS || stats_b ? stats_b + x.col() : nullptr);
+    const GuardedRow of_row = HAS_STATS ? GuardedRow(left, stats_a + x.row()) : GuardedRow(left, row_sum());
+    const GuardedRow of_col(right, stats_b + x.col());
     // NaN if no magnitude certifies the row or the column.
     const float of_scales = threshold_of(left) + threshold_of(right);
     const float least = isnan(of_scales) ? of_scales : least_certified(of_row, of_col);
     bool certified = x.magnitude() >= least || is_nan_of_operands(x.magnitude(), left, right);
     const bool failed = active && !certified && !isnan(least);
     if (__any_sync(~0u, failed)) {
-      uint32_t place_a = of_row.place, place_b = of_col.place;
-      if constexpr (!HAS_STATS) {
-        place_a = __shfl_sync(~0u, places_a, x.row());
-#pragma unroll
-        for (int band = 0; band < Shape::kBands; ++band) {
-          const uint32_t place = __shfl_sync(~0u, places_b[band], x.col() % 32);
-          if (!stats_b && x.col() / 32 == band) place_b = place;
-        }
-      }
+      const uint32_t place_a = HAS_STATS ? of_row.place : __shfl_sync(~0u, places_a, x.row());
       if (failed)
-        certified = least_magnitude(a, b, row0 + x.row(), col0 + x.col(), place_a, place_b, left, right) >= least;
+        certified = least_magnitude(a, b, row0 + x.row(), col0 + x.col(), place_a, of_col.place, left, right) >= least;
     }
     if (active && certified) list[first + lane] = kCertified;
     left_over += __popc(__ballot_sync(~0u, active && !certified));

@@ -18,10 +18,11 @@ void launch_product(const Job& job, int64_t blocks, int cluster, Stream stream);
 template <int TILE_M, int TILE_N>
 void launch_segments(const Job& job, int64_t blocks, Stream stream);
 
-// Launches the on-the-fly product: the kernel splits A, and if `splits_b` also B; otherwise B has planes
-// (onthefly_sm90a.cu).
+// Launches the product that splits A on the fly, or both operands: onthefly_sm90a.cu.
 template <int TILE_M, int TILE_N>
-void launch_onthefly(const Job& job, bool splits_b, int64_t blocks, Stream stream);
+void launch_onthefly(const Job& job, int64_t blocks, Stream stream);
+template <int TILE_M, int TILE_N>
+void launch_both(const Job& job, int64_t blocks, Stream stream);
 
 // Launches the product of few columns, of which a tile multiplies `cols`: narrow(), plan.h (few_rows_sm90a.cu).
 void launch_few_rows(const Job& job, int cols, int64_t blocks, Stream stream);

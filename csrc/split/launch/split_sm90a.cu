@@ -63,17 +63,17 @@ Job make_job(const RowShape& shape, const Problem& p, const SplitPlan& plan, cha
   job.b = operand(transposed(q.b), q.elements_b, count(q.b), p.k, shape.tile_n);
   if (plan.packed_a)
     place(job.a, p.b_planes, packed_layout(shape, p.k, p.m).b);
-  else if (!shape.on_the_fly)
+  else if (!shape.on_the_fly || plan.splits_b)
     place(job.a, workspace, at.a);
   if (plan.packed_b)
     place(job.b, p.b_planes, packed_layout(shape, p.k, p.n).b);
-  else if (!plan.splits_b)
+  else
     place(job.b, workspace, plan.triangle ? at.a : at.b);  // of a triangle, B's planes are A's
   job.steps = static_cast<int>(shape.steps(q.k));
   job.together = shape.together();
   job.groups = job.steps / job.together;
   job.group = kGroup;
-  job.b.by_lanes = shape.on_the_fly && job.a.along_k;
+  job.b.by_lanes = shape.on_the_fly && !plan.splits_b && job.a.along_k;
   // All planes of half a panel lie together, so that one copy loads them. Packed planes, and planes shared with A, have
   // the layout that tiles of any size can read.
   const int cols = shape.few ? narrow(q) : shape.tile_n;
@@ -120,9 +120,11 @@ void launch_piece(const Problem& p, const SplitPlan& plan, const Context& contex
     launch_convert<F>(job, !Row::kOnTheFly && !plan.packed_a, !plan.packed_b && !plan.triangle,
                       int64_t{job.work_tiles} * cluster, sms, context.stream);
   const int64_t blocks = persistent_blocks(job, sms, cluster);
-  if constexpr (Row::kOnTheFly)
-    launch_onthefly<kShape.tile_m, kShape.tile_n>(job, plan.splits_b, blocks, context.stream);
-  else if constexpr (Row::kFewRows)
+  if constexpr (Row::kOnTheFly) {
+    if (plan.splits_b) launch_both<kShape.tile_m, kShape.tile_n>(job, blocks, context.stream);
+    if constexpr (kShape.half())
+      if (!plan.splits_b) launch_onthefly<kShape.tile_m, kShape.tile_n>(job, blocks, context.stream);
+  } else if constexpr (Row::kFewRows)
     launch_few_rows(job, narrow(job.p), blocks, context.stream);
   else if constexpr (std::is_same_v<F, Fp16x3>)
     if (job.segment && job.segment < job.steps)

@@ -3,8 +3,7 @@
 // Idea:   a large operand that few tiles share need not be written to memory as planes. Its raw panels come to shared
 //         memory unchanged. Each consumer warp reads 16 rows of them as the fragments of a wgmma whose A is in
 //         registers. Each warp scales (onthefly_rows.cuh) and splits its fragments while the tensor cores work on the
-//         previous ones. The other operand is small: the convert kernel has split it, or the producers split it
-//         (column_splitter.cuh).
+//         previous ones. The other operand is small: the convert kernel has split it.
 // Block:  as in split_product, for tiles of 128 rows and 64 columns. The on-the-fly operand is A; a problem in which
 //         that operand is B is solved transposed.
 // Start:  the first raw panels are copied while the convert kernel, which writes none of them, still runs.
@@ -15,6 +14,7 @@
 #pragma once
 #include "../gemm/product.cuh"
 #include "producer.cuh"
+#include "split_rows.cuh"
 
 namespace sgemm::split {
 
@@ -55,11 +55,8 @@ class FragmentReader {
   int first_;
 };
 
-// Scales as consume() uses them. SplitInRegisters finds those of A's rows, and the producers find those of B's columns
-// if they split B.
-template <class R, bool SPLITS_B>
+// Scales as consume() uses them. SplitInRegisters finds those of A's rows.
 struct OnTheFlyScales : FixedScales {
-  using Shared = std::conditional_t<SPLITS_B, SplittingShared<R>, ProductShared>;
   static constexpr bool kScalesKnown = false, kColMajorD = true;
   __device__ __forceinline__ static void publish() {
     hopper::wait_for_predecessor();
@@ -70,17 +67,14 @@ struct OnTheFlyScales : FixedScales {
 
 // The main loop of on-the-fly products: while the tensor cores work on a step, the next one is split. Sums of hi * hi
 // begin at 0 with each step, and those of the corrections with each stage.
-template <class R, bool A_ALONG_M, bool SPLITS_B>
+template <class R, bool A_ALONG_M>
 struct SplitInRegisters {
   using Shape = typename R::Shape;
-  using Shared = typename OnTheFlyScales<R, SPLITS_B>::Shared;
   template <class ViewA, class ViewB, int N>
-  __device__ __forceinline__ static void run(const Job& job, Shared& shared, const char* ring, const ViewA&,
+  __device__ __forceinline__ static void run(const Job&, ProductShared& shared, const char* ring, const ViewA&,
                                              const ViewB& b, PipelineState<R::kStages>& at, int t,
                                              const TileSteps& steps, float (&sum)[N], float (&main)[N]) {
     static_assert(kOnTheFlySteps == 2);
-    const bool outside = t >= kConsumers / 2 && job.a.size <= Shape::kRows / 2;
-    if (SPLITS_B && __shfl_sync(~0u, outside, 0)) return skip(shared, at, t, steps, sum, main);
     const FragmentReader<A_ALONG_M> reader(t);
     OnTheFlyRows rows;
     RawFragments raw;
@@ -114,25 +108,13 @@ struct SplitInRegisters {
     read(at);
     RowScales scales = rows.choose_scales(raw, steps.first, sum);
     rows.split(raw, 0, scales, first);
-    bool factors = false;  // the stage's columns have factors
     const auto add = [&](bool corrections) {
       const float upper = rows.factor(scales, 0), lower = rows.factor(scales, 1);
       const auto product = [&](int e) {
         return corrections ? fmaf(correction[e], Fp16x3::kCorrection, main[e]) : main[e];
       };
-      const auto add_to_sum = [&](float x, int e) { sum[e] = fmaf(x, e % 4 < 2 ? upper : lower, sum[e]); };
-      if (SPLITS_B && __builtin_expect(factors, false)) {
-        if constexpr (SPLITS_B) {
 #pragma unroll
-          for (int e = 0; e < N; ++e) {
-            main[e] = product(e) * shared.columns.factor[at.stage][Shape::col(t, e)];
-            add_to_sum(main[e], e);
-          }
-        }
-      } else {
-#pragma unroll
-        for (int e = 0; e < N; ++e) add_to_sum(product(e), e);
-      }
+      for (int e = 0; e < N; ++e) sum[e] = fmaf(product(e), e % 4 < 2 ? upper : lower, sum[e]);
       hopper::fence_registers(main);
       hopper::fence_registers(correction);
     };
@@ -148,10 +130,6 @@ struct SplitInRegisters {
       const bool more = step < steps.count;
       PipelineState<R::kStages> following = at;
       following.advance();
-      if constexpr (SPLITS_B) {
-        hopper::wait(&shared.columns.ready[at.stage], at.parity);
-        factors = follow(shared, at.stage, t, sum);
-      }
       multiply_step(first, 0, [&] {
         rows.split(raw, 1, scales, second);
         if (more) read(following);
@@ -169,35 +147,11 @@ struct SplitInRegisters {
     }
     at.advance();
     rows.finish(scales, sum, main);
-    if constexpr (SPLITS_B) {
-#pragma unroll
-      for (int e = 0; e < N; ++e) {
-        const float factor = shared.columns.last[steps.parity][Shape::col(t, e)];
-        sum[e] *= factor;
-        main[e] *= factor;
-      }
-    }
     write_scales(shared, t, steps, rows);
   }
 
  private:
-  // Leaves what run() would leave for a warpgroup whose rows are all outside A. There run() would be slow, because each
-  // zero triggers the count of small elements.
-  template <int N>
-  __device__ __forceinline__ static void skip(Shared& shared, PipelineState<R::kStages>& at, int t,
-                                              const TileSteps& steps, float (&sum)[N], float (&others)[N]) {
-#pragma unroll
-    for (int e = 0; e < N; ++e) sum[e] = others[e] = 0;
-#pragma unroll 1
-    for (int step = 0; step < steps.count; step += kOnTheFlySteps, at.advance()) {
-      hopper::wait_suspended(&shared.full[at.stage], at.parity);
-      __syncwarp();
-      if (t % 32 == 0) hopper::arrive(&shared.empty[at.stage]);
-    }
-    write_scales(shared, t, steps, OnTheFlyRows());
-  }
-
-  __device__ __forceinline__ static void write_scales(Shared& shared, int t, const TileSteps& steps,
+  __device__ __forceinline__ static void write_scales(ProductShared& shared, int t, const TileSteps& steps,
                                                       const OnTheFlyRows& rows) {
     if (t % 4 != 0) return;
 #pragma unroll
@@ -207,48 +161,26 @@ struct SplitInRegisters {
       row_sums(shared.row_scales[steps.parity])[row] = rows.sum(r);
     }
   }
-
-  // Multiplies sums of columns whose reference changes with this stage. Returns true if the stage's products have
-  // factors.
-  template <int N>
-  __device__ __forceinline__ static bool follow(const Shared& shared, int stage, int t, float (&sum)[N]) {
-    const uint32_t news = *reinterpret_cast<const uint32_t*>(shared.columns.news[stage]);
-    if (news & 0x01010101 * kChanges) {
-#pragma unroll
-      for (int e = 0; e < N; ++e) sum[e] *= shared.columns.change[stage][Shape::col(t, e)];
-    }
-    return news & 0x01010101 * kFactors;
-  }
 };
 
-template <class Shape, bool A_ALONG_M, bool B_ALONG_N, bool SPLITS_B>
+template <class Shape, bool A_ALONG_M, bool B_ALONG_N>
 __global__ void __launch_bounds__(kProductThreads, 1)
-    split_onthefly(const __grid_constant__ Job job, const __grid_constant__ RawMaps maps) {
+    split_onthefly(const __grid_constant__ Job job, const __grid_constant__ CUtensorMap map) {
   using R = OnTheFlyRing<Shape>;
-  using Scales = OnTheFlyScales<R, SPLITS_B>;
   extern __shared__ __align__(1024) char ring[];
-  __shared__ typename Scales::Shared shared;
-  if (threadIdx.x < 32) {
-    if constexpr (SPLITS_B)
-      SplittingProducer<R, A_ALONG_M, B_ALONG_N>::init(job, shared);
-    else
-      shared.template init<R>(job.a.mapped ? 1 : 1 + kProducers, 1, 1);
-  }
-  if (threadIdx.x == 0 && job.a.mapped) hopper::prefetch_map(&maps.a);
-  if (threadIdx.x == 0 && job.b.mapped) hopper::prefetch_map(&maps.b);
+  __shared__ ProductShared shared;
+  if (threadIdx.x < 32) shared.init<R>(job.a.mapped ? 1 : 1 + kProducers, 1, 1);
+  if (threadIdx.x == 0 && job.a.mapped) hopper::prefetch_map(&map);
   __syncthreads();
-  if constexpr (SPLITS_B) hopper::wait_for_predecessor();
 
   if (threadIdx.x < kProducers) {
     hopper::release_registers<88>();
-    if constexpr (SPLITS_B)
-      SplittingProducer<R, A_ALONG_M, B_ALONG_N>{job, maps, ring, shared}.run(TileScheduler(job));
-    else
-      OnTheFlyProducer<R, A_ALONG_M>{job, maps, ring, shared}.run(TileScheduler(job));
+    OnTheFlyProducer<R, A_ALONG_M>{job, map, ring, shared}.run(TileScheduler(job));
   } else {
     hopper::acquire_registers<208>();
     float* staging = reinterpret_cast<float*>(ring + R::kBytes);
-    consume<R, Scales, SplitInRegisters<R, A_ALONG_M, SPLITS_B>, A_ALONG_M, B_ALONG_N>(
+    using ViewA = PlaneView<A_ALONG_M, Shape::kRows>;  // of no planes: A's fragments are in registers
+    consume<R, OnTheFlyScales, SplitInRegisters<R, A_ALONG_M>, ViewA, PlaneView<B_ALONG_N, R::kCols>>(
         job, ring, staging, shared, threadIdx.x - kProducers, TileScheduler(job));
   }
 }

@@ -7,12 +7,7 @@
 
 namespace sgemm::split {
 
-constexpr int kProducers = 128;  // threads; with a tensor map one of them copies, or one of each warp
-
-// Both operands' tensor maps. The address of a CUtensorMap must be a multiple of 64 bytes.
-struct RawMaps {
-  CUtensorMap a, b;
-};
+constexpr int kProducers = 128;  // threads; with a tensor map one of them copies, or one for each operand
 
 // A panel of ROWS rows and 64 of k. If memory runs along k, boxes have 16 of k, and a row of a box holds 64 bytes.
 // Otherwise boxes have 32 rows, and each of k holds 128 bytes of a box, swizzled.

@@ -18,23 +18,6 @@ constexpr int kMostReference = 93;  // the largest reference, so that Inf is alw
 
 constexpr int kChunks = kOnTheFlySteps * kStep / 16;
 
-// Tests for a row's small elements, in a step that is divided by 2^exponent. Each test takes three instructions only,
-// since the main loop itself counts these elements.
-struct SmallElements {
-  uint32_t limit;
-
-  __device__ __forceinline__ explicit SmallElements(int exponent) {
-    limit = 2 * max(__float_as_uint(Fp16x3::kSmall * power_of_two(exponent)), 1u) - 1;
-  }
-
-  // Returns the number to compare with `limit`: twice the magnitude's bits, less one, so that zero is large.
-  __device__ __forceinline__ static uint32_t key(float x) { return 2 * __float_as_uint(x) - 1; }
-  __device__ __forceinline__ uint32_t holds(float x) const { return key(x) < limit; }
-  __device__ __forceinline__ uint32_t count(const float4& v) const {
-    return holds(v.x) + holds(v.y) + holds(v.z) + holds(v.w);
-  }
-};
-
 // A thread's elements of the steps that share a scale: [one of two rows, 8 apart][16 of k]. A quad's elements are in
 // the order of a fragment's pairs.
 using RawFragments = float4[2][kChunks];
@@ -173,7 +156,7 @@ class OnTheFlyRows {
 
   __device__ __forceinline__ RowScale row_scale(int r) const {
     const int step = kLastStep - (coarsest_[r] & kLastStep);
-    return pack_found_scale(is_nonzero(r), coarsest(r), small_[r], step);
+    return with_step(pack_found_scale(is_nonzero(r), coarsest(r), small_[r]), step);
   }
   __device__ __forceinline__ uint16_t sum(int r) const {
     return sum_bits(__fmul_ru(sum_[r] * kSummedTogether, power_of_two(-coarsest(r))));

@@ -58,7 +58,7 @@ void visit_plans(const RowShape& shape, const Problem& p, const Device& device, 
     const int64_t tiles = tiles_of(shape, p, gram);
     SplitPlan plan = {p.m, p.n, p.batch, slice, slices, 1, 0, packed_b};
     if (shape.on_the_fly) {  // no blocks share a tile, whose scales differ in its parts
-      predicted(plan);
+      if (shape.half()) predicted(plan);
       plan.splits_b = true;
       return predicted(plan);
     }
@@ -138,8 +138,9 @@ SplitPlan in_pieces(SplitPlan plan, const RowShape& shape, const Problem& p, siz
   }
 }
 
-PlanesLayout planes_layout(Buffers& buffers, const RowShape& shape, int64_t slice, int64_t panels) {
-  const size_t planes = buffers.take(panels * shape.steps(slice) * shape.pairs * kPanelBytes);
+// `split`: the convert kernel writes planes. Otherwise the product kernel splits the operand itself.
+PlanesLayout planes_layout(Buffers& buffers, const RowShape& shape, int64_t slice, int64_t panels, bool split = true) {
+  const size_t planes = buffers.take(split ? panels * shape.steps(slice) * shape.pairs * kPanelBytes : 0);
   const size_t row_scales = buffers.take(panels * kTile * sizeof(RowScale));
   const size_t row_stats = buffers.take(panels * kTile * sizeof(RowStats));
   return {planes, row_scales, row_stats, buffers.take(panels * kLowerEntries)};
@@ -246,11 +247,12 @@ Layout layout(const RowShape& shape, const Problem& piece, const SplitPlan& plan
   const auto panels = [&](const ConstMatrix& x, int64_t size) {
     return split_matrices(x, batch, plan) * ceil_div(size, kTile);
   };
-  const bool has_b = !plan.splits_b && !plan.packed_b && !plan.triangle;
+  const bool has_a = !plan.packed_a && (!shape.on_the_fly || plan.splits_b);
+  const bool has_b = !plan.packed_b && !plan.triangle;
   Layout l = {};
   Buffers buffers;
-  l.a = planes_layout(buffers, shape, plan.slice, shape.on_the_fly || plan.packed_a ? 0 : panels(piece.a, piece.m));
-  l.b = planes_layout(buffers, shape, plan.slice, has_b ? panels(piece.b, piece.n) : 0);
+  l.a = planes_layout(buffers, shape, plan.slice, has_a ? panels(piece.a, piece.m) : 0, !plan.splits_b);
+  l.b = planes_layout(buffers, shape, plan.slice, has_b ? panels(piece.b, piece.n) : 0, !plan.splits_b);
   l.refused = buffers.take(tiles * kTileCluster * 8 * 4);
   l.masks = buffers.take(tiles * (shape.tile_n / 32) * 256 * 2);
   l.tile_scales = buffers.take(tiles * 2 * kTile * 4);

@@ -12,7 +12,7 @@ namespace sgemm::split {
 struct RowShape {
   int pairs;           // pairs of 16-bit planes per operand
   int products;        // 16-bit products for one of float32
-  bool on_the_fly;     // the product kernel splits A on the fly, not the convert kernel
+  bool on_the_fly;     // the product kernel splits A, or both operands; the convert kernel doesn't
   int tile_m, tile_n;  // a block's tile of C: 128 x 128 or 128 x 64
   bool few = false;    // the product's columns are few: narrow() of them are multiplied
 
@@ -44,11 +44,11 @@ struct PlanesLayout {
 // Offsets of a piece's buffers in the workspace, bytes.
 struct Layout {
   PlanesLayout a, b;
-  size_t refused;      // (tiles, kTileCluster, 8) uint32
-  size_t masks;        // (tiles, tile_n / 32, 256) uint16
-  size_t tile_scales;  // (tiles, 2, 128) uint32
+  size_t refused;             // (tiles, kTileCluster, 8) uint32
+  size_t masks;               // (tiles, tile_n / 32, 256) uint16
+  size_t tile_scales;         // (tiles, 2, 128) uint32
   size_t part_sums, arrived;  // for tiles that are left over: (tiles, parts, tile's m, n) float; (tiles) uint32
-  size_t partials;  // (slices, m, n) float, if there are several slices
+  size_t partials;            // (slices, m, n) float, if there are several slices
   size_t total;
 };
 
@@ -68,7 +68,7 @@ struct SplitPlan {
   int left = 0, parts = 1;
 
   bool packed_a = false;         // A's planes exist already
-  bool splits_b = false;         // if A is split on the fly: the product kernel splits B as well
+  bool splits_b = false;         // if A is split on the fly: B is split on the fly as well
   bool triangle = false;         // A A^T: only A is split, and D's tiles below the diagonal are copies
   bool batch_invariant = false;  // m, the batch and other rows' data don't affect an element's bits
 

@@ -19,7 +19,7 @@ bool quads(const ConstMatrix& x, ElementType elements = ElementType::kFloat32) {
 // the average of A's and B's, weighted by `of_a` and `of_b`.
 double unaligned(const Problem& p, const SplitPlan& plan, double of_a, double of_b) {
   const auto factor = [](const ConstMatrix& x) { return quads(x) ? 1 : models().split_streamed.unaligned; };
-  return plan.splits_b ? (of_a * factor(p.a) + of_b * factor(p.b)) / (of_a + of_b) : factor(p.a);
+  return plan.splits_b && of_a + of_b > 0 ? (of_a * factor(p.a) + of_b * factor(p.b)) / (of_a + of_b) : factor(p.a);
 }
 
 // 16-bit products per step. An operand of 16 bits saves one, because its lower plane is zero. A second such operand
@@ -31,15 +31,15 @@ int products(const RowShape& shape, const Problem& p) {
 // Time of a tile of the shape, relative to a tile of 128 x 128.
 double tile_share(const RowShape& shape) { return shape.half() ? models().split.half_step : 1; }
 
+// The same for a kernel that splits both operands.
+double both_share(const RowShape& shape) { return shape.half() ? models().split_streamed.both_half : 1; }
+
 // Seconds of a tile's step of k.
 double step_seconds(const RowShape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
   const SplitStreamedModel& streamed = models().split_streamed;
-  if (shape.on_the_fly) {
-    // If the second half of a tile is outside, one warpgroup has nothing to split.
-    const double splits_both = p.m > shape.tile_m / 2 ? streamed.split_b : (1 + streamed.split_b) / 2;
-    return streamed.step / device.tensor_rate * (plan.splits_b ? splits_both : 1) *
+  if (shape.on_the_fly)
+    return (plan.splits_b ? both_share(shape) * streamed.both_step : streamed.step) / device.tensor_rate *
            unaligned(p, plan, shape.tile_m, shape.tile_n);
-  }
   return products(shape, p) * models().split.step / device.tensor_rate * tile_share(shape);
 }
 
@@ -75,8 +75,8 @@ struct Product {
   double waves, ends, stores, last, sum;
 };
 
-// Arguments in seconds. `tile`: begins and ends a tile. `adding`: adds up a cluster's parts. `sharing`: adds up those of
-// a tile that is left over. `summing`: launches the sum of slices, which moves each slice's sums `moves` times.
+// Arguments in seconds. `tile`: begins and ends a tile. `adding`: adds up a cluster's parts. `sharing`: adds up those
+// of a tile that is left over. `summing`: launches the sum of slices, which moves each slice's sums `moves` times.
 Product product(const RowShape& shape, const Problem& p, const Device& device, const SplitPlan& plan, double tile,
                 double adding, double sharing, double summing, double moves) {
   const int64_t tiles = tiles_of(shape, p, plan.triangle) * plan.slices;
@@ -119,7 +119,8 @@ double seconds(const RowShape& shape, const Problem& p, const Device& device, co
 double onthefly_seconds(const RowShape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
   const SplitStreamedModel& model = models().split_streamed;
   const double bandwidth = device.bandwidth_gbs * 1e9;
-  const Product all = product(shape, p, device, plan, model.tile, 0, 0, model.other_launch, model.sum_moves);
+  const double tile = plan.splits_b ? both_share(shape) * model.both_tile : model.tile;
+  const Product all = product(shape, p, device, plan, tile, 0, 0, model.other_launch, model.sum_moves);
   const double raw = plan.splits_b ? operand_bytes(p) : 4.0 * p.m * p.k * matrices(p.a, p.batch);
   const double read = raw * unaligned(p, plan, p.m, p.n) / (model.bandwidth * bandwidth);
   const double convert =
