@@ -208,7 +208,7 @@ def _fast_paths(model: nn.Module) -> Iterator[tuple[nn.Module, str, int]]:
                 yield encoder, *entry
 
 
-_PYTORCH_S = {Tensor.__torch_function__.__func__, nn.Parameter.__torch_function__}
+_OWN_FUNCTIONS = {Tensor.__torch_function__.__func__, nn.Parameter.__torch_function__}
 
 
 def _has_plain_weights(layer: nn.Module) -> bool:
@@ -217,7 +217,7 @@ def _has_plain_weights(layer: nn.Module) -> bool:
     ``has_torch_function`` would be true for every weight under a mode such as ``torch.device``.
     """
     overrides = (type(x).__torch_function__ for x in layer.parameters())
-    return all(getattr(f, "__func__", f) in _PYTORCH_S for f in overrides)
+    return all(getattr(f, "__func__", f) in _OWN_FUNCTIONS for f in overrides)
 
 
 def _packed(layer: nn.Linear) -> PackedMatrix:
