@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import torch_sgemm
 from torch_sgemm.measure import recorder, timing
@@ -139,6 +140,14 @@ def test_a_model_without_memory() -> None:
         model, x = nn.Linear(4096, 16384), torch.randn(8192, 4096)
     (product,) = recorded(lambda: model(x)).products
     assert product.label == "8192 x 16384 x 4096 NT" and product.device == "meta"
+
+
+def test_fake_tensors() -> None:
+    def product() -> None:
+        with FakeTensorMode():
+            torch.randn(64, 32) @ torch.randn(32, 16)
+
+    assert labels(recorded(product)) == {"aten::mm 64 x 16 x 32 NN": 1}
 
 
 # --- attention ---

@@ -124,7 +124,7 @@ class _Recorder(TorchDispatchMode):
                 self._stays(func, operation, reason, args, kwargs, result)
             return result
         reason = None if first is not None else why_it_stays(operation)
-        if first is None and reason is None:
+        if first is None and reason is None and func.namespace != "prim":  # prim has no parts
             with self:  # sees the parts of an operator that autograd has not split
                 inside = func.decompose(*args, **kwargs)
             if inside is not NotImplemented:
