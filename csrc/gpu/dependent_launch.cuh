@@ -2,9 +2,9 @@
 // does work that needs no memory.
 //
 // A block calls launch_dependents() after wait_for_predecessor(), so that at most two kernels are in flight. With
-// three, the last one's blocks would crowd on few SMs. An on-the-fly product relies on this order too: it reads A
-// without waiting for the convert kernel in front of it. By then the kernel that wrote A has ended, because the convert
-// kernel has waited for it.
+// three, the last one's blocks would crowd on few SMs. A product that splits A in registers relies on this order too:
+// it reads A without waiting for the convert kernel in front of it. By then the kernel that wrote A has ended, because
+// the convert kernel has waited for it.
 #pragma once
 
 namespace sgemm {

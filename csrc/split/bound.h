@@ -11,7 +11,8 @@ namespace sgemm::split {
 // bits: up to two units.
 inline constexpr double kOfStep = 17 * 0.5 + 2;
 
-// The terms that all schemes share. In the tensor cores, the sum of each window of k starts at 0. Ordinary additions
+// The terms that all schemes share. In the tensor cores, the sum of each window of k starts at 0, or at the window's
+// corrections. Ordinary additions
 // add the windows up, one rounding each, in any order: slices, segments, and the parts of clusters and of tiles, are
 // whole windows. The corrections, alpha and C add one rounding each: each part adds its own corrections, but its
 // rounding is relative to the part's |A||B|, and these add up to the whole.

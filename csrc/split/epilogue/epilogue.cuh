@@ -71,8 +71,8 @@ class TileEpilogue : public WarpRows {
   }
 
   // Stores the certified elements. Elements that the guard refuses are not stored, but get a bit in a mask. Returns the
-  // bits of the bands that have masks. `early`: elements already certified from other sums. HAS_STATS: the convert
-  // kernel has split both operands; rarely needed code is then in a separate function.
+  // bits of the bands that have masks. `early`: elements already certified from other sums. HAS_STATS: both
+  // operands have row statistics; rarely needed code is then in a separate function.
   template <bool HAS_STATS>
   __device__ __forceinline__ uint32_t store(Sums& sum, const CertifiedSums& early, float* staging, int index) const {
     staging += t_ / 32 * kStagedFloats;
@@ -239,7 +239,7 @@ class TileEpilogue : public WarpRows {
 };
 
 // TileEpilogue::store_band() as a separate function. Rare code between the instructions of ordinary tiles makes a short
-// kernel wait longer for its instructions. Kernels with few free registers, such as the on-the-fly kernel, inline it,
+// kernel wait longer for its instructions. Kernels with few free registers, which split A in registers, inline it,
 // because a call costs them more.
 template <class Shape>
 static __device__ __noinline__ uint32_t store_staged(const Job& job, TileIndex tile, const TileScales& row_scales,

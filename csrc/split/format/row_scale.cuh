@@ -133,7 +133,7 @@ __device__ __forceinline__ uint32_t step_of(RowScale row_scale) { return row_sca
 // Scales and thresholds of a tile's rows and columns.
 using TileScales = RowScale[2][kTile];
 
-// Upper bounds of the scaled magnitude sums of A's rows, if A is split on the fly: the upper half of a float each. A
+// Upper bounds of the scaled magnitude sums of A's rows, if A is split in registers: the upper half of a float each. A
 // tile's bounds occupy the entries of the last 64 columns, which only a tile of full width has.
 __device__ __forceinline__ uint16_t* row_sums(TileScales& row_scales) {
   return reinterpret_cast<uint16_t*>(&row_scales[1][kTile - kSumEntries]);

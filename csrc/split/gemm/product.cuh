@@ -31,9 +31,9 @@ __device__ __forceinline__ bool fix_up(const Job& job, const WorkTile& work, flo
   return sgemm::fix_up<QuadSums, kConsumers>(parts, work.index, job.parts, &job.arrived[left_over], sum, last, t);
 }
 
-// How consume() gets the scales of a tile's sums: here, the convert kernel has chosen them. OnTheFlyScales
-// (onthefly.cuh) finds them while the product runs.
-//   kScalesKnown    scales are known before the main loop; otherwise no blocks share a tile
+// How consume() gets the scales of a tile's sums: here, they come with shared.scales_full. OnTheFlyScales
+// (onthefly.cuh) finds those of A's rows in the consumers.
+//   kScalesKnown    they come like that, and all rows have statistics; otherwise no blocks share a tile
 //   kColMajorD      plain tiles are stored from the accumulators also where D's columns are contiguous
 //   kManyParts      a block may have parts of several tiles; otherwise its last work tile alone may be a part
 //   publish()       makes scales that the main loop has found visible to all consumers; D may be written from here on
@@ -91,7 +91,7 @@ __device__ __forceinline__ void consume(const Job& job, char* ring, float* stagi
     const TileEpilogue<Shape> output(job, shared.tiles[buffer.stage], shared.row_scales[buffer.stage],
                                      static_cast<int>(rank) * cols, cols, hopper::opaque(t));
     // The code that most tiles need follows the main loop: while instructions are in no cache yet, each jump takes a
-    // good part of a microsecond. On-the-fly products take the other branch: their scales are known late.
+    // good part of a microsecond. Products that split A in registers take the other branch.
     uint32_t flags = 0;
     bool whole = true;  // the block has the tile's whole sums
     const bool in_parts = work.tile >= job.whole, shares = blocks > 1 || in_parts;

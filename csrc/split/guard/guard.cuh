@@ -78,7 +78,8 @@ __device__ __forceinline__ float least_certified(const GuardedRow& a, const Guar
 // are smaller.
 //
 // The sum of hi * hi over a part of k is at most |A||B|, to within 2^-10 of that. If a cluster shares a tile's k, a
-// block's whole sum of its part is at most |A||B| as well, and is compared with the threshold like C.
+// block's whole sum of its part is at most |A||B| as well, and is compared with the threshold like C. A product that
+// splits operands itself has the sum of its last 64 or 32 of k.
 constexpr float kOfMagnitudes = 1.0f / 3;
 
 // The certified elements among a thread's N accumulators, a bit each. A warp has 16 rows.

@@ -1,4 +1,6 @@
 // Launches on-the-fly products, whose kernels read A, or both operands, as raw float32 and split them.
+#include <algorithm>
+
 #include "../../problem/views.h"
 #include "../onthefly/both.cuh"
 #include "../onthefly/onthefly.cuh"
@@ -31,6 +33,8 @@ void launch_both(const Job& unmapped, int64_t blocks, Stream stream) {
   using R = BothRing<Shape>;
   constexpr int kBytes = R::kBytes + R::kRawStages * R::kStageBytes + kStagingBytes;
   Job job = unmapped;
+  job.groups = job.steps = static_cast<int>(std::max<int64_t>(1, ceil_div(job.p.k, kStep)));
+  job.together = 1;
   RawMaps maps = {};
   const auto map = [&](Operand& x, int rows, CUtensorMap& to) {
     const ConstMatrix lines = x.lines(job.k_all);

@@ -1,13 +1,13 @@
-// Products that split both operands on the fly: one kernel reads them as they lie in memory. It is for products in
-// which a convert kernel would move more bytes than the product: long k, and batches.
+// Products that split both operands on the fly: one kernel reads raw float32. It is for products in which a convert
+// kernel would move more bytes than the product: long k, and batches.
 //
-// Idea:   producers copy raw panels; splitting warps write their planes to the ring, K-major whatever the layout of the
-//         operand. From there on it is the ordinary product: consumers, guard, epilogue and redo are ../gemm's.
+// Idea:   producers copy raw panels; splitting warps write their planes to the ring. The planes are K-major for all
+//         layouts of the operand. From there on it is the ordinary product: consumers, guard, epilogue and redo are
+//         ../gemm's.
 // Block:  four warps of producers, eight splitting warps, eight consumer warps. Tiles of 128 x 128, or of half the
 //         columns, for which six warps split.
-// Sums:   registers hold two accumulators only. The corrections of a step come first. Multiplied by 2^-11, they are
-// what
-//         hi * hi is added to. While one warpgroup adds, the other one multiplies.
+// Sums:   registers hold two accumulators only. The corrections of a step come first. Multiplied by 2^-11, they are the
+//         value to which hi * hi is added. While one warpgroup adds, the other one multiplies.
 // Bound:  the splitting warps: about 400 instructions for 32 rows and 32 of k, at a fifth of an instruction a cycle.
 #pragma once
 #include "../gemm/product.cuh"

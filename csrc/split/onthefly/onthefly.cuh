@@ -2,7 +2,7 @@
 //
 // Idea:   a large operand that few tiles share need not be written to memory as planes. Its raw panels come to shared
 //         memory unchanged. Each consumer warp reads 16 rows of them as the fragments of a wgmma whose A is in
-//         registers. Each warp scales (onthefly_rows.cuh) and splits its fragments while the tensor cores work on the
+//         registers. Each warp scales (split_rows.cuh) and splits its fragments while the tensor cores work on the
 //         previous ones. The other operand is small: the convert kernel has split it.
 // Block:  as in split_product, for tiles of 128 rows and 64 columns. The on-the-fly operand is A; a problem in which
 //         that operand is B is solved transposed.

@@ -7,7 +7,7 @@ namespace sgemm::split {
 
 // A ring of stages of kOnTheFlySteps steps. A stage holds a raw panel of A, then planes of B.
 template <class SHAPE>
-struct OnTheFlyRing : StageRing<RawPanel<false, kTile>::kBytes, RawPanel<false, SHAPE::kCols>::kBytes, 4> {
+struct OnTheFlyRing : StageRing<RawPanel<false, kTile>::kBytes, kOnTheFlySteps * SHAPE::kCols * kRowBytes, 4> {
   using Shape = SHAPE;
   static constexpr int kCols = Shape::kCols;                    // of B's panel in a stage
   static constexpr int kPlaneBytes = Shape::kCols * kRowBytes;  // size of a step's planes

@@ -4,8 +4,8 @@
 // Scales: a row's scale is found while the product runs. The first elements choose it, with kHeadroom binades to spare.
 //         A larger element later makes it coarser. Its step is then split again, and the row's sums of earlier steps
 //         are multiplied to match (Rescaling). This is rare.
-// Guard:  with its last scale a row gets what the convert kernel leaves of it: its number of small elements, each
-//         weighted by the scale that it was split at, and its statistics.
+// Guard:  with its last scale a row gets its number of small elements, each weighted by the scale that it was split at,
+//         and its statistics. The sum of magnitudes is an upper bound.
 #pragma once
 #include "../guard/guard.cuh"
 #include "../gemm/tile_scheduler.cuh"
@@ -62,14 +62,13 @@ class SplitRow {
   static constexpr int kHeadroom = 3;               // binades
   static constexpr int kSummedTogether = 4;         // elements whose largest bounds all of them
   static constexpr float kRounding = 1 + 0x1p-10f;  // exceeds the rounding error of hi
-  static constexpr int kCoarsest = 117;
   // Sums are multiples of 2^-59. So 45 binades for a row and 45 for a column leave them exact. Beyond that, earlier
   // sums are off by a few 2^-149, or by 2^-83 at a change of more than 126 binades: negligible for a product that
   // passes the test for one more small element.
   static constexpr int kExactChange = 45;
 
-  // Of a step's magnitudes, rounded to hi: the smallest and the largest of even and of odd elements, NaN if there is
-  // one; and the sum of the largest of each kSummedTogether.
+  // The smallest and the largest of a step's magnitudes, rounded to hi, of even and of odd elements. NaN if there is
+  // one. `sum` adds the largest of each kSummedTogether.
   struct Extremes {
     __half2 smallest, largest;
     float sum;
@@ -122,7 +121,7 @@ class SplitRow {
       }
     }
     if (most == INFINITY) small_ += INFINITY;
-    const int wanted = min(row_exponent<Fp16x3>(__float_as_uint(most)) + kHeadroom, kCoarsest);
+    const int wanted = row_exponent<Fp16x3>(__float_as_uint(most)) + kHeadroom;
     if (most == INFINITY || wanted <= exponent_ + kHeadroom) return 1;
     const float change = power_of_two(max(exponent_ - wanted, -126));
     exponent_ = wanted;
