@@ -106,20 +106,26 @@ class SplitRow {
     return all;
   }
 
-  // Makes the row's scale coarser if elements are above its limit. Returns the factor of the sums of earlier steps.
-  template <class Read>
-  __device__ __forceinline__ float coarsen(const Read& read) {
-    float most = 0;
+  // Calls `use` with each element of a step: in a short loop, for what is rare.
+  template <class Read, class Use>
+  __device__ __forceinline__ static void for_each(const Read& read, const Use& use) {
 #pragma unroll 1
     for (int k = 0; k < kStep; k += 8) {
       float x[8];
       read(k, x);
 #pragma unroll
-      for (float e : x) {
-        most = fmaxf(most, fabsf(e));
-        if (isnan(e)) small_ = NAN;
-      }
+      for (float element : x) use(element);
     }
+  }
+
+  // Makes the row's scale coarser if elements are above its limit. Returns the factor of the sums of earlier steps.
+  template <class Read>
+  __device__ __forceinline__ float coarsen(const Read& read) {
+    float most = 0;
+    for_each(read, [&](float x) {
+      most = fmaxf(most, fabsf(x));
+      if (isnan(x)) small_ = NAN;
+    });
     if (most == INFINITY) small_ += INFINITY;
     const int wanted = row_exponent<Fp16x3>(__float_as_uint(most)) + kHeadroom;
     if (most == INFINITY || wanted <= exponent_ + kHeadroom) return 1;
@@ -139,13 +145,7 @@ class SplitRow {
   __device__ __forceinline__ void count_small(const Read& read) {
     const SmallElements small(exponent_);
     uint32_t count = 0;
-#pragma unroll 1
-    for (int k = 0; k < kStep; k += 8) {
-      float x[8];
-      read(k, x);
-#pragma unroll
-      for (float e : x) count += small.holds(e);
-    }
+    for_each(read, [&](float x) { count += small.holds(x); });
     small_ = __fadd_ru(small_, static_cast<float>(count));
   }
 
