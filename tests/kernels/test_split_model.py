@@ -86,13 +86,27 @@ def test_pieces_are_even() -> None:
 def test_what_is_certified_keeps_the_bound(name: str, case: str) -> None:
     """The operands were built to break the bound (support/crafted.py)."""
     row = ROWS[name]
-    k = 600 if row.segment else 100 if row.window > 32 else 40
+    k = 600 if row.segment else 100 if row.window > 32 or row.headroom else 40
     a, b = crafted(case, k, "cpu")
     found = product(a, b, row)
     units = Reference.of(a, b).units_each(found.values, roundings(k))
     assert found.certified.any()
     for certain in (found.certified, found.certified_by_sums):
         assert bool((units[certain] <= error_bound(k, row.name)).all())
+
+
+@pytest.mark.parametrize("by", [-24, -6, 2, 4, 15, 24])
+def test_scales_that_change_on_the_way(by: int) -> None:
+    """Each step's elements are 2^by as large as those before: in A, in B, and in both."""
+    row, k = ROWS["split_fp16x3_streamed, both"], 160
+    grows, certified = torch.exp2(torch.arange(k) // 32 * float(by)), 0
+    a, b = torch.randn(20, k), torch.randn(k, 30)
+    for x, y in ((a * grows, b), (a, b * grows[:, None]), (a * grows, b * grows.flip(0)[:, None])):
+        found = product(x, y, row)
+        units = Reference.of(x, y).units_each(found.values, roundings(k))
+        assert bool((units[found.certified] <= error_bound(k, row.name)).all())
+        certified += found.certified.sum()
+    assert certified > 0
 
 
 def test_uncertified_elements_would_break_it() -> None:
@@ -125,7 +139,7 @@ KINDS: dict[str, Callable[[tuple[int, ...]], Tensor]] = {
     "hi alone": lambda shape: torch.randn(shape).bfloat16().float(),
 }
 each_kind = pytest.mark.parametrize("kind", KINDS)
-each_plain = pytest.mark.rows(name=tuple({row.name for row in ROWS.values()}), device="cuda")
+each_plain = pytest.mark.rows(name=tuple(ROWS), device="cuda")
 SIZE, BLOCK = (112, 96), 16
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -54,7 +54,9 @@ BF16X6 = Format(
 class Row:
     """A row of the kernel table; ``window`` of k stay in the tensor cores.
 
-    ``segment`` of k have their own sums, which are added up in order; 0: k has one segment.
+    ``segment`` of k have their own sums, which are added up in order; 0: k has one segment. With
+    ``headroom``, the product's kernel splits both operands, and finds scales with so many binades
+    to spare.
     """
 
     name: str
@@ -62,10 +64,11 @@ class Row:
     window: int = 32
     tall: bool = False
     segment: int = 0
+    headroom: int = 0
 
     def at_depth(self, k: int) -> Row:
         """The row whose windows a sum of ``k`` can have: long ones are for more than one."""
-        return self if k > self.window else Row(self.name, self.form, 32, self.tall)
+        return self if k > self.window else replace(self, window=32, segment=0)
 
 
 ROWS = {
@@ -75,6 +78,7 @@ ROWS = {
     "split_bf16x6": Row("split_bf16x6", BF16X6),
     "split_bf16x6, long windows": Row("split_bf16x6", BF16X6, 64),
     "split_fp16x3_tall": Row("split_fp16x3_tall", FP16X3, 32, True),
+    "split_fp16x3_streamed, both": Row("split_fp16x3_streamed", FP16X3, headroom=3),
 }
 
 
@@ -84,6 +88,11 @@ def rounded(x: Tensor) -> Tensor:
 
 
 # --- format/, guard.cuh ---------------------------------------------------------------------
+
+
+def exponent_of(x: Tensor, form: Format) -> Tensor:
+    """Returns the exponents by which lines are divided, from their largest elements."""
+    return (torch.frexp(x.abs().amax(1))[1] - 1).clamp(min=form.top - 126) - form.top
 
 
 @dataclass(frozen=True)
@@ -97,9 +106,9 @@ class Lines:
     planes: list[Tensor]
 
     @staticmethod
-    def of(x: Tensor, form: Format) -> Lines:
+    def of(x: Tensor, form: Format, exponent: Tensor | None = None) -> Lines:
         x = x.double()
-        exponent = (torch.frexp(x.abs().amax(1))[1] - 1).clamp(min=form.top - 126) - form.top
+        exponent = exponent_of(x, form) if exponent is None else exponent
         exact = x * power(-exponent)[:, None]
         scaled = rounded(exact)
         planes, rest = [], scaled
@@ -186,6 +195,54 @@ def sums_of(a: Lines, b: Lines, row: Row) -> Tensor:
     return sums
 
 
+# --- onthefly/splitter.cuh, both.cuh --------------------------------------------------------
+
+
+class Found:
+    """Lines whose scales are found on the way, and the weighted counts of their small elements."""
+
+    LEAST, EXACT_CHANGE = -126, 45
+
+    def __init__(self, lines: int) -> None:
+        self.exponent = torch.full((lines,), self.LEAST)
+        self.first = self.exponent
+        self.small = torch.zeros(lines, dtype=torch.float64)
+        self.nonzero = torch.zeros(lines, dtype=torch.bool)
+
+    def take(self, x: Tensor, row: Row) -> tuple[Lines, Tensor]:
+        """Splits a step; returns it with the factors of the sums of earlier steps."""
+        wanted = exponent_of(x, row.form)
+        exponent = torch.where(wanted > self.exponent, wanted + row.headroom, self.exponent)
+        change = power((self.exponent - exponent).clamp(min=-126))
+        self.first = torch.where(self.nonzero, self.first, exponent)
+        inexact = (exponent != self.exponent) & (exponent - self.first > self.EXACT_CHANGE)
+        self.exponent = exponent
+        lines = Lines.of(x, row.form, exponent)
+        self.small = self.small * change + inexact + lines.small().sum(1)
+        change = torch.where(self.nonzero, change, 1)
+        self.nonzero = self.nonzero | (x != 0).any(1)
+        return lines, change
+
+    def threshold(self, form: Format) -> Tensor:
+        return (form.threshold * self.small).masked_fill(~self.nonzero, -math.inf)
+
+
+def product_of_both(a: Tensor, b: Tensor, row: Row, alpha: float) -> Product:
+    """A B of the kernel that splits both; b [n, k]. Its guard's sums of magnitudes are left out."""
+    x, y = Found(len(a)), Found(len(b))
+    sums = torch.zeros(len(a), len(b), dtype=torch.float64)
+    for q in range(0, a.size(1), STEP):
+        left, of_a = x.take(a[:, q : q + STEP].double(), row)
+        right, of_b = y.take(b[:, q : q + STEP].double(), row)
+        sums = rounded(sums * rounded(of_a[:, None] * of_b))
+        corrections = added_corrections(torch.zeros_like(sums), left, right, 0)
+        first = corrections * row.form.correction
+        sums = rounded(sums + multiplied(first, left.planes[0], right.planes[0], row.form.dtype))
+    certified = sums.abs() >= x.threshold(row.form)[:, None] + y.threshold(row.form)
+    ends = (Lines.of(z[:, :1], row.form, found.exponent) for z, found in ((a, x), (b, y)))
+    return Product(unscaled(sums, *ends, alpha).float(), certified, certified)
+
+
 # --- tall_line.cuh --------------------------------------------------------------------------
 
 
@@ -240,6 +297,11 @@ def product(a: Tensor, b: Tensor, row: Row, alpha: float = 1, c: Tensor | None =
     """alpha A B, plus C if there is one, of float32 tensors [m, k] and [k, n]."""
     a, b = a.cpu(), b.t().cpu()
     row = row.at_depth(a.size(1))
+    if row.headroom:
+        found = product_of_both(a, b, row, alpha)
+        if c is None:
+            return found
+        return replace(found, values=rounded(found.values.double() + c.double()).float())
     values = None if c is None else c.double()
     certified = by_either = torch.ones(len(a), len(b), dtype=torch.bool)
     for part in pieces(a.size(1)) if row.tall else [slice(None)]:
