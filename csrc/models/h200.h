@@ -1,5 +1,7 @@
 // clang-format off
 // The quantities of models.h on one GPU, by `python -m benchmarks fit`; not by hand.
+// Three of SplitStreamed are an exception until the next fit: both_step, both_tile and both_half are read off single runs
+// on an H200 (2026-11-30).
 //
 // 2026-11-25 00:31 UTC, NVIDIA H200, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 1625d35c8597
 // 2026-11-25 00:42 UTC, NVIDIA H200, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 9a4e3e932833

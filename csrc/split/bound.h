@@ -12,10 +12,9 @@ namespace sgemm::split {
 inline constexpr double kOfStep = 17 * 0.5 + 2;
 
 // The terms that all schemes share. In the tensor cores, the sum of each window of k starts at 0, or at the window's
-// corrections. Ordinary additions
-// add the windows up, one rounding each, in any order: slices, segments, and the parts of clusters and of tiles, are
-// whole windows. The corrections, alpha and C add one rounding each: each part adds its own corrections, but its
-// rounding is relative to the part's |A||B|, and these add up to the whole.
+// corrections. Ordinary additions add the windows up, one rounding each, in any order: slices, segments, and the parts
+// of clusters and of tiles, are whole windows. The corrections, alpha and C add one rounding each: each part adds its
+// own corrections, but its rounding is relative to the part's |A||B|, and these add up to the whole.
 inline double sum_bound(int64_t k, int window) {
   const auto windows = [k](int of) { return static_cast<double>((k + of - 1) / of); };
   return kOfStep * std::min<double>(windows(16), window / 16) + windows(kStep) + 3;

@@ -225,8 +225,7 @@ const Kernel kTable[] = {
     batch_invariant(reads_16_bits(product_row<SplitProduct<Fp16x3>>(
                         "split_fp16x3", "two float16 per element, three products, each result certified")),
                     SplitProduct<Fp16x3>::invariant_plan),
-    product_row<SplitProduct<Fp16x3, true>>("split_fp16x3_streamed",
-                                            "the larger operand streamed once, or both, and split on the way"),
+    product_row<SplitProduct<Fp16x3, true>>("split_fp16x3_streamed", "the larger operand, or both, split on the way"),
     for_few_rows<FewRowsProduct>(reads_16_bits(
         split_row<FewRowsProduct>("split_fp16x3_few", "few rows past a weight's planes, its k shared by all blocks"))),
     split_row<TallProduct>("split_fp16x3_tall", "rows streamed past a split B, and split in registers"),

@@ -55,8 +55,8 @@ class Row:
     """A row of the kernel table; ``window`` of k stay in the tensor cores.
 
     ``segment`` of k have their own sums, which are added up in order; 0: k has one segment. With
-    ``headroom``, the product's kernel splits both operands, and finds scales with so many binades
-    to spare.
+    ``headroom``, the product's kernel splits both operands. It finds scales, with that number of
+    binades to spare.
     """
 
     name: str

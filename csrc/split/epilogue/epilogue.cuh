@@ -239,8 +239,8 @@ class TileEpilogue : public WarpRows {
 };
 
 // TileEpilogue::store_band() as a separate function. Rare code between the instructions of ordinary tiles makes a short
-// kernel wait longer for its instructions. Kernels with few free registers, which split A in registers, inline it,
-// because a call costs them more.
+// kernel wait longer for its instructions. A kernel that splits A in registers has few to spare,
+// and inlines it: a call would cost more.
 template <class Shape>
 static __device__ __noinline__ uint32_t store_staged(const Job& job, TileIndex tile, const TileScales& row_scales,
                                                      int first, int cols, int t, const float* staged, int band,

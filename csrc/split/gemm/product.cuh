@@ -31,9 +31,10 @@ __device__ __forceinline__ bool fix_up(const Job& job, const WorkTile& work, flo
   return sgemm::fix_up<QuadSums, kConsumers>(parts, work.index, job.parts, &job.arrived[left_over], sum, last, t);
 }
 
-// How consume() gets the scales of a tile's sums: here, they come with shared.scales_full. OnTheFlyScales
-// (onthefly.cuh) finds those of A's rows in the consumers.
-//   kScalesKnown    they come like that, and all rows have statistics; otherwise no blocks share a tile
+// Tells consume() where the scales of a tile's sums are. Here they are complete with shared.scales_full. OnTheFlyScales
+// (onthefly.cuh) has those of A's rows from the consumers.
+//
+//   kScalesKnown    true here, where all rows have statistics too; otherwise no blocks share a tile
 //   kColMajorD      plain tiles are stored from the accumulators also where D's columns are contiguous
 //   kManyParts      a block may have parts of several tiles; otherwise its last work tile alone may be a part
 //   publish()       makes scales that the main loop has found visible to all consumers; D may be written from here on

@@ -14,7 +14,7 @@ struct BothRing : StageRing<SHAPE::kRows * kRowBytes, SHAPE::kCols * kRowBytes, 
   static constexpr int kSplitters = (Shape::kRows + Shape::kCols) / kLines;  // warps, each has 32 rows
 };
 
-// The factors of the sums of earlier stages, for each stage.
+// Each stage has factors, by which the sums of earlier stages are multiplied.
 template <int STAGES, int SPLITTERS>
 struct Rescaling {
   alignas(8) uint8_t some[STAGES][8];        // of each splitting warp: 1 if some of its factors aren't 1

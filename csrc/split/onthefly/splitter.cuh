@@ -7,8 +7,8 @@
 // Guard:  with its last scale a row gets its number of small elements, each weighted by the scale that it was split at,
 //         and its statistics. The sum of magnitudes is an upper bound.
 #pragma once
-#include "../guard/guard.cuh"
 #include "../gemm/tile_scheduler.cuh"
+#include "../guard/guard.cuh"
 #include "both_ring.cuh"
 
 namespace sgemm::split {
@@ -17,7 +17,8 @@ namespace sgemm::split {
 class SplitRow {
  public:
   // Splits a step from the raw panel to the stage's panel. Returns true if some of the warp's rows have a factor other
-  // than 1 in `factors`. `inside`: the row is, so that its zeros are worth a test for smaller elements.
+  // than 1 in `factors`. `inside`: the row is part of the operand. Others are
+  // zeros, and have no small elements.
   template <bool ALONG_K>
   __device__ __forceinline__ bool split(const char* raw, bool inside, int step, char* panel, float* factors) {
     const int lane = threadIdx.x % 32;
@@ -106,7 +107,7 @@ class SplitRow {
     return all;
   }
 
-  // Calls `use` with each element of a step: in a short loop, for what is rare.
+  // Calls `use` with each element of a step. The loop is short, because its callers are rare.
   template <class Read, class Use>
   __device__ __forceinline__ static void for_each(const Read& read, const Use& use) {
 #pragma unroll 1
