@@ -71,9 +71,7 @@ class TileEpilogue : public WarpRows {
   }
 
   // Stores the certified elements. Elements that the guard refuses are not stored, but get a bit in a mask. Returns the
-  // bits of the bands that have masks. `early`: elements already certified from other sums. HAS_STATS: both
-  // operands have row statistics; rarely needed code is then in a separate function.
-  template <bool HAS_STATS>
+  // bits of the bands that have masks. `early`: elements already certified from other sums.
   __device__ __forceinline__ uint32_t store(Sums& sum, const CertifiedSums& early, float* staging, int index) const {
     staging += t_ / 32 * kStagedFloats;
     uint32_t tested = 0, all_refused = 0;
@@ -88,7 +86,7 @@ class TileEpilogue : public WarpRows {
           all_refused = doubtful;
         } else {
           uint32_t* const list = reinterpret_cast<uint32_t*>(staging);
-          look_again<Shape, HAS_STATS>(job_, tile_, row_scales_, sum, doubtful, t_, list, sure);
+          look_again<Shape>(job_, tile_, row_scales_, sum, doubtful, t_, list, sure);
           tested |= doubtful & sure.uncertified_bands();
         }
       }
@@ -108,10 +106,7 @@ class TileEpilogue : public WarpRows {
       const bool tests = tested >> band & 1;
       stage_any_band(sum, band, staging, hopper::opaque(t_ % 32));
       __syncwarp();
-      if constexpr (HAS_STATS)
-        flags |= store_staged<Shape>(job_, tile_, row_scales_, first_, share_, t_, staging, band, tests, index);
-      else
-        flags |= store_band(staging, band, tests, index);
+      flags |= store_staged<Shape>(job_, tile_, row_scales_, first_, share_, t_, staging, band, tests, index);
       __syncwarp();
     }
     return flags;
@@ -239,8 +234,7 @@ class TileEpilogue : public WarpRows {
 };
 
 // TileEpilogue::store_band() as a separate function. Rare code between the instructions of ordinary tiles makes a short
-// kernel wait longer for its instructions. A kernel that splits A in registers has few to spare,
-// and inlines it: a call would cost more.
+// kernel wait longer for its instructions.
 template <class Shape>
 static __device__ __noinline__ uint32_t store_staged(const Job& job, TileIndex tile, const TileScales& row_scales,
                                                      int first, int cols, int t, const float* staged, int band,

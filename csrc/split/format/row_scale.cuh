@@ -113,13 +113,6 @@ __device__ __forceinline__ RowScale with_threshold(RowScale row_scale, float thr
   return ((__float_as_uint(threshold) + 0x1ffu) & 0xfffffe00u) | (row_scale & 0xff);
 }
 
-// Adds the step of k that set a row's coarsest scale, which the guard needs if the row has small elements (guard.cuh).
-// The step replaces lower bits of the threshold, which is rounded up; the threshold's lowest bit stays 0.
-__device__ __forceinline__ RowScale with_step(RowScale row_scale, uint32_t step) {
-  static_assert(kMaxSlice / kStep <= 256);
-  if (!(threshold_of(row_scale) > 0)) return row_scale;
-  return ((row_scale + 0x1ff00u) & 0xfffe0000u) | step << 9 | (row_scale & 0xff);
-}
 // Packs a row whose scale was found on the fly. `small`: number of small elements, each weighted by its step's scale
 // over the coarsest scale; Inf if the row holds Inf, NaN if it holds NaN.
 __device__ __forceinline__ RowScale pack_found_scale(bool nonzero, int exponent, float small) {
@@ -128,23 +121,13 @@ __device__ __forceinline__ RowScale pack_found_scale(bool nonzero, int exponent,
   const RowScale row_scale = pack_row_scale<Fp16x3>(nonzero, exponent, 0);
   return nonzero ? with_threshold(row_scale, Fp16x3::kThreshold * small) : row_scale;
 }
-__device__ __forceinline__ uint32_t step_of(RowScale row_scale) { return row_scale >> 9 & 0xff; }
 
 // Scales and thresholds of a tile's rows and columns.
 using TileScales = RowScale[2][kTile];
 
-// Upper bounds of the scaled magnitude sums of A's rows, if A is split in registers: the upper half of a float each. A
-// tile's bounds occupy the entries of the last 64 columns, which only a tile of full width has.
-__device__ __forceinline__ uint16_t* row_sums(TileScales& row_scales) {
-  return reinterpret_cast<uint16_t*>(&row_scales[1][kTile - kSumEntries]);
-}
-__device__ __forceinline__ const uint16_t* row_sums(const TileScales& row_scales) {
-  return reinterpret_cast<const uint16_t*>(&row_scales[1][kTile - kSumEntries]);
-}
 __device__ __forceinline__ uint16_t sum_bits(float sum) {  // rounded up
   return static_cast<uint16_t>(min(__float_as_uint(sum) + 0xffffu, kInfinity) >> 16);
 }
-__device__ __forceinline__ float sum_of_bits(uint16_t bits) { return __uint_as_float(uint32_t{bits} << 16); }
 
 __device__ __forceinline__ bool is_inf_row(RowScale row_scale) { return (row_scale & 0xffffff00u) == kInfRow; }
 __device__ __forceinline__ bool is_nan_row(RowScale row_scale) { return (row_scale & 0xffffff00u) == kNanRow; }

@@ -72,7 +72,6 @@ struct StageProducts {
 struct TileSteps {
   int count, ahead;  // `ahead`: steps_ahead()
   int parity;        // the tile's buffer of two: PipelineState<2>::stage
-  int first;         // the first step, counted from the start of the tile's k
 };
 
 // The main loop for operands that have planes. Adds hi * hi to the sum while the tensor cores work on the corrections,

@@ -34,14 +34,13 @@ __device__ __forceinline__ bool fix_up(const Job& job, const WorkTile& work, flo
 // Tells consume() where the scales of a tile's sums are. Here they are complete with shared.scales_full. OnTheFlyScales
 // (onthefly.cuh) has those of A's rows from the consumers.
 //
-//   kScalesKnown    true here, where all rows have statistics too; otherwise no blocks share a tile
 //   kColMajorD      plain tiles are stored from the accumulators also where D's columns are contiguous
 //   kManyParts      a block may have parts of several tiles; otherwise its last work tile alone may be a part
 //   publish()       makes scales that the main loop has found visible to all consumers; D may be written from here on
 //   fix_up()        adds up the parts of a leftover tile
 struct FixedScales {
   using Shared = ProductShared;
-  static constexpr bool kScalesKnown = true, kColMajorD = false, kManyParts = false;
+  static constexpr bool kColMajorD = false, kManyParts = false;
   __device__ __forceinline__ static void publish() {}
   template <class Sums>
   __device__ __forceinline__ static bool fix_up(const Job& job, Shared& shared, const WorkTile& work, Sums& sum,
@@ -83,7 +82,7 @@ __device__ __forceinline__ void consume(const Job& job, char* ring, float* stagi
     const WorkTile work = scheduler.work_tile(job, index);
     const bool announces_first = !uses_mailbox<R>(work.steps);
     if (blocks > 1 && announces_first) announce_mailbox(shared.cluster, t, rank);
-    const TileSteps all = {work.steps, steps_ahead<R>(scheduler, index, work.steps), buffer.stage, work.first};
+    const TileSteps all = {work.steps, steps_ahead<R>(scheduler, index, work.steps), buffer.stage};
     Mainloop::run(job, shared, ring, a, b, at, t, all, sum, others);
     if (blocks > 1 && !announces_first) announce_mailbox(shared.cluster, t, rank);
     hopper::wait(&shared.scales_full[buffer.stage], buffer.parity);
@@ -92,16 +91,15 @@ __device__ __forceinline__ void consume(const Job& job, char* ring, float* stagi
     const TileEpilogue<Shape> output(job, shared.tiles[buffer.stage], shared.row_scales[buffer.stage],
                                      static_cast<int>(rank) * cols, cols, hopper::opaque(t));
     // The code that most tiles need follows the main loop: while instructions are in no cache yet, each jump takes a
-    // good part of a microsecond. Products that split A in registers take the other branch.
+    // good part of a microsecond.
     uint32_t flags = 0;
     bool whole = true;  // the block has the tile's whole sums
     const bool in_parts = work.tile >= job.whole, shares = blocks > 1 || in_parts;
     const auto stores_plain = [&] { return output.template stores_plain<Scales::kColMajorD>(); };
-    if (Scales::kScalesKnown && __builtin_expect(!shares && stores_plain(), true)) {
+    if (__builtin_expect(!shares && stores_plain(), true)) {
       output.template store_plain<Scales::kColMajorD>(sum);
     } else {
-      // Known scales are tested while the other blocks still multiply.
-      bool plain = Scales::kScalesKnown && !in_parts && stores_plain();
+      bool plain = !in_parts && stores_plain();  // tested while the other blocks still multiply
       // A block's own sums certify elements if the block is always the same: of a tile shared through device memory,
       // any block may be the last. With batch_invariant, the sum that certifies an element must not depend on other
       // elements of its band.
@@ -114,11 +112,11 @@ __device__ __forceinline__ void consume(const Job& job, char* ring, float* stagi
       if (blocks > 1) reduce_cluster<R>(shared.cluster, sum, ring, t, rank);
       if (in_parts) whole = Scales::fix_up(job, shared, work, sum, t);
       if (!whole && !Scales::kManyParts) break;
-      if (whole && (!Scales::kScalesKnown || in_parts)) plain = stores_plain();
+      if (whole && in_parts) plain = stores_plain();
       if (whole && plain) {
         output.template store_plain<Scales::kColMajorD>(sum);
       } else if (whole) {
-        flags = output.template store<Scales::kScalesKnown>(sum, early, staging, work.tile);
+        flags = output.store(sum, early, staging, work.tile);
         if (flags) output.keep_scales(&job.row_scales[int64_t{work.tile} * 2 * kTile]);
       }
     }

@@ -24,7 +24,7 @@ struct AddSegments {
 #pragma unroll 1
     for (int first = 0;;) {
       const int count = min(job.segment, steps.count - first);
-      const TileSteps own = {count, max(0, min(steps.ahead - first, count)), steps.parity, steps.first + first};
+      const TileSteps own = {count, max(0, min(steps.ahead - first, count)), steps.parity};
       KeepCorrections<Fp16x3, R>::run(job, shared, ring, a, b, at, t, own, sum, correction);
       if (first > 0) {
 #pragma unroll

@@ -18,14 +18,13 @@ struct TileScheduler {
         blocks(hopper::cluster_size()),
         first(hopper::block_index() >> blocks / 2),
         stride(gridDim.x >> blocks / 2),
-        step0((job.groups * rank >> blocks / 2) * job.together),
-        step1((job.groups * (rank + 1) >> blocks / 2) * job.together) {}
+        step0(job.steps * rank >> blocks / 2),
+        step1(job.steps * (rank + 1) >> blocks / 2) {}
 
   __device__ __forceinline__ WorkTile work_tile(const Job& job, int index) const {
     if (index < job.whole) return {index, step0, step1 - step0, 0, 1, 0};
     const int left_over = (index - job.whole) / job.parts, part = (index - job.whole) % job.parts;
-    const int first = job.groups * part / job.parts * job.together;
-    const int last = job.groups * (part + 1) / job.parts * job.together;
+    const int first = job.steps * part / job.parts, last = job.steps * (part + 1) / job.parts;
     return {job.whole + left_over, first, last - first, part, job.parts, left_over * job.parts};
   }
 };

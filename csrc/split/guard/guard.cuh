@@ -6,10 +6,8 @@
 // (|A||B|)_ij. The product at the position of the row's, or of the column's, largest element is a lower bound of that,
 // even if C_ij is small by cancellation.
 //
-// Row statistics hold both for rows with small elements only, so that ordinary data pays nothing. Rows that consumers
-// split in registers have no such statistics. For these rows, the guard has the step of k that set the row's scale,
-// which contains an element that is nearly the largest. It bounds the sum of magnitudes by the largest of every few
-// elements.
+// Row statistics hold both for rows with small elements only, so that ordinary data pays nothing. Rows that the product
+// kernel splits have an upper bound of the sum, and the position of an element that is nearly the largest.
 #pragma once
 #include "../../problem/elements.h"
 #include "../format/row_scale.cuh"
@@ -57,10 +55,6 @@ struct GuardedRow {
     if (!(threshold > 0) || !row_stats) return;
     of_others = stats_threshold(*row_stats);
     place = stats_place(*row_stats);
-  }
-  // A row that was split in registers. `sum`: upper bound of the sum of its scaled magnitudes.
-  __device__ __forceinline__ GuardedRow(RowScale row_scale, float sum) : GuardedRow(row_scale, nullptr) {
-    of_others = sum_threshold<Fp16x3>(sum);
   }
 };
 
@@ -160,40 +154,6 @@ __device__ __forceinline__ float least_magnitude(const ElementMatrix& a, const E
   };
   const float first = product(place_a), second = product(place_b);
   return kProductRounding * (place_a == place_b ? first : first + second);
-}
-
-// Finds the position of a row's largest element among the two steps that set its scale. A warp searches up to 32 rows
-// from `first` on, those whose bits in `asked` are set; lane i returns row i's position. Lanes read neighbours along k,
-// a step of several rows at once.
-static __device__ __noinline__ uint32_t find_largest(uint32_t asked, ElementPointer first, int64_t stride,
-                                                     int64_t k_stride, int64_t depth, const RowScale* row_scales) {
-  static_assert(kStep == 32 && kOnTheFlySteps == 2);
-  constexpr int kRows = 4;
-  const int lane = threadIdx.x % 32;
-  uint32_t found = kNoPlace;
-#pragma unroll 1
-  while (asked) {
-    int rows[kRows], places[kRows];
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      rows[i] = __ffs(asked) - 1;
-      places[i] = static_cast<int>(step_of(row_scales[max(rows[i], 0)])) * kStep + lane;
-      asked &= asked - 1;
-    }
-    float x[2 * kRows];
-    const auto place = [&](int i) { return places[i / 2] + i % 2 * kStep; };
-    read_elements(
-        x, first, [&](int i) { return rows[i / 2] * stride + place(i) * k_stride; },
-        [&](int i) { return rows[i / 2] >= 0 && place(i) < depth; });
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      const uint32_t upper = magnitude(x[2 * i]), lower = magnitude(x[2 * i + 1]), own = max(upper, lower);
-      const int of = __ffs(__ballot_sync(~0u, own == __reduce_max_sync(~0u, own))) - 1;
-      const int at = __shfl_sync(~0u, place(2 * i + (lower > upper)), of);
-      if (lane == rows[i]) found = at;
-    }
-  }
-  return found;
 }
 
 }  // namespace sgemm::split

@@ -32,9 +32,8 @@ constexpr uint32_t kCertified = 0xff000801, kRefused = 0x7f800801;
 constexpr int64_t kDepthAtOnce = 4096;  // most k, summed over the elements that a warp recomputes at once
 
 // Tests the list of `count` elements, by a warp: sets those that are certified to kCertified, and returns the number of
-// the others. `row_scales`: scales and thresholds of the tile's rows and columns. HAS_STATS: both operands have row
-// statistics; otherwise A has none.
-template <class Shape, bool HAS_STATS>
+// the others. `row_scales`: scales and thresholds of the tile's rows and columns.
+template <class Shape>
 static __device__ __noinline__ uint32_t look_at_listed(const Job& job, TileIndex tile, const TileScales& row_scales,
                                                        int t, uint32_t* list, uint32_t count) {
   const int lane = t % 32;
@@ -44,33 +43,21 @@ static __device__ __noinline__ uint32_t look_at_listed(const Job& job, TileIndex
   const auto stats_of = [&](const Operand& x, int64_t first) {
     return x.row_stats + job.first_row(x, tile.batch) + first;
   };
-  const uint32_t *const stats_a = HAS_STATS ? stats_of(job.a, row0) : nullptr, *const stats_b = stats_of(job.b, col0);
-  uint32_t places_a = kNoPlace;  // position of row i's largest element, in lane i
-  if constexpr (!HAS_STATS) {
-    uint32_t asked = 0;
-    for (uint32_t i = lane; i < count; i += 32) asked |= 1u << ListedElement{list[i]}.row();
-    asked = __reduce_or_sync(~0u, asked) & __ballot_sync(~0u, threshold_of(rows[lane % 16]) > 0);
-    places_a = find_largest(asked, a.at(row0, 0), a.row, a.col, job.depth(tile.batch), rows);
-  }
+  const uint32_t *const stats_a = stats_of(job.a, row0), *const stats_b = stats_of(job.b, col0);
   uint32_t left_over = 0;
 #pragma unroll 1
   for (uint32_t first = 0; first < count; first += 32) {
     const bool active = first + lane < count;
     const ListedElement x = {active ? list[first + lane] : 0};
     const uint32_t left = rows[x.row()], right = cols[x.col()];
-    const auto row_sum = [&] { return sum_of_bits(row_sums(row_scales)[Shape::warp_row(t) + x.row()]); };
-    const GuardedRow of_row = HAS_STATS ? GuardedRow(left, stats_a + x.row()) : GuardedRow(left, row_sum());
-    const GuardedRow of_col(right, stats_b + x.col());
+    const GuardedRow of_row(left, stats_a + x.row()), of_col(right, stats_b + x.col());
     // NaN if no magnitude certifies the row or the column.
     const float of_scales = threshold_of(left) + threshold_of(right);
     const float least = isnan(of_scales) ? of_scales : least_certified(of_row, of_col);
     bool certified = x.magnitude() >= least || is_nan_of_operands(x.magnitude(), left, right);
-    const bool failed = active && !certified && !isnan(least);
-    if (__any_sync(~0u, failed)) {
-      const uint32_t place_a = HAS_STATS ? of_row.place : __shfl_sync(~0u, places_a, x.row());
-      if (failed)
-        certified = least_magnitude(a, b, row0 + x.row(), col0 + x.col(), place_a, of_col.place, left, right) >= least;
-    }
+    if (active && !certified && !isnan(least))
+      certified =
+          least_magnitude(a, b, row0 + x.row(), col0 + x.col(), of_row.place, of_col.place, left, right) >= least;
     if (active && certified) list[first + lane] = kCertified;
     left_over += __popc(__ballot_sync(~0u, active && !certified));
   }
@@ -122,7 +109,7 @@ static __device__ __noinline__ void redo_listed(const Job& job, TileIndex tile, 
 // sums. Batch-invariant products always test them, because neighbours must not affect an element. Elements that are
 // certified or recomputed are added to `sure`. The sum of a refused element becomes kRefused, unless it is NaN: a NaN
 // may come from the operands.
-template <class Shape, bool HAS_STATS>
+template <class Shape>
 __device__ __forceinline__ void look_again(const Job& job, const TileIndex& tile, const TileScales& row_scales,
                                            float (&sum)[Shape::kSums], uint32_t bands, int t, uint32_t* list,
                                            Certified<Shape::kSums>& sure) {
@@ -162,7 +149,7 @@ __device__ __forceinline__ void look_again(const Job& job, const TileIndex& tile
         *to = magnitude + corner + ListedElement::place(e / 2 % 2 * 8, e / 4 * 8 + e % 2);
       });
       __syncwarp();
-      const uint32_t left_over = look_at_listed<Shape, HAS_STATS>(job, tile, row_scales, t, list, listed);
+      const uint32_t left_over = look_at_listed<Shape>(job, tile, row_scales, t, list, listed);
       if (left_over > 0) redo_listed<Shape>(job, tile, row_scales, t, list, listed, left_over);
     }
     each([&](int e, const uint32_t* from) {

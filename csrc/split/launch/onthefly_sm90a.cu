@@ -1,6 +1,4 @@
 // Launches on-the-fly products, whose kernels read A, or both operands, as raw float32 and split them.
-#include <algorithm>
-
 #include "../../problem/views.h"
 #include "../onthefly/both.cuh"
 #include "../onthefly/onthefly.cuh"
@@ -18,7 +16,7 @@ void launch_onthefly(const Job& unmapped, int64_t blocks, Stream stream) {
   job.a.mapped = can_be_mapped(lines, job.a.count);
   with_constant(!job.a.along_k, [&](auto a_along_m) {
     CUtensorMap map = {};
-    if (job.a.mapped) map = RawPanel<a_along_m, kTile>::map(lines, job.a.count);
+    if (job.a.mapped) map = RawPanel<a_along_m>::map(lines, job.a.count);
     with_constant(!job.b.along_k, [&](auto b_along_n) {
       launch_with_memory<split_onthefly<Shape, a_along_m, b_along_n>>(blocks, kProductThreads, kBytes, kBytes, 1,
                                                                       stream, job, map);
@@ -33,8 +31,6 @@ void launch_both(const Job& unmapped, int64_t blocks, Stream stream) {
   using R = BothRing<Shape>;
   constexpr int kBytes = R::kBytes + R::kRawStages * R::kStageBytes + kStagingBytes;
   Job job = unmapped;
-  job.groups = job.steps = static_cast<int>(std::max<int64_t>(1, ceil_div(job.p.k, kStep)));
-  job.together = 1;
   RawMaps maps = {};
   const auto map = [&](Operand& x, int rows, CUtensorMap& to) {
     const ConstMatrix lines = x.lines(job.k_all);

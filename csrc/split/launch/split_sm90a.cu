@@ -63,15 +63,13 @@ Job make_job(const RowShape& shape, const Problem& p, const SplitPlan& plan, cha
   job.b = operand(transposed(q.b), q.elements_b, count(q.b), p.k, shape.tile_n);
   if (plan.packed_a)
     place(job.a, p.b_planes, packed_layout(shape, p.k, p.m).b);
-  else if (!shape.on_the_fly || plan.splits_b)
+  else
     place(job.a, workspace, at.a);
   if (plan.packed_b)
     place(job.b, p.b_planes, packed_layout(shape, p.k, p.n).b);
   else
     place(job.b, workspace, plan.triangle ? at.a : at.b);  // of a triangle, B's planes are A's
-  job.steps = static_cast<int>(shape.steps(q.k));
-  job.together = shape.together();
-  job.groups = job.steps / job.together;
+  job.steps = static_cast<int>(plan.splits_b ? std::max<int64_t>(1, ceil_div(q.k, kStep)) : shape.steps(q.k));
   job.group = kGroup;
   job.b.by_lanes = shape.on_the_fly && !plan.splits_b && job.a.along_k;
   // All planes of half a panel lie together, so that one copy loads them. Packed planes, and planes shared with A, have
@@ -115,7 +113,7 @@ void launch_piece(const Problem& p, const SplitPlan& plan, const Context& contex
   const Job job = make_job(kShape, p, plan, static_cast<char*>(context.workspace));
   const int sms = context.device->sms;
   int cluster = plan.cluster;
-  while (cluster > job.groups) cluster /= 2;  // the last piece of k may be short
+  while (cluster > job.steps) cluster /= 2;  // the last piece of k may be short
   if (!plan.splits_b)
     launch_convert<F>(job, !Row::kOnTheFly && !plan.packed_a, !plan.packed_b && !plan.triangle,
                       int64_t{job.work_tiles} * cluster, sms, context.stream);

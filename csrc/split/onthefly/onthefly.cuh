@@ -22,7 +22,7 @@ namespace sgemm::split {
 template <bool ALONG_M>
 class FragmentReader {
  public:
-  using Panel = RawPanel<ALONG_M, kTile>;
+  using Panel = RawPanel<ALONG_M>;
   __device__ __forceinline__ explicit FragmentReader(int t) {
     const int row = t / 32 * 16 + t % 32 / 4, c = t % 4;
     first_ = Panel::place(row, ALONG_M ? 2 * c : 4 * c);
@@ -57,7 +57,7 @@ class FragmentReader {
 
 // Scales as consume() uses them. SplitInRegisters finds those of A's rows.
 struct OnTheFlyScales : FixedScales {
-  static constexpr bool kScalesKnown = false, kColMajorD = true;
+  static constexpr bool kColMajorD = true;
   __device__ __forceinline__ static void publish() {
     hopper::wait_for_predecessor();
     hopper::launch_dependents();
@@ -71,7 +71,7 @@ template <class R, bool A_ALONG_M>
 struct SplitInRegisters {
   using Shape = typename R::Shape;
   template <class ViewA, class ViewB, int N>
-  __device__ __forceinline__ static void run(const Job&, ProductShared& shared, const char* ring, const ViewA&,
+  __device__ __forceinline__ static void run(const Job& job, ProductShared& shared, const char* ring, const ViewA&,
                                              const ViewB& b, PipelineState<R::kStages>& at, int t,
                                              const TileSteps& steps, float (&sum)[N], float (&main)[N]) {
     static_assert(kOnTheFlySteps == 2);
@@ -106,7 +106,7 @@ struct SplitInRegisters {
       hopper::fence_registers(correction);
     };
     read(at);
-    RowScales scales = rows.choose_scales(raw, steps.first, sum);
+    RowScales scales = rows.choose_scales(raw, 0, sum);
     rows.split(raw, 0, scales, first);
     const auto add = [&](bool corrections) {
       const float upper = rows.factor(scales, 0), lower = rows.factor(scales, 1);
@@ -136,7 +136,7 @@ struct SplitInRegisters {
       });
       RowScales next = {};
       multiply_step(second, 1, [&] {
-        if (more) next = rows.choose_scales(raw, steps.first + step, sum);
+        if (more) next = rows.choose_scales(raw, step, sum);
         if (more) rows.split(raw, 0, next, first);
       });
       __syncwarp();
@@ -147,19 +147,28 @@ struct SplitInRegisters {
     }
     at.advance();
     rows.finish(scales, sum, main);
-    write_scales(shared, t, steps, rows);
+    write_scales(job, shared, t, steps.parity, rows);
   }
 
  private:
-  __device__ __forceinline__ static void write_scales(ProductShared& shared, int t, const TileSteps& steps,
+  __device__ __forceinline__ static void write_scales(const Job& job, ProductShared& shared, int t, int parity,
                                                       const OnTheFlyRows& rows) {
-    if (t % 4 != 0) return;
+    const TileIndex tile = shared.tiles[parity];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int row = Shape::row(t, 2 * r);
-      shared.row_scales[steps.parity][0][row] = rows.row_scale(r);
-      row_sums(shared.row_scales[steps.parity])[row] = rows.sum(r);
+      const int in_tile = Shape::row(t, 2 * r), row = tile.row * Shape::kRows + in_tile;
+      const RowScale row_scale = rows.row_scale(r);
+      if (t % 4 == 0) shared.row_scales[parity][0][in_tile] = row_scale;
+      if (__any_sync(~0u, threshold_of(row_scale) > 0)) write_stats(job, tile.batch, row, r, rows);
     }
+  }
+
+  static __device__ __noinline__ void write_stats(const Job& job, int batch, int row, int r, OnTheFlyRows rows) {
+    const bool inside = row < job.a.size;
+    const float* const elements = job.a.data + job.a.batch.offset(batch) + (inside ? row : 0) * job.a.stride;
+    const int64_t depth = job.depth(batch);
+    const RowStats row_stats = rows.row_stats(r, [&](int k) { return k < depth ? elements[k * job.a.k_stride] : 0; });
+    if (inside && threadIdx.x % 4 == 0) job.a.row_stats[job.first_row(job.a, batch) + row] = row_stats;
   }
 };
 

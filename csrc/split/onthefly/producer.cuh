@@ -7,7 +7,7 @@ namespace sgemm::split {
 
 // A ring of stages of kOnTheFlySteps steps. A stage holds a raw panel of A, then planes of B.
 template <class SHAPE>
-struct OnTheFlyRing : StageRing<RawPanel<false, kTile>::kBytes, kOnTheFlySteps * SHAPE::kCols * kRowBytes, 4> {
+struct OnTheFlyRing : StageRing<RawPanel<false>::kBytes, kOnTheFlySteps * SHAPE::kCols * kRowBytes, 4> {
   using Shape = SHAPE;
   static constexpr int kCols = Shape::kCols;                    // of B's panel in a stage
   static constexpr int kPlaneBytes = Shape::kCols * kRowBytes;  // size of a step's planes
@@ -30,7 +30,7 @@ struct OnTheFlyProducer {
     for (int index = scheduler.first; index < job.work_tiles; index += scheduler.stride) {
       const WorkTile work = scheduler.work_tile(job, index);
       const TileIndex tile = job.tile_at(work.tile);
-      PanelSource<Fp16x3, Shape::kCols> b(job, job.b, tile.batch, tile.col, work.first);
+      PanelSource<Fp16x3, Shape::kCols> b(job, job.b, tile.batch, tile.col, 0);
       uint64_t* const scales_full = &shared.scales_full[buffer.stage];
       constexpr int kScaleBytesB = Shape::kCols * sizeof(uint32_t);
       if (leader) shared.begin_tile(buffer, tile, kScaleBytesB);
@@ -44,7 +44,7 @@ struct OnTheFlyProducer {
       for (int i = 0; i < stages; ++i) {
         hopper::wait(&shared.empty[at.stage], at.parity ^ 1);
         if (leader) hopper::arrive_expecting(&shared.full[at.stage], (job.a.mapped ? R::kBytesA : 0) + R::kBytesB);
-        copy_a(tile, work.first + i * kOnTheFlySteps, ring + at.stage * R::kStageBytes, &shared.full[at.stage]);
+        copy_a(tile, i * kOnTheFlySteps, ring + at.stage * R::kStageBytes, &shared.full[at.stage]);
         if (leader && i >= ahead) copy_b(at.stage);
         if (leader && i + 1 == max(ahead, 1)) {
           hopper::wait_for_predecessor();
@@ -59,7 +59,7 @@ struct OnTheFlyProducer {
 
  private:
   __device__ __forceinline__ void copy_a(const TileIndex& tile, int step, char* panel, uint64_t* full) const {
-    using Panel = RawPanel<A_ALONG_M, kTile>;
+    using Panel = RawPanel<A_ALONG_M>;
     const int row = tile.row * Shape::kRows;
     if (!job.a.mapped) return Panel::copy_elements(job, job.a, tile.batch, row, step, panel, full);
 #pragma unroll

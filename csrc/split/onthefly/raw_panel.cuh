@@ -9,13 +9,13 @@ namespace sgemm::split {
 
 constexpr int kProducers = 128;  // threads; with a tensor map one of them copies, or one for each operand
 
-// A panel of ROWS rows and 64 of k. If memory runs along k, boxes have 16 of k, and a row of a box holds 64 bytes.
+// A panel of 128 rows and 64 of k. If memory runs along k, boxes have 16 of k, and a row of a box holds 64 bytes.
 // Otherwise boxes have 32 rows, and each of k holds 128 bytes of a box, swizzled.
-template <bool ALONG_MN, int ROWS>
+template <bool ALONG_MN>
 struct RawPanel {
   static constexpr int kDepth = kOnTheFlySteps * kStep;
-  static constexpr int kBoxRows = ALONG_MN ? 32 : ROWS, kBoxDepth = ALONG_MN ? kDepth : 16;
-  static constexpr int kBytes = ROWS * kDepth * static_cast<int>(sizeof(float));
+  static constexpr int kBoxRows = ALONG_MN ? 32 : kTile, kBoxDepth = ALONG_MN ? kDepth : 16;
+  static constexpr int kBytes = kTile * kDepth * static_cast<int>(sizeof(float));
   static constexpr int kBoxBytes = kBoxRows * kBoxDepth * static_cast<int>(sizeof(float));
   static constexpr int kBoxes = kBytes / kBoxBytes;
 
@@ -54,8 +54,8 @@ struct RawPanel {
     const float* const from = x.data + x.batch.offset(batch);
     const int64_t k0 = int64_t{step} * kStep, depth = job.depth(batch);
 #pragma unroll 4
-    for (int i = threadIdx.x; i < ROWS * kDepth; i += kProducers) {
-      const int r = ALONG_MN ? i % ROWS : i / kDepth, k = ALONG_MN ? i / ROWS : i % kDepth;
+    for (int i = threadIdx.x; i < kTile * kDepth; i += kProducers) {
+      const int r = ALONG_MN ? i % kTile : i / kDepth, k = ALONG_MN ? i / kTile : i % kDepth;
       const bool inside = int64_t{row} + r < x.size && k0 + k < depth;
       copy_async<4>(reinterpret_cast<float*>(panel + place(r, k)),
                     inside ? from + (int64_t{row} + r) * x.stride + (k0 + k) * x.k_stride : x.data, inside ? 4 : 0);

@@ -9,7 +9,7 @@
 #pragma once
 #include "../../gpu/hopper.cuh"
 #include "../format/planes.cuh"
-#include "../format/row_scale.cuh"
+#include "../guard/guard.cuh"
 
 namespace sgemm::split {
 
@@ -155,11 +155,26 @@ class OnTheFlyRows {
   }
 
   __device__ __forceinline__ RowScale row_scale(int r) const {
-    const int step = kLastStep - (coarsest_[r] & kLastStep);
-    return with_step(pack_found_scale(is_nonzero(r), coarsest(r), small_[r]), step);
+    return pack_found_scale(is_nonzero(r), coarsest(r), small_[r]);
   }
-  __device__ __forceinline__ uint16_t sum(int r) const {
-    return sum_bits(__fmul_ru(sum_[r] * kSummedTogether, power_of_two(-coarsest(r))));
+
+  // Returns the packed statistics of row r. `element(k)` reads the row. The largest element is searched for in the
+  // steps that set the coarsest scale, by the row's four lanes.
+  template <class Element>
+  __device__ __forceinline__ RowStats row_stats(int r, const Element& element) const {
+    uint32_t place = kNoPlace;
+    float most = 0;
+    const auto take = [&](float x, uint32_t k) {
+      if (x > most || (x == most && k < place)) place = k;
+      most = fmaxf(most, x);
+    };
+    const int first = (kLastStep - (coarsest_[r] & kLastStep)) * kStep + static_cast<int>(threadIdx.x) % 4;
+#pragma unroll
+    for (int i = 0; i < kOnTheFlySteps * kStep; i += 4) take(fabsf(element(first + i)), first + i);
+#pragma unroll
+    for (int lanes = 1; lanes <= 2; lanes *= 2)
+      take(__shfl_xor_sync(~0u, most, lanes), __shfl_xor_sync(~0u, place, lanes));
+    return pack_row_stats<Fp16x3>(__fmul_ru(sum_[r] * kSummedTogether, power_of_two(-coarsest(r))), place);
   }
 
  private:

@@ -51,13 +51,12 @@ SGEMM_HOST_DEVICE constexpr int lane_place(int k) { return k / 16 * 16 + k % 16 
 struct Job {
   Problem p;  // k is one slice's; batch counts slices as well; d receives the result, or the slices' partial sums
   Operand a, b;
-  int64_t k_all;         // k of all slices
-  int64_t k_slice;       // k of a slice; 0 if the batch entries are not slices
-  int steps;             // steps of k per tile
-  int together, groups;  // RowShape::together(): steps per group; and the number of groups
-  int group;             // rows of tiles that are walked together, so that their panels stay in the L2 cache
-  bool triangle;         // SplitPlan::triangle
-  bool packed_a;         // SplitPlan::packed_a
+  int64_t k_all;    // k of all slices
+  int64_t k_slice;  // k of a slice; 0 if the batch entries are not slices
+  int steps;        // steps of k per tile
+  int group;        // rows of tiles that are walked together, so that their panels stay in the L2 cache
+  bool triangle;    // SplitPlan::triangle
+  bool packed_a;    // SplitPlan::packed_a
   // Blocks take work tiles in turn. The first `whole` work tiles are tiles. Each tile from there on is left over, and
   // has `parts` work tiles.
   int work_tiles, whole, parts;
@@ -69,12 +68,12 @@ struct Job {
   int promotion;  // sums leave the tensor cores every step of k (0) or every second step (1)
   // The elements that the guard refused. `refused` has, per tile, block of its cluster and warp, a bit for each band
   // that has masks. `masks` has, per tile, band and thread, a bit for each of 16 rows.
-  uint32_t* refused;      // (tiles, kTileCluster, 8)
-  uint16_t* masks;        // (tiles, bands, 256)
-  RowScale* row_scales;   // scales and thresholds for tiles with refused elements: (tiles, operand, 128)
-  float* part_sums;       // (tiles left over, parts, a thread's sums / 4, 256) float4
-  uint32_t* arrived;      // (tiles left over): number of a tile's parts that are complete
-  int segment;            // SplitPlan::segment
+  uint32_t* refused;     // (tiles, kTileCluster, 8)
+  uint16_t* masks;       // (tiles, bands, 256)
+  RowScale* row_scales;  // scales and thresholds for tiles with refused elements: (tiles, operand, 128)
+  float* part_sums;      // (tiles left over, parts, a thread's sums / 4, 256) float4
+  uint32_t* arrived;     // (tiles left over): number of a tile's parts that are complete
+  int segment;           // SplitPlan::segment
 
   // Index of a matrix's first row in `row_scales` and `row_stats`.
   SGEMM_HOST_DEVICE int64_t first_row(const Operand& x, int64_t batch) const {

@@ -138,12 +138,14 @@ SplitPlan in_pieces(SplitPlan plan, const RowShape& shape, const Problem& p, siz
   }
 }
 
-// `split`: the convert kernel writes planes. Otherwise the product kernel splits the operand itself.
-PlanesLayout planes_layout(Buffers& buffers, const RowShape& shape, int64_t slice, int64_t panels, bool split = true) {
-  const size_t planes = buffers.take(split ? panels * shape.steps(slice) * shape.pairs * kPanelBytes : 0);
-  const size_t row_scales = buffers.take(panels * kTile * sizeof(RowScale));
+// `converted`: the convert kernel splits the operand. If the product kernel does, only statistics are in memory.
+PlanesLayout planes_layout(Buffers& buffers, const RowShape& shape, int64_t slice, int64_t panels,
+                           bool converted = true) {
+  const int64_t split = converted ? panels : 0;
+  const size_t planes = buffers.take(split * shape.steps(slice) * shape.pairs * kPanelBytes);
+  const size_t row_scales = buffers.take(split * kTile * sizeof(RowScale));
   const size_t row_stats = buffers.take(panels * kTile * sizeof(RowStats));
-  return {planes, row_scales, row_stats, buffers.take(panels * kLowerEntries)};
+  return {planes, row_scales, row_stats, buffers.take(split * kLowerEntries)};
 }
 
 // Returns the problem that is planned at once: a single matrix if k needs several slices, which then are the batch.
@@ -247,11 +249,10 @@ Layout layout(const RowShape& shape, const Problem& piece, const SplitPlan& plan
   const auto panels = [&](const ConstMatrix& x, int64_t size) {
     return split_matrices(x, batch, plan) * ceil_div(size, kTile);
   };
-  const bool has_a = !plan.packed_a && (!shape.on_the_fly || plan.splits_b);
-  const bool has_b = !plan.packed_b && !plan.triangle;
+  const bool has_a = !plan.packed_a, has_b = !plan.packed_b && !plan.triangle;
   Layout l = {};
   Buffers buffers;
-  l.a = planes_layout(buffers, shape, plan.slice, has_a ? panels(piece.a, piece.m) : 0, !plan.splits_b);
+  l.a = planes_layout(buffers, shape, plan.slice, has_a ? panels(piece.a, piece.m) : 0, !shape.on_the_fly);
   l.b = planes_layout(buffers, shape, plan.slice, has_b ? panels(piece.b, piece.n) : 0, !plan.splits_b);
   l.refused = buffers.take(tiles * kTileCluster * 8 * 4);
   l.masks = buffers.take(tiles * (shape.tile_n / 32) * 256 * 2);

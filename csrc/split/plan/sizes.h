@@ -14,10 +14,9 @@ inline constexpr int kWindow = 32, kLongWindow = 64;
 
 // Steps of 128 x 128 x kStep, beyond which the chip's power is the limit, so that each promotion costs time.
 inline constexpr int64_t kManySteps = 10000;
-inline constexpr int kOnTheFlySteps = 2;       // steps of an operand split in registers that are multiplied together
-inline constexpr int kMaxSlice = 8192;         // largest k that the convert kernel holds in shared memory
-inline constexpr int kSumEntries = kTile / 2;  // uint32 per tile: the magnitude sums of A's rows, 16 bits each
-inline constexpr int kRowBytes = kStep * 4;    // one row of a panel in a pair of planes
+inline constexpr int kOnTheFlySteps = 2;     // steps of an operand split in registers that are multiplied together
+inline constexpr int kMaxSlice = 8192;       // largest k that the convert kernel holds in shared memory
+inline constexpr int kRowBytes = kStep * 4;  // one row of a panel in a pair of planes
 inline constexpr int kPanelBytes = kTile * kRowBytes;
 inline constexpr int kHalfPlaneBytes = kPanelBytes / 4;  // 64 rows of a plane
 inline constexpr int kLowerEntries = 64;                 // flags of a panel: its lower planes hold nonzero bits
