@@ -1,7 +1,5 @@
 // clang-format off
 // The quantities of models.h on one GPU, by `python -m benchmarks fit`; not by hand.
-// Three of SplitStreamed are an exception until the next fit: both_step, both_tile and both_half are read off single runs
-// on an H200 (2026-11-30).
 //
 // 2026-11-25 00:31 UTC, NVIDIA H200, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 1625d35c8597
 // 2026-11-25 00:42 UTC, NVIDIA H200, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 9a4e3e932833
@@ -11,6 +9,8 @@
 // 2026-11-28 04:05 UTC, NVIDIA H100 80GB HBM3, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 5cc964c8b1da
 // 2026-11-26 21:02 UTC, NVIDIA H100 80GB HBM3, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 9c24d901a150
 // 2026-11-26 21:02 UTC, NVIDIA H100 80GB HBM3, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 9c24d901a150
+// 2026-11-30 18:56 UTC, NVIDIA H200, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 021a64e2e097
+// 2026-11-30 19:03 UTC, NVIDIA H200, driver 580.159.04, clocks unknown, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 55ffbba6ffab
 // 2026-11-25 03:44 UTC, NVIDIA H200, driver 580.159.04, SM clock 1928 to 1980 of 1980 MHz, limit 700 W, PyTorch 2.11.0+cu130 (CUDA 13.0), torch_sgemm 0.1.0, csrc 6735277353df
 #pragma once
 #include "models.h"
@@ -151,17 +151,18 @@ constexpr Models kFitted = {
     },
     // SplitStreamed
     {
-        2.296e-06,  // launch
-        2.642e-06,  // other_launch
-        5.947e-07,  // step
-        1.17e-06,  // both_step
-        6e-06,  // both_tile
-        0.75,  // both_half
-        2.744e-06,  // tile
-        3.584,  // sum_moves
-        0.6064,  // convert
-        6.356,  // unaligned
-        1.188,  // bandwidth
+        1.831e-06,  // launch
+        3.118e-06,  // other_launch
+        6.334e-07,  // step
+        1.247e-06,  // both_step
+        4.252e-06,  // both_tile
+        0.7016,  // both_half
+        2.081e-06,  // tile
+        4.957,  // sum_moves
+        0.5526,  // convert
+        2.941e-08,  // copied_row
+        4.255e-08,  // both_copied_row
+        1.053,  // bandwidth
     },
     // SplitFew
     {

@@ -153,7 +153,8 @@ struct SplitStreamedModel {  // tiles of 128 x 64
   double tile;               // 2e-6
   double sum_moves;          // 2: number of times that a slice's sums are moved
   double convert;            // 0.5: share of the bandwidth that the convert kernel reaches for B
-  double unaligned;          // 2: factor on steps for an operand that is read element by element
+  double copied_row;         // 4e-8: a step's row that is copied element by element
+  double both_copied_row;    // 4e-8: the same, if both operands are split
   double bandwidth;          // 0.8: share
 };
 

@@ -129,7 +129,8 @@ __device__ __forceinline__ void split_rows(const Job& job, const Operand& x, con
                                   &x.row_stats[at.panel * kTile + at.r]);
   if (t == 0) x.row_scales[at.panel * kTile + at.r] = pack_row_scale<F>(largest, exponent, small);
   const int rows = __ffs(THREADS) - __ffs(threads);  // log2 of the block's rows: avoids a division at the kernel's end
-  note_lower_planes<THREADS>(x, at.panel, at.r >> rows, kTile >> rows, kLowerEntries, shared.lower);
+  const int blocks = max(static_cast<int>(min(x.split, int64_t{kTile})) >> rows, 1);  // of the panel
+  note_lower_planes<THREADS>(x, at.panel, at.r >> rows, blocks, kLowerEntries, shared.lower);
 }
 
 // Computes the column statistics of the block's part of a strip. The block's threads pass their quads of four columns.

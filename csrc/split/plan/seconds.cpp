@@ -15,13 +15,6 @@ bool quads(const ConstMatrix& x, ElementType elements = ElementType::kFloat32) {
   return has_quads(x.col == 1 ? x : transposed(x), elements);
 }
 
-// Slowdown factor of an on-the-fly kernel that reads elements one by one. If the kernel splits B as well, the factor is
-// the average of A's and B's, weighted by `of_a` and `of_b`.
-double unaligned(const Problem& p, const SplitPlan& plan, double of_a, double of_b) {
-  const auto factor = [](const ConstMatrix& x) { return quads(x) ? 1 : models().split_streamed.unaligned; };
-  return plan.splits_b && of_a + of_b > 0 ? (of_a * factor(p.a) + of_b * factor(p.b)) / (of_a + of_b) : factor(p.a);
-}
-
 // 16-bit products per step. An operand of 16 bits saves one, because its lower plane is zero. A second such operand
 // would save another product, but a step of one product takes more than a third of the time of three.
 int products(const RowShape& shape, const Problem& p) {
@@ -36,10 +29,13 @@ double both_share(const RowShape& shape) { return shape.half() ? models().split_
 
 // Seconds of a tile's step of k.
 double step_seconds(const RowShape& shape, const Problem& p, const Device& device, const SplitPlan& plan) {
-  const SplitStreamedModel& streamed = models().split_streamed;
-  if (shape.on_the_fly)
-    return (plan.splits_b ? both_share(shape) * streamed.both_step : streamed.step) / device.tensor_rate *
-           unaligned(p, plan, shape.tile_m, shape.tile_n);
+  if (shape.on_the_fly) {
+    const SplitStreamedModel& model = models().split_streamed;
+    const double step = plan.splits_b ? both_share(shape) * model.both_step : model.step;
+    // Where four neighbours can't be read at once, elements are copied one by one, while earlier steps are computed.
+    const int rows = (quads(p.a) ? 0 : shape.tile_m) + (plan.splits_b && !quads(p.b) ? shape.tile_n : 0);
+    return std::max(step / device.tensor_rate, rows * (plan.splits_b ? model.both_copied_row : model.copied_row));
+  }
   return products(shape, p) * models().split.step / device.tensor_rate * tile_share(shape);
 }
 
@@ -122,7 +118,7 @@ double onthefly_seconds(const RowShape& shape, const Problem& p, const Device& d
   const double tile = plan.splits_b ? both_share(shape) * model.both_tile : model.tile;
   const Product all = product(shape, p, device, plan, tile, 0, 0, model.other_launch, model.sum_moves);
   const double raw = plan.splits_b ? operand_bytes(p) : 4.0 * p.m * p.k * matrices(p.a, p.batch);
-  const double read = raw * unaligned(p, plan, p.m, p.n) / (model.bandwidth * bandwidth);
+  const double read = raw / (model.bandwidth * bandwidth);
   const double convert =
       plan.splits_b ? 0 : model.other_launch + convert_bytes(shape, p, plan, p.b, p.n) / (model.convert * bandwidth);
   return model.launch + convert + all.ends + overlapped(all.waves - all.ends, read + all.stores) + all.last + all.sum;
