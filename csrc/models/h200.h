@@ -151,18 +151,18 @@ constexpr Models kFitted = {
     },
     // SplitStreamed
     {
-        1.831e-06,  // launch
-        3.118e-06,  // other_launch
-        6.334e-07,  // step
-        1.247e-06,  // both_step
-        4.252e-06,  // both_tile
-        0.7016,  // both_half
-        2.081e-06,  // tile
-        4.957,  // sum_moves
-        0.5526,  // convert
-        2.941e-08,  // copied_row
-        4.255e-08,  // both_copied_row
-        1.053,  // bandwidth
+        1.676e-06,  // launch
+        3.428e-06,  // other_launch
+        6.411e-07,  // step
+        1.275e-06,  // both_step
+        4.329e-06,  // both_tile
+        0.7017,  // both_half
+        2.003e-06,  // tile
+        4.42,  // sum_moves
+        0.5459,  // convert
+        2.967e-08,  // copied_row
+        4.291e-08,  // both_copied_row
+        0.9184,  // bandwidth
     },
     // SplitFew
     {
