@@ -276,6 +276,30 @@ def test_plans_are_found_by_their_cuts(library: fit.Library) -> None:
         assert len(set(case.seconds)) == len(found)
 
 
+def cuts_of(record: dict) -> list[str]:
+    """The plans that cases() finds, in words."""
+    return [
+        fit.cuts(case.row, case.numbers, case.device, case.packed)[at]
+        for case in fit.cases([record])
+        for at in case.plans
+    ]
+
+
+@needs_cuda_build
+def test_plans_of_a_replaced_kernel_are_left_out(library: fit.Library) -> None:
+    """Older records measured another kernel by the same cut."""
+    record = synthetic(library, ["split_fp16x3_streamed"], 14)
+    for case in fit.cases([record]):
+        words = fit.cuts(case.row, case.numbers, case.device, case.packed)
+        for r in record["rows"]:
+            if r["problem"] == case.problem:
+                r["cut"] = words[r["plan"]]
+    found = cuts_of(record | {"date": fit.REPLACED["splits_b"]})
+    others = [cut for cut in found if "splits_b" not in cut]
+    assert 0 < len(others) < len(found)
+    assert cuts_of(record | {"date": "2026-11-30 13:13 UTC"}) == others
+
+
 @needs_cuda_build
 def test_each_record_s_plans_are_predicted_for_its_gpu(library: fit.Library) -> None:
     slower = {"bandwidth_gbs": 1000.0, "sms": 20}
