@@ -6,11 +6,11 @@
 
 namespace sgemm::attention {
 
-// What an element of a mask adds to a logit.
+// Returns what an element of a mask adds to a logit.
 __device__ __forceinline__ float mask_value(float x) { return x; }
 __device__ __forceinline__ float mask_value(uint8_t x) { return x ? 0 : -INFINITY; }
 
-// The mask of a key; 0 without one.
+// Returns what a key's element of the mask adds to a logit, 0 without a mask.
 __device__ __forceinline__ float mask_at(const Problem& p, int64_t of_row, int key) {
   if (p.mask.kind == MaskKind::kNone) return 0;
   const int64_t at = of_row + key * p.mask.key;

@@ -1,6 +1,6 @@
 // The quantities that attention's time is predicted from. They were fitted by hand to times on an NVIDIA H200 (PyTorch
-// 2.11, 2026-11-29): ours to those of 25 problems, PyTorch's to those of 44. Of the 25 predictions, 18 are within 10 %
-// and all within 22 %. Lists of four are for the depths 32, 64, 96 and 128.
+// 2.11, 2026-11-29), our kernel's to times of 25 problems, PyTorch's to times of 44. Of the 25 predictions, 18 are
+// within 10 % and all within 22 %. Lists of four are for the depths 32, 64, 96 and 128.
 #pragma once
 
 namespace sgemm {

@@ -7,7 +7,8 @@
 // even if C_ij is small by cancellation.
 //
 // Row statistics hold both for rows with small elements only, so that ordinary data pays nothing. Rows that the product
-// kernel splits have an upper bound of the sum, and the position of an element that is nearly the largest.
+// kernel splits have an upper bound of the sum, and the position of an element that is nearly the largest. If it splits
+// them in registers, all rows have the sum.
 #pragma once
 #include "../../problem/elements.h"
 #include "../format/row_scale.cuh"
@@ -49,10 +50,10 @@ struct GuardedRow {
   float of_others;  // threshold for the other operand's small elements, from the row's sum; Inf if the sum is unknown
   uint32_t place;   // position of the row's largest element, or kNoPlace
 
-  // `row_stats`: the row statistics, or null if the operand has none.
-  __device__ __forceinline__ GuardedRow(RowScale row_scale, const RowStats* row_stats)
+  // `always`: the row has statistics even without small elements.
+  __device__ __forceinline__ GuardedRow(RowScale row_scale, const RowStats* row_stats, bool always)
       : threshold(threshold_of(row_scale)), of_others(INFINITY), place(kNoPlace) {
-    if (!(threshold > 0) || !row_stats) return;
+    if (!(threshold > 0) && !always) return;
     of_others = stats_threshold(*row_stats);
     place = stats_place(*row_stats);
   }

@@ -50,7 +50,8 @@ static __device__ __noinline__ uint32_t look_at_listed(const Job& job, TileIndex
     const bool active = first + lane < count;
     const ListedElement x = {active ? list[first + lane] : 0};
     const uint32_t left = rows[x.row()], right = cols[x.col()];
-    const GuardedRow of_row(left, stats_a + x.row()), of_col(right, stats_b + x.col());
+    const GuardedRow of_row(left, stats_a + x.row(), job.a.all_stats);
+    const GuardedRow of_col(right, stats_b + x.col(), job.b.all_stats);
     // NaN if no magnitude certifies the row or the column.
     const float of_scales = threshold_of(left) + threshold_of(right);
     const float least = isnan(of_scales) ? of_scales : least_certified(of_row, of_col);

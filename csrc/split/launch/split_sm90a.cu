@@ -71,6 +71,7 @@ Job make_job(const RowShape& shape, const Problem& p, const SplitPlan& plan, cha
     place(job.b, workspace, plan.triangle ? at.a : at.b);  // of a triangle, B's planes are A's
   job.steps = static_cast<int>(plan.splits_b ? std::max<int64_t>(1, ceil_div(q.k, kStep)) : shape.steps(q.k));
   job.group = kGroup;
+  job.a.all_stats = shape.on_the_fly && !plan.splits_b;
   job.b.by_lanes = shape.on_the_fly && !plan.splits_b && job.a.along_k;
   // All planes of half a panel lie together, so that one copy loads them. Packed planes, and planes shared with A, have
   // the layout that tiles of any size can read.

@@ -159,16 +159,16 @@ struct SplitInRegisters {
       const int in_tile = Shape::row(t, 2 * r), row = tile.row * Shape::kRows + in_tile;
       const RowScale row_scale = rows.row_scale(r);
       if (t % 4 == 0) shared.row_scales[parity][0][in_tile] = row_scale;
-      if (__any_sync(~0u, threshold_of(row_scale) > 0)) write_stats(job, tile.batch, row, r, rows);
+      uint32_t place = kNoPlace;
+      if (__any_sync(~0u, threshold_of(row_scale) > 0)) place = find_largest(job, tile.batch, row, r, rows);
+      if (t % 4 == 0 && row < job.a.size)
+        job.a.row_stats[job.first_row(job.a, tile.batch) + row] = rows.row_stats(r, place);
     }
   }
 
-  static __device__ __noinline__ void write_stats(const Job& job, int batch, int row, int r, OnTheFlyRows rows) {
-    const bool inside = row < job.a.size;
-    const float* const elements = job.a.data + job.a.batch.offset(batch) + (inside ? row : 0) * job.a.stride;
-    const int64_t depth = job.depth(batch);
-    const RowStats row_stats = rows.row_stats(r, [&](int k) { return k < depth ? elements[k * job.a.k_stride] : 0; });
-    if (inside && threadIdx.x % 4 == 0) job.a.row_stats[job.first_row(job.a, batch) + row] = row_stats;
+  static __device__ __noinline__ uint32_t find_largest(const Job& job, int batch, int row, int r, OnTheFlyRows rows) {
+    const int64_t depth = row < job.a.size ? job.depth(batch) : 0;
+    return rows.place_of_largest(r, [&](int k) { return job.a.within(depth, batch, row, k); });
   }
 };
 

@@ -158,10 +158,15 @@ class OnTheFlyRows {
     return pack_found_scale(is_nonzero(r), coarsest(r), small_[r]);
   }
 
-  // Returns the packed statistics of row r. `element(k)` reads the row. The largest element is searched for in the
-  // steps that set the coarsest scale, by the row's four lanes.
+  // Returns the packed statistics of row r. `place`: position of its largest element, or kNoPlace.
+  __device__ __forceinline__ RowStats row_stats(int r, uint32_t place) const {
+    return pack_row_stats<Fp16x3>(__fmul_ru(sum_[r] * kSummedTogether, power_of_two(-coarsest(r))), place);
+  }
+
+  // Returns the position of row r's largest element among the 64 of k that set the coarsest scale. The row's four lanes
+  // search for it. `element(k)` reads the row.
   template <class Element>
-  __device__ __forceinline__ RowStats row_stats(int r, const Element& element) const {
+  __device__ __forceinline__ uint32_t place_of_largest(int r, const Element& element) const {
     uint32_t place = kNoPlace;
     float most = 0;
     const auto take = [&](float x, uint32_t k) {
@@ -174,7 +179,7 @@ class OnTheFlyRows {
 #pragma unroll
     for (int lanes = 1; lanes <= 2; lanes *= 2)
       take(__shfl_xor_sync(~0u, most, lanes), __shfl_xor_sync(~0u, place, lanes));
-    return pack_row_stats<Fp16x3>(__fmul_ru(sum_[r] * kSummedTogether, power_of_two(-coarsest(r))), place);
+    return place;
   }
 
  private:

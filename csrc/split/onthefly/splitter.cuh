@@ -204,10 +204,9 @@ __device__ void split_panels(const Job& job, char* ring, BothShared<R>& shared, 
     if (warp == 0 && lane == 0) shared.tiles[buffer.stage] = tile;
     const RowScale row_scale = shared.row_scales[buffer.stage][!of_a][in_tile + lane] = own.row_scale();
     if (threshold_of(row_scale) > 0 && row + lane < x.size) {
-      const float* const elements = x.data + x.batch.offset(tile.batch) + (row + lane) * x.stride;
       const int64_t depth = job.depth(tile.batch);
       x.row_stats[job.first_row(x, tile.batch) + row + lane] =
-          own.row_stats([&](int k) { return k < depth ? elements[k * x.k_stride] : 0; });
+          own.row_stats([&](int k) { return x.within(depth, tile.batch, row + lane, k); });
     }
     __syncwarp();
     if (lane == 0) hopper::arrive(&shared.scales_full[buffer.stage]);

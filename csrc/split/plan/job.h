@@ -28,12 +28,17 @@ struct Operand {
   int half_apart = kHalfPlaneBytes;
   char* planes;
   RowScale* row_scales;
-  RowStats* row_stats;  // statistics of rows that have small elements (guard.cuh)
+  RowStats* row_stats;  // statistics of rows that have small elements, or of all rows (guard.cuh)
+  bool all_stats;       // all rows have statistics
   bool* lower;          // panels' flags of nonzero lower planes (nonzero_planes.cuh)
 
   // Points to element `k` of row `row` in matrix `entry` of the batch.
   SGEMM_HOST_DEVICE ElementPointer at(int64_t entry, int64_t row, int64_t k) const {
     return ElementPointer{data, elements} + (batch.offset(entry) + row * stride + k * k_stride);
+  }
+  // Returns element `k` of row `row` in matrix `entry` of the batch, or 0 from k = `depth` on. Elements are float32.
+  SGEMM_HOST_DEVICE float within(int64_t depth, int64_t entry, int64_t row, int64_t k) const {
+    return k < depth ? data[batch.offset(entry) + row * stride + k * k_stride] : 0;
   }
   SGEMM_HOST_DEVICE bool in_halves() const { return half_apart > kHalfPlaneBytes; }
   SGEMM_HOST_DEVICE int64_t neighbour() const { return along_k ? k_stride : stride; }  // strides, elements

@@ -116,9 +116,9 @@ double onthefly_seconds(const RowShape& shape, const Problem& p, const Device& d
   const SplitStreamedModel& model = models().split_streamed;
   const double bandwidth = device.bandwidth_gbs * 1e9;
   const double tile = plan.splits_b ? both_share(shape) * model.both_tile : model.tile;
-  // Slices' sums that the L2 cache holds move fast.
-  const double beyond_l2 = std::min(1.0, double(p.m) * p.n * p.batch * plan.slices * 4 / (device.l2_mb * 1e6));
-  const Product all = product(shape, p, device, plan, tile, 0, 0, model.other_launch, model.sum_moves * beyond_l2);
+  // The smaller the share of the L2 cache that the slices' sums take, the faster they move.
+  const double l2_share = std::min(1.0, double(p.m) * p.n * p.batch * plan.slices * 4 / (device.l2_mb * 1e6));
+  const Product all = product(shape, p, device, plan, tile, 0, 0, model.other_launch, model.sum_moves * l2_share);
   const double raw = plan.splits_b ? operand_bytes(p) : 4.0 * p.m * p.k * matrices(p.a, p.batch);
   const double read = raw / (model.bandwidth * bandwidth);
   const double convert =
