@@ -26,6 +26,7 @@ from benchmarks import (
     hard,
     invariant,
     ladder,
+    logprobs,
     mechanisms,
     models,
     packed,
@@ -267,6 +268,14 @@ def _training_line(found: dict, _: Path) -> str:
     return training.summary(found)
 
 
+def _logprobs_table(found: dict, _: Path) -> str:
+    columns, rows = logprobs.cells(found)
+    notes = " ".join([logprobs.LEGEND, *logprobs.notes(found)])
+    missing = "".join(f"\n\nNot measured: {line}." for line in found["missing"])
+    head = f"{logprobs.summary(found)}\n\n"
+    return f"{head}{tables.markdown(columns, rows)}\n\n{notes}{missing}"
+
+
 def _recipes_table(found: dict, _: Path) -> str:
     columns, rows = recipes.cells(found)
     rows = [[f"[{row[0]}](../examples/{row[0]}.py)", *row[1:]] for row in rows]
@@ -369,6 +378,7 @@ BLOCKS: dict[str, tuple[str | None, Write]] = {
     "peers-router": ("peers", _peers_router),
     "models": ("models", _models_table),
     "models-line": ("models", _models_line),
+    "logprobs": ("logprobs", _logprobs_table),
     "recipes": ("recipes", _recipes_table),
     "models-chart": ("models", _chart("a step of whole models, both sides")),
     "training": ("training", _training_table),

@@ -1,6 +1,7 @@
-"""The models of ``models``: random weights, made on the device, no dropout, float32.
+"""The models of ``models``, ``training`` and ``logprobs``.
 
-Without dropout both sides and the float64 reference compute the same function.
+They have random weights in float32, made on the device, and no dropout. Without dropout both sides
+and the float64 reference compute the same function.
 """
 
 from __future__ import annotations
@@ -108,6 +109,12 @@ def _logits(model: nn.Module, inputs: Tensor) -> Tensor:
     return model(inputs).logits
 
 
+def _log_probabilities(model: nn.Module, inputs: Tensor) -> Tensor:
+    """Returns each token's log-probability, given those before it; the first token has none."""
+    log_probabilities = model(inputs).logits.log_softmax(-1)[:, :-1]
+    return log_probabilities.gather(-1, inputs[:, 1:, None]).squeeze(-1)
+
+
 def _apply(model: nn.Module, inputs: Tensor) -> Tensor:
     return model(inputs)
 
@@ -116,7 +123,7 @@ def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     return nn.functional.cross_entropy(logits.flatten(0, -2), targets.flatten())
 
 
-# Hidden size, layers, heads and feed-forward size of BERT-large, ViT-L and GPT-2 medium.
+# Hidden size, layers, heads and feed-forward size of BERT-large, ViT-L, GPT-2 medium, Pythia-410M.
 LARGE = (1024, 24, 16, 4096)
 SMALL = (32, 2, 2, 64)
 
@@ -187,6 +194,29 @@ def gpt2(
         model = t.GPT2LMHeadModel(config).train()
         tokens = torch.randint(config.vocab_size, (2, 8) if small else shape)
     return Task(model, tokens, _logits, tokens.roll(-1, 1), _cross_entropy)
+
+
+def pythia(device: torch.device, small: bool, attention: str, shape: tuple[int, int]) -> Task:
+    """Makes Pythia-410M, log-probabilities of texts of this number and length.
+
+    It has GPT-2 medium's size, but its layers are nn.Linear: those of GPT-2 are transformers' own.
+    """
+    t = _transformers()
+    width, layers, heads, inner = SMALL if small else LARGE
+    config = t.GPTNeoXConfig(
+        vocab_size=101 if small else 50304,
+        max_position_embeddings=max(2048, shape[1]),
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=inner,
+        use_cache=False,
+        attn_implementation=attention,
+    )
+    with device:
+        model = t.GPTNeoXForCausalLM(config).eval()
+        tokens = torch.randint(config.vocab_size, shape)
+    return Task(model, tokens, _log_probabilities)
 
 
 def mlp(device: torch.device, small: bool, attention: str) -> Task:
