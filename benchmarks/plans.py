@@ -6,8 +6,8 @@ PyTorch's kernel is there as well, as a row of one plan. Each plan is recorded i
 ``worth --mechanisms`` reads. The cost models are fitted to such records, on other problems than
 those of ``choice``. Operands are uniform(-1, 1) numbers, in bfloat16 for rows without float32.
 
-Problems of few rows and a wide B, such as a layer's weight, come twice. The second time B is
-packed, and only the rows that read its planes are measured.
+Layers, and other problems of few rows and a wide B, come twice. The second time B is packed, and
+only the rows that read its planes are measured.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ WITHIN = 3.0  # measures plans predicted to take at most this many times the row
 BEST, OTHERS = 4, 4  # per row: the plans predicted to be fastest, and some drawn
 HOPELESS = 4.0  # leaves out rows predicted to take this many times the fastest
 SEED_SHIFT = 1000  # gives other problems than choice's
-FEW = "few rows or columns"  # the kind whose problems come with a packed B as well
+WITH_PLANES = ("few rows or columns", "layers")  # kinds whose problems come with a packed B as well
 Planes = dict[int, Tensor]  # of each set's B, by B's address
 
 
@@ -76,12 +76,20 @@ def _large(rng: random.Random) -> tuple[int, int, int]:
     return m, n, k
 
 
+def _layer(rng: random.Random) -> tuple[int, int, int]:
+    """Makes a layer's weight, whose sides are whole tiles, times a batch of rows."""
+    rows = rng.choice((1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048))
+    n, k = (128 * int(2 ** rng.uniform(1, 6.8)) for _ in range(2))
+    return rows, n, k
+
+
 KINDS: dict[str, tuple[Sizes, int]] = {
     **choice.KINDS,
     "vectors": (_vector, 0),
     "round batches": (_round, 16),
     "longest k": (_longest, 0),
     "squares": (_square, 0),
+    "layers": (_layer, 0),
     "large matrices": (_large, 0),
 }
 
@@ -127,7 +135,7 @@ def run(args: argparse.Namespace) -> int:
 
 def has_packed(kind: str, problem: Problem) -> bool:
     """True if the problem is measured with a packed B too."""
-    return kind == FEW and problem.m <= problem.n and problem.batch == 1
+    return kind in WITH_PLANES and problem.m <= problem.n and problem.batch == 1
 
 
 def measure(

@@ -10,8 +10,8 @@ namespace sgemm {
 
 // Quantities that no single row owns, and those of the ladder's rungs.
 struct ChoiceModel {
-  double caution;         // 0.8: factor on PyTorch's predicted time, so that no other row is preferred on a guess
-  double caution_long_k;  // 0.95: the same for a long k, unless the output is a vector or has few rows
+  double caution;         // 0.84: factor on PyTorch's predicted time, so that no other row is preferred on a guess
+  double caution_long_k;  // 1: the same for a long k, unless the output is a vector or has few rows
   double launch;          // 3e-6: launch of a rung, or of a kernel that packs an operand or computes f
   double reachable;       // 0.88: share of a memory's nominal bandwidth that a copy reaches
   double scattered;       // 2: factor on a rung that reads element by element, along the wrong dimension

@@ -68,7 +68,7 @@ def test_few_rows_come_with_a_packed_matrix_too(
     assert len(problems) == 66 + len(packed) and packed
     for i in packed:
         assert problems[i] == problems[i - 1] | {"packed": True}
-        assert problems[i]["kind"] == plans.FEW and problems[i]["m"] <= problems[i]["n"]
+        assert problems[i]["kind"] in plans.WITH_PLANES and problems[i]["m"] <= problems[i]["n"]
     assert [i for i, given in enumerate(asked) if given[2]] == packed
     plain = record_of(tmp_path, "--device", "cpu", "--count", "66", "--kernel", "ieee_small")
     assert not any("packed" in p for p in plain["problems"]) and len(plain["problems"]) == 66
@@ -88,7 +88,7 @@ def test_a_row_for_few_rows_is_measured_with_few_rows() -> None:
 @pytest.mark.gpu
 def test_plans_with_planes_on_a_gpu(tmp_path: Path) -> None:
     rows = ("split_fp16x3", "split_fp16x3_few")
-    found = record_of(tmp_path, "--count", "8", "--kind", plans.FEW, "--kernel", *rows)
+    found = record_of(tmp_path, "--count", "8", "--kind", plans.WITH_PLANES[0], "--kernel", *rows)
     packed = {i for i, p in enumerate(found["problems"]) if p.get("packed")}
     of_packed = [r for r in found["rows"] if r["problem"] in packed]
     assert packed and {r["problem"] for r in of_packed} == packed
