@@ -91,8 +91,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> differentiate(const Tensor& grad, con
 
 // Returns a problem of `sizes`: batches, heads, groups, queries, keys, depth, depth of the values.
 attention::Problem problem_of(const char* op, const std::vector<int64_t>& sizes, bool causal, bool masked) {
-  constexpr int64_t kMost = (int64_t{1} << 30) - 1;
-  if (sizes.size() != 7 || std::any_of(sizes.begin(), sizes.end(), [](int64_t x) { return x < 1 || x > kMost; }))
+  const auto is_size = [](int64_t x) { return 1 <= x && x <= kMostRows; };
+  if (sizes.size() != 7 || !std::all_of(sizes.begin(), sizes.end(), is_size))
     fail(op, "argument 'sizes': 7 numbers from 1 to 2^30 - 1 are accepted");
   attention::Problem p;
   int* const to[] = {&p.batches, &p.heads, &p.groups, &p.queries, &p.keys, &p.depth, &p.value_depth};

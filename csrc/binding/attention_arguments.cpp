@@ -11,8 +11,6 @@
 namespace sgemm {
 namespace {
 
-constexpr int64_t kMostRows = (int64_t{1} << 30) - 1;
-
 // Requires float32 of four dimensions that a tensor map, or a quad of elements, can read.
 void check_input(const char* op, const char* name, const Tensor& x, const Tensor& query) {
   check_tensor(op, name, x, query, 4);

@@ -8,6 +8,8 @@
 
 namespace sgemm {
 
+inline constexpr int64_t kMostRows = (int64_t{1} << 30) - 1;  // of a tensor
+
 // A problem without output, and the tensors that it reads.
 struct AttentionArguments {
   attention::Problem p;

@@ -37,7 +37,8 @@ from torch_sgemm.torch_ops.vmap import batched
 
 KERNELS = ("auto", "split", "aten")
 PADDED = 32  # logsumexp's rows are multiples of it, as PyTorch's
-MOST_DEPTH, MOST_ROWS = 128, (1 << 30) - 1  # of csrc/binding/attention.cpp
+MOST_DEPTH = 128  # of csrc/attention/attention.h
+MOST_ROWS = (1 << 30) - 1  # of csrc/binding/attention_arguments.h
 
 _library = torch.library.Library(NAMESPACE, "FRAGMENT")
 _library.define(
