@@ -59,8 +59,8 @@ def linear(
     check_activation("torch_sgemm.linear", activation)
     kernel = request("torch_sgemm.linear", kernel, batch_invariant)
     packed = weight if isinstance(weight, PackedMatrix) else None
-    matrix = weight if packed is None else packed.b.t()
-    way = route(_fit, x, matrix, bias, packed)
+    matrix = weight if packed is None else packed.b  # (in, out) if packed
+    way = route(_fit if packed is None else _fit_packed, x, matrix, bias, packed)
     if way is STRAIGHT and packed is None and not is_expanded(x):
         function, keys = KERNELS[x.is_cuda]
         try:
@@ -72,13 +72,15 @@ def linear(
         more = {"activation": activation, "kernel": kernel}
         return handle_torch_function(linear, tensors, x, weight, bias, **more)
     if way is TORCH:
-        return ACTIVATIONS[activation](functional.linear(*widened(None, x, matrix, bias)))
+        own = matrix if packed is None else matrix.t()
+        return ACTIVATIONS[activation](functional.linear(*widened(None, x, own, bias)))
     bias = in_float32(bias)
     if is_expanded(x):
-        result = matmul(x, matrix.t(), kernel=kernel, out_dtype=torch.float32)
+        right = matrix.t() if packed is None else matrix
+        result = matmul(x, right, kernel=kernel, out_dtype=torch.float32)
         return ACTIVATIONS[activation](result if bias is None else result + bias)
     if packed is not None:
-        return packed.linear(way, x, matrix.t(), bias, kernel, activation)
+        return packed.linear(way, x, matrix, bias, kernel, activation)
     return dispatched(linear_op, x, matrix, bias, activation, kernel)
 
 
@@ -88,4 +90,12 @@ def _fit(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
         and weight.dim() == 2
         and x.shape[-1] == weight.shape[1]
         and (bias is None or bias.shape == weight.shape[:1])
+    )
+
+
+def _fit_packed(x: Tensor, matrix: Tensor, bias: Tensor | None) -> bool:
+    return (
+        x.dim() > 0
+        and x.shape[-1] == matrix.shape[0]
+        and (bias is None or bias.shape == matrix.shape[1:])
     )

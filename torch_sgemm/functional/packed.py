@@ -145,22 +145,26 @@ class PackedMatrix:
     ) -> Tensor:
         """Returns activation(beta c + alpha a @ b); the operator refuses what doesn't fit."""
         if way is STRAIGHT:
-            return straight(a, b, self.planes_of(b), c, kernel, activation, **factors)
+            return straight(a, b, self._planes_of_own(b), c, kernel, activation, **factors)
         return packed_mm(c, a, b, kernel, self._number, activation=activation, **factors)
 
     def planes_of(self, b: Tensor) -> Tensor | None:
         """Returns b's planes, or None; b may be another tensor than the matrix."""
-        found = self._planes
-        if found is None or self._owner.requires_grad:
-            return None
         own = self.b
         if _place_of(b) != _place_of(own):  # a compiled program made this b
+            return None
+        return self._planes_of_own(own)
+
+    def _planes_of_own(self, own: Tensor) -> Tensor | None:
+        """Returns the planes of ``own``, which is ``self.b``, or None."""
+        found = self._planes
+        if found is None or self._owner.requires_grad:
             return None
         if _state_of(own) != found.of:  # not reliable: few writers change the state
             self.update()
             if (found := self._planes) is None:
                 return None
-        if _is_captured(b):  # the graph may outlive this object
+        if _is_captured(own):  # the graph may outlive this object
             _keep_with_graph(found.planes)
         else:
             _wait(found)
