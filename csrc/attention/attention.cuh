@@ -170,7 +170,6 @@ class Consumer {
     return slot;
   }
   __device__ __forceinline__ void release(int slot) {
-    __syncwarp();
     if (threadIdx.x % 32 == 0) hopper::arrive(&shared_.empty[slot]);
   }
   __device__ __forceinline__ float scale_of(int slot) const {

@@ -186,7 +186,6 @@ class Ring {
     return slot < 0 ? slot + S::kSlots : slot;
   }
   __device__ __forceinline__ void release(int slot) const {
-    __syncwarp();
     if (hopper::elected()) hopper::arrive(&shared_.empty[slot]);
   }
   // Views are made anew for each product; else registers would be kept for them.
@@ -208,7 +207,6 @@ class Ring {
     return AlongDepth(memory_ + tile() % S::kOwnBuffers * S::kOwnBytes + (warpgroup * 2 + which) * S::kBlock);
   }
   __device__ __forceinline__ void release_own() const {
-    __syncwarp();
     if (hopper::elected())
       hopper::arrive(&shared_.own_empty[tile() % S::kOwnBuffers][warpgroup_of(hopper::opaque(threadIdx.x))]);
   }
