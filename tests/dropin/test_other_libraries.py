@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -61,7 +62,7 @@ def pytorch_s_kernels_are_back() -> Iterator[None]:
         loaded.pop().unload()
     torch_sgemm.disable()
     gc.collect()
-    for place in ((key, vectors) for key in KEYS.values() for vectors in (False, True)):
+    for place in overrides._left:
         overrides._uncover(*place)
     for (name, key), before in kernels.items():
         assert repr(torch.library.get_kernel(f"aten::{name}", key)) == before
@@ -164,6 +165,34 @@ def test_one_that_calls_the_kernel_that_it_covers(device: str) -> None:
     library._destroy()
     enable(device)
     torch_sgemm.disable()
+
+
+@pytest.mark.parametrize("length", [3, 4, 5])
+@pytest.mark.filterwarnings("ignore:.*Overriding a previously registered kernel")
+def test_libraries_that_come_and_go_in_any_order(length: int) -> None:
+    """When all are gone and the setting has ended, PyTorch's kernels compute."""
+    (a, b), (c, d) = operands("cpu"), operands("cpu", torch.float64)
+    expected, expected_double = a @ b, c @ d
+    for events in itertools.product("EDR01", repeat=length):  # R: another library; 0, 1: unload it
+        if events.count("R") > 2 or "E" not in events or "R" not in events:
+            continue
+        others: list[Other] = []
+        for event in events:
+            if event == "E":
+                enable("cpu")
+            elif event == "D":
+                torch_sgemm.disable()
+            elif event == "R":
+                others.append(Other("cpu", allow_override=True))
+            elif int(event) < len(others):
+                others[int(event)].unload()
+            (a @ b, c @ d)
+        torch_sgemm.disable()
+        for other in others:
+            other.unload()
+        assert torch.equal(a @ b, expected), events
+        assert torch.equal(c @ d, expected_double), events
+        loaded.clear()
 
 
 @pytest.mark.parametrize("when", ["before", "between", "after"])

@@ -249,8 +249,10 @@ def _uncover(key: str, kind: str) -> None:
 
 
 def renew() -> None:
-    """Reinstalls all overrides."""
+    """Reinstalls all overrides, and unloads removed ones that nothing covers any more."""
     with changing:
         for place, (_, holds) in list(_installed.items()):
             remove(*place)
             install(*place, holds)
+        for place in _left:
+            _uncover(*place)
