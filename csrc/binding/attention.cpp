@@ -11,6 +11,7 @@
 #include "../attention/backward/gradients.h"
 #include "../table/namespace.h"
 #include "attention_arguments.h"
+#include "boxed.h"
 #include "product.h"
 
 namespace sgemm {
@@ -136,11 +137,11 @@ STABLE_TORCH_LIBRARY_FRAGMENT(SGEMM_NAMESPACE, m) {
 }
 
 STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CUDA, m) {
-  m.impl("_attention", TORCH_BOX(&sgemm::attend));
-  m.impl("_attention_gradients", TORCH_BOX(&sgemm::differentiate));
+  m.impl("_attention", SGEMM_BOX(&sgemm::attend));
+  m.impl("_attention_gradients", SGEMM_BOX(&sgemm::differentiate));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CompositeExplicitAutograd, m) {
-  m.impl("_attention_seconds", TORCH_BOX(&sgemm::seconds));
-  m.impl("_attention_gradients_seconds", TORCH_BOX(&sgemm::gradients_seconds));
+  m.impl("_attention_seconds", SGEMM_BOX(&sgemm::seconds));
+  m.impl("_attention_gradients_seconds", SGEMM_BOX(&sgemm::gradients_seconds));
 }

@@ -14,6 +14,7 @@
 #include "../table/describe.h"
 #include "../table/dispatch.h"
 #include "../table/namespace.h"
+#include "boxed.h"
 #include "checks.h"
 #include "product.h"
 
@@ -203,8 +204,8 @@ int64_t set_workspace(int64_t mib) {
 }
 
 void register_plans(torch::stable::detail::StableLibrary& m) {
-  m.impl("_plans", TORCH_BOX(&plans));
-  m.impl("_run_plan", TORCH_BOX(&run_plan));
+  m.impl("_plans", SGEMM_BOX(&plans));
+  m.impl("_run_plan", SGEMM_BOX(&run_plan));
 }
 
 }  // namespace
@@ -238,16 +239,16 @@ STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CPU, m) { sgemm::register_plans(m); }
 STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CUDA, m) { sgemm::register_plans(m); }
 
 STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CompositeExplicitAutograd, m) {
-  m.impl("_let_python_allocate", TORCH_BOX(&sgemm::let_python_allocate));
-  m.impl("_kernels", TORCH_BOX(&sgemm::kernels));
-  m.impl("_error_bounds", TORCH_BOX(&sgemm::error_bounds));
-  m.impl("_device", TORCH_BOX(&sgemm::device));
-  m.impl("_device_name", TORCH_BOX(&sgemm::device_name));
-  m.impl("_redone", TORCH_BOX(&sgemm::redone));
-  m.impl("_explain", TORCH_BOX(&sgemm::explain));
-  m.impl("_predictions", TORCH_BOX(&sgemm::predictions));
-  m.impl("_cuts", TORCH_BOX(&sgemm::cuts));
-  m.impl("_models", TORCH_BOX(&sgemm::model_quantities));
-  m.impl("_set_models", TORCH_BOX(&sgemm::set_model_quantities));
-  m.impl("_set_workspace", TORCH_BOX(&sgemm::set_workspace));
+  m.impl("_let_python_allocate", SGEMM_BOX(&sgemm::let_python_allocate));
+  m.impl("_kernels", SGEMM_BOX(&sgemm::kernels));
+  m.impl("_error_bounds", SGEMM_BOX(&sgemm::error_bounds));
+  m.impl("_device", SGEMM_BOX(&sgemm::device));
+  m.impl("_device_name", SGEMM_BOX(&sgemm::device_name));
+  m.impl("_redone", SGEMM_BOX(&sgemm::redone));
+  m.impl("_explain", SGEMM_BOX(&sgemm::explain));
+  m.impl("_predictions", SGEMM_BOX(&sgemm::predictions));
+  m.impl("_cuts", SGEMM_BOX(&sgemm::cuts));
+  m.impl("_models", SGEMM_BOX(&sgemm::model_quantities));
+  m.impl("_set_models", SGEMM_BOX(&sgemm::set_model_quantities));
+  m.impl("_set_workspace", SGEMM_BOX(&sgemm::set_workspace));
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "../table/namespace.h"
+#include "boxed.h"
 #include "checks.h"
 #include "product.h"
 
@@ -81,8 +82,8 @@ std::tuple<Tensor, Tensor> linear_with_inner(const Tensor& x, const Tensor& weig
 }
 
 void register_layers(torch::stable::detail::StableLibrary& m) {
-  m.impl("linear", TORCH_BOX(&linear));
-  m.impl("_linear_with_inner", TORCH_BOX(&linear_with_inner));
+  m.impl("linear", SGEMM_BOX(&linear));
+  m.impl("_linear_with_inner", SGEMM_BOX(&linear_with_inner));
 }
 
 }  // namespace

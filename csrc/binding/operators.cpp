@@ -1,5 +1,6 @@
 // The operators: schemas and checks. They are forward only; torch_sgemm/torch_ops/ops.py adds the fakes.
 #include "../table/namespace.h"
+#include "boxed.h"
 #include "checks.h"
 #include "product.h"
 
@@ -54,16 +55,16 @@ void gemm_(const Tensor& c, const Tensor& a, const Tensor& b, const std::string&
 }
 
 void register_products(torch::stable::detail::StableLibrary& m) {
-  m.impl("mm", TORCH_BOX(&Operators<2>::mm));
-  m.impl("mm_out", TORCH_BOX(&Operators<2>::mm_out));
-  m.impl("addmm", TORCH_BOX(&Operators<2>::addmm));
-  m.impl("addmm_out", TORCH_BOX(&Operators<2>::addmm_out));
-  m.impl("bmm", TORCH_BOX(&Operators<3>::mm));
-  m.impl("bmm_out", TORCH_BOX(&Operators<3>::mm_out));
-  m.impl("baddbmm", TORCH_BOX(&Operators<3>::addmm));
-  m.impl("baddbmm_out", TORCH_BOX(&Operators<3>::addmm_out));
-  m.impl("gemm_", TORCH_BOX(&gemm_));
-  m.impl("_matmul", TORCH_BOX(&Operators<4>::mm));
+  m.impl("mm", SGEMM_BOX(&Operators<2>::mm));
+  m.impl("mm_out", SGEMM_BOX(&Operators<2>::mm_out));
+  m.impl("addmm", SGEMM_BOX(&Operators<2>::addmm));
+  m.impl("addmm_out", SGEMM_BOX(&Operators<2>::addmm_out));
+  m.impl("bmm", SGEMM_BOX(&Operators<3>::mm));
+  m.impl("bmm_out", SGEMM_BOX(&Operators<3>::mm_out));
+  m.impl("baddbmm", SGEMM_BOX(&Operators<3>::addmm));
+  m.impl("baddbmm_out", SGEMM_BOX(&Operators<3>::addmm_out));
+  m.impl("gemm_", SGEMM_BOX(&gemm_));
+  m.impl("_matmul", SGEMM_BOX(&Operators<4>::mm));
 }
 
 }  // namespace

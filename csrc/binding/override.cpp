@@ -13,6 +13,7 @@
 #include <tuple>
 
 #include "../table/namespace.h"
+#include "boxed.h"
 #include "checks.h"
 #include "product.h"
 
@@ -260,22 +261,22 @@ struct Named {
     if (!wanted) return library.reset();
     if (library) return;
     library.reset(new StableLibrary(StableLibrary::Kind::IMPL, "aten", "Named", __FILE__, __LINE__));
-    for (const char* name : {"mm", "bmm"}) library->impl(name, TORCH_BOX(&product));
-    for (const char* name : {"mm.out", "bmm.out"}) library->impl(name, TORCH_BOX(&product_out));
+    for (const char* name : {"mm", "bmm"}) library->impl(name, SGEMM_BOX(&product));
+    for (const char* name : {"mm.out", "bmm.out"}) library->impl(name, SGEMM_BOX(&product_out));
   }
 };
 
 void register_overrides(torch::stable::detail::StableLibrary& m) {
-  m.impl("_override_mm", TORCH_BOX(&Override<2>::mm));
-  m.impl("_override_mm_out", TORCH_BOX(&Override<2>::mm_out));
-  m.impl("_override_addmm", TORCH_BOX(&Override<2>::addmm));
-  m.impl("_override_addmm_out", TORCH_BOX(&Override<2>::addmm_out));
-  m.impl("_override_addmm_", TORCH_BOX(&Override<2>::addmm_in_place));
-  m.impl("_override_bmm", TORCH_BOX(&Override<3>::mm));
-  m.impl("_override_bmm_out", TORCH_BOX(&Override<3>::mm_out));
-  m.impl("_override_baddbmm", TORCH_BOX(&Override<3>::addmm));
-  m.impl("_override_baddbmm_out", TORCH_BOX(&Override<3>::addmm_out));
-  m.impl("_override_baddbmm_", TORCH_BOX(&Override<3>::addmm_in_place));
+  m.impl("_override_mm", SGEMM_BOX(&Override<2>::mm));
+  m.impl("_override_mm_out", SGEMM_BOX(&Override<2>::mm_out));
+  m.impl("_override_addmm", SGEMM_BOX(&Override<2>::addmm));
+  m.impl("_override_addmm_out", SGEMM_BOX(&Override<2>::addmm_out));
+  m.impl("_override_addmm_", SGEMM_BOX(&Override<2>::addmm_in_place));
+  m.impl("_override_bmm", SGEMM_BOX(&Override<3>::mm));
+  m.impl("_override_bmm_out", SGEMM_BOX(&Override<3>::mm_out));
+  m.impl("_override_baddbmm", SGEMM_BOX(&Override<3>::addmm));
+  m.impl("_override_baddbmm_out", SGEMM_BOX(&Override<3>::addmm_out));
+  m.impl("_override_baddbmm_", SGEMM_BOX(&Override<3>::addmm_in_place));
 }
 
 }  // namespace
@@ -304,10 +305,10 @@ STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CPU, m) { sgemm::register_overrides(m
 STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CUDA, m) { sgemm::register_overrides(m); }
 
 STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CompositeExplicitAutograd, m) {
-  m.impl("_override_set", TORCH_BOX(&sgemm::set));
-  m.impl("_override_covers_pytorch", TORCH_BOX(&sgemm::set_covers_pytorch));
-  m.impl("_override_names", TORCH_BOX(&sgemm::Named::set));
-  m.impl("_override_count_factor", TORCH_BOX(&sgemm::count_factor));
-  m.impl("_override_counts", TORCH_BOX(&sgemm::read_counts));
-  m.impl("_override_reset", TORCH_BOX(&sgemm::reset_counts));
+  m.impl("_override_set", SGEMM_BOX(&sgemm::set));
+  m.impl("_override_covers_pytorch", SGEMM_BOX(&sgemm::set_covers_pytorch));
+  m.impl("_override_names", SGEMM_BOX(&sgemm::Named::set));
+  m.impl("_override_count_factor", SGEMM_BOX(&sgemm::count_factor));
+  m.impl("_override_counts", SGEMM_BOX(&sgemm::read_counts));
+  m.impl("_override_reset", SGEMM_BOX(&sgemm::reset_counts));
 }

@@ -11,6 +11,7 @@
 
 #include "../table/dispatch.h"
 #include "../table/namespace.h"
+#include "boxed.h"
 #include "checks.h"
 #include "product.h"
 #if defined(SGEMM_CUDA)
@@ -104,9 +105,9 @@ std::tuple<Tensor, Tensor> packed_mm_with_inner(const Tensor& a, const Tensor& b
 }
 
 void register_packed(torch::stable::detail::StableLibrary& m) {
-  m.impl("_pack", TORCH_BOX(&pack));
-  m.impl("_packed_mm", TORCH_BOX(&packed_mm));
-  m.impl("_packed_mm_with_inner", TORCH_BOX(&packed_mm_with_inner));
+  m.impl("_pack", SGEMM_BOX(&pack));
+  m.impl("_packed_mm", SGEMM_BOX(&packed_mm));
+  m.impl("_packed_mm_with_inner", SGEMM_BOX(&packed_mm_with_inner));
 }
 
 }  // namespace
@@ -127,5 +128,5 @@ STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CPU, m) { sgemm::register_packed(m); 
 
 STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CUDA, m) {
   sgemm::register_packed(m);
-  m.impl("_keep_with_graph", TORCH_BOX(&sgemm::keep_with_graph));
+  m.impl("_keep_with_graph", SGEMM_BOX(&sgemm::keep_with_graph));
 }

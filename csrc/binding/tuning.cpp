@@ -9,6 +9,7 @@
 #include "../table/describe.h"
 #include "../table/namespace.h"
 #include "../table/tuned.h"
+#include "boxed.h"
 #include "checks.h"
 #include "product.h"
 
@@ -83,13 +84,13 @@ STABLE_TORCH_LIBRARY_FRAGMENT(SGEMM_NAMESPACE, m) {
       "float beta=1) -> ()");
 }
 
-STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CPU, m) { m.impl("_product", TORCH_BOX(&sgemm::product_into)); }
+STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CPU, m) { m.impl("_product", SGEMM_BOX(&sgemm::product_into)); }
 
-STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CUDA, m) { m.impl("_product", TORCH_BOX(&sgemm::product_into)); }
+STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CUDA, m) { m.impl("_product", SGEMM_BOX(&sgemm::product_into)); }
 
 STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CompositeExplicitAutograd, m) {
-  m.impl("_note_problems", TORCH_BOX(&sgemm::note_problems));
-  m.impl("_noted_problems", TORCH_BOX(&sgemm::noted));
-  m.impl("_candidates", TORCH_BOX(&sgemm::candidates_of));
-  m.impl("_set_tuned", TORCH_BOX(&sgemm::set_choices));
+  m.impl("_note_problems", SGEMM_BOX(&sgemm::note_problems));
+  m.impl("_noted_problems", SGEMM_BOX(&sgemm::noted));
+  m.impl("_candidates", SGEMM_BOX(&sgemm::candidates_of));
+  m.impl("_set_tuned", SGEMM_BOX(&sgemm::set_choices));
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -34,6 +35,31 @@ with torch_sgemm.enabled("vector_prefetch", devices="cpu"):
 assert (result == 1 << 17).all(), result
 print(torch_sgemm.stats().hits, torch_sgemm.stats().fallbacks)
 """
+# Bytes that the process grows by in 20,000 calls.
+GROWTH = """
+import sys
+import torch, torch_sgemm
+
+a, out, ops = torch.ones(4, 4), torch.empty(4, 4), torch.ops.sgemm
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+def run(calls):
+    for _ in range(calls):
+        eval(code)
+code = compile(sys.argv[1], "call", "eval")
+run(3000)
+before = resident()
+run(20000)
+print(resident() - before)
+"""
+REPEATED = (
+    "ops.mm(a, a)",
+    "ops.mm_out(a, a, out=out)",
+    "ops.addmm(out, a, a)",
+    "ops.gemm_(out, a, a, kernel='triple_loop')",
+    "ops.linear(a, a, None, 'relu')",
+    "torch_sgemm.matmul(a, a, kernel='ladder')",
+)
 CALLS = {
     "mm": "lambda: torch.mm(a, b)",
     "mm.out": "lambda: torch.mm(a, b, out=out)",
@@ -197,3 +223,11 @@ def test_a_workspace_that_is_no_number_of_mib_is_refused(text: str) -> None:
 def test_a_workspace_in_mib_is_accepted(text: str) -> None:
     done = python("-c", LIMIT, TORCH_SGEMM_WORKSPACE=text)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's /proc")
+@pytest.mark.parametrize("call", REPEATED)
+def test_repeated_calls_keep_nothing(call: str) -> None:
+    grown = python("-c", GROWTH, call)
+    assert grown.returncode == 0, grown.stderr
+    assert int(grown.stdout.split()[-1]) < 200_000  # a string of each call would be 960,000
