@@ -287,6 +287,17 @@ def test_copies_and_pickles() -> None:
         assert model.wide.weight.abs().max() > 0
 
 
+@pytest.mark.parametrize("pack", [False, True])
+def test_a_loader_may_name_its_arguments(pack: bool) -> None:
+    layer = torch_sgemm.convert(nn.Linear(8, 4).requires_grad_(False), pack=pack)
+    state = {"weight": torch.ones(4, 8), "bias": torch.zeros(4)}
+    lists = dict.fromkeys(("missing_keys", "unexpected_keys", "error_msgs"), [])
+    layer._load_from_state_dict(
+        state_dict=state, prefix="", local_metadata={}, strict=True, **lists
+    )
+    assert (layer(torch.ones(2, 8)) == 8).all()
+
+
 @each_device
 def test_packed_weights_follow_loading_and_moving(device: str) -> None:
     model, x = block(device)

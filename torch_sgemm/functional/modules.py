@@ -41,8 +41,8 @@ class Linear(nn.Linear):
         self._pack_again()
         return self
 
-    def _load_from_state_dict(self, *args: Any) -> None:
-        super()._load_from_state_dict(*args)
+    def _load_from_state_dict(self, *args: Any, **named: Any) -> None:
+        super()._load_from_state_dict(*args, **named)
         self._pack_again()
 
     def _pack_again(self) -> None:
