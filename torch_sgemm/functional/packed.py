@@ -150,6 +150,8 @@ class PackedMatrix:
 
     def planes_of(self, b: Tensor) -> Tensor | None:
         """Returns b's planes, or None; b may be another tensor than the matrix."""
+        if self._planes is None:
+            return None
         own = self.b
         if _place_of(b) != _place_of(own):  # a compiled program made this b
             return None
