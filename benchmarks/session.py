@@ -17,6 +17,7 @@ from benchmarks.timing import Options, spin_up
 
 Step = Callable[[str], None]
 Describe = Callable[[Options, torch.device], str]
+RECORDED = "\nOn a GPU, as recorded:"
 
 
 class Session:
@@ -93,6 +94,7 @@ class Session:
             where = record.default_path(self.record).parent.relative_to(record.ROOT)
             tables.say(f"\nThere is no GPU record yet ({where}/{self.args.command}-*).")
             return
+        tables.say(RECORDED)
         show(found)
         tables.say(record.provenance(found))
 

@@ -11,7 +11,7 @@ from support.process import ROOT, python
 from support.records import gpu_record
 from test_benchmarks import measured
 
-from benchmarks import quick, record
+from benchmarks import quick, record, session
 from benchmarks.__main__ import main
 
 
@@ -34,7 +34,10 @@ def test_runs_on_the_cpu(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert {r["ops"] for r in found["rows"]} == {"NN", "NT", "TN", "TT"}
     assert all(r["correct"] and r["kernel"] == "ladder" for r in found["rows"])
     assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
-    assert quick.BAR not in capsys.readouterr().out  # an emulator's speed compares nothing
+    own, recorded = capsys.readouterr().out.split(session.RECORDED)
+    assert found["rows"][0]["chosen"] in own
+    assert quick.BAR not in own  # an emulator's speed compares nothing
+    assert quick.BAR in recorded
 
 
 @pytest.mark.gpu
