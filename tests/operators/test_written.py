@@ -9,7 +9,9 @@ import torch
 from support.activations import each_activation
 from torch import Tensor
 
+import torch_sgemm
 from torch_sgemm import linear
+from torch_sgemm.torch_ops.activations import ACTIVATIONS
 
 ops = torch.ops.sgemm
 WRITERS = ("mm_out", "bmm_out", "addmm_out", "baddbmm_out", "gemm_")
@@ -153,3 +155,48 @@ def test_batched_backward_of_linear() -> None:
     jacobian = torch.autograd.functional.jacobian
     found = jacobian(lambda x: linear(x, weight), x, vectorize=True)
     torch.testing.assert_close(found, jacobian(lambda x: x @ weight.t(), x))
+
+
+# --- results --------------------------------------------------------------------------------
+
+WEIGHT = torch.randn(6, 5, generator=torch.Generator().manual_seed(1))
+PACKED = {frozen: torch_sgemm.pack(WEIGHT.t(), frozen=frozen) for frozen in (False, True)}
+FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "matmul": lambda x: torch_sgemm.matmul(x, WEIGHT.t()),
+    "attention": lambda x: torch_sgemm.attention(*[x.reshape(*x.shape[:-2], 2, -1, 5)] * 3),
+} | {
+    f"{name}, {activation}": lambda x, weight=weight, activation=activation: linear(
+        x, weight, None, activation
+    )
+    for name, weight in {"linear": WEIGHT, "packed": PACKED[False], "frozen": PACKED[True]}.items()
+    for activation in ACTIVATIONS
+}
+
+
+@pytest.mark.parametrize("shape", [(4, 5), (3, 4, 5), (2, 3, 4, 5)])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_result_that_is_written_has_the_right_gradient(name: str, shape: tuple[int, ...]) -> None:
+    """Or PyTorch's error, where the backward reads the result."""
+    gradients = []
+    for in_place in (False, True):
+        x = torch.randn(shape, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        result = FUNCTIONS[name](x)
+        result = result.sub_(1) if in_place else result - 1
+        try:
+            result.square().sum().backward()
+        except RuntimeError as failure:
+            assert in_place and "modified by an inplace operation" in str(failure)
+            assert "relu" in name or name == "attention"
+            return
+        gradients.append(x.grad)
+    torch.testing.assert_close(*gradients, rtol=0, atol=0)
+
+
+def test_attention_s_result_is_no_view() -> None:
+    x = torch.randn(2, 3, 4, 8)
+    with torch.no_grad():
+        result = torch_sgemm.attention(x, x, x)
+    assert not result._is_view()
+    result += torch.zeros(result.shape, requires_grad=True)
+    result.detach_()
+    torch_sgemm.attention(x.requires_grad_(), x, x).detach_()

@@ -125,13 +125,21 @@ class PackedMatrix:
             return handle_torch_function(PackedMatrix.mm, (a, c), self, a, c, **more)
         return self._product(way, a, b, c, kernel, beta=float(beta), alpha=float(alpha))
 
-    def linear(self, way: Route, x: Tensor, b: Tensor, bias: Tensor | None, *rest) -> Tensor:
-        """Returns activation(x @ b + bias) for x of shape (..., k); b is the matrix.
-
-        ``rest``: kernel, activation.
-        """
-        result = self._product(way, rows_of(x), b, bias, *rest)
-        return with_shape(result, (*x.shape[:-1], b.shape[1]))
+    def linear(
+        self,
+        way: Route,
+        x: Tensor,
+        b: Tensor,
+        bias: Tensor | None,
+        kernel: str,
+        activation: str | None = None,
+    ) -> Tensor:
+        """Returns activation(x @ b + bias) for x of shape (..., k); b is the matrix."""
+        result = self._product(way, rows_of(x), b, bias, kernel, activation)
+        shape = (*x.shape[:-1], b.shape[1])
+        if activation == "relu" and result.requires_grad:  # the backward reads the result
+            return result.view(shape)
+        return with_shape(result, shape)
 
     def _product(
         self,
@@ -225,13 +233,14 @@ def _check_in_memory(b: Tensor) -> None:
         found = f"is {b!r}"
     elif (
         b.layout is torch.strided
+        and type(b).__torch_dispatch__ is Tensor.__torch_dispatch__  # fake and DTensors have theirs
         and b.device.type in ("cpu", "cuda")
         and b.dim() == 2
         and b.dtype in OPERAND_DTYPES
     ):
         return
     else:
-        found = f"has {about(b)}, {b.layout}"
+        found = f"is a {type(b).__name__} of {about(b)}, {b.layout}"
     raise RuntimeError(
         f"torch_sgemm.pack: argument 'b' {found}; accepted: a strided matrix of float32, bfloat16 "
         "or float16 on a CPU or CUDA device"

@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from torch_sgemm.torch_ops import private
@@ -57,5 +58,9 @@ def rows_of(x: Tensor) -> Tensor:
 
 
 def with_shape(result: Tensor, shape: Sequence[int]) -> Tensor:
-    """Reshapes a new tensor, not to a view for autograd, which could not be written."""
-    return private.unsafe_view(result, shape)
+    """Reshapes a new tensor, not to a view for autograd, which could not be written.
+
+    Precondition: no backward reads the tensor, because autograd doesn't see writes to the result.
+    torch.jit.trace would record the shape's numbers as an operator's arguments, but not view()'s.
+    """
+    return result.view(shape) if torch.jit.is_tracing() else private.unsafe_view(result, shape)
