@@ -201,7 +201,9 @@ def test_only_what_is_asked_for(way: Way, wanted: str) -> None:
     grad, q, k, v = with_grad(way.device, 2, 3, 130, 150, 64)
     mask = torch.randn(130, 150, generator=torch.Generator().manual_seed(1)).to(way.device)
     found = gradients(way, grad, q, k, v, mask, wanted=wanted)
-    everything = gradients(way, grad, q, k, v, mask)
+    # PyTorch's fused backward for CPUs has no gradient of the mask; products give other bits.
+    most = "qkvm" if "m" in wanted or way.kernel == "split" else "qkv"
+    everything = gradients(way, grad, q, k, v, mask, wanted=most)
     assert [name[0] for name in found] == list(wanted)
     assert all(torch.equal(x, everything[name]) for name, x in found.items())
 

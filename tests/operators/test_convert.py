@@ -8,6 +8,7 @@ import io
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
 import torch_sgemm
@@ -416,3 +417,21 @@ def test_masks_of_integers_and_other_values_are_pytorch_s_errors(need_weights: b
         layer(x, x, x, attn_mask=torch.ones(4, 4).int(), need_weights=need_weights)
     with pytest.raises((AssertionError, RuntimeError)):
         layer(x, x, torch.randn(2, 5, 8), need_weights=need_weights)
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_masks_of_other_floats_are_pytorch_s_errors(need_weights: bool) -> None:
+    plain = nn.MultiheadAttention(8, 2, batch_first=True)
+    x, mask = torch.randn(2, 4, 8), torch.zeros(4, 4, dtype=torch.float16)
+    for layer in (plain, torch_sgemm.convert(copy.deepcopy(plain))):
+        with pytest.raises(RuntimeError, match="dtype"):
+            layer(x, x, x, attn_mask=mask, need_weights=need_weights)
+
+
+def test_weights_without_memory_are_not_packed() -> None:
+    with FakeTensorMode():
+        fake = nn.Linear(4, 4).requires_grad_(False)
+    for layer in (fake, nn.Linear(4, 4, device="meta").requires_grad_(False)):
+        with pytest.raises(RuntimeError, match="torch_sgemm.pack: argument 'b' is a .*; accepted:"):
+            torch_sgemm.convert(layer, pack=True)
+        assert type(layer) is nn.Linear

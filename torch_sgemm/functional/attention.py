@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.overrides import has_torch_function
 
+from torch_sgemm.functional.route import overrides_functions
 from torch_sgemm.torch_ops import private
 from torch_sgemm.torch_ops.attention import KERNELS, attention_op
 from torch_sgemm.torch_ops.ops import broadcasts
@@ -82,9 +82,8 @@ def _obstacle(
 ) -> str:
     """Returns why the operator can't take the call, or ``""``."""
     query, key, value, *masks = tensors
-    # A mode, such as torch.set_default_device's, makes has_torch_function() true for plain tensors.
     if any(
-        type(x) not in PLAIN and (not isinstance(x, Tensor) or has_torch_function((x,)))
+        type(x) not in PLAIN and (not isinstance(x, Tensor) or overrides_functions(x))
         for x in tensors
     ):
         return "an argument is no plain tensor"

@@ -10,22 +10,36 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Proxy
 from torch.nn import functional
 
 from torch_sgemm.functional.attention import attention
 from torch_sgemm.functional.linear import linear
 from torch_sgemm.functional.matmul import matmul
 from torch_sgemm.functional.packed import PackedMatrix, pack
+from torch_sgemm.functional.route import overrides_functions
 from torch_sgemm.torch_ops.attention import softmax_over_keys
 from torch_sgemm.torch_ops.library import OPERAND_DTYPES
 
 Filter = Callable[[nn.Module, str], bool]
 
 
-class Linear(nn.Linear):
-    """``nn.Linear`` by :func:`torch_sgemm.linear`."""
+class _Converted:
+    """What converted layers share."""
 
     batch_invariant = False
+
+    def __prepare_scriptable__(self):
+        """Refuses torch.jit.script, which would fail with an error about this file's code."""
+        raise RuntimeError(
+            f"torch_sgemm.convert: torch.jit.script can't compile {type(self).__name__}; accepted: "
+            "torch.compile, torch.export, torch.jit.trace, or torch_sgemm.restore() before"
+        )
+
+
+class Linear(_Converted, nn.Linear):
+    """``nn.Linear`` by :func:`torch_sgemm.linear`."""
+
     packs = False  # the caller has promised not to change the weight
     packed: PackedMatrix | None = None  # the weight's, if its dtype and device can be packed
 
@@ -52,14 +66,12 @@ class Linear(nn.Linear):
             self.packed = _packed(self) if can_be else None
 
 
-class MultiheadAttention(nn.MultiheadAttention):
+class MultiheadAttention(_Converted, nn.MultiheadAttention):
     """``nn.MultiheadAttention`` by this package's products and attention.
 
     PyTorch's own computes nested and unbatched inputs, ``add_bias_kv`` and ``add_zero_attn``, and
-    raises the errors.
+    raises the errors. torch.fx traces the layer as one node, as it does PyTorch's.
     """
-
-    batch_invariant = False
 
     def forward(
         self,
@@ -72,13 +84,16 @@ class MultiheadAttention(nn.MultiheadAttention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
+        masks = key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal
+        if isinstance(query, Proxy):
+            tracer, inputs = query.tracer, (query, key, value, *masks)
+            return tracer.create_proxy("call_module", tracer.path_of_module(self), inputs, {})
         if (
             self.bias_k is not None
             or self.add_zero_attn
             or (is_causal and attn_mask is None)
             or not self._fit(query, key, value, key_padding_mask, attn_mask)
         ):
-            masks = key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal
             return super().forward(query, key, value, *masks)
         q, k, v = self._heads(query, key, value)
         mask = _mask(attn_mask, key_padding_mask, q, k.shape[2])
@@ -118,7 +133,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         return (
             [x.shape[2] for x in inputs] == [self.embed_dim, self.kdim, self.vdim]
             and sizes[1] == sizes[2] == (batch, keys)
-            and all(_is_mask(x) for x in masks)
+            and all(x is None or x.dtype in (torch.bool, query.dtype) for x in masks)
             and (key_padding_mask is None or key_padding_mask.shape == (batch, keys))
             and (attn_mask is None or attn_mask.shape in (of_heads, of_heads[1:]))
         )
@@ -147,10 +162,6 @@ class MultiheadAttention(nn.MultiheadAttention):
         if not self.batch_first:
             projected = [x.transpose(0, 1) for x in projected]
         return [x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in projected]
-
-
-def _is_mask(x: Tensor | None) -> bool:
-    return x is None or x.dtype is torch.bool or x.is_floating_point()
 
 
 def _mask(
@@ -208,18 +219,6 @@ def _fast_paths(model: nn.Module) -> Iterator[tuple[nn.Module, str, int]]:
                 yield encoder, *entry
 
 
-_OWN_FUNCTIONS = {Tensor.__torch_function__.__func__, nn.Parameter.__torch_function__}
-
-
-def _has_plain_weights(layer: nn.Module) -> bool:
-    """False if a weight's class overrides PyTorch's functions, as quantized weights do.
-
-    ``has_torch_function`` would be true for every weight under a mode such as ``torch.device``.
-    """
-    overrides = (type(x).__torch_function__ for x in layer.parameters())
-    return all(getattr(f, "__func__", f) in _OWN_FUNCTIONS for f in overrides)
-
-
 def _packed(layer: nn.Linear) -> PackedMatrix:
     return pack(layer.weight.t(), frozen=True)
 
@@ -270,7 +269,7 @@ def convert(
         name: layer
         for name, layer in model.named_modules()
         if type(layer) in known
-        and _has_plain_weights(layer)
+        and not any(map(overrides_functions, layer.parameters()))
         and (filter is None or filter(layer, name))
     }
     packs: dict[str, PackedMatrix] = {}

@@ -52,6 +52,18 @@ def route(
     return TORCH
 
 
+_OWN_FUNCTIONS = {Tensor.__torch_function__.__func__, torch.nn.Parameter.__torch_function__}
+
+
+def overrides_functions(x: Tensor) -> bool:
+    """True if the tensor's class overrides PyTorch's functions, as quantized weights do.
+
+    ``has_torch_function`` would be true for every tensor under a mode such as ``torch.device``.
+    """
+    function = type(x).__torch_function__
+    return getattr(function, "__func__", function) not in _OWN_FUNCTIONS
+
+
 def _are_operands(*tensors: Tensor) -> bool:
     """True for strided tensors on one device, of dtypes that operators take unconverted."""
     return all(

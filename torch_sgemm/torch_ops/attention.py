@@ -198,12 +198,21 @@ def repeated(x: Tensor, heads: int) -> Tensor:
     return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
 
 
+def added(mask: Tensor | None) -> Tensor | None:
+    """Returns the mask as PyTorch's fused kernels read it: float32, which is added."""
+    if mask is None or mask.dtype is not torch.bool:
+        return mask
+    once = mask[tuple(slice(None if step else 1) for step in mask.stride())]  # not expanded
+    return (
+        torch.zeros_like(once, dtype=torch.float32).masked_fill_(~once, -math.inf).expand_as(mask)
+    )
+
+
 def bias_of(mask: Tensor | None) -> Tensor | None:
     """Returns the mask as PyTorch's memory-efficient kernel reads it: added, aligned rows."""
+    mask = added(mask)
     if mask is None:
         return None
-    if mask.dtype is torch.bool:
-        mask = torch.zeros_like(mask, dtype=torch.float32).masked_fill_(~mask, -math.inf)
     keys = mask.shape[-1]
     if keys % 16 or mask.stride(-1) != 1 or any(step % 16 for step in mask.stride()[:-1]):
         mask = functional.pad(mask, (0, -keys % 16))[..., :keys]
@@ -213,6 +222,11 @@ def bias_of(mask: Tensor | None) -> Tensor | None:
 def is_efficient(call: Call) -> bool:
     """True if PyTorch's memory-efficient kernels take the call."""
     return call.query.is_cuda and 0 not in call.shape and not any(n % 4 for n in call.shape[5:])
+
+
+def is_flash(call: Call) -> bool:
+    """True if PyTorch's flash attention on CPUs takes the call."""
+    return not call.query.is_cuda and 0 not in call.shape and call.shape[5] == call.shape[6]
 
 
 def _logits(call: Call) -> Tensor:
@@ -244,8 +258,11 @@ def attention_by_products(call: Call) -> tuple[Tensor, Tensor]:
     """Computes a call by operators of PyTorch that have all derivatives."""
     weights, logsumexp = weights_by_products(call)
     out = weights @ repeated(call.value, call.query.shape[1])
-    padded = functional.pad(logsumexp, (0, -logsumexp.shape[-1] % PADDED), value=math.inf)
-    return by_rows(out), padded
+    return by_rows(out), _padded(logsumexp)
+
+
+def _padded(logsumexp: Tensor) -> Tensor:
+    return functional.pad(logsumexp, (0, -logsumexp.shape[-1] % PADDED), value=math.inf)
 
 
 def by_rows(x: Tensor) -> Tensor:
@@ -273,14 +290,20 @@ def pytorch_s() -> Iterator[None]:
 
 
 def _pytorch_attention(call: Call) -> tuple[Tensor, Tensor]:
+    heads = call.query.shape[1]
+    tensors = call.query, repeated(call.key, heads), repeated(call.value, heads)
+    if is_flash(call):
+        out, logsumexp = private.flash_cpu(
+            *map(with_unit_stride, tensors), 0.0, call.is_causal,
+            attn_mask=added(call.mask), scale=call.scale,
+        )  # fmt: skip
+        return by_rows(out), _padded(logsumexp)
     if not is_efficient(call):
         return attention_by_products(call)
-    heads = call.query.shape[1]
     with pytorch_s():
         return private.efficient(
-            call.query, repeated(call.key, heads), repeated(call.value, heads), bias_of(call.mask),
-            True, 0.0, call.is_causal, scale=call.scale,
-        )[:2]  # fmt: skip
+            *tensors, bias_of(call.mask), True, 0.0, call.is_causal, scale=call.scale
+        )[:2]
 
 
 # ---- the operator
@@ -290,9 +313,10 @@ def _pytorch_attention(call: Call) -> tuple[Tensor, Tensor]:
 def _run(query, key, value, attn_mask=None, is_causal=False, scale=None, enable_gqa=False,
          kernel="auto"):  # fmt: skip
     call = checked(query, key, value, attn_mask, is_causal, scale, enable_gqa, kernel)
-    if not is_taken("attention", call, kernel, is_faster):
-        return _pytorch_attention(call)
-    return split_attention(call)
+    with private.below_views():
+        if not is_taken("attention", call, kernel, is_faster):
+            return _pytorch_attention(call)
+        return split_attention(call)
 
 
 for _backend in ("CPU", "CUDA"):

@@ -4,7 +4,7 @@
 wants_query, wants_keys, wants_mask, kernel="auto")`` returns the gradients of query, key, value and
 mask; one that is not asked for has no elements. ``wants_keys`` asks for those of key and value.
 ``attn_mask`` has all dimensions, and so has its gradient. ``out`` and ``logsumexp`` are results of
-``sgemm::attention``, or of PyTorch's memory-efficient kernel. ``kernel`` is the forward's.
+``sgemm::attention``, or of PyTorch's fused kernels. ``kernel`` is the forward's.
 
 The kernels of csrc/attention are deterministic. docs/attention-error.md says how exact they are.
 """
@@ -17,9 +17,11 @@ from torch import Tensor
 from torch_sgemm.torch_ops import private
 from torch_sgemm.torch_ops.attention import (
     Call,
+    added,
     bias_of,
     by_rows,
     is_efficient,
+    is_flash,
     is_taken,
     pytorch_s,
     repeated,
@@ -81,6 +83,16 @@ def _by_efficient(call: Call, grad: Tensor, out: Tensor, logsumexp: Tensor, want
         )  # fmt: skip
 
 
+def _by_flash(call: Call, grad: Tensor, out: Tensor, logsumexp: Tensor):
+    heads = call.query.shape[1]
+    tensors = grad, call.query, repeated(call.key, heads), repeated(call.value, heads), out
+    found = private.flash_cpu_backward(
+        *map(with_unit_stride, tensors), logsumexp[..., : call.query.shape[2]], 0.0, call.is_causal,
+        attn_mask=added(call.mask), scale=call.scale,
+    )  # fmt: skip
+    return *found, None
+
+
 def _by_products(call: Call, grad: Tensor, out: Tensor | None):
     """Computes gradients by operators of PyTorch that have all derivatives."""
     heads = call.query.shape[1]
@@ -129,13 +141,16 @@ def _run(grad, query, key, value, attn_mask, out, logsumexp, is_causal, scale,
          wants_query, wants_keys, wants_mask, kernel="auto"):  # fmt: skip
     call = Call(query, key, value, attn_mask, is_causal, scale)
     wanted = wants_query, wants_keys, wants_mask
-    if is_taken(NAME, call, kernel, gradients_are_faster):
-        return _laid_out(split_gradients(call, grad, out, logsumexp, wanted))
-    if is_efficient(call):
-        gradients = _by_efficient(call, grad, out, logsumexp, wanted)
-    else:
-        gradients = _by_products(call, grad, out)
-    return _laid_out(_summed(call, gradients, wanted))
+    with private.below_views():
+        if is_taken(NAME, call, kernel, gradients_are_faster):
+            return _laid_out(split_gradients(call, grad, out, logsumexp, wanted))
+        if is_efficient(call):
+            gradients = _by_efficient(call, grad, out, logsumexp, wanted)
+        elif is_flash(call) and not wants_mask:
+            gradients = _by_flash(call, grad, out, logsumexp)
+        else:
+            gradients = _by_products(call, grad, out)
+        return _laid_out(_summed(call, gradients, wanted))
 
 
 for _backend in ("CPU", "CUDA"):

@@ -6,7 +6,8 @@ its tangent), ``Tensor._version`` and ``Tensor._base`` (packed.py: a changed wei
 multiplied as it was before).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -50,6 +51,8 @@ unsafe_view = torch.ops.aten._unsafe_view.default  # product.py: a view can't be
 # attention.py, attention_backward.py: PyTorch's side would be products, with all weights in memory.
 efficient = torch.ops.aten._scaled_dot_product_efficient_attention.default
 efficient_backward = torch.ops.aten._scaled_dot_product_efficient_attention_backward.default
+flash_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+flash_cpu_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 UNLOADED = "SafeKernelFunction has been invalidated"  # overrides.py: begins such an error
 
 
@@ -67,6 +70,16 @@ def uncompiled(function: Callable) -> Callable:
     _eval_frame.set_code_exec_strategy(function.__code__, strategy)
     function._torchdynamo_disable = True
     return function
+
+
+@contextmanager
+def below_views() -> Iterator[None]:
+    """attention.py: views made inside are not views for autograd, as in PyTorch's own operators.
+
+    Without it results could not be written in place.
+    """
+    with _C._ExcludeDispatchKeyGuard(key_set("ADInplaceOrView")):
+        yield
 
 
 def key_set(name: str) -> DispatchKeySet:
