@@ -241,30 +241,44 @@ struct Override {
 // Products of named tensors, which PyTorch had up to 2.14. PyTorch does not pass them to Python kernels, such as the
 // overrides, but to kernels at the dispatch key "Named". PyTorch's own kernel below the dispatcher finds and checks the
 // result's names.
+template <int DIMS>
 struct Named {
-  static Tensor product(const Tensor& a, const Tensor& b) { return product_out(a, b, empty_like_product(a, b)); }
+  static Tensor product(const Tensor& a, const Tensor& b) {
+    check_named(a, b, a);
+    return product_out(a, b, empty_like_product(a, b));
+  }
   static Tensor product_out(const Tensor& a, const Tensor& b, const Tensor& out) {
-    // The kernels below the dispatcher don't check devices.
-    if ((!a.is_cpu() && !a.is_cuda()) || !OnDevice::holds(a, b) || !OnDevice::holds(a, out))
-      throw std::runtime_error(
-          "torch_sgemm.enable: a product of tensors with names; accepted: all on one CPU or CUDA device, or "
-          "tensor.rename(None)");
+    check_named(a, b, out);
     aten_product(out, nullptr, a, b, 1, 0);
     return out;
   }
 
-  static void set(bool wanted) {
-    using torch::stable::detail::StableLibrary;
-    static std::mutex mutex;
-    static std::unique_ptr<StableLibrary>& library = *new std::unique_ptr<StableLibrary>;
-    const std::lock_guard<std::mutex> lock(mutex);
-    if (!wanted) return library.reset();
-    if (library) return;
-    library.reset(new StableLibrary(StableLibrary::Kind::IMPL, "aten", "Named", __FILE__, __LINE__));
-    for (const char* name : {"mm", "bmm"}) library->impl(name, SGEMM_BOX(&product));
-    for (const char* name : {"mm.out", "bmm.out"}) library->impl(name, SGEMM_BOX(&product_out));
+ private:
+  // PyTorch's kernels below the dispatcher don't check devices, and their errors have no words here.
+  static void check_named(const Tensor& a, const Tensor& b, const Tensor& out) {
+    const bool fit = Dimensions::holds(a, DIMS) && Dimensions::holds(b, DIMS) && RowsForColumnsOf::holds(b, a) &&
+                     BatchOf::holds(b, a);
+    if (fit && (a.is_cpu() || a.is_cuda()) && OnDevice::holds(b, a) && OnDevice::holds(out, a)) return;
+    throw std::runtime_error(
+        "torch_sgemm.enable: a product of tensors with names, " + describe(a) + " and " + describe(b) + "; accepted: " +
+        (fit ? "all on one CPU or CUDA device" : "shapes that can be multiplied") + ", or tensor.rename(None)");
   }
 };
+
+// Lets products of named tensors pass the overrides, or no longer.
+void let_names_pass(bool wanted) {
+  using torch::stable::detail::StableLibrary;
+  static std::mutex mutex;
+  static std::unique_ptr<StableLibrary>& library = *new std::unique_ptr<StableLibrary>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (!wanted) return library.reset();
+  if (library) return;
+  library.reset(new StableLibrary(StableLibrary::Kind::IMPL, "aten", "Named", __FILE__, __LINE__));
+  library->impl("mm", SGEMM_BOX(&Named<2>::product));
+  library->impl("mm.out", SGEMM_BOX(&Named<2>::product_out));
+  library->impl("bmm", SGEMM_BOX(&Named<3>::product));
+  library->impl("bmm.out", SGEMM_BOX(&Named<3>::product_out));
+}
 
 void register_overrides(torch::stable::detail::StableLibrary& m) {
   m.impl("_override_mm", SGEMM_BOX(&Override<2>::mm));
@@ -307,7 +321,7 @@ STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CUDA, m) { sgemm::register_overrides(
 STABLE_TORCH_LIBRARY_IMPL(SGEMM_NAMESPACE, CompositeExplicitAutograd, m) {
   m.impl("_override_set", SGEMM_BOX(&sgemm::set));
   m.impl("_override_covers_pytorch", SGEMM_BOX(&sgemm::set_covers_pytorch));
-  m.impl("_override_names", SGEMM_BOX(&sgemm::Named::set));
+  m.impl("_override_names", SGEMM_BOX(&sgemm::let_names_pass));
   m.impl("_override_count_factor", SGEMM_BOX(&sgemm::count_factor));
   m.impl("_override_counts", SGEMM_BOX(&sgemm::read_counts));
   m.impl("_override_reset", SGEMM_BOX(&sgemm::reset_counts));

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "../table/namespace.h"
+#include "texts.h"
 
 namespace sgemm {
 namespace {
@@ -72,9 +73,15 @@ std::optional<Tensor> allocated_by_python(int64_t elements, ScalarType dtype, co
 // Returns a contiguous tensor on the device of `like`.
 Tensor empty(const int64_t* sizes, size_t dims, ScalarType dtype, size_t element_bytes, const Tensor& like) {
   std::vector<int64_t> strides(dims);
-  int64_t stride = 1;
-  for (size_t i = dims; i-- > 0; stride *= std::max<int64_t>(1, sizes[i])) strides[i] = stride;
-  const int64_t elements = dims ? sizes[0] * strides[0] : 1, bytes = elements * static_cast<int64_t>(element_bytes);
+  int64_t elements = 1, bytes;
+  bool fits = true;
+  for (size_t i = dims; i-- > 0;) {
+    strides[i] = elements;
+    fits &= !__builtin_mul_overflow(elements, std::max<int64_t>(1, sizes[i]), &elements);
+  }
+  if (std::find(sizes, sizes + dims, 0) != sizes + dims) elements = 0;
+  if (!fits || __builtin_mul_overflow(elements, static_cast<int64_t>(element_bytes), &bytes))
+    throw TorchError("sgemm: storage size calculation overflowed with sizes=" + sizes_text({sizes, dims}));
   if (bytes >= kAllocatedByPython && python_allocates) {
     const auto flat = allocated_by_python(elements, dtype, like);
     if (!flat) fail_to_allocate(bytes, like.is_cuda());

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import os
 import subprocess
 import sys
@@ -315,7 +316,13 @@ def test_names_are_pytorch_s(device: str) -> None:
         assert torch.mm(x, y, out=out) is out and out.names == ("A", "C")
         with pytest.raises(RuntimeError):
             torch.mm(x, b.refine_names("B", "A"))
+        for product, operands in itertools.product((torch.mm, torch.bmm), [(x, x), (batch, batch)]):
+            with pytest.raises(RuntimeError, match="with names, .*; accepted: shapes that can be"):
+                product(*operands)
+        for product, operands in ((torch.mm, (batch, batch.mT)), (torch.bmm, (x, y))):
+            with pytest.raises(RuntimeError, match="with names, .*; accepted: shapes that can be"):
+                product(*operands)
         if device == "cuda":
-            with pytest.raises(RuntimeError, match="with names; accepted: all on one CPU or CUDA"):
+            with pytest.raises(RuntimeError, match="with names, .*; accepted: all on one CPU or"):
                 torch.mm(x.cpu(), y)
     assert torch_sgemm.linear(x, b.t()).names == ("A", None)

@@ -6,8 +6,7 @@ its tangent), ``Tensor._version`` and ``Tensor._base`` (packed.py: a changed wei
 multiplied as it was before).
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -72,19 +71,20 @@ def uncompiled(function: Callable) -> Callable:
     return function
 
 
-@contextmanager
-def below_views() -> Iterator[None]:
-    """attention.py: views made inside are not views for autograd, as in PyTorch's own operators.
-
-    Without it results could not be written in place.
-    """
-    with _C._ExcludeDispatchKeyGuard(key_set("ADInplaceOrView")):
-        yield
-
-
 def key_set(name: str) -> DispatchKeySet:
     """Returns a dispatch key, by its name, as a set."""
     return DispatchKeySet(getattr(DispatchKey, name))
+
+
+_views = key_set("ADInplaceOrView")
+
+
+def below_views():
+    """attention.py: in this context views are none for autograd, as in PyTorch's own operators.
+
+    Without it results could not be written in place.
+    """
+    return _C._ExcludeDispatchKeyGuard(_views)
 
 
 def has_context(device: int) -> bool:
