@@ -144,7 +144,7 @@ int main(int, char** argv) {
   const auto up_to = [&](int64_t most) { return static_cast<int64_t>(random() % (most + 1)); };
   // Most sizes are small, some are not.
   const auto size = [&](int bits) { return up_to((int64_t{1} << up_to(bits)) + 1); };
-  for (int i = 0; i < 200000; ++i) {
+  for (int i = 0; i < 70000; ++i) {
     Problem p;
     p.m = size(20);
     p.n = size(20);

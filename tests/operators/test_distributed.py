@@ -84,10 +84,10 @@ def _placements(dims: int) -> list:
 
 
 def _choices(mesh, *dims: int) -> Iterator[list[tuple]]:
-    """Placements of operands of ``dims`` dimensions: all, or some thirty evenly spaced."""
+    """Placements of operands of ``dims`` dimensions: all, or some fifteen evenly spaced."""
     single = list(itertools.product(*(_placements(d) for d in dims)))
     every = list(itertools.product(single, repeat=mesh.ndim))
-    step = 1 if len(every) <= 64 else len(every) // 30 | 1
+    step = 1 if len(every) <= 64 else len(every) // 15 | 1
     for choice in every[::step]:
         yield [tuple(per_tensor) for per_tensor in zip(*choice, strict=True)]
 

@@ -1,7 +1,7 @@
 """The attention kernel of csrc/attention for one head, on the CPU, in float64.
 
 Numbers are float64 arrays whose values are float32's or float16's; ``single`` rounds. The tensor
-cores are those of torch_sgemm/measure/tensor_cores.py, in numpy. Only ex2.approx isn't known bit by
+cores are those of torch_sgemm/measure/tensor_cores.py. Only ex2.approx isn't known bit by
 bit: ``Kernel.exp2`` is correctly rounded and then moved by as many units of the last place as
 ``Kernel.moved`` says, at most the 2 that the PTX ISA allows (9.1, section 9.7.3.21).
 """
@@ -15,8 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy import ndarray as Array
 
+from support import tensor_core
+
 TOP = 14  # the largest element of a scaled row, or block, is in [2^14, 2^15)
-LEAST, NONE, CUT, LEAST_ALIGNMENT = -14, -100_000, 25, -133  # measure/tensor_cores.py
 MOST_SHRINKING = 2.0**-40
 MOST_MASKED = 16.0
 GROUP, CHAINS = 32, 4  # keys of a sum, and sums of a dot product, of recomputed rows
@@ -108,29 +109,10 @@ class Kernel:
 # --- tensor cores ---------------------------------------------------------------------------
 
 
-def _exponents(x: Array) -> Array:
-    return np.where(x == 0, NONE, np.maximum(np.frexp(x)[1] - 1, LEAST))
-
-
 def multiplied(total: Array, x: Array, y: Array, steps: Sequence[int] | None = None) -> Array:
     """Returns total + x y for x [m, k] and y [n, k], in steps of 16 of k."""
-    for i in range(math.ceil(x.shape[1] / 16)) if steps is None else steps:
-        xs, ys = x[:, 16 * i : 16 * i + 16].T, y[:, 16 * i : 16 * i + 16].T
-        if not (xs.any() and ys.any()):
-            continue  # nothing is added, and nothing cut off
-        top = np.where(total == 0, NONE, np.frexp(total)[1] - 1)
-        for ex, ey in zip(_exponents(xs), _exponents(ys), strict=True):
-            np.maximum(top, ex[:, None] + ey, out=top)
-        top = np.maximum(top, LEAST_ALIGNMENT)
-        inverse = np.ldexp(1.0, CUT - top)
-        kept = np.trunc(total * inverse)
-        for a, b in zip(xs, ys, strict=True):
-            term = np.multiply.outer(a, b)
-            term *= inverse
-            kept += np.trunc(term, out=term)
-        total = (kept / inverse).view(np.int64)
-        total = (total & ~((1 << 29) - 1)).view(np.float64)  # 24 bits
-    return total
+    count = math.ceil(x.shape[1] / 16)
+    return tensor_core.multiplied(total, x, y, range(count) if steps is None else steps)
 
 
 def products(x: Planes, y: Planes, kernel: Kernel, steps: Sequence[int] | None = None) -> Array:
