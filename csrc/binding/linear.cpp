@@ -31,22 +31,6 @@ void check_arguments(const Tensor& x, const Tensor& weight, const std::optional<
   check<BiasOf>(op, "bias", *bias, weight);
 }
 
-// Flattens all dimensions except the last, without a copy if strides allow it.
-Tensor rows_of(const Tensor& x, int64_t rows) {
-  const int64_t last = x.dim() - 1, features = x.size(last);
-  int64_t stride = features, expected = 0;  // stride of the rows; expected stride of the next dimension
-  bool first = true, regular = true;
-  for (int64_t i = last - 1; i >= 0; --i) {
-    if (x.size(i) == 1) continue;
-    if (first) stride = expected = x.stride(i);
-    first = false;
-    regular &= x.stride(i) == expected;
-    expected *= x.size(i);
-  }
-  if (regular || rows == 0) return view_as(x, {rows, features}, {stride, x.stride(last)});
-  return view_as(torch::stable::contiguous(x), {rows, features}, {features, 1});
-}
-
 // Computes the layer. `with_inner`: also returns the input of the activation.
 std::pair<Tensor, std::optional<Tensor>> layer(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
                                                const std::optional<std::string>& name, const std::string& kernel,
@@ -55,19 +39,14 @@ std::pair<Tensor, std::optional<Tensor>> layer(const Tensor& x, const Tensor& we
   ProductExtras extras;
   extras.activation = activation_named("linear", name);
   extras.names = {"a matrix of the rows of 'x'", "'weight.t()'"};
-  std::vector<int64_t> sizes(x.sizes().begin(), x.sizes().end()), strides(sizes.size(), 1);
-  sizes.back() = weight.size(0);
-  int64_t rows = 1;
-  for (size_t i = 0; i + 1 < sizes.size(); ++i) rows *= sizes[i];
-  for (size_t i = sizes.size() - 1; i > 0; --i) strides[i - 1] = strides[i] * std::max<int64_t>(1, sizes[i]);
-  const Tensor out = empty({rows, weight.size(0)}, x);
+  const Tensor rows = rows_of(x),
+               transposed = view_as(weight, {weight.size(1), weight.size(0)}, {weight.stride(1), weight.stride(0)});
+  const Tensor out = new_output(rows, transposed);
   std::optional<Tensor> inner;
-  if (with_inner) extras.inner = &inner.emplace(empty({rows, weight.size(0)}, x));
-  const Tensor transposed = view_as(weight, {weight.size(1), weight.size(0)}, {weight.stride(1), weight.stride(0)});
-  product("linear", out, bias ? &*bias : nullptr, rows_of(x, rows), transposed, 1, bias ? 1 : 0, kernel, extras);
-  if (x.dim() == 2) return {out, inner};
-  if (inner) inner = view_as(*inner, sizes, strides);
-  return {view_as(out, sizes, strides), inner};
+  if (with_inner) extras.inner = &inner.emplace(new_output(rows, transposed));
+  product("linear", out, bias ? &*bias : nullptr, rows, transposed, 1, bias ? 1 : 0, kernel, extras);
+  if (inner) inner = of_rows(*inner, x);
+  return {of_rows(out, x), inner};
 }
 
 Tensor linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
@@ -87,6 +66,30 @@ void register_layers(torch::stable::detail::StableLibrary& m) {
 }
 
 }  // namespace
+
+Tensor rows_of(const Tensor& x) {
+  const int64_t last = x.dim() - 1, features = x.size(last);
+  int64_t rows = 1, stride = features, expected = 0;  // stride of the rows; expected stride of the next dimension
+  bool first = true, regular = true;
+  for (int64_t i = last - 1; i >= 0; --i) {
+    rows *= x.size(i);
+    if (x.size(i) == 1) continue;
+    if (first) stride = expected = x.stride(i);
+    first = false;
+    regular &= x.stride(i) == expected;
+    expected *= x.size(i);
+  }
+  if (regular || rows == 0) return view_as(x, {rows, features}, {stride, x.stride(last)});
+  return view_as(torch::stable::contiguous(x), {rows, features}, {features, 1});
+}
+
+Tensor of_rows(const Tensor& out, const Tensor& x) {
+  if (x.dim() == 2) return out;
+  std::vector<int64_t> sizes(x.sizes().begin(), x.sizes().end()), strides(sizes.size(), 1);
+  sizes.back() = out.size(1);
+  for (size_t i = sizes.size() - 1; i > 0; --i) strides[i - 1] = strides[i] * std::max<int64_t>(1, sizes[i]);
+  return view_as(out, sizes, strides);
+}
 
 Activation activation_named(const char* op, const std::optional<std::string>& name) {
   if (!name) return Activation::kNone;

@@ -97,6 +97,14 @@ Tensor packed_mm(const Tensor& a, const Tensor& b, const std::optional<Tensor>& 
   return packed_product(a, b, planes, c, kernel, activation, beta, alpha, false).first;
 }
 
+// x has any number of dimensions.
+Tensor packed_linear(const Tensor& x, const Tensor& b, const std::optional<Tensor>& planes,
+                     const std::optional<Tensor>& bias, const std::string& kernel,
+                     const std::optional<std::string>& activation) {
+  check<Features>("packed_mm", "x", x);
+  return of_rows(packed_mm(rows_of(x), b, planes, bias, kernel, activation, 1, 1), x);
+}
+
 std::tuple<Tensor, Tensor> packed_mm_with_inner(const Tensor& a, const Tensor& b, const std::optional<Tensor>& planes,
                                                 const std::optional<Tensor>& c, const std::string& kernel,
                                                 const std::string& activation, double beta, double alpha) {
@@ -107,6 +115,7 @@ std::tuple<Tensor, Tensor> packed_mm_with_inner(const Tensor& a, const Tensor& b
 void register_packed(torch::stable::detail::StableLibrary& m) {
   m.impl("_pack", SGEMM_BOX(&pack));
   m.impl("_packed_mm", SGEMM_BOX(&packed_mm));
+  m.impl("_packed_linear", SGEMM_BOX(&packed_linear));
   m.impl("_packed_mm_with_inner", SGEMM_BOX(&packed_mm_with_inner));
 }
 
@@ -119,6 +128,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(SGEMM_NAMESPACE, m) {
   m.def(
       "_packed_mm(Tensor a, Tensor b, Tensor? planes, Tensor? c, str kernel, str? activation, *, float beta=1, "
       "float alpha=1) -> Tensor");
+  m.def("_packed_linear(Tensor x, Tensor b, Tensor? planes, Tensor? bias, str kernel, str? activation) -> Tensor");
   m.def(
       "_packed_mm_with_inner(Tensor a, Tensor b, Tensor? planes, Tensor? c, str kernel, str activation, *, float beta, "
       "float alpha) -> (Tensor, Tensor)");

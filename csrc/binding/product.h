@@ -37,6 +37,11 @@ void product(const char* op, const Tensor& out, const Tensor* c, const Tensor& a
 // Returns an uninitialised tensor of the product's shape.
 Tensor new_output(const Tensor& a, const Tensor& b);
 
+// Returns x (..., k) as a matrix of its rows, without a copy if strides allow it; and the rows' results (rows, n) in
+// the shape (..., n).
+Tensor rows_of(const Tensor& x);
+Tensor of_rows(const Tensor& out, const Tensor& x);
+
 ConstMatrix view(const Tensor& x);
 
 // The steps of product(), for callers that need them separately.

@@ -13,7 +13,7 @@ from torch_sgemm.functional.route import STRAIGHT, TRACED, Route, route
 from torch_sgemm.torch_ops import private
 from torch_sgemm.torch_ops.library import OPERAND_DTYPES, operators, out_of_memory
 from torch_sgemm.torch_ops.ops import about
-from torch_sgemm.torch_ops.packed_mm import packed_mm, packs, straight
+from torch_sgemm.torch_ops.packed_mm import packed_mm, packs, straight, straight_layer
 from torch_sgemm.torch_ops.product import rows_of, with_shape
 
 _keep_with_graph = operators._keep_with_graph.default
@@ -123,7 +123,10 @@ class PackedMatrix:
         if way is TRACED:
             more = {"beta": beta, "alpha": alpha, "kernel": kernel}
             return handle_torch_function(PackedMatrix.mm, (a, c), self, a, c, **more)
-        return self._product(way, a, b, c, kernel, beta=float(beta), alpha=float(alpha))
+        factors = {"beta": float(beta), "alpha": float(alpha)}
+        if way is STRAIGHT:
+            return straight(a, b, self._planes_of_own(b), c, kernel, None, **factors)
+        return packed_mm(c, a, b, kernel, self._number, **factors)
 
     def linear(
         self,
@@ -135,26 +138,14 @@ class PackedMatrix:
         activation: str | None = None,
     ) -> Tensor:
         """Returns activation(x @ b + bias) for x of shape (..., k); b is the matrix."""
-        result = self._product(way, rows_of(x), b, bias, kernel, activation)
+        if way is STRAIGHT:
+            return straight_layer(x, b, self._planes_of_own(b), bias, kernel, activation)
+        rows = rows_of(x)
+        result = packed_mm(bias, rows, b, kernel, self._number, activation=activation)
         shape = (*x.shape[:-1], b.shape[1])
         if activation == "relu" and result.requires_grad:  # the backward reads the result
             return result.view(shape)
         return with_shape(result, shape)
-
-    def _product(
-        self,
-        way: Route,
-        a: Tensor,
-        b: Tensor,
-        c: Tensor | None,
-        kernel: str,
-        activation: str | None = None,
-        **factors: float,
-    ) -> Tensor:
-        """Returns activation(beta c + alpha a @ b); the operator refuses what doesn't fit."""
-        if way is STRAIGHT:
-            return straight(a, b, self._planes_of_own(b), c, kernel, activation, **factors)
-        return packed_mm(c, a, b, kernel, self._number, activation=activation, **factors)
 
     def planes_of(self, b: Tensor) -> Tensor | None:
         """Returns b's planes, or None; b may be another tensor than the matrix."""

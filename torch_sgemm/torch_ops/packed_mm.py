@@ -31,14 +31,26 @@ _library.define(
 )
 packed_mm = operators.packed_mm.default
 _with_inner = operators._packed_mm_with_inner.default
-_KERNELS = kernels_of("_packed_mm")
+_KERNELS, _KERNELS_OF_LAYERS = kernels_of("_packed_mm"), kernels_of("_packed_linear")
 
 packs: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()  # PackedMatrix
 
 
 def straight(a: Tensor, *rest, **factors: float) -> Tensor:
     """Multiplies past the dispatcher. Precondition: ``reaches_kernel`` of the tensors."""
-    function, keys = _KERNELS[a.is_cuda]
+    return _past_dispatcher(_KERNELS, a, *rest, **factors)
+
+
+def straight_layer(x: Tensor, b: Tensor, planes: Tensor | None, bias: Tensor | None, *rest):
+    """Returns activation(x b + bias) for x (..., k) and ``rest``: kernel, activation.
+
+    Precondition: ``reaches_kernel`` of the tensors, whose shapes fit.
+    """
+    return _past_dispatcher(_KERNELS_OF_LAYERS, x, b, planes, bias, *rest)
+
+
+def _past_dispatcher(kernels, a: Tensor, *rest, **factors: float) -> Tensor:
+    function, keys = kernels[a.is_cuda]
     try:
         return function(keys, a, *rest, **factors)
     except RuntimeError as failure:
