@@ -43,9 +43,9 @@ LEGEND = (
     "Speed relative to torch is in parentheses. A step is an eager call of the model without "
     "gradients, whose wall-clock time includes the host's work. Attention is PyTorch's "
     "`scaled_dot_product_attention`: this package's kernel may take it in this package's ways, and "
-    "PyTorch's takes it with Triton. torch and `auto` are not batch-invariant. Errors are those of "
-    "the largest batch against float64, max / mean, in units of 2⁻²⁴ of the root mean square of "
-    "the log-probabilities."
+    "PyTorch's takes it with Triton. torch and `auto` are not batch-invariant.\n\n"
+    "Errors are those of the largest batch against float64, max / mean, in units of 2⁻²⁴ of the "
+    "root mean square of the log-probabilities."
 )
 DEFAULTS = {"rounds": 20, "budget": 12.0}  # a round has five steps
 

@@ -270,7 +270,7 @@ def _training_line(found: dict, _: Path) -> str:
 
 def _logprobs_table(found: dict, _: Path) -> str:
     columns, rows = logprobs.cells(found)
-    notes = " ".join([logprobs.LEGEND, *logprobs.notes(found)])
+    notes = f"{logprobs.LEGEND}\n\n{' '.join(logprobs.notes(found))}"
     missing = "".join(f"\n\nNot measured: {line}." for line in found["missing"])
     head = f"{logprobs.summary(found)}\n\n"
     return f"{head}{tables.markdown(columns, rows)}\n\n{notes}{missing}"

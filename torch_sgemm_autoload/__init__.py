@@ -18,7 +18,7 @@ def enable_if_asked() -> None:
     """Calls ``torch_sgemm.enable`` as the environment says.
 
     Where ``import torch_sgemm`` comes first in a program and imports torch, that is when its import
-    ends. What goes wrong is printed: PyTorch's import must not fail for it.
+    ends. Errors are printed, because PyTorch's import must not fail.
     """
     kernel = os.environ.get("TORCH_SGEMM", "")
     if kernel in ("", "0"):

@@ -246,7 +246,7 @@ class Head:
         return x
 
     def factors(self, q_powers: Tensor) -> Tensor:
-        """What the kernel multiplies a block's sums by, [rows, blocks]."""
+        """Factors of a block's sums, [rows, blocks]."""
         log2e = 1.0 if self.masked else math.log2(math.e)
         return abs(self.scale) * log2e * q_powers[:, None] * self.k_powers
 
@@ -285,7 +285,7 @@ class Head:
         return torch.where(x == -math.inf, 0, UNIT * units)
 
     def new_maxima(self, x: Tensor, errors: Tensor) -> Tensor:
-        """How often a row's largest logit may rise behind a key, [rows, S], by groups of 32."""
+        """How often a row's largest logit may rise behind a key, by groups of 32: [rows, S]."""
         most = by_blocks(x + errors, GROUP, -math.inf).amax(2)
         least = by_blocks(x - errors, GROUP, -math.inf).amax(2).cummax(1)[0]
         rises = torch.zeros_like(most)
@@ -362,7 +362,7 @@ class Head:
         return errors, torch.where(largest == -math.inf, 0, found)
 
     def tail(self, log_p: Tensor, inverse: Tensor, share: Tensor, present: Tensor) -> Tensor:
-        """What doesn't scale with P|V|: subnormal parts of P's and V's planes, [rows, Dv].
+        """Errors that don't scale with P|V|: subnormal parts of P's and V's planes, [rows, Dv].
 
         ``log_p`` are logarithms of weights over their row's largest, ``inverse`` is one over the
         weights' sum, and ``share`` their quotients, all at their largest.

@@ -25,7 +25,7 @@ Filter = Callable[[nn.Module, str], bool]
 
 
 class _Converted:
-    """What converted layers share."""
+    """Base class of converted layers."""
 
     batch_invariant = False
 

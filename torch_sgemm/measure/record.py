@@ -84,7 +84,7 @@ class Record:
         """Times what was recorded on a GPU, ``aten`` and ``auto`` by turns.
 
         CUDA-graph replays leave out launch times. Operands are normal elements, which stay in the
-        L2 cache if they fit. What doesn't fit in memory stays predicted.
+        L2 cache if they fit. Problems that don't fit in memory stay predicted.
 
         Raises:
             RuntimeError: the ``with`` block is still open, and would record the measurement.
