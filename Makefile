@@ -41,9 +41,9 @@ $(VENV)/.ready: pyproject.toml
 	    rm -rf $(VENV); \
 	    echo "no virtual environment could be made: $(PYTHON) lacks venv or ensurepip."; \
 	    echo "  Debian, Ubuntu: apt install python3-venv      or use this Python as it is: VENV=none"; exit 1; }
-	$(PY) -m pip install -q --disable-pip-version-check 'setuptools>=77' 'cmake>=3.24' ninja '$(TORCH)'
+	$(PY) -m pip install -q --no-compile --disable-pip-version-check 'setuptools>=77' 'cmake>=3.24' ninja '$(TORCH)'
 	TORCH_CUDA_ARCH_LIST='$(or $(ARCH),$(TORCH_CUDA_ARCH_LIST))' \
-	    $(PY) -m pip install -v --disable-pip-version-check --no-build-isolation -e '.[test,bench]' \
+	    $(PY) -m pip install -v --no-compile --disable-pip-version-check --no-build-isolation -e '.[test,bench]' \
 	    > $(VENV)/install.log 2>&1 || { cat $(VENV)/install.log; exit 1; }
 	@grep -o 'torch_sgemm build: .*' $(VENV)/install.log
 	@touch $@
